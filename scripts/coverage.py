@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """coverage.py [--check]: writes the parts of the documentation that are made from the code's tables.
 
-    docs/coverage.md            from src/driver/entry_points.def
+    docs/coverage.md            from src/driver/table/entry_points.def
     docs/gpucache.7, options    from src/process/options.def
     README.md, options          from src/process/options.def
     docs/policy.md, constants   from src/tuning/tuning.def
@@ -20,7 +20,7 @@ import sys
 import commands as tool
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ENTRIES = "src/driver/entry_points.def"
+ENTRIES = "src/driver/table/entry_points.def"
 OPTIONS = "src/process/options.def"
 TUNING = "src/tuning/tuning.def"
 COMMANDS = "src/tool/commands.def"
@@ -70,12 +70,12 @@ def plain(argument):
 # --- docs/coverage.md ---
 
 COVERAGE_HEAD = """\
-<!-- Made by scripts/coverage.py from src/driver/entry_points.def. Do not edit. -->
+<!-- Made by scripts/coverage.py from src/driver/table/entry_points.def. Do not edit. -->
 
 # Coverage of the driver API
 
 Every entry of the CUDA driver that the library replaces, and every one that it calls. The table is
-made from `src/driver/entry_points.def`, from which the code's own prototypes, routing and exported
+made from `src/driver/table/entry_points.def`, from which the code's own prototypes, routing and exported
 symbols come too. An entry that is not listed here reaches the driver untouched.
 
 *Entry* is the exported symbol, version suffix and all. The library recognises an entry by the

@@ -1,16 +1,16 @@
 #include "backend/common.h"
 
-#include "driver/awake.h"
-#include "driver/capture.h"
-#include "driver/context.h"
-#include "driver/decay.h"
-#include "driver/deferred.h"
-#include "driver/device.h"
-#include "driver/device_pool.h"
-#include "driver/entries.h"
-#include "driver/fault.h"
-#include "driver/room.h"
-#include "driver/wait_by_free.h"
+#include "driver/context/active_contexts.h"
+#include "driver/context/context.h"
+#include "driver/context/decay.h"
+#include "driver/context/device_pool.h"
+#include "driver/context/fault.h"
+#include "driver/limit/room.h"
+#include "driver/limit/wait_by_free.h"
+#include "driver/reuse/deferred.h"
+#include "driver/state/capture.h"
+#include "driver/state/device.h"
+#include "driver/table/entries.h"
 
 #include <errno.h>
 #include <pthread.h>

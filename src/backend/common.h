@@ -9,7 +9,7 @@
 #ifndef GPUCACHE_BACKEND_COMMON_H
 #define GPUCACHE_BACKEND_COMMON_H
 
-#include "driver/device_backend.h"
+#include "driver/context/device_backend.h"
 #include "live/flight.h"
 #include "trace/trace.h"
 

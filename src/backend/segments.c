@@ -1,10 +1,10 @@
 #include "backend/segments.h"
 
-#include "driver/capture.h"
-#include "driver/context.h"
-#include "driver/device.h"
-#include "driver/entries.h"
-#include "driver/room.h"
+#include "driver/context/context.h"
+#include "driver/limit/room.h"
+#include "driver/state/capture.h"
+#include "driver/state/device.h"
+#include "driver/table/entries.h"
 
 #include <errno.h>
 

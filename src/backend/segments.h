@@ -8,7 +8,7 @@
 #define GPUCACHE_BACKEND_SEGMENTS_H
 
 #include "backend/common.h"
-#include "driver/device_pool.h"
+#include "driver/context/device_pool.h"
 
 struct segments {
     struct device_backend common; /* first */

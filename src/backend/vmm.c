@@ -1,12 +1,12 @@
 #include "backend/vmm.h"
 
-#include "driver/capture.h"
-#include "driver/device.h"
-#include "driver/entries.h"
-#include "driver/fault.h"
-#include "driver/mempool.h"
-#include "driver/room.h"
-#include "driver/spans.h"
+#include "driver/context/fault.h"
+#include "driver/limit/driver_pools.h"
+#include "driver/limit/room.h"
+#include "driver/state/address_map.h"
+#include "driver/state/capture.h"
+#include "driver/state/device.h"
+#include "driver/table/entries.h"
 #include "heap/host.h"
 #include "pool/pool.h"
 #include "stats/stats.h"
@@ -449,7 +449,7 @@ static const char *try_page(struct vmm *vmm, CUdeviceptr at) {
 }
 
 /* Returns whether every other device can get access. Copies from any device to any other need no
- * peer access without the library. For mapped memory they need access, which driver/fault.c then
+ * peer access without the library. For mapped memory they need access, which driver/context/fault.c then
  * gives. */
 static bool all_can_reach(const struct device *device) {
     int count = 0;

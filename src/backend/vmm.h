@@ -6,7 +6,7 @@
  *      mappings       a handle at one address, or at several        cuMemMap, cuMemSetAccess
  *
  * None of this belongs to a context: the pool releases it after its context has ended. Questions of
- * the program about a block are answered in driver/query.c as for memory of cuMemAlloc. Calls of
+ * the program about a block are answered in driver/hooks/query.c as for memory of cuMemAlloc. Calls of
  * the API itself find nothing at these addresses (vmm_touches()).
  *
  * Handles are made for all uses of cuMemAlloc's memory that the device has: network cards,
@@ -19,7 +19,7 @@
 #define GPUCACHE_BACKEND_VMM_H
 
 #include "backend/common.h"
-#include "driver/device_pool.h"
+#include "driver/context/device_pool.h"
 #include "process/lock.h"
 
 struct vmm_range;

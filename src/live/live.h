@@ -1,7 +1,7 @@
 /*
  * The process's own live page (page.h): its making, its figures, its end.
  *
- * A helper thread (driver/page_helper.c) reads the figures twice a second, and at once when a
+ * A helper thread (driver/control/page_helper.c) reads the figures twice a second, and at once when a
  * reader asks. A thread of the program reads them only when memory runs out and when the process
  * dies of a signal.
  *

@@ -67,7 +67,7 @@ struct loader_table {
     void *absent;   /* stands for what the library lacks */
 };
 
-extern const struct loader_table loader_driver, loader_nvml; /* driver/entries.c, driver/nvml.c */
+extern const struct loader_table loader_driver, loader_nvml; /* driver/table/entries.c, driver/hooks/nvml.c */
 
 /** Our replacement of a real entry of the driver, or the entry itself when it is none that we
  * replace. */

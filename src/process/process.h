@@ -20,7 +20,7 @@ enum process_state { PROCESS_IDLE, PROCESS_STARTING, PROCESS_STARTED, PROCESS_FO
 enum process_end { PROCESS_EXITS, PROCESS_EXECS, PROCESS_GOES_ON, PROCESS_DIES };
 
 /* What starts, forks, reports and ends with the process, and stands above this room, which names none of it:
- * driver/parts.c has the table. */
+ * driver/control/process_parts.c has the table. */
 struct process_part {
     void (*start)(void);  /* options are known, and there are no reports yet */
     void (*forked)(void); /* in the child of a fork, where any lock may be held for ever */

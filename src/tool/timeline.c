@@ -31,7 +31,7 @@ static const char *const names[COUNTERS] = {
     [ALLOCATED] = "allocated",
     [RESERVED] = "reserved",
 #define KIND(number, name, space, charged, metric, words, meaning) [OUTSIDE + (number)] = words,
-#include "driver/outside_kind.def"
+#include "driver/limit/unpooled_kind.def"
 };
 
 struct counter {

@@ -120,7 +120,7 @@ static inline void trace_put(struct trace_record *slot, const uint64_t words[7],
 }
 
 /* Figures of a device that a record's `detail` says: its reserve, and then memory outside the pool
- * by the number of its kind (driver/outside_kind.def). The header has room for so many, so their
+ * by the number of its kind (driver/limit/unpooled_kind.def). The header has room for so many, so their
  * count never changes. */
 #define TRACE_FIGURES 12
 #define TRACE_OUTSIDE_MOST (TRACE_FIGURES - 2) /* the highest number of a kind that has a figure */

@@ -5,7 +5,7 @@
  * A thread writes into a chunk of its own, without a lock or a locked instruction; a lock is taken to get
  * the next chunk. What is no longer to be kept goes then (ring.h). While nothing is recorded, nothing is
  * asked either: the short ways through allocations and frees are not taken when something is
- * (driver/capture.h).
+ * (driver/state/capture.h).
  *
  * Whatever stands in the way of the file is one warning, and no trace. A file that cannot grow any
  * more goes on as a ring. A file that somebody cuts short ends the trace (process/guard.h). In the

@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include "driver/cuda_abi.h"
+#include "driver/table/cuda_abi.h"
 #include "pairs.h"
 #include "streams.h"
 

@@ -10,13 +10,13 @@
 
 /* Both sides have names of their own for their own deadlines and pages. */
 #define deadline_of importer_deadline_of
-#include "driver/ipc_fetch.c"
+#include "driver/ipc/ipc_fetch.c"
 #undef deadline_of
 #undef PAGE
 
-#include "driver/ipc_handle.h"
+#include "driver/ipc/ipc_handle.h"
 
-#include "driver/ipc_server.c"
+#include "driver/ipc/ipc_server.c"
 
 #include <sys/socket.h>
 

@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "driver/cuda_abi.h"
+#include "driver/table/cuda_abi.h"
 #include "check.h"
 #include "codes.h"
 #include "kernels.cuh"

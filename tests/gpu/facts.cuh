@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include "driver/cuda_abi.h"
+#include "driver/table/cuda_abi.h"
 #include "check.h"
 #include "codes.h"
 #include "kernels.cuh"

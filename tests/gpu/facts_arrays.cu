@@ -1,7 +1,7 @@
 /*
  * facts_arrays [section]: how much memory of the device an array takes, measured natively, beside what
  * the driver says of an array with the same descriptor whose memory is mapped later
- * (cuArrayGetMemoryRequirements). src/driver/array_size.c computes it.
+ * (cuArrayGetMemoryRequirements). src/driver/limit/array_size.c computes it.
  */
 #include "facts.cuh"
 

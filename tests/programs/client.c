@@ -9,7 +9,7 @@
  *   client missing          there is no libcuda
  *   client weak             calls our entries though no driver is loaded
  */
-#include "driver/cuda_abi.h"
+#include "driver/table/cuda_abi.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -16,7 +16,7 @@ tally = Tally()
 
 
 def replaced():
-    with open(os.path.join(ROOT, "src", "driver", "entry_points.def")) as file:
+    with open(os.path.join(ROOT, "src", "driver", "table", "entry_points.def")) as file:
         return set(re.findall(r"^(?:ENTRY|FAST|NOTICED|BOUNDED|ORDERED|RETRIED)\((\w+),", file.read(), re.M))
 
 

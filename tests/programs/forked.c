@@ -30,7 +30,7 @@ static struct {
     any *call;
 } entries[] = {
 #define ENTRY(symbol, since, parameters, arguments, effect, test) {#symbol, NULL},
-#include "driver/entry_points.def"
+#include "driver/table/entry_points.def"
 };
 #define ENTRIES (sizeof entries / sizeof *entries)
 

@@ -115,7 +115,7 @@ class Process:
         return self.child.wait(LIMIT)
 
 
-# ---- what a handle says, as src/driver/ipc_handle.c has it ----
+# ---- what a handle says, as src/driver/ipc/ipc_handle.c has it ----
 
 U64 = (1 << 64) - 1
 MAGIC = 0x3270656863617067

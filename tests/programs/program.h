@@ -5,7 +5,7 @@
 #ifndef GPUCACHE_TESTS_PROGRAM_H
 #define GPUCACHE_TESTS_PROGRAM_H
 
-#include "../../src/driver/cuda_abi.h"
+#include "../../src/driver/table/cuda_abi.h"
 #include "kernels.h"
 
 #include <stdbool.h>

@@ -7,7 +7,7 @@ from harness import HERE, Tally, program, run
 
 ROOM = program("room")
 OFF = {"GPUCACHE_REPORT": "off"}
-TABLE = os.path.join(HERE, "..", "..", "src", "driver", "entry_points.def")
+TABLE = os.path.join(HERE, "..", "..", "src", "driver", "table", "entry_points.def")
 # of other rows than RETRIED
 MORE = ["cuModuleLoadDataEx", "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuGraphInstantiate",
         "cuGraphExecUpdate", "cuGreenCtxCreate", "cuCtxCreate_v2", "cuCtxCreate_v3", "cuCtxCreate_v4",

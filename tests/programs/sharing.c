@@ -90,7 +90,7 @@ static void changed(void) {
     }
 }
 
-/* As src/driver/ipc.c has it. */
+/* As src/driver/ipc/ipc.c has it. */
 static uint64_t mix(uint64_t x) {
     x = (x ^ x >> 32) * 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9u;

@@ -24,7 +24,7 @@
 #define GPUCACHE_TESTS_SIM_DRIVER_H
 
 #define __CUDA_API_VERSION_INTERNAL
-#include "driver/cuda_abi.h"
+#include "driver/table/cuda_abi.h"
 
 #include "sim.h"
 

@@ -10,7 +10,7 @@
  * told so when the call has returned, or when its thread was seen to wait (watch).
  */
 #define __CUDA_API_VERSION_INTERNAL
-#include "driver/cuda_abi.h"
+#include "driver/table/cuda_abi.h"
 
 #include <pthread.h>
 #include <stdbool.h>

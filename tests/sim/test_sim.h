@@ -7,7 +7,7 @@
 #define GPUCACHE_TESTS_SIM_TEST_SIM_H
 
 #define __CUDA_API_VERSION_INTERNAL
-#include "driver/cuda_abi.h"
+#include "driver/table/cuda_abi.h"
 
 #include "sim.h"
 

@@ -1,94 +1,134 @@
 #!/usr/bin/env python3
-"""layers.py SOURCE LIBRARY: no circles between layers, nor between the files of the allocator's, none of which
-is too long to be held in the head; no lock without a rank; and no munmap() of what host_map() has mapped.
+"""layers.py SOURCE LIBRARY: checks that includes and calls go from higher folders of src to lower ones.
 
-A layer is a folder of src; its arrows are its #include lines. A file of the allocator points to the files
-whose functions and variables it names: that stands in the objects of LIBRARY, a static one, because a
-header that all share would hide it.
+FOLDERS lists the folders from the lowest to the highest. A file may include a header, and name a symbol, of its
+own folder and of lower ones. UPWARD lists the exceptions, each with its reason. Calls are read from the symbols
+of the objects in LIBRARY, a static one with all objects of the library. Files may not name each other in a circle
+of more than MOST_IN_CIRCLE. Some bounds of style are checked too: lines of a file, ranks of locks, host_unmap().
 """
+import collections
 import pathlib
 import re
 import subprocess
 import sys
 
-ALLOCATOR = ("heap", "debug", "source", "policy", "sync", "vmm", "segment", "tcache", "pool")
+FOLDERS = """
+    loader stats process tuning heap debug stacks report live trace
+    source policy sync vmm segment tcache pool
+    driver/table driver/state driver/context driver/reuse driver/limit backend
+    driver/observe driver/ipc driver/hooks driver/control
+    replay tool
+""".split()
 
-MOST_LINES = {"layer": 5000, ".c": 500, ".h": 260}
+# Folders that name something of a higher one.
+UPWARD = {
+    ("loader", "driver/hooks"): "the table of replaced entries: a look-up may come before any constructor",
+    ("process", "driver/control"): "the table of what starts and ends with the process",
+    ("report", "driver/observe"): "stats_read(): reports show what the driver layer knows",
+    ("report", "driver/state"): "stats_stacks(): the same for call stacks",
+    ("live", "driver/observe"): "stats_read(): the same for the live page",
+}
 
-# Arrows of circles that are still there. One that is in none any more fails too.
-KNOWN_LAYERS = {("driver", "backend")}
-KNOWN_FILES = set()
-
-
-def layers_of(source):
-    arrows = {}
-    for file in source.rglob("*.[chS]"):
-        layer = file.relative_to(source).parts[0]
-        for name in re.findall(r'^#include "([^"]+)"', file.read_text(), re.M):
-            other = name.split("/")[0]
-            if "/" in name and other != layer:
-                arrows.setdefault((layer, other), f"{file.relative_to(source)} includes {name}")
-    return arrows
+ALLOCATOR = "heap debug source policy sync vmm segment tcache pool".split()
+MOST_IN_CIRCLE = 4
+MOST_LINES = {".c": 500, ".h": 260}  # of a file of the allocator
 
 
-def files_of(source, library):
-    """Only names of more than one object: static ones are nobody else's."""
-    defined, used, member = {}, {}, None
+def folder_of(file):
+    """Returns the folder of FOLDERS that a path relative to SOURCE lies in, or None."""
+    parent = str(pathlib.PurePath(file).parent)
+    return parent if parent in FOLDERS else None
+
+
+def includes_of(source):
+    """Yields (file, included file) for all files of SOURCE."""
+    for path in sorted(source.rglob("*.[chS]")):
+        file = str(path.relative_to(source))
+        for name in re.findall(r'^#include "([^"]+)"', path.read_text(), re.M):
+            if (source / name).exists():
+                yield file, name
+
+
+def calls_of(source, library):
+    """Yields (file, file that defines a symbol it names, symbol) for the objects of LIBRARY."""
+    sources = {"_".join(path.relative_to(source).parts): str(path.relative_to(source))
+               for path in list(source.rglob("*.c")) + list(source.rglob("*.S"))}
+    defined, used = {}, []
     out = subprocess.run(["nm", "-A", library], check=True, capture_output=True, text=True).stdout
     for line in out.splitlines():
-        where, *_, kind, symbol = line.rsplit(None, 3) if " U " in line else line.split()
-        match = re.search(r"src_(%s)_(\w+)\.c\.o" % "|".join(ALLOCATOR), where)
-        if not match:
-            continue
-        member = f"{match[1]}/{match[2]}"
-        if kind == "U":
-            used.setdefault(member, set()).add(symbol)
-        elif kind in "BCDRTVW":
-            defined[symbol] = member
+        match = re.search(r"src_(\w+\.[cS])\.o", line)
+        file = match and sources.get(match[1])
+        kind, symbol = line.split()[-2:]
+        if file and kind == "U":
+            used.append((file, symbol))
+        elif file and kind in "BCDRTVW":
+            defined[symbol] = file
     if not used:
-        sys.exit(f"nothing of the allocator is in {library}")
-    return {(file, defined[symbol]): f"{file}.c uses {symbol} of {defined[symbol]}.c"
-            for file, symbols in used.items() for symbol in sorted(symbols)
-            if defined.get(symbol, file) != file}
+        sys.exit(f"{library} has no object of {source}")
+    yield from ((file, defined[symbol], symbol) for file, symbol in used
+                if defined.get(symbol, file) != file)
 
 
-def too_long(source):
-    for layer in ALLOCATOR:
-        lines = {file: file.read_text().count("\n") for file in (source / layer).iterdir()}
-        yield from (f"{file} has {n} lines" for file, n in lines.items() if n > MOST_LINES.get(file.suffix, n))
-        if sum(lines.values()) > MOST_LINES["layer"]:
-            yield f"src/{layer} has {sum(lines.values())} lines"
+def upward(arrows):
+    """Returns what names a higher folder without being in UPWARD, and what is in UPWARD for nothing."""
+    bad, needed = [], set()
+    for file, other, what in arrows:
+        low, high = folder_of(file), folder_of(other)
+        if low and high and FOLDERS.index(high) > FOLDERS.index(low):
+            needed.add((low, high))
+            if (low, high) not in UPWARD:
+                bad.append(f"{file} names {what} of {other}, a higher folder")
+    return bad + [f"no file of {low} names {high} any more: UPWARD" for low, high in sorted(UPWARD.keys() - needed)]
 
 
-def reachable(arrows, start):
-    found, todo = set(), [start]
-    while todo:
-        at = todo.pop()
-        for a, b in arrows:
-            if a == at and b not in found:
-                found.add(b)
-                todo.append(b)
+def circles(arrows):
+    """Returns the sets of files that reach each other (Tarjan)."""
+    graph, index, low, stack, found = collections.defaultdict(set), {}, {}, [], []
+    for file, other in arrows:
+        graph[file].add(other)
+
+    def visit(file):
+        index[file] = low[file] = len(index)
+        stack.append(file)
+        for other in sorted(graph[file]):
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[file] = min(low[file], low[other])
+        if low[file] == index[file]:
+            at = stack.index(file)
+            found.append(stack[at:])
+            del stack[at:]
+
+    sys.setrecursionlimit(10000)
+    for file in sorted(graph):
+        if file not in index:
+            visit(file)
     return found
 
 
-def in_circles(arrows):
-    return {(a, b) for a, b in arrows if a in reachable(arrows, b)}
-
-
-def look(what, arrows, known):
-    left = {arrow: why for arrow, why in arrows.items() if arrow not in known}
-    bad = [f"a circle of {what}: {arrows[arrow]}" for arrow in sorted(in_circles(left))]
-    bad += [f"no circle of {what} any more: {arrow}" for arrow in sorted(known - in_circles(arrows))]
+def look(source, library):
+    includes = list(includes_of(source))
+    calls = list(calls_of(source, library))
+    bad = upward([(file, other, other) for file, other in includes] + [(a, b, symbol) for a, b, symbol in calls])
+    known = {(a, b) for a, b, _ in calls if (folder_of(a), folder_of(b)) not in UPWARD}
+    for circle in circles(known):
+        allocators = [file for file in circle if folder_of(file) in ALLOCATOR]
+        if len(circle) > MOST_IN_CIRCLE or (len(circle) > 1 and allocators):
+            bad.append("a circle of files: " + ", ".join(sorted(circle)))
+    for path in sorted(source.rglob("*.[ch]")):
+        file, text = str(path.relative_to(source)), path.read_text()
+        if folder_of(file) is None and "/" in file:
+            bad.append(f"{file} is in no folder of FOLDERS")
+        if folder_of(file) in ALLOCATOR and text.count("\n") > MOST_LINES[path.suffix]:
+            bad.append(f"{file} has {text.count(chr(10))} lines")
+        if "pthread_mutex" in text and path.stem != "lock":
+            bad.append(f"{file} has a lock without a rank (process/lock.h)")
+        if path.stem != "host" and re.search(r"\bmunmap\(", text) and "host_map(" in text:
+            bad.append(f"{file} unmaps behind host_bytes(): host_unmap()")
     return bad
 
 
-source, library = pathlib.Path(sys.argv[1]), sys.argv[2]
-bad = look("layers", layers_of(source), KNOWN_LAYERS)
-bad += look("files", files_of(source, library), KNOWN_FILES)
-bad += too_long(source)
-bad += [f"{file} has a lock without a rank (process/lock.h)" for file in sorted(source.rglob("*.[ch]"))
-        if "pthread_mutex" in file.read_text() and file.stem != "lock"]
-bad += [f"{file} unmaps behind host_bytes(): host_unmap()" for file in sorted(source.rglob("*.c"))
-        if re.search(r"\bmunmap\(", text := file.read_text()) and "host_map(" in text and file.stem != "host"]
-print("\n".join(bad) if bad else "no circles")
+bad = look(pathlib.Path(sys.argv[1]), sys.argv[2])
+print("\n".join(bad) if bad else "includes and calls go down")
 sys.exit(1 if bad else 0)

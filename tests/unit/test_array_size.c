@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "driver/array_size.h"
+#include "driver/limit/array_size.h"
 
 #include <limits.h>
 

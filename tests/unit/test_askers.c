@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "driver/askers.h"
+#include "driver/state/in_flight.h"
 
 #include <pthread.h>
 #include <unistd.h>

@@ -29,7 +29,7 @@ struct row {
 static const struct row rows[] = {
 #define ENTRY(symbol, since, parameters, arguments, effect, test) {#symbol, since, effect, test},
 #define CALLED(symbol, since, parameters, arguments) {#symbol, since, NULL, NULL},
-#include "driver/entry_points.def"
+#include "driver/table/entry_points.def"
 };
 #define ROWS (sizeof rows / sizeof *rows)
 

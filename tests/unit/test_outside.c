@@ -8,13 +8,13 @@
 
 #include <cmocka.h>
 
-#include "driver/context.h"
-#include "driver/deferred.h"
-#include "driver/device_pool.h"
-#include "driver/mempool.h"
-#include "driver/outside.h"
-#include "driver/room.h"
-#include "driver/tries.h"
+#include "driver/context/context.h"
+#include "driver/reuse/deferred.h"
+#include "driver/context/device_pool.h"
+#include "driver/limit/driver_pools.h"
+#include "driver/limit/unpooled.h"
+#include "driver/limit/room.h"
+#include "driver/limit/oom_retry.h"
 #include "stats/holders.h"
 
 #include <string.h>

@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "driver/registrars.h"
+#include "driver/state/rdma_libraries.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "child.h"
-#include "driver/outside_kind.h"
+#include "driver/limit/unpooled_kind.h"
 #include "process/guard.h"
 #include "trace/ring.h"
 

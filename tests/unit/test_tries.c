@@ -8,11 +8,11 @@
 
 #include <cmocka.h>
 
-#include "driver/deferred.h"
-#include "driver/device.h"
-#include "driver/room.h"
-#include "driver/device_pool.h"
-#include "driver/tries.h"
+#include "driver/reuse/deferred.h"
+#include "driver/state/device.h"
+#include "driver/limit/room.h"
+#include "driver/context/device_pool.h"
+#include "driver/limit/oom_retry.h"
 #include "tuning/tuning.h"
 
 #include <string.h>

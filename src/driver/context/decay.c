@@ -1,0 +1,106 @@
+#include "driver/context/decay.h"
+
+#include "driver/context/device_pool.h"
+#include "driver/state/device.h"
+#include "pool/pool.h"
+#include "process/ending.h"
+#include "process/helper.h"
+#include "process/options.h"
+#include "stats/stats.h"
+#include "tuning/tuning.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define LEAST_TICK_NS 1000000
+#define PATIENCE_MS 1000 /* for one batch of pages, or one segment */
+
+static _Atomic uint32_t asked; /* a pool has something idle; what the thread sleeps on */
+static _Atomic int turn;       /* one look at a pool, one batch of its pages, or a segment */
+
+static uint64_t tick_ns(void) {
+    uint64_t ns = options()->decay_ms * 1000000 / DECAY_TICKS;
+    return ns > LEAST_TICK_NS ? ns : LEAST_TICK_NS;
+}
+
+/* One piece of work, unless the process ends: then it is left out, which is told. False: that has found nothing, or
+ * was not done. */
+static bool take_turn(bool (*work)(struct pool *pool), struct pool *pool, bool *left_out) {
+    if (!helper_begin(&turn)) {
+        *left_out = true;
+        return false;
+    }
+    bool result = work(pool);
+    helper_done(&turn);
+    return result;
+}
+
+/* Also where the context has ended: what threads keep of the pool falls asleep. True: something may go later. */
+static bool tick_all(void) {
+    bool later = false, left_out = false;
+    for (int i = 0; i < STATS_MAX_DEVICES; i++) {
+        const struct device *device = device_used(i);
+        struct device_pool *p = device ? atomic_load(&device->pools) : NULL;
+        for (; p; p = p->next) {
+            later |= take_turn(pool_tick, p->pool, &left_out);
+            while (take_turn(pool_decay, p->pool, &left_out)) {
+            }
+        }
+    }
+    return later || left_out; /* it may not end after all */
+}
+
+static void *give_back_idle(void *unused) {
+    for (;;) {
+        while (atomic_exchange(&asked, 0) == 0) {
+            syscall(SYS_futex, &asked, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+        }
+        do {
+            helper_sleep(tick_ns());
+        } while (tick_all());
+    }
+    return unused;
+}
+
+static struct helper thread = {
+    .run = give_back_idle,
+    .level = LOG_LEVEL_WARN,
+    .lacking = "idle memory does not go back by itself",
+};
+
+void decay_want(void) {
+    helper_want(&thread);
+}
+
+void decay_wake(void) {
+    if (atomic_exchange(&asked, 1) == 0) {
+        int saved = errno;
+        syscall(SYS_futex, &asked, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+        errno = saved;
+    }
+}
+
+/* --- forks and ends --- */
+
+void decay_stop(void) {
+    int saved = errno;
+    if (atomic_load(&thread.started) && ending_is_own_process()) {
+        helper_hold(&turn, PATIENCE_MS);
+    }
+    errno = saved;
+}
+
+void decay_forked(void) {
+    atomic_store(&thread.started, false);
+}
+
+void decay_end(enum process_end how, int signal) {
+    (void)signal;
+    if (how == PROCESS_EXITS || how == PROCESS_EXECS) {
+        decay_stop();
+    } else if (how == PROCESS_GOES_ON && ending_is_own_process()) {
+        helper_release(&turn);
+    }
+}

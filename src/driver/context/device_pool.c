@@ -1,0 +1,231 @@
+#include "driver/context/device_pool.h"
+
+#include "driver/context/application_events.h"
+#include "driver/context/context.h"
+#include "driver/context/decay.h"
+#include "driver/context/device_backend.h"
+#include "driver/state/device.h"
+#include "driver/state/rdma_libraries.h"
+#include "driver/table/entries.h"
+#include "heap/host.h"
+#include "live/live.h"
+#include "pool/pool.h"
+#include "process/log.h"
+#include "process/options.h"
+#include "report/report.h"
+#include "trace/trace.h"
+
+static enum pool_reuse reuse_of_options(void) {
+    switch (options()->reuse) {
+    case REUSE_WAIT:
+        return POOL_WAIT;
+    case REUSE_SYNC:
+        return POOL_SYNC;
+    case REUSE_BARRIER:
+        break;
+    }
+    return POOL_BARRIER;
+}
+
+static void say_hello(const struct device_backend *backend) {
+    int version = 0;
+    REAL(cuDriverGetVersion)(&version);
+    report_set_driver_version(version);
+    live_set_driver_version(version);
+    trace_set_driver_version(version);
+    trace_backend((unsigned)backend->device->ordinal, backend->backend.ops->name);
+    log_info("device %d: %s, driver %d.%d, backend %s (%s), %s", backend->device->ordinal,
+             backend->device->name, version / 1000, version % 1000 / 10, backend->backend.ops->name,
+             atomic_load(&backend->device->backend_reason),
+             backend->backend.has_events ? "context events"
+                                         : "no context events: frees synchronise");
+}
+
+/* A pool of a context of the device that ended; NULL: there is none. */
+static struct device_pool *idle_pool(struct device *device) {
+    struct device_pool *p = atomic_load(&device->pools);
+    while (p && !p->idle) {
+        p = p->next;
+    }
+    return p;
+}
+
+static const struct backend_kind *segments_kind, *vmm_kind;
+
+void device_pool_set_kinds(const struct backend_kind *segments, const struct backend_kind *vmm) {
+    segments_kind = segments;
+    vmm_kind = vmm;
+}
+
+static const struct backend_kind *kind_of(const struct device *device) {
+    return atomic_load(&device->in_pages) ? vmm_kind : segments_kind;
+}
+
+/* Whether idle memory goes back by itself. Said for a device's first pool. */
+static bool decays(const struct device *device, const struct backend *backend) {
+    if (options()->decay_ms == OPTIONS_NEVER) {
+        return false;
+    }
+    if (backend->release_waits && !atomic_load(&device->pools)) {
+        log_line(options_from_environment(OPTION_DECAY_MS) ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
+                 "device %d: idle memory in segments (%s) does not go back by itself after "
+                 "GPUCACHE_DECAY_MS: without stream-ordered memory a free waits for the device",
+                 device->ordinal, atomic_load(&device->backend_reason));
+    }
+    return !backend->release_waits;
+}
+
+/* Which it is does not change from a device's first pool on. */
+static void choose_backend(struct device *device) {
+    const char *against = NULL, *in_favour = NULL;
+    if (atomic_load(&device->backend_reason)) {
+        return;
+    }
+    switch (options()->backend) {
+    case BACKEND_PAGES:
+        against = vmm_kind->unavailable(device);
+        in_favour = "GPUCACHE_BACKEND=pages";
+        break;
+    case BACKEND_SEGMENTS:
+        against = "GPUCACHE_BACKEND=segments";
+        break;
+    case BACKEND_AUTO:
+        against = registrars_loaded(REGISTRARS_CARDS);
+        against = against ? against : vmm_kind->unavailable(device);
+        against = against ? against : vmm_kind->not_exportable(device);
+        in_favour = "driver and device support them";
+        break;
+    }
+    atomic_store(&device->in_pages, against == NULL);
+    atomic_store(&device->backend_reason, against ? against : in_favour);
+}
+
+static int start(struct device_pool *entry, CUcontext context, struct device *device,
+                 uint64_t reached_by) {
+    return kind_of(device)->start(entry->backend, context, device, reached_by);
+}
+
+/* Of a thread that still uses it for a context that ended, none is inside a call of the backend. */
+static bool use_again(struct device_pool *entry, CUcontext context, struct device *device,
+                      uint64_t reached_by) {
+    pool_hold(entry->pool);
+    bool started = start(entry, context, device, reached_by) == 0;
+    pool_release(entry->pool);
+    entry->idle = !started;
+    return started;
+}
+
+static struct device_pool *new_pool(CUcontext context, struct device *device, uint64_t reached_by) {
+    static struct device_pool *entry;
+    if (!entry && !(entry = host_map(sizeof *entry, 4096))) {
+        return NULL;
+    }
+    if (!entry->backend && !(entry->backend = host_map(kind_of(device)->bytes, 4096))) {
+        return NULL;
+    }
+    if (start(entry, context, device, reached_by) != 0) {
+        return NULL;
+    }
+    struct pool_config config = {
+        .reuse = reuse_of_options(),
+        .decays = decays(device, &entry->backend->backend),
+    };
+    if (options()->budget_bytes != OPTIONS_AUTOMATIC) {
+        config.budget = options()->budget_bytes + 1; /* 0 means automatic to the pool */
+    }
+    struct device_pool *done = entry;
+    if (!(done->pool = pool_create(&done->backend->backend, &config))) {
+        device_backend_stop(done->backend);
+        return NULL;
+    }
+    if (config.decays) {
+        decay_want();
+    }
+    done->next = atomic_load(&device->pools);
+    atomic_store(&device->pools, done);
+    entry = NULL;
+    return done;
+}
+
+struct device_pool *device_pool_start(CUcontext context, struct device *device,
+                                      uint64_t reached_by) {
+    choose_backend(device);
+    struct device_pool *entry = idle_pool(device);
+    if (entry ? !use_again(entry, context, device, reached_by)
+              : !(entry = new_pool(context, device, reached_by))) {
+        return NULL;
+    }
+    application_events_tell(entry->pool);
+    say_hello(entry->backend);
+    return entry;
+}
+
+CUresult device_pool_let_reach(struct device_pool *entry, CUdevice by) {
+    const struct backend_kind *kind = kind_of(entry->backend->device);
+    return kind->grant_access ? kind->grant_access(entry->backend, by) : CUDA_SUCCESS;
+}
+
+void device_pool_quiet(const struct context *context, bool suspended) {
+    struct device_pool *entry = context->entry;
+    if (entry) {
+        pool_hold(entry->pool);
+        entry->backend->backend.suspended = suspended;
+        pool_release(entry->pool);
+    }
+}
+
+void device_pool_forget(const struct context *context) {
+    struct device_pool *entry = context->entry;
+    if (!entry) {
+        return;
+    }
+    struct device *device = entry->backend->device;
+    uint64_t begun = trace_on() ? trace_clock() : 0;
+    pool_hold(entry->pool);
+    device_backend_end(entry->backend);
+    pool_release(entry->pool);
+    uint64_t bytes = pool_forget(entry->pool);
+    trace_context_end((unsigned)device->ordinal, (uintptr_t)entry->backend, bytes, begun);
+    device_pooled(device, -(int64_t)bytes);
+    device_refund(device, bytes);
+    entry->idle = true;
+}
+
+void device_pool_settle(struct device *device) {
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        pool_wait_for_barriers(p->pool);
+    }
+}
+
+bool device_pool_finish(struct device *device) {
+    bool any = false;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        any |= !p->idle && pool_finish(p->pool);
+    }
+    return any;
+}
+
+int device_pool_release_idle(struct device *device) {
+    int result = 0;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        int r = p->idle ? 0 : pool_trim(p->pool, true);
+        result = r != 0 ? r : result;
+    }
+    return result;
+}
+
+uint64_t device_pool_left(struct device *device) {
+    uint64_t bytes = 0;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        bytes += p->idle ? 0 : pool_left_bytes(p->pool) + atomic_load(&p->backend->returning);
+    }
+    return bytes;
+}
+
+struct device *device_pool_owner(struct pool *pool) {
+    return ((struct device_backend *)pool_backend(pool))->device;
+}
+
+CUcontext device_pool_context(struct pool *pool) {
+    return ((struct device_backend *)pool_backend(pool))->context;
+}

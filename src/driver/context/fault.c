@@ -1,0 +1,27 @@
+#include "driver/context/fault.h"
+
+#include "driver/context/context.h"
+#include "pool/pool.h"
+
+bool fault_is_deadly(CUresult code) {
+    return (code >= CUDA_ERROR_ILLEGAL_ADDRESS && code <= CUDA_ERROR_LAUNCH_TIMEOUT &&
+            code != CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES) ||
+           (code >= CUDA_ERROR_ASSERT && code <= CUDA_ERROR_LAUNCH_FAILED &&
+            code != CUDA_ERROR_TOO_MANY_PEERS &&
+            code != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED &&
+            code != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) ||
+           code == CUDA_ERROR_ECC_UNCORRECTABLE || code == CUDA_ERROR_NVLINK_UNCORRECTABLE;
+}
+
+void fault_look(CUresult code) {
+    struct pool *pool = fault_is_deadly(code) ? context_pool() : NULL;
+    /* An event's query may tell of another context than the current one. */
+    struct backend *backend = pool ? pool_backend(pool) : NULL;
+    if (pool && fault_is_deadly((CUresult)backend->ops->health(backend))) {
+        pool_break(pool, (int)code);
+    }
+}
+
+CUresult fault_of(struct pool *pool) {
+    return pool ? (CUresult)pool_broken(pool) : CUDA_SUCCESS;
+}

@@ -1,0 +1,143 @@
+#include "driver/control/page_helper.h"
+
+#define GPUCACHE_API __attribute__((visibility("default")))
+#include "gpucache.h"
+
+#include "driver/state/capture.h"
+#include "driver/state/shutdown.h"
+#include "live/live.h"
+#include "process/ending.h"
+#include "process/helper.h"
+#include "process/options.h"
+#include "process/process.h"
+#include "report/report.h"
+#include "trace/trace.h"
+
+#include <errno.h>
+
+#define REFRESH_NS 500000000 /* between two looks, if nobody asks */
+#define ORDER_NS 10000000    /* while an order is held up */
+#define PATIENCE_MS 1000     /* of the end of the process, for an order under way */
+
+static atomic_bool at_work; /* a thread for orders is there */
+static _Atomic int turn;    /* one order */
+
+static void show(enum flight_kind kind, unsigned device, uint64_t value) {
+    flight_event(kind, device, 0, value, 0);
+    trace_moment(kind, device, 0, 0, value, 0);
+}
+
+static int report(void) {
+    if (options()->report == REPORT_TO_NOWHERE) {
+        return -EOPNOTSUPP;
+    }
+    report_write("request");
+    return 0;
+}
+
+static int carry_out(const struct live_wish *wish) {
+    unsigned device = wish->device < 0 ? FLIGHT_NO_DEVICE : (unsigned)wish->device;
+    switch (wish->order) {
+    case LIVE_REPORT:
+        show(FLIGHT_REPORT, device, 0);
+        return report();
+    case LIVE_EMPTY_CACHE:
+        show(FLIGHT_EMPTY_CACHE, device, 0);
+        return gpucache_empty_cache(wish->device);
+    case LIVE_RESET_PEAK:
+        show(FLIGHT_RESET_PEAK, device, 0);
+        return gpucache_reset_peak_stats(wish->device);
+    case LIVE_LIMIT:
+        show(FLIGHT_LIMIT, device, wish->value);
+        return gpucache_set_memory_limit(wish->device, wish->value);
+    }
+    return -EINVAL; /* another version's */
+}
+
+/* Whether there is an order that may be begun now. During a capture nothing may be waited for, so
+ * idle memory could not go back. */
+static bool may_begin(void) {
+    enum live_order order = live_next_order();
+    enum live_hold why = LIVE_NOT_HELD_UP;
+    if (atomic_load(&process_state) != PROCESS_STARTED || atomic_load(&shutdown_begun)) {
+        why = LIVE_AT_ITS_END;
+    } else if (order == LIVE_EMPTY_CACHE && atomic_load(&capture_active) > 0) {
+        why = LIVE_IN_CAPTURE;
+    }
+    if (order) {
+        live_hold_up(why);
+    }
+    return order && why == LIVE_NOT_HELD_UP;
+}
+
+/* Calls of the driver are lawful beside captures: this thread is in relaxed mode for as long as
+ * it lives. */
+static void *carry_out_orders(void *unused) {
+    struct live_wish wish;
+    bool taken = true;
+    capture_relax();
+    while (taken && helper_begin(&turn)) {
+        taken = may_begin() && live_take_order(&wish);
+        if (taken) {
+            int result = carry_out(&wish);
+            live_refresh(false);
+            live_order_done(&wish, result);
+        }
+        helper_done(&turn);
+    }
+    atomic_store(&at_work, false);
+    return unused;
+}
+
+static void begin_orders(void) {
+    bool idle = false;
+    if (may_begin() && atomic_compare_exchange_strong(&at_work, &idle, true) &&
+        helper_start(carry_out_orders) != 0) {
+        carry_out_orders(NULL); /* then the figures wait */
+    }
+}
+
+static void *look_after_page(void *unused) {
+    for (;;) {
+        live_wait(live_next_order() ? ORDER_NS : REFRESH_NS);
+        helper_admit_sigbus();
+        live_refresh(false);
+        begin_orders();
+    }
+    return unused;
+}
+
+static struct helper thread = {
+    .run = look_after_page,
+    .level = LOG_LEVEL_INFO, /* a page that cannot be made is no warning either */
+    .lacking = "the figures on the live page are old",
+};
+
+void page_helper_want(void) {
+    if (options()->live) {
+        helper_want(&thread);
+    }
+}
+
+/* --- forks and ends --- */
+
+void page_helper_stop(void) {
+    int saved = errno;
+    if (atomic_load(&thread.started) && ending_is_own_process()) {
+        helper_hold(&turn, PATIENCE_MS);
+    }
+    errno = saved;
+}
+
+void page_helper_forked(void) {
+    atomic_store(&thread.started, false);
+}
+
+void page_helper_end(enum process_end how, int signal) {
+    (void)signal;
+    if (how == PROCESS_EXITS || how == PROCESS_EXECS) {
+        page_helper_stop();
+    } else if (how == PROCESS_GOES_ON && ending_is_own_process()) {
+        helper_release(&turn);
+    }
+}

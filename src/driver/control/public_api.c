@@ -1,0 +1,161 @@
+/* The public C interface: the program's own requests, answered from the devices' books. */
+#define GPUCACHE_API __attribute__((visibility("default")))
+#include "gpucache.h"
+
+#include "driver/context/context.h"
+#include "driver/context/device_pool.h"
+#include "driver/limit/driver_pools.h"
+#include "driver/reuse/pinned.h"
+#include "driver/state/device.h"
+#include "pool/pool.h"
+#include "process/log.h"
+#include "process/options.h"
+#include "process/process.h"
+#include "report/report.h"
+#include "trace/trace.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Calls `act` for one used device or, for -1, for all of them. */
+static int for_devices(int ordinal, int (*act)(struct device *device, void *with), void *with) {
+    if (ordinal < -1) {
+        return -EINVAL;
+    }
+    int result = ordinal < 0 ? 0 : -ENODEV;
+    for (int i = 0; i < stats_device_count(); i++) {
+        struct device *device = ordinal < 0 || i == ordinal ? device_used(i) : NULL;
+        if (device) {
+            int r = act(device, with);
+            result = result == -ENODEV || r != 0 ? r : result;
+        }
+    }
+    return result;
+}
+
+static int add_stats(struct device *device, void *with) {
+    struct gpucache_stats *out = with;
+    struct stats_device in;
+    if (!stats_read_counters(device->ordinal, &in)) {
+        return -ENODEV;
+    }
+#define ADD(field)                                                                                 \
+    out->field += in.field.current;                                                                \
+    out->field##_peak += in.field.peak;
+    ADD(requested)
+    ADD(allocated)
+    ADD(active)
+    ADD(reserved)
+#undef ADD
+    const struct stats_metric *outside[] = {&in.stream_ordered, &in.virtual_memory, &in.array,
+                                            &in.managed};
+    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
+        out->outside += outside[i]->current;
+        out->outside_peak += outside[i]->peak;
+    }
+    out->largest_free =
+        in.largest_free_bytes > out->largest_free ? in.largest_free_bytes : out->largest_free;
+    out->limit += in.limit_bytes;
+    out->total += in.total_bytes;
+    out->allocations += in.allocations.total;
+    out->hits += in.cache_hits;
+    out->misses += in.cache_misses;
+    out->ooms += in.ooms;
+    return 0;
+}
+
+int gpucache_get_stats(int device, struct gpucache_stats *stats) {
+    if (!stats || stats->size < sizeof(size_t)) {
+        return -EINVAL;
+    }
+    struct gpucache_stats sum = {.size = sizeof sum};
+    int r = for_devices(device, add_stats, &sum);
+    if (r == 0) {
+        sum.size = stats->size < sizeof sum ? stats->size : sizeof sum;
+        memcpy(stats, &sum, sum.size);
+    }
+    return r;
+}
+
+static int reset_peaks(struct device *device, void *unused) {
+    (void)unused;
+    device_reset_peaks(device);
+    return 0;
+}
+
+int gpucache_reset_peak_stats(int device) {
+    return for_devices(device, reset_peaks, NULL);
+}
+
+static int empty(struct device *device, void *unused) {
+    (void)unused;
+    bool any = false;
+    int idle = device_pool_release_idle(device); /* waits a little for what is under way */
+    int host = pinned_release(&any);
+    return idle ? idle : host;
+}
+
+int gpucache_empty_cache(int device) {
+    return for_devices(device, empty, NULL);
+}
+
+static int set_one(struct device *device, void *with) {
+    mempool_look(device);
+    device_set_limit(device, with);
+    return 0;
+}
+
+static int look(struct device *device, void *unused) {
+    (void)unused;
+    mempool_look(device);
+    return 0;
+}
+
+/* A limit may be set before a device is used for the first time. */
+static int set_limit(int device, struct device_limit *limit) {
+    if (device < -1) {
+        return -EINVAL;
+    }
+    if (!process_ready()) {
+        return -ENODEV;
+    }
+    if (device >= 0) {
+        device_get(device);
+        return for_devices(device, set_one, limit);
+    }
+    for_devices(device, look, NULL);
+    device_set_limits(limit);
+    return 0;
+}
+
+int gpucache_set_memory_fraction(int device, double fraction) {
+    return fraction > 0 && fraction <= 1
+               ? set_limit(device, &(struct device_limit){.fraction = fraction})
+               : -EINVAL;
+}
+
+int gpucache_set_memory_limit(int device, uint64_t bytes) {
+    return set_limit(device, &(struct device_limit){.bytes = bytes});
+}
+
+int gpucache_write_report(int fd, int format) {
+    if (fd < 0) {
+        return -EINVAL;
+    }
+    return process_ready() ? report_write_fd(fd, format, "request") : -ENODEV;
+}
+
+int gpucache_mark(const char *label) {
+    if (!label) {
+        return -EINVAL;
+    }
+    if (process_ready()) {
+        log_info("mark: %s", label);
+        trace_mark(label);
+    }
+    return 0;
+}
+
+const char *gpucache_version(void) {
+    return GPUCACHE_VERSION;
+}

@@ -1,0 +1,199 @@
+/*
+ * The entries that take memory past the pool. Each is the driver's own; we count what it gives and
+ * hold it to the limit.
+ */
+#include "driver/context/context.h"
+#include "driver/context/device_pool.h"
+#include "driver/hooks/captures.h"
+#include "driver/hooks/graph_memory.h"
+#include "driver/limit/driver_pools.h"
+#include "driver/limit/retry.h"
+#include "driver/limit/unpooled.h"
+#include "driver/limit/unpooled_hook.h"
+#include "driver/reuse/pinned.h"
+#include "driver/state/device.h"
+#include "driver/state/shutdown.h"
+#include "driver/table/entries.h"
+#include "process/process.h"
+
+#define REGISTERED                                                                                 \
+    UINT64_MAX /* in the ledger: pinned by cuMemHostRegister, the program's own memory */
+
+/* --- stream-ordered, managed --- */
+
+/* An allocation that becomes a node of a graph: none of the pool's. */
+static bool becomes_node(CUstream stream,
+                         CUresult (*capturing)(CUstream, CUstreamCaptureStatus *)) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return atomic_load(&capture_active) > 0 && capturing(stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static CUresult became_node(CUresult answer, const CUdeviceptr *dptr, size_t bytes) {
+    if (answer == CUDA_SUCCESS && bytes > 0) {
+        graph_memory_given(process_ready() ? device_current() : NULL, *dptr, bytes);
+    }
+    return answer;
+}
+
+static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
+                        CUresult (*free_async)(CUdeviceptr, CUstream)) {
+    struct ledger_row *giving = outside_leave_begin(OUTSIDE_POINTER, *dptr, 0);
+    outside_leave_end(giving, free_async(*dptr, stream) == CUDA_SUCCESS);
+    *dptr = 0;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Runs `call`, which allocates from the driver's pool, if the limit allows what the pool may take. */
+#define TAKE_ORDERED(from, suffix, call)                                                           \
+    do {                                                                                           \
+        struct mempool_claim claim;                                                                \
+        if (becomes_node(stream, REAL(cuStreamIsCapturing##suffix))) {                             \
+            return became_node((call), dptr, bytes);                                               \
+        }                                                                                          \
+        struct mempool *source = (from);                                                           \
+        if (!source || !dptr || bytes == 0) {                                                      \
+            return (call);                                                                         \
+        }                                                                                          \
+        if (!mempool_begin(source, bytes, &claim)) {                                               \
+            CUstreamCaptureStatus status;                                                          \
+            return refused(REAL(cuStreamIsCapturing##suffix)(stream, &status));                    \
+        }                                                                                          \
+        CUresult answer = RETRY_FOR(bytes, mempool_device(source), call);                          \
+        return mempool_end(answer, &claim, *dptr)                                                  \
+                   ? answer                                                                        \
+                   : give_up(dptr, stream, REAL(cuMemFreeAsync##suffix));                          \
+    } while (0)
+
+CUresult hook_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
+    TAKE_ORDERED(mempool_current(), , REAL(cuMemAllocAsync)(dptr, bytes, stream));
+}
+
+CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
+    TAKE_ORDERED(mempool_current(), _ptsz, REAL(cuMemAllocAsync_ptsz)(dptr, bytes, stream));
+}
+
+CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
+                                      CUstream stream) {
+    TAKE_ORDERED(mempool_of(pool), , REAL(cuMemAllocFromPoolAsync)(dptr, bytes, pool, stream));
+}
+
+CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
+                                           CUstream stream) {
+    TAKE_ORDERED(mempool_of(pool), _ptsz,
+                 REAL(cuMemAllocFromPoolAsync_ptsz)(dptr, bytes, pool, stream));
+}
+
+/* A block of another process's pool: what it is long, the driver says once it is here. */
+CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
+                                     CUmemPoolPtrExportData *data) {
+    size_t bytes = 0;
+    CUresult r = RETRY(REAL(cuMemPoolImportPointer)(dptr, pool, data));
+    if (r == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
+        context_address_given(*dptr, bytes);
+        outside_enter(OUTSIDE_POOL_IMPORTED, here(), bytes, *dptr, 0);
+    }
+    return r;
+}
+
+CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags) {
+    TAKE(OUTSIDE_MANAGED, here(), bytes, REAL(cuMemAllocManaged)(dptr, bytes | TOO_MUCH, flags),
+         REAL(cuMemAllocManaged)(dptr, bytes, flags), *dptr);
+}
+
+/* --- pinned host memory: counted, but no memory of the device; kept for the next request --- */
+
+/* What the driver says of such a call while a capture is under way; asked because a kept block needs no call. */
+static CUresult verdict(void) {
+    struct pool *pool =
+        capture_is_unusual() && atomic_load(&capture_active) > 0 ? context_pool() : NULL;
+    return pool ? capture_verdict(pool) : CUDA_SUCCESS;
+}
+
+/* Mapping host memory takes memory of the device, and kept blocks are locked memory of the host. */
+static bool host_made_room(CUresult answer, struct device *device, struct tries *tries) {
+    bool first = tries->count == 0, any = retry_after(answer, device, 0, tries), more = false;
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY && device && (first || any) &&
+        pinned_release(&more) != 0) {
+        device_pool_release_idle(device); /* waits a little for what is under way */
+        pinned_release(&more);
+    }
+    return any || more;
+}
+
+typedef CUresult native_host_alloc(void **host, size_t bytes, unsigned int flags);
+
+static CUresult plain_host_alloc(void **host, size_t bytes, unsigned int unused) {
+    (void)unused;
+    return REAL(cuMemAllocHost_v2)(host, bytes);
+}
+
+static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsigned kind,
+                           native_host_alloc *native) {
+    struct device *device = here();
+    if (!device || !host || bytes == 0 || verdict() != CUDA_SUCCESS) {
+        return native(host, bytes, flags);
+    }
+    struct outside_call taking;
+    outside_begin(&taking, OUTSIDE_PINNED_HOST, device, bytes);
+    void *kept = pinned_take(bytes, kind);
+    CUresult r = CUDA_SUCCESS;
+    if (kept) {
+        *host = kept;
+    } else {
+        struct tries tries = {.returns = tries_returns()};
+        do {
+            r = native(host, bytes, flags);
+        } while (host_made_room(r, device, &tries));
+    }
+    if (r == CUDA_SUCCESS) {
+        device_count(device, kept ? &device->outside.pinned_hits : &device->outside.pinned_misses);
+    }
+    return outside_end(&taking, r, r == CUDA_SUCCESS ? (uint64_t)*host : 0, kind);
+}
+
+CUresult hook_cuMemAllocHost_v2(void **host, size_t bytes) {
+    return host_alloc(host, bytes, 0, PINNED_PLAIN, plain_host_alloc);
+}
+
+CUresult hook_cuMemHostAlloc(void **host, size_t bytes, unsigned int flags) {
+    return host_alloc(host, bytes, flags, flags, REAL(cuMemHostAlloc));
+}
+
+CUresult hook_cuMemFreeHost(void *host) {
+    if (atomic_load(&process_state) != PROCESS_STARTED || shutdown_over()) {
+        return REAL(cuMemFreeHost)(host);
+    }
+    CUresult refusal = verdict();
+    if (refusal != CUDA_SUCCESS) {
+        return refusal;
+    }
+    uint64_t ends = pinned_ends();
+    struct outside_entry entry = outside_find(OUTSIDE_HOST, (uint64_t)host);
+    bool ours = entry.bytes > 0 && entry.value != REGISTERED;
+    struct ledger_row *giving = outside_leave_begin(OUTSIDE_HOST, (uint64_t)host, 0);
+    if ((ours && !giving) || pinned_has(host)) { /* another thread frees it, or somebody has */
+        outside_leave_end(giving, false);
+        return REAL(cuMemFreeHost)((void *)UNKNOWN_ADDRESS);
+    }
+    bool kept = ours && pinned_keep(host, entry.bytes, (unsigned)entry.value, ends);
+    CUresult r = kept ? CUDA_SUCCESS : REAL(cuMemFreeHost)(host);
+    outside_leave_end(giving, r == CUDA_SUCCESS);
+    return r;
+}
+
+CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags) {
+    struct device *device = here();
+    struct outside_call taking;
+    outside_begin(&taking, OUTSIDE_PINNED_HOST, device, bytes);
+    struct tries tries = {.returns = tries_returns()};
+    CUresult r;
+    do {
+        r = REAL(cuMemHostRegister_v2)(host, bytes, flags);
+    } while (host_made_room(r, device, &tries));
+    return outside_end(&taking, r, (uint64_t)host, REGISTERED);
+}
+
+CUresult hook_cuMemHostUnregister(void *host) {
+    GIVE(OUTSIDE_HOST, host, REAL(cuMemHostUnregister)(host));
+}

@@ -1,0 +1,40 @@
+/*
+ * The replaced entries: the exported functions, and the table by which a program's look-ups are routed.
+ * All of it is made from entry_points.def. Without locks; entries_forked() runs in the only thread of a
+ * forked child.
+ */
+#include "driver/table/entries.h"
+#include "loader/loader.h"
+
+/* Where the exported entries lead. */
+static struct real_entries led_to = {
+#define ENTRY(symbol, since, parameters, arguments, effect, test) .real_##symbol = hook_##symbol,
+#include "driver/table/entry_points.def"
+};
+
+#define FAST(symbol, since, parameters, arguments, effect, test)
+#define ENTRY(symbol, since, parameters, arguments, effect, test)                                  \
+    CUresult CUDAAPI front_##symbol parameters {                                                   \
+        return led_to.real_##symbol arguments;                                                     \
+    }
+#include "driver/table/entry_points.def"
+
+void entries_forked(void) {
+    led_to = real_entries;
+}
+
+static const struct loader_entry entries[] = {
+#define FAST(symbol, since, parameters, arguments, effect, test)                                   \
+    {#symbol, since, (void **)&real_entries.real_##symbol, (void *)hook_##symbol},
+#define ENTRY(symbol, since, parameters, arguments, effect, test)                                  \
+    {#symbol, since, (void **)&real_entries.real_##symbol, (void *)front_##symbol},
+#define CALLED(symbol, since, parameters, arguments)                                               \
+    {#symbol, since, (void **)&real_entries.real_##symbol, NULL},
+#include "driver/table/entry_points.def"
+};
+
+_Static_assert(sizeof entries / sizeof *entries <= LOADER_SLOTS / 2,
+               "a look-up ends at a free slot");
+
+const struct loader_table loader_driver = {"libcuda.so.1", entries,
+                                           sizeof entries / sizeof *entries, (void *)entry_absent};

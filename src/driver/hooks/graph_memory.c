@@ -1,0 +1,60 @@
+/*
+ * The entries by which graphs take memory of their own: a node has its address as soon as it is made, and the memory comes
+ * from a pool of the driver's when the graph is launched (mempool.c).
+ */
+#include "driver/hooks/graph_memory.h"
+
+#include "driver/context/context.h"
+#include "driver/limit/driver_pools.h"
+#include "driver/limit/retry.h"
+#include "driver/table/entries.h"
+#include "process/process.h"
+
+void graph_memory_given(struct device *device, CUdeviceptr address, size_t bytes) {
+    mempool_graphs(device);
+    context_address_given(address, bytes);
+}
+
+static void node_made(const CUmemLocation *where, CUdeviceptr address, size_t bytes) {
+    bool on_device = where->type == CU_MEM_LOCATION_TYPE_DEVICE && process_ready();
+    graph_memory_given(on_device ? device_get(where->id) : NULL, address, bytes);
+}
+
+CUresult hook_cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph,
+                                     const CUgraphNode *dependencies, size_t count,
+                                     CUDA_MEM_ALLOC_NODE_PARAMS *params) {
+    CUresult r = RETRY(REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, params));
+    if (r == CUDA_SUCCESS) {
+        node_made(&params->poolProps.location, params->dptr, params->bytesize);
+    }
+    return r;
+}
+
+static CUresult added(CUresult r, const CUgraphNodeParams *params) {
+    if (r == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+        node_made(&params->alloc.poolProps.location, params->alloc.dptr, params->alloc.bytesize);
+    }
+    return r;
+}
+
+CUresult hook_cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                             size_t count, CUgraphNodeParams *params) {
+    return added(RETRY(REAL(cuGraphAddNode)(node, graph, dependencies, count, params)), params);
+}
+
+CUresult hook_cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                const CUgraphEdgeData *edges, size_t count,
+                                CUgraphNodeParams *params) {
+    return added(RETRY(REAL(cuGraphAddNode_v2)(node, graph, dependencies, edges, count, params)),
+                 params);
+}
+
+CUresult hook_cuDeviceGraphMemTrim(CUdevice ordinal) {
+    CUresult r = REAL(cuDeviceGraphMemTrim)(ordinal);
+    bool started = atomic_load(&process_state) == PROCESS_STARTED;
+    struct device *device = started && r == CUDA_SUCCESS ? device_used(ordinal) : NULL;
+    if (device) {
+        mempool_look(device);
+    }
+    return r;
+}

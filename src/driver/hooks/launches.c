@@ -1,0 +1,132 @@
+/*
+ * The RETRIED rows of the table, and those calls among them that need more than a second try.
+ *
+ * A launch is the hottest of them, and costs a comparison of the answer more than the driver's (some 2 ns). Other errors are looked at
+ * as those of NOTICED rows are (fault.c).
+ */
+#include "driver/limit/retry.h"
+
+#include "driver/context/active_contexts.h"
+#include "driver/context/context.h"
+#include "driver/context/fault.h"
+#include "driver/ipc/ipc_pages.h"
+#include "driver/table/entries.h"
+
+#include <string.h>
+
+#define RETRIED(symbol, since, parameters, arguments)                                              \
+    CUresult hook_##symbol parameters {                                                            \
+        return fault_notice(RETRY(real_entries.real_##symbol arguments));                          \
+    }
+#include "driver/table/entry_points.def"
+
+CUresult hook_cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description, CUdevice device,
+                               unsigned int flags) {
+    CUresult r =
+        RETRY_ON(device_used(device), REAL(cuGreenCtxCreate)(green, description, device, flags));
+    if (r == CUDA_SUCCESS && process_ready() && awake_all()) {
+        context_settle();
+    }
+    return r;
+}
+
+/* The driver does not give access to what is mapped, and the pool's memory may be. */
+static CUresult let_reach(CUcontext peer) {
+    CUdevice device;
+    if (!process_ready() || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
+        return CUDA_SUCCESS;
+    }
+    CUresult r = RETRY(context_let_reach(peer, device));
+    r = r == CUDA_SUCCESS ? RETRY(ipc_pages_let_reach(peer, device)) : r;
+    if (r != CUDA_SUCCESS) {
+        REAL(cuCtxDisablePeerAccess)(peer);
+    }
+    return r;
+}
+
+CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
+    if (process_ready() && awake_for_good()) {
+        context_settle();
+    }
+    CUresult r = RETRY(REAL(cuCtxEnablePeerAccess)(peer, flags));
+    return fault_notice(r == CUDA_SUCCESS ? let_reach(peer) : r);
+}
+
+/* --- names that cuda.h makes into another version's --- */
+
+CUresult hook_cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
+                                 size_t bytes) {
+    return fault_notice(RETRY(real_entries.real_cuGraphInstantiate(exec, graph, node, log, bytes)));
+}
+
+CUresult hook_cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *node,
+                                CUgraphExecUpdateResult *result) {
+    return fault_notice(RETRY(real_entries.real_cuGraphExecUpdate(exec, graph, node, result)));
+}
+
+/* --- options of the compiler: the driver writes its answers over them --- */
+
+#define JIT_OPTIONS 64 /* there are fewer */
+
+struct jit_values {
+    void **at, *before[JIT_OPTIONS];
+    unsigned count;
+    bool whole;
+    struct tries tries;
+};
+
+static struct jit_values keep(void **values, unsigned count) {
+    struct jit_values kept = {.at = values, .count = values && count <= JIT_OPTIONS ? count : 0};
+    kept.whole = kept.count == count;
+    kept.tries.returns = tries_returns();
+    if (kept.count > 0) {
+        memcpy(kept.before, values, kept.count * sizeof *values);
+    }
+    return kept;
+}
+
+/* True if the call may be made again, as it was made first. */
+static bool as_before(CUresult answer, struct jit_values *kept) {
+    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !kept->whole || !process_ready() ||
+        !retry_after(answer, device_current(), 0, &kept->tries)) {
+        return false;
+    }
+    if (kept->count > 0) {
+        memcpy(kept->at, kept->before, kept->count * sizeof *kept->at);
+    }
+    return true;
+}
+
+CUresult hook_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count,
+                                 CUjit_option *options, void **values) {
+    struct jit_values kept = keep(values, count);
+    CUresult r;
+    do {
+        r = REAL(cuModuleLoadDataEx)(module, image, count, options, values);
+    } while (as_before(r, &kept));
+    return fault_notice(r);
+}
+
+CUresult hook_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit,
+                                void **jit_values, unsigned int jit_count, CUlibraryOption *options,
+                                void **values, unsigned int count) {
+    struct jit_values kept = keep(jit_values, jit_count);
+    CUresult r;
+    do {
+        r = REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values,
+                                    count);
+    } while (as_before(r, &kept));
+    return r;
+}
+
+CUresult hook_cuLibraryLoadFromFile(CUlibrary *library, const char *file, CUjit_option *jit,
+                                    void **jit_values, unsigned int jit_count,
+                                    CUlibraryOption *options, void **values, unsigned int count) {
+    struct jit_values kept = keep(jit_values, jit_count);
+    CUresult r;
+    do {
+        r = REAL(cuLibraryLoadFromFile)(library, file, jit, jit_values, jit_count, options, values,
+                                        count);
+    } while (as_before(r, &kept));
+    return r;
+}

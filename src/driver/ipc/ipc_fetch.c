@@ -1,0 +1,200 @@
+#include "driver/ipc/ipc_fetch.h"
+
+#include "driver/ipc/ipc_wire.h"
+#include "driver/state/capture.h"
+#include "driver/state/device.h"
+#include "driver/table/entries.h"
+#include "stats/stats.h"
+
+#include <errno.h>
+
+#define PAGE ((uint64_t)2 << 20)
+#define SPAN_MOST ((uint64_t)1 << 47)
+#define TRIES 15 /* where the other side hangs up */
+#define TRY_MS 100
+
+struct fetch {
+    const struct ipc_ticket *ticket;
+    struct ipc_fetched *into; /* span 0: nothing is reserved yet */
+    uint64_t mapped;          /* bytes */
+    uint64_t reached_by;
+    int64_t patience; /* milliseconds that may still be spent waiting for the exporter */
+    int fd;
+};
+
+/* Returns until when the exporter is waited for now. */
+static int64_t deadline_of(const struct fetch *fetch, int64_t now) {
+    return now + (fetch->patience < WIRE_PATIENCE_MS ? fetch->patience : WIRE_PATIENCE_MS);
+}
+
+/* Counts a wait that is over. What the own driver takes for a large block does not count. */
+static void waited_since(struct fetch *fetch, int64_t begin) {
+    fetch->patience -= wire_clock_ms() - begin;
+}
+
+/* The next pages. Returns when the answer is there. */
+static int ask(struct fetch *fetch) {
+    const struct ipc_ticket *ticket = fetch->ticket;
+    const struct wire_request request = {.magic = WIRE_MAGIC,
+                                         .token = {ticket->token[0], ticket->token[1]},
+                                         .address = ticket->address,
+                                         .first = (uint32_t)(fetch->mapped / PAGE)};
+    int r = wire_send(fetch->fd, &request, sizeof request, NULL, 0);
+    int64_t begin = wire_clock_ms();
+    if (r == 0 && !wire_wait(fetch->fd, deadline_of(fetch, begin))) {
+        r = -ETIMEDOUT;
+    }
+    waited_since(fetch, begin);
+    return r;
+}
+
+/* The block begins in the first of them, and no later answer says otherwise. */
+static bool begins_there(const struct fetch *fetch, const struct wire_answer *answer) {
+    return fetch->into->span == 0 ? answer->offset < answer->length * PAGE
+                                  : answer->offset == fetch->into->offset;
+}
+
+/* Where descriptors were short here, fewer came than were sent. */
+static bool makes_sense(const struct fetch *fetch, const struct wire_answer *answer,
+                        unsigned count) {
+    uint64_t span = answer->pages * PAGE;
+    return answer->magic == WIRE_MAGIC && span > 0 && span <= SPAN_MOST &&
+           begins_there(fetch, answer) && answer->bytes > 0 && answer->bytes <= span &&
+           answer->offset <= span - answer->bytes &&
+           (fetch->into->span == 0 || fetch->into->span == span) && count > 0 &&
+           answer->length > 0 && answer->unused == 0 &&
+           (uint64_t)count * answer->length <= (span - fetch->mapped) / PAGE;
+}
+
+static CUresult reserve(struct fetch *fetch, const struct wire_answer *answer) {
+    struct ipc_fetched *into = fetch->into;
+    uint64_t span = answer->pages * PAGE;
+    if (into->span != 0) {
+        return CUDA_SUCCESS;
+    }
+    CUresult r = REAL(cuMemAddressReserve)(&into->base, span, PAGE, 0, 0);
+    if (r == CUDA_SUCCESS) {
+        into->span = span;
+        into->offset = answer->offset;
+        into->bytes = answer->bytes;
+    }
+    return r;
+}
+
+static CUresult map_one(struct fetch *fetch, int fd, uint64_t bytes) {
+    const CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUmemGenericAllocationHandle handle;
+    CUresult r = REAL(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)fd, type);
+    if (r != CUDA_SUCCESS) {
+        return r;
+    }
+    r = REAL(cuMemMap)(fetch->into->base + fetch->mapped, bytes, 0, handle, 0);
+    REAL(cuMemRelease)(handle); /* the mapping keeps it */
+    fetch->mapped += r == CUDA_SUCCESS ? bytes : 0;
+    return r;
+}
+
+static int map_some(struct fetch *fetch) {
+    struct wire_answer answer;
+    int fds[WIRE_PAGES];
+    unsigned count = 0;
+    CUresult driver = CUDA_SUCCESS;
+    int r = ask(fetch);
+    wire_hold();
+    r = r == 0 ? wire_receive(fetch->fd, &answer, sizeof answer, fds, &count) : r;
+    r = r == 0 && !makes_sense(fetch, &answer, count) ? -EPROTO : r;
+    if (r == 0 && count < answer.count) { /* the driver needs some for itself */
+        for (unsigned keep = (count + 1) / 2; count > keep; count--) {
+            wire_close(fds[count - 1]);
+        }
+    }
+    if (r == 0) {
+        driver = reserve(fetch, &answer);
+    }
+    for (unsigned i = 0; i < count; i++) {
+        if (r == 0 && driver == CUDA_SUCCESS) {
+            driver = map_one(fetch, fds[i], answer.length * PAGE);
+        }
+        wire_close(fds[i]);
+    }
+    wire_let_go();
+    return r != 0 ? r : (int)driver;
+}
+
+static CUresult give_access(const struct fetch *fetch) {
+    CUdevice here;
+    CUresult r = REAL(cuCtxGetDevice)(&here);
+    r = r == CUDA_SUCCESS ? ipc_fetch_let_reach(fetch->into, here) : r;
+    for (CUdevice i = 0; i < STATS_MAX_DEVICES && r == CUDA_SUCCESS; i++) {
+        bool other = i != here && (fetch->reached_by & device_bit(i)) != 0;
+        r = other ? ipc_fetch_let_reach(fetch->into, i) : r;
+    }
+    return r;
+}
+
+static int fetch_all(struct fetch *fetch) {
+    int r = 0;
+    do {
+        r = map_some(fetch);
+    } while (r == 0 && fetch->mapped < fetch->into->span);
+    return r == 0 ? (int)give_access(fetch) : r;
+}
+
+/* The exporter's door may have been closed by its program, and opens again for whoever comes next; and who was
+ * stopped for long finds that it has hung up. What is asked for next does not depend on what was said before. */
+static int connect_and_fetch(struct fetch *fetch) {
+    int r = -ECONNREFUSED;
+    for (unsigned i = 0; i < TRIES; i++) {
+        int64_t begin = wire_clock_ms();
+        int fd = wire_connect(fetch->ticket->exporter, deadline_of(fetch, begin));
+        waited_since(fetch, begin);
+        if (fd >= 0) {
+            fetch->fd = fd;
+            r = fetch_all(fetch);
+            wire_hang_up(fd);
+        }
+        bool hung_up = fd >= 0 ? r == -EPIPE || r == -ECONNRESET : fd == -ECONNREFUSED && i > 0;
+        if (!hung_up) {
+            return fd >= 0 ? r : fd;
+        }
+        wire_sleep_ms(TRY_MS);
+    }
+    return r;
+}
+
+int ipc_fetch(const struct ipc_ticket *ticket, uint64_t reached_by, struct ipc_fetched *fetched) {
+    struct fetch fetch = {
+        .ticket = ticket, .into = fetched, .reached_by = reached_by, .patience = WIRE_WHOLE_MS};
+    int saved = errno;
+    *fetched = (struct ipc_fetched){0};
+    CUstreamCaptureMode mode = capture_relax();
+    int r = connect_and_fetch(&fetch);
+    if (r != 0 && fetched->span > 0) {
+        if (fetch.mapped > 0) {
+            REAL(cuMemUnmap)(fetched->base, fetch.mapped);
+        }
+        REAL(cuMemAddressFree)(fetched->base, fetched->span);
+    }
+    capture_restore(mode);
+    errno = saved;
+    return r;
+}
+
+void ipc_fetch_undo(const struct ipc_fetched *fetched) {
+    CUstreamCaptureMode mode = capture_relax();
+    if (REAL(cuMemUnmap)(fetched->base, fetched->span) == CUDA_SUCCESS) {
+        REAL(cuMemAddressFree)(fetched->base, fetched->span);
+    }
+    capture_restore(mode);
+}
+
+CUresult ipc_fetch_let_reach(const struct ipc_fetched *fetched, CUdevice device) {
+    const CUmemAccessDesc who = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    CUstreamCaptureMode mode = capture_relax();
+    CUresult r = REAL(cuMemSetAccess)(fetched->base, fetched->span, &who, 1);
+    capture_restore(mode);
+    return r;
+}

@@ -1,0 +1,284 @@
+#include "driver/ipc/ipc_pages.h"
+
+#include "driver/context/context.h"
+#include "driver/context/fault.h"
+#include "driver/ipc/ipc_fetch.h"
+#include "driver/ipc/ipc_server.h"
+#include "driver/limit/unpooled.h"
+#include "driver/limit/wait_by_free.h"
+#include "driver/state/address_map.h"
+#include "driver/state/capture.h"
+#include "driver/state/device.h"
+#include "driver/table/entries.h"
+#include "heap/host.h"
+#include "process/lock.h"
+#include "process/process.h"
+#include "stats/stats.h"
+
+#include <errno.h>
+#include <string.h>
+
+struct opened {
+    CUcontext context;
+    struct ipc_ticket ticket;
+    struct ipc_fetched fetched;
+    uint64_t id;
+    unsigned times; /* 0: until its work has been waited for, or because it could not be */
+    unsigned ends;  /* how often that has become 0 */
+};
+
+static struct spans all; /* by the first mapped address, which no two share */
+static struct host_slab slab = {.object_bytes = sizeof(struct opened)};
+static struct lock lock = LOCK_INITIALIZER(IPC_PAGES);
+
+static CUdeviceptr start_of(const struct opened *opened) {
+    return opened->fetched.base + opened->fetched.offset;
+}
+
+/* --- the table; its lock is held --- */
+
+static struct opened *find_ticket(CUcontext context, const struct ipc_ticket *ticket) {
+    for (size_t i = 0; i < all.count; i++) {
+        struct opened *opened = all.rows[i].what;
+        if (opened->context == context && memcmp(&opened->ticket, ticket, sizeof *ticket) == 0) {
+            return opened;
+        }
+    }
+    return NULL;
+}
+
+static struct opened *covering(CUdeviceptr dptr) {
+    struct opened *opened = spans_before(&all, dptr);
+    return opened && dptr - opened->fetched.base < opened->fetched.span ? opened : NULL;
+}
+
+static struct opened *starting(CUdeviceptr dptr) {
+    struct opened *opened = covering(dptr);
+    return opened && opened->times > 0 && start_of(opened) == dptr ? opened : NULL;
+}
+
+static struct opened *enter(const struct opened *fresh) {
+    struct opened *opened = host_slab_get(&slab);
+    if (!opened) {
+        return NULL;
+    }
+    *opened = *fresh;
+    if (!spans_add(&all, opened->fetched.base, opened)) {
+        host_slab_put(&slab, opened);
+        return NULL;
+    }
+    opened->id = atomic_fetch_add(&ipc_last_id, 1) + 1;
+    atomic_fetch_add(&ipc_blocks, 1);
+    return opened;
+}
+
+static void leave(struct opened *opened) {
+    spans_remove(&all, spans_find(&all, opened->fetched.base, opened));
+    host_slab_put(&slab, opened);
+    atomic_fetch_sub(&ipc_blocks, 1);
+}
+
+/* Opened once more, if it is open: or the same by another thread meanwhile. */
+static bool open_again(CUcontext context, const struct ipc_ticket *ticket, CUdeviceptr *dptr) {
+    struct opened *opened = find_ticket(context, ticket);
+    if (opened) {
+        opened->times++;
+        *dptr = start_of(opened);
+    }
+    return opened != NULL;
+}
+
+/* --- opening --- */
+
+/* The driver's answer is about the call, not about the handle. */
+static bool is_about_the_call(CUresult r, CUcontext context) {
+    return r == CUDA_ERROR_NOT_INITIALIZED || r == CUDA_ERROR_DEINITIALIZED || !context ||
+           r == CUDA_ERROR_CONTEXT_IS_DESTROYED || r == CUDA_ERROR_NOT_PERMITTED ||
+           (r >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+            r <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) ||
+           fault_is_deadly(r);
+}
+
+/* Devices that were given access since the pages were asked for: those who gave it may not have found them. */
+static void let_reach_since(CUcontext context, const struct ipc_fetched *fetched, uint64_t before) {
+    uint64_t since = context_reached_by(context) & ~before;
+    for (CUdevice i = 0; i < STATS_MAX_DEVICES; i++) {
+        if (since >> i & 1) {
+            ipc_fetch_let_reach(fetched, i);
+        }
+    }
+}
+
+static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_ticket *ticket,
+                         CUresult native) {
+    struct opened fresh = {.context = context, .ticket = *ticket, .times = 1};
+    uint64_t reached_by = context_reached_by(context);
+    int r = ipc_fetch(ticket, reached_by, &fresh.fetched);
+    if (r == -ECONNREFUSED) { /* the exporter has gone, as the driver says natively */
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (r != 0) {
+        return r == CUDA_ERROR_OUT_OF_MEMORY || fault_is_deadly((CUresult)r) ? (CUresult)r : native;
+    }
+    lock_acquire(&lock);
+    bool again = open_again(context, ticket, dptr);
+    struct opened *opened = again ? NULL : enter(&fresh);
+    if (opened) {
+        outside_enter(OUTSIDE_IPC_IMPORTED, device_current(), fresh.fetched.bytes,
+                      fresh.fetched.base, 0);
+        *dptr = start_of(&fresh);
+    }
+    lock_release(&lock);
+    if (opened) {
+        let_reach_since(context, &fresh.fetched, reached_by);
+    } else { /* nobody has been given it */
+        ipc_fetch_undo(&fresh.fetched);
+    }
+    return opened || again ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult ipc_pages_open(CUcontext context, CUdeviceptr *dptr, const struct ipc_ticket *ticket,
+                        unsigned flags, CUresult native) {
+    if (native == CUDA_SUCCESS || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ||
+        is_about_the_call(native, context) || !process_ready()) {
+        return native;
+    }
+    if (ipc_server_is_own(ticket->exporter)) {
+        return CUDA_ERROR_INVALID_CONTEXT; /* as natively */
+    }
+    lock_acquire(&lock);
+    bool again = open_again(context, ticket, dptr);
+    lock_release(&lock);
+    return again ? CUDA_SUCCESS : open_new(context, dptr, ticket, native);
+}
+
+/* --- closing --- */
+
+/* Waits for all work of a context, also while a stream is being captured. */
+static CUresult wait_for_context(CUcontext context) {
+    CUcontext popped;
+    if (!capture_hold_off()) {
+        return wait_by_free(context);
+    }
+    CUresult r = REAL(cuCtxPushCurrent_v2)(context);
+    if (r == CUDA_SUCCESS) {
+        r = REAL(cuCtxSynchronize)();
+        REAL(cuCtxPopCurrent_v2)(&popped);
+    }
+    capture_let_go();
+    return r;
+}
+
+bool ipc_pages_has(CUdeviceptr dptr) {
+    if (atomic_load(&ipc_blocks) == 0) {
+        return false;
+    }
+    lock_acquire(&lock);
+    bool has = starting(dptr) != NULL;
+    lock_release(&lock);
+    return has;
+}
+
+/* Once more the same, if nobody has opened it again meanwhile: who has closed it again waits for work that this one did
+ * not. */
+static void unmap_unused(CUdeviceptr dptr, uint64_t id, unsigned ends) {
+    struct ipc_fetched fetched = {0};
+    lock_acquire(&lock);
+    struct opened *opened = covering(dptr);
+    if (opened && opened->id == id && opened->times == 0 && opened->ends == ends) {
+        fetched = opened->fetched;
+        outside_leave(OUTSIDE_IMPORTS, fetched.base);
+        leave(opened);
+    }
+    lock_release(&lock);
+    if (fetched.span > 0) {
+        ipc_fetch_undo(&fetched);
+    }
+}
+
+CUresult ipc_pages_close(CUcontext context, CUdeviceptr dptr, CUresult native) {
+    uint64_t id = 0;
+    unsigned ends = 0;
+    if (is_about_the_call(native, context)) {
+        return native;
+    }
+    lock_acquire(&lock);
+    struct opened *opened = starting(dptr);
+    CUcontext owner = opened ? opened->context : NULL;
+    bool last = opened && --opened->times == 0;
+    if (last) {
+        id = opened->id;
+        ends = ++opened->ends;
+    }
+    lock_release(&lock);
+    if (last && wait_for_context(owner) == CUDA_SUCCESS) {
+        unmap_unused(dptr, id, ends);
+    }
+    return owner ? CUDA_SUCCESS : native;
+}
+
+/* --- asked by others --- */
+
+int ipc_pages_look(CUdeviceptr dptr, struct ipc_block *block) {
+    int r = -ENOENT;
+    lock_acquire(&lock);
+    const struct opened *opened = covering(dptr);
+    if (opened) {
+        CUdeviceptr start = start_of(opened);
+        bool inside = opened->times > 0 && dptr >= start && dptr - start < opened->fetched.bytes;
+        *block = (struct ipc_block){start, opened->fetched.bytes, opened->id, opened->context};
+        r = inside ? 0 : -EINVAL;
+    }
+    lock_release(&lock);
+    return r;
+}
+
+bool ipc_pages_touch(CUdeviceptr dptr, uint64_t bytes) {
+    if (atomic_load(&ipc_blocks) == 0 || bytes == 0) {
+        return false;
+    }
+    uint64_t last = bytes - 1 > UINT64_MAX - dptr ? UINT64_MAX : dptr + bytes - 1;
+    lock_acquire(&lock);
+    const struct opened *opened = spans_before(&all, last);
+    bool touched = opened && opened->fetched.base + opened->fetched.span > dptr;
+    lock_release(&lock);
+    return touched;
+}
+
+CUresult ipc_pages_let_reach(CUcontext context, CUdevice device) {
+    CUresult r = CUDA_SUCCESS;
+    lock_acquire(&lock);
+    for (size_t i = 0; i < all.count && r == CUDA_SUCCESS; i++) {
+        const struct opened *opened = all.rows[i].what;
+        r = opened->context == context ? ipc_fetch_let_reach(&opened->fetched, device) : r;
+    }
+    lock_release(&lock);
+    return r;
+}
+
+bool ipc_pages_reach_all(void) {
+    CUdevice device;
+    bool any = false;
+    if (atomic_load(&ipc_blocks) == 0 || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
+        return false;
+    }
+    lock_acquire(&lock);
+    for (size_t i = 0; i < all.count; i++) {
+        const struct opened *opened = all.rows[i].what;
+        any |= ipc_fetch_let_reach(&opened->fetched, device) == CUDA_SUCCESS;
+    }
+    lock_release(&lock);
+    return any;
+}
+
+void ipc_pages_forget(const struct context *context) {
+    lock_acquire(&lock);
+    for (size_t i = all.count; i > 0; i--) {
+        struct opened *opened = all.rows[i - 1].what;
+        if (opened->context == context->handle) {
+            ipc_fetch_undo(&opened->fetched);
+            leave(opened);
+        }
+    }
+    lock_release(&lock);
+}

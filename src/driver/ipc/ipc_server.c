@@ -1,0 +1,301 @@
+#include "driver/ipc/ipc_server.h"
+
+#include "driver/ipc/ipc_export.h"
+#include "driver/ipc/ipc_wire.h"
+#include "driver/state/capture.h"
+#include "driver/state/shutdown.h"
+#include "driver/table/entries.h"
+#include "pool/pool.h"
+#include "process/ending.h"
+#include "process/helper.h"
+#include "process/lock.h"
+#include "process/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PEERS 16       /* importers that are served at a time; others wait */
+#define SILENT_MS 1000 /* how long a peer may say nothing while no place is free; */
+#define FIRST_MS 20    /* and one that has not asked yet: importers ask as they connect */
+#define TURN_MS 50     /* after what cannot be helped at once */
+#define END_MS 1000    /* how long the end of the process waits for a call of the driver */
+
+/* Programs close all descriptors that they did not open, and open others with the same numbers: so ours are told by
+ * their files. */
+struct socket {
+    int fd; /* -1: none */
+    ino_t file;
+    int64_t heard; /* when it connected, or last said something */
+    bool has_asked;
+};
+
+static uint64_t own_name;
+static struct socket door = {.fd = -1}, peers[PEERS];
+static struct lock lock = LOCK_INITIALIZER(IPC_SERVER); /* who starts it */
+static atomic_bool is_open, is_over;
+
+static struct socket socket_of(int fd) {
+    struct stat file;
+    return fd >= 0 && fstat(fd, &file) == 0
+               ? (struct socket){.fd = fd, .file = file.st_ino, .heard = wire_clock_ms()}
+               : (struct socket){.fd = -1};
+}
+
+static bool is_there(const struct socket *socket) {
+    struct stat file;
+    return socket->fd >= 0 && fstat(socket->fd, &file) == 0 && S_ISSOCK(file.st_mode) &&
+           file.st_ino == socket->file;
+}
+
+static void hang_up(struct socket *socket) {
+    wire_hold();
+    if (is_there(socket)) {
+        wire_close(socket->fd);
+    }
+    socket->fd = -1;
+    wire_let_go();
+}
+
+/* --- an answer --- */
+
+/* So many of the loan's pages as descriptors: what there are numbers for. */
+static unsigned export_pages(const struct pool_exported *loan, int *fds) {
+    const CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUstreamCaptureMode mode = capture_relax();
+    unsigned count = 0;
+    while (count < loan->count && REAL(cuMemExportToShareableHandle)(
+                                      &fds[count], loan->handle[count], type, 0) == CUDA_SUCCESS) {
+        syscall(SYS_fcntl, fds[count], F_SETFD, FD_CLOEXEC);
+        count++;
+    }
+    capture_restore(mode);
+    return count;
+}
+
+/* Descriptors are in hand only here. */
+static int send_handles(int fd, const struct wire_request *request) {
+    struct pool_exported loan;
+    int fds[WIRE_PAGES];
+    unsigned count = 0;
+    if (atomic_load(&is_over) || atomic_load(&shutdown_begun)) {
+        return -ESHUTDOWN;
+    }
+    int r = ipc_export_lend(request->token, request->address, request->first, &loan);
+    if (r == 0) {
+        count = export_pages(&loan, fds);
+        pool_export_end(&loan);
+        struct wire_answer answer = {WIRE_MAGIC, loan.offset, loan.bytes, loan.pages,
+                                     count,      loan.length, 0};
+        r = count > 0 ? wire_send(fd, &answer, sizeof answer, fds, count) : -EMFILE;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        wire_close(fds[i]);
+    }
+    return r;
+}
+
+/* False: it is not to be served any longer. */
+static bool serve(struct socket *peer) {
+    struct wire_request request = {0}; /* gcc may compare its fields before it looks at r */
+    unsigned none;
+    int r = wire_receive(peer->fd, &request, sizeof request, NULL, &none);
+    if (r == -EAGAIN) {
+        return true;
+    }
+    if (r != 0 || request.magic != WIRE_MAGIC || request.unused != 0) {
+        return false;
+    }
+    wire_hold();
+    r = send_handles(peer->fd, &request);
+    wire_let_go();
+    bool is_short = r == -EMFILE || r == -ETOOMANYREFS; /* of descriptors, for a while perhaps */
+    if (r != 0 && !is_short) {                          /* so that nobody tries again */
+        const struct wire_answer no = {.magic = WIRE_MAGIC};
+        wire_send(peer->fd, &no, sizeof no, NULL, 0);
+    }
+    peer->heard = wire_clock_ms();
+    peer->has_asked = true;
+    return r == 0;
+}
+
+/* --- the thread --- */
+
+static struct socket *free_place(void) {
+    for (unsigned i = 0; i < PEERS; i++) {
+        if (peers[i].fd < 0) {
+            return &peers[i];
+        }
+    }
+    return NULL;
+}
+
+/* Who closed it cannot have meant it: it comes back under the same name. */
+static void open_door_again(void) {
+    wire_hold();
+    door = socket_of(wire_listen(own_name));
+    wire_let_go();
+    if (door.fd < 0) {
+        wire_sleep_ms(TURN_MS);
+    }
+}
+
+static void let_in(struct socket *place) {
+    wire_hold();
+    int fd = wire_accept(door.fd);
+    *place = socket_of(fd);
+    wire_let_go();
+    if (fd < 0 && fd != -EAGAIN && fd != -EACCES) {
+        wire_sleep_ms(TURN_MS); /* no descriptor is left, for example */
+    }
+}
+
+/* Returns until when a peer may say nothing. That is not long while others may wait for its place.
+ * An importer that is hung up on because it was slow connects again. */
+static int64_t deadline_of(const struct socket *peer, bool any_place) {
+    return peer->heard + (any_place ? WIRE_PATIENCE_MS : peer->has_asked ? SILENT_MS : FIRST_MS);
+}
+
+/* What is waited for: no more than there is, since poll takes no more than RLIMIT_NOFILE allows. */
+struct wanted {
+    struct pollfd fds[PEERS + 1];
+    struct socket *of[PEERS + 1];
+    unsigned count;
+};
+
+static void want(struct wanted *wanted, struct socket *socket) {
+    wanted->fds[wanted->count] = (struct pollfd){.fd = socket->fd, .events = POLLIN};
+    wanted->of[wanted->count++] = socket;
+}
+
+/* Waits until somebody says something, or has not for too long. */
+static void wait_for_any(struct wanted *wanted, bool any_place) {
+    int64_t deadline = INT64_MAX;
+    wanted->count = 0;
+    for (unsigned i = 0; i < PEERS; i++) {
+        if (peers[i].fd >= 0) {
+            int64_t own = deadline_of(&peers[i], any_place);
+            deadline = own < deadline ? own : deadline;
+            want(wanted, &peers[i]);
+        }
+    }
+    if (any_place) {
+        want(wanted, &door);
+        deadline =
+            door.fd < 0 ? 0 : deadline; /* it is tried again, and nobody can knock meanwhile */
+    }
+    int64_t now = wire_clock_ms(), left = deadline > now ? deadline - now : 0;
+    struct timespec limit = {left / 1000, left % 1000 * 1000000};
+    struct timespec *until = deadline == INT64_MAX ? NULL : &limit;
+    if (syscall(SYS_ppoll, wanted->fds, wanted->count, until, NULL, 0) < 0) {
+        wanted->count = 0;
+        wire_sleep_ms(TURN_MS);
+    }
+}
+
+static void look_at_peer(struct socket *peer, bool spoke, bool any_place) {
+    if (spoke ? !is_there(peer) || !serve(peer) : wire_clock_ms() >= deadline_of(peer, any_place)) {
+        hang_up(peer);
+    }
+}
+
+static void look_at_door(bool spoke) {
+    struct socket *place = free_place();
+    if (!is_there(&door)) {
+        open_door_again();
+    } else if (spoke && place) {
+        let_in(place);
+    }
+}
+
+static void *serve_all(void *unused) {
+    for (;;) {
+        struct wanted wanted;
+        bool any_place = free_place() != NULL;
+        wait_for_any(&wanted, any_place);
+        for (unsigned i = 0; i < wanted.count; i++) {
+            bool spoke = wanted.fds[i].revents != 0;
+            if (wanted.of[i] == &door) {
+                look_at_door(spoke);
+            } else {
+                look_at_peer(wanted.of[i], spoke, any_place);
+            }
+        }
+    }
+    return unused;
+}
+
+/* What is short now may not be so when the next handle is made, which tries again. */
+static void start(void) {
+    for (unsigned i = 0; i < PEERS; i++) {
+        peers[i].fd = -1;
+    }
+    wire_hold();
+    int fd = ipc_export_draw(&own_name, sizeof own_name) ? wire_listen(own_name) : -ENOSYS;
+    door = socket_of(fd);
+    wire_let_go();
+    int error = door.fd >= 0 ? helper_start(serve_all) : -fd;
+    atomic_store(&is_open, error == 0);
+    if (error != 0) {
+        hang_up(&door);
+        log_once(LOG_LEVEL_WARN,
+                 "no IPC handles of memory in pages: there is no %s to serve them: error %d; "
+                 "GPUCACHE_BACKEND=segments needs none",
+                 fd < 0 ? "socket" : "thread", error);
+    }
+}
+
+bool ipc_server_name(uint64_t *name) {
+    int saved = errno;
+    if (!atomic_load(&is_open) && process_ready()) {
+        lock_acquire(&lock);
+        if (!atomic_load(&is_open)) {
+            start();
+        }
+        lock_release(&lock);
+    }
+    errno = saved;
+    *name = own_name;
+    return atomic_load(&is_open);
+}
+
+bool ipc_server_is_own(uint64_t name) {
+    return atomic_load(&is_open) && name == own_name;
+}
+
+/* --- forks and ends --- */
+
+void ipc_server_forked(void) {
+    int saved = errno;
+    wire_forked();
+    if (atomic_exchange(&is_open, false) || door.fd >= 0) { /* it may be about to begin */
+        hang_up(&door);
+        for (unsigned i = 0; i < PEERS; i++) {
+            hang_up(&peers[i]);
+        }
+    }
+    errno = saved;
+}
+
+void ipc_server_finish(void) {
+    int saved = errno;
+    if (atomic_load(&is_open) && ending_is_own_process() && wire_stop(END_MS)) {
+        wire_go_on();
+    }
+    errno = saved;
+}
+
+/* A program that is replaced would keep what is in hand. */
+void ipc_server_end(enum process_end how, int signal) {
+    (void)signal;
+    if (atomic_load(&is_open) && ending_is_own_process()) {
+        atomic_store(&is_over, how != PROCESS_GOES_ON);
+        if (how != PROCESS_GOES_ON) {
+            ipc_server_finish();
+        }
+    }
+}

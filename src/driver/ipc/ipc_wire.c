@@ -1,0 +1,321 @@
+#include "driver/ipc/ipc_wire.h"
+
+#include "process/print.h"
+#include "process/user.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WAITING 64   /* importers that nobody has spoken to yet */
+#define FD_LEAST 200 /* out of the way of programs that count on low numbers */
+#define FORK_MS 200  /* how long a fork waits */
+#define HOLD_MS 500  /* how long a fork is waited for */
+#define RETRY_MS 2
+#define CALLS 64 /* connections that a child of a fork knows of */
+
+_Static_assert(sizeof(struct wire_request) == 40 && sizeof(struct wire_answer) == 40,
+               "no byte of a message is padding");
+
+int64_t wire_clock_ms(void) {
+    struct timespec now = {0};
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+void wire_sleep_ms(unsigned ms) {
+    struct timespec left = {ms / 1000, (long)(ms % 1000) * 1000000};
+    while (syscall(SYS_nanosleep, &left, &left) != 0 && errno == EINTR) {
+    }
+}
+
+void wire_close(int fd) {
+    syscall(SYS_close, fd);
+}
+
+/* --- descriptors in hand --- */
+
+static _Atomic int holders, forks;           /* under way: nobody comes to hold any */
+static _Atomic unsigned last_fork, tired_of; /* the one that was waited for as long as one is */
+static pthread_once_t watched = PTHREAD_ONCE_INIT;
+static _Thread_local bool stopped __attribute__((tls_model("initial-exec")));
+
+bool wire_stop(unsigned ms) {
+    int64_t deadline = wire_clock_ms() + ms;
+    atomic_fetch_add(&last_fork, 1);
+    atomic_fetch_add(&forks, 1);
+    while (atomic_load(&holders) > 0) {
+        if (wire_clock_ms() >= deadline) {
+            wire_go_on();
+            return false;
+        }
+        wire_sleep_ms(1);
+    }
+    return true;
+}
+
+void wire_go_on(void) {
+    atomic_fetch_sub(&forks, 1);
+}
+
+static void before_fork(void) {
+    int saved = errno;
+    stopped = wire_stop(FORK_MS);
+    errno = saved;
+}
+
+static void after_fork(void) {
+    if (stopped) {
+        wire_go_on();
+    }
+}
+
+static void watch_forks(void) {
+    pthread_atfork(before_fork, after_fork, NULL);
+}
+
+/* Connections of importers under way, each with its number plus one. */
+static _Atomic int calls[CALLS];
+
+static void note_call(int fd) {
+    for (unsigned i = 0; i < CALLS; i++) {
+        int none = 0;
+        if (atomic_compare_exchange_strong(&calls[i], &none, fd + 1)) {
+            return;
+        }
+    }
+}
+
+void wire_forked(void) {
+    atomic_store(&holders, 0);
+    atomic_store(&forks, 0);
+    for (unsigned i = 0; i < CALLS; i++) {
+        int call = atomic_exchange(&calls[i], 0);
+        if (call > 0) {
+            wire_close(call - 1);
+        }
+    }
+}
+
+static bool is_awaited(unsigned fork) {
+    return atomic_load(&forks) > 0 && fork != atomic_load(&tired_of);
+}
+
+/* The program may have a fork wait for a lock, and hold it while it calls us. */
+static void wait_for_fork(unsigned fork, int64_t *deadline) {
+    int64_t now = wire_clock_ms();
+    *deadline = *deadline == 0 ? now + HOLD_MS : *deadline;
+    if (now >= *deadline) {
+        atomic_store(&tired_of, fork);
+    } else {
+        wire_sleep_ms(1);
+    }
+}
+
+void wire_hold(void) {
+    int64_t deadline = 0;
+    unsigned fork;
+    pthread_once(&watched, watch_forks);
+    atomic_fetch_add(&holders, 1);
+    while (is_awaited(fork = atomic_load(&last_fork))) {
+        atomic_fetch_sub(&holders, 1);
+        wait_for_fork(fork, &deadline);
+        atomic_fetch_add(&holders, 1);
+    }
+}
+
+void wire_let_go(void) {
+    atomic_fetch_sub(&holders, 1);
+}
+
+/* --- sockets --- */
+
+/* The first byte is zero: no file. */
+static socklen_t address_of(uint64_t name, struct sockaddr_un *address) {
+    struct print out;
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    print_init(&out, -1, address->sun_path + 1, sizeof address->sun_path - 1);
+    print_str(&out, "gpucache-ipc-");
+    print_hex(&out, name);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + out.used);
+}
+
+static int new_socket(void) {
+    int type = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
+    int fd = (int)syscall(SYS_socket, AF_UNIX, type, 0);
+    return fd < 0 ? -errno : fd;
+}
+
+/* Whoever listens, or has connected. */
+static bool is_same_user(int fd) {
+    struct ucred who = {.uid = (uid_t)-1};
+    socklen_t bytes = sizeof who;
+    return syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 &&
+           user_is_own(who.uid);
+}
+
+int wire_listen(uint64_t name) {
+    struct sockaddr_un address;
+    socklen_t length = address_of(name, &address);
+    int low = new_socket();
+    if (low < 0) {
+        return low;
+    }
+    int fd = (int)syscall(SYS_fcntl, low, F_DUPFD_CLOEXEC, FD_LEAST);
+    if (fd >= 0) {
+        wire_close(low);
+    } else { /* RLIMIT_NOFILE may be lower */
+        fd = low;
+    }
+    if (syscall(SYS_bind, fd, &address, length) != 0 || syscall(SYS_listen, fd, WAITING) != 0) {
+        int error = errno;
+        wire_close(fd);
+        return -error;
+    }
+    return fd;
+}
+
+int wire_accept(int fd) {
+    int peer = (int)syscall(SYS_accept4, fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (peer < 0) {
+        return -errno;
+    }
+    if (!is_same_user(peer)) {
+        wire_close(peer);
+        return -EACCES;
+    }
+    return peer;
+}
+
+void wire_hang_up(int fd) {
+    wire_hold();
+    for (unsigned i = 0; i < CALLS; i++) {
+        int call = fd + 1;
+        if (atomic_compare_exchange_strong(&calls[i], &call, 0)) {
+            break;
+        }
+    }
+    wire_close(fd);
+    wire_let_go();
+}
+
+/* Too many may be waiting there already. */
+int wire_connect(uint64_t name, int64_t deadline) {
+    struct sockaddr_un address;
+    socklen_t length = address_of(name, &address);
+    wire_hold();
+    int fd = new_socket();
+    if (fd >= 0) {
+        note_call(fd);
+    }
+    wire_let_go();
+    if (fd < 0) {
+        return fd;
+    }
+    while (syscall(SYS_connect, fd, &address, length) != 0) {
+        if ((errno != EAGAIN && errno != EINTR) || wire_clock_ms() >= deadline) {
+            int error = errno;
+            wire_hang_up(fd);
+            return -error;
+        }
+        wire_sleep_ms(RETRY_MS);
+    }
+    if (!is_same_user(fd)) {
+        wire_hang_up(fd);
+        return -EACCES;
+    }
+    return fd;
+}
+
+/* --- messages --- */
+
+union control {
+    struct cmsghdr header; /* aligns it */
+    char bytes[CMSG_SPACE(WIRE_PAGES * sizeof(int))];
+};
+
+int wire_send(int fd, const void *data, size_t bytes, const int *passed, unsigned count) {
+    union control control;
+    struct iovec part = {(void *)data, bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    memset(&control, 0, sizeof control);
+    if (count > 0) {
+        control.header.cmsg_level = SOL_SOCKET;
+        control.header.cmsg_type = SCM_RIGHTS;
+        control.header.cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(&control.header), passed, count * sizeof(int));
+        message.msg_control = &control;
+        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+    }
+    long sent;
+    do {
+        sent = syscall(SYS_sendmsg, fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    return sent == (long)bytes ? 0 : sent < 0 ? -errno : -EPROTO;
+}
+
+/* There is room for no more than WIRE_PAGES; what is beyond the kernel drops. */
+static unsigned take_passed(struct msghdr *message, int *passed) {
+    unsigned taken = 0;
+    for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at; at = CMSG_NXTHDR(message, at)) {
+        if (at->cmsg_level == SOL_SOCKET && at->cmsg_type == SCM_RIGHTS) {
+            size_t bytes = at->cmsg_len - CMSG_LEN(0);
+            memcpy(passed + taken, CMSG_DATA(at), bytes);
+            taken += (unsigned)(bytes / sizeof(int));
+        }
+    }
+    return taken;
+}
+
+int wire_receive(int fd, void *data, size_t bytes, int *passed, unsigned *count) {
+    union control control;
+    char more;
+    struct iovec parts[2] = {{data, bytes}, {&more, 1}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    if (passed) {
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control;
+    }
+    long got;
+    do {
+        got = syscall(SYS_recvmsg, fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) {
+        return errno == ECONNRESET ? -EPIPE : -errno;
+    }
+    unsigned taken = passed ? take_passed(&message, passed) : 0;
+    if (got == (long)bytes) {
+        *count = taken;
+        return 0;
+    }
+    for (unsigned i = 0; i < taken; i++) {
+        wire_close(passed[i]);
+    }
+    return got == 0 ? -EPIPE : -EPROTO;
+}
+
+bool wire_wait(int fd, int64_t deadline) {
+    for (;;) {
+        int64_t left = deadline - wire_clock_ms();
+        struct timespec limit = {left / 1000, left % 1000 * 1000000};
+        struct pollfd wanted = {.fd = fd, .events = POLLIN};
+        if (left <= 0) {
+            return false;
+        }
+        long ready = syscall(SYS_ppoll, &wanted, 1, &limit, NULL, 0);
+        if (ready > 0) {
+            return true;
+        }
+        if (ready < 0 && errno != EINTR) {
+            return false;
+        }
+    }
+}

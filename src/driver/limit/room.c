@@ -1,0 +1,98 @@
+/*
+ * Charging and making room: what a device has left for the process, and which idle memory can serve a
+ * request. room.h has the locks.
+ */
+#include "driver/limit/room.h"
+
+#include "driver/context/device_backend.h"
+#include "driver/context/device_pool.h"
+#include "driver/limit/driver_pools.h"
+#include "driver/table/entries.h"
+#include "pool/pool.h"
+
+bool device_charge(struct device *device, uint64_t bytes) {
+    return device_take(device, bytes) ||
+           (mempool_make_room(device, bytes) && device_take(device, bytes));
+}
+
+bool device_allows(struct device *device, uint64_t bytes) {
+    return device_is_within_limit(device, atomic_load(&device->charged), bytes) ||
+           (mempool_make_room(device, bytes) &&
+            device_is_within_limit(device, atomic_load(&device->charged), bytes));
+}
+
+/*
+ * What could go back to the driver if all of it were finished. What lies beside live blocks could not, and a
+ * program that asks for as much as is free would not get it.
+ */
+static uint64_t idle_for_others(const struct device *device) {
+    uint64_t bytes = 0;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        pool_reclaim_own(p->pool);
+        uint64_t stuck = p->idle ? 0 : pool_stuck_bytes(p->pool), idle = pool_idle_bytes(p->pool);
+        bytes += (idle > stuck ? idle - stuck : 0) + atomic_load(&p->backend->returning);
+    }
+    return bytes;
+}
+
+void device_visible_memory(const struct device *device, uint64_t *free_bytes,
+                           uint64_t *total_bytes) {
+    uint64_t idle = idle_for_others(device), limit = atomic_load(&device->limit);
+    *free_bytes += idle;
+    if (limit) {
+        uint64_t charged = atomic_load(&device->charged);
+        charged = charged > idle ? charged - idle : 0;
+        uint64_t allowed = limit > charged ? limit - charged : 0;
+        *free_bytes = *free_bytes > allowed ? allowed : *free_bytes;
+        *total_bytes = *total_bytes > limit ? limit : *total_bytes;
+    }
+    *free_bytes = *free_bytes > *total_bytes ? *total_bytes : *free_bytes;
+}
+
+uint64_t device_idle_bytes(const struct device *device, const struct device_backend *but) {
+    uint64_t bytes = 0;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        if (p->backend != but) {
+            bytes += pool_idle_bytes(p->pool) + atomic_load(&p->backend->returning);
+        }
+    }
+    return bytes;
+}
+
+uint64_t device_deferred_bytes(const struct device *device) {
+    uint64_t bytes = 0;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        bytes += pool_deferred_bytes(p->pool);
+    }
+    return bytes;
+}
+
+static uint64_t free_now(struct device *device) {
+    size_t total, there = device->total;
+    uint64_t limit = atomic_load(&device->limit), charged = atomic_load(&device->charged);
+    if (device_current() == device) {
+        REAL(cuMemGetInfo_v2)(&there, &total);
+    }
+    uint64_t room = there, allowed = limit > charged ? limit - charged : 0;
+    return limit && allowed < room ? allowed : room;
+}
+
+/* What the driver's own pools keep is there for others of its calls too, but for what lies beside live blocks. */
+uint64_t device_room(struct device *device) {
+    return free_now(device) + mempool_kept(device);
+}
+
+bool device_gather(struct device *device, const struct device_backend *but, uint64_t bytes,
+                   bool wait) {
+    bool any = false, there = free_now(device) >= bytes;
+    struct device_pool *p = atomic_load(&device->pools);
+    for (; p && free_now(device) < bytes; p = p->next) {
+        any |= p->backend != but && !p->idle && pool_give_back(p->pool, bytes, wait) == 0;
+    }
+    return any || there;
+}
+
+bool device_could_have(struct device *device, uint64_t bytes) {
+    return bytes <=
+           device_room(device) + device_idle_bytes(device, NULL) + device_deferred_bytes(device);
+}

@@ -1,0 +1,61 @@
+#include "driver/limit/unpooled_kind.h"
+
+#include "driver/state/device.h"
+
+#include <stddef.h>
+
+#define NOWHERE SIZE_MAX
+#define METRIC(field) offsetof(struct counters, field)
+#define CHARGED true
+#define NOT_CHARGED false
+
+static const struct {
+    enum outside_space space;
+    bool charged;
+    size_t metric;
+} kinds[OUTSIDE_KINDS] = {
+#define KIND(number, name, space, charged, metric, words, meaning)                                 \
+    [number] = {OUTSIDE_##space, charged, metric},
+#include "driver/limit/unpooled_kind.def"
+};
+
+enum outside_space outside_kind_space(enum outside_kind kind) {
+    return kinds[kind].space;
+}
+
+bool outside_kind_is_charged(enum outside_kind kind) {
+    return kinds[kind].charged;
+}
+
+uint64_t outside_kind_bytes(enum outside_kind kind, const struct device *device) {
+    size_t at = kinds[kind].metric;
+    if (at == NOWHERE) {
+        return 0;
+    }
+    const struct metric *metric = (const void *)((const char *)&device->outside + at);
+    return counter_get(&metric->current);
+}
+
+/* A cuMemAlloc of the driver's own is booked like a block of the pool, all of it at once. */
+static void book_native(struct device *device, int64_t change) {
+    struct counters *counters = &device->outside;
+    lock_acquire(&device->lock);
+    metric_change(&counters->requested, change);
+    metric_change(&counters->allocated, change);
+    metric_change(&counters->active, change);
+    metric_change(&counters->reserved, change);
+    metric_change(&counters->segments, change > 0 ? 1 : -1);
+    metric_change(&counters->allocations, change > 0 ? 1 : -1);
+    counter_add(change > 0 ? &counters->driver_allocs : &counters->driver_frees, 1);
+    counter_add(&counters->cache_misses, change > 0);
+    lock_release(&device->lock);
+}
+
+void outside_kind_book(enum outside_kind kind, struct device *device, int64_t change) {
+    size_t at = kinds[kind].metric;
+    if (kind == OUTSIDE_NATIVE) {
+        book_native(device, change);
+    } else if (at != NOWHERE && kind != OUTSIDE_STREAM_ORDERED) {
+        device_book(device, (struct metric *)(void *)((char *)&device->outside + at), change);
+    }
+}

@@ -1,0 +1,41 @@
+#include "driver/limit/wait_by_free.h"
+
+#include "driver/state/capture.h"
+#include "driver/state/device.h"
+#include "driver/table/entries.h"
+
+#define PIECE ((uint64_t)2 << 20) /* bytes that the driver takes for small blocks at a time */
+
+/* Takes a byte of device memory and frees it. CUDA_ERROR_OUT_OF_MEMORY where the limit does not
+ * allow it, too. */
+static CUresult take_and_free(struct device *device) {
+    CUdeviceptr unused;
+    if (!device || !device_take(device, PIECE)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult taken = REAL(cuMemAlloc_v2)(&unused, 1);
+    CUresult r = taken == CUDA_SUCCESS ? REAL(cuMemFree_v2)(unused) : taken;
+    if (r == CUDA_SUCCESS || taken != CUDA_SUCCESS) { /* else the driver has it still */
+        device_uncharge(device, PIECE);
+    }
+    return r;
+}
+
+static CUresult take_and_free_pinned(void) {
+    void *unused;
+    CUresult r = REAL(cuMemAllocHost_v2)(&unused, 1);
+    return r == CUDA_SUCCESS ? REAL(cuMemFreeHost)(unused) : r;
+}
+
+CUresult wait_by_free(CUcontext context) {
+    CUcontext popped;
+    CUstreamCaptureMode mode = capture_relax();
+    CUresult r = REAL(cuCtxPushCurrent_v2)(context);
+    if (r == CUDA_SUCCESS) {
+        r = take_and_free(device_current());
+        r = r == CUDA_ERROR_OUT_OF_MEMORY ? take_and_free_pinned() : r;
+        REAL(cuCtxPopCurrent_v2)(&popped);
+    }
+    capture_restore(mode);
+    return r;
+}

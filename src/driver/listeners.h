@@ -1,7 +1,0 @@
-#ifndef GPUCACHE_DRIVER_LISTENERS_H
-#define GPUCACHE_DRIVER_LISTENERS_H
-
-/** Gives context.c the table of what is told of the end of a context, when the process starts. */
-void listeners_start(void);
-
-#endif

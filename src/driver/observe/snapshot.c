@@ -1,0 +1,175 @@
+/*
+ * The snapshot of a device's statistics (stats/stats.h): sums of all pools of the device and of
+ * unpooled memory, made to agree with each other. Takes no lock, so a signal handler may call it.
+ */
+#include "driver/state/device.h"
+
+#include "driver/context/device_backend.h"
+#include "driver/context/device_pool.h"
+#include "driver/observe/block_stacks.h"
+#include "driver/table/entries.h"
+#include "heap/host.h"
+#include "pool/pool.h"
+#include "process/options.h"
+#include "stats/stats.h"
+
+#include <string.h>
+
+int stats_device_count(void) {
+    int count = STATS_MAX_DEVICES;
+    while (count > 0 && !device_used(count - 1)) {
+        count--;
+    }
+    return count;
+}
+
+uint64_t stats_host_bytes(void) {
+    return host_bytes();
+}
+
+static void add_outside(struct stats_device *out, const struct counters *counters) {
+#define ADD(to, from)                                                                              \
+    to.current += counter_get(&from.current);                                                      \
+    to.peak += counter_get(&from.peak);                                                            \
+    to.total += counter_get(&from.total);                                                          \
+    to.freed += counter_get(&from.freed);
+#define METRIC(field, json, label) ADD(out->field, counters->field)
+#define OUTSIDE(field, json) ADD(out->field, counters->field)
+#define COUNTER(field) out->field += counter_get(&counters->field);
+#include "stats/fields.def"
+#undef ADD
+}
+
+static uint64_t most(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/*
+ * The figures of a metric, and of several books, are read one after another while others write. So
+ * that they are those of one moment, what cannot have been more than `bound` is lowered to it, and
+ * the sums follow.
+ */
+static void agree(struct stats_metric *metric, uint64_t bound) {
+    metric->current = least(metric->current, bound);
+    metric->total = metric->total > metric->current ? metric->total : metric->current;
+    metric->peak = metric->peak > metric->current ? metric->peak : metric->current;
+    metric->freed = metric->total - metric->current;
+}
+
+static void derive(struct stats_device *out) {
+#define METRIC(field, json, label) agree(&out->field, UINT64_MAX);
+#define OUTSIDE(field, json) agree(&out->field, UINT64_MAX);
+#include "stats/fields.def"
+    uint64_t reserved = out->reserved.current;
+    agree(&out->allocated, reserved);
+    agree(&out->requested, out->allocated.current);
+    uint64_t idle = reserved - out->allocated.current;
+    out->ready_bytes = least(out->ready_bytes, idle);
+    out->pending_bytes = idle - out->ready_bytes;
+    out->active.current = out->allocated.current + out->pending_bytes;
+    agree(&out->active, reserved);
+    /* Every byte becomes active when it is handed out. Thread caches do that many times between two
+     * looks of the pool, which only knows the peak. */
+    out->active.total = most(out->allocated.total, out->active.current);
+    out->active.freed = out->active.total - out->active.current;
+    out->active.peak = most(out->active.peak, out->allocated.peak);
+    out->releasable_bytes = least(out->releasable_bytes, out->ready_bytes);
+    out->non_releasable_bytes = out->ready_bytes - out->releasable_bytes;
+    out->cache_misses = least(out->cache_misses, out->allocations.total);
+    out->cache_hits = out->allocations.total - out->cache_misses;
+}
+
+/* What is in force: without context events there are no barriers, and nothing is reused without a pool. */
+static const char *reuse_in_force(const struct device *device) {
+    static const char *const names[] = {"barrier", "wait", "sync"};
+    bool events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        events = events && p->backend->backend.has_events;
+    }
+    if (options()->disable) {
+        return "none";
+    }
+    return names[options()->reuse == REUSE_BARRIER && !events ? REUSE_WAIT : options()->reuse];
+}
+
+static void read_backend(const struct device *device, struct stats_device *out) {
+    const char *reason = atomic_load(&device->backend_reason);
+    bool pages = atomic_load(&device->in_pages);
+    out->backend = options()->disable || !reason ? "none" : pages ? "pages" : "segments";
+    out->backend_reason = options()->disable ? options()->disable_reason
+                          : reason           ? reason
+                                             : "no pool yet";
+}
+
+/* The figures of all pools of a device. Each has its peaks at a moment of its own: of what is live the highest one is known to have been
+ * there, and the sum is the most that can have been. */
+static void read_pools(struct device *device, struct stats_device *out) {
+    struct stats_metric *const live[] = {&out->requested, &out->allocated, &out->allocations};
+    uint64_t highest[3] = {0}, sums[3] = {0};
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        pool_read(p->pool, out);
+        for (unsigned i = 0; i < 3; i++) {
+            highest[i] = most(highest[i], live[i]->peak - sums[i]);
+            sums[i] = live[i]->peak;
+        }
+    }
+    out->reserved.peak = atomic_load(&device->pooled_peak);
+    out->active.peak = least(out->active.peak, out->reserved.peak);
+    for (unsigned i = 0; i < 3; i++) {
+        live[i]->peak = most(highest[i], live[i]->current);
+    }
+    uint64_t could = least(sums[0], out->reserved.peak), was = out->requested.peak;
+    if (sums[0] > was) {
+        out->peaks_exact = false;
+        out->peak_error_bytes += could > was ? could - was : 0;
+    }
+}
+
+bool stats_read_counters(int ordinal, struct stats_device *out) {
+    struct device *device = device_used(ordinal);
+    if (!device) {
+        return false;
+    }
+    memset(out, 0, sizeof *out);
+    out->ordinal = ordinal;
+    memcpy(out->name, device->name, sizeof out->name);
+    memcpy(out->uuid, device->uuid, sizeof out->uuid);
+    out->total_bytes = device->total;
+    out->limit_bytes = atomic_load(&device->limit);
+    out->reuse = reuse_in_force(device);
+    read_backend(device, out);
+    out->peaks_exact = true;
+    read_pools(device, out);
+    add_outside(out, &device->outside);
+    derive(out);
+    return true;
+}
+
+bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map) {
+    bool known = stats_read_counters(ordinal, out);
+    if (map) {
+        map->grain = map->count = 0;
+    }
+    for (struct device_pool *p = known ? atomic_load(&device_used(ordinal)->pools) : NULL; p;
+         p = p->next) {
+        if (!p->idle) {
+            pool_survey(p->pool, out, map);
+        }
+    }
+    return known && remember_read_live(ordinal, out);
+}
+
+void device_reset_peaks(struct device *device) {
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        pool_reset_peaks(p->pool);
+    }
+    atomic_store(&device->pooled_peak, atomic_load(&device->pooled));
+    lock_acquire(&device->lock);
+    counters_reset_peaks(&device->outside);
+    lock_release(&device->lock);
+    remember_reset_peak(device->ordinal);
+}

@@ -1,0 +1,280 @@
+#include "driver/reuse/pinned.h"
+
+#include "driver/context/context.h"
+#include "driver/context/device_pool.h"
+#include "driver/state/address_map.h"
+#include "driver/state/capture.h"
+#include "driver/table/entries.h"
+#include "heap/host.h"
+#include "pool/pool.h"
+#include "process/lock.h"
+#include "process/options.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#define BOUND_SHARE 16                 /* kept at most: this part of the machine's memory, */
+#define BOUND_MOST ((uint64_t)4 << 30) /* and no more than this */
+#define BLOCKS_MOST 4096
+#define UNASKED_MOST 1024 /* requests for pinned memory that a block sees pass by */
+#define FREES_PER_LOOK 16 /* at the oldest one for that */
+#define IDLE_POLLS 64 /* queries of an event on an idle device until it has arrived: some 10 us */
+#define BUCKETS 512
+
+struct pinned {
+    void *host;
+    size_t bytes;
+    unsigned kind;
+    struct pool *pool; /* whose epoch says when it has finished */
+    uint64_t stamp;
+    uint64_t freed_at;             /* requests there had been */
+    struct pinned *newer, *older;  /* of all */
+    struct pinned *before, *after; /* in its bucket: freed later, freed earlier */
+};
+
+/* By size and kind. Most of one bucket are equal, so the first and the last of them stand near its ends. */
+static struct bucket { struct pinned *newest, *oldest; } buckets[BUCKETS];
+
+static struct pinned *newest, *oldest;
+static struct spans kept_places; /* by address */
+static _Atomic uint64_t kept_blocks, requests, ends;
+static uint64_t kept_bytes, frees;
+static struct host_slab slab = {.object_bytes = sizeof(struct pinned)};
+static struct lock lock = LOCK_INITIALIZER(PINNED);
+
+static uint64_t bound(void) {
+    static uint64_t bytes;
+    if (bytes == 0) {
+        uint64_t share =
+            (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / BOUND_SHARE;
+        bytes = share > BOUND_MOST ? BOUND_MOST : share;
+    }
+    return bytes;
+}
+
+/*
+ * One event of one context tells when a block has finished. Work of another context may reach pinned memory too, so blocks are
+ * kept only while there is none; nor without context events, nor where every free has to wait.
+ */
+static struct pool *sole_pool(void) {
+    struct pool *pool =
+        options()->pinned && options()->reuse != REUSE_SYNC ? context_whole_pool() : NULL;
+    return pool && pool_backend(pool)->has_events ? pool : NULL;
+}
+
+static void driver_free(void *host) {
+    CUstreamCaptureMode mode = capture_relax();
+    REAL(cuMemFreeHost)(host);
+    capture_restore(mode);
+}
+
+/* --- the lists; lock held --- */
+
+static struct bucket *bucket_of(size_t bytes, unsigned kind) {
+    return &buckets[((bytes ^ (uint64_t)kind << 20) * 0x9e3779b97f4a7c15u >> 32) % BUCKETS];
+}
+
+static bool add(const struct pinned *fresh) {
+    struct pinned *p = host_slab_get(&slab);
+    if (!p || !spans_add(&kept_places, (uintptr_t)fresh->host, p)) {
+        if (p) {
+            host_slab_put(&slab, p);
+        }
+        return false;
+    }
+    struct bucket *bucket = bucket_of(fresh->bytes, fresh->kind);
+    *p = *fresh;
+    p->older = newest;
+    *(newest ? &newest->newer : &oldest) = p;
+    newest = p;
+    p->after = bucket->newest;
+    *(bucket->newest ? &bucket->newest->before : &bucket->oldest) = p;
+    bucket->newest = p;
+    kept_bytes += p->bytes;
+    atomic_fetch_add(&kept_blocks, 1);
+    return true;
+}
+
+static void *take_out(struct pinned *p) {
+    struct bucket *bucket = bucket_of(p->bytes, p->kind);
+    void *host = p->host;
+    *(p->newer ? &p->newer->older : &newest) = p->older;
+    *(p->older ? &p->older->newer : &oldest) = p->newer;
+    *(p->before ? &p->before->after : &bucket->newest) = p->after;
+    *(p->after ? &p->after->before : &bucket->oldest) = p->before;
+    spans_remove(&kept_places, spans_find(&kept_places, (uintptr_t)host, p));
+    kept_bytes -= p->bytes;
+    atomic_fetch_sub(&kept_blocks, 1);
+    host_slab_put(&slab, p);
+    return host;
+}
+
+/* The equal block that was freed last if it has finished, else the one freed first. */
+static struct pinned *find(const struct pinned *like) {
+    const struct bucket *bucket = bucket_of(like->bytes, like->kind);
+    for (int from_end = 0; from_end < 2; from_end++) {
+        struct pinned *p = from_end ? bucket->oldest : bucket->newest;
+        while (p && (p->bytes != like->bytes || p->kind != like->kind || p->pool != like->pool)) {
+            p = from_end ? p->before : p->after;
+        }
+        if (!p || pool_has_finished(p->pool, p->stamp)) {
+            return p;
+        }
+    }
+    return NULL;
+}
+
+/* --- taking and keeping --- */
+
+void *pinned_take(size_t bytes, unsigned kind) {
+    atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed);
+    if (atomic_load_explicit(&kept_blocks, memory_order_relaxed) == 0) {
+        return NULL;
+    }
+    struct pinned like = {.bytes = bytes, .kind = kind, .pool = sole_pool()};
+    lock_acquire(&lock);
+    struct pinned *p = like.pool ? find(&like) : NULL;
+    void *host = p ? take_out(p) : NULL;
+    lock_release(&lock);
+    return host;
+}
+
+/* In a free, with its event on time: whether the context has nothing under way. */
+static bool is_idle(const struct pinned *freed) {
+    bool idle = false;
+    for (unsigned i = 0; i < IDLE_POLLS && !idle; i++) {
+        idle = pool_has_finished(freed->pool, freed->stamp);
+    }
+    return idle;
+}
+
+static bool fits(size_t bytes) {
+    return kept_bytes + bytes <= bound() && kept_blocks < BLOCKS_MOST;
+}
+
+/*
+ * In a free that finds no room: what has been kept longest goes back to the driver. For one block in the
+ * place of another the driver waits for what it would have waited for without us; for more than that the
+ * device has to be idle. False: the block itself is to go.
+ */
+static bool make_room(const struct pinned *freed) {
+    for (bool waited = false;; waited = true) {
+        void *host = NULL;
+        lock_acquire(&lock);
+        bool room = fits(freed->bytes);
+        if (!room && oldest && pool_has_finished(oldest->pool, oldest->stamp) &&
+            ((!waited && kept_bytes - oldest->bytes + freed->bytes <= bound()) || is_idle(freed))) {
+            host = take_out(oldest);
+        }
+        lock_release(&lock);
+        if (!host) {
+            return room;
+        }
+        driver_free(host);
+    }
+}
+
+/* What nobody asks for goes back, while the device is idle. */
+static void drop_unasked(const struct pinned *freed) {
+    for (;;) {
+        void *host = NULL;
+        lock_acquire(&lock);
+        if (oldest && freed->freed_at > oldest->freed_at + UNASKED_MOST && is_idle(freed)) {
+            host = take_out(oldest);
+        }
+        lock_release(&lock);
+        if (!host) {
+            return;
+        }
+        driver_free(host);
+    }
+}
+
+uint64_t pinned_ends(void) {
+    return atomic_load(&ends);
+}
+
+bool pinned_keep(void *host, size_t bytes, unsigned kind, uint64_t ends_then) {
+    struct pool *pool = sole_pool();
+    if (!pool || bytes > bound() / 4 || pool_broken(pool)) {
+        return false;
+    }
+    struct pinned freed = {.host = host, .bytes = bytes, .kind = kind, .pool = pool};
+    freed.stamp = pool_stamp_in_free(pool);
+    freed.freed_at = atomic_load_explicit(&requests, memory_order_relaxed);
+    if (!make_room(&freed)) {
+        return false;
+    }
+    lock_acquire(&lock);
+    bool alive = atomic_load(&ends) == ends_then;
+    bool kept = alive && fits(bytes) && add(&freed), look = kept && ++frees % FREES_PER_LOOK == 0;
+    lock_release(&lock);
+    if (look) {
+        drop_unasked(&freed);
+    }
+    return kept;
+}
+
+bool pinned_has(const void *host) {
+    if (atomic_load_explicit(&kept_blocks, memory_order_relaxed) == 0) {
+        return false;
+    }
+    lock_acquire(&lock);
+    const struct pinned *p = spans_before(&kept_places, (uintptr_t)host);
+    bool found = p && (uintptr_t)host - (uintptr_t)p->host < p->bytes;
+    lock_release(&lock);
+    return found;
+}
+
+/* --- giving back --- */
+
+/* Lock held. Of the oldest; NULL: nothing is kept. */
+static CUcontext its_context(void) {
+    return oldest ? device_pool_context(oldest->pool) : NULL;
+}
+
+/* The oldest, if it has finished and its context has nothing under way; then so have all others. */
+static void *take_idle(CUcontext context) {
+    lock_acquire(&lock);
+    bool idle = context && its_context() == context &&
+                pool_has_finished(oldest->pool, oldest->stamp) && pool_is_idle(oldest->pool);
+    void *host = idle ? take_out(oldest) : NULL;
+    lock_release(&lock);
+    return host;
+}
+
+/* In its own context, for the thread may have none, or another. If that has ended meanwhile the driver refuses the free: the
+ * address may be another thread's by then. */
+static bool release_one(void) {
+    lock_acquire(&lock);
+    CUcontext context = its_context(), popped;
+    lock_release(&lock);
+    if (!context || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) {
+        return false;
+    }
+    void *host = take_idle(context);
+    if (host) {
+        driver_free(host);
+    }
+    REAL(cuCtxPopCurrent_v2)(&popped);
+    return host != NULL;
+}
+
+int pinned_release(bool *any) {
+    while (release_one()) {
+        *any = true;
+    }
+    return atomic_load(&kept_blocks) > 0 ? -EBUSY : 0;
+}
+
+void pinned_forget(const struct context *context) {
+    lock_acquire(&lock);
+    atomic_fetch_add(&ends, 1);
+    for (struct pinned *p = oldest, *next; p; p = next) {
+        next = p->newer;
+        if (p->pool == context->pool) {
+            take_out(p);
+        }
+    }
+    lock_release(&lock);
+}

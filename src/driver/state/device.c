@@ -1,0 +1,212 @@
+#include "driver/state/device.h"
+
+#include "driver/table/entries.h"
+#include "pool/pool.h"
+#include "process/options.h"
+#include "process/print.h"
+#include "stats/stats.h"
+#include "trace/trace.h"
+
+#include <string.h>
+
+void (*device_first_use)(unsigned count);
+
+static struct device devices[STATS_MAX_DEVICES];
+static struct lock devices_lock = LOCK_INITIALIZER(DEVICES);
+
+static struct device_limit limit_of_all; /* as it was asked for, */
+static bool limits_all;                  /* if it was */
+
+static uint64_t limit_bytes(const struct device_limit *limit, uint64_t total) {
+    if (limit->fraction == 0) {
+        return limit->bytes;
+    }
+    /* 0 would lift it, however small the share */
+    uint64_t share = (uint64_t)((double)total * limit->fraction);
+    return limit->fraction >= 1 ? 0 : share > 0 ? share : 1;
+}
+
+/* Under the lock. */
+static uint64_t first_limit(int ordinal, uint64_t total) {
+    return limits_all ? limit_bytes(&limit_of_all, total) : options_limit(ordinal, total);
+}
+
+static void read_uuid(struct device *device) {
+    CUuuid uuid;
+    if (REAL(cuDeviceGetUuid_v2)(&uuid, device->ordinal) != CUDA_SUCCESS) {
+        return;
+    }
+    static const char digits[] = "0123456789abcdef";
+    char *to = device->uuid;
+    memcpy(to, "GPU-", 4);
+    to += 4;
+    for (unsigned i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) {
+            *to++ = '-';
+        }
+        *to++ = digits[(unsigned char)uuid.bytes[i] >> 4];
+        *to++ = digits[(unsigned char)uuid.bytes[i] & 15];
+    }
+    *to = 0;
+}
+
+static bool identify(struct device *device, CUdevice ordinal) {
+    size_t total = 0;
+    if (REAL(cuDeviceTotalMem_v2)(&total, ordinal) != CUDA_SUCCESS) {
+        return false;
+    }
+    device->ordinal = ordinal;
+    device->total = total;
+    if (REAL(cuDeviceGetName)(device->name, sizeof device->name, ordinal) != CUDA_SUCCESS) {
+        device->name[0] = 0;
+    }
+    read_uuid(device);
+    lock_start(&device->lock, LOCK_DEVICE);
+    atomic_store(&device->limit, first_limit(ordinal, total));
+    trace_device((unsigned)ordinal, device->name, device->uuid, total);
+    return true;
+}
+
+/* A limit for a device that is not there would be missed only when it is needed. And now there is something
+ * to show. */
+static void use_first(void) {
+    static atomic_flag done = ATOMIC_FLAG_INIT;
+    int count = 0;
+    if (!atomic_flag_test_and_set(&done) && REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS) {
+        options_check_devices(count);
+        if (device_first_use) {
+            device_first_use((unsigned)count);
+        }
+    }
+}
+
+struct device *device_get(CUdevice ordinal) {
+    if (ordinal < 0 || ordinal >= STATS_MAX_DEVICES) {
+        return NULL;
+    }
+    struct device *device = &devices[ordinal];
+    if (atomic_load_explicit(&device->used, memory_order_acquire)) {
+        return device;
+    }
+    lock_acquire(&devices_lock);
+    bool used = atomic_load(&device->used) || identify(device, ordinal);
+    atomic_store_explicit(&device->used, used, memory_order_release);
+    lock_release(&devices_lock);
+    if (used) {
+        use_first();
+    }
+    return used ? device : NULL;
+}
+
+struct device *device_used(int ordinal) {
+    bool used = ordinal >= 0 && ordinal < STATS_MAX_DEVICES && atomic_load(&devices[ordinal].used);
+    return used ? &devices[ordinal] : NULL;
+}
+
+void device_forked(void) {
+    for (unsigned i = 0; i < STATS_MAX_DEVICES; i++) {
+        atomic_store(&devices[i].used, false);
+    }
+}
+
+void device_set_limit(struct device *device, const struct device_limit *limit) {
+    atomic_store(&device->limit, limit_bytes(limit, device->total));
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        pool_set_capacity(p->pool, device_visible_total(device));
+    }
+}
+
+void device_set_limits(const struct device_limit *limit) {
+    lock_acquire(&devices_lock);
+    limit_of_all = *limit;
+    limits_all = true;
+    lock_release(&devices_lock);
+    for (int i = 0; i < STATS_MAX_DEVICES; i++) {
+        struct device *device = device_used(i);
+        if (device) {
+            device_set_limit(device, limit);
+        }
+    }
+}
+
+uint64_t device_limit_of(int ordinal, uint64_t total) {
+    const struct device *device = device_used(ordinal);
+    if (device) {
+        return atomic_load(&device->limit);
+    }
+    lock_acquire(&devices_lock);
+    uint64_t limit = first_limit(ordinal, total);
+    lock_release(&devices_lock);
+    return limit;
+}
+
+struct device *device_current(void) {
+    CUdevice ordinal;
+    return REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS ? device_get(ordinal) : NULL;
+}
+
+bool device_is_within_limit(const struct device *device, uint64_t charged, uint64_t bytes) {
+    uint64_t limit = atomic_load(&device->limit);
+    return limit == 0 || (bytes <= limit && charged <= limit - bytes);
+}
+
+bool device_take(struct device *device, uint64_t bytes) {
+    uint64_t charged = atomic_load(&device->charged);
+    do {
+        if (!device_is_within_limit(device, charged, bytes)) {
+            return false;
+        }
+    } while (!atomic_compare_exchange_weak(&device->charged, &charged, charged + bytes));
+    return true;
+}
+
+void device_owe(struct device *device, uint64_t bytes) {
+    atomic_fetch_add(&device->charged, bytes);
+}
+
+void device_uncharge(struct device *device, uint64_t bytes) {
+    atomic_fetch_sub(&device->charged, bytes);
+    askers_give_back(&device->askers);
+}
+
+void device_refund(struct device *device, uint64_t bytes) {
+    device_uncharge(device, bytes);
+    atomic_fetch_add(&askers_returns, 1);
+}
+
+uint64_t device_given_back(struct device *device) {
+    askers_wait(&device->askers);
+    return askers_given_back(&device->askers);
+}
+
+void device_pooled(struct device *device, int64_t change) {
+    uint64_t now = atomic_fetch_add(&device->pooled, (uint64_t)change) + (uint64_t)change;
+    uint64_t peak = atomic_load(&device->pooled_peak);
+    while (change > 0 && now > peak &&
+           !atomic_compare_exchange_weak(&device->pooled_peak, &peak, now)) {
+    }
+}
+
+uint64_t device_visible_total(const struct device *device) {
+    uint64_t limit = atomic_load(&device->limit);
+    return limit && limit < device->total ? limit : device->total;
+}
+
+void device_book(struct device *device, struct metric *metric, int64_t change) {
+    lock_acquire(&device->lock);
+    metric_change(metric, change);
+    lock_release(&device->lock);
+}
+
+void device_count(struct device *device, stat_counter *counter) {
+    lock_acquire(&device->lock);
+    counter_add(counter, 1);
+    lock_release(&device->lock);
+}
+
+void device_count_oom(struct device *device, bool at_limit) {
+    lock_acquire(&device->lock);
+    counter_add(&device->outside.ooms, 1);
+    counter_add(&device->outside.limit_refusals, at_limit);
+    lock_release(&device->lock);
+}

@@ -1,0 +1,21 @@
+/* Whether call stacks of blocks are recorded, and the view of them for reports. Set once, at start. */
+#include "driver/state/stack_recording.h"
+
+#include "driver/state/capture.h"
+#include "loader/loader.h"
+#include "process/options.h"
+#include "stacks/stacks.h"
+#include "stats/holders.h"
+
+atomic_bool remembering;
+
+const struct stats_stacks *stats_stacks(void) {
+    return remember_on() ? stacks_view() : NULL;
+}
+
+void remember_start(void) {
+    if (options()->stacks > 0 && stacks_start(options()->stacks, loader_next_dlsym)) {
+        atomic_fetch_add(&capture_unusual, 1);
+        atomic_store(&remembering, true);
+    }
+}
