@@ -49,15 +49,15 @@ uint64_t device_backend_available(struct backend *backend, uint64_t *others) {
 }
 
 void device_backend_begin_growth(struct backend *backend) {
-    askers_enter(&of(backend)->device->askers);
+    in_flight_enter(&of(backend)->device->in_flight);
 }
 
 void device_backend_end_growth(struct backend *backend, bool return_count) {
-    struct askers *askers = &of(backend)->device->askers;
+    struct in_flight *in_flight = &of(backend)->device->in_flight;
     if (return_count) {
-        askers_give_back(askers);
+        in_flight_give_back(in_flight);
     }
-    askers_leave(askers);
+    in_flight_leave(in_flight);
 }
 
 uint64_t device_backend_return_count(struct backend *backend) {
@@ -65,7 +65,7 @@ uint64_t device_backend_return_count(struct backend *backend) {
 }
 
 bool device_backend_release_others(struct backend *backend, uint64_t bytes, bool wait) {
-    return device_gather(of(backend)->device, of(backend), bytes, wait);
+    return device_release_others(of(backend)->device, of(backend), bytes, wait);
 }
 
 /* Returns whether the driver answers so in a host callback, or during a capture that the library
@@ -105,7 +105,7 @@ int device_backend_query(struct backend *backend, unsigned slot) {
 
 int device_backend_barrier(struct backend *backend, unsigned slot) {
     struct device_backend *own = of(backend);
-    bool alone = context_count() == 1 || awake_only(own->context);
+    bool alone = context_count() == 1 || active_contexts_is_only(own->context);
     if (backend->suspended || atomic_load(&capture_active) > 0 || !alone) {
         return -EBUSY;
     }
@@ -185,7 +185,7 @@ void device_backend_watch_idle(struct backend *backend) {
 }
 
 bool device_backend_reclaim(struct backend *backend, bool all) {
-    return deferred_settle(of(backend)->context, all);
+    return deferred_reclaim(of(backend)->context, all);
 }
 
 bool device_backend_pass_barriers(struct backend *backend) {

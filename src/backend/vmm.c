@@ -27,7 +27,7 @@ struct vmm_range {
     uint64_t mapped[];      /* a bit for each VMM page */
 };
 
-static struct spans ranges;
+static struct address_map ranges;
 static _Atomic size_t range_count;
 static struct lock ranges_lock = LOCK_INITIALIZER(RANGES);
 
@@ -38,7 +38,7 @@ static size_t size_of_range(uint64_t bytes) {
 
 static bool list_range(struct vmm_range *range) {
     lock_acquire(&ranges_lock);
-    bool listed = spans_add(&ranges, range->address, range);
+    bool listed = address_map_add(&ranges, range->address, range);
     atomic_store(&range_count, ranges.count);
     lock_release(&ranges_lock);
     return listed;
@@ -47,7 +47,7 @@ static bool list_range(struct vmm_range *range) {
 /* Runs before cuMemAddressFree: the driver may then hand out the addresses again. */
 static void unlist_range(const struct vmm_range *range) {
     lock_acquire(&ranges_lock);
-    spans_remove(&ranges, spans_find(&ranges, range->address, range));
+    address_map_remove(&ranges, address_map_find(&ranges, range->address, range));
     atomic_store(&range_count, ranges.count);
     lock_release(&ranges_lock);
 }
@@ -58,7 +58,7 @@ bool vmm_touches(uint64_t address, uint64_t bytes) {
     }
     uint64_t last = bytes - 1 > UINT64_MAX - address ? UINT64_MAX : address + bytes - 1;
     lock_acquire(&ranges_lock);
-    const struct vmm_range *range = spans_before(&ranges, last);
+    const struct vmm_range *range = address_map_before(&ranges, last);
     bool touched = range && range->address + range->bytes > address;
     lock_release(&ranges_lock);
     return touched;
@@ -76,7 +76,7 @@ static int answer_map(CUresult r) {
 /* Charges a mapping that failed half way and that the driver would not unmap. It is unmapped before
  * the next mapping. If the table is full, the mapping stays, and stays charged. */
 static void keep_leaked(struct vmm *vmm, uint64_t address, uint64_t bytes) {
-    device_owe(vmm->common.device, bytes);
+    device_charge_taken(vmm->common.device, bytes);
     if (vmm->leaked_count < VMM_LEAKED_MOST) {
         vmm->leaked[vmm->leaked_count++] = (struct vmm_leaked){address, bytes};
     }
@@ -166,7 +166,7 @@ static CUresult create(struct vmm *vmm, uint64_t bytes, uint64_t *created) {
         vmm->cannot_decompress = true;
         r = REAL(cuMemCreate)(&handle, bytes, &vmm->prop, 0);
     }
-    if (r == CUDA_ERROR_OUT_OF_MEMORY && mempool_trim(vmm->common.device)) {
+    if (r == CUDA_ERROR_OUT_OF_MEMORY && driver_pool_trim(vmm->common.device)) {
         r = REAL(cuMemCreate)(&handle, bytes, &vmm->prop, 0);
     }
     *created = handle;
@@ -201,7 +201,7 @@ static int probe_handles(struct backend *backend, unsigned count) {
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = create(vmm, bytes, &handle);
     if (r == CUDA_SUCCESS && release_all(1, &handle) == 0) {
-        device_owe(device, bytes);
+        device_charge_taken(device, bytes);
     }
     capture_restore(mode);
     return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : 0;
@@ -269,7 +269,7 @@ static CUresult give_access(const struct vmm *vmm, uint64_t address, uint64_t by
 
 static struct vmm_range *range_around(uint64_t address) {
     lock_acquire(&ranges_lock);
-    struct vmm_range *range = spans_before(&ranges, address);
+    struct vmm_range *range = address_map_before(&ranges, address);
     lock_release(&ranges_lock);
     return range;
 }
@@ -443,7 +443,7 @@ static const char *try_page(struct vmm *vmm, CUdeviceptr at) {
     bool accessible = mapped && give_access(vmm, at, PAGE) == CUDA_SUCCESS;
     bool kept = mapped && REAL(cuMemUnmap)(at, PAGE) != CUDA_SUCCESS;
     if (release_all(1, &handle) == 0 || kept) {
-        device_owe(vmm->common.device, PAGE);
+        device_charge_taken(vmm->common.device, PAGE);
     }
     return accessible ? NULL : "the driver refuses to map pages";
 }

@@ -25,9 +25,9 @@ static void in_child(void) {
         return;
     }
     atomic_store(&process_state, PROCESS_FORKED);
-    for (unsigned i = 0; i < process_part_count; i++) {
-        if (process_parts[i].forked) {
-            process_parts[i].forked();
+    for (unsigned i = 0; i < process_hook_count; i++) {
+        if (process_hook_table[i].forked) {
+            process_hook_table[i].forked();
         }
     }
     log_forked();
@@ -40,9 +40,9 @@ static void start(void) {
     options_load();
     log_info("version " GPUCACHE_VERSION);
     options_log();
-    for (unsigned i = 0; i < process_part_count; i++) {
-        if (process_parts[i].start) {
-            process_parts[i].start();
+    for (unsigned i = 0; i < process_hook_count; i++) {
+        if (process_hook_table[i].start) {
+            process_hook_table[i].start();
         }
     }
     ending_start();
@@ -55,17 +55,17 @@ static void start(void) {
 }
 
 void process_report(const char *reason) {
-    for (unsigned i = 0; i < process_part_count; i++) {
-        if (process_parts[i].report) {
-            process_parts[i].report(reason);
+    for (unsigned i = 0; i < process_hook_count; i++) {
+        if (process_hook_table[i].report) {
+            process_hook_table[i].report(reason);
         }
     }
 }
 
 void process_end(enum process_end how, int signal) {
-    for (unsigned i = 0; i < process_part_count; i++) {
-        if (process_parts[i].end) {
-            process_parts[i].end(how, signal);
+    for (unsigned i = 0; i < process_hook_count; i++) {
+        if (process_hook_table[i].end) {
+            process_hook_table[i].end(how, signal);
         }
     }
 }

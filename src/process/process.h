@@ -20,16 +20,16 @@ enum process_state { PROCESS_IDLE, PROCESS_STARTING, PROCESS_STARTED, PROCESS_FO
 enum process_end { PROCESS_EXITS, PROCESS_EXECS, PROCESS_GOES_ON, PROCESS_DIES };
 
 /* What starts, forks, reports and ends with the process, and stands above this room, which names none of it:
- * driver/control/process_parts.c has the table. */
-struct process_part {
+ * driver/control/process_hook_table.c has the table. */
+struct process_hooks {
     void (*start)(void);  /* options are known, and there are no reports yet */
     void (*forked)(void); /* in the child of a fork, where any lock may be held for ever */
     void (*report)(const char *reason);
     void (*end)(enum process_end how, int signal); /* after the last report; 0: no signal */
 };
 
-extern const struct process_part process_parts[];
-extern const unsigned process_part_count;
+extern const struct process_hooks process_hook_table[];
+extern const unsigned process_hook_count;
 
 /** Reports; also from a signal handler. */
 void process_report(const char *reason);

@@ -79,8 +79,8 @@ struct emitter_kind {
                    const struct stats_metric *metric, enum peak peak);
     void (*gauge)(struct emitter *emitter, const char *name, uint64_t value);
     void (*counter)(struct emitter *emitter, const char *name, uint64_t value);
-    void (*outside_begin)(struct emitter *emitter);
-    void (*outside_end)(struct emitter *emitter);
+    void (*unpooled_begin)(struct emitter *emitter);
+    void (*unpooled_end)(struct emitter *emitter);
     void (*device_end)(struct emitter *emitter);
     void (*end)(struct emitter *emitter);
 };

@@ -193,12 +193,12 @@ static void counter(struct emitter *emitter, const char *name, uint64_t value) {
     seconds(emitter, print_end(&out), value);
 }
 
-static void outside_begin(struct emitter *emitter) {
+static void unpooled_begin(struct emitter *emitter) {
     key(emitter, "outside_bytes");
     open_bracket(emitter, '{');
 }
 
-static void outside_end(struct emitter *emitter) {
+static void unpooled_end(struct emitter *emitter) {
     close_bracket(emitter, '}');
 }
 
@@ -363,8 +363,8 @@ const struct emitter_kind json_emitter = {
     .metric = metric,
     .gauge = gauge,
     .counter = counter,
-    .outside_begin = outside_begin,
-    .outside_end = outside_end,
+    .unpooled_begin = unpooled_begin,
+    .unpooled_end = unpooled_end,
     .device_end = device_end,
     .end = end,
 };

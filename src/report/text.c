@@ -160,11 +160,11 @@ static void not_in_table(struct emitter *emitter, const char *name, uint64_t val
     (void)emitter, (void)name, (void)value;
 }
 
-static void outside_begin(struct emitter *emitter) {
+static void unpooled_begin(struct emitter *emitter) {
     (void)emitter;
 }
 
-static void outside_end(struct emitter *emitter) {
+static void unpooled_end(struct emitter *emitter) {
     row(emitter, "Outside the pool", true, &emitter->derived.outside,
         emitter->derived.outside_peak_exact ? PEAK_EXACT : PEAK_AT_MOST);
 }
@@ -349,8 +349,8 @@ const struct emitter_kind text_emitter = {
     .metric = metric,
     .gauge = not_in_table,
     .counter = not_in_table,
-    .outside_begin = outside_begin,
-    .outside_end = outside_end,
+    .unpooled_begin = unpooled_begin,
+    .unpooled_end = unpooled_end,
     .device_end = device_end,
     .end = end,
 };

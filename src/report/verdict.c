@@ -11,7 +11,8 @@
  * one piece, and a larger limit where the device has the memory. Elsewhere no setting is known to
  * help, and the text says so.
  */
-#include "tuning/tuning.h"
+#include "tuning/tuning.h" /* before emitter.h, which has another COUNT */
+
 #include "report/emitter.h"
 
 #include <string.h>
@@ -22,7 +23,7 @@
 #define GROWTH (UINT64_C(2) << 20) /* the pool grows by multiples of this */
 #define MIB (UINT64_C(1) << 20)
 
-enum cause { TOO_LARGE, REFUSED, PENDING, FRAGMENTED, LIMITED, OUTSIDE_POOL, OTHERS, LIVE };
+enum cause { TOO_LARGE, REFUSED, PENDING, FRAGMENTED, LIMITED, UNPOOLED_POOL, OTHERS, LIVE };
 
 struct situation {
     const struct report_oom *oom;
@@ -68,7 +69,7 @@ static enum cause find_cause(const struct situation *now) {
         return OTHERS;
     if (now->derived.outside.current > device->allocated.current &&
         within_reach + now->derived.outside.current >= requested)
-        return OUTSIDE_POOL;
+        return UNPOOLED_POOL;
     return LIVE;
 }
 
@@ -132,7 +133,7 @@ static void say_help(struct lines *lines, const struct situation *now, enum caus
         [PENDING] = "the work before the frees may not have ended",
         [FRAGMENTED] = "free memory lies between live blocks",
         [LIMITED] = "all of it together is more than there is",
-        [OUTSIDE_POOL] = "the program itself can release what is outside",
+        [UNPOOLED_POOL] = "the program itself can release what is outside",
         [OTHERS] = "nvidia-smi names the other processes",
         [LIVE] = "the program's live memory fills the device",
     };

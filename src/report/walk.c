@@ -79,14 +79,14 @@ static void walk_metrics(struct emitter *emitter, bool bytes) {
 
 static void walk_outside(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
-    emitter->kind->outside_begin(emitter);
+    emitter->kind->unpooled_begin(emitter);
 #define METRIC(field, json, label)
 #define OUTSIDE(field, json)                                                                       \
     emitter->kind->metric(emitter, json, NULL, true, &device->field, PEAK_EXACT);
 #define GAUGE(field)
 #define COUNTER(field)
 #include "stats/fields.def"
-    emitter->kind->outside_end(emitter);
+    emitter->kind->unpooled_end(emitter);
 }
 
 static void walk_gauges(struct emitter *emitter) {

@@ -64,7 +64,7 @@ enum trace_flags {
  *      MAP            address; bytes, of one page; space
  *      UNMAP          address; bytes, of one or more pages; space
  *      CONTEXT_END    space: all its blocks, segments and pages are gone; bytes: that it had from the driver
- *      OUTSIDE_TAKE, OUTSIDE_LEAVE      address, or handle; bytes; value: which kind (enum outside_kind); detail: bytes of that kind
+ *      OUTSIDE_TAKE, OUTSIDE_LEAVE      address, or handle; bytes; value: which kind (enum unpooled_kind); detail: bytes of that kind
  *                     on the device after it
  *      MARK, TEXT     the label, TRACE_LABEL_WORDS words of it each, ended by NUL; a TEXT goes on where the slot before it ended
  *      moments        address (0: none); bytes; value: nanoseconds that it took (0: not measured); space (0: none);

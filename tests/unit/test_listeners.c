@@ -8,16 +8,16 @@
 #include <cmocka.h>
 
 #include "driver/context/active_contexts.h"
-#include "driver/hooks/captures.h"
 #include "driver/context/context.h"
-#include "driver/reuse/deferred.h"
 #include "driver/context/device_pool.h"
-#include "driver/ipc/ipc.h"
 #include "driver/control/context_callbacks.h"
+#include "driver/hooks/captures.h"
+#include "driver/ipc/ipc.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/limit/unpooled.h"
-#include "driver/reuse/pinned.h"
 #include "driver/observe/block_stacks.h"
+#include "driver/reuse/deferred.h"
+#include "driver/reuse/pinned.h"
 #include "driver/state/shutdown.h"
 #include "heap/host.h"
 #include "heap/page_map.h"
@@ -72,35 +72,35 @@ static void tell(const char *who, const struct context *context) {
     void name(const struct context *context, bool suspended) {                                     \
         tell(suspended ? #name ":on" : #name ":off", context);                                     \
     }
-ENDED(awake_leave)
+ENDED(active_contexts_remove)
 ENDED(ipc_forget)
-ENDED(outside_forget)
+ENDED(unpooled_forget)
 ENDED(pinned_forget)
-ENDED(remember_forget)
-ENDED(mempool_doubt)
+ENDED(block_stacks_forget)
+ENDED(driver_pools_invalidate)
 ENDED(capture_forget)
 ENDED(deferred_forget)
 ENDED(device_pool_forget)
-QUIET(deferred_quiet)
-QUIET(device_pool_quiet)
+QUIET(deferred_suspend)
+QUIET(device_pool_suspend)
 
 static unsigned entered, all_awake; /* calls */
 
-void awake_enter(CUcontext context) {
+void active_contexts_add(CUcontext context) {
     (void)context;
     entered++;
 }
 
-void awake_seen(CUcontext context) {
+void active_contexts_seen(CUcontext context) {
     (void)context;
 }
 
-bool awake_switched(CUcontext now) {
+bool active_contexts_switched(CUcontext now) {
     (void)now;
     return false;
 }
 
-bool awake_all(void) {
+bool active_contexts_all_stay(void) {
     all_awake++;
     return false;
 }
@@ -115,16 +115,16 @@ void *__wrap_host_slab_get(struct host_slab *slab) {
     return no_memory ? NULL : __real_host_slab_get(slab);
 }
 
-bool awake_is_due(CUcontext context) {
+bool active_contexts_is_due(CUcontext context) {
     (void)context;
     return false;
 }
 
-uint64_t awake_woken(void) {
+uint64_t active_contexts_activations(void) {
     return 0;
 }
 
-void awake_settled(uint64_t until) {
+void active_contexts_drained(uint64_t until) {
     (void)until;
 }
 
@@ -149,12 +149,12 @@ struct device_pool *device_pool_start(CUcontext context, struct device *device,
     return entry;
 }
 
-CUresult device_pool_let_reach(struct device_pool *pool, CUdevice by) {
+CUresult device_pool_grant_access(struct device_pool *pool, CUdevice by) {
     (void)pool, (void)by;
     return CUDA_SUCCESS;
 }
 
-void device_pool_settle(struct device *device) {
+void device_pool_drain_barriers(struct device *device) {
     (void)device;
 }
 
@@ -172,9 +172,9 @@ static int start(void **state) {
         gone[i] = false;
         lives[i]++;
     }
-    context_meet(CONTEXT, CONTEXT_RETAINED, 0);
-    context_meet_view(VIEW, GREEN, CONTEXT, 0);
-    context_meet(OTHER, CONTEXT_CREATED, 1);
+    context_register(CONTEXT, CONTEXT_RETAINED, 0);
+    context_register_view(VIEW, GREEN, CONTEXT, 0);
+    context_register(OTHER, CONTEXT_CREATED, 1);
     assert_int_equal(context_count(), 2);
     told[0] = 0;
     return 0;
@@ -229,7 +229,7 @@ static void a_view_ends_alone(void **state) {
 static void one_that_ended_unseen_is_told_of_when_its_handle_comes_back(void **state) {
     (void)state;
     lives[(uintptr_t)CONTEXT]++;
-    context_meet(CONTEXT, CONTEXT_RETAINED, 0);
+    context_register(CONTEXT, CONTEXT_RETAINED, 0);
     assert_string_equal(told, "capture_forget(view) deferred_forget(view) " ALL_OF_A_CONTEXT);
     assert_int_equal(context_count(), 2);
 }
@@ -274,7 +274,7 @@ static void a_view_of_the_next_life_is_not_taken_for_one_of_the_last(void **stat
     (void)state;
     struct context_ending ending = {.primary_of = -1, .green = GREEN};
     lives[(uintptr_t)CONTEXT]++;
-    context_meet_view(VIEW, GREEN, CONTEXT, 0);
+    context_register_view(VIEW, GREEN, CONTEXT, 0);
     told[0] = 0;
     context_end_begin(&ending);
     assert_string_equal(told, "deferred_quiet:on(context) device_pool_quiet:on(context) "
@@ -302,7 +302,7 @@ static void any_number_of_contexts_is_known(void **state) {
     for (unsigned i = first; i <= last; i++) {
         gone[i] = false;
         lives[i] = i;
-        context_meet((CUcontext)(uintptr_t)i, CONTEXT_CREATED, -1);
+        context_register((CUcontext)(uintptr_t)i, CONTEXT_CREATED, -1);
         told[0] = 0;
     }
     assert_int_equal(context_count(), before + last - first + 1);
@@ -325,7 +325,7 @@ static uintptr_t first_unknown(void) {
     do {
         before = context_count();
         gone[handle] = false;
-        context_meet((CUcontext)handle++, CONTEXT_CREATED, -1);
+        context_register((CUcontext)handle++, CONTEXT_CREATED, -1);
         told[0] = 0;
     } while (handle < HANDLES && context_count() == before + 1);
     assert_int_equal(context_count(), before + 2);
@@ -352,14 +352,15 @@ static void a_context_without_host_memory_is_beside_every_other_one(void **state
     uint64_t generation = context_generation;
     no_memory = false;
     gone[unknown] = false;
-    context_meet((CUcontext)unknown, CONTEXT_CREATED, -1); /* is known now, and not the only one */
+    context_register((CUcontext)unknown, CONTEXT_CREATED,
+                     -1); /* is known now, and not the only one */
     assert_int_equal(context_count(), 3);
     assert_true(context_generation > generation);
     assert_null(context_whole_pool());
 }
 
 int main(void) {
-    listeners_start();
+    context_callbacks_start();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_context_that_ends_takes_its_views_along, start, stop),
         cmocka_unit_test_setup_teardown(a_call_that_did_not_end_it_lets_it_go_on, start, stop),

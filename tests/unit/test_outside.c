@@ -9,12 +9,12 @@
 #include <cmocka.h>
 
 #include "driver/context/context.h"
-#include "driver/reuse/deferred.h"
 #include "driver/context/device_pool.h"
 #include "driver/limit/driver_pools.h"
-#include "driver/limit/unpooled.h"
-#include "driver/limit/room.h"
 #include "driver/limit/oom_retry.h"
+#include "driver/limit/room.h"
+#include "driver/limit/unpooled.h"
+#include "driver/reuse/deferred.h"
 #include "stats/holders.h"
 
 #include <string.h>
@@ -43,7 +43,7 @@ static unsigned waits;
 
 uint64_t device_given_back(struct device *where) {
     waits++;
-    assert_false(askers_wait(&where->askers));
+    assert_false(in_flight_wait(&where->in_flight));
     return_count += return_count < came_back;
     return return_count;
 }
@@ -81,7 +81,7 @@ void device_count(struct device *where, stat_counter *counter) {
     counter_add(counter, 1);
 }
 
-void deferred_settle_now(void) {}
+void deferred_reclaim_now(void) {}
 
 uint64_t device_idle_bytes(const struct device *where, const struct device_backend *but) {
     (void)where, (void)but;
@@ -129,7 +129,7 @@ void context_address_given(CUdeviceptr address, uint64_t bytes) {
     given = address;
 }
 
-void mempool_left(struct mempool *pool, uint64_t bytes) {
+void driver_pool_left(struct driver_pool *pool, uint64_t bytes) {
     (void)pool;
     released += bytes;
 }
@@ -160,10 +160,10 @@ static int stop(void **state) {
                : -1;
 }
 
-static void take(enum outside_kind kind, uint64_t bytes, uint64_t key) {
-    struct outside_call call;
-    assert_true(outside_begin(&call, kind, &device, bytes));
-    outside_end(&call, CUDA_SUCCESS, key, 0);
+static void take(enum unpooled_kind kind, uint64_t bytes, uint64_t key) {
+    struct unpooled_call call;
+    assert_true(unpooled_begin(&call, kind, &device, bytes));
+    unpooled_end(&call, CUDA_SUCCESS, key, 0);
 }
 
 static uint64_t managed(void) {
@@ -181,77 +181,77 @@ static uint64_t virtual_memory(void) {
 
 static void an_address_given_out_again_during_its_free_is_another_row(void **state) {
     (void)state;
-    take(OUTSIDE_MANAGED, MIB, AT);
-    struct ledger_row *leaving = outside_leave_begin(OUTSIDE_POINTER, AT, 0);
+    take(UNPOOLED_MANAGED, MIB, AT);
+    struct ledger_row *leaving = unpooled_leave_begin(UNPOOLED_POINTER, AT, 0);
     assert_int_equal(managed(), MIB); /* the driver has it still */
-    take(OUTSIDE_MANAGED, 5 * MIB, AT);
+    take(UNPOOLED_MANAGED, 5 * MIB, AT);
     assert_int_equal(managed(), 6 * MIB);
-    outside_leave_end(leaving, true);
+    unpooled_leave_end(leaving, true);
     assert_int_equal(managed(), 5 * MIB);
-    assert_int_equal(outside_find(OUTSIDE_POINTER, AT).bytes, 5 * MIB);
-    outside_leave(OUTSIDE_POINTER, AT);
+    assert_int_equal(unpooled_find(UNPOOLED_POINTER, AT).bytes, 5 * MIB);
+    unpooled_leave(UNPOOLED_POINTER, AT);
 }
 
 static void what_the_driver_refuses_to_take_stays(void **state) {
     (void)state;
-    take(OUTSIDE_MANAGED, MIB, AT);
-    struct ledger_row *leaving = outside_leave_begin(OUTSIDE_POINTER, AT, 0);
-    assert_null(outside_leave_begin(OUTSIDE_POINTER, AT, 0)); /* nobody finds it meanwhile */
-    outside_leave_end(leaving, false);
+    take(UNPOOLED_MANAGED, MIB, AT);
+    struct ledger_row *leaving = unpooled_leave_begin(UNPOOLED_POINTER, AT, 0);
+    assert_null(unpooled_leave_begin(UNPOOLED_POINTER, AT, 0)); /* nobody finds it meanwhile */
+    unpooled_leave_end(leaving, false);
     assert_int_equal(managed(), MIB);
-    outside_leave(OUTSIDE_POINTER, AT);
-    outside_leave(OUTSIDE_POINTER, AT); /* a second free, which the driver would refuse */
+    unpooled_leave(UNPOOLED_POINTER, AT);
+    unpooled_leave(UNPOOLED_POINTER, AT); /* a second free, which the driver would refuse */
 }
 
 static void what_is_refused_is_not_charged(void **state) {
     (void)state;
-    struct outside_call call;
-    assert_true(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
+    struct unpooled_call call;
+    assert_true(unpooled_begin(&call, UNPOOLED_MANAGED, &device, MIB));
     assert_int_equal(atomic_load(&device.charged), MIB);
-    outside_end(&call, CUDA_ERROR_OUT_OF_MEMORY, 0, 0);
+    unpooled_end(&call, CUDA_ERROR_OUT_OF_MEMORY, 0, 0);
     assert_int_equal(managed(), 0);
 }
 
 static void what_nobody_has_told_is_replaced(void **state) {
     (void)state;
-    take(OUTSIDE_MANAGED, MIB, AT);
-    take(OUTSIDE_MANAGED, 3 * MIB, AT);
+    take(UNPOOLED_MANAGED, MIB, AT);
+    take(UNPOOLED_MANAGED, 3 * MIB, AT);
     assert_int_equal(managed(), 3 * MIB);
-    outside_leave(OUTSIDE_POINTER, AT);
+    unpooled_leave(UNPOOLED_POINTER, AT);
 }
 
 static void the_same_key_of_two_kinds_is_two_things(void **state) {
     (void)state;
-    take(OUTSIDE_MANAGED, MIB, AT);
-    outside_enter(OUTSIDE_IPC_IMPORTED, &device, MIB, AT, 0);
-    outside_leave(OUTSIDE_IMPORTS, AT);
+    take(UNPOOLED_MANAGED, MIB, AT);
+    unpooled_enter(UNPOOLED_IPC_IMPORTED, &device, MIB, AT, 0);
+    unpooled_leave(UNPOOLED_IMPORTS, AT);
     assert_int_equal(managed(), MIB);
-    outside_leave(OUTSIDE_POINTER, AT);
+    unpooled_leave(UNPOOLED_POINTER, AT);
 }
 
 /* ---- the end of a context ---- */
 
 static void forget(CUcontext handle) {
     const struct context ended = {.handle = handle};
-    outside_forget(&ended);
+    unpooled_forget(&ended);
 }
 
 static void what_was_taken_while_its_context_ended_is_gone(void **state) {
     (void)state;
-    struct outside_call call;
-    assert_true(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
+    struct unpooled_call call;
+    assert_true(unpooled_begin(&call, UNPOOLED_MANAGED, &device, MIB));
     forget(current);
-    outside_end(&call, CUDA_SUCCESS, AT, 0);
+    unpooled_end(&call, CUDA_SUCCESS, AT, 0);
     assert_int_equal(managed(), 0);
-    assert_int_equal(outside_find(OUTSIDE_POINTER, AT).bytes, 0);
+    assert_int_equal(unpooled_find(UNPOOLED_POINTER, AT).bytes, 0);
 }
 
 static void what_was_refused_while_its_context_ended_is_gone(void **state) {
     (void)state;
-    take(OUTSIDE_MANAGED, MIB, AT);
-    struct ledger_row *leaving = outside_leave_begin(OUTSIDE_POINTER, AT, 0);
+    take(UNPOOLED_MANAGED, MIB, AT);
+    struct ledger_row *leaving = unpooled_leave_begin(UNPOOLED_POINTER, AT, 0);
     forget(current);
-    outside_leave_end(leaving, false);
+    unpooled_leave_end(leaving, false);
     assert_int_equal(managed(), 0);
 }
 
@@ -259,12 +259,13 @@ static void an_ended_context_takes_only_its_own_memory_along(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 3000; i++) {
         current = (CUcontext)(uintptr_t)(1 + i % 3);
-        take(OUTSIDE_MANAGED, MIB, AT + i * 4096);
+        take(UNPOOLED_MANAGED, MIB, AT + i * 4096);
     }
     forget((CUcontext)2);
     assert_int_equal(managed(), 2000 * MIB);
     for (uint64_t i = 0; i < 3000; i++) {
-        assert_int_equal(outside_find(OUTSIDE_POINTER, AT + i * 4096).bytes, i % 3 == 1 ? 0 : MIB);
+        assert_int_equal(unpooled_find(UNPOOLED_POINTER, AT + i * 4096).bytes,
+                         i % 3 == 1 ? 0 : MIB);
     }
     forget((CUcontext)1);
     forget((CUcontext)3);
@@ -273,101 +274,101 @@ static void an_ended_context_takes_only_its_own_memory_along(void **state) {
 /* ---- handles and mappings ---- */
 
 static void map(uint64_t at, uint64_t bytes) {
-    struct ledger_row *memory = outside_hold(HANDLE);
+    struct ledger_row *memory = unpooled_hold(HANDLE);
     assert_non_null(memory);
-    outside_mapped(CUDA_SUCCESS, memory, 0, at, bytes);
+    unpooled_mapped(CUDA_SUCCESS, memory, 0, at, bytes);
 }
 
 static void memory_stays_counted_until_its_last_mapping_is_gone(void **state) {
     (void)state;
-    take(OUTSIDE_VIRTUAL, 4 * MIB, HANDLE);
+    take(UNPOOLED_VIRTUAL, 4 * MIB, HANDLE);
     map(AT, 2 * MIB);
     map(AT + 2 * MIB, 2 * MIB);
-    outside_leave(OUTSIDE_HANDLES, HANDLE);
+    unpooled_leave(UNPOOLED_HANDLES, HANDLE);
     assert_int_equal(virtual_memory(), 4 * MIB);
-    struct ledger_row *leaving = outside_leave_begin(OUTSIDE_RANGES, AT, 4 * MIB);
+    struct ledger_row *leaving = unpooled_leave_begin(UNPOOLED_RANGES, AT, 4 * MIB);
     assert_int_equal(virtual_memory(), 4 * MIB);
-    outside_leave_end(leaving, false);
+    unpooled_leave_end(leaving, false);
     assert_int_equal(virtual_memory(), 4 * MIB);
-    outside_leave(OUTSIDE_RANGES, AT);
+    unpooled_leave(UNPOOLED_RANGES, AT);
     assert_int_equal(virtual_memory(), 4 * MIB);
-    outside_leave(OUTSIDE_RANGES, AT + 2 * MIB);
+    unpooled_leave(UNPOOLED_RANGES, AT + 2 * MIB);
     assert_int_equal(virtual_memory(), 0);
 }
 
 static void a_handle_released_while_it_is_being_mapped_stays_counted(void **state) {
     (void)state;
-    take(OUTSIDE_VIRTUAL, 2 * MIB, HANDLE);
-    struct ledger_row *memory = outside_hold(HANDLE);
-    outside_leave(OUTSIDE_HANDLES, HANDLE); /* another thread */
-    outside_mapped(CUDA_SUCCESS, memory, 0, AT, 2 * MIB);
+    take(UNPOOLED_VIRTUAL, 2 * MIB, HANDLE);
+    struct ledger_row *memory = unpooled_hold(HANDLE);
+    unpooled_leave(UNPOOLED_HANDLES, HANDLE); /* another thread */
+    unpooled_mapped(CUDA_SUCCESS, memory, 0, AT, 2 * MIB);
     assert_int_equal(virtual_memory(), 2 * MIB);
-    outside_leave(OUTSIDE_RANGES, AT);
+    unpooled_leave(UNPOOLED_RANGES, AT);
 }
 
 static void a_release_and_an_unmapping_at_once_count_until_both_are_over(void **state) {
     (void)state;
-    take(OUTSIDE_VIRTUAL, 2 * MIB, HANDLE);
+    take(UNPOOLED_VIRTUAL, 2 * MIB, HANDLE);
     map(AT, 2 * MIB);
-    struct ledger_row *handle = outside_leave_begin(OUTSIDE_HANDLES, HANDLE, 0);
-    struct ledger_row *mapping = outside_leave_begin(OUTSIDE_RANGES, AT, 2 * MIB);
-    outside_leave_end(mapping, true);
+    struct ledger_row *handle = unpooled_leave_begin(UNPOOLED_HANDLES, HANDLE, 0);
+    struct ledger_row *mapping = unpooled_leave_begin(UNPOOLED_RANGES, AT, 2 * MIB);
+    unpooled_leave_end(mapping, true);
     assert_int_equal(virtual_memory(), 2 * MIB);
-    outside_leave_end(handle, true);
+    unpooled_leave_end(handle, true);
     assert_int_equal(virtual_memory(), 0);
 }
 
 static void a_mapping_that_failed_holds_nothing(void **state) {
     (void)state;
-    take(OUTSIDE_VIRTUAL, 2 * MIB, HANDLE);
-    outside_mapped(CUDA_ERROR_INVALID_VALUE, outside_hold(HANDLE), 0, AT, 2 * MIB);
-    outside_leave(OUTSIDE_HANDLES, HANDLE);
+    take(UNPOOLED_VIRTUAL, 2 * MIB, HANDLE);
+    unpooled_mapped(CUDA_ERROR_INVALID_VALUE, unpooled_hold(HANDLE), 0, AT, 2 * MIB);
+    unpooled_leave(UNPOOLED_HANDLES, HANDLE);
     assert_int_equal(virtual_memory(), 0);
 }
 
 static void a_handle_s_number_may_come_back_while_its_memory_is_mapped(void **state) {
     (void)state;
-    take(OUTSIDE_VIRTUAL, 2 * MIB, HANDLE);
+    take(UNPOOLED_VIRTUAL, 2 * MIB, HANDLE);
     map(AT, 2 * MIB);
-    outside_leave(OUTSIDE_HANDLES, HANDLE);
-    take(OUTSIDE_VIRTUAL, 6 * MIB, HANDLE);
+    unpooled_leave(UNPOOLED_HANDLES, HANDLE);
+    take(UNPOOLED_VIRTUAL, 6 * MIB, HANDLE);
     assert_int_equal(virtual_memory(), 8 * MIB);
-    outside_leave(OUTSIDE_RANGES, AT);
+    unpooled_leave(UNPOOLED_RANGES, AT);
     assert_int_equal(virtual_memory(), 6 * MIB);
-    outside_leave(OUTSIDE_HANDLES, HANDLE);
+    unpooled_leave(UNPOOLED_HANDLES, HANDLE);
 }
 
 static void imported_memory_is_as_long_as_what_is_mapped_of_it(void **state) {
     (void)state;
-    outside_enter(OUTSIDE_HANDLE_IMPORTED, &device, 0, HANDLE, 0);
+    unpooled_enter(UNPOOLED_HANDLE_IMPORTED, &device, 0, HANDLE, 0);
     map(AT, 2 * MIB);
     map(AT + 8 * MIB, 4 * MIB);
     assert_int_equal(counter_get(&device.outside.ipc_imported.current), 4 * MIB);
-    outside_leave(OUTSIDE_RANGES, AT);
-    outside_leave(OUTSIDE_RANGES, AT + 8 * MIB);
-    outside_leave(OUTSIDE_HANDLES, HANDLE);
+    unpooled_leave(UNPOOLED_RANGES, AT);
+    unpooled_leave(UNPOOLED_RANGES, AT + 8 * MIB);
+    unpooled_leave(UNPOOLED_HANDLES, HANDLE);
     assert_int_equal(atomic_load(&device.charged), 0);
 }
 
 static void a_pool_hears_of_its_blocks(void **state) {
     (void)state;
     released = 0;
-    outside_enter(OUTSIDE_STREAM_ORDERED, &device, MIB, AT, 1);
-    outside_leave(OUTSIDE_POINTER, AT);
+    unpooled_enter(UNPOOLED_STREAM_ORDERED, &device, MIB, AT, 1);
+    unpooled_leave(UNPOOLED_POINTER, AT);
     assert_int_equal(released, MIB);
 }
 
 /* It may be one of a pool whose context has just ended. */
 static void an_address_that_the_driver_gave_is_looked_at(void **state) {
     (void)state;
-    struct outside_call call;
+    struct unpooled_call call;
     given = 0;
-    take(OUTSIDE_MANAGED, MIB, AT);
+    take(UNPOOLED_MANAGED, MIB, AT);
     assert_int_equal(given, AT);
-    outside_leave(OUTSIDE_POINTER, AT);
+    unpooled_leave(UNPOOLED_POINTER, AT);
     given = 0;
-    assert_true(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
-    outside_end(&call, CUDA_ERROR_INVALID_VALUE, AT, 0);
+    assert_true(unpooled_begin(&call, UNPOOLED_MANAGED, &device, MIB));
+    unpooled_end(&call, CUDA_ERROR_INVALID_VALUE, AT, 0);
     assert_int_equal(given, 0);
 }
 
@@ -377,44 +378,44 @@ static void an_address_that_the_driver_gave_is_looked_at(void **state) {
 
 static void what_comes_back_while_others_ask_is_asked_for_again(void **state) {
     (void)state;
-    struct outside_call call;
+    struct unpooled_call call;
     refusals = 4; /* the first, and at each look */
     came_back = 4;
-    assert_true(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
+    assert_true(unpooled_begin(&call, UNPOOLED_MANAGED, &device, MIB));
     assert_int_equal(refusals, 0);
-    assert_int_equal(atomic_load(&device.askers.first.of[0].number), 5); /* others know of it */
-    outside_end(&call, CUDA_ERROR_OUT_OF_MEMORY, 0, 0);
-    assert_int_equal(atomic_load(&device.askers.first.of[0].number), 0);
+    assert_int_equal(atomic_load(&device.in_flight.first.of[0].number), 5); /* others know of it */
+    unpooled_end(&call, CUDA_ERROR_OUT_OF_MEMORY, 0, 0);
+    assert_int_equal(atomic_load(&device.in_flight.first.of[0].number), 0);
 }
 
 static void where_nothing_comes_back_that_is_the_answer(void **state) {
     (void)state;
-    struct outside_call call;
+    struct unpooled_call call;
     refusals = 3;
-    assert_false(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
+    assert_false(unpooled_begin(&call, UNPOOLED_MANAGED, &device, MIB));
     assert_int_equal(refusals, 1);
     refusals = came_back = 1000; /* nor is it asked for ever */
-    assert_false(outside_begin(&call, OUTSIDE_MANAGED, &device, MIB));
+    assert_false(unpooled_begin(&call, UNPOOLED_MANAGED, &device, MIB));
     assert_in_range(refusals, 900, 999);
-    assert_int_equal(atomic_load(&device.askers.first.of[0].number), 0);
+    assert_int_equal(atomic_load(&device.in_flight.first.of[0].number), 0);
 }
 
 /* More than there ever is: whoever asks beside it may take long, and could not help. */
 static void for_the_impossible_nobody_is_waited_for(void **state) {
     (void)state;
-    struct outside_call call;
+    struct unpooled_call call;
     atomic_store(&device.limit, 8 * MIB);
     device.total = 16 * MIB;
-    device.askers.first.of[0] = (struct asker){.who = 1, .number = 1};
-    atomic_store(&device.askers.asked, 1);
+    device.in_flight.first.of[0] = (struct in_flight_thread){.who = 1, .number = 1};
+    atomic_store(&device.in_flight.asked, 1);
     refusals = 2; /* and when the pools have been looked at */
-    assert_false(outside_begin(&call, OUTSIDE_MANAGED, &device, 9 * MIB));
+    assert_false(unpooled_begin(&call, UNPOOLED_MANAGED, &device, 9 * MIB));
     assert_int_equal(waits, 0);
-    struct tries tries = {0};
-    assert_false(tries_at_driver(&device, 17 * MIB, &tries));
-    assert_false(atomic_load(&device.askers.first.of[0].slow));
-    assert_true(tries_at_driver(&device, 16 * MIB, &tries));
-    assert_true(atomic_load(&device.askers.first.of[0].slow));
+    struct oom_retry oom_retry = {0};
+    assert_false(oom_retry_at_driver(&device, 17 * MIB, &oom_retry));
+    assert_false(atomic_load(&device.in_flight.first.of[0].slow));
+    assert_true(oom_retry_at_driver(&device, 16 * MIB, &oom_retry));
+    assert_true(atomic_load(&device.in_flight.first.of[0].slow));
 }
 
 int main(void) {

@@ -19,8 +19,8 @@ static const char *library;
 static void nothing_is_loaded(void **state) {
     (void)state;
     errno = 7;
-    assert_null(registrars_loaded("/nonexistent"));
-    assert_null(registrars_loaded("/proc/self/fd")); /* with cards, but nobody who uses them */
+    assert_null(rdma_libraries_loaded("/nonexistent"));
+    assert_null(rdma_libraries_loaded("/proc/self/fd")); /* with cards, but nobody who uses them */
     assert_int_equal(errno, 7);
 }
 
@@ -38,10 +38,10 @@ static void nccl_is_and_there_are_cards(void **state) {
     free(target);
     void *handle = dlopen(name, RTLD_NOW);
     assert_non_null(handle);
-    assert_null(registrars_loaded(cards));
-    assert_null(registrars_loaded("/nonexistent"));
+    assert_null(rdma_libraries_loaded(cards));
+    assert_null(rdma_libraries_loaded("/nonexistent"));
     assert_int_equal(symlink("nowhere", card), 0);
-    assert_string_equal(registrars_loaded(cards),
+    assert_string_equal(rdma_libraries_loaded(cards),
                         "NCCL is loaded, and there are InfiniBand devices");
     dlclose(handle);
     unlink(card), rmdir(cards), unlink(name), rmdir(folder);
@@ -51,7 +51,7 @@ static void a_library_is(void **state) {
     (void)state;
     void *handle = dlopen(library, RTLD_NOW);
     assert_non_null(handle);
-    assert_string_equal(registrars_loaded("/nonexistent"), "libfabric is loaded");
+    assert_string_equal(rdma_libraries_loaded("/nonexistent"), "libfabric is loaded");
     dlclose(handle);
 }
 

@@ -233,22 +233,22 @@ static void the_numbers_of_kinds_in_files_never_change(void **state) {
         {11, FLIGHT_LIMIT},
         {66, TRACE_MOMENT_GROW},
         {75, TRACE_MOMENT_LIMIT},
-        {0, OUTSIDE_NATIVE},
-        {1, OUTSIDE_STREAM_ORDERED},
-        {2, OUTSIDE_MANAGED},
-        {3, OUTSIDE_VIRTUAL},
-        {4, OUTSIDE_ARRAY},
-        {5, OUTSIDE_PINNED_HOST},
-        {6, OUTSIDE_IPC_IMPORTED},
-        {7, OUTSIDE_POOL_IMPORTED},
-        {8, OUTSIDE_HANDLE_IMPORTED},
-        {9, OUTSIDE_MAPPING},
+        {0, UNPOOLED_NATIVE},
+        {1, UNPOOLED_STREAM_ORDERED},
+        {2, UNPOOLED_MANAGED},
+        {3, UNPOOLED_VIRTUAL},
+        {4, UNPOOLED_ARRAY},
+        {5, UNPOOLED_PINNED_HOST},
+        {6, UNPOOLED_IPC_IMPORTED},
+        {7, UNPOOLED_POOL_IMPORTED},
+        {8, UNPOOLED_HANDLE_IMPORTED},
+        {9, UNPOOLED_MAPPING},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         assert_int_equal(kinds[i][0], kinds[i][1]);
     assert_int_equal(trace_figure(TRACE_CONTEXT_END, 0), 0); /* places in the header */
-    assert_int_equal(trace_figure(TRACE_OUTSIDE_TAKE, OUTSIDE_NATIVE), 1);
-    assert_int_equal(trace_figure(TRACE_OUTSIDE_LEAVE, OUTSIDE_HANDLE_IMPORTED), 9);
+    assert_int_equal(trace_figure(TRACE_OUTSIDE_TAKE, UNPOOLED_NATIVE), 1);
+    assert_int_equal(trace_figure(TRACE_OUTSIDE_LEAVE, UNPOOLED_HANDLE_IMPORTED), 9);
     assert_int_equal(sizeof(struct trace_device), 136 + 12 * 16);
 }
 

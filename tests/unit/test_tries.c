@@ -8,11 +8,11 @@
 
 #include <cmocka.h>
 
-#include "driver/reuse/deferred.h"
-#include "driver/state/device.h"
-#include "driver/limit/room.h"
 #include "driver/context/device_pool.h"
 #include "driver/limit/oom_retry.h"
+#include "driver/limit/room.h"
+#include "driver/reuse/deferred.h"
+#include "driver/state/device.h"
 #include "tuning/tuning.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static uint64_t retired;   /* and so much of what streams hold back is */
 static unsigned taken,
     returns; /* so often others take what came back and leave it idle; and give something back themselves */
 
-void deferred_settle_now(void) {}
+void deferred_reclaim_now(void) {}
 
 uint64_t device_idle_bytes(const struct device *where, const struct device_backend *but) {
     (void)where, (void)but;
@@ -68,7 +68,7 @@ int device_pool_release_idle(struct device *where) {
     releases++;
     idle -= gone;
     room += gone;
-    atomic_fetch_add(&askers_returns, gone > 0);
+    atomic_fetch_add(&in_flight_returns, gone > 0);
     if (taken > 0) {
         taken--;
         room -= gone;
@@ -100,24 +100,24 @@ static int start(void **state) {
 
 /* How often the driver is asked for `bytes`, served at last or not. */
 static unsigned ask(uint64_t bytes, bool *served) {
-    struct tries tries = {.returns = tries_returns()};
+    struct oom_retry oom_retry = {.returns = oom_retry_returns()};
     unsigned calls = 0;
     do {
         calls++;
         *served = bytes <= room;
         if (returns > 0) {
             returns--;
-            atomic_fetch_add(&askers_returns, 1);
+            atomic_fetch_add(&in_flight_returns, 1);
         }
-    } while (!*served && tries_at_driver(&device, bytes, &tries));
+    } while (!*served && oom_retry_at_driver(&device, bytes, &oom_retry));
     return calls;
 }
 
 static unsigned ask_the_limit(uint64_t bytes, bool *served) {
-    struct tries tries = {0};
+    struct oom_retry oom_retry = {0};
     unsigned charges = 1;
     *served = bytes <= room;
-    while (!*served && tries_at_limit(&device, bytes, &tries)) {
+    while (!*served && oom_retry_at_limit(&device, bytes, &oom_retry)) {
         charges++;
         *served = bytes <= room;
     }
@@ -166,11 +166,11 @@ static void not_for_ever(void **state) {
 /* What was freed while the rest was asked for is not stuck. */
 static void what_was_freed_since_is_asked_for(void **state) {
     (void)state;
-    struct tries tries = {.returns = tries_returns()};
+    struct oom_retry oom_retry = {.returns = oom_retry_returns()};
     idle = stuck = 20;
-    assert_true(tries_at_driver(&device, 20, &tries));
+    assert_true(oom_retry_at_driver(&device, 20, &oom_retry));
     idle = 30;
-    assert_true(tries_at_driver(&device, 20, &tries));
+    assert_true(oom_retry_at_driver(&device, 20, &oom_retry));
     assert_int_equal(releases, 2);
     assert_int_equal(room, 10);
 }
@@ -212,15 +212,15 @@ static void what_streams_hold_back_is_waited_for(void **state) {
 /* Code that was unloaded, or another process's memory: nobody counts that. */
 static void what_the_driver_has_by_then_is_asked_for(void **state) {
     (void)state;
-    struct tries tries = {.returns = tries_returns()};
+    struct oom_retry oom_retry = {.returns = oom_retry_returns()};
     idle = stuck = 20;
-    assert_true(tries_at_driver(&device, 20, &tries));
+    assert_true(oom_retry_at_driver(&device, 20, &oom_retry));
     idle = stuck = 30;
     room = 19;
-    assert_false(tries_at_driver(&device, 20, &tries));
+    assert_false(oom_retry_at_driver(&device, 20, &oom_retry));
     idle = stuck = 40;
     room = 20;
-    assert_true(tries_at_driver(&device, 20, &tries));
+    assert_true(oom_retry_at_driver(&device, 20, &oom_retry));
 }
 
 /* ---- where nothing moves ---- */

@@ -11,16 +11,16 @@
 
 #include "backend/vmm.h"
 #include "driver/context/active_contexts.h"
-#include "driver/state/capture.h"
 #include "driver/context/context.h"
 #include "driver/context/decay.h"
-#include "driver/reuse/deferred.h"
-#include "driver/state/device.h"
 #include "driver/context/device_pool.h"
 #include "driver/context/fault.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/limit/room.h"
 #include "driver/limit/wait_by_free.h"
+#include "driver/reuse/deferred.h"
+#include "driver/state/capture.h"
+#include "driver/state/device.h"
 #include "stats/stats.h"
 
 #include <errno.h>
@@ -259,9 +259,9 @@ bool device_take(struct device *where, uint64_t bytes) {
     return true;
 }
 
-static unsigned trims; /* how many calls of mempool_trim() return memory */
+static unsigned trims; /* how many calls of driver_pool_trim() return memory */
 
-bool mempool_trim(const struct device *where) {
+bool driver_pool_trim(const struct device *where) {
     (void)where;
     return trims > 0 && trims--;
 }
@@ -284,7 +284,7 @@ void device_uncharge(struct device *where, uint64_t bytes) {
     atomic_fetch_sub(&where->charged, bytes);
 }
 
-void device_owe(struct device *where, uint64_t bytes) {
+void device_charge_taken(struct device *where, uint64_t bytes) {
     atomic_fetch_add(&where->charged, bytes);
 }
 
@@ -311,8 +311,8 @@ uint64_t device_room(struct device *where) {
     return 0;
 }
 
-bool device_gather(struct device *where, const struct device_backend *but, uint64_t bytes,
-                   bool wait) {
+bool device_release_others(struct device *where, const struct device_backend *but, uint64_t bytes,
+                           bool wait) {
     (void)where, (void)but, (void)bytes, (void)wait;
     return false;
 }
@@ -325,7 +325,7 @@ void capture_let_go(void) {}
 
 _Atomic unsigned context_alive = 1;
 
-bool awake_only(CUcontext context) {
+bool active_contexts_is_only(CUcontext context) {
     (void)context;
     return true;
 }
@@ -342,7 +342,7 @@ bool device_pool_finish(struct device *where) {
     return false;
 }
 
-bool deferred_settle(CUcontext context, bool all) {
+bool deferred_reclaim(CUcontext context, bool all) {
     (void)context, (void)all;
     return false;
 }

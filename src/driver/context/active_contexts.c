@@ -81,7 +81,7 @@ static bool is_due(const struct row *row) {
 
 /* --- contexts --- */
 
-void awake_enter(CUcontext context) {
+void active_contexts_add(CUcontext context) {
     lock_acquire(&lock);
     struct row *row = find(context);
     uint64_t woke = atomic_fetch_add(&woken, 1) + 1;
@@ -97,7 +97,7 @@ void awake_enter(CUcontext context) {
     lock_release(&lock);
 }
 
-void awake_leave(const struct context *context) {
+void active_contexts_remove(const struct context *context) {
     lock_acquire(&lock);
     struct row *row = find(context->handle);
     if (row) {
@@ -109,7 +109,7 @@ void awake_leave(const struct context *context) {
     lock_release(&lock);
 }
 
-void awake_seen(CUcontext context) {
+void active_contexts_seen(CUcontext context) {
     lock_acquire(&lock);
     struct row *row = find(context);
     if (row && atomic_load(&row->life) == 0 && !unseen) {
@@ -121,7 +121,7 @@ void awake_seen(CUcontext context) {
 
 /* --- what the program does with them --- */
 
-bool awake_switched(CUcontext now) {
+bool active_contexts_switched(CUcontext now) {
     bool same = now == mine.context && mine.row && atomic_load(&mine.row->life) == mine.life;
     bool idle = atomic_load(&may_sleep) == 0 && atomic_load(&woken) == atomic_load(&settled);
     if (!now || same || idle) {
@@ -145,7 +145,7 @@ bool awake_switched(CUcontext now) {
     return due;
 }
 
-bool awake_for_good(void) {
+bool active_contexts_stay(void) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
     lock_acquire(&lock);
@@ -160,7 +160,7 @@ bool awake_for_good(void) {
     return due;
 }
 
-bool awake_all(void) {
+bool active_contexts_all_stay(void) {
     lock_acquire(&lock);
     unseen = true;
     for (unsigned i = 0; i < used; i++) {
@@ -173,27 +173,27 @@ bool awake_all(void) {
     return due;
 }
 
-bool awake_is_due(CUcontext context) {
+bool active_contexts_is_due(CUcontext context) {
     lock_acquire(&lock);
     bool due = is_due(find(context));
     lock_release(&lock);
     return due;
 }
 
-/* Locked: whoever is being counted is no longer asleep to awake_only(). */
-uint64_t awake_woken(void) {
+/* Locked: whoever is being counted is no longer asleep to active_contexts_is_only(). */
+uint64_t active_contexts_activations(void) {
     lock_acquire(&lock);
     uint64_t count = atomic_load(&woken);
     lock_release(&lock);
     return count;
 }
 
-void awake_settled(uint64_t until) {
+void active_contexts_drained(uint64_t until) {
     uint64_t before = atomic_load(&settled);
     while (before < until && !atomic_compare_exchange_weak(&settled, &before, until)) {
     }
 }
 
-bool awake_only(CUcontext context) {
+bool active_contexts_is_only(CUcontext context) {
     return atomic_load(&only) == context;
 }

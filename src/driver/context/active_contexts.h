@@ -6,7 +6,7 @@
  * memory of the process. But a context to which nothing can be submitted reaches nothing new: it is
  * current on no thread, and the program has no stream of it. It sleeps. So barriers are possible in a
  * context while all others sleep, and when one wakes up, the work in front of all barriers is waited for
- * before the call that woke it returns (context_settle).
+ * before the call that woke it returns (context_drain_barriers).
  *
  * A context is awake while it is current on a thread, until that thread has another one; and for good
  *
@@ -26,35 +26,35 @@
 struct context;
 
 /* A context has come, and counts as awake for good; or has ended. */
-void awake_enter(CUcontext context);
-void awake_leave(const struct context *context);
+void active_contexts_add(CUcontext context);
+void active_contexts_remove(const struct context *context);
 
 /** It was seen to come, so all that is done with it is seen: it may sleep. */
-void awake_seen(CUcontext context);
+void active_contexts_seen(CUcontext context);
 
 /*
  * The rest answers true if a context that has come or woken up may reach what was handed out behind barriers:
- * then context_settle() is to be called. Of two threads that wake a context up both wait; one that goes on
+ * then context_drain_barriers() is to be called. Of two threads that wake a context up both wait; one that goes on
  * with a context which has been awake does not.
  */
 
 /** What is current on this thread, which may have changed. */
-bool awake_switched(CUcontext now);
+bool active_contexts_switched(CUcontext now);
 
 /** The program has made a stream in the current context, or has given it peer access. */
-bool awake_for_good(void);
+bool active_contexts_stay(void);
 
 /** Streams may come in ways that are not seen (green contexts): no context sleeps any more. */
-bool awake_all(void);
+bool active_contexts_all_stay(void);
 
 /** A context that the program has been given. */
-bool awake_is_due(CUcontext context);
+bool active_contexts_is_due(CUcontext context);
 
 /** How many have come and woken up so far; for those the work in front of all barriers has finished. */
-uint64_t awake_woken(void);
-void awake_settled(uint64_t until);
+uint64_t active_contexts_activations(void);
+void active_contexts_drained(uint64_t until);
 
 /** Whether all contexts but this one sleep. */
-bool awake_only(CUcontext context);
+bool active_contexts_is_only(CUcontext context);
 
 #endif

@@ -24,7 +24,7 @@ _Thread_local struct context_last context_last __attribute__((tls_model("initial
 _Atomic uint64_t context_generation = 1;
 _Atomic unsigned context_alive;
 
-void context_doubt(void) {
+void context_invalidate(void) {
     atomic_fetch_add(&context_generation, 1);
 }
 
@@ -38,12 +38,12 @@ static struct context *find(CUcontext handle) {
     return context;
 }
 
-static const struct context_listener *context_listeners;
-static unsigned context_listener_count;
+static const struct context_callbacks *callbacks;
+static unsigned callback_count;
 
-void context_set_listeners(const struct context_listener *listeners, unsigned count) {
-    context_listeners = listeners;
-    context_listener_count = count;
+void context_set_callbacks(const struct context_callbacks *listeners, unsigned count) {
+    callbacks = listeners;
+    callback_count = count;
 }
 
 static bool is_view_of(const struct context *view, const struct context *context) {
@@ -62,14 +62,14 @@ static void forget(struct context *context) {
         }
         atomic_fetch_sub(&context_alive, 1);
     }
-    for (unsigned i = 0; i < context_listener_count; i++) {
-        const struct context_listener *listener = &context_listeners[i];
+    for (unsigned i = 0; i < callback_count; i++) {
+        const struct context_callbacks *listener = &callbacks[i];
         if (listener->ended && (listener->of_views || !context->green)) {
             listener->ended(context);
         }
     }
     *context = (struct context){.next = context->next};
-    context_doubt();
+    context_invalidate();
 }
 
 /* Whether the driver has a context of that handle; and the number of its life, 0 if it tells none
@@ -108,9 +108,9 @@ static void count_unknown(CUcontext handle) {
     if (!uncounted) {
         uncounted = true;
         atomic_fetch_add(&context_alive, 2);
-        awake_enter(handle); /* after the count: context_settle() reads it */
-        awake_all();
-        context_doubt();
+        active_contexts_add(handle); /* after the count: context_drain_barriers() reads it */
+        active_contexts_all_stay();
+        context_invalidate();
     }
 }
 
@@ -126,9 +126,10 @@ static struct context *enter(struct context fresh) {
     *context = fresh;
     atomic_fetch_add(fresh.green ? &views : &context_alive, 1);
     if (!fresh.green) {
-        awake_enter(fresh.handle); /* who sees that sees the count as well (context_settle) */
+        active_contexts_add(
+            fresh.handle); /* who sees that sees the count as well (context_drain_barriers) */
     }
-    context_doubt();
+    context_invalidate();
     return context;
 }
 
@@ -184,18 +185,18 @@ static struct pool *pool_behind(CUcontext handle, bool *is_new) {
  * One more context can reach what the others' pools have handed out behind barriers, which order
  * nothing but the work of their own context. No new ones are put up from here on.
  */
-void context_settle(void) {
-    uint64_t woken = awake_woken();
+void context_drain_barriers(void) {
+    uint64_t woken = active_contexts_activations();
     for (int i = 0; atomic_load(&context_alive) > 1 && i < STATS_MAX_DEVICES; i++) {
         struct device *device = device_used(i);
         if (device) {
-            device_pool_settle(device);
+            device_pool_drain_barriers(device);
         }
     }
-    awake_settled(woken);
+    active_contexts_drained(woken);
 }
 
-void context_meet(CUcontext handle, enum context_origin origin, CUdevice ordinal) {
+void context_register(CUcontext handle, enum context_origin origin, CUdevice ordinal) {
     bool is_new = false;
     lock_acquire(&registry);
     struct context *context = find(handle);
@@ -208,15 +209,15 @@ void context_meet(CUcontext handle, enum context_origin origin, CUdevice ordinal
         context->ordinal = ordinal;
     }
     if (is_new && origin == CONTEXT_RETAINED) {
-        awake_seen(handle);
+        active_contexts_seen(handle);
     }
     lock_release(&registry);
-    if (awake_is_due(handle)) {
-        context_settle();
+    if (active_contexts_is_due(handle)) {
+        context_drain_barriers();
     }
 }
 
-void context_meet_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUdevice device) {
+void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUdevice device) {
     bool is_new = false;
     lock_acquire(&registry);
     struct context *view = find(handle);
@@ -229,10 +230,10 @@ void context_meet_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUd
         primary->ordinal = device;
     }
     enter((struct context){.handle = handle, .green = green, .behind = behind});
-    bool due = awake_all();
+    bool due = active_contexts_all_stay();
     lock_release(&registry);
     if (is_new || due) {
-        context_settle();
+        context_drain_barriers();
     }
 }
 
@@ -255,8 +256,8 @@ static struct context *primary_of(CUdevice device) {
 }
 
 static void tell_quiet(const struct context *context, bool suspended) {
-    for (unsigned i = 0; i < context_listener_count; i++) {
-        const struct context_listener *listener = &context_listeners[i];
+    for (unsigned i = 0; i < callback_count; i++) {
+        const struct context_callbacks *listener = &callbacks[i];
         if (listener->suspended && (listener->of_views || !context->green)) {
             listener->suspended(context, suspended);
         }
@@ -290,7 +291,7 @@ void context_end_begin(struct context_ending *ending) {
         count_ending(own, 1);
     }
     struct pool *pool = own ? own->pool : NULL;
-    context_doubt();
+    context_invalidate();
     lock_release(&registry);
     if (pool && ending->for_certain) {
         pool_wait_for_waiters(pool); /* they wait for less than the call will */
@@ -325,7 +326,7 @@ void context_end_done(struct context_ending *ending, bool over) {
 }
 
 /* A pool that begins meanwhile is told by open_pool(). */
-CUresult context_let_reach(CUcontext handle, CUdevice by) {
+CUresult context_grant_access(CUcontext handle, CUdevice by) {
     bool is_new = false;
     lock_acquire(&registry);
     struct context *context = meet(handle, &is_new);
@@ -335,7 +336,7 @@ CUresult context_let_reach(CUcontext handle, CUdevice by) {
         context->reached_by |= device_bit(by);
     }
     lock_release(&registry);
-    return entry ? device_pool_let_reach(entry, by) : CUDA_SUCCESS;
+    return entry ? device_pool_grant_access(entry, by) : CUDA_SUCCESS;
 }
 
 uint64_t context_reached_by(CUcontext handle) {
@@ -360,7 +361,7 @@ static struct device_pool *reach_next(struct context **context, CUdevice by) {
     return entry;
 }
 
-bool context_reach_all(void) {
+bool context_access_all(void) {
     CUdevice here;
     struct context *context = NULL;
     bool any = false;
@@ -370,7 +371,7 @@ bool context_reach_all(void) {
     do {
         struct device_pool *entry = reach_next(&context, here);
         bool other = entry && entry->backend->device->ordinal != here;
-        any |= other && device_pool_let_reach(entry, here) == CUDA_SUCCESS;
+        any |= other && device_pool_grant_access(entry, here) == CUDA_SUCCESS;
     } while (context);
     return any;
 }
@@ -430,8 +431,8 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     generation = atomic_load(&context_generation);
     lock_release(&registry);
     helper_start_wanted();
-    if (awake_switched(handle) || is_new) {
-        context_settle();
+    if (active_contexts_switched(handle) || is_new) {
+        context_drain_barriers();
     }
     return pool ? remember(handle, pool, generation) : NULL;
 }
@@ -441,7 +442,7 @@ struct pool *context_whole_pool(void) {
 }
 
 void context_forked(void) {
-    context_doubt();
+    context_invalidate();
 }
 
 struct pool *context_primary_pool(CUdevice device) {

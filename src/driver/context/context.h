@@ -9,7 +9,7 @@
  * a handle is looked at again when
  *
  *      a call that may end contexts has returned                              lifecycle.c
- *      a thread finds or makes a context of that handle                       context_meet
+ *      a thread finds or makes a context of that handle                       context_register
  *      the driver gives out an address that still counts as a pool's          context_address_given
  *
  * The last two can come before the first, in other threads: then they forget what has ended. A call
@@ -47,7 +47,7 @@ struct context {
 
 /* Who is told of contexts, under the registry's lock, in the order of their table (listeners.c). Views have
  * no pool, and are told of only where that is asked for. */
-struct context_listener {
+struct context_callbacks {
     /* The context may be ending: from now on no call names what belongs to it. Or it lives on, and they may
      * again. None is under way when this returns: they are made under locks that are passed by here. */
     void (*suspended)(const struct context *context, bool suspended);
@@ -56,7 +56,7 @@ struct context_listener {
 };
 
 /** Sets the table, when the process starts; it never changes. */
-void context_set_listeners(const struct context_listener *listeners, unsigned count);
+void context_set_callbacks(const struct context_callbacks *listeners, unsigned count);
 
 /* What this thread found last. */
 struct context_last {
@@ -89,11 +89,11 @@ struct pool *context_whole_pool(void);
 
 /** No thread knows any more what is current on it: each asks the driver again. Called after what there
  * is to doubt: a thread that reads the new generation sees that as well. */
-void context_doubt(void);
+void context_invalidate(void);
 
 /** Returns when the work has finished behind which memory was handed out, in all contexts: another one can
  * reach that memory from now on. */
-void context_settle(void);
+void context_drain_barriers(void);
 
 /** In the child of a fork: no pool is found any more. */
 void context_forked(void);
@@ -118,10 +118,10 @@ enum context_origin { CONTEXT_CREATED, CONTEXT_RETAINED };
  * of an earlier life of the handle is forgotten. Memory that was handed out behind a barrier may be
  * reached by one more context now: returns when the work before the barrier is over.
  */
-void context_meet(CUcontext handle, enum context_origin origin, CUdevice ordinal);
+void context_register(CUcontext handle, enum context_origin origin, CUdevice ordinal);
 
 /** `handle` is, from now on, a view for a green context of `behind`, the primary context of `device`. */
-void context_meet_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUdevice device);
+void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUdevice device);
 
 /* What a call may end: one context, by its handle, as the primary one of a device, or as that behind
  * a green one; and that green one's view. */
@@ -143,14 +143,14 @@ void context_end_done(struct context_ending *ending, bool over);
 
 /** The program has given the device `by` peer access to the memory of a context, that of its pool included.
  * Else the code with which the driver has refused. */
-CUresult context_let_reach(CUcontext handle, CUdevice by);
+CUresult context_grant_access(CUcontext handle, CUdevice by);
 
 /** The devices that have been given it, a bit for each. */
 uint64_t context_reached_by(CUcontext handle);
 
 /** A copy or fill was refused: the current context's device gets access to the pools' memory on all others. True
  * if it has, by now, and there are any: the call is worth another try, whoever has given it. */
-bool context_reach_all(void);
+bool context_access_all(void);
 
 /** The driver has given out these addresses: if a pool still counts them as its own, its context has
  * ended, and is forgotten. Without any lock held. */

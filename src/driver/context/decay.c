@@ -70,7 +70,7 @@ static struct helper thread = {
     .lacking = "idle memory does not go back by itself",
 };
 
-void decay_want(void) {
+void decay_start(void) {
     helper_want(&thread);
 }
 

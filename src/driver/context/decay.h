@@ -10,7 +10,7 @@
 #include "process/process.h"
 
 /** Asks for the thread. Locks may be held: helper_start_wanted() makes it. */
-void decay_want(void);
+void decay_start(void);
 
 /** A pool has something idle. From inside a pool: neither waits nor takes a lock. */
 void decay_wake(void);

@@ -90,7 +90,7 @@ static void choose_backend(struct device *device) {
         against = "GPUCACHE_BACKEND=segments";
         break;
     case BACKEND_AUTO:
-        against = registrars_loaded(REGISTRARS_CARDS);
+        against = rdma_libraries_loaded(RDMA_CARDS);
         against = against ? against : vmm_kind->unavailable(device);
         against = against ? against : vmm_kind->not_exportable(device);
         in_favour = "driver and device support them";
@@ -139,7 +139,7 @@ static struct device_pool *new_pool(CUcontext context, struct device *device, ui
         return NULL;
     }
     if (config.decays) {
-        decay_want();
+        decay_start();
     }
     done->next = atomic_load(&device->pools);
     atomic_store(&device->pools, done);
@@ -160,12 +160,12 @@ struct device_pool *device_pool_start(CUcontext context, struct device *device,
     return entry;
 }
 
-CUresult device_pool_let_reach(struct device_pool *entry, CUdevice by) {
+CUresult device_pool_grant_access(struct device_pool *entry, CUdevice by) {
     const struct backend_kind *kind = kind_of(entry->backend->device);
     return kind->grant_access ? kind->grant_access(entry->backend, by) : CUDA_SUCCESS;
 }
 
-void device_pool_quiet(const struct context *context, bool suspended) {
+void device_pool_suspend(const struct context *context, bool suspended) {
     struct device_pool *entry = context->entry;
     if (entry) {
         pool_hold(entry->pool);
@@ -191,7 +191,7 @@ void device_pool_forget(const struct context *context) {
     entry->idle = true;
 }
 
-void device_pool_settle(struct device *device) {
+void device_pool_drain_barriers(struct device *device) {
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         pool_wait_for_barriers(p->pool);
     }

@@ -50,16 +50,16 @@ struct device_pool *device_pool_start(CUcontext context, struct device *device,
                                       uint64_t reached_by);
 
 /** One more device has access to the pool's memory, all that it has and will have. With no lock held. */
-CUresult device_pool_let_reach(struct device_pool *entry, CUdevice by);
+CUresult device_pool_grant_access(struct device_pool *entry, CUdevice by);
 
 /** From now on no call of the context's pool names what belongs to it, or they may again. */
-void device_pool_quiet(const struct context *context, bool suspended);
+void device_pool_suspend(const struct context *context, bool suspended);
 
 /** The context has ended, and its pool's memory with it. */
 void device_pool_forget(const struct context *context);
 
 /** Returns when the work has finished behind which memory of the device was handed out. With no lock held. */
-void device_pool_settle(struct device *device);
+void device_pool_drain_barriers(struct device *device);
 
 /** pool_finish() of each pool of a device. With no lock held. */
 bool device_pool_finish(struct device *device);

@@ -14,19 +14,19 @@
 #include "driver/reuse/deferred.h"
 #include "driver/reuse/pinned.h"
 
-static const struct context_listener table[] = {
-    {.ended = awake_leave},
+static const struct context_callbacks table[] = {
+    {.ended = active_contexts_remove},
     {.ended = ipc_forget},
-    {.ended = outside_forget},
-    {.ended = pinned_forget},   /* which keeps blocks that outside.c no longer has */
-    {.ended = remember_forget}, /* asks who has a block still: the pool, outside.c no longer */
-    {.ended = mempool_doubt},
+    {.ended = unpooled_forget},
+    {.ended = pinned_forget},       /* which keeps blocks that outside.c no longer has */
+    {.ended = block_stacks_forget}, /* asks who has a block still: the pool, outside.c no longer */
+    {.ended = driver_pools_invalidate},
     {.ended = capture_forget, .of_views = true},
-    {.ended = deferred_forget, .suspended = deferred_quiet, .of_views = true},
+    {.ended = deferred_forget, .suspended = deferred_suspend, .of_views = true},
     {.ended = device_pool_forget,
-     .suspended = device_pool_quiet}, /* after its blocks were taken out of deferred.c */
+     .suspended = device_pool_suspend}, /* after its blocks were taken out of deferred.c */
 };
 
-void listeners_start(void) {
-    context_set_listeners(table, sizeof table / sizeof *table);
+void context_callbacks_start(void) {
+    context_set_callbacks(table, sizeof table / sizeof *table);
 }

@@ -12,7 +12,7 @@
 
 static void begin(void) {
     atomic_store(&shutdown_begun, true);
-    context_doubt(); /* an allocation that does not ask what is current would outlive the driver */
+    context_invalidate(); /* an allocation that does not ask what is current would outlive the driver */
     atomic_fetch_add(&capture_unusual, 1);
     ipc_server_finish();
     decay_stop();

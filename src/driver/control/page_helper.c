@@ -113,7 +113,7 @@ static struct helper thread = {
     .lacking = "the figures on the live page are old",
 };
 
-void page_helper_want(void) {
+void page_helper_start(void) {
     if (options()->live) {
         helper_want(&thread);
     }

@@ -16,7 +16,7 @@
 #include "process/process.h"
 
 /** Asks for the thread. Locks may be held: helper_start_wanted() makes it. */
-void page_helper_want(void);
+void page_helper_start(void);
 
 /** Returns when no order is under way, after a second at most. Begins none from then on. */
 void page_helper_stop(void);

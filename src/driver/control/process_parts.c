@@ -25,20 +25,20 @@
 static void begin_to_show(unsigned devices) {
     peaks_start();
     live_start(devices);
-    page_helper_want();
+    page_helper_start();
 }
 
 /* Lower layers do not name these functions. They get them here. */
 static void connect_layers(void) {
     device_first_use = begin_to_show;
     device_pool_set_kinds(&segments_kind, &vmm_kind);
-    listeners_start();
+    context_callbacks_start();
 }
 
-const struct process_part process_parts[] = {
+const struct process_hooks process_hook_table[] = {
     {.start = connect_layers}, /* before any context or device is used */
     {.start = exit_handler_start},
-    {.start = remember_start}, /* after the options, before any allocation; */
+    {.start = block_stacks_start}, /* after the options, before any allocation; */
     {.start = tracing_start, .forked = trace_forked}, /* so is this */
     {.forked = entries_forked},
     {.forked = context_forked},
@@ -54,4 +54,4 @@ const struct process_part process_parts[] = {
     {.forked = live_forked, .end = live_end},
 };
 
-const unsigned process_part_count = sizeof process_parts / sizeof *process_parts;
+const unsigned process_hook_count = sizeof process_hook_table / sizeof *process_hook_table;

@@ -100,14 +100,14 @@ int gpucache_empty_cache(int device) {
 }
 
 static int set_one(struct device *device, void *with) {
-    mempool_look(device);
+    driver_pool_look(device);
     device_set_limit(device, with);
     return 0;
 }
 
 static int look(struct device *device, void *unused) {
     (void)unused;
-    mempool_look(device);
+    driver_pool_look(device);
     return 0;
 }
 

@@ -17,7 +17,7 @@ CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
                                          .Format = d->Format,
                                          .NumChannels = d->NumChannels};
     }
-    TAKE(OUTSIDE_ARRAY, device, array_size(&flat, 1), CUDA_ERROR_OUT_OF_MEMORY,
+    TAKE(UNPOOLED_ARRAY, device, array_size(&flat, 1), CUDA_ERROR_OUT_OF_MEMORY,
          REAL(cuArrayCreate_v2)(array, d), *array);
 }
 
@@ -26,12 +26,12 @@ CUresult hook_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *
         return REAL(cuArray3DCreate_v2)(array, d);
     }
     struct device *device = here_and_well();
-    TAKE(OUTSIDE_ARRAY, device, device ? array_size(d, 1) : 0, CUDA_ERROR_OUT_OF_MEMORY,
+    TAKE(UNPOOLED_ARRAY, device, device ? array_size(d, 1) : 0, CUDA_ERROR_OUT_OF_MEMORY,
          REAL(cuArray3DCreate_v2)(array, d), *array);
 }
 
 CUresult hook_cuArrayDestroy(CUarray array) {
-    GIVE(OUTSIDE_ARRAYS, array, REAL(cuArrayDestroy)(array));
+    GIVE(UNPOOLED_ARRAYS, array, REAL(cuArrayDestroy)(array));
 }
 
 CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d,
@@ -40,10 +40,10 @@ CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D
         return REAL(cuMipmappedArrayCreate)(array, d, levels);
     }
     struct device *device = here_and_well();
-    TAKE(OUTSIDE_ARRAY, device, device ? array_size(d, levels ? levels : 1) : 0,
+    TAKE(UNPOOLED_ARRAY, device, device ? array_size(d, levels ? levels : 1) : 0,
          CUDA_ERROR_OUT_OF_MEMORY, REAL(cuMipmappedArrayCreate)(array, d, levels), *array);
 }
 
 CUresult hook_cuMipmappedArrayDestroy(CUmipmappedArray array) {
-    GIVE(OUTSIDE_ARRAYS, array, REAL(cuMipmappedArrayDestroy)(array));
+    GIVE(UNPOOLED_ARRAYS, array, REAL(cuMipmappedArrayDestroy)(array));
 }

@@ -3,7 +3,7 @@
 #include "driver/reuse/deferred.h"
 
 bool bounds_freed(CUdeviceptr at, size_t bytes, struct pool **pool) {
-    deferred_settle_now();
+    deferred_reclaim_now();
     return pool_exceeds(at, bytes, pool) > 0;
 }
 

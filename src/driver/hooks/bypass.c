@@ -38,8 +38,8 @@ static CUresult became_node(CUresult answer, const CUdeviceptr *dptr, size_t byt
 
 static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
                         CUresult (*free_async)(CUdeviceptr, CUstream)) {
-    struct ledger_row *giving = outside_leave_begin(OUTSIDE_POINTER, *dptr, 0);
-    outside_leave_end(giving, free_async(*dptr, stream) == CUDA_SUCCESS);
+    struct ledger_row *giving = unpooled_leave_begin(UNPOOLED_POINTER, *dptr, 0);
+    unpooled_leave_end(giving, free_async(*dptr, stream) == CUDA_SUCCESS);
     *dptr = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -47,40 +47,40 @@ static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
 /* Runs `call`, which allocates from the driver's pool, if the limit allows what the pool may take. */
 #define TAKE_ORDERED(from, suffix, call)                                                           \
     do {                                                                                           \
-        struct mempool_claim claim;                                                                \
+        struct driver_pool_claim claim;                                                            \
         if (becomes_node(stream, REAL(cuStreamIsCapturing##suffix))) {                             \
             return became_node((call), dptr, bytes);                                               \
         }                                                                                          \
-        struct mempool *source = (from);                                                           \
+        struct driver_pool *source = (from);                                                       \
         if (!source || !dptr || bytes == 0) {                                                      \
             return (call);                                                                         \
         }                                                                                          \
-        if (!mempool_begin(source, bytes, &claim)) {                                               \
+        if (!driver_pool_begin(source, bytes, &claim)) {                                           \
             CUstreamCaptureStatus status;                                                          \
             return refused(REAL(cuStreamIsCapturing##suffix)(stream, &status));                    \
         }                                                                                          \
-        CUresult answer = RETRY_FOR(bytes, mempool_device(source), call);                          \
-        return mempool_end(answer, &claim, *dptr)                                                  \
+        CUresult answer = RETRY_FOR(bytes, driver_pool_device(source), call);                      \
+        return driver_pool_end(answer, &claim, *dptr)                                              \
                    ? answer                                                                        \
                    : give_up(dptr, stream, REAL(cuMemFreeAsync##suffix));                          \
     } while (0)
 
 CUresult hook_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
-    TAKE_ORDERED(mempool_current(), , REAL(cuMemAllocAsync)(dptr, bytes, stream));
+    TAKE_ORDERED(driver_pool_current(), , REAL(cuMemAllocAsync)(dptr, bytes, stream));
 }
 
 CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
-    TAKE_ORDERED(mempool_current(), _ptsz, REAL(cuMemAllocAsync_ptsz)(dptr, bytes, stream));
+    TAKE_ORDERED(driver_pool_current(), _ptsz, REAL(cuMemAllocAsync_ptsz)(dptr, bytes, stream));
 }
 
 CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
                                       CUstream stream) {
-    TAKE_ORDERED(mempool_of(pool), , REAL(cuMemAllocFromPoolAsync)(dptr, bytes, pool, stream));
+    TAKE_ORDERED(driver_pool_of(pool), , REAL(cuMemAllocFromPoolAsync)(dptr, bytes, pool, stream));
 }
 
 CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
                                            CUstream stream) {
-    TAKE_ORDERED(mempool_of(pool), _ptsz,
+    TAKE_ORDERED(driver_pool_of(pool), _ptsz,
                  REAL(cuMemAllocFromPoolAsync_ptsz)(dptr, bytes, pool, stream));
 }
 
@@ -91,13 +91,13 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
     CUresult r = RETRY(REAL(cuMemPoolImportPointer)(dptr, pool, data));
     if (r == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
         context_address_given(*dptr, bytes);
-        outside_enter(OUTSIDE_POOL_IMPORTED, here(), bytes, *dptr, 0);
+        unpooled_enter(UNPOOLED_POOL_IMPORTED, here(), bytes, *dptr, 0);
     }
     return r;
 }
 
 CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags) {
-    TAKE(OUTSIDE_MANAGED, here(), bytes, REAL(cuMemAllocManaged)(dptr, bytes | TOO_MUCH, flags),
+    TAKE(UNPOOLED_MANAGED, here(), bytes, REAL(cuMemAllocManaged)(dptr, bytes | TOO_MUCH, flags),
          REAL(cuMemAllocManaged)(dptr, bytes, flags), *dptr);
 }
 
@@ -111,8 +111,9 @@ static CUresult verdict(void) {
 }
 
 /* Mapping host memory takes memory of the device, and kept blocks are locked memory of the host. */
-static bool host_made_room(CUresult answer, struct device *device, struct tries *tries) {
-    bool first = tries->count == 0, any = retry_after(answer, device, 0, tries), more = false;
+static bool host_made_room(CUresult answer, struct device *device, struct oom_retry *oom_retry) {
+    bool first = oom_retry->count == 0, any = retry_after(answer, device, 0, oom_retry),
+         more = false;
     if (answer == CUDA_ERROR_OUT_OF_MEMORY && device && (first || any) &&
         pinned_release(&more) != 0) {
         device_pool_release_idle(device); /* waits a little for what is under way */
@@ -134,22 +135,22 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
     if (!device || !host || bytes == 0 || verdict() != CUDA_SUCCESS) {
         return native(host, bytes, flags);
     }
-    struct outside_call taking;
-    outside_begin(&taking, OUTSIDE_PINNED_HOST, device, bytes);
+    struct unpooled_call taking;
+    unpooled_begin(&taking, UNPOOLED_PINNED_HOST, device, bytes);
     void *kept = pinned_take(bytes, kind);
     CUresult r = CUDA_SUCCESS;
     if (kept) {
         *host = kept;
     } else {
-        struct tries tries = {.returns = tries_returns()};
+        struct oom_retry oom_retry = {.returns = oom_retry_returns()};
         do {
             r = native(host, bytes, flags);
-        } while (host_made_room(r, device, &tries));
+        } while (host_made_room(r, device, &oom_retry));
     }
     if (r == CUDA_SUCCESS) {
         device_count(device, kept ? &device->outside.pinned_hits : &device->outside.pinned_misses);
     }
-    return outside_end(&taking, r, r == CUDA_SUCCESS ? (uint64_t)*host : 0, kind);
+    return unpooled_end(&taking, r, r == CUDA_SUCCESS ? (uint64_t)*host : 0, kind);
 }
 
 CUresult hook_cuMemAllocHost_v2(void **host, size_t bytes) {
@@ -169,31 +170,31 @@ CUresult hook_cuMemFreeHost(void *host) {
         return refusal;
     }
     uint64_t ends = pinned_ends();
-    struct outside_entry entry = outside_find(OUTSIDE_HOST, (uint64_t)host);
+    struct unpooled_entry entry = unpooled_find(UNPOOLED_HOST, (uint64_t)host);
     bool ours = entry.bytes > 0 && entry.value != REGISTERED;
-    struct ledger_row *giving = outside_leave_begin(OUTSIDE_HOST, (uint64_t)host, 0);
+    struct ledger_row *giving = unpooled_leave_begin(UNPOOLED_HOST, (uint64_t)host, 0);
     if ((ours && !giving) || pinned_has(host)) { /* another thread frees it, or somebody has */
-        outside_leave_end(giving, false);
+        unpooled_leave_end(giving, false);
         return REAL(cuMemFreeHost)((void *)UNKNOWN_ADDRESS);
     }
     bool kept = ours && pinned_keep(host, entry.bytes, (unsigned)entry.value, ends);
     CUresult r = kept ? CUDA_SUCCESS : REAL(cuMemFreeHost)(host);
-    outside_leave_end(giving, r == CUDA_SUCCESS);
+    unpooled_leave_end(giving, r == CUDA_SUCCESS);
     return r;
 }
 
 CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags) {
     struct device *device = here();
-    struct outside_call taking;
-    outside_begin(&taking, OUTSIDE_PINNED_HOST, device, bytes);
-    struct tries tries = {.returns = tries_returns()};
+    struct unpooled_call taking;
+    unpooled_begin(&taking, UNPOOLED_PINNED_HOST, device, bytes);
+    struct oom_retry oom_retry = {.returns = oom_retry_returns()};
     CUresult r;
     do {
         r = REAL(cuMemHostRegister_v2)(host, bytes, flags);
-    } while (host_made_room(r, device, &tries));
-    return outside_end(&taking, r, (uint64_t)host, REGISTERED);
+    } while (host_made_room(r, device, &oom_retry));
+    return unpooled_end(&taking, r, (uint64_t)host, REGISTERED);
 }
 
 CUresult hook_cuMemHostUnregister(void *host) {
-    GIVE(OUTSIDE_HOST, host, REAL(cuMemHostUnregister)(host));
+    GIVE(UNPOOLED_HOST, host, REAL(cuMemHostUnregister)(host));
 }

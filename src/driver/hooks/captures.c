@@ -46,7 +46,7 @@ static void enter(void) {
     atomic_fetch_add(&capture_active, 1);
     capture_wait_for_holders();
     context_each(pass_by, NULL);
-    deferred_pass_by();
+    deferred_capture_announced();
 }
 
 static void lower(void) {

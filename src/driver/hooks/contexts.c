@@ -16,8 +16,8 @@ static bool is_watched(void) {
 }
 
 static void is_current(CUcontext now) {
-    if (is_watched() && awake_switched(now)) {
-        context_settle();
+    if (is_watched() && active_contexts_switched(now)) {
+        context_drain_barriers();
     }
 }
 
@@ -45,7 +45,7 @@ static CUresult switched(CUresult r, CUcontext ctx) {
 static CUresult created(CUresult r, CUcontext *ctx) {
     context_unsure();
     if (r == CUDA_SUCCESS && process_ready()) {
-        context_meet(*ctx, CONTEXT_CREATED, -1);
+        context_register(*ctx, CONTEXT_CREATED, -1);
         is_current(*ctx);
     }
     return r;
@@ -128,7 +128,7 @@ CUresult hook_cuCtxDetach(CUcontext ctx) {
 CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
     CUresult r = RETRY_ON(device_used(device), REAL(cuDevicePrimaryCtxRetain)(ctx, device));
     if (r == CUDA_SUCCESS && process_ready()) {
-        context_meet(*ctx, CONTEXT_RETAINED, device);
+        context_register(*ctx, CONTEXT_RETAINED, device);
     }
     return r;
 }
@@ -190,7 +190,7 @@ CUresult hook_cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green) {
     /* A green context keeps the primary one alive, so the retain below is given back at once. */
     if (device >= 0 && REAL(cuDevicePrimaryCtxRetain)(&primary, device) == CUDA_SUCCESS) {
         REAL(cuDevicePrimaryCtxRelease_v2)(device);
-        context_meet_view(*ctx, green, primary, device);
+        context_register_view(*ctx, green, primary, device);
     }
     return r;
 }

@@ -25,8 +25,8 @@ static __attribute__((noinline, cold)) bool may_be_out_of_reach(void) {
     if (atomic_load(&process_state) != PROCESS_STARTED) {
         return false;
     }
-    bool imported = ipc_pages_reach_all();
-    return (vmm_touches(0, UINT64_MAX) && context_reach_all()) || imported;
+    bool imported = ipc_pages_access_all();
+    return (vmm_touches(0, UINT64_MAX) && context_access_all()) || imported;
 }
 
 #define NOTICED(symbol, since, parameters, arguments)                                              \
@@ -58,5 +58,5 @@ static __attribute__((noinline, cold)) bool may_be_out_of_reach(void) {
 #define BOUNDED(symbol, since, parameters, arguments, beyond)                                      \
     LOOKED_AT(symbol, parameters, arguments, beyond, (void)0)
 #define ORDERED(symbol, since, parameters, arguments, beyond)                                      \
-    LOOKED_AT(symbol, parameters, arguments, beyond, across_look(pools))
+    LOOKED_AT(symbol, parameters, arguments, beyond, cross_context_look(pools))
 #include "driver/table/entry_points.def"

@@ -57,7 +57,7 @@ static void wait_for(CUcontext owner, bool on_device) {
 }
 
 /* A copy that has an error to answer, since nothing is current or the context has had a fault, waits for nobody. */
-__attribute__((noinline)) void across_wait(struct pool *const pools[2]) {
+__attribute__((noinline)) void cross_context_wait(struct pool *const pools[2]) {
     CUcontext here = NULL;
     int least, greatest;
     if ((!in_pages(pools[0]) && !in_pages(pools[1])) ||

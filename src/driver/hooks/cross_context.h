@@ -14,12 +14,12 @@
 
 struct pool;
 
-void across_wait(struct pool *const pools[2]);
+void cross_context_wait(struct pool *const pools[2]);
 
 /** Before a synchronous copy of blocks of these pools, one for each side, or NULL. */
-static inline void across_look(struct pool *const pools[2]) {
+static inline void cross_context_look(struct pool *const pools[2]) {
     if (__builtin_expect(context_count() > 1, 0)) {
-        across_wait(pools);
+        cross_context_wait(pools);
     }
 }
 

@@ -11,7 +11,7 @@
 #include "process/process.h"
 
 void graph_memory_given(struct device *device, CUdeviceptr address, size_t bytes) {
-    mempool_graphs(device);
+    driver_pool_graphs(device);
     context_address_given(address, bytes);
 }
 
@@ -54,7 +54,7 @@ CUresult hook_cuDeviceGraphMemTrim(CUdevice ordinal) {
     bool started = atomic_load(&process_state) == PROCESS_STARTED;
     struct device *device = started && r == CUDA_SUCCESS ? device_used(ordinal) : NULL;
     if (device) {
-        mempool_look(device);
+        driver_pool_look(device);
     }
     return r;
 }

@@ -24,8 +24,8 @@ CUresult hook_cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description,
                                unsigned int flags) {
     CUresult r =
         RETRY_ON(device_used(device), REAL(cuGreenCtxCreate)(green, description, device, flags));
-    if (r == CUDA_SUCCESS && process_ready() && awake_all()) {
-        context_settle();
+    if (r == CUDA_SUCCESS && process_ready() && active_contexts_all_stay()) {
+        context_drain_barriers();
     }
     return r;
 }
@@ -36,8 +36,8 @@ static CUresult let_reach(CUcontext peer) {
     if (!process_ready() || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
         return CUDA_SUCCESS;
     }
-    CUresult r = RETRY(context_let_reach(peer, device));
-    r = r == CUDA_SUCCESS ? RETRY(ipc_pages_let_reach(peer, device)) : r;
+    CUresult r = RETRY(context_grant_access(peer, device));
+    r = r == CUDA_SUCCESS ? RETRY(ipc_pages_grant_access(peer, device)) : r;
     if (r != CUDA_SUCCESS) {
         REAL(cuCtxDisablePeerAccess)(peer);
     }
@@ -45,8 +45,8 @@ static CUresult let_reach(CUcontext peer) {
 }
 
 CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
-    if (process_ready() && awake_for_good()) {
-        context_settle();
+    if (process_ready() && active_contexts_stay()) {
+        context_drain_barriers();
     }
     CUresult r = RETRY(REAL(cuCtxEnablePeerAccess)(peer, flags));
     return fault_notice(r == CUDA_SUCCESS ? let_reach(peer) : r);
@@ -72,13 +72,13 @@ struct jit_values {
     void **at, *before[JIT_OPTIONS];
     unsigned count;
     bool whole;
-    struct tries tries;
+    struct oom_retry oom_retry;
 };
 
 static struct jit_values keep(void **values, unsigned count) {
     struct jit_values kept = {.at = values, .count = values && count <= JIT_OPTIONS ? count : 0};
     kept.whole = kept.count == count;
-    kept.tries.returns = tries_returns();
+    kept.oom_retry.returns = oom_retry_returns();
     if (kept.count > 0) {
         memcpy(kept.before, values, kept.count * sizeof *values);
     }
@@ -88,7 +88,7 @@ static struct jit_values keep(void **values, unsigned count) {
 /* True if the call may be made again, as it was made first. */
 static bool as_before(CUresult answer, struct jit_values *kept) {
     if (answer != CUDA_ERROR_OUT_OF_MEMORY || !kept->whole || !process_ready() ||
-        !retry_after(answer, device_current(), 0, &kept->tries)) {
+        !retry_after(answer, device_current(), 0, &kept->oom_retry)) {
         return false;
     }
     if (kept->count > 0) {

@@ -40,7 +40,7 @@ static void show_oom(const struct device *device, size_t bytes, size_t free_byte
     static _Atomic unsigned shown;
     flight_event(FLIGHT_OOM, (unsigned)device->ordinal, 0, bytes, 0);
     if (trace_on()) {
-        uint32_t stack = remember_on() ? stacks_here(device->ordinal) : 0;
+        uint32_t stack = block_stacks_on() ? stacks_here(device->ordinal) : 0;
         trace_oom((unsigned)device->ordinal, bytes, free_bytes, trace_stack(stats_stacks(), stack));
     }
     if (atomic_load(&shown) < SHOWN_OOMS && atomic_fetch_add(&shown, 1) < SHOWN_OOMS) {
@@ -54,7 +54,7 @@ static __attribute__((noinline, cold)) CUresult out_of_memory(struct device *dev
     uint64_t limit = atomic_load(&device->limit);
     /* what is more than the limit is refused before anything is asked */
     device_count_oom(device, refused_at_limit || (limit && bytes > limit));
-    mempool_look(device);
+    driver_pool_look(device);
     REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
     show_oom(device, bytes, free_bytes);
     report_oom(&(struct report_oom){
@@ -104,7 +104,7 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
         return refused_alloc(pool, r, dptr, bytes, result);
     }
     uint32_t stack = 0;
-    if (remember_on()) {
+    if (block_stacks_on()) {
         int ordinal = device_pool_owner(pool)->ordinal;
         stack = stacks_here(ordinal);
         stacks_take(stack, address, bytes);
@@ -118,26 +118,26 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
 }
 
 /* An allocation that the pool, if there is one, does not serve. `taking` is to be ended with its answer. */
-static bool native_begin(struct pool *pool, struct outside_call *taking, size_t bytes) {
+static bool native_begin(struct pool *pool, struct unpooled_call *taking, size_t bytes) {
     struct device *device = pool              ? device_pool_owner(pool)
                             : process_ready() ? device_current()
                                               : NULL;
-    bool allowed = outside_begin(taking, OUTSIDE_NATIVE, device, bytes);
+    bool allowed = unpooled_begin(taking, UNPOOLED_NATIVE, device, bytes);
     if (!allowed && device) {
         out_of_memory(device, bytes, true);
     }
     return allowed;
 }
 
-static CUresult native_end(struct outside_call *taking, CUresult answer, const CUdeviceptr *dptr) {
+static CUresult native_end(struct unpooled_call *taking, CUresult answer, const CUdeviceptr *dptr) {
     if (answer == CUDA_ERROR_OUT_OF_MEMORY && taking->device) {
         out_of_memory(taking->device, taking->bytes, false);
     }
-    bool remembered = remember_on() && answer == CUDA_SUCCESS && taking->device;
+    bool remembered = block_stacks_on() && answer == CUDA_SUCCESS && taking->device;
     if (remembered) {
         taking->stack = stacks_here(taking->device->ordinal);
     }
-    CUresult r = outside_end(taking, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
+    CUresult r = unpooled_end(taking, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
     if (remembered) {
         stacks_take(taking->stack, *dptr, taking->bytes);
     }
@@ -146,7 +146,7 @@ static CUresult native_end(struct outside_call *taking, CUresult answer, const C
 
 /* Straight from the driver, counted where the books of this process can be kept. */
 static CUresult native_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes) {
-    struct outside_call taking;
+    struct unpooled_call taking;
     if (!native_begin(pool, &taking, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -202,7 +202,7 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
     if (!regular) {
         return REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
     }
-    struct outside_call taking;
+    struct unpooled_call taking;
     if (!native_begin(pool, &taking, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -244,9 +244,9 @@ static __attribute__((noinline, cold)) bool unusual_free(CUdeviceptr dptr, CUres
 /* The pool has not freed it. */
 static __attribute__((noinline)) CUresult free_after(int r, CUdeviceptr dptr) {
     if (r == -ENOENT) {
-        struct ledger_row *giving = dptr ? outside_leave_begin(OUTSIDE_POINTER, dptr, 0) : NULL;
+        struct ledger_row *giving = dptr ? unpooled_leave_begin(UNPOOLED_POINTER, dptr, 0) : NULL;
         CUresult native = REAL(cuMemFree_v2)(dptr);
-        outside_leave_end(giving, native == CUDA_SUCCESS);
+        unpooled_leave_end(giving, native == CUDA_SUCCESS);
         return native;
     }
     if (r != -EINVAL) {
@@ -271,10 +271,10 @@ static __attribute__((noinline, cold)) CUresult free_unusually(CUdeviceptr dptr)
     if (unusual_free(dptr, &answer)) {
         return answer;
     }
-    bool remembered = remember_free_begin(dptr, &block);
+    bool remembered = block_stacks_free_begin(dptr, &block);
     answer = answer_free(trace_on() ? tracing_free(dptr) : pool_free(dptr), dptr);
     if (remembered) {
-        remember_free_end(&block, answer != CUDA_SUCCESS);
+        block_stacks_free_end(&block, answer != CUDA_SUCCESS);
     }
     return answer;
 }
@@ -312,9 +312,9 @@ static __attribute__((noinline, cold)) CUresult ask_about(CUstream stream,
 static CUresult free_pooled_or_native_in_stream(CUdeviceptr dptr, CUstream stream,
                                                 const struct stream_entries *driver) {
     if (!pool_has(dptr)) {
-        struct ledger_row *giving = outside_leave_begin(OUTSIDE_POINTER, dptr, 0);
+        struct ledger_row *giving = unpooled_leave_begin(UNPOOLED_POINTER, dptr, 0);
         CUresult result = driver->free(dptr, stream);
-        outside_leave_end(giving, result == CUDA_SUCCESS);
+        unpooled_leave_end(giving, result == CUDA_SUCCESS);
         return result;
     }
     CUresult r = CUDA_SUCCESS;
@@ -344,10 +344,10 @@ static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream,
         return driver->free(dptr, stream);
     }
     struct stacks_block block;
-    bool remembered = remember_free_begin(dptr, &block);
+    bool remembered = block_stacks_free_begin(dptr, &block);
     CUresult answer = free_pooled_or_native_in_stream(dptr, stream, driver);
     if (remembered) {
-        remember_free_end(&block, answer != CUDA_SUCCESS);
+        block_stacks_free_end(&block, answer != CUDA_SUCCESS);
     }
     return answer;
 }

@@ -47,7 +47,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     struct device *device = process_ready() ? device_current() : NULL;
     if (device) {
         total = device->total;
-        mempool_look(device);
+        driver_pool_look(device);
         device_visible_memory(device, &free_now, &total);
         helper_start_wanted();
     }

@@ -15,8 +15,8 @@ static _Atomic int streams;
 static CUresult created(CUresult r) {
     if (r == CUDA_SUCCESS && process_ready()) {
         pool_expect_streams((unsigned)(atomic_fetch_add(&streams, 1) + 1));
-        if (awake_for_good()) {
-            context_settle();
+        if (active_contexts_stay()) {
+            context_drain_barriers();
         }
     }
     return r;

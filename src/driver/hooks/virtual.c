@@ -30,19 +30,19 @@ CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
     bool reads = process_ready() && REAL(cuCtxGetCurrent)(&any) == CUDA_SUCCESS;
     bool on_device = reads && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     struct device *device = on_device ? device_get(prop->location.id) : NULL;
-    TAKE(OUTSIDE_VIRTUAL, device, bytes, REAL(cuMemCreate)(handle, bytes | TOO_MUCH, prop, flags),
+    TAKE(UNPOOLED_VIRTUAL, device, bytes, REAL(cuMemCreate)(handle, bytes | TOO_MUCH, prop, flags),
          REAL(cuMemCreate)(handle, bytes, prop, flags), *handle);
 }
 
 CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle) {
-    GIVE(OUTSIDE_HANDLES, handle, REAL(cuMemRelease)(handle));
+    GIVE(UNPOOLED_HANDLES, handle, REAL(cuMemRelease)(handle));
 }
 
 CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     CUdeviceptr at = not_ours((CUdeviceptr)address, 1);
     CUresult r = REAL(cuMemRetainAllocationHandle)(handle, (void *)at);
     if (r == CUDA_SUCCESS) {
-        outside_hold(*handle);
+        unpooled_hold(*handle);
     }
     return r;
 }
@@ -52,12 +52,12 @@ CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handl
                                              CUmemAllocationHandleType type) {
     CUresult r = RETRY(REAL(cuMemImportFromShareableHandle)(handle, os_handle, type));
     CUmemAllocationProp prop;
-    if (r != CUDA_SUCCESS || !process_ready() || outside_hold(*handle)) {
+    if (r != CUDA_SUCCESS || !process_ready() || unpooled_hold(*handle)) {
         return r;
     }
     if (REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, *handle) == CUDA_SUCCESS &&
         prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-        outside_enter(OUTSIDE_HANDLE_IMPORTED, device_get(prop.location.id), 0, *handle, 0);
+        unpooled_enter(UNPOOLED_HANDLE_IMPORTED, device_get(prop.location.id), 0, *handle, 0);
     }
     return r;
 }
@@ -65,21 +65,21 @@ CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handl
 /* Held for the mapping before the driver is asked: another thread may be releasing the handle. */
 CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
                        CUmemGenericAllocationHandle handle, unsigned long long flags) {
-    struct ledger_row *memory = outside_hold(handle);
+    struct ledger_row *memory = unpooled_hold(handle);
     dptr = not_ours(dptr, bytes);
     CUresult r = RETRY(REAL(cuMemMap)(dptr, bytes, offset, handle, flags));
     if (r == CUDA_SUCCESS) {
         context_address_given(dptr, bytes);
     }
-    outside_mapped(r, memory, offset, dptr, bytes);
+    unpooled_mapped(r, memory, offset, dptr, bytes);
     return r;
 }
 
 CUresult hook_cuMemUnmap(CUdeviceptr dptr, size_t bytes) {
     dptr = not_ours(dptr, bytes);
-    struct ledger_row *mappings = outside_leave_begin(OUTSIDE_RANGES, dptr, bytes);
+    struct ledger_row *mappings = unpooled_leave_begin(UNPOOLED_RANGES, dptr, bytes);
     CUresult r = REAL(cuMemUnmap)(dptr, bytes);
-    outside_leave_end(mappings, r == CUDA_SUCCESS);
+    unpooled_leave_end(mappings, r == CUDA_SUCCESS);
     return r;
 }
 

@@ -18,7 +18,7 @@ static CUresult waited(CUresult r, struct pool *pool, uint64_t ticket) {
     if (pool && r == CUDA_SUCCESS) {
         pool_sync_end(pool, ticket);
     }
-    return fault_notice(mempool_waited(r));
+    return fault_notice(driver_pool_waited(r));
 }
 
 CUresult hook_cuCtxSynchronize(void) {
@@ -37,15 +37,15 @@ CUresult hook_cuCtxSynchronize_v2(CUcontext ctx) {
 }
 
 CUresult hook_cuStreamSynchronize(CUstream stream) {
-    return fault_notice(mempool_waited(REAL(cuStreamSynchronize)(stream)));
+    return fault_notice(driver_pool_waited(REAL(cuStreamSynchronize)(stream)));
 }
 
 CUresult hook_cuStreamSynchronize_ptsz(CUstream stream) {
-    return fault_notice(mempool_waited(REAL(cuStreamSynchronize_ptsz)(stream)));
+    return fault_notice(driver_pool_waited(REAL(cuStreamSynchronize_ptsz)(stream)));
 }
 
 CUresult hook_cuEventSynchronize(CUevent event) {
-    return fault_notice(mempool_waited(REAL(cuEventSynchronize)(event)));
+    return fault_notice(driver_pool_waited(REAL(cuEventSynchronize)(event)));
 }
 
 /* --- the program orders its context by itself --- */

@@ -102,7 +102,7 @@ struct imported_block {
 
 _Atomic unsigned ipc_blocks;
 _Atomic uint64_t ipc_last_id;
-static struct spans imports, blocks; /* by where they begin */
+static struct address_map imports, blocks; /* by where they begin */
 static struct host_slab import_slab = {.object_bytes = sizeof(struct import)};
 static struct host_slab block_slab = {.object_bytes = sizeof(struct imported_block)};
 static struct lock calls = LOCK_INITIALIZER(IPC_CALLS); /* a close waits for work */
@@ -115,7 +115,7 @@ typedef CUresult open_handle(CUdeviceptr *, CUipcMemHandle, unsigned int);
 /* Of several at one address that of the context, else any: it may be closed with another one current. */
 static struct import *find_import(CUcontext context, CUdeviceptr base) {
     struct import *found = NULL;
-    for (size_t i = spans_from(&imports, base);
+    for (size_t i = address_map_from(&imports, base);
          i < imports.count && imports.rows[i].start == base &&
          !(found && found->context == context);
          i++) {
@@ -126,8 +126,9 @@ static struct import *find_import(CUcontext context, CUdeviceptr base) {
 
 static struct imported_block *find_block(CUcontext context, CUdeviceptr dptr) {
     struct imported_block *found = NULL;
-    for (size_t i = spans_from(&blocks, dptr); i < blocks.count && blocks.rows[i].start == dptr &&
-                                               !(found && found->import->context == context);
+    for (size_t i = address_map_from(&blocks, dptr);
+         i < blocks.count && blocks.rows[i].start == dptr &&
+         !(found && found->import->context == context);
          i++) {
         found = blocks.rows[i].what;
     }
@@ -145,14 +146,14 @@ static struct import *note_import(CUcontext context, CUdeviceptr base) {
         return NULL;
     }
     *import = (struct import){.context = context, .base = base};
-    if (!spans_add(&imports, base, import)) {
+    if (!address_map_add(&imports, base, import)) {
         host_slab_put(&import_slab, import);
         return NULL;
     }
     if (REAL(cuMemGetAddressRange_v2)(NULL, &import->bytes, base) != CUDA_SUCCESS) {
         import->bytes = 0;
     } else if (process_ready()) {
-        outside_enter(OUTSIDE_IPC_IMPORTED, device_current(), import->bytes, base, 0);
+        unpooled_enter(UNPOOLED_IPC_IMPORTED, device_current(), import->bytes, base, 0);
     }
     return import;
 }
@@ -161,8 +162,8 @@ static void drop_if_unused(struct import *import) {
     if (import->blocks > 0 || import->whole > 0) {
         return;
     }
-    spans_remove(&imports, spans_find(&imports, import->base, import));
-    outside_leave(OUTSIDE_IMPORTS, import->base);
+    address_map_remove(&imports, address_map_find(&imports, import->base, import));
+    unpooled_leave(UNPOOLED_IMPORTS, import->base);
     host_slab_put(&import_slab, import);
 }
 
@@ -176,7 +177,7 @@ static struct imported_block *note_block(struct import *import, uint64_t offset,
         *block = (struct imported_block){.dptr = import->base + offset,
                                          .id = atomic_fetch_add(&ipc_last_id, 1) + 1,
                                          .import = import};
-        if (!spans_add(&blocks, block->dptr, block)) {
+        if (!address_map_add(&blocks, block->dptr, block)) {
             host_slab_put(&block_slab, block);
             return NULL;
         }
@@ -260,7 +261,7 @@ static CUresult close_whole(CUcontext context, CUdeviceptr dptr) {
 static void leave_block(CUdeviceptr dptr, uint64_t id) {
     struct imported_block *block = NULL;
     lock_acquire(&lock);
-    for (size_t i = spans_from(&blocks, dptr);
+    for (size_t i = address_map_from(&blocks, dptr);
          !block && i < blocks.count && blocks.rows[i].start == dptr; i++) {
         struct imported_block *one = blocks.rows[i].what;
         block = one->id == id ? one : NULL;
@@ -268,7 +269,7 @@ static void leave_block(CUdeviceptr dptr, uint64_t id) {
     if (block) { /* its context has not ended meanwhile */
         struct import *import = block->import;
         if (--block->opened == 0) {
-            spans_remove(&blocks, spans_find(&blocks, dptr, block));
+            address_map_remove(&blocks, address_map_find(&blocks, dptr, block));
             host_slab_put(&block_slab, block);
             atomic_fetch_sub(&ipc_blocks, 1);
         }
@@ -302,8 +303,8 @@ int ipc_look(CUdeviceptr dptr, struct ipc_block *out) {
         return result;
     }
     lock_acquire(&lock);
-    const struct imported_block *b = spans_before(&blocks, dptr);
-    const struct import *around = spans_before(&imports, dptr);
+    const struct imported_block *b = address_map_before(&blocks, dptr);
+    const struct import *around = address_map_before(&imports, dptr);
     if (b && dptr - b->dptr < b->bytes) {
         *out = (struct ipc_block){.address = b->dptr, .bytes = b->bytes, .id = b->id};
         result = 0;

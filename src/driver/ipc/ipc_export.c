@@ -15,7 +15,7 @@ struct export {
     uint64_t address, id, token[2];
 };
 
-static struct spans exports; /* by address */
+static struct address_map exports; /* by address */
 static struct host_slab slab = {.object_bytes = sizeof(struct export)};
 static struct lock lock = LOCK_INITIALIZER(EXPORTS);
 
@@ -25,14 +25,14 @@ bool ipc_export_draw(void *number, size_t bytes) {
 
 /* Lock held. */
 static struct export *find(uint64_t address) {
-    size_t at = spans_from(&exports, address);
+    size_t at = address_map_from(&exports, address);
     bool there = at < exports.count && exports.rows[at].start == address;
     return there ? exports.rows[at].what : NULL;
 }
 
 static struct export *add(uint64_t address) {
     struct export *fresh = host_slab_get(&slab);
-    if (fresh && !spans_add(&exports, address, fresh)) {
+    if (fresh && !address_map_add(&exports, address, fresh)) {
         host_slab_put(&slab, fresh);
         return NULL;
     }

@@ -124,10 +124,10 @@ static int map_some(struct fetch *fetch) {
 static CUresult give_access(const struct fetch *fetch) {
     CUdevice here;
     CUresult r = REAL(cuCtxGetDevice)(&here);
-    r = r == CUDA_SUCCESS ? ipc_fetch_let_reach(fetch->into, here) : r;
+    r = r == CUDA_SUCCESS ? ipc_fetch_grant_access(fetch->into, here) : r;
     for (CUdevice i = 0; i < STATS_MAX_DEVICES && r == CUDA_SUCCESS; i++) {
         bool other = i != here && (fetch->reached_by & device_bit(i)) != 0;
-        r = other ? ipc_fetch_let_reach(fetch->into, i) : r;
+        r = other ? ipc_fetch_grant_access(fetch->into, i) : r;
     }
     return r;
 }
@@ -188,7 +188,7 @@ void ipc_fetch_undo(const struct ipc_fetched *fetched) {
     capture_restore(mode);
 }
 
-CUresult ipc_fetch_let_reach(const struct ipc_fetched *fetched, CUdevice device) {
+CUresult ipc_fetch_grant_access(const struct ipc_fetched *fetched, CUdevice device) {
     const CUmemAccessDesc who = {
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,

@@ -25,6 +25,6 @@ int ipc_fetch(const struct ipc_ticket *ticket, uint64_t reached_by, struct ipc_f
 void ipc_fetch_undo(const struct ipc_fetched *fetched);
 
 /** Gives one more device access. */
-CUresult ipc_fetch_let_reach(const struct ipc_fetched *fetched, CUdevice device);
+CUresult ipc_fetch_grant_access(const struct ipc_fetched *fetched, CUdevice device);
 
 #endif

@@ -27,7 +27,7 @@ struct opened {
     unsigned ends;  /* how often that has become 0 */
 };
 
-static struct spans all; /* by the first mapped address, which no two share */
+static struct address_map all; /* by the first mapped address, which no two share */
 static struct host_slab slab = {.object_bytes = sizeof(struct opened)};
 static struct lock lock = LOCK_INITIALIZER(IPC_PAGES);
 
@@ -48,7 +48,7 @@ static struct opened *find_ticket(CUcontext context, const struct ipc_ticket *ti
 }
 
 static struct opened *covering(CUdeviceptr dptr) {
-    struct opened *opened = spans_before(&all, dptr);
+    struct opened *opened = address_map_before(&all, dptr);
     return opened && dptr - opened->fetched.base < opened->fetched.span ? opened : NULL;
 }
 
@@ -63,7 +63,7 @@ static struct opened *enter(const struct opened *fresh) {
         return NULL;
     }
     *opened = *fresh;
-    if (!spans_add(&all, opened->fetched.base, opened)) {
+    if (!address_map_add(&all, opened->fetched.base, opened)) {
         host_slab_put(&slab, opened);
         return NULL;
     }
@@ -73,7 +73,7 @@ static struct opened *enter(const struct opened *fresh) {
 }
 
 static void leave(struct opened *opened) {
-    spans_remove(&all, spans_find(&all, opened->fetched.base, opened));
+    address_map_remove(&all, address_map_find(&all, opened->fetched.base, opened));
     host_slab_put(&slab, opened);
     atomic_fetch_sub(&ipc_blocks, 1);
 }
@@ -104,7 +104,7 @@ static void let_reach_since(CUcontext context, const struct ipc_fetched *fetched
     uint64_t since = context_reached_by(context) & ~before;
     for (CUdevice i = 0; i < STATS_MAX_DEVICES; i++) {
         if (since >> i & 1) {
-            ipc_fetch_let_reach(fetched, i);
+            ipc_fetch_grant_access(fetched, i);
         }
     }
 }
@@ -124,8 +124,8 @@ static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_
     bool again = open_again(context, ticket, dptr);
     struct opened *opened = again ? NULL : enter(&fresh);
     if (opened) {
-        outside_enter(OUTSIDE_IPC_IMPORTED, device_current(), fresh.fetched.bytes,
-                      fresh.fetched.base, 0);
+        unpooled_enter(UNPOOLED_IPC_IMPORTED, device_current(), fresh.fetched.bytes,
+                       fresh.fetched.base, 0);
         *dptr = start_of(&fresh);
     }
     lock_release(&lock);
@@ -187,7 +187,7 @@ static void unmap_unused(CUdeviceptr dptr, uint64_t id, unsigned ends) {
     struct opened *opened = covering(dptr);
     if (opened && opened->id == id && opened->times == 0 && opened->ends == ends) {
         fetched = opened->fetched;
-        outside_leave(OUTSIDE_IMPORTS, fetched.base);
+        unpooled_leave(UNPOOLED_IMPORTS, fetched.base);
         leave(opened);
     }
     lock_release(&lock);
@@ -239,24 +239,24 @@ bool ipc_pages_touch(CUdeviceptr dptr, uint64_t bytes) {
     }
     uint64_t last = bytes - 1 > UINT64_MAX - dptr ? UINT64_MAX : dptr + bytes - 1;
     lock_acquire(&lock);
-    const struct opened *opened = spans_before(&all, last);
+    const struct opened *opened = address_map_before(&all, last);
     bool touched = opened && opened->fetched.base + opened->fetched.span > dptr;
     lock_release(&lock);
     return touched;
 }
 
-CUresult ipc_pages_let_reach(CUcontext context, CUdevice device) {
+CUresult ipc_pages_grant_access(CUcontext context, CUdevice device) {
     CUresult r = CUDA_SUCCESS;
     lock_acquire(&lock);
     for (size_t i = 0; i < all.count && r == CUDA_SUCCESS; i++) {
         const struct opened *opened = all.rows[i].what;
-        r = opened->context == context ? ipc_fetch_let_reach(&opened->fetched, device) : r;
+        r = opened->context == context ? ipc_fetch_grant_access(&opened->fetched, device) : r;
     }
     lock_release(&lock);
     return r;
 }
 
-bool ipc_pages_reach_all(void) {
+bool ipc_pages_access_all(void) {
     CUdevice device;
     bool any = false;
     if (atomic_load(&ipc_blocks) == 0 || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
@@ -265,7 +265,7 @@ bool ipc_pages_reach_all(void) {
     lock_acquire(&lock);
     for (size_t i = 0; i < all.count; i++) {
         const struct opened *opened = all.rows[i].what;
-        any |= ipc_fetch_let_reach(&opened->fetched, device) == CUDA_SUCCESS;
+        any |= ipc_fetch_grant_access(&opened->fetched, device) == CUDA_SUCCESS;
     }
     lock_release(&lock);
     return any;

@@ -28,10 +28,10 @@ int ipc_pages_look(CUdeviceptr dptr, struct ipc_block *block);
 bool ipc_pages_touch(CUdeviceptr dptr, uint64_t bytes);
 
 /** Gives a device access to what was opened in a context; later ones have it anyway (context_reached_by). */
-CUresult ipc_pages_let_reach(CUcontext context, CUdevice device);
+CUresult ipc_pages_grant_access(CUcontext context, CUdevice device);
 
 /** Gives the current device access to all of them. True if there are any. */
-bool ipc_pages_reach_all(void);
+bool ipc_pages_access_all(void);
 
 /** A context has ended, and what was opened in it is closed. */
 void ipc_pages_forget(const struct context *context);

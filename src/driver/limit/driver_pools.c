@@ -15,7 +15,7 @@
 /* What a pool takes from the device at a time: 32 MiB for 2000 bytes on an H200 (tests/sim/probe-h200.txt). */
 #define UNIT ((uint64_t)32 << 20)
 
-struct mempool {
+struct driver_pool {
     CUmemoryPool handle;   /* NULL: destroyed, or that of a device's graphs */
     struct device *device; /* NULL: host memory, or what is not known */
     bool graphs;
@@ -25,25 +25,25 @@ struct mempool {
     uint64_t asked;   /* for allocations under way */
     uint64_t reserve; /* as seen last */
     uint64_t counted; /* the larger of the two: charged and booked */
-    struct mempool *next;
+    struct driver_pool *next;
 };
 
-atomic_bool mempool_stale;
-static struct mempool *pools;
-static _Atomic(struct mempool *) currents[STATS_MAX_DEVICES];
-static struct host_slab slab = {.object_bytes = sizeof(struct mempool)};
+atomic_bool driver_pool_stale;
+static struct driver_pool *pools;
+static _Atomic(struct driver_pool *) currents[STATS_MAX_DEVICES];
+static struct host_slab slab = {.object_bytes = sizeof(struct driver_pool)};
 static struct lock lock = LOCK_INITIALIZER(MEMPOOL);
 
 /* --- one pool; lock held --- */
 
-static void count(struct mempool *pool) {
+static void count(struct driver_pool *pool) {
     uint64_t before = pool->counted, now = pool->live > pool->reserve ? pool->live : pool->reserve;
     if (now == before || !pool->device) {
         return;
     }
     pool->counted = now;
     if (now > before) {
-        device_owe(pool->device, now - before);
+        device_charge_taken(pool->device, now - before);
     } else {
         device_refund(pool->device, before - now);
     }
@@ -51,7 +51,7 @@ static void count(struct mempool *pool) {
 }
 
 /* Not during a capture, which the driver would end for it. */
-static void look(struct mempool *pool) {
+static void look(struct driver_pool *pool) {
     if (atomic_load(&capture_active) > 0) {
         count(pool);
         return;
@@ -72,7 +72,7 @@ static void look(struct mempool *pool) {
     count(pool);
 }
 
-static void trim(struct mempool *pool, uint64_t keep) {
+static void trim(struct driver_pool *pool, uint64_t keep) {
     if (atomic_load(&capture_active) > 0) {
         return;
     }
@@ -86,21 +86,21 @@ static void trim(struct mempool *pool, uint64_t keep) {
     look(pool);
 }
 
-static struct mempool *find(CUmemoryPool handle) {
-    struct mempool *pool = pools;
+static struct driver_pool *find(CUmemoryPool handle) {
+    struct driver_pool *pool = pools;
     while (pool && (pool->graphs || pool->handle != handle)) {
         pool = pool->next;
     }
     return pool;
 }
 
-static struct mempool *add(const struct mempool *as) {
-    struct mempool *pool = find(NULL); /* one that was destroyed */
+static struct driver_pool *add(const struct driver_pool *as) {
+    struct driver_pool *pool = find(NULL); /* one that was destroyed */
     while (pool && (pool->graphs || pool->handle || pool->live > 0)) {
         pool = pool->next;
     }
     if (pool) {
-        struct mempool *next = pool->next;
+        struct driver_pool *next = pool->next;
         *pool = *as;
         pool->next = next;
     } else if ((pool = host_slab_get(&slab)) != NULL) {
@@ -112,22 +112,22 @@ static struct mempool *add(const struct mempool *as) {
 }
 
 /* The driver has destroyed it, or will: what is live in it stays counted until it is freed. */
-static void gone(struct mempool *pool) {
+static void gone(struct driver_pool *pool) {
     pool->handle = NULL;
     pool->there = false;
     pool->reserve = 0;
     count(pool);
     for (unsigned i = 0; i < STATS_MAX_DEVICES; i++) {
-        struct mempool *current = pool;
+        struct driver_pool *current = pool;
         atomic_compare_exchange_strong(&currents[i], &current, NULL);
     }
 }
 
 /* --- which pool --- */
 
-struct mempool *mempool_current(void) {
+struct driver_pool *driver_pool_current(void) {
     struct device *device = process_ready() ? device_current() : NULL;
-    struct mempool *pool = device ? atomic_load(&currents[device->ordinal]) : NULL;
+    struct driver_pool *pool = device ? atomic_load(&currents[device->ordinal]) : NULL;
     CUmemoryPool handle;
     if (!device || pool) {
         return pool;
@@ -136,7 +136,7 @@ struct mempool *mempool_current(void) {
     if (REAL(cuDeviceGetMemPool)(&handle, device->ordinal) == CUDA_SUCCESS) {
         pool = find(handle);
         if (!pool) {
-            pool = add(&(struct mempool){.handle = handle, .device = device, .there = true});
+            pool = add(&(struct driver_pool){.handle = handle, .device = device, .there = true});
         }
         atomic_store(&currents[device->ordinal], pool);
     }
@@ -155,21 +155,21 @@ static struct device *device_of_default(CUmemoryPool handle) {
     return NULL;
 }
 
-struct mempool *mempool_of(CUmemoryPool handle) {
+struct driver_pool *driver_pool_of(CUmemoryPool handle) {
     if (!handle || !process_ready()) {
         return NULL;
     }
     lock_acquire(&lock);
-    struct mempool *pool = find(handle);
+    struct driver_pool *pool = find(handle);
     if (!pool) {
-        pool = add(&(struct mempool){.handle = handle, .device = device_of_default(handle)});
+        pool = add(&(struct driver_pool){.handle = handle, .device = device_of_default(handle)});
     }
     lock_release(&lock);
     return pool && pool->device ? pool : NULL;
 }
 
-void mempool_graphs(struct device *device) {
-    struct mempool *pool;
+void driver_pool_graphs(struct device *device) {
+    struct driver_pool *pool;
     if (!device) {
         return;
     }
@@ -178,13 +178,13 @@ void mempool_graphs(struct device *device) {
         pool = pool->next;
     }
     if (!pool) {
-        add(&(struct mempool){.device = device, .graphs = true});
-        atomic_store(&mempool_stale, true);
+        add(&(struct driver_pool){.device = device, .graphs = true});
+        atomic_store(&driver_pool_stale, true);
     }
     lock_release(&lock);
 }
 
-struct device *mempool_device(const struct mempool *pool) {
+struct device *driver_pool_device(const struct driver_pool *pool) {
     return pool->device;
 }
 
@@ -196,9 +196,9 @@ static bool over(const struct device *device) {
     return limit && atomic_load(&device->charged) > limit + device->claimed;
 }
 
-static bool claim_for(struct mempool *pool, uint64_t bytes, struct mempool_claim *claim) {
+static bool claim_for(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim) {
     struct device *device = pool->device;
-    askers_enter(&device->askers);
+    in_flight_enter(&device->in_flight);
     lock_acquire(&lock);
     bool allowed = device_take(device, bytes);
     if (allowed) {
@@ -208,18 +208,19 @@ static bool claim_for(struct mempool *pool, uint64_t bytes, struct mempool_claim
     }
     lock_release(&lock);
     if (!allowed) {
-        askers_leave(&device->askers);
+        in_flight_leave(&device->in_flight);
     }
     return allowed;
 }
 
-static bool claim_with_room(struct mempool *pool, uint64_t bytes, struct mempool_claim *claim) {
+static bool claim_with_room(struct driver_pool *pool, uint64_t bytes,
+                            struct driver_pool_claim *claim) {
     return claim_for(pool, bytes, claim) ||
-           (mempool_make_room(pool->device, bytes) && claim_for(pool, bytes, claim));
+           (driver_pool_make_room(pool->device, bytes) && claim_for(pool, bytes, claim));
 }
 
 /* Whether what the pool keeps may be enough; that it is, shows when the driver has answered. */
-static bool keeps(struct mempool *pool, uint64_t bytes) {
+static bool keeps(struct driver_pool *pool, uint64_t bytes) {
     lock_acquire(&lock);
     look(pool);
     bool enough = pool->reserve >= pool->live + pool->asked + bytes;
@@ -228,10 +229,10 @@ static bool keeps(struct mempool *pool, uint64_t bytes) {
     return enough;
 }
 
-bool mempool_begin(struct mempool *pool, uint64_t bytes, struct mempool_claim *claim) {
+bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim) {
     struct device *device = pool->device;
     uint64_t limit = atomic_load(&device->limit);
-    *claim = (struct mempool_claim){.pool = pool, .bytes = bytes};
+    *claim = (struct driver_pool_claim){.pool = pool, .bytes = bytes};
     if (limit == 0) {
         return true;
     }
@@ -240,8 +241,8 @@ bool mempool_begin(struct mempool *pool, uint64_t bytes, struct mempool_claim *c
     if (claim_with_room(pool, most, claim)) {
         return true;
     }
-    struct tries tries = {0};
-    while (tries_at_limit(device, bytes, &tries)) {
+    struct oom_retry oom_retry = {0};
+    while (oom_retry_at_limit(device, bytes, &oom_retry)) {
         if (claim_with_room(pool, most, claim)) {
             device_count(device, &device->outside.oom_retries);
             return true;
@@ -254,14 +255,14 @@ bool mempool_begin(struct mempool *pool, uint64_t bytes, struct mempool_claim *c
     return false;
 }
 
-bool mempool_end(CUresult answer, const struct mempool_claim *claim, CUdeviceptr dptr) {
-    struct mempool *pool = claim->pool;
+bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUdeviceptr dptr) {
+    struct driver_pool *pool = claim->pool;
     struct device *device = pool->device;
     if (answer == CUDA_SUCCESS) {
         context_address_given(dptr, claim->bytes);
     }
-    bool entered = answer == CUDA_SUCCESS && outside_enter(OUTSIDE_STREAM_ORDERED, device,
-                                                           claim->bytes, dptr, (uint64_t)pool);
+    bool entered = answer == CUDA_SUCCESS && unpooled_enter(UNPOOLED_STREAM_ORDERED, device,
+                                                            claim->bytes, dptr, (uint64_t)pool);
     lock_acquire(&lock);
     if (answer == CUDA_SUCCESS) {
         pool->there = pool->handle != NULL;
@@ -276,13 +277,13 @@ bool mempool_end(CUresult answer, const struct mempool_claim *claim, CUdeviceptr
     bool beyond = answer == CUDA_SUCCESS && over(device);
     lock_release(&lock);
     if (beyond) {
-        mempool_make_room(device, 0);
+        driver_pool_make_room(device, 0);
         lock_acquire(&lock);
         beyond = over(device);
         lock_release(&lock);
     }
     if (claim->charged > 0) {
-        askers_leave(&device->askers);
+        in_flight_leave(&device->in_flight);
     }
     if (beyond) {
         device_count_oom(device, true);
@@ -291,20 +292,20 @@ bool mempool_end(CUresult answer, const struct mempool_claim *claim, CUdeviceptr
     return !beyond;
 }
 
-void mempool_left(struct mempool *pool, uint64_t bytes) {
+void driver_pool_left(struct driver_pool *pool, uint64_t bytes) {
     lock_acquire(&lock);
     pool->live -= bytes;
     pool->stale = true;
     count(pool);
     lock_release(&lock);
-    atomic_store_explicit(&mempool_stale, true, memory_order_relaxed);
+    atomic_store_explicit(&driver_pool_stale, true, memory_order_relaxed);
 }
 
 /* --- looking, and giving back --- */
 
-void mempool_look(struct device *device) {
+void driver_pool_look(struct device *device) {
     lock_acquire(&lock);
-    for (struct mempool *pool = pools; pool; pool = pool->next) {
+    for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device && pool->device == device) {
             look(pool);
         }
@@ -312,24 +313,24 @@ void mempool_look(struct device *device) {
     lock_release(&lock);
 }
 
-void mempool_look_again(void) {
+void driver_pool_look_again(void) {
     lock_acquire(&lock);
     bool graphs = false;
-    for (struct mempool *pool = pools; pool; pool = pool->next) {
+    for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         graphs |= pool->graphs; /* these change at a launch, which is not looked at */
         if (pool->stale || pool->graphs) {
             pool->stale = false;
             look(pool);
         }
     }
-    atomic_store(&mempool_stale, graphs);
+    atomic_store(&driver_pool_stale, graphs);
     lock_release(&lock);
 }
 
-uint64_t mempool_kept(struct device *device) {
+uint64_t driver_pool_kept(struct device *device) {
     uint64_t kept = 0;
     lock_acquire(&lock);
-    for (struct mempool *pool = pools; pool; pool = pool->next) {
+    for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device && pool->device == device) {
             look(pool);
             kept += pool->reserve > pool->live ? pool->reserve - pool->live : 0;
@@ -345,14 +346,14 @@ static uint64_t missing(const struct device *device, uint64_t bytes) {
     return limit && charged + bytes > limit ? charged + bytes - limit : 0;
 }
 
-bool mempool_make_room(struct device *device, uint64_t bytes) {
+bool driver_pool_make_room(struct device *device, uint64_t bytes) {
     bool any = false;
     uint64_t short_of;
     if (bytes > atomic_load(&device->limit)) {
         return false;
     }
     lock_acquire(&lock);
-    for (struct mempool *pool = pools; pool && (short_of = missing(device, bytes)) > 0;
+    for (struct driver_pool *pool = pools; pool && (short_of = missing(device, bytes)) > 0;
          pool = pool->next) {
         uint64_t before = pool->counted;
         if (pool->device != device || pool->reserve <= pool->live) {
@@ -370,16 +371,16 @@ bool mempool_make_room(struct device *device, uint64_t bytes) {
     return any;
 }
 
-static uint64_t threshold(const struct mempool *pool) {
+static uint64_t threshold(const struct driver_pool *pool) {
     cuuint64_t keep = UINT64_MAX;
     REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
     return keep;
 }
 
-bool mempool_trim(const struct device *device) {
+bool driver_pool_trim(const struct device *device) {
     bool any = false;
     lock_acquire(&lock);
-    for (struct mempool *pool = pools; pool; pool = pool->next) {
+    for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device == device && pool->there && !pool->graphs) {
             look(pool);
             uint64_t before = pool->reserve;
@@ -393,13 +394,13 @@ bool mempool_trim(const struct device *device) {
     return any;
 }
 
-void mempool_doubt(const struct context *context) {
+void driver_pools_invalidate(const struct context *context) {
     const struct device *device = context->primary ? device_used(context->ordinal) : NULL;
     if (!device && (context->primary || context_count() > 0)) {
         return; /* another one of the device may live */
     }
     lock_acquire(&lock);
-    for (struct mempool *pool = pools; pool; pool = pool->next) {
+    for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device && (pool->device == device || !device)) {
             pool->there = false;
             pool->reserve = 0;
@@ -424,13 +425,13 @@ CUresult hook_cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
     }
     bool on_device = props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     lock_acquire(&lock);
-    struct mempool *old = find(*handle);
+    struct driver_pool *old = find(*handle);
     if (old) {
         gone(old);
     }
-    add(&(struct mempool){.handle = *handle,
-                          .device = on_device ? device_get(props->location.id) : NULL,
-                          .there = on_device});
+    add(&(struct driver_pool){.handle = *handle,
+                              .device = on_device ? device_get(props->location.id) : NULL,
+                              .there = on_device});
     lock_release(&lock);
     return r;
 }
@@ -441,7 +442,7 @@ CUresult hook_cuMemPoolDestroy(CUmemoryPool handle) {
         return REAL(cuMemPoolDestroy)(handle);
     }
     lock_acquire(&lock);
-    struct mempool *pool = handle ? find(handle) : NULL;
+    struct driver_pool *pool = handle ? find(handle) : NULL;
     CUresult r = REAL(cuMemPoolDestroy)(handle);
     if (pool && r == CUDA_SUCCESS) {
         gone(pool);
@@ -455,7 +456,7 @@ static CUresult look_after(CUresult r, CUmemoryPool handle) {
         return r;
     }
     lock_acquire(&lock);
-    struct mempool *pool = find(handle);
+    struct driver_pool *pool = find(handle);
     if (pool && pool->device) {
         look(pool);
     }

@@ -32,65 +32,65 @@
 #include <stdint.h>
 
 struct context;
-struct mempool;
+struct driver_pool;
 
 /** The pool that cuMemAllocAsync takes from; NULL if it is not known. */
-struct mempool *mempool_current(void);
+struct driver_pool *driver_pool_current(void);
 
 /** The pool behind a handle; NULL if it is no memory of a device. */
-struct mempool *mempool_of(CUmemoryPool handle);
+struct driver_pool *driver_pool_of(CUmemoryPool handle);
 
-struct device *mempool_device(const struct mempool *pool);
+struct device *driver_pool_device(const struct driver_pool *pool);
 
 /** One allocation, from before the driver is asked until it has answered. */
-struct mempool_claim {
-    struct mempool *pool;
+struct driver_pool_claim {
+    struct driver_pool *pool;
     uint64_t bytes, charged;
     bool limited;
 };
 
 /** Whether the limit allows `bytes` more in the pool. */
-bool mempool_begin(struct mempool *pool, uint64_t bytes, struct mempool_claim *claim);
+bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim);
 
 /** After the driver's answer. False: it has taken more than the limit allows; the block is to be
- * freed again, and outside_leave() tells the rest. */
-bool mempool_end(CUresult answer, const struct mempool_claim *claim, CUdeviceptr dptr);
+ * freed again, and unpooled_leave() tells the rest. */
+bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUdeviceptr dptr);
 
 /** A block of `bytes` was freed. */
-void mempool_left(struct mempool *pool, uint64_t bytes);
+void driver_pool_left(struct driver_pool *pool, uint64_t bytes);
 
 /** Graphs may allocate memory on this device from now on. NULL: none. */
-void mempool_graphs(struct device *device);
+void driver_pool_graphs(struct device *device);
 
 /** Looks at the pools of a device. */
-void mempool_look(struct device *device);
+void driver_pool_look(struct device *device);
 
 /** The same for all pools in which something was freed since the last look. */
-void mempool_look_again(void);
-extern atomic_bool mempool_stale;
+void driver_pool_look_again(void);
+extern atomic_bool driver_pool_stale;
 
 /** After a wait of the program, at which the driver gives back what is above the thresholds. */
-static inline CUresult mempool_waited(CUresult r) {
-    if (__builtin_expect(atomic_load_explicit(&mempool_stale, memory_order_relaxed), 0) &&
+static inline CUresult driver_pool_waited(CUresult r) {
+    if (__builtin_expect(atomic_load_explicit(&driver_pool_stale, memory_order_relaxed), 0) &&
         r == CUDA_SUCCESS && atomic_load(&process_state) == PROCESS_STARTED) {
-        mempool_look_again();
+        driver_pool_look_again();
     }
     return r;
 }
 
 /** `bytes` more do not fit under the device's limit: the pools give back what they only keep. True
  * if they did. */
-bool mempool_make_room(struct device *device, uint64_t bytes);
+bool driver_pool_make_room(struct device *device, uint64_t bytes);
 
 /** The driver has refused memory that is not its own pools': what these keep beyond their thresholds goes back to the device, as
  * where cuMemAlloc finds none. Not during a capture. True if there was any. */
-bool mempool_trim(const struct device *device);
+bool driver_pool_trim(const struct device *device);
 
 /** What the driver's pools of a device keep and nobody has live. */
-uint64_t mempool_kept(struct device *device);
+uint64_t driver_pool_kept(struct device *device);
 
 /** A context has ended. If it was the last one of a device, whether its pools are still there is not
  * known until the program uses them again. */
-void mempool_doubt(const struct context *context);
+void driver_pools_invalidate(const struct context *context);
 
 #endif

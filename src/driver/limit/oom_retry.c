@@ -11,9 +11,9 @@
  * much is enough is not known for all calls.
  */
 static void give_back(struct device *device, uint64_t bytes) {
-    uint64_t returns = tries_returns();
+    uint64_t returns = oom_retry_returns();
     device_pool_release_idle(device);
-    bool enough = bytes > 0 ? bytes <= device_room(device) : tries_returns() != returns;
+    bool enough = bytes > 0 ? bytes <= device_room(device) : oom_retry_returns() != returns;
     if (!enough && device_pool_finish(device)) {
         device_pool_release_idle(device);
     }
@@ -25,53 +25,54 @@ static void give_back(struct device *device, uint64_t bytes) {
  * last time is not asked for again, unless something has `moved` since then. Returns whether anything was asked for;
  * the result stands in *tries.
  */
-static bool make_room(struct device *device, uint64_t bytes, struct tries *tries, bool moved) {
-    deferred_settle_now(); /* what streams have freed by now is idle, too */
+static bool make_room(struct device *device, uint64_t bytes, struct oom_retry *oom_retry,
+                      bool moved) {
+    deferred_reclaim_now(); /* what streams have freed by now is idle, too */
     uint64_t idle = device_idle_bytes(device, NULL) + device_deferred_bytes(device);
-    uint64_t returns = tries_returns(), before = idle;
-    bool may = (moved || tries->gave || idle > tries->idle) && idle > 0 &&
+    uint64_t returns = oom_retry_returns(), before = idle;
+    bool may = (moved || oom_retry->gave || idle > oom_retry->idle) && idle > 0 &&
                device_could_have(device, bytes);
     if (may) {
         give_back(device, bytes);
         idle = device_pool_left(device) +
                device_deferred_bytes(device); /* not what others have freed since */
     }
-    tries->idle = idle;
-    tries->gave = may && (tries_returns() != returns || idle < before);
+    oom_retry->idle = idle;
+    oom_retry->gave = may && (oom_retry_returns() != returns || idle < before);
     return may;
 }
 
-bool tries_at_limit(struct device *device, uint64_t bytes, struct tries *tries) {
-    uint64_t limit = atomic_load(&device->limit), return_count = tries->return_count;
-    bool first = tries->count == 0;
-    if (tries->count == OTHERS_TRIES) {
+bool oom_retry_at_limit(struct device *device, uint64_t bytes, struct oom_retry *oom_retry) {
+    uint64_t limit = atomic_load(&device->limit), return_count = oom_retry->return_count;
+    bool first = oom_retry->count == 0;
+    if (oom_retry->count == OTHERS_TRIES) {
         return false;
     }
-    tries->count++;
+    oom_retry->count++;
     if (limit && bytes > limit) {
         return first;
     }
-    tries->return_count = device_given_back(device);
-    bool moved = first || tries->return_count != return_count;
-    make_room(device, bytes, tries, moved);
-    return moved || tries->gave;
+    oom_retry->return_count = device_given_back(device);
+    bool moved = first || oom_retry->return_count != return_count;
+    make_room(device, bytes, oom_retry, moved);
+    return moved || oom_retry->gave;
 }
 
-bool tries_at_driver(struct device *device, uint64_t bytes, struct tries *tries) {
-    bool first = tries->count == 0;
-    if (tries->count == OTHERS_TRIES || bytes > device->total) {
+bool oom_retry_at_driver(struct device *device, uint64_t bytes, struct oom_retry *oom_retry) {
+    bool first = oom_retry->count == 0;
+    if (oom_retry->count == OTHERS_TRIES || bytes > device->total) {
         return false;
     }
-    tries->count++;
-    bool others = askers_wait(&device->askers);
-    bool moved = first || tries_returns() != tries->returns;
-    bool made_room = make_room(device, bytes, tries, moved);
-    uint64_t returns = tries_returns();
-    bool again = returns != tries->returns || (first && (others || made_room)) ||
-                 (made_room && (tries->gave || (bytes > 0 && bytes <= device_room(device))));
-    tries->returns = returns;
-    if (again && made_room && !tries->counted) {
-        tries->counted = true;
+    oom_retry->count++;
+    bool others = in_flight_wait(&device->in_flight);
+    bool moved = first || oom_retry_returns() != oom_retry->returns;
+    bool made_room = make_room(device, bytes, oom_retry, moved);
+    uint64_t returns = oom_retry_returns();
+    bool again = returns != oom_retry->returns || (first && (others || made_room)) ||
+                 (made_room && (oom_retry->gave || (bytes > 0 && bytes <= device_room(device))));
+    oom_retry->returns = returns;
+    if (again && made_room && !oom_retry->counted) {
+        oom_retry->counted = true;
         device_count(device, &device->outside.oom_retries);
     }
     return again;

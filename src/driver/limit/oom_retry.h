@@ -16,7 +16,7 @@
 
 struct device;
 
-struct tries {
+struct oom_retry {
     unsigned count;
     uint64_t return_count; /* to the limit, by others, */
     uint64_t returns;      /* and to the driver, by anybody, before the last try */
@@ -26,15 +26,15 @@ struct tries {
 };
 
 /** How often the driver has got something back: before the first try. */
-static inline uint64_t tries_returns(void) {
-    return atomic_load_explicit(&askers_returns, memory_order_relaxed);
+static inline uint64_t oom_retry_returns(void) {
+    return atomic_load_explicit(&in_flight_returns, memory_order_relaxed);
 }
 
 /** The limit has refused. Whether to try once more: once in any case, after other threads have their answers and what is idle has
  * made room; then as long as something has moved meanwhile. What is more than the limit is not waited for. With no lock held. */
-bool tries_at_limit(struct device *device, uint64_t bytes, struct tries *tries);
+bool oom_retry_at_limit(struct device *device, uint64_t bytes, struct oom_retry *oom_retry);
 
 /** The same where the driver has refused a call that takes `bytes` at least, but not even once if nothing has moved or made room. */
-bool tries_at_driver(struct device *device, uint64_t bytes, struct tries *tries);
+bool oom_retry_at_driver(struct device *device, uint64_t bytes, struct oom_retry *oom_retry);
 
 #endif

@@ -15,12 +15,12 @@
  * the call takes at least. */
 #define RETRY_FOR(least, place, call)                                                              \
     __extension__({                                                                                \
-        uint64_t before = tries_returns();                                                         \
+        uint64_t before = oom_retry_returns();                                                     \
         CUresult answered = (call);                                                                \
         if (__builtin_expect(answered == CUDA_ERROR_OUT_OF_MEMORY, 0) && process_ready()) {        \
-            struct tries tries = {.returns = before};                                              \
+            struct oom_retry oom_retry = {.returns = before};                                      \
             struct device *refused_on = (place);                                                   \
-            while (retry_after(answered, refused_on, least, &tries)) {                             \
+            while (retry_after(answered, refused_on, least, &oom_retry)) {                         \
                 answered = (call);                                                                 \
             }                                                                                      \
         }                                                                                          \
@@ -34,8 +34,9 @@
 
 /* True if the driver had no memory for a call on `device`, which may be NULL, and it is to be made again. */
 static inline bool retry_after(CUresult answer, struct device *device, uint64_t bytes,
-                               struct tries *tries) {
-    return answer == CUDA_ERROR_OUT_OF_MEMORY && device && tries_at_driver(device, bytes, tries);
+                               struct oom_retry *oom_retry) {
+    return answer == CUDA_ERROR_OUT_OF_MEMORY && device &&
+           oom_retry_at_driver(device, bytes, oom_retry);
 }
 
 #endif

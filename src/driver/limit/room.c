@@ -12,12 +12,12 @@
 
 bool device_charge(struct device *device, uint64_t bytes) {
     return device_take(device, bytes) ||
-           (mempool_make_room(device, bytes) && device_take(device, bytes));
+           (driver_pool_make_room(device, bytes) && device_take(device, bytes));
 }
 
 bool device_allows(struct device *device, uint64_t bytes) {
     return device_is_within_limit(device, atomic_load(&device->charged), bytes) ||
-           (mempool_make_room(device, bytes) &&
+           (driver_pool_make_room(device, bytes) &&
             device_is_within_limit(device, atomic_load(&device->charged), bytes));
 }
 
@@ -79,11 +79,11 @@ static uint64_t free_now(struct device *device) {
 
 /* What the driver's own pools keep is there for others of its calls too, but for what lies beside live blocks. */
 uint64_t device_room(struct device *device) {
-    return free_now(device) + mempool_kept(device);
+    return free_now(device) + driver_pool_kept(device);
 }
 
-bool device_gather(struct device *device, const struct device_backend *but, uint64_t bytes,
-                   bool wait) {
+bool device_release_others(struct device *device, const struct device_backend *but, uint64_t bytes,
+                           bool wait) {
     bool any = false, there = free_now(device) >= bytes;
     struct device_pool *p = atomic_load(&device->pools);
     for (; p && free_now(device) < bytes; p = p->next) {

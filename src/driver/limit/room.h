@@ -33,8 +33,8 @@ uint64_t device_room(struct device *device);
 
 /** Has all pools but one give back what is idle, until the driver has `bytes`; with `wait`, after waiting for
  * their work, within limits. True if there was any, or enough already. With no lock held. */
-bool device_gather(struct device *device, const struct device_backend *but, uint64_t bytes,
-                   bool wait);
+bool device_release_others(struct device *device, const struct device_backend *but, uint64_t bytes,
+                           bool wait);
 
 /**
  * Whether `bytes` would be there if all that is idle came back, and all that streams hold back: if

@@ -13,17 +13,17 @@
 #include "stats/holders.h"
 #include "trace/trace.h"
 
-static struct ledger_row *away;    /* neither listed nor settled: the driver is being asked */
-static struct outside_call *calls; /* under way: nothing entered yet */
+static struct ledger_row *away;     /* neither listed nor settled: the driver is being asked */
+static struct unpooled_call *calls; /* under way: nothing entered yet */
 /* Records in the trace that unpooled memory came or went. `left`: bytes of its kind that the device
  * has from now on. */
 static void record(bool comes, const struct ledger_row *row, uint64_t left) {
     unsigned device = (unsigned)row->device->ordinal;
     uint64_t left_at = row->left_at ? row->left_at : trace_clock();
-    if (row->kind == OUTSIDE_NATIVE) {
+    if (row->kind == UNPOOLED_NATIVE) {
         trace_native(device, row->key, row->bytes, comes ? 0 : left_at,
                      comes ? trace_stack(stats_stacks(), row->stack) : 0);
-    } else if (row->kind != OUTSIDE_MAPPING) {
+    } else if (row->kind != UNPOOLED_MAPPING) {
         trace_write(&(struct trace_entry){.ticks = trace_clock(),
                                           .address = row->key,
                                           .bytes = row->bytes,
@@ -40,12 +40,12 @@ static struct lock lock = LOCK_INITIALIZER(OUTSIDE);
 /* The flight recorder has the large blocks that the pool did not serve as well, and a trace all that
  * passes by. */
 static void show(enum flight_kind moment, const struct ledger_row *row) {
-    if (row->kind == OUTSIDE_NATIVE && row->bytes > FLIGHT_LARGE) {
+    if (row->kind == UNPOOLED_NATIVE && row->bytes > FLIGHT_LARGE) {
         flight_block(moment, (unsigned)row->device->ordinal, row->key, row->bytes);
     }
     if (trace_on()) {
         record(moment == FLIGHT_ALLOCATE, row,
-               outside_kind_bytes((enum outside_kind)row->kind, row->device));
+               unpooled_kind_bytes((enum unpooled_kind)row->kind, row->device));
     }
 }
 
@@ -100,7 +100,7 @@ static void end(struct ledger_row *row, struct ledger_row **dead) {
  */
 static void make_way(uint64_t key, unsigned space, struct ledger_row **dead) {
     struct ledger_row *old = ledger_find(key, space);
-    if (old && space == OUTSIDE_HANDLES) {
+    if (old && space == UNPOOLED_HANDLES) {
         ledger_remove(old);
     } else if (old) {
         end(old, dead);
@@ -110,15 +110,15 @@ static void make_way(uint64_t key, unsigned space, struct ledger_row **dead) {
 /* After the lock has been let go of. */
 static void settle(struct ledger_row *dead) {
     for (const struct ledger_row *left = dead; left; left = left->next) {
-        enum outside_kind kind = (enum outside_kind)left->kind;
-        if (kind == OUTSIDE_STREAM_ORDERED) {
-            mempool_left((struct mempool *)left->value, left->bytes);
+        enum unpooled_kind kind = (enum unpooled_kind)left->kind;
+        if (kind == UNPOOLED_STREAM_ORDERED) {
+            driver_pool_left((struct driver_pool *)left->value, left->bytes);
             show(FLIGHT_FREE, left);
             continue;
         }
-        outside_kind_book(kind, left->device, -(int64_t)left->bytes);
+        unpooled_kind_book(kind, left->device, -(int64_t)left->bytes);
         show(FLIGHT_FREE, left);
-        if (outside_kind_is_charged(kind)) {
+        if (unpooled_kind_is_charged(kind)) {
             device_refund(left->device, left->bytes);
         }
     }
@@ -136,9 +136,9 @@ static void settle(struct ledger_row *dead) {
 
 /* --- entering --- */
 
-static CUcontext context_of(enum outside_kind kind) {
+static CUcontext context_of(enum unpooled_kind kind) {
     CUcontext context = NULL;
-    if (outside_kind_space(kind) != OUTSIDE_HANDLES && kind != OUTSIDE_MAPPING) {
+    if (unpooled_kind_space(kind) != UNPOOLED_HANDLES && kind != UNPOOLED_MAPPING) {
         REAL(cuCtxGetCurrent)(&context);
     }
     return context;
@@ -157,13 +157,13 @@ static bool enter(const struct ledger_row *as, struct ledger_row **dead) {
         host_slab_put(&slab, row);
         return false;
     }
-    outside_kind_book((enum outside_kind)row->kind, row->device, (int64_t)row->bytes);
+    unpooled_kind_book((enum unpooled_kind)row->kind, row->device, (int64_t)row->bytes);
     show(FLIGHT_ALLOCATE, row);
     return true;
 }
 
-bool outside_enter(enum outside_kind kind, struct device *device, uint64_t bytes, uint64_t key,
-                   uint64_t value) {
+bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t bytes, uint64_t key,
+                    uint64_t value) {
     if (!device) {
         return false;
     }
@@ -174,7 +174,7 @@ bool outside_enter(enum outside_kind kind, struct device *device, uint64_t bytes
                              .device = device,
                              .context = context_of(kind),
                              .kind = (uint8_t)kind,
-                             .space = (uint8_t)outside_kind_space(kind)};
+                             .space = (uint8_t)unpooled_kind_space(kind)};
     lock_acquire(&lock);
     bool entered = enter(&row, &dead);
     lock_release(&lock);
@@ -182,22 +182,22 @@ bool outside_enter(enum outside_kind kind, struct device *device, uint64_t bytes
     return entered;
 }
 
-/* Until outside_end() others know that it may come back. */
+/* Until unpooled_end() others know that it may come back. */
 static bool charge(struct device *device, uint64_t bytes) {
-    askers_enter(&device->askers);
+    in_flight_enter(&device->in_flight);
     bool allowed = device_charge(device, bytes);
     if (!allowed) {
-        askers_leave(&device->askers);
+        in_flight_leave(&device->in_flight);
     }
     return allowed;
 }
 
-static bool allowed(enum outside_kind kind, struct device *device, uint64_t bytes) {
-    if (!outside_kind_is_charged(kind) || charge(device, bytes)) {
+static bool allowed(enum unpooled_kind kind, struct device *device, uint64_t bytes) {
+    if (!unpooled_kind_is_charged(kind) || charge(device, bytes)) {
         return true;
     }
-    struct tries tries = {0};
-    while (tries_at_limit(device, bytes, &tries)) {
+    struct oom_retry oom_retry = {0};
+    while (oom_retry_at_limit(device, bytes, &oom_retry)) {
         if (charge(device, bytes)) {
             device_count(device, &device->outside.oom_retries);
             return true;
@@ -206,14 +206,14 @@ static bool allowed(enum outside_kind kind, struct device *device, uint64_t byte
     return false;
 }
 
-bool outside_begin(struct outside_call *call, enum outside_kind kind, struct device *device,
-                   uint64_t bytes) {
-    *call = (struct outside_call){.kind = kind, .device = device, .bytes = bytes};
+bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct device *device,
+                    uint64_t bytes) {
+    *call = (struct unpooled_call){.kind = kind, .device = device, .bytes = bytes};
     if (!device) {
         return true;
     }
     if (!allowed(kind, device, bytes)) {
-        if (kind != OUTSIDE_NATIVE) { /* of which its caller reports */
+        if (kind != UNPOOLED_NATIVE) { /* of which its caller reports */
             device_count_oom(device, true);
         }
         return false;
@@ -226,7 +226,7 @@ bool outside_begin(struct outside_call *call, enum outside_kind kind, struct dev
     return true;
 }
 
-CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, uint64_t value) {
+CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key, uint64_t value) {
     if (!call->device) {
         return answer;
     }
@@ -238,12 +238,12 @@ CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, u
                              .context = call->context,
                              .stack = call->stack,
                              .kind = (uint8_t)call->kind,
-                             .space = (uint8_t)outside_kind_space(call->kind)};
-    if (answer == CUDA_SUCCESS && row.space == OUTSIDE_POINTER) {
+                             .space = (uint8_t)unpooled_kind_space(call->kind)};
+    if (answer == CUDA_SUCCESS && row.space == UNPOOLED_POINTER) {
         context_address_given(key, call->bytes);
     }
     lock_acquire(&lock);
-    struct outside_call **at = &calls;
+    struct unpooled_call **at = &calls;
     while (*at != call) {
         at = &(*at)->next;
     }
@@ -251,11 +251,11 @@ CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, u
     bool entered = answer == CUDA_SUCCESS && !call->over && enter(&row, &dead);
     lock_release(&lock);
     settle(dead);
-    if (!entered && outside_kind_is_charged(call->kind)) {
+    if (!entered && unpooled_kind_is_charged(call->kind)) {
         device_uncharge(call->device, call->bytes);
     }
-    if (outside_kind_is_charged(call->kind)) {
-        askers_leave(&call->device->askers);
+    if (unpooled_kind_is_charged(call->kind)) {
+        in_flight_leave(&call->device->in_flight);
     }
     helper_start_wanted();
     return answer;
@@ -277,7 +277,7 @@ static void begin_leaving(struct ledger_row *row) {
     }
 }
 
-struct ledger_row *outside_leave_begin(enum outside_space space, uint64_t key, uint64_t bytes) {
+struct ledger_row *unpooled_leave_begin(enum unpooled_space space, uint64_t key, uint64_t bytes) {
     struct ledger_row *leaving = NULL, *row;
     if (!started()) {
         return NULL;
@@ -314,7 +314,7 @@ static void come_back(struct ledger_row *row, struct ledger_row **dead) {
     }
 }
 
-void outside_leave_end(struct ledger_row *row, bool left) {
+void unpooled_leave_end(struct ledger_row *row, bool left) {
     struct ledger_row *dead = NULL;
     if (!row) {
         return;
@@ -336,8 +336,8 @@ void outside_leave_end(struct ledger_row *row, bool left) {
     settle(dead);
 }
 
-void outside_leave(enum outside_space space, uint64_t key) {
-    outside_leave_end(outside_leave_begin(space, key, 0), true);
+void unpooled_leave(enum unpooled_space space, uint64_t key) {
+    unpooled_leave_end(unpooled_leave_begin(space, key, 0), true);
 }
 
 struct ended {
@@ -352,10 +352,10 @@ static void end_if_of(struct ledger_row *row, void *with) {
     }
 }
 
-void outside_forget(const struct context *context) {
+void unpooled_forget(const struct context *context) {
     struct ended ended = {.context = context->handle};
     lock_acquire(&lock);
-    for (struct outside_call *call = calls; call; call = call->next) {
+    for (struct unpooled_call *call = calls; call; call = call->next) {
         call->over |= call->context == context->handle;
     }
     for (struct ledger_row *row = away; row; row = row->next) {
@@ -368,12 +368,12 @@ void outside_forget(const struct context *context) {
 
 /* --- handles and what is mapped of them --- */
 
-struct ledger_row *outside_hold(uint64_t handle) {
+struct ledger_row *unpooled_hold(uint64_t handle) {
     if (!started()) {
         return NULL;
     }
     lock_acquire(&lock);
-    struct ledger_row *row = ledger_find(handle, OUTSIDE_HANDLES);
+    struct ledger_row *row = ledger_find(handle, UNPOOLED_HANDLES);
     if (row) {
         row->holders++;
     }
@@ -381,8 +381,8 @@ struct ledger_row *outside_hold(uint64_t handle) {
     return row;
 }
 
-void outside_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset, uint64_t key,
-                    uint64_t bytes) {
+void unpooled_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset, uint64_t key,
+                     uint64_t bytes) {
     struct ledger_row *dead = NULL;
     if (!memory) {
         return;
@@ -391,13 +391,13 @@ void outside_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset,
                              .bytes = bytes,
                              .device = memory->device,
                              .memory = memory,
-                             .kind = OUTSIDE_MAPPING,
-                             .space = OUTSIDE_RANGES};
+                             .kind = UNPOOLED_MAPPING,
+                             .space = UNPOOLED_RANGES};
     lock_acquire(&lock);
-    if (answer == CUDA_SUCCESS && memory->kind == OUTSIDE_HANDLE_IMPORTED &&
+    if (answer == CUDA_SUCCESS && memory->kind == UNPOOLED_HANDLE_IMPORTED &&
         memory->bytes < offset + bytes) {
-        outside_kind_book(OUTSIDE_HANDLE_IMPORTED, memory->device,
-                          (int64_t)(offset + bytes - memory->bytes));
+        unpooled_kind_book(UNPOOLED_HANDLE_IMPORTED, memory->device,
+                           (int64_t)(offset + bytes - memory->bytes));
         memory->bytes = offset + bytes;
     }
     if (answer != CUDA_SUCCESS || !enter(&row, &dead)) {
@@ -408,8 +408,8 @@ void outside_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset,
     settle(dead);
 }
 
-struct outside_entry outside_find(enum outside_space space, uint64_t key) {
-    struct outside_entry entry = {0};
+struct unpooled_entry unpooled_find(enum unpooled_space space, uint64_t key) {
+    struct unpooled_entry entry = {0};
     if (!started()) {
         return entry;
     }
@@ -419,7 +419,7 @@ struct outside_entry outside_find(enum outside_space space, uint64_t key) {
         row = left->key == key && left->space == space && !left->over ? left : NULL;
     }
     if (row) {
-        entry = (struct outside_entry){row->bytes, row->value};
+        entry = (struct unpooled_entry){row->bytes, row->value};
     }
     lock_release(&lock);
     return entry;

@@ -9,8 +9,8 @@
  * What the driver has taken back it may give out again at once, to another thread, before the first one comes back from the call. And a
  * context may end while a call in it is under way. So every call that takes or gives stands between two of ours:
  *
- *      taking   outside_begin: charged, and noted      driver      outside_end: entered and booked, if the context is still alive
- *      giving   outside_leave_begin: not found any     driver      outside_leave_end: out of the books; or found again, if the
+ *      taking   unpooled_begin: charged, and noted      driver      unpooled_end: entered and booked, if the context is still alive
+ *      giving   unpooled_leave_begin: not found any     driver      unpooled_leave_end: out of the books; or found again, if the
  *               more, but still in the books                       driver has refused
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_UNPOOLED_H
@@ -28,51 +28,51 @@ struct context;
 struct ledger_row;
 
 /** A call that takes memory, while it is under way. */
-struct outside_call {
-    enum outside_kind kind;
+struct unpooled_call {
+    enum unpooled_kind kind;
     struct device *device;
     CUcontext context;
     uint64_t bytes;
     uint32_t stack; /* that asks; set by who knows it */
     bool over;      /* the context has ended meanwhile */
-    struct outside_call *next;
+    struct unpooled_call *next;
 };
 
 /** Whether the limit allows `bytes` more of a kind on the device; true charges them, and *call is to be ended. A NULL device allows
  * everything, and nothing is booked. */
-bool outside_begin(struct outside_call *call, enum outside_kind kind, struct device *device,
-                   uint64_t bytes);
-
-/** After the driver's answer: enters what it gave, or takes the charge back. Returns the answer. */
-CUresult outside_end(struct outside_call *call, CUresult answer, uint64_t key, uint64_t value);
-
-/** Enters what is neither charged nor refused here. False: not entered. `value` of stream-ordered memory is its struct mempool. */
-bool outside_enter(enum outside_kind kind, struct device *device, uint64_t bytes, uint64_t key,
-                   uint64_t value);
-
-/** The driver is about to take back what `key` stands for; with `bytes`, all that begins in so many from there. NULL: nobody knows it. */
-struct ledger_row *outside_leave_begin(enum outside_space space, uint64_t key, uint64_t bytes);
-
-/** It has, or it has not; nothing for NULL. */
-void outside_leave_end(struct ledger_row *row, bool left);
-
-/** Both at once, where nobody can be given `key` in between. */
-void outside_leave(enum outside_space space, uint64_t key);
-
-/** A context has ended: whatever was its own, and not the process's, is gone with it. */
-void outside_forget(const struct context *context);
-
-/** One more that keeps the memory behind a handle; NULL: nobody knows it. */
-struct ledger_row *outside_hold(uint64_t handle);
-
-/** After the driver's answer to a mapping: it goes on holding `memory`, which was held for it before, until it leaves. */
-void outside_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset, uint64_t key,
+bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct device *device,
                     uint64_t bytes);
 
+/** After the driver's answer: enters what it gave, or takes the charge back. Returns the answer. */
+CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key, uint64_t value);
+
+/** Enters what is neither charged nor refused here. False: not entered. `value` of stream-ordered memory is its struct mempool. */
+bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t bytes, uint64_t key,
+                    uint64_t value);
+
+/** The driver is about to take back what `key` stands for; with `bytes`, all that begins in so many from there. NULL: nobody knows it. */
+struct ledger_row *unpooled_leave_begin(enum unpooled_space space, uint64_t key, uint64_t bytes);
+
+/** It has, or it has not; nothing for NULL. */
+void unpooled_leave_end(struct ledger_row *row, bool left);
+
+/** Both at once, where nobody can be given `key` in between. */
+void unpooled_leave(enum unpooled_space space, uint64_t key);
+
+/** A context has ended: whatever was its own, and not the process's, is gone with it. */
+void unpooled_forget(const struct context *context);
+
+/** One more that keeps the memory behind a handle; NULL: nobody knows it. */
+struct ledger_row *unpooled_hold(uint64_t handle);
+
+/** After the driver's answer to a mapping: it goes on holding `memory`, which was held for it before, until it leaves. */
+void unpooled_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset, uint64_t key,
+                     uint64_t bytes);
+
 /** What is known of `key`, also while the driver is asked to take it back: 0 bytes and value if nothing. */
-struct outside_entry {
+struct unpooled_entry {
     uint64_t bytes, value;
 };
-struct outside_entry outside_find(enum outside_space space, uint64_t key);
+struct unpooled_entry unpooled_find(enum unpooled_space space, uint64_t key);
 
 #endif

@@ -38,19 +38,19 @@ static inline CUresult refused(CUresult judged) {
 #define TAKE(kind, place, size, judge, call, key)                                                  \
     do {                                                                                           \
         struct device *where = (place);                                                            \
-        struct outside_call taking;                                                                \
-        if (!outside_begin(&taking, kind, where, size)) {                                          \
+        struct unpooled_call taking;                                                               \
+        if (!unpooled_begin(&taking, kind, where, size)) {                                         \
             return refused(judge);                                                                 \
         }                                                                                          \
         CUresult answer = RETRY_FOR(taking.bytes, where, call);                                    \
-        return outside_end(&taking, answer, answer == CUDA_SUCCESS ? (uint64_t)(key) : 0, 0);      \
+        return unpooled_end(&taking, answer, answer == CUDA_SUCCESS ? (uint64_t)(key) : 0, 0);     \
     } while (0)
 
 #define GIVE(space, key, call)                                                                     \
     do {                                                                                           \
-        struct ledger_row *giving = outside_leave_begin(space, (uint64_t)(key), 0);                \
+        struct ledger_row *giving = unpooled_leave_begin(space, (uint64_t)(key), 0);               \
         CUresult answer = (call);                                                                  \
-        outside_leave_end(giving, answer == CUDA_SUCCESS);                                         \
+        unpooled_leave_end(giving, answer == CUDA_SUCCESS);                                        \
         return answer;                                                                             \
     } while (0)
 

@@ -10,24 +10,24 @@
 #define NOT_CHARGED false
 
 static const struct {
-    enum outside_space space;
+    enum unpooled_space space;
     bool charged;
     size_t metric;
 } kinds[OUTSIDE_KINDS] = {
 #define KIND(number, name, space, charged, metric, words, meaning)                                 \
-    [number] = {OUTSIDE_##space, charged, metric},
+    [number] = {UNPOOLED_##space, charged, metric},
 #include "driver/limit/unpooled_kind.def"
 };
 
-enum outside_space outside_kind_space(enum outside_kind kind) {
+enum unpooled_space unpooled_kind_space(enum unpooled_kind kind) {
     return kinds[kind].space;
 }
 
-bool outside_kind_is_charged(enum outside_kind kind) {
+bool unpooled_kind_is_charged(enum unpooled_kind kind) {
     return kinds[kind].charged;
 }
 
-uint64_t outside_kind_bytes(enum outside_kind kind, const struct device *device) {
+uint64_t unpooled_kind_bytes(enum unpooled_kind kind, const struct device *device) {
     size_t at = kinds[kind].metric;
     if (at == NOWHERE) {
         return 0;
@@ -51,11 +51,11 @@ static void book_native(struct device *device, int64_t change) {
     lock_release(&device->lock);
 }
 
-void outside_kind_book(enum outside_kind kind, struct device *device, int64_t change) {
+void unpooled_kind_book(enum unpooled_kind kind, struct device *device, int64_t change) {
     size_t at = kinds[kind].metric;
-    if (kind == OUTSIDE_NATIVE) {
+    if (kind == UNPOOLED_NATIVE) {
         book_native(device, change);
-    } else if (at != NOWHERE && kind != OUTSIDE_STREAM_ORDERED) {
+    } else if (at != NOWHERE && kind != UNPOOLED_STREAM_ORDERED) {
         device_book(device, (struct metric *)(void *)((char *)&device->outside + at), change);
     }
 }

@@ -15,25 +15,25 @@
 struct context;
 
 /** A context has ended, and its blocks with it. */
-void remember_forget(const struct context *context);
+void block_stacks_forget(const struct context *context);
 
 /** The peak of a device begins anew. */
-static inline void remember_reset_peak(int device) {
-    if (remember_on()) {
+static inline void block_stacks_reset_peak(int device) {
+    if (block_stacks_on()) {
         stacks_reset_peak(device);
     }
 }
 
 /** The list of live sizes with their stacks, in place of the one without. True. */
-static inline bool remember_read_live(int device, struct stats_device *stats) {
-    if (remember_on()) {
+static inline bool block_stacks_read_live(int device, struct stats_device *stats) {
+    if (block_stacks_on()) {
         stacks_read_live(device, stats);
     }
     return true;
 }
 
 /** Around a free: what is known of the block goes, and comes back where it is live still. */
-bool remember_free_begin(uint64_t address, struct stacks_block *block);
-void remember_free_end(const struct stacks_block *block, bool refused);
+bool block_stacks_free_begin(uint64_t address, struct stacks_block *block);
+void block_stacks_free_end(const struct stacks_block *block, bool refused);
 
 #endif

@@ -160,7 +160,7 @@ bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map) 
             pool_survey(p->pool, out, map);
         }
     }
-    return known && remember_read_live(ordinal, out);
+    return known && block_stacks_read_live(ordinal, out);
 }
 
 void device_reset_peaks(struct device *device) {
@@ -171,5 +171,5 @@ void device_reset_peaks(struct device *device) {
     lock_acquire(&device->lock);
     counters_reset_peaks(&device->outside);
     lock_release(&device->lock);
-    remember_reset_peak(device->ordinal);
+    block_stacks_reset_peak(device->ordinal);
 }

@@ -322,7 +322,7 @@ static bool look(struct lines *lines, bool all) {
  * A record may be held up by a free of the same context that waits in the driver. Whoever works in that
  * context is held up as well; nobody else is here.
  */
-bool deferred_settle(CUcontext context, bool all) {
+bool deferred_reclaim(CUcontext context, bool all) {
     bool any = false;
     for (struct lines *lines = atomic_load(&all_lines); lines; lines = lines->next) {
         if (all && atomic_load(&lines->context) == context) {
@@ -336,13 +336,13 @@ bool deferred_settle(CUcontext context, bool all) {
     return any;
 }
 
-void deferred_settle_now(void) {
+void deferred_reclaim_now(void) {
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current); /* without an answer the locks are only tried */
-    deferred_settle(current, true);
+    deferred_reclaim(current, true);
 }
 
-void deferred_quiet(const struct context *context, bool suspended) {
+void deferred_suspend(const struct context *context, bool suspended) {
     struct lines *lines = find_lines(context->handle);
     if (lines) {
         lock_acquire(&lines->lock);
@@ -351,7 +351,7 @@ void deferred_quiet(const struct context *context, bool suspended) {
     }
 }
 
-void deferred_pass_by(void) {
+void deferred_capture_announced(void) {
     for (struct lines *lines = atomic_load(&all_lines); lines; lines = lines->next) {
         lock_acquire(&lines->lock);
         lock_release(&lines->lock);

@@ -37,19 +37,19 @@ CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool
 
 /** Gives back what streams have got to: all there is, or a little. `context` is the caller's own. True
  * if there was anything. */
-bool deferred_settle(CUcontext context, bool all);
+bool deferred_reclaim(CUcontext context, bool all);
 
 /** All that streams have got to, from a thread that may have any context current. With no lock held. */
-void deferred_settle_now(void);
+void deferred_reclaim_now(void);
 
 /** The context may be ending: nothing is asked of what belongs to it. Or it lives on. */
-void deferred_quiet(const struct context *context, bool suspended);
+void deferred_suspend(const struct context *context, bool suspended);
 
 /** A context has ended: its blocks are gone, its streams too, and what other contexts' blocks waited for
  * in them. */
 void deferred_forget(const struct context *context);
 
 /** Returns when nobody is in the middle of asking an event. */
-void deferred_pass_by(void);
+void deferred_capture_announced(void);
 
 #endif

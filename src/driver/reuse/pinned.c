@@ -36,7 +36,7 @@ struct pinned {
 static struct bucket { struct pinned *newest, *oldest; } buckets[BUCKETS];
 
 static struct pinned *newest, *oldest;
-static struct spans kept_places; /* by address */
+static struct address_map kept_places; /* by address */
 static _Atomic uint64_t kept_blocks, requests, ends;
 static uint64_t kept_bytes, frees;
 static struct host_slab slab = {.object_bytes = sizeof(struct pinned)};
@@ -76,7 +76,7 @@ static struct bucket *bucket_of(size_t bytes, unsigned kind) {
 
 static bool add(const struct pinned *fresh) {
     struct pinned *p = host_slab_get(&slab);
-    if (!p || !spans_add(&kept_places, (uintptr_t)fresh->host, p)) {
+    if (!p || !address_map_add(&kept_places, (uintptr_t)fresh->host, p)) {
         if (p) {
             host_slab_put(&slab, p);
         }
@@ -102,7 +102,7 @@ static void *take_out(struct pinned *p) {
     *(p->older ? &p->older->newer : &oldest) = p->newer;
     *(p->before ? &p->before->after : &bucket->newest) = p->after;
     *(p->after ? &p->after->before : &bucket->oldest) = p->before;
-    spans_remove(&kept_places, spans_find(&kept_places, (uintptr_t)host, p));
+    address_map_remove(&kept_places, address_map_find(&kept_places, (uintptr_t)host, p));
     kept_bytes -= p->bytes;
     atomic_fetch_sub(&kept_blocks, 1);
     host_slab_put(&slab, p);
@@ -220,7 +220,7 @@ bool pinned_has(const void *host) {
         return false;
     }
     lock_acquire(&lock);
-    const struct pinned *p = spans_before(&kept_places, (uintptr_t)host);
+    const struct pinned *p = address_map_before(&kept_places, (uintptr_t)host);
     bool found = p && (uintptr_t)host - (uintptr_t)p->host < p->bytes;
     lock_release(&lock);
     return found;

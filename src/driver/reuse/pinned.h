@@ -40,7 +40,7 @@ bool pinned_has(const void *host);
  * went. */
 int pinned_release(bool *any);
 
-/** A context has ended, and its pinned memory with it. After outside_forget(). */
+/** A context has ended, and its pinned memory with it. After unpooled_forget(). */
 void pinned_forget(const struct context *context);
 
 #endif

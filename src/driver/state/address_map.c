@@ -6,11 +6,11 @@
 
 #define ROOM_LEAST 256
 
-size_t spans_from(const struct spans *spans, uint64_t start) {
-    size_t low = 0, high = spans->count;
+size_t address_map_from(const struct address_map *map, uint64_t start) {
+    size_t low = 0, high = map->count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (spans->rows[middle].start < start) {
+        if (map->rows[middle].start < start) {
             low = middle + 1;
         } else {
             high = middle;
@@ -19,48 +19,48 @@ size_t spans_from(const struct spans *spans, uint64_t start) {
     return low;
 }
 
-void *spans_before(const struct spans *spans, uint64_t address) {
-    size_t behind = address == UINT64_MAX ? spans->count : spans_from(spans, address + 1);
-    return behind > 0 ? spans->rows[behind - 1].what : NULL;
+void *address_map_before(const struct address_map *map, uint64_t address) {
+    size_t behind = address == UINT64_MAX ? map->count : address_map_from(map, address + 1);
+    return behind > 0 ? map->rows[behind - 1].what : NULL;
 }
 
-static bool make_room(struct spans *spans) {
-    if (spans->count < spans->room) {
+static bool make_room(struct address_map *map) {
+    if (map->count < map->room) {
         return true;
     }
-    size_t room = spans->room ? spans->room * 2 : ROOM_LEAST;
-    struct span *wider = host_map(room * sizeof *wider, 4096);
+    size_t room = map->room ? map->room * 2 : ROOM_LEAST;
+    struct address_map_row *wider = host_map(room * sizeof *wider, 4096);
     if (!wider) {
         return false;
     }
-    if (spans->rows) {
-        memcpy(wider, spans->rows, spans->count * sizeof *wider);
-        host_unmap(spans->rows, spans->room * sizeof *wider);
+    if (map->rows) {
+        memcpy(wider, map->rows, map->count * sizeof *wider);
+        host_unmap(map->rows, map->room * sizeof *wider);
     }
-    spans->rows = wider;
-    spans->room = room;
+    map->rows = wider;
+    map->room = room;
     return true;
 }
 
-bool spans_add(struct spans *spans, uint64_t start, void *what) {
-    if (!make_room(spans)) {
+bool address_map_add(struct address_map *map, uint64_t start, void *what) {
+    if (!make_room(map)) {
         return false;
     }
-    size_t at = spans_from(spans, start);
-    memmove(&spans->rows[at + 1], &spans->rows[at], (spans->count - at) * sizeof *spans->rows);
-    spans->rows[at] = (struct span){start, what};
-    spans->count++;
+    size_t at = address_map_from(map, start);
+    memmove(&map->rows[at + 1], &map->rows[at], (map->count - at) * sizeof *map->rows);
+    map->rows[at] = (struct address_map_row){start, what};
+    map->count++;
     return true;
 }
 
-void spans_remove(struct spans *spans, size_t at) {
-    spans->count--;
-    memmove(&spans->rows[at], &spans->rows[at + 1], (spans->count - at) * sizeof *spans->rows);
+void address_map_remove(struct address_map *map, size_t at) {
+    map->count--;
+    memmove(&map->rows[at], &map->rows[at + 1], (map->count - at) * sizeof *map->rows);
 }
 
-size_t spans_find(const struct spans *spans, uint64_t start, const void *what) {
-    size_t at = spans_from(spans, start);
-    while (spans->rows[at].what != what) {
+size_t address_map_find(const struct address_map *map, uint64_t start, const void *what) {
+    size_t at = address_map_from(map, start);
+    while (map->rows[at].what != what) {
         at++;
     }
     return at;

@@ -9,28 +9,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct span {
+struct address_map_row {
     uint64_t start;
     void *what;
 };
 
-struct spans {
-    struct span *rows; /* several may begin at the same address */
+struct address_map {
+    struct address_map_row *rows; /* several may begin at the same address */
     size_t count, room;
 };
 
 /** The first row that begins at `start` or behind it; `count` if there is none. */
-size_t spans_from(const struct spans *spans, uint64_t start);
+size_t address_map_from(const struct address_map *map, uint64_t start);
 
 /** What begins last at `address` or before it, or NULL. */
-void *spans_before(const struct spans *spans, uint64_t address);
+void *address_map_before(const struct address_map *map, uint64_t address);
 
 /** False: no host memory. */
-bool spans_add(struct spans *spans, uint64_t start, void *what);
+bool address_map_add(struct address_map *map, uint64_t start, void *what);
 
-void spans_remove(struct spans *spans, size_t at);
+void address_map_remove(struct address_map *map, size_t at);
 
 /** The row of `what`, which begins at `start` and is there. */
-size_t spans_find(const struct spans *spans, uint64_t start, const void *what);
+size_t address_map_find(const struct address_map *map, uint64_t start, const void *what);
 
 #endif

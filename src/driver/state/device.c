@@ -160,23 +160,23 @@ bool device_take(struct device *device, uint64_t bytes) {
     return true;
 }
 
-void device_owe(struct device *device, uint64_t bytes) {
+void device_charge_taken(struct device *device, uint64_t bytes) {
     atomic_fetch_add(&device->charged, bytes);
 }
 
 void device_uncharge(struct device *device, uint64_t bytes) {
     atomic_fetch_sub(&device->charged, bytes);
-    askers_give_back(&device->askers);
+    in_flight_give_back(&device->in_flight);
 }
 
 void device_refund(struct device *device, uint64_t bytes) {
     device_uncharge(device, bytes);
-    atomic_fetch_add(&askers_returns, 1);
+    atomic_fetch_add(&in_flight_returns, 1);
 }
 
 uint64_t device_given_back(struct device *device) {
-    askers_wait(&device->askers);
-    return askers_given_back(&device->askers);
+    in_flight_wait(&device->in_flight);
+    return in_flight_given_back(&device->in_flight);
 }
 
 void device_pooled(struct device *device, int64_t change) {

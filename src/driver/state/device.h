@@ -40,7 +40,7 @@ struct device {
     _Atomic uint64_t charged;
     uint64_t claimed; /* of that: for allocations from the driver's pools under way (mempool.c) */
     _Atomic uint64_t pooled, pooled_peak; /* the reserve of all pools together */
-    struct askers askers;
+    struct in_flight in_flight;
     struct lock lock;        /* for the books of outside memory */
     struct counters outside; /* only its OUTSIDE metrics and counters that belong to no pool */
     _Atomic(struct device_pool *) pools; /* device_pool.h */
@@ -87,7 +87,7 @@ struct device *device_current(void);
 bool device_take(struct device *device, uint64_t bytes);
 
 /** The driver has taken `bytes` more already, whatever the limit. */
-void device_owe(struct device *device, uint64_t bytes);
+void device_charge_taken(struct device *device, uint64_t bytes);
 
 /** The driver has taken `bytes` back. */
 void device_refund(struct device *device, uint64_t bytes);

@@ -15,8 +15,8 @@ static uintptr_t me(void) {
     return (uintptr_t)pthread_self();
 }
 
-static struct asker *find_in(struct asker_table *table, uintptr_t who) {
-    for (struct asker *one = table->of; one < table->of + ASKERS; one++) {
+static struct in_flight_thread *find_in(struct in_flight_table *table, uintptr_t who) {
+    for (struct in_flight_thread *one = table->of; one < table->of + ASKERS; one++) {
         if (atomic_load_explicit(&one->who, memory_order_relaxed) == who) {
             return one;
         }
@@ -24,9 +24,9 @@ static struct asker *find_in(struct asker_table *table, uintptr_t who) {
     return NULL;
 }
 
-static struct asker *find(struct askers *askers, uintptr_t who) {
-    struct asker *one = NULL;
-    for (struct asker_table *table = &askers->first; table && !one;
+static struct in_flight_thread *find(struct in_flight *in_flight, uintptr_t who) {
+    struct in_flight_thread *one = NULL;
+    for (struct in_flight_table *table = &in_flight->first; table && !one;
          table = atomic_load(&table->next)) {
         one = find_in(table, who);
     }
@@ -34,8 +34,8 @@ static struct asker *find(struct askers *askers, uintptr_t who) {
 }
 
 /* Returns the table behind this one, made if there is none. NULL without host memory. */
-static struct asker_table *next_table(struct asker_table *table) {
-    struct asker_table *next = atomic_load(&table->next), *fresh;
+static struct in_flight_table *next_table(struct in_flight_table *table) {
+    struct in_flight_table *next = atomic_load(&table->next), *fresh;
     if (next || !(fresh = host_map(sizeof *fresh, 4096))) {
         return next;
     }
@@ -46,8 +46,8 @@ static struct asker_table *next_table(struct asker_table *table) {
     return next;
 }
 
-static struct asker *take_in(struct asker_table *table) {
-    for (struct asker *one = table->of; one < table->of + ASKERS; one++) {
+static struct in_flight_thread *take_in(struct in_flight_table *table) {
+    for (struct in_flight_thread *one = table->of; one < table->of + ASKERS; one++) {
         uintptr_t nobody = 0;
         if (atomic_load_explicit(&one->who, memory_order_relaxed) == 0 &&
             atomic_compare_exchange_strong(&one->who, &nobody, me())) {
@@ -57,9 +57,9 @@ static struct asker *take_in(struct asker_table *table) {
     return NULL;
 }
 
-void askers_enter(struct askers *askers) {
-    struct asker_table *table = &askers->first;
-    struct asker *own;
+void in_flight_enter(struct in_flight *in_flight) {
+    struct in_flight_table *table = &in_flight->first;
+    struct in_flight_thread *own;
     while (!(own = take_in(table))) {
         if (!(table = next_table(table))) {
             return;
@@ -67,35 +67,37 @@ void askers_enter(struct askers *askers) {
     }
     atomic_store(&own->waits, false);
     atomic_store(&own->slow, false);
-    atomic_store(&own->number, atomic_fetch_add(&askers->asked, 1) + 1);
+    atomic_store(&own->number, atomic_fetch_add(&in_flight->asked, 1) + 1);
 }
 
-void askers_leave(struct askers *askers) {
-    struct asker *own = find(askers, me());
+void in_flight_leave(struct in_flight *in_flight) {
+    struct in_flight_thread *own = find(in_flight, me());
     if (own) {
         atomic_store(&own->number, 0);
         atomic_store(&own->who, 0);
     }
 }
 
-_Atomic uint64_t askers_returns;
+_Atomic uint64_t in_flight_returns;
 
 /* Of all devices: who gives something back on another one meanwhile asks once more than it need. */
 static _Thread_local uint64_t own_returns __attribute__((tls_model("initial-exec")));
 
-void askers_give_back(struct askers *askers) {
+void in_flight_give_back(struct in_flight *in_flight) {
     own_returns++;
-    atomic_fetch_add(&askers->return_count, 1);
+    atomic_fetch_add(&in_flight->return_count, 1);
 }
 
-uint64_t askers_given_back(const struct askers *askers) {
-    return atomic_load(&askers->return_count) - own_returns;
+uint64_t in_flight_given_back(const struct in_flight *in_flight) {
+    return atomic_load(&in_flight->return_count) - own_returns;
 }
 
 /* Another thread that has been asking since `last` or before and is to be waited for; NULL: there is none. */
-static struct asker *still_asking(struct askers *askers, const struct asker *own, uint64_t last) {
-    for (struct asker_table *table = &askers->first; table; table = atomic_load(&table->next)) {
-        for (struct asker *one = table->of; one < table->of + ASKERS; one++) {
+static struct in_flight_thread *still_asking(struct in_flight *in_flight,
+                                             const struct in_flight_thread *own, uint64_t last) {
+    for (struct in_flight_table *table = &in_flight->first; table;
+         table = atomic_load(&table->next)) {
+        for (struct in_flight_thread *one = table->of; one < table->of + ASKERS; one++) {
             uint64_t number = atomic_load(&one->number);
             if (number > 0 && number <= last && atomic_load(&one->who) != me() &&
                 !atomic_load(&one->slow) && !(own && atomic_load(&one->waits))) {
@@ -107,15 +109,15 @@ static struct asker *still_asking(struct askers *askers, const struct asker *own
 }
 
 /* By counting, not by the clock, which may stand still. */
-bool askers_wait(struct askers *askers) {
-    uint64_t last = atomic_load(&askers->asked), waited = 0;
-    struct asker *own = find(askers, me()), *other;
+bool in_flight_wait(struct in_flight *in_flight) {
+    uint64_t last = atomic_load(&in_flight->asked), waited = 0;
+    struct in_flight_thread *own = find(in_flight, me()), *other;
     unsigned turns = 0;
     bool any = false;
     if (own) {
         atomic_store(&own->waits, true);
     }
-    while ((other = still_asking(askers, own, last)) != NULL) {
+    while ((other = still_asking(in_flight, own, last)) != NULL) {
         any = true;
         if (waited >= WAIT_NS) {
             atomic_store(&other->slow, true);

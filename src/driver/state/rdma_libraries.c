@@ -68,7 +68,7 @@ static bool has_entries(const char *folder) {
     return any;
 }
 
-const char *registrars_loaded(const char *cards) {
+const char *rdma_libraries_loaded(const char *cards) {
     struct look look = {.cards = has_entries(cards)};
     libraries_visit(look_at, &look);
     return look.reason;

@@ -9,10 +9,10 @@
 #ifndef GPUCACHE_DRIVER_STATE_RDMA_LIBRARIES_H
 #define GPUCACHE_DRIVER_STATE_RDMA_LIBRARIES_H
 
-#define REGISTRARS_CARDS "/sys/class/infiniband"
+#define RDMA_CARDS "/sys/class/infiniband"
 
 /** Which one is loaded, or will be since there is something in the folder of the network cards, as a reason for segments; or
  * NULL. Keeps errno. */
-const char *registrars_loaded(const char *cards);
+const char *rdma_libraries_loaded(const char *cards);
 
 #endif

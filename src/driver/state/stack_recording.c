@@ -7,15 +7,15 @@
 #include "stacks/stacks.h"
 #include "stats/holders.h"
 
-atomic_bool remembering;
+atomic_bool stacks_recorded;
 
 const struct stats_stacks *stats_stacks(void) {
-    return remember_on() ? stacks_view() : NULL;
+    return block_stacks_on() ? stacks_view() : NULL;
 }
 
-void remember_start(void) {
+void block_stacks_start(void) {
     if (options()->stacks > 0 && stacks_start(options()->stacks, loader_next_dlsym)) {
         atomic_fetch_add(&capture_unusual, 1);
-        atomic_store(&remembering, true);
+        atomic_store(&stacks_recorded, true);
     }
 }

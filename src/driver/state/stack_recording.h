@@ -11,13 +11,13 @@
 #include <stdbool.h>
 
 /** Whether they are. */
-extern atomic_bool remembering;
+extern atomic_bool stacks_recorded;
 
-static inline bool remember_on(void) {
-    return __builtin_expect(atomic_load_explicit(&remembering, memory_order_relaxed), 0);
+static inline bool block_stacks_on(void) {
+    return __builtin_expect(atomic_load_explicit(&stacks_recorded, memory_order_relaxed), 0);
 }
 
 /** A part of the process's start. In the child of a fork nothing of this is reached: all passes through. */
-void remember_start(void);
+void block_stacks_start(void);
 
 #endif
