@@ -1,4 +1,4 @@
-/* What is a reason for segments: a library that registers memory past the driver. test_registrars LIBRARY: one of that name. */
+/* What is a reason for segments: a library that registers memory past the driver. test_rdma_libraries LIBRARY: one of that name. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -161,8 +161,9 @@ void device_pool_drain_barriers(struct device *device) {
 /* ---- what is told ---- */
 
 #define ALL_OF_A_CONTEXT                                                                           \
-    "awake_leave(context) ipc_forget(context) outside_forget(context) pinned_forget(context) "     \
-    "remember_forget(context) mempool_doubt(context) capture_forget(context) "                     \
+    "active_contexts_remove(context) ipc_forget(context) unpooled_forget(context) "                \
+    "pinned_forget(context) "                                                                      \
+    "block_stacks_forget(context) driver_pools_invalidate(context) capture_forget(context) "       \
     "deferred_forget(context) device_pool_forget(context) "
 
 static int start(void **state) {
@@ -196,8 +197,8 @@ static void a_context_that_ends_takes_its_views_along(void **state) {
     (void)state;
     struct context_ending ending = {.handle = CONTEXT, .primary_of = -1};
     context_end_begin(&ending);
-    assert_string_equal(told, "deferred_quiet:on(context) device_pool_quiet:on(context) "
-                              "deferred_quiet:on(view) ");
+    assert_string_equal(told, "deferred_suspend:on(context) device_pool_suspend:on(context) "
+                              "deferred_suspend:on(view) ");
     told[0] = 0;
     context_end_done(&ending, true);
     assert_string_equal(told, "capture_forget(view) deferred_forget(view) " ALL_OF_A_CONTEXT);
@@ -210,8 +211,8 @@ static void a_call_that_did_not_end_it_lets_it_go_on(void **state) {
     context_end_begin(&ending);
     told[0] = 0;
     context_end_done(&ending, false);
-    assert_string_equal(told, "deferred_quiet:off(context) device_pool_quiet:off(context) "
-                              "deferred_quiet:off(view) ");
+    assert_string_equal(told, "deferred_suspend:off(context) device_pool_suspend:off(context) "
+                              "deferred_suspend:off(view) ");
 }
 
 static void a_view_ends_alone(void **state) {
@@ -221,8 +222,8 @@ static void a_view_ends_alone(void **state) {
     told[0] = 0;
     context_end_done(&ending, true);
     assert_string_equal(told,
-                        "deferred_quiet:off(context) device_pool_quiet:off(context) "
-                        "deferred_quiet:off(view) capture_forget(view) deferred_forget(view) ");
+                        "deferred_suspend:off(context) device_pool_suspend:off(context) "
+                        "deferred_suspend:off(view) capture_forget(view) deferred_forget(view) ");
     assert_int_equal(context_count(), 2);
 }
 
@@ -277,8 +278,8 @@ static void a_view_of_the_next_life_is_not_taken_for_one_of_the_last(void **stat
     context_register_view(VIEW, GREEN, CONTEXT, 0);
     told[0] = 0;
     context_end_begin(&ending);
-    assert_string_equal(told, "deferred_quiet:on(context) device_pool_quiet:on(context) "
-                              "deferred_quiet:on(view) ");
+    assert_string_equal(told, "deferred_suspend:on(context) device_pool_suspend:on(context) "
+                              "deferred_suspend:on(view) ");
     context_end_done(&ending, true);
 }
 
@@ -286,12 +287,12 @@ static void one_without_a_view_may_end_the_primary_one(void **state) {
     (void)state;
     struct context_ending ending = {.primary_of = 0, .green = (CUgreenCtx)5};
     context_end_begin(&ending);
-    assert_string_equal(told, "deferred_quiet:on(context) device_pool_quiet:on(context) "
-                              "deferred_quiet:on(view) ");
+    assert_string_equal(told, "deferred_suspend:on(context) device_pool_suspend:on(context) "
+                              "deferred_suspend:on(view) ");
     told[0] = 0;
     context_end_done(&ending, true);
-    assert_string_equal(told, "deferred_quiet:off(context) device_pool_quiet:off(context) "
-                              "deferred_quiet:off(view) ");
+    assert_string_equal(told, "deferred_suspend:off(context) device_pool_suspend:off(context) "
+                              "deferred_suspend:off(view) ");
 }
 
 /* More than the registry had places for once. */
