@@ -11,6 +11,8 @@
 #   format    clang-format                       tidy      clang-tidy over src/
 #   headers   library, simulator and tests       scripts   these scripts in the ways they are called,
 #             compiled with each cuda.h                    meson install and meson dist
+#   wheel     scripts/wheel.sh for x86_64 and aarch64; this machine's wheel in a fresh venv under
+#             the oldest and the newest Python from 3.9 on that is here, on the simulated driver
 #   debian13  demo and the gcc stage in a bare Debian 13, made with debootstrap: only if named;
 #             where that cannot be made, the last lines say so
 #   compilers unit and sim with each of COMPILERS (gcc-11 to gcc-14, clang-14 to clang-19) that is
@@ -23,7 +25,7 @@
 set -u
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
-all_stages=(gcc clang asan tsan valgrind cost arm64 format tidy headers scripts)
+all_stages=(gcc clang asan tsan valgrind cost arm64 format tidy headers scripts wheel)
 named_stages=(debian13 compilers)
 stages=()
 [ $# -gt 0 ] || set -- all
@@ -54,6 +56,7 @@ if has_stage tidy; then # which reads what is only built where these are, too
 fi
 has_stage headers && need_pip
 has_stage scripts && need git git
+has_stage wheel && ! python3 -c 'import ensurepip, venv' 2>/dev/null && missing_packages+=(python3-venv)
 install_missing
 find_meson
 find_cuda_header
@@ -180,6 +183,35 @@ stage_headers() {
 
 stage_scripts() {
     "$root/tests/scripts/test_scripts.sh" "$build_root/scripts"
+}
+
+# pythons: those from 3.9 on that start, oldest first, one a line: version and path.
+pythons() {
+    local python version
+    for python in $(compgen -c python3. | grep -x 'python3\.[0-9]*' | sort -u) "$HOME"/.pyenv/versions/3.*/bin/python3 python3; do
+        version=$("$python" -c 'import sys, ensurepip, venv; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
+        [ "$(printf '%s\n' 3.9 "$version" | sort -V | head -n 1)" != 3.9 ] || echo "$version $python"
+    done | sort -V -u -k 1,1
+}
+
+# The programs of the gcc build run under the wheel's library too: it is another compiler's.
+stage_wheel() {
+    local python folder=$build_root/wheel/installed programs=$build_root/gcc/tests/programs script
+    CC=gcc setup_build "$build_root/gcc" --buildtype=release --werror &&
+        ninja -C "$build_root/gcc" tests/programs/{laws,limit,client} tests/sim/libcuda.so.1 tests/sim/old/libcuda.so.1 || return 1
+    "$root/scripts/wheel.sh" x86_64 aarch64 || return 1
+    for python in $(pythons | sed -n '1p;$p' | cut -d ' ' -f 2); do
+        rm -rf "$folder"
+        # without a network, and without what else may be installed
+        "$python" -m venv "$folder" &&
+            "$folder/bin/pip" install --quiet --disable-pip-version-check --no-index "$build_root"/dist/libgpucache-*_"$(uname -m)".whl &&
+            "$folder/bin/python" "$root/tests/wheel/check.py" "$build_root/gcc/tests/sim" || return 1
+    done
+    for script in client laws limit; do
+        GPUCACHE_TEST_LIBRARY=$(echo "$folder"/lib/python3*/site-packages/libgpucache/libgpucache.so) \
+        GPUCACHE_TEST_PROGRAMS=$programs GPUCACHE_TEST_SIM=$build_root/gcc/tests/sim \
+        GPUCACHE_TEST_SIM_OLD=$build_root/gcc/tests/sim/old python3 "$root/tests/programs/$script.py" || return 1
+    done
 }
 
 stage_debian13() {
