@@ -207,6 +207,13 @@ stage_wheel() {
             "$folder/bin/pip" install --quiet --disable-pip-version-check --no-index "$build_root"/dist/libgpucache-*_"$(uname -m)".whl &&
             "$folder/bin/python" "$root/tests/wheel/check.py" "$build_root/gcc/tests/sim" || return 1
     done
+    # as an image has it, and in a root of its own, where nothing else is; then the manifests that use it
+    if [ "$(id -u)" = 0 ]; then
+        rm -rf "$folder-image"
+        "$root/scripts/packaging/image.sh" "$folder-image" || return 1
+    fi
+    fetch_tool kubernetes-validate 1.37.0
+    PYTHONPATH=$fetched python3 "$root/tests/wheel/manifests.py" "$root"/docs/kubernetes/*.yaml || return 1
     for script in client laws limit; do
         GPUCACHE_TEST_LIBRARY=$(echo "$folder"/lib/python3*/site-packages/libgpucache/libgpucache.so) \
         GPUCACHE_TEST_PROGRAMS=$programs GPUCACHE_TEST_SIM=$build_root/gcc/tests/sim \
