@@ -85,6 +85,7 @@ build() { # FOLDER ARGUMENT...
 
 stage_gcc() {
     (fetch_tool prometheus_client 0.21.1) || echo "without it the test of gpucache metrics leaves that parser out"
+    (fetch_tool jsonschema 4.26.0) || echo "without it no report is compared with docs/report-schema.json"
     CC=gcc build "$build_root/gcc" --buildtype=release --werror &&
         run_tests "$build_root/gcc" all --no-suite cost
 }

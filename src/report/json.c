@@ -1,5 +1,5 @@
 /*
- * The report as JSON: one object on one line, by the schema "gpucache-report/1" that README.md names.
+ * The report as JSON: one object on one line, by the schema of docs/report-schema.json.
  *
  * The walk names every figure as the schema does, with two exceptions that this file makes:
  * nanoseconds become seconds, and the figures about free memory stand in "fragmentation", beside
