@@ -58,6 +58,10 @@ has_stage headers && need_pip
 has_stage scripts && need git git
 has_stage wheel && ! python3 -c 'import ensurepip, venv' 2>/dev/null && missing_packages+=(python3-venv)
 install_missing
+# The test of gpucache metrics asks Prometheus itself, where the distribution has it.
+if has_stage gcc && ! command -v promtool >/dev/null && apt-cache show prometheus >/dev/null 2>&1; then
+    (missing_packages=(prometheus) && install_missing) || echo "without prometheus the test of gpucache metrics leaves its part out"
+fi
 find_meson
 find_cuda_header
 cd "$root" || exit 1

@@ -5,9 +5,12 @@
  * wants `# TYPE x counter` above a sample x_total, the other one `# TYPE x_total counter`. So there
  * are two formats. In both all samples of a family stand together, hence one walk over the families
  * with all devices of all processes inside.
+ *
+ * With --listen the same figures answer scrapes, read anew for each.
  */
 #include "process/print.h"
 #include "tool/arguments.h"
+#include "tool/listen.h"
 #include "tool/pages.h"
 #include "tool/tool.h"
 
@@ -17,10 +20,12 @@
 #include <unistd.h>
 
 #define ANSWER_MS 200
-#define LABEL 128 /* bytes of a label's value; names and UUIDs have less */
+#define LABEL 128         /* bytes of a label's value; names and UUIDs have less */
+#define ENVIRONMENT 65536 /* bytes of a process's variables that are searched */
 
 struct sample {
     const struct page *page;
+    const char *job; /* of Slurm, or ""; devices of a process share the text */
     struct stats_device device;
 };
 
@@ -76,6 +81,12 @@ static void labels(struct print *out, const struct sample *sample, const char *k
     print_format(out, "{pid=\"%d\",", sample->page->pid);
     if (sample->page->namespace) /* in every container somebody has number 1 */
         print_format(out, "namespace=\"%llu\",", (unsigned long long)sample->page->namespace);
+    label(out, "host", program->host); /* in Kubernetes the pod's name */
+    print_char(out, ',');
+    if (*sample->job) {
+        label(out, "slurm_job", sample->job);
+        print_char(out, ',');
+    }
     if (program->rank >= 0)
         print_format(out, "rank=\"%lld\",", (long long)program->rank);
     label(out, "program", program->name);
@@ -202,41 +213,91 @@ static void write_all_families(struct writer *to) {
         print_str(&to->out, "# EOF\n");
 }
 
-static struct sample *read_samples(const struct pages *pages, size_t *count) {
+/* ---- all processes ---- */
+
+/**
+ * Copies SLURM_JOB_ID from the variables that a process was started with; "" where there is none, or the process is in another
+ * container, where its number means nothing here.
+ */
+static void find_job(const struct page *page, char job[LABEL]) {
+    static const char name[] = "SLURM_JOB_ID=";
+    static char variables[ENVIRONMENT];
+    char path[64];
+    job[0] = '\0';
+    if (page->namespace != 0)
+        return;
+    snprintf(path, sizeof path, "/proc/%d/environ", page->pid);
+    size_t length = program_read_file(path, variables, sizeof variables - 1);
+    variables[length] = '\0';
+    for (const char *at = variables; at < variables + length; at += strlen(at) + 1) {
+        if (strncmp(at, name, sizeof name - 1) == 0) {
+            snprintf(job, LABEL, "%s", at + sizeof name - 1);
+            return;
+        }
+    }
+}
+
+/** Returns a sample of each device of each running process, to be freed; `jobs` has room for a text of each page. */
+static struct sample *read_samples(const struct pages *pages, char (*jobs)[LABEL], size_t *count) {
     struct sample *samples = calloc(pages->count * STATS_MAX_DEVICES + 1, sizeof *samples);
     *count = 0;
     for (size_t i = 0; samples && i < pages->count; i++) {
         const struct page *page = pages->list[i];
-        for (unsigned k = 0; page_is_running(page) && k < page_devices(page); k++) {
+        if (!page_is_running(page))
+            continue;
+        find_job(page, jobs[i]);
+        for (unsigned k = 0; k < page_devices(page); k++) {
             samples[*count].page = page;
+            samples[*count].job = jobs[i];
             *count += page_device(page, k, &samples[*count].device, NULL, NULL);
         }
     }
     return samples;
 }
 
-int tool_metrics(char **arguments) {
-    struct writer to = {.prometheus = false};
-    struct arguments left = {.command = "metrics", .at = arguments};
-    while (arguments_next(&left) == ARGUMENT_metrics_format) {
-        to.prometheus = strcmp(left.value, "prometheus") == 0;
-        if (!to.prometheus && strcmp(left.value, "openmetrics") != 0)
-            arguments_refuse(&left);
-    }
-    if (*left.at)
-        fail(STATUS_OWN_FAILURE, *left.at, "metrics takes nothing but --format");
+/** Writes the figures of all processes to fd, read anew: for a scrape, or for a file or terminal. Returns 0 or a negative errno. */
+static int write_figures(int fd, bool prometheus, bool scraped) {
     static char buffer[65536];
+    struct writer to = {.prometheus = prometheus};
     struct pages pages;
     pages_open(&pages, 0);
     pages_ask(&pages, false, ANSWER_MS);
-    if (pages.count == 0)
+    if (pages.count == 0 && !scraped)
         pages_say_barred();
-    struct sample *samples = read_samples(&pages, &to.count);
+    char(*jobs)[LABEL] = calloc(pages.count + 1, sizeof *jobs);
+    struct sample *samples = jobs ? read_samples(&pages, jobs, &to.count) : NULL;
     to.samples = samples;
-    print_init(&to.out, STDOUT_FILENO, buffer, sizeof buffer);
+    print_init(&to.out, fd, buffer, sizeof buffer);
+    to.out.in_time = scraped; /* a client that takes nothing would hold up all others */
     write_all_families(&to);
-    int status = print_flush(&to.out) == 0 ? 0 : STATUS_OWN_FAILURE;
+    int result = print_flush(&to.out);
     free(samples);
+    free(jobs);
     pages_close(&pages);
-    return status;
+    return result;
+}
+
+static int answer_scrape(int fd, bool open) {
+    return write_figures(fd, !open, true);
+}
+
+int tool_metrics(char **arguments) {
+    struct arguments left = {.command = "metrics", .at = arguments};
+    enum option_of_command option;
+    const char *where = NULL;
+    bool prometheus = false;
+    while ((option = arguments_next(&left)) != ARGUMENTS_END) {
+        if (option == ARGUMENT_metrics_listen) {
+            where = left.value;
+            continue;
+        }
+        prometheus = strcmp(left.value, "prometheus") == 0;
+        if (!prometheus && strcmp(left.value, "openmetrics") != 0)
+            arguments_refuse(&left);
+    }
+    if (*left.at)
+        fail(STATUS_OWN_FAILURE, *left.at, "metrics takes only options");
+    if (where)
+        listen_and_answer(where, answer_scrape);
+    return write_figures(STDOUT_FILENO, prometheus, false) == 0 ? 0 : STATUS_OWN_FAILURE;
 }

@@ -5,7 +5,7 @@ _gpucache() {
     COMPREPLY=()
     # a value may be the word behind its option
     case $command:${COMP_WORDS[COMP_CWORD - 1]} in
-    run:--max-peak | run:--max-peak-or-none | run:--memory-fraction | run:--memory-limit | run:--report | run:--report-format | run:--report-signal | run:--report-interval | run:--reuse | run:--backend | run:--budget | run:--decay-ms | run:--stacks | run:--trace | run:--trace-events | run:--file-mode | run:--live | run:--pinned | run:--disable | run:--log | options:--memory-fraction | options:--memory-limit | options:--report | options:--report-format | options:--report-signal | options:--report-interval | options:--reuse | options:--backend | options:--budget | options:--decay-ms | options:--stacks | options:--trace | options:--trace-events | options:--file-mode | options:--live | options:--pinned | options:--disable | options:--log | top:--interval | report:--format | report:--events | report:--html | report:--folded | replay:--backend | replay:--delay | replay:--budget | replay:--limit | replay:--reuse | replay:--decay | replay:--memory | replay:--periods | replay:--device | replay:--format | ctl:--device | ctl:--timeout | metrics:--format | timeline:--last | snapshot:--last) [[ $word == *=* ]] || valued=${COMP_WORDS[COMP_CWORD - 1]}= ;;
+    run:--max-peak | run:--max-peak-or-none | run:--memory-fraction | run:--memory-limit | run:--report | run:--report-format | run:--report-signal | run:--report-interval | run:--reuse | run:--backend | run:--budget | run:--decay-ms | run:--stacks | run:--trace | run:--trace-events | run:--file-mode | run:--live | run:--pinned | run:--disable | run:--log | options:--memory-fraction | options:--memory-limit | options:--report | options:--report-format | options:--report-signal | options:--report-interval | options:--reuse | options:--backend | options:--budget | options:--decay-ms | options:--stacks | options:--trace | options:--trace-events | options:--file-mode | options:--live | options:--pinned | options:--disable | options:--log | top:--interval | report:--format | report:--events | report:--html | report:--folded | replay:--backend | replay:--delay | replay:--budget | replay:--limit | replay:--reuse | replay:--decay | replay:--memory | replay:--periods | replay:--device | replay:--format | ctl:--device | ctl:--timeout | metrics:--format | metrics:--listen | timeline:--last | snapshot:--last) [[ $word == *=* ]] || valued=${COMP_WORDS[COMP_CWORD - 1]}= ;;
     esac
     word=$valued$word
     if ((COMP_CWORD == 1)); then
@@ -65,7 +65,7 @@ _gpucache() {
         ctl:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }') report empty-cache reset-peak limit" ;;
         metrics:--format=*) words='openmetrics prometheus' word=${word#*=} ;;
         metrics:--*=*) compopt -o default; return ;;
-        metrics:-*) words='--format= --help' ;;
+        metrics:-*) words='--format= --listen= --help' ;;
         timeline:--*=*) compopt -o default; return ;;
         timeline:-*) words='--last= --help' ;;
         timeline:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" && compopt -o default ;;
