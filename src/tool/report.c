@@ -6,6 +6,7 @@
 #include "tool/html.h"
 #include "tool/sheet.h"
 #include "tool/tool.h"
+#include "tool/trace_source.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -189,8 +190,39 @@ static void print_all(const struct sheets *sheets, const struct wanted *wanted, 
     }
 }
 
-static bool write_html(const struct sheets *sheets, const char *path) {
-    int result = html_write(sheets, path);
+/** Reads the traces among the sources, which a page can show, and takes them out of the list.
+ * Returns whether all could be read. */
+static bool read_traces(struct html *page, char **sources) {
+    struct trace_file *traces = NULL;
+    char **kept = sources;
+    bool good = true;
+    for (; *sources; sources++) {
+        if (tool_pid(*sources) != 0 || !trace_file_is(*sources)) {
+            *kept++ = *sources;
+            continue;
+        }
+        traces = realloc(traces, (page->trace_count + 1) * sizeof *traces);
+        if (!traces)
+            fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+        if (trace_source_read(*sources, HTML_EVENTS, &traces[page->trace_count]))
+            page->trace_count++;
+        else
+            good = false;
+    }
+    *kept = NULL;
+    page->traces = traces;
+    return good;
+}
+
+static void free_traces(struct html *page) {
+    struct trace_file *traces = (struct trace_file *)page->traces;
+    for (size_t i = 0; i < page->trace_count; i++)
+        trace_file_free(&traces[i]);
+    free(traces);
+}
+
+static bool write_html(const struct html *page, const char *path) {
+    int result = html_write(page, path);
     if (result != 0)
         tool_say("%s: %s", path, result == -EEXIST ? no_page : strerror(-result));
     return result == 0;
@@ -200,12 +232,15 @@ int tool_report(char **arguments) {
     static char buffer[65536];
     struct wanted wanted = {.events = EVENTS};
     struct sheets sheets = {0};
+    struct html page = {.sheets = &sheets};
     struct pages pages = {0};
     struct print out;
     bool good = true;
     char **sources = parse(&wanted, arguments);
     if (!*sources)
         fail(STATUS_OWN_FAILURE, "report", "wanted is a file with reports, or a process number");
+    if (wanted.html)
+        good = read_traces(&page, sources);
     ask_processes(&pages, sources);
     for (; *sources; sources++)
         good &= read_one(&sheets, &pages, *sources);
@@ -216,7 +251,7 @@ int tool_report(char **arguments) {
                              wanted.format == REPORT_TEXT && wanted.folded == FOLDED_NOT);
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     if (wanted.html)
-        good &= sheets.count > 0 && write_html(&sheets, wanted.html);
+        good &= sheets.count + page.trace_count > 0 && write_html(&page, wanted.html);
     else if (wanted.folded != FOLDED_NOT)
         good &= print_folded(&sheets, wanted.folded, &out);
     else if (wanted.compare && sheets.count == 2)
@@ -226,6 +261,7 @@ int tool_report(char **arguments) {
     else
         print_all(&sheets, &wanted, &out);
     good &= print_flush(&out) == 0;
+    free_traces(&page);
     sheets_free(&sheets);
     pages_close(&pages);
     return good ? 0 : EXIT_FAILURE;

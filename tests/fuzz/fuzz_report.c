@@ -66,7 +66,7 @@ int fuzz_one(const uint8_t *data, size_t size) {
     }
     print_together(&sheets);
     if (size % 8 == 0 && sheets.count > 0)
-        FUZZ_CHECK(html_write(&sheets, "/dev/null") == 0);
+        FUZZ_CHECK(html_write(&(struct html){.sheets = &sheets}, "/dev/null") == 0);
     sheets_free(&sheets);
     return 0;
 }

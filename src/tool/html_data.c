@@ -1,0 +1,181 @@
+/*
+ * The data of a page: the reports as they are, and beside them what the command knows of each.
+ */
+#include "tool/html.h"
+
+#include "live/page.h"
+#include "report/holders.h"
+#include "tool/tool.h"
+
+#include <errno.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define FRAME 2304 /* bytes: a function and a file, each as long as a report has them */
+
+static void member(struct print *out, const char *separator, const char *name) {
+    print_str(out, separator);
+    print_json_string(out, name);
+    print_char(out, ':');
+}
+
+/* ---- the flight recorder ---- */
+
+/** Times count from the start of the process: in nanoseconds, a script can hold those exactly. */
+static void print_event(struct print *out, const struct sheet *sheet,
+                        const struct page_event *event) {
+    uint64_t began = sheet->page->started_ns;
+    print_format(out, "[%lu,%lu,%lu,%u,%d,%u,%lu,%lu,%u,%lu]", (unsigned long)event->number,
+                 (unsigned long)less(event->coarse_ns, began),
+                 (unsigned long)less(event->time_ns, began), event->ring,
+                 event->device == FLIGHT_NO_DEVICE ? -1 : (int)event->device, event->kind,
+                 (unsigned long)event->bytes, (unsigned long)event->address, event->thread,
+                 (unsigned long)event->duration_ns);
+}
+
+static void print_moment(struct print *out, const struct sheet *sheet, size_t at) {
+    const struct page_moment *moment = &sheet->moments[at];
+    print_format(out, "{\"device\":%d,\"read_ns\":%lu,\"events\":[", sheet->devices[at].ordinal,
+                 (unsigned long)less(moment->read_ns, sheet->page->started_ns));
+    for (unsigned ring = 0; ring < FLIGHT_RINGS; ring++)
+        print_format(out, "%s%lu", ring ? "," : "", (unsigned long)moment->events[ring]);
+    print_str(out, "]}");
+}
+
+static void print_kinds(struct print *out) {
+    static const struct {
+        unsigned kind;
+        const char *role; /* of events that a script has to tell from others */
+    } roles[] = {
+        {FLIGHT_ALLOCATE, "allocate"},   {FLIGHT_FREE, "free"},
+        {FLIGHT_OOM, "refused"},         {FLIGHT_GROW_REFUSED, "refused"},
+        {FLIGHT_LIMIT_REFUSED, "refused"},
+    };
+    const char *separator = "{";
+#define FLIGHT(number, kind, words)                                                                \
+    member(out, separator, #number);                                                               \
+    print_json_string(out, words);                                                                 \
+    separator = ",";
+#include "live/flight.def"
+#undef FLIGHT
+    print_char(out, '}');
+    member(out, ",", "roles");
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
+        print_format(out, "%s\"%u\":", i ? "," : "{", roles[i].kind);
+        print_json_string(out, roles[i].role);
+    }
+    print_str(out, "}");
+}
+
+static void print_recorder(struct print *out, const struct sheet *sheet) {
+    print_str(out, "{\"began\":");
+    print_seconds(out, page_real_ns(sheet->page, sheet->page->started_ns), 9);
+    member(out, ",", "kinds");
+    print_kinds(out);
+    member(out, ",", "moments");
+    for (size_t i = 0; i < sheet->device_count; i++) {
+        print_char(out, i ? ',' : '[');
+        print_moment(out, sheet, i);
+    }
+    print_str(out, sheet->device_count ? "]" : "[]");
+    member(out, ",", "events");
+    print_char(out, '[');
+    for (size_t i = 0; i < sheet->event_count; i++) {
+        print_str(out, i ? ",\n" : "");
+        print_event(out, sheet, &sheet->events[i]);
+    }
+    print_str(out, "]}");
+}
+
+/* ---- frames of the program's own ---- */
+
+static int compare_texts(const void *a, const void *b) {
+    return strcmp(a, b);
+}
+
+/** Prints the text of a frame, unless `seen` has it. */
+static void print_once(struct print *out, const struct stats_frame *frame, void **seen) {
+    char text[FRAME];
+    struct print words;
+    print_init(&words, -1, text, sizeof text);
+    holders_print_frame(&words, frame, false);
+    print_end(&words);
+    if (tfind(text, seen, compare_texts))
+        return;
+    char *kept = strdup(text);
+    if (!kept || !tsearch(kept, seen, compare_texts))
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    print_json_string(out, text);
+    print_char(out, ',');
+}
+
+static void print_own_of_trace(struct print *out, const struct trace_file *file, void **seen) {
+    const struct stats_frame *frame;
+    for (uint32_t i = 0; i < trace_callers_frames(file->callers); i++)
+        for (unsigned k = 0; (frame = trace_callers_frame(file->callers, i, k)) != NULL; k++)
+            if (holders_frame_is_own(frame))
+                print_once(out, frame, seen);
+}
+
+static void print_own_frames(struct print *out, const struct html *page) {
+    const struct sheets *sheets = page->sheets;
+    void *seen = NULL;
+    print_char(out, '[');
+    for (size_t i = 0; i < page->trace_count; i++)
+        print_own_of_trace(out, &page->traces[i], &seen);
+    for (size_t i = 0; i < sheets->count; i++) {
+        const struct sheet_stacks *stacks = sheets->list[i]->stacks;
+        for (size_t k = 0; stacks && k < stacks->stack_count; k++)
+            for (unsigned n = 0; n < stacks->stacks[k].count; n++)
+                if (holders_frame_is_own(&stacks->stacks[k].frames[n]))
+                    print_once(out, &stacks->stacks[k].frames[n], &seen);
+    }
+    print_str(out, "\"\"]");
+    tdestroy(seen, free);
+}
+
+/* ---- all of it ---- */
+
+static void print_extra(struct print *out, const struct sheet *sheet) {
+    char name[TOOL_PROGRAM_NAME];
+    tool_program_name(&sheet->program, name);
+    member(out, "{", "name");
+    print_json_string(out, name);
+    member(out, ",", "note");
+    print_json_string(out, sheet->note);
+    member(out, ",", "sizes_note");
+    print_json_string(out, sheet->sizes_note);
+    member(out, ",", "state");
+    print_json_string(out, sheet->page ? page_state_words(sheet->page) : NULL);
+    member(out, ",", "recorder");
+    if (sheet->page)
+        print_recorder(out, sheet);
+    else
+        print_str(out, "null");
+    print_char(out, '}');
+}
+
+void html_print_data(const struct html *page, struct print *out) {
+    const struct sheets *sheets = page->sheets;
+    print_format(out, "{\"written\":{\"version\":\"%s\",\"time_unix\":%lu},\n\"reports\":[",
+                 GPUCACHE_VERSION, (unsigned long)time(NULL));
+    for (size_t i = 0; i < sheets->count; i++) {
+        print_str(out, i ? "," : "");
+        sheet_print(sheets->list[i], REPORT_JSON, out);
+    }
+    print_str(out, "],\n\"extras\":[");
+    for (size_t i = 0; i < sheets->count; i++) {
+        print_str(out, i ? ",\n" : "");
+        print_extra(out, sheets->list[i]);
+    }
+    print_str(out, "],\n\"own\":");
+    print_own_frames(out, page);
+    print_str(out, ",\n\"traces\":[");
+    for (size_t i = 0; i < page->trace_count; i++) {
+        print_str(out, i ? ",\n" : "");
+        html_print_trace(&page->traces[i], out);
+    }
+    print_str(out, "]}\n");
+}

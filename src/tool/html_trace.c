@@ -1,0 +1,299 @@
+/*
+ * A trace in a page: what each block was and when it came and went, in about ten bytes an event.
+ *
+ *      {"name", "pid", "rank", "host", "began",      whose trace it is; `began` in seconds since 1970
+ *       "front_ns", "end_ns", "dropped", "running",  times count from `began`
+ *       "kinds", "refused", "marks", "moments", "frames", "stacks",
+ *       "devices": [{"device", "name", "total_bytes", "groups", "reserved", "events"}]}
+ *
+ *      marks     [ns, text]
+ *      moments   [ns, device, kind, bytes, nanoseconds that it took], without growth of the pool
+ *      stacks    numbers of frames, innermost first; number 0 is the empty stack
+ *      groups    [bytes, stack]: a size that was asked for, and who asked
+ *      reserved  [ns, bytes]
+ *      events    base64 of numbers of 7 bits a byte, the lowest first, bit 7: more follows.
+ *                Of each event: nanoseconds since the event before it << 1 | whether it is a free. Then, of
+ *                an allocation: its group, and how many units of 512 bytes its address is above the one
+ *                before it (zigzag). Of a free: how many allocations ago the block came, from 1.
+ *
+ * Blocks that lived when the trace begins are allocations at `front_ns`.
+ */
+#include "tool/html.h"
+
+#include "report/holders.h"
+#include "tool/tool.h"
+
+#include <errno.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define UNIT 512
+#define FRAME 2304
+
+/** A size that was asked for by one stack. */
+struct group {
+    uint64_t bytes;
+    uint32_t stack;
+    uint32_t number;
+};
+
+/** One device of a trace. */
+struct column {
+    const struct trace_file *file;
+    unsigned device;
+    struct print *out;
+    struct trace_world world;
+    void *groups;    /* a tree of struct group */
+    uint8_t *bytes;  /* of `events` */
+    size_t used, capacity;
+    uint64_t at_ns, unit, blocks;
+    uint32_t group_count;
+};
+
+static uint64_t began(const struct trace_file *file) {
+    return file->header->started_ns;
+}
+
+static void *checked(void *memory) {
+    if (!memory)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    return memory;
+}
+
+/* ---- events ---- */
+
+static void put(struct column *of, uint64_t number) {
+    if (of->used + 10 > of->capacity) {
+        of->capacity = 2 * of->capacity + 65536;
+        of->bytes = checked(realloc(of->bytes, of->capacity));
+    }
+    for (; number >= 128; number >>= 7)
+        of->bytes[of->used++] = (uint8_t)(number | 128);
+    of->bytes[of->used++] = (uint8_t)number;
+}
+
+static int compare_groups(const void *a, const void *b) {
+    const struct group *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? -1 : 1;
+    return (x->stack > y->stack) - (x->stack < y->stack);
+}
+
+/** Returns the number of a group, and writes the group where it is new. */
+static uint32_t group_of(struct column *of, uint64_t bytes, uint32_t stack) {
+    struct group wanted = {bytes, stack, of->group_count};
+    struct group **found = tfind(&wanted, &of->groups, compare_groups);
+    if (found)
+        return (*found)->number;
+    struct group *made = checked(malloc(sizeof *made));
+    *made = wanted;
+    checked(tsearch(made, &of->groups, compare_groups));
+    print_format(of->out, "%s[%lu,%u]", of->group_count ? "," : "", (unsigned long)bytes, stack);
+    return of->group_count++;
+}
+
+static void put_time(struct column *of, const struct trace_event *event, bool frees) {
+    uint64_t front = less(of->file->front_ns, began(of->file));
+    uint64_t at = event->flags & TRACE_CARRIED ? front : less(event->time_ns, began(of->file));
+    at = at > of->at_ns ? at : of->at_ns;
+    put(of, (at - of->at_ns) << 1 | frees);
+    of->at_ns = at;
+}
+
+static void put_event(struct column *of, const struct trace_event *event) {
+    if (event->kind == TRACE_ALLOCATE) {
+        uint64_t unit = event->address / UNIT;
+        uint64_t moved = unit - of->unit;
+        struct trace_event block = *event;
+        uint32_t known = trace_callers_stacks(of->file->callers);
+        put_time(of, event, false);
+        put(of, group_of(of, event->bytes, event->stack < known ? event->stack : 0));
+        put(of, moved << 1 ^ (moved >> 63 ? UINT64_MAX : 0));
+        of->unit = unit;
+        block.place = ++of->blocks; /* of the copy that trace_world_at() returns */
+        trace_world_apply(&of->world, &block);
+    } else if (event->kind == TRACE_FREE) {
+        const struct trace_event *block =
+            trace_world_at(&of->world, TRACE_BLOCKS, event->address);
+        if (!block)
+            return;
+        put_time(of, event, true);
+        put(of, of->blocks - block->place + 1);
+        trace_world_apply(&of->world, event);
+    }
+}
+
+static void print_base64(struct print *out, const uint8_t *bytes, size_t count) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < count; i += 3) {
+        uint32_t word = (uint32_t)bytes[i] << 16;
+        word |= i + 1 < count ? (uint32_t)bytes[i + 1] << 8 : 0;
+        word |= i + 2 < count ? bytes[i + 2] : 0;
+        print_char(out, digits[word >> 18]);
+        print_char(out, digits[word >> 12 & 63]);
+        print_char(out, i + 1 < count ? digits[word >> 6 & 63] : '=');
+        print_char(out, i + 2 < count ? digits[word & 63] : '=');
+    }
+}
+
+/* ---- a device ---- */
+
+static void print_reserved(struct column *of) {
+    const struct trace_file *file = of->file;
+    print_format(of->out, "[[%lu,%lu]", (unsigned long)less(file->front_ns, began(file)),
+                 (unsigned long)file->before[of->device][0]);
+    for (size_t i = file->carried; i < file->count; i++) {
+        const struct trace_event *event = &file->events[i];
+        if (event->device == of->device && trace_figure(event->kind, event->value) == 0 &&
+            !(event->flags & TRACE_CARRIED))
+            print_format(of->out, ",[%lu,%lu]", (unsigned long)less(event->time_ns, began(file)),
+                         (unsigned long)event->detail);
+    }
+    print_str(of->out, "]");
+}
+
+static void print_device(const struct trace_file *file, unsigned device, struct print *out) {
+    const struct trace_device *is = &file->header->devices[device];
+    struct column of = {.file = file, .device = device, .out = out};
+    char name[sizeof is->name + 1] = "";
+    memcpy(name, is->name, sizeof is->name);
+    print_format(out, "{\"device\":%u,\"name\":", device);
+    print_json_string(out, name);
+    print_format(out, ",\"total_bytes\":%lu,\"groups\":[", (unsigned long)is->total_bytes);
+    for (size_t i = 0; i < file->count; i++)
+        if (file->events[i].device == device)
+            put_event(&of, &file->events[i]);
+    print_str(out, "],\"reserved\":");
+    print_reserved(&of);
+    print_str(out, ",\"events\":\"");
+    print_base64(out, of.bytes, of.used);
+    print_str(out, "\"}");
+    tdestroy(of.groups, free);
+    trace_world_free(&of.world);
+    free(of.bytes);
+}
+
+static void print_devices(const struct trace_file *file, struct print *out) {
+    bool used[STATS_MAX_DEVICES] = {false}, first = true;
+    for (size_t i = 0; i < file->count; i++)
+        if (file->events[i].device < STATS_MAX_DEVICES)
+            used[file->events[i].device] = true;
+    print_char(out, '[');
+    for (unsigned device = 0; device < STATS_MAX_DEVICES; device++) {
+        if (!used[device])
+            continue;
+        print_str(out, first ? "" : ",\n");
+        print_device(file, device, out);
+        first = false;
+    }
+    print_char(out, ']');
+}
+
+/* ---- who asked ---- */
+
+static void print_frames(const struct trace_file *file, struct print *out) {
+    char text[FRAME];
+    struct print words;
+    const struct stats_frame *frame;
+    for (uint32_t i = 0; i < trace_callers_frames(file->callers); i++) {
+        print_str(out, i ? ",\n[" : "[");
+        for (unsigned k = 0; (frame = trace_callers_frame(file->callers, i, k)) != NULL; k++) {
+            print_init(&words, -1, text, sizeof text);
+            holders_print_frame(&words, frame, false);
+            print_str(out, k ? "," : "");
+            print_json_string(out, print_end(&words));
+        }
+        print_char(out, ']');
+    }
+}
+
+static void print_stacks(const struct trace_file *file, struct print *out) {
+    for (uint32_t i = 0; i < trace_callers_stacks(file->callers); i++) {
+        unsigned count = 0;
+        const uint32_t *frames = i ? trace_callers_stack(file->callers, i, &count) : NULL;
+        print_str(out, i ? ",[" : "[");
+        for (unsigned k = 0; k < count; k++)
+            print_format(out, "%s%u", k ? "," : "", frames[k]);
+        print_char(out, ']');
+    }
+}
+
+/* ---- all of it ---- */
+
+static bool is_growth(unsigned kind) {
+    return kind == TRACE_MOMENT_GROW || kind == TRACE_MOMENT_GIVE_BACK;
+}
+
+static void print_moments(const struct trace_file *file, struct print *out) {
+    const char *separator = "";
+    print_str(out, ",\"marks\":[");
+    for (size_t i = file->carried; i < file->count; i++) {
+        const struct trace_event *event = &file->events[i];
+        if (event->kind != TRACE_MARK || !event->text)
+            continue;
+        print_format(out, "%s[%lu,", separator,
+                     (unsigned long)less(event->time_ns, began(file)));
+        print_json_string(out, event->text);
+        print_char(out, ']');
+        separator = ",";
+    }
+    print_str(out, "],\"moments\":[");
+    separator = "";
+    for (size_t i = file->carried; i < file->count; i++) {
+        const struct trace_event *event = &file->events[i];
+        if (event->kind < TRACE_MOMENTS || is_growth(event->kind))
+            continue;
+        print_format(out, "%s[%lu,%d,%u,%lu,%lu]", separator,
+                     (unsigned long)less(event->time_ns, began(file)),
+                     event->device == TRACE_NO_DEVICE ? -1 : (int)event->device, event->kind,
+                     (unsigned long)event->bytes, (unsigned long)event->value);
+        separator = ",\n";
+    }
+    print_char(out, ']');
+}
+
+static void print_kinds(struct print *out) {
+    const char *separator = "";
+    print_str(out, ",\"kinds\":{");
+#define FLIGHT(number, kind, words)                                                                \
+    print_format(out, "%s\"%u\":", separator, TRACE_MOMENTS + (number));                           \
+    print_json_string(out, words);                                                                 \
+    separator = ",";
+#include "live/flight.def"
+#undef FLIGHT
+    print_format(out, "},\"refused\":[%u,%u,%u]", TRACE_MOMENT_GROW_REFUSED,
+                 TRACE_MOMENT_LIMIT_REFUSED, TRACE_MOMENT_OOM);
+}
+
+void html_print_trace(const struct trace_file *file, struct print *out) {
+    const struct trace_header *header = file->header;
+    char text[sizeof header->host + 1] = "";
+    _Static_assert(sizeof header->host >= sizeof header->name, "`text` holds both");
+    memcpy(text, header->name, sizeof header->name);
+    print_str(out, "{\"name\":");
+    print_json_string(out, text);
+    memcpy(text, header->host, sizeof header->host);
+    print_str(out, ",\"host\":");
+    print_json_string(out, text);
+    print_format(out, ",\"pid\":%ld,\"rank\":", (long)header->who.pid);
+    if (header->rank >= 0)
+        print_i64(out, header->rank);
+    else
+        print_str(out, "null");
+    print_str(out, ",\"began\":");
+    print_seconds(out, began(file) + header->real_ns, 9);
+    print_format(out, ",\"front_ns\":%lu,\"end_ns\":%lu,\"dropped\":%lu,\"running\":%s",
+                 (unsigned long)less(file->front_ns, began(file)),
+                 (unsigned long)less(file->end_ns, began(file)), (unsigned long)file->dropped,
+                 file->running ? "true" : "false");
+    print_kinds(out);
+    print_moments(file, out);
+    print_str(out, ",\"frames\":[");
+    print_frames(file, out);
+    print_str(out, "],\"stacks\":[");
+    print_stacks(file, out);
+    print_str(out, "],\"devices\":");
+    print_devices(file, out);
+    print_char(out, '}');
+}
