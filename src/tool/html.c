@@ -78,8 +78,8 @@ static int write_data(FILE *out, const struct html *page) {
     int error = print_flush(&text);
     if (error == 0 && fstat(fd, &file) != 0)
         error = -errno;
-    void *data = error == 0 ? mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_PRIVATE, fd, 0)
-                            : MAP_FAILED;
+    void *data =
+        error == 0 ? mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     if (error == 0 && data == MAP_FAILED)
         error = -errno;
     if (error == 0) {

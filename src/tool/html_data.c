@@ -49,8 +49,8 @@ static void print_kinds(struct print *out) {
         unsigned kind;
         const char *role; /* of events that a script has to tell from others */
     } roles[] = {
-        {FLIGHT_ALLOCATE, "allocate"},   {FLIGHT_FREE, "free"},
-        {FLIGHT_OOM, "refused"},         {FLIGHT_GROW_REFUSED, "refused"},
+        {FLIGHT_ALLOCATE, "allocate"},     {FLIGHT_FREE, "free"},
+        {FLIGHT_OOM, "refused"},           {FLIGHT_GROW_REFUSED, "refused"},
         {FLIGHT_LIMIT_REFUSED, "refused"},
     };
     const char *separator = "{";

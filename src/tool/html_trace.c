@@ -44,8 +44,8 @@ struct column {
     unsigned device;
     struct print *out;
     struct trace_world world;
-    void *groups;    /* a tree of struct group */
-    uint8_t *bytes;  /* of `events` */
+    void *groups;   /* a tree of struct group */
+    uint8_t *bytes; /* of `events` */
     size_t used, capacity;
     uint64_t at_ns, unit, blocks;
     uint32_t group_count;
@@ -114,8 +114,7 @@ static void put_event(struct column *of, const struct trace_event *event) {
         block.place = ++of->blocks; /* of the copy that trace_world_at() returns */
         trace_world_apply(&of->world, &block);
     } else if (event->kind == TRACE_FREE) {
-        const struct trace_event *block =
-            trace_world_at(&of->world, TRACE_BLOCKS, event->address);
+        const struct trace_event *block = trace_world_at(&of->world, TRACE_BLOCKS, event->address);
         if (!block)
             return;
         put_time(of, event, true);
@@ -232,8 +231,7 @@ static void print_moments(const struct trace_file *file, struct print *out) {
         const struct trace_event *event = &file->events[i];
         if (event->kind != TRACE_MARK || !event->text)
             continue;
-        print_format(out, "%s[%lu,", separator,
-                     (unsigned long)less(event->time_ns, began(file)));
+        print_format(out, "%s[%lu,", separator, (unsigned long)less(event->time_ns, began(file)));
         print_json_string(out, event->text);
         print_char(out, ']');
         separator = ",";

@@ -314,7 +314,7 @@ function overview(of, view, strip, changed) {
 
 /** What a person does with the drawing: looks at a block, chooses it, moves. */
 function traceControls(trace, device, of, into) {
-  const view = {from: trace.front_ns, to: Math.max(trace.end_ns, trace.front_ns + 1), closest: 100};
+  const first = of.t[0], last = Math.max(trace.end_ns, of.t[of.events - 1], first + 1), view = {};
   let chosen = null, shown = null, block = -1, waiting = 0, later = 0, strip = () => {};
   const redraw = () => {
     waiting = 0;
@@ -339,7 +339,7 @@ function traceControls(trace, device, of, into) {
   const tools = zoomable(into.canvas, view, changed);
   const extent = (byEvent) => {
     Object.assign(view, byEvent ? {byEvent, least: 0, most: Math.max(1, of.events), closest: 8}
-      : {byEvent, least: trace.front_ns, most: Math.max(trace.end_ns, trace.front_ns + 1), closest: 100});
+      : {byEvent, least: first, most: last, closest: 100});
     strip = overview(of, view, into.strip, (from, width) => view.move(from, width));
     view.whole();
   };
