@@ -45,9 +45,7 @@ static bool begins_with(const char *text, const char *const *list) {
     return false;
 }
 
-/** Returns whether a frame is of a library that every allocation goes through: CUDA's, or
- * PyTorch's that calls it. */
-static bool is_entry(const struct stats_frame *frame) {
+bool holders_frame_is_entry(const struct stats_frame *frame) {
     static const char *const entries[] = {"libcuda", "libc10_cuda", NULL};
     return frame->file && begins_with(base(frame->file), entries);
 }
@@ -62,7 +60,7 @@ bool holders_frame_is_own(const struct stats_frame *frame) {
                                           "/usr/include/", "<frozen", NULL};
     static const char *const libraries[] = {"libc10", "libgpucache", "libtorch", NULL};
     const char *function = frame->function ? frame->function : "";
-    if (!frame->file || is_entry(frame) || strcmp(function, "_start") == 0 ||
+    if (!frame->file || holders_frame_is_entry(frame) || strcmp(function, "_start") == 0 ||
         strncmp(function, "__libc_start", strlen("__libc_start")) == 0)
         return false;
     for (size_t i = 0; parts[i]; i++)
@@ -88,7 +86,8 @@ static void shorten(const char *name, char *into, size_t room) {
     into[used] = 0;
 }
 
-static void print_short(struct print *out, struct stats_frame frame) {
+void holders_print_short(struct print *out, const struct stats_frame *of) {
+    struct stats_frame frame = *of;
     char name[256];
     if (frame.function && !frame.python && !strstr(frame.function, "operator")) {
         shorten(frame.function, name, sizeof name);
@@ -138,7 +137,7 @@ struct pick {
 
 static bool is_picked(const struct pick *pick, const struct stats_frame *frame) {
     return (!pick->python || frame->python) && (!pick->own || holders_frame_is_own(frame)) &&
-           (!pick->beyond || !is_entry(frame));
+           (!pick->beyond || !holders_frame_is_entry(frame));
 }
 
 static struct pick pick_of(const struct stats_stacks *stacks, uint32_t stack) {
@@ -148,7 +147,7 @@ static struct pick pick_of(const struct stats_stacks *stacks, uint32_t stack) {
         pick.python |= frame.python;
     for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++) {
         pick.own |= (frame.python || !pick.python) && holders_frame_is_own(&frame);
-        pick.beyond |= !is_entry(&frame);
+        pick.beyond |= !holders_frame_is_entry(&frame);
     }
     return pick;
 }
@@ -159,7 +158,7 @@ bool holders_print_named(const struct stats_stacks *stacks, uint32_t stack, unsi
     struct stats_frame frame;
     for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++) {
         if (is_picked(&pick, &frame) && number-- == 0) {
-            print_short(out, frame);
+            holders_print_short(out, &frame);
             return true;
         }
     }
@@ -177,7 +176,7 @@ void holders_print_stack(const struct stats_stacks *stacks, uint32_t stack, stru
         struct print *out = shown == 0 ? first : second;
         size_t before = out->used;
         print_str(out, shown == 0 ? ": " : shown == 1 ? "    from " : ", ");
-        print_short(out, frame);
+        holders_print_short(out, &frame);
         shown++;
         if (shown > 2 && out->used + strlen(", ...") > COLUMNS) {
             out->used = before;

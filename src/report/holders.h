@@ -12,6 +12,14 @@
 /** `function (file:line)`, `file+0xoffset` or `0xaddress`; of files only the name if `brief`. */
 void holders_print_frame(struct print *out, const struct stats_frame *frame, bool brief);
 
+/** Prints a frame for a short line: files by name only, and functions of C++ without the type that
+ * they return and without what stands in angle brackets. */
+void holders_print_short(struct print *out, const struct stats_frame *frame);
+
+/** Returns whether a frame is of a library that every allocation goes through: CUDA's, or
+ * PyTorch's that calls it. */
+bool holders_frame_is_entry(const struct stats_frame *frame);
+
 /** Returns whether a frame is the program's own: of no installed package, library or header of
  * Python, C++, CUDA or the system. All reports name such frames, and others only where a stack
  * has none. */

@@ -9,7 +9,8 @@
  *   written   who wrote the page, and when
  *   reports   the reports, each as GPUCACHE_REPORT_FORMAT=json has it, with resolved names
  *   extras    of each report: the program's name, notes, and the flight recorder of a live page
- *   own       the frames of call stacks that are the program's own (holders_frame_is_own())
+ *   frames    of each frame of a call stack its words for a short line (holders_print_short()), and bits:
+ *             1 the program's own, 2 a line of Python, 4 of a library that calls the driver
  *   traces    the events of traces (html_trace.c)
  */
 #ifndef GPUCACHE_TOOL_HTML_H

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#define FRAME 2304 /* bytes: a function and a file, each as long as a report has them */
+#define FRAME 1280 /* bytes of a frame in a report (report/json.c) */
 
 static void member(struct print *out, const char *separator, const char *name) {
     print_str(out, separator);
@@ -89,13 +89,16 @@ static void print_recorder(struct print *out, const struct sheet *sheet) {
     print_str(out, "]}");
 }
 
-/* ---- frames of the program's own ---- */
+/* ---- frames ---- */
+
+enum { IS_OWN = 1, IS_PYTHON = 2, IS_ENTRY = 4 };
 
 static int compare_texts(const void *a, const void *b) {
     return strcmp(a, b);
 }
 
-/** Prints the text of a frame, unless `seen` has it. */
+/** Prints the text of a frame, its text for a short line, and what decides whether such a line has
+ * it, unless `seen` has the frame. */
 static void print_once(struct print *out, const struct stats_frame *frame, void **seen) {
     char text[FRAME];
     struct print words;
@@ -108,31 +111,35 @@ static void print_once(struct print *out, const struct stats_frame *frame, void 
     if (!kept || !tsearch(kept, seen, compare_texts))
         fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
     print_json_string(out, text);
-    print_char(out, ',');
+    print_init(&words, -1, text, sizeof text);
+    holders_print_short(&words, frame);
+    print_str(out, ":[");
+    print_json_string(out, print_end(&words));
+    print_format(out, ",%u],\n",
+                 (holders_frame_is_own(frame) ? IS_OWN : 0) | (frame->python ? IS_PYTHON : 0) |
+                     (holders_frame_is_entry(frame) ? IS_ENTRY : 0));
 }
 
-static void print_own_of_trace(struct print *out, const struct trace_file *file, void **seen) {
+static void print_frames_of_trace(struct print *out, const struct trace_file *file, void **seen) {
     const struct stats_frame *frame;
     for (uint32_t i = 0; i < trace_callers_frames(file->callers); i++)
         for (unsigned k = 0; (frame = trace_callers_frame(file->callers, i, k)) != NULL; k++)
-            if (holders_frame_is_own(frame))
-                print_once(out, frame, seen);
+            print_once(out, frame, seen);
 }
 
-static void print_own_frames(struct print *out, const struct html *page) {
+static void print_frames(struct print *out, const struct html *page) {
     const struct sheets *sheets = page->sheets;
     void *seen = NULL;
-    print_char(out, '[');
+    print_char(out, '{');
     for (size_t i = 0; i < page->trace_count; i++)
-        print_own_of_trace(out, &page->traces[i], &seen);
+        print_frames_of_trace(out, &page->traces[i], &seen);
     for (size_t i = 0; i < sheets->count; i++) {
         const struct sheet_stacks *stacks = sheets->list[i]->stacks;
         for (size_t k = 0; stacks && k < stacks->stack_count; k++)
             for (unsigned n = 0; n < stacks->stacks[k].count; n++)
-                if (holders_frame_is_own(&stacks->stacks[k].frames[n]))
-                    print_once(out, &stacks->stacks[k].frames[n], &seen);
+                print_once(out, &stacks->stacks[k].frames[n], &seen);
     }
-    print_str(out, "\"\"]");
+    print_str(out, "\"\":[\"\",0]}");
     tdestroy(seen, free);
 }
 
@@ -170,8 +177,8 @@ void html_print_data(const struct html *page, struct print *out) {
         print_str(out, i ? ",\n" : "");
         print_extra(out, sheets->list[i]);
     }
-    print_str(out, "],\n\"own\":");
-    print_own_frames(out, page);
+    print_str(out, "],\n\"frames\":");
+    print_frames(out, page);
     print_str(out, ",\n\"traces\":[");
     for (size_t i = 0; i < page->trace_count; i++) {
         print_str(out, i ? ",\n" : "");

@@ -29,7 +29,7 @@
 #include <string.h>
 
 #define UNIT 512
-#define FRAME 2304
+#define FRAME 1280 /* bytes of a frame, as html_data.c has it */
 
 /** A size that was asked for by one stack. */
 struct group {

@@ -157,15 +157,20 @@ function frameText(frame) {
   return frame.function + (frame.file ? " (" + frame.file + (frame.line ? ":" + frame.line : "") + ")" : "");
 }
 
-/** Returns a frame with the name of its file only. */
+const OWN = 1, PYTHON = 2, ENTRY = 4;
+const is = (frame, bit) => ((model.frames.get(frame)?.[1] ?? 0) & bit) !== 0;
+
+/** Returns a frame for a short line. */
 function brief(frame) {
-  return frame.replace(/(^|\()[^(]*\//, "$1").replace(/^.*\.<locals>\./, "");
+  return model.frames.get(frame)?.[0] ?? frame;
 }
 
-/** Returns the frames of a stack that are worth a name: the program's own, else the innermost. */
+/** Returns the frames of a stack that the text report names, two of them: lines of Python where there are any, of those the
+ * program's own where there are any, else all but those of the libraries that call the driver. */
 function named(stack) {
-  const own = stack.filter((frame) => model.own.has(frame));
-  return (own.length ? own : stack).slice(0, 2).map(brief);
+  const python = stack.some((frame) => is(frame, PYTHON)), lines = stack.filter((frame) => !python || is(frame, PYTHON));
+  const own = lines.filter((frame) => is(frame, OWN)), beyond = lines.filter((frame) => !is(frame, ENTRY));
+  return (own.length ? own : beyond.length ? beyond : lines).slice(0, 2).map(brief);
 }
 
 function stackOf(holder) {
@@ -194,7 +199,7 @@ function read(data) {
     of.name = of.newest ? of.newest.extra.name : of.traces[0].name;
     of.number = i;
   });
-  return {written: data.written, reports: all, processes, own: new Set(data.own)};
+  return {written: data.written, reports: all, processes, frames: new Map(Object.entries(data.frames))};
 }
 
 /* ---- side by side ---- */

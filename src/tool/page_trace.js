@@ -181,7 +181,7 @@ function blockPart(trace, of, block) {
   return [chips([["size", size(of.sizes[group])], ["bytes", of.sizes[group]], ["address", "0x" + of.address[block].toString(16)],
     ["came at", traceTime(of.t[of.came[block]])], of.went[block] < of.events ? ["freed at", traceTime(of.t[of.went[block]])] : ["", "not freed"],
     ["", alike, stack.length ? " allocations of this call stack" : " allocations of this size"]]),
-  stack.length ? el("ol", {class: "frames"}, stack.map((frame) => el("li", {class: model.own.has(frame) ? "mono own" : "mono"}, frame)))
+  stack.length ? el("ol", {class: "frames"}, stack.map((frame) => el("li", {class: is(frame, OWN) ? "mono own" : "mono"}, frame)))
     : hint("The trace has no call stack of this block: GPUCACHE_STACKS=16 records them.")];
 }
 

@@ -318,7 +318,7 @@ function sizes(device) {
 
 function stackList(stack) {
   return el("details", null, el("summary", null, named(stack).join(" \u2190 ")), el("ol", null, stack.map((frame) =>
-    el("li", {class: model.own.has(frame) ? "mono own" : "mono"}, frame))));
+    el("li", {class: is(frame, OWN) ? "mono own" : "mono"}, frame))));
 }
 
 function holderRow(holder, most) {
@@ -384,7 +384,7 @@ function found(node, matches) {
 function flameBoxes(root, top, matches, words) {
   const boxes = [];
   const box = (node, left, width) => {
-    const name = node === root ? "root" : model.own.has(node.name) ? "own" : "library";
+    const name = node === root ? "root" : is(node.name, OWN) ? "own" : "library";
     boxes.push(el("div", {class: "frame " + name + (matches && matches(node) ? " hit" : "") + (node.depth < top.depth ? " above" : ""), role: "treeitem",
       "aria-level": node.depth + 1, "aria-label": node.name + ", " + words(node.value), tabindex: node === top ? 0 : -1,
       "data-tip": node.name + "\n" + words(node.value) + ", " + (100 * node.value / root.value).toFixed(1) + "%",
