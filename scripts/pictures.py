@@ -4,6 +4,7 @@
     docs/pictures/top.svg       gpucache top, as a terminal shows it
     docs/pictures/report.svg    the report of a program
     docs/pictures/page.png      the page of gpucache report --html, and page-dark.png
+    docs/pictures/page-*.png    parts of it: a trace, the flame graph, ranks side by side, and the page on a telephone
 
 BUILD is a build folder, build/gcc if it is not named. Without --program it is tests/demo/training.py, several times over,
 on the simulated driver, and the pictures say so. On a machine with a GPU:
@@ -23,6 +24,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests", "programs"))
+import browser
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PICTURES = os.path.join(ROOT, "docs", "pictures")
@@ -69,7 +73,8 @@ def terminal(name, lines, title, reverse=()):
 
 def start(wanted, env, rank, folder):
     more = {"GPUCACHE_REPORT": "%s/rank%d.%%n" % (folder, rank), "RANK": str(rank), "WORLD_SIZE": str(wanted.ranks),
-            "GPUCACHE_REPORT_INTERVAL": "%g" % max(0.25, wanted.seconds / 60)}
+            "GPUCACHE_REPORT_INTERVAL": "%g" % max(0.25, wanted.seconds / 60), "GPUCACHE_STACKS": "16",
+            "GPUCACHE_TRACE": "%s/trace%d" % (folder, rank) if rank == 0 else ""}
     command = shlex.split(wanted.program) if wanted.program else [
         "python3", "training.py", str(wanted.seconds + 4)]
     return subprocess.Popen([os.path.join(wanted.build, "gpucache"), "run", "--", *command], env={**env, **more},
@@ -91,18 +96,38 @@ def top(wanted, env):
     terminal("top.svg", screen, "gpucache top" + wanted.note, reverse=(1, 2))
 
 
-def page(wanted, env, files, folder):
-    path = os.path.join(folder, "page.html")
-    subprocess.run([os.path.join(wanted.build, "gpucache"), "report", "--html=" + path, *files], env=env, check=True)
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if not browser:
-        print("SKIPPED: page.png: there is no chromium here")
+WAIT = "new Promise((done) => setTimeout(done, 600))"  # until the drawing is there
+PARTS = [  # picture, page, columns, dark, how to come there, the part shown
+    ("page.png", "process", 1280, False, "", None),
+    ("page-dark.png", "process", 1280, True, "", None),
+    ("page-phone.png", "process", 390, False, "", None),
+    ("page-trace.png", "process", 1280, False, "for (let i = 0; i < 4; i++) document.querySelector('.part:has(> .trace) [aria-label=\"zoom in\"]').click();", ".part:has(> .trace)"),
+    ("page-flame.png", "process", 1280, False, "const width = document.querySelector('.flame').parentNode.querySelector('select'); width.value = 'total';"
+     "width.dispatchEvent(new Event('change')); const search = document.querySelector('input[type=search]'); search.value = 'step';"
+     "search.dispatchEvent(new Event('input'));", ".part:has(> .flame)"),
+    ("page-ranks.png", "ranks", 1280, False, "", "#side"),
+]
+
+
+def page(wanted, env, files, newest, folder):
+    trace = [os.path.join(folder, "trace0")] if os.path.exists(os.path.join(folder, "trace0")) else []
+    for name, sources in (("process", files + trace), ("ranks", newest)):
+        subprocess.run([os.path.join(wanted.build, "gpucache"), "report", "--html=%s/%s.html" % (folder, name), *sources], env=env, check=True)
+    if not browser.PATH:
+        print("SKIPPED: page*.png: there is no chromium here")
         return
-    for name, scheme in (("page.png", "1"), ("page-dark.png", "0")):
-        subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,1150",
-                        "--force-device-scale-factor=0.7", "--user-data-dir=" + folder + "/profile",
-                        "--blink-settings=preferredColorScheme=" + scheme,
-                        "--screenshot=" + os.path.join(PICTURES, name), "file://" + path], stderr=subprocess.DEVNULL, check=True)
+    with browser.Browser() as chromium:
+        for name, of, columns, dark, come, part in PARTS:
+            chromium.look(columns, 1150 if columns > 500 else 844, dark, touch=columns < 500, scale=0.75 if columns > 500 else 1)
+            chromium.open("%s/%s.html" % (folder, of))
+            chromium.run(WAIT)
+            chromium.run(come + WAIT)
+            if part:
+                box = chromium.run("(() => { const box = document.querySelector('%s').getBoundingClientRect(), edge = 14; return {x: box.x - edge + scrollX,"
+                                   " y: box.y - edge + scrollY, width: box.width + 2 * edge, height: box.height + 2 * edge}; })()" % part)
+                chromium.picture(os.path.join(PICTURES, name), clip=box)
+            else:
+                chromium.picture(os.path.join(PICTURES, name))
 
 
 def main():
@@ -137,7 +162,8 @@ def main():
         text = subprocess.run([os.path.join(wanted.build, "gpucache"), "report", files[-1]], env=env, capture_output=True,
                               text=True).stdout
         terminal("report.svg", text.rstrip("\n").split("\n"), "the report at its end" + wanted.note)
-        page(wanted, env, files, folder)
+        last = lambda rank: max((n for n in os.listdir(folder) if n.startswith("rank%d." % rank)), key=lambda n: int(n.rsplit(".", 1)[1]))
+        page(wanted, env, files, [os.path.join(folder, last(rank)) for rank in range(wanted.ranks)], folder)
     for name in sorted(os.listdir(PICTURES)):
         print("%-16s %6d bytes" % (name, os.path.getsize(os.path.join(PICTURES, name))))
 

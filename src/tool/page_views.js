@@ -287,7 +287,7 @@ function map(device) {
         y: (24 * (1 - high)).toFixed(2), height: (24 * (high - low)).toFixed(2)});
       lines[row].push(svg("g", {"data-tip": words}, box("free", (live + cached) / bytes, 1), box("cached", live / bytes, (live + cached) / bytes),
         box("live", 0, live / bytes)));
-      if (from === at && x > 0) lines[row].push(svg("line", {class: "edge", x1: x.toFixed(2), x2: x.toFixed(2), y1: 0, y2: 24}));
+      if (from === at && x > 0 && width > 4) lines[row].push(svg("line", {class: "edge", x1: x.toFixed(2), x2: x.toFixed(2), y1: 0, y2: 24}));
       from = to;
     }
     at += bytes;
@@ -385,7 +385,8 @@ function flameBoxes(root, top, matches, words) {
   const boxes = [];
   const box = (node, left, width) => {
     const name = node === root ? "root" : is(node.name, OWN) ? "own" : "library";
-    boxes.push(el("div", {class: "frame " + name + (matches && matches(node) ? " hit" : "") + (node.depth < top.depth ? " above" : ""), role: "treeitem",
+    boxes.push(el("div", {class: "frame " + name + (matches && matches(node) ? " hit" : "") + (node.depth < top.depth ? " above" : "") +
+      (width > 0.02 ? "" : " narrow"), role: "treeitem",
       "aria-level": node.depth + 1, "aria-label": node.name + ", " + words(node.value), tabindex: node === top ? 0 : -1,
       "data-tip": node.name + "\n" + words(node.value) + ", " + (100 * node.value / root.value).toFixed(1) + "%",
       style: {left: 100 * left + "%", width: 100 * width + "%", top: 21 * node.depth + "px"}}, width > 0.02 ? brief(node.name) : ""));

@@ -11,6 +11,7 @@
 
 #include "tool/snapshot.c"
 
+#include "tool/html.h"
 #include "tool/replay_trace.h"
 
 #include <stdarg.h>
@@ -191,6 +192,14 @@ static void write_snapshot(struct trace_file *file, bool json) {
     fuzz_read_histories((const uint8_t *)text, out.used);
 }
 
+static void write_page(const struct trace_file *file) {
+    struct print out;
+    print_init(&out, -1, text, sizeof text);
+    html_print_trace(file, &out);
+    if (out.error == 0 && out.used < sizeof text)
+        fuzz_check_json(text, out.used);
+}
+
 static void write_timeline(const char *path) {
     static int file = -1;
     char name[128];
@@ -242,6 +251,7 @@ int fuzz_one(const uint8_t *data, size_t size) {
         FUZZ_CHECK(file.count - file.carried <= start.last);
         check_list(&file);
     }
+    write_page(&file);
     if (start.does & SNAPSHOT)
         write_snapshot(&file, start.does & JSON);
     trace_file_free(&file);

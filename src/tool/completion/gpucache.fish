@@ -53,7 +53,7 @@ complete -c gpucache -n '__fish_seen_subcommand_from report' -l format -x -a 'te
 complete -c gpucache -n '__fish_seen_subcommand_from report' -l events -r -d 'so many slow events and large blocks of the flight recorder'
 complete -c gpucache -n '__fish_seen_subcommand_from report' -l each -d 'prints several one by one'
 complete -c gpucache -n '__fish_seen_subcommand_from report' -l compare -d 'shows two side by side'
-complete -c gpucache -n '__fish_seen_subcommand_from report' -l html -r -d 'writes one page with pictures for a browser to FILE: a new file, or an earlier such page'
+complete -c gpucache -n '__fish_seen_subcommand_from report' -l html -r -d 'writes one page for a browser to FILE, of reports and traces: a new file, or an earlier such page'
 complete -c gpucache -n '__fish_seen_subcommand_from report' -l folded -x -a 'byte-seconds peak live' -d 'writes who held memory, by call stack and so weighted, for flame graphs'
 complete -c gpucache -n '__fish_seen_subcommand_from report' -a '(gpucache top --once 2>/dev/null | awk "NR > 1 && \\$2 + 0 == \\$2 { print \\$1 }")'
 complete -c gpucache -n __fish_use_subcommand -a replay -d 'runs what a program allocated again, under other settings and as other allocators would have served it; reads traces, PyTorch\'s memory snapshots and RMM\'s logs'
