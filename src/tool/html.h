@@ -1,16 +1,17 @@
 /*
  * gpucache report --html: one page that needs no network.
  *
- * The page is page.html with page.css and the script in it, and the reports as JSON. The script draws
- * all of it; nothing of a report becomes markup. tool/page.py assembles the parts at build time.
+ * The page is page.html with page.css, the script (page.js and others), and the reports as JSON. The
+ * script draws all of it, and no text of a report becomes markup. tool/page.py assembles the parts at
+ * build time.
  *
  * The data in the page is one JSON object:
  *
  *   written   who wrote the page, and when
  *   reports   the reports, each as GPUCACHE_REPORT_FORMAT=json has it, with resolved names
  *   extras    of each report: the program's name, notes, and the flight recorder of a live page
- *   frames    of each frame of a call stack its words for a short line (holders_print_short()), and bits:
- *             1 the program's own, 2 a line of Python, 4 of a library that calls the driver
+ *   frames    of each frame of a call stack: its words for a short line (holders_print_short()),
+ *             and bits: 1 the program's own, 2 a line of Python, 4 of a library that calls the driver
  *   traces    the events of traces (html_trace.c)
  */
 #ifndef GPUCACHE_TOOL_HTML_H

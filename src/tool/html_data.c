@@ -1,5 +1,5 @@
 /*
- * The data of a page: the reports as they are, and beside them what the command knows of each.
+ * The data of a page: the reports as they are, and the names and notes that the command adds.
  */
 #include "tool/html.h"
 

@@ -1,7 +1,8 @@
 /*
- * A trace in a page: what each block was and when it came and went, in about ten bytes an event.
+ * A trace in a page: the size, address and stack of each block, and the times of its allocation and
+ * of its free. An event takes about ten bytes.
  *
- *      {"name", "pid", "rank", "host", "began",      whose trace it is; `began` in seconds since 1970
+ *      {"name", "pid", "rank", "host", "began",      the process; `began` in seconds since 1970
  *       "front_ns", "end_ns", "dropped", "running",  times count from `began`
  *       "kinds", "refused", "marks", "moments", "frames", "stacks",
  *       "devices": [{"device", "name", "total_bytes", "groups", "reserved", "events"}]}
@@ -11,10 +12,13 @@
  *      stacks    numbers of frames, innermost first; number 0 is the empty stack
  *      groups    [bytes, stack]: a size that was asked for, and who asked
  *      reserved  [ns, bytes]
- *      events    base64 of numbers of 7 bits a byte, the lowest first, bit 7: more follows.
- *                Of each event: nanoseconds since the event before it << 1 | whether it is a free. Then, of
- *                an allocation: its group, and how many units of 512 bytes its address is above the one
- *                before it (zigzag). Of a free: how many allocations ago the block came, from 1.
+ *      events    base64 of numbers of 7 bits a byte, the lowest first; bit 7: more follows
+ *
+ * The numbers of an event:
+ *
+ *      1. nanoseconds since the event before it << 1 | whether it is a free
+ *      2. of an allocation its group; of a free how many allocations ago the block came, from 1
+ *      3. of an allocation: units of 512 bytes from the address of the one before it (zigzag)
  *
  * Blocks that lived when the trace begins are allocations at `front_ns`.
  */

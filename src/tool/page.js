@@ -134,7 +134,7 @@ function clock(seconds) {
     two(at.getMinutes()) + ":" + two(at.getSeconds()) + " " + zone;
 }
 
-/** Returns the bytes from one line of a grid to the next: a power of two, four to ten of them up to `most`. */
+/** Returns the bytes from one line of a grid to the next: a power of two, for four to ten lines. */
 function gridStep(most) {
   let step = 1;
   while (step < Math.floor(most / 5) && step < 2 ** 60) step *= 2;
@@ -165,8 +165,10 @@ function brief(frame) {
   return model.frames.get(frame)?.[0] ?? frame;
 }
 
-/** Returns the frames of a stack that the text report names, two of them: lines of Python where there are any, of those the
- * program's own where there are any, else all but those of the libraries that call the driver. */
+/**
+ * Returns the two frames of a stack that the text report names first. Of a stack with lines of Python
+ * only those count. The program's own frames come before others, and libraries that call the driver last.
+ */
 function named(stack) {
   const python = stack.some((frame) => is(frame, PYTHON)), lines = stack.filter((frame) => !python || is(frame, PYTHON));
   const own = lines.filter((frame) => is(frame, OWN)), beyond = lines.filter((frame) => !is(frame, ENTRY));
@@ -215,7 +217,8 @@ function median(values) {
   return low + Math.floor((high - low) / 2);
 }
 
-/** Returns the median, and how far from it a figure must be to stand out: a tenth, and five times the median distance. */
+/** Returns the median, and the distance from it above which a figure stands out: a tenth of it, and five
+ * times the median distance. */
 function spread(values) {
   const middle = median(values), far = 5 * median(values.map((value) => Math.abs(value - middle)));
   return {middle, far: values.length < 3 ? Infinity : Math.max(far, Math.floor(middle / 10)), most: Math.max(...values)};

@@ -2,14 +2,16 @@
 /* ================ a trace: every allocation over time ================ */
 
 /*
- * One column of pixels is one state of the pool: its live blocks, the oldest at the bottom. A redraw goes once through the
- * events of the view and keeps the live blocks as a list, in the order of their allocation. Blocks of less than half a pixel
- * are one band at the bottom, so a column has at most twice as many blocks as pixels, whatever the trace has.
+ * One column of pixels is one state of the pool: its live blocks, the oldest at the bottom. A redraw goes
+ * once through the events of the view. It keeps the live blocks as a list, in the order of their allocation.
+ * Blocks of less than half a pixel are one band at the bottom: a column has at most twice as many blocks as
+ * pixels, however many the trace has.
  */
 
 const TRACE_HEIGHT = 360, TRACE_WIDTH = 1600, LARGEST = 8;
 
-/** Returns the events of a device: {t, block, live} by event (a free is ~block), and by block when it came and went. */
+/** Returns the events of a device: `t`, `block` (of a free ~block) and `live` by event; `group`, `address`
+ * and the events `came` and `went` by block. */
 function decodeTrace(device, end) {
   const bytes = Uint8Array.from(atob(device.events), (c) => c.charCodeAt(0)), most = bytes.length;
   const of = {t: new Float64Array(most), block: new Int32Array(most), live: new Float64Array(most), group: new Uint32Array(most),
@@ -60,7 +62,7 @@ function eventAt(of, view, position) {
   return low;
 }
 
-/** Returns for each column the last event of the state that it shows: of several states the one with most live. */
+/** Returns the state of each column, as its last event: of several states the one with most live. */
 function columnStates(of, view, width) {
   const states = new Int32Array(width), scale = width / (view.to - view.from);
   let event = eventAt(of, view, view.from);
@@ -76,7 +78,7 @@ function columnStates(of, view, width) {
 
 const liveAt = (of, state) => state < 0 ? 0 : of.live[state];
 
-/** Paints blocks into `pixels`, and their numbers into `ids`; the bottom band of small blocks has number -2. */
+/** Paints blocks into `pixels`, and their numbers into `ids`; the band of small blocks has number -2. */
 function paint(of, view, states, top, look, pixels, ids, width, height) {
   const least = top / height / 2, next = of.next ??= new Int32Array(of.blocks), before = of.before ??= new Int32Array(of.blocks);
   let head = -1, tail = -1, small = 0, event = Math.max(0, states[0] + 1);
@@ -135,7 +137,8 @@ function packed(hue, saturation, light) {
   return (255 << 24 | part(4) << 16 | part(8) << 8 | part(0)) >>> 0;
 }
 
-/** Returns the colours of groups: one hue for each call stack, or for each size where there are no stacks; pale beside a chosen one. */
+/** Returns the colours of groups: one hue for each call stack, or for each size where there are no stacks.
+ * Beside a chosen group the others are pale. */
 function traceLook(of, chosen, dark) {
   const look = {even: new Uint32Array(of.sizes.length), odd: new Uint32Array(of.sizes.length), edge: new Uint32Array(of.sizes.length),
     small: dark ? packed(210, 0.1, 0.4) : packed(210, 0.1, 0.62)};
@@ -258,7 +261,7 @@ function drawLines(context, at, up, trace, device, view, of, reserved, ordinal) 
   context.globalAlpha = 1;
 }
 
-/** Draws the view on the canvas, and writes its axes. Returns what the pointer and the list below have to know. */
+/** Draws the view on the canvas, and writes its axes. Returns the blocks under each pixel, and the peak. */
 function drawTrace(trace, device, of, view, chosen, into) {
   const {canvas} = into, width = Math.max(2, Math.min(TRACE_WIDTH, Math.round(canvas.clientWidth * (devicePixelRatio || 1)))), height = TRACE_HEIGHT;
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, {width, height});
@@ -312,7 +315,7 @@ function overview(of, view, strip, changed) {
   return draw;
 }
 
-/** What a person does with the drawing: looks at a block, chooses it, moves. */
+/** Connects the drawing with pointer, fingers and keys. Returns its buttons. */
 function traceControls(trace, device, of, into) {
   const first = of.t[0], last = Math.max(trace.end_ns, of.t[of.events - 1], first + 1), view = {};
   let chosen = null, shown = null, block = -1, waiting = 0, later = 0, strip = () => {};

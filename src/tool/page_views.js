@@ -33,7 +33,8 @@ function bar(device) {
 
 /* ---- a stretch of time that can be zoomed ---- */
 
-/** Lets a pointer, fingers, the wheel and keys choose a stretch of `view`: {from, to, least, most, closest}. */
+/** Lets pointer, fingers, wheel and keys choose a stretch of `view`: {from, to, least, most, closest}.
+ * Returns the buttons that do the same. */
 function zoomable(element, view, changed) {
   const fingers = new Map();
   const move = (from, width) => {
@@ -185,8 +186,10 @@ function recorded(recorder) {
     ({number, coarse, time, ring, device, kind, bytes, address, thread, took, role: recorder.roles[kind]}));
 }
 
-/** Returns the time behind which the recorder has every event of large blocks that the figures contain. -1: it has all;
- * Infinity: not even the last ones. A ring that came round has lost older events. */
+/**
+ * Returns the time behind which the recorder has every event of large blocks that the figures contain.
+ * -1: all of them. Infinity: not even the last ones. A full ring has lost its older events.
+ */
 function completeBehind(events, moment) {
   const first = [], last = [];
   for (const event of events) {
@@ -199,7 +202,8 @@ function completeBehind(events, moment) {
   return Math.max(-1, ...first.slice(1).filter((time) => time !== undefined));
 }
 
-/** Counts back from the figures what was live before each event. Several threads' events within one tick of the clock are one step. */
+/** Counts back from the figures the bytes that were live before each event. Events of several threads
+ * within one tick of the clock are one step: their order is not known. */
 function recorderSeries(report, ordinal) {
   const recorder = report.extra.recorder, device = deviceOf(report, ordinal), moment = recorder?.moments.find((of) => of.device === ordinal);
   if (!device || !moment) return null;
@@ -270,7 +274,8 @@ function mapWords(device, {pieces, merged_up_to_bytes: grain}) {
     grain > 0 && " What is shorter than " + size(grain) + " stands together with its neighbours."];
 }
 
-/** Draws rows of equal length in the order of addresses. A piece is as wide as it is long, and filled as far as it is live. */
+/** Draws rows of equal length in the order of addresses. A piece is as wide as it is long, and filled as
+ * far as it is live. */
 function map(device) {
   const of = device.segment_map, pieces = (of?.pieces ?? []).filter(([, bytes]) => bytes > 0), total = pieces.reduce((sum, [, bytes]) => sum + bytes, 0);
   if (total === 0)

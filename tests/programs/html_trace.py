@@ -36,6 +36,26 @@ EVENTS = """(() => {
     });
 })()"""
 
+# Each column is as high as what was live then, of blocks that were live then, the oldest lowest.
+PAINTED = """(() => {
+    const trace = model.processes[0].traces[0], of = decodeTrace(trace.devices[0], trace.end_ns), wrong = [], width = 300, height = 200;
+    for (const [from, to] of [[0, 1], [0.3, 0.31], [0.5, 0.9], [0.98, 1]]) {
+        const view = {byEvent: true, from: from * of.events, to: Math.max(to * of.events, from * of.events + 4)};
+        const states = columnStates(of, view, width), top = Math.max(1, ...Array.from(states, (state) => liveAt(of, state)));
+        const pixels = new Uint32Array(width * height), ids = new Int32Array(width * height).fill(-1);
+        paint(of, view, states, top, traceLook(of, null, false), pixels, ids, width, height);
+        for (let x = 0; x < width; x++) {
+            const column = Array.from({length: height}, (_, y) => ids[(height - 1 - y) * width + x]).filter((id) => id !== -1);
+            const blocks = column.filter((id) => id >= 0), state = states[x];
+            if (Math.abs(column.length - liveAt(of, state) * height / top) > 1 || blocks.some((id, i) => of.came[id] > state ||
+                of.went[id] <= state || (i > 0 && id < blocks[i - 1]))) wrong.push([from, x, column.length, liveAt(of, state) * height / top]);
+        }
+    }
+    const shown = Math.max(...Array.from(columnStates(of, {from: of.t[0], to: of.t[of.events - 1] + 1}, width), (state) => liveAt(of, state)));
+    const most = of.live.reduce((a, b) => Math.max(a, b), 0);
+    return shown === most ? wrong.slice(0, 5) : [["the peak is lost", shown, most]];
+})()"""
+
 
 def open_page(place, folder, *sources):
     path = os.path.join(folder, "page.html")
@@ -81,6 +101,7 @@ def every_event(place, folder):
     tally.check([e[3] for e in found] == sorted(e[3] for e in found), "trace: in the order of time")
     tally.check(max(e[4] for e in found) == device["requested_bytes"]["peak"], "trace: its peak", device["requested_bytes"])
     tally.check(found[-1][4] == device["requested_bytes"]["current"], "trace: what lives at its end", found[-1])
+    tally.check(chromium.run(PAINTED) == [], "trace: what is painted", chromium.run(PAINTED))
     allocations = sum(e[0] == "alloc" for e in found)
     tally.check("%d allocations in %d events of the trace" % (allocations, len(found)) in text(), "trace: how many", text()[:2000])
     tally.check(chromium.run("document.querySelectorAll('article').length") == 1, "trace: beside the report of its process")
@@ -158,6 +179,7 @@ def many_events(place, folder):
     events = len(chromium.run(EVENTS))
     tally.check(events >= 150000 and "older events are not in it" in text(), "trace: its last events", (events, text()[:1000]))
     tally.check(os.path.getsize(path) < 5 * MIB, "trace: the size of a page of %d events" % events, os.path.getsize(path))
+    tally.check(chromium.run(PAINTED) == [], "trace: what is painted of many events", chromium.run(PAINTED))
     center()
     drawn = chromium.run(ZOOM)
     print("%d events in %.1f MiB: zoomed at %.0f frames a second, the median frame %.1f ms, the slowest %.1f ms" % (
