@@ -56,7 +56,8 @@ void arena_hold(struct arena *arena, struct range *range) {
 /* --- taking --- */
 
 static bool is_worth_keeping(const struct range *range, uint64_t bytes) {
-    return range->bytes >= ARENA_SPARED_BYTES && range->bytes / ARENA_SPARED_FACTOR > bytes;
+    return !is_ablated(ABLATION_SPARING) && range->bytes >= ARENA_SPARED_BYTES &&
+           range->bytes / ARENA_SPARED_FACTOR > bytes;
 }
 
 /*
@@ -64,7 +65,7 @@ static bool is_worth_keeping(const struct range *range, uint64_t bytes) {
  * small. A small block there would keep the segment when the large block is gone.
  */
 static bool is_small_remainder(const struct range *range) {
-    return range_is_first(range) && range->next &&
+    return !is_ablated(ABLATION_REST) && range_is_first(range) && range->next &&
            range->bytes <= range->next->bytes / ARENA_REST_SHARE;
 }
 
@@ -272,7 +273,7 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
 }
 
 struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished) {
-    bool any = arena->idle_bytes > VMM_HANDLE;
+    bool any = arena->idle_bytes > VMM_HANDLE && !is_ablated(ABLATION_SPLITTING);
     size_t i = any ? best_fit(arena, bytes, PLACE_SPARING) : arena->free_count;
     const struct range *range = i < arena->free_count ? arena->free[i].range : NULL;
     uint64_t end = range ? range->block.address + bytes : 0;

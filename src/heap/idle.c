@@ -12,7 +12,8 @@
  * and makes no new one.
  */
 static bool is_adjacent_to_gap(const struct segment *s) {
-    return !s->previous || s->previous->gap_follows || s->gap_follows || !s->next;
+    return !is_ablated(ABLATION_BESIDE_GAP) &&
+           (!s->previous || s->previous->gap_follows || s->gap_follows || !s->next);
 }
 
 /*
@@ -53,7 +54,8 @@ static uint64_t movable_limit(uint64_t most) {
 }
 
 struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t from) {
-    bool allowed = most > 0 && !stale_is_full(&arena->stale_mappings);
+    bool allowed =
+        most > 0 && !stale_is_full(&arena->stale_mappings) && !is_ablated(ABLATION_REMAPPING);
     return allowed ? preferred_idle(arena, 0, movable_limit(most), from) : NULL;
 }
 
@@ -119,7 +121,7 @@ static uint64_t available_bytes(const struct range *range, uint64_t finished,
     uint64_t bytes = 0;
     for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
         bool releasable = segment_is_releasable(s, finished);
-        bool movable = !releasable && limits->segments > 0 &&
+        bool movable = !releasable && limits->segments > 0 && !is_ablated(ABLATION_REMAPPING) &&
                        segment_is_movable(s, movable_limit(limits->bytes));
         limits->bytes -= movable ? s->bytes : 0;
         limits->segments -= movable;

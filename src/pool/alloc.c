@@ -26,7 +26,8 @@ static __attribute__((noinline)) void report_peak(struct pool *pool, struct cach
         return;
     }
     counter_set(&cache->peak_seen, peak);
-    if (rise > 0 && atomic_load_explicit(&pool->caches_owned, memory_order_relaxed) > 1) {
+    if (rise > 0 && !is_ablated(ABLATION_UNAGGREGATED) &&
+        atomic_load_explicit(&pool->caches_owned, memory_order_relaxed) > 1) {
         lock_acquire(&source->lock);
         pool->peaks.unaggregated_bytes += rise;
         peaks_update(pool);

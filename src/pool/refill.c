@@ -17,7 +17,8 @@ static bool needs_rotation(struct cache *cache, struct bin *bin) {
     uint32_t all_since = all - bin->all_at_miss, own_since = own - bin->own_at_miss;
     bin->all_at_miss = all;
     bin->own_at_miss = own;
-    return all_since < ROTATION_ENOUGH || 2 * own_since >= all_since;
+    return is_ablated(ABLATION_ROTATION) || all_since < ROTATION_ENOUGH ||
+           2 * own_since >= all_since;
 }
 
 /*
@@ -43,7 +44,8 @@ static uint32_t refill_count(const struct pool *pool, struct cache *cache,
             target = min_u64(target, cache_quota(cache) / like->bytes);
         }
     } else {
-        if (!like->large && cache->bytes <= cache_quota(cache) / AHEAD_ROOM_SHARE) {
+        if (!like->large && !is_ablated(ABLATION_AHEAD) &&
+            cache->bytes <= cache_quota(cache) / AHEAD_ROOM_SHARE) {
             few = counter_get(&pool->source.counters.active.current) / AHEAD_SHARE;
             few = min_u64(few, AHEAD_BYTES) / like->bytes;
         }
@@ -77,7 +79,7 @@ static bool refill_one(struct pool *pool, struct alloc_request *request, bool *m
 static bool refill_failed(struct pool *pool, struct cache *cache, struct alloc_request *request) {
     struct source *source = &pool->source;
     uint64_t growth = source_growth(request);
-    if (++cache->refill_failures < REFILL_FAILURES) {
+    if (is_ablated(ABLATION_REFILL_FAILED) || ++cache->refill_failures < REFILL_FAILURES) {
         return false;
     }
     cache->refill_failures = 0;

@@ -111,6 +111,9 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
                             const struct alloc_request *request) {
     uint64_t budget = atomic_load_explicit(&pool->source.budget, memory_order_relaxed);
     uint64_t before = cache->bytes;
+    if (is_ablated(ABLATION_FLUSH_OWN)) {
+        return false;
+    }
     bool small = !request->large && before >= PAGE_BYTES && before >= budget / CACHED_SHARE;
     cache_enter(cache);
     cache_flush(cache, small ? 0 : SMALL_CLASSES);
@@ -145,8 +148,8 @@ static void wait_for_context_end(struct pool *pool, const struct alloc_request *
 static void barrier_ahead(struct pool *pool, const struct alloc_request *request) {
     struct source *source = &pool->source;
     uint64_t all = epochs_latest_on_time(&source->epochs);
-    if (source->policy->barrier_ahead && request->large && all > 0 &&
-        budget_is_beyond_floor(source) &&
+    if (!is_ablated(ABLATION_BARRIER_AHEAD) && source->policy->barrier_ahead && request->large &&
+        all > 0 && budget_is_beyond_floor(source) &&
         source->pending_bytes > source->goal / BARRIER_AHEAD_SHARE &&
         !epochs_is_safe(&source->epochs, all) && peaks_over_budget(pool, source_growth(request))) {
         if (!sync_query(source, all)) {

@@ -134,7 +134,9 @@ static uint64_t good_growth(const struct source *source, const struct alloc_requ
     }
     uint64_t most = min_u64(source->backend->capacity / SEGMENT_STEP_SHARE, SEGMENT_STEP_MAX);
     uint64_t step = min_u64(source->large.reserved_bytes / SEGMENT_STEP_PART, most);
-    uint64_t blocks = step > request->bytes ? (step + request->bytes - 1) / request->bytes : 1;
+    uint64_t blocks = step > request->bytes && !is_ablated(ABLATION_STEPS)
+                          ? (step + request->bytes - 1) / request->bytes
+                          : 1;
     return round_up(blocks * request->bytes + LARGE_UNIT, PAGE_BYTES);
 }
 
@@ -213,7 +215,8 @@ static void release_down_to(struct source *source, uint64_t growth, uint64_t mos
 static bool try_before_growth(struct source *source, struct alloc_request *request,
                               uint64_t growth) {
     uint64_t most = reserve_bound(source, growth), last = epochs_stamp(&source->epochs);
-    while (budget_would_exceed(source, growth, most) && sync_wait_idle_segment(source, last)) {
+    while (budget_would_exceed(source, growth, most) && !is_ablated(ABLATION_RESERVE_WAIT) &&
+           sync_wait_idle_segment(source, last)) {
         if (try_free_or_split(source, request)) {
             return true;
         }
@@ -241,7 +244,7 @@ static int grow_after_returns(struct source *source, struct alloc_request *reque
     if (source->freeing_bytes > 0) {
         segments_wait_for_return(source, 0);
     }
-    if (source->freeing_bytes > 0 &&
+    if (source->freeing_bytes > 0 && !is_ablated(ABLATION_RETURNS) &&
         budget_would_exceed(source, growth + source->freeing_bytes, most)) {
         sync_wait_barriers(source);
         segments_wait_for_return(source, RETURN_SOON_NS);
@@ -274,7 +277,7 @@ static int grow_within_budget(struct source *source, struct alloc_request *reque
         source->excess_ns = share - EXCESS_MOST_NS;
     }
     bool idle = source->large.idle_bytes + source->small.idle_bytes > 0;
-    bool due = idle && source->excess_ns <= share,
+    bool due = idle && source->excess_ns <= share && !is_ablated(ABLATION_EXCESS),
          exceeds = budget_would_exceed(source, growth, most);
     if (idle) { /* a segment that is safe behind a barrier may have finished */
         epochs_poll(&source->epochs, source->backend);

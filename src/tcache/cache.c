@@ -31,6 +31,9 @@ unsigned request_last_bin(const struct alloc_request *request, bool much) {
                        : request->bin < LARGER_LEAST_BIN ? 0
                        : much                            ? LARGER_BINS_WHEN_SHORT
                                                          : LARGER_BINS;
+    if (is_ablated(ABLATION_LARGER_BINS)) {
+        further = 0;
+    }
     unsigned last = request->bin + further, end = request->large ? BINS - 1 : SMALL_CLASSES - 1;
     return last < end ? last : end;
 }

@@ -153,7 +153,8 @@ void peaks_update(struct pool *pool) {
      */
     bool few = pool->caches_owned > 1 && pool->caches_owned <= FEW_CACHES;
     uint64_t updates = ++pool->peaks.updates - pool->peaks.summed_at;
-    bool unaggregated = pool->caches_owned > 1 && may_aggregate(pool) &&
+    bool unaggregated = pool->caches_owned > 1 && !is_ablated(ABLATION_UNAGGREGATED) &&
+                        may_aggregate(pool) &&
                         pool->peaks.unaggregated_bytes > budget_unaggregated_most(source);
     bool changed = budget_has_changed(source);
     if (updates >= (few ? UPDATES_PER_SUM_OF_FEW : UPDATES_PER_SUM) || unaggregated ||

@@ -91,6 +91,9 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
         transfer_set_owner_id(&cache->transfer, cache->owner_id);
     }
     uint64_t most = quota_limit(pool), quota = max_u64(before, QUOTA_FIRST);
+    if (is_ablated(ABLATION_QUOTAS)) {
+        most = quota = QUOTA_LEAST;
+    }
     while (quota < bytes && quota < most) {
         quota *= 2;
     }
@@ -190,7 +193,7 @@ bool quota_deactivate_list(struct pool *pool, struct biased *first) {
 bool quota_take_back(struct pool *pool, uint64_t growth) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
-    if (budget_used(source) + growth <= source->goal) {
+    if (is_ablated(ABLATION_IDLE_THREADS) || budget_used(source) + growth <= source->goal) {
         return false;
     }
     struct cache *before, *newest = pool->active;

@@ -66,6 +66,7 @@ bool quota_deactivate_list(struct pool *pool, struct biased *first);
  */
 static inline uint64_t quota_largest_block(const struct pool *pool) {
     uint64_t most = pool->quota_most / CACHE_BLOCK_SHARE;
+    most = is_ablated(ABLATION_LARGE_BINS) ? SMALL_MAX_BYTES : most;
     return min_u64(most, pool->source.policy->cached_block_most);
 }
 

@@ -35,7 +35,7 @@ void transfer_unlock(struct transfer *transfer) {
 }
 
 bool transfer_has_room(const struct transfer *transfer, uint64_t bytes) {
-    return transfer->count < TRANSFER_MAGAZINES &&
+    return !is_ablated(ABLATION_TRANSFER) && transfer->count < TRANSFER_MAGAZINES &&
            counter_get(&transfer->bytes) + bytes <=
                atomic_load_explicit(&transfer->quota, memory_order_relaxed);
 }

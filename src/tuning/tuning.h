@@ -2,6 +2,8 @@
 #ifndef GPUCACHE_TUNING_TUNING_H
 #define GPUCACHE_TUNING_TUNING_H
 
+#include "process/ablation.h"
+
 #include <stdint.h>
 
 /* COUNT makes an enumerator: an int that may be the length of an array. */

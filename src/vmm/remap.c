@@ -240,7 +240,8 @@ static void release_excess(struct source *source, uint64_t bytes, uint64_t budge
 static void shorten_if_pinned(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t excess =
         budget_would_exceed(source, bytes, budget) ? budget_expected(source) + bytes - budget : 0;
-    bool pinned = excess > budget / VMM_PINNED_SHARE && excess > source_idle(source) &&
+    bool pinned = !is_ablated(ABLATION_HALVING) && excess > budget / VMM_PINNED_SHARE &&
+                  excess > source_idle(source) &&
                   excess <= budget_free(source) - source->remap.held_bytes;
     if (pinned && source->remap.made_bytes >= budget_used(source) &&
         VMM_HANDLE >> source->remap.size_shift > VMM_HANDLE_LEAST) {
@@ -299,7 +300,8 @@ static bool remap_takes_too_long(struct source *source, uint64_t peak) {
  * while a refusal or an option limits the budget. Returns the bytes added. */
 static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t capacity = source->backend->capacity;
-    bool may_be_raised = source->refused_at == 0 && source->config.budget == 0 && budget < capacity;
+    bool may_be_raised = !is_ablated(ABLATION_SLACK) && source->refused_at == 0 &&
+                         source->config.budget == 0 && budget < capacity;
     if (remap_takes_too_long(source, counter_get(&source->counters.allocated.peak)) &&
         may_be_raised) {
         source->remap.slack_steps += source->remap.slack_steps < REMAP_SLACK_STEPS;
@@ -322,7 +324,7 @@ static uint64_t handle_length(const struct source *source, uint64_t bytes, uint6
                               bool over_budget) {
     uint64_t each = handles_length(source, like);
     uint64_t least = round_up(bytes / VMM_HANDLES_MOST, PAGE_BYTES);
-    if (!over_budget && source->remap.size_shift == 0) {
+    if (!over_budget && source->remap.size_shift == 0 && !is_ablated(ABLATION_SPLITTING)) {
         least = round_up(bytes / VMM_HANDLES_FEW, VMM_HANDLE);
     }
     each = max_u64(each, least);
@@ -453,7 +455,7 @@ static int remap_grow_within_budget(struct source *source, struct alloc_request 
     uint64_t most = max_u64(budget, budget_expected(source));
     while (budget_would_exceed(source, growth.bytes, most + growth.available) &&
            !budget_would_exceed(source, growth.bytes, most + growth.idle) &&
-           sync_wait_idle_segment(source, last)) {
+           !is_ablated(ABLATION_GROWTH_WAIT) && sync_wait_idle_segment(source, last)) {
         if (try_free_or_split(source, request)) {
             return 0;
         }
