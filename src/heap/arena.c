@@ -60,15 +60,6 @@ static bool is_worth_keeping(const struct range *range, uint64_t bytes) {
            range->bytes / ARENA_SPARED_FACTOR > bytes;
 }
 
-/*
- * Returns whether the range is what a large block left at the start of its own segment, and is
- * small. A small block there would keep the segment when the large block is gone.
- */
-static bool is_small_remainder(const struct range *range) {
-    return !is_ablated(ABLATION_REST) && range_is_first(range) && range->next &&
-           range->bytes <= range->next->bytes / ARENA_REST_SHARE;
-}
-
 /* Returns whether the range ends where the arena grows (vmm backend). */
 static bool is_growing_end(const struct arena *arena, const struct range *range) {
     const struct segment *last = arena->last;
@@ -80,10 +71,9 @@ static bool is_growing_end(const struct arena *arena, const struct range *range)
  * must not be placed there.
  *
  * 1. vmm backend: 0.
- * 2. Segments backend: nothing is placed in a small remainder.
- * 3. Segments backend, range at its segment's base: the block is cut from the range's end, and not
+ * 2. Segments backend, range at its segment's base: the block is cut from the range's end, and not
  *    at the base, unless it takes the whole segment or the placement is PLACE_ANYWHERE.
- * 4. Segments backend, other ranges: 0.
+ * 3. Segments backend, other ranges: 0.
  */
 static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
                               enum arena_placement placement) {
@@ -91,8 +81,7 @@ static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
     bool from_end = apart && placement != PLACE_ANYWHERE && range_is_first(range) &&
                     bytes < range->segment->bytes;
     bool fits = from_end ? range->bytes > bytes : range->bytes >= bytes;
-    return fits && !(apart && is_small_remainder(range)) ? (from_end ? range->bytes - bytes : 0)
-                                                         : UINT64_MAX;
+    return fits ? (from_end ? range->bytes - bytes : 0) : UINT64_MAX;
 }
 
 /*

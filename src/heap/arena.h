@@ -119,7 +119,7 @@ enum arena_placement {
      * Segments backend: not at the base of a segment, unless the request takes the whole segment.
      */
     PLACE_CUTTING,
-    PLACE_ANYWHERE, /* any free range that is large enough (but see is_small_remainder()) */
+    PLACE_ANYWHERE, /* any free range that is large enough */
 };
 
 /**

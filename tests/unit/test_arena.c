@@ -273,20 +273,6 @@ static void an_address_is_found_in_its_range_only(void **state) {
     assert_null(arena_find(UINT64_MAX));
 }
 
-/* A small block there would keep the segment when the large block is gone. */
-static void what_a_large_block_leaves_of_its_segment_is_not_used(void **state) {
-    (void)state;
-    struct arena arena;
-    uint64_t base = start_with(&arena, 34 * MIB);
-    struct range *range = arena_take(&arena, 32 * MIB + 512, PLACE_CUTTING);
-    assert_int_equal(range->block.address, base + 2 * MIB - 512);
-    assert_null(arena_take(&arena, MIB, PLACE_CUTTING));
-    assert_null(arena_take(&arena, MIB, PLACE_SPARING));
-    give(&arena, range);
-    take(&arena, 17 * MIB);
-    take(&arena, 17 * MIB);
-}
-
 static void only_whole_segments_are_idle(void **state) {
     (void)state;
     struct arena arena;
@@ -769,7 +755,6 @@ int main(void) {
         cmocka_unit_test(a_large_range_is_kept_for_large_requests),
         cmocka_unit_test(nothing_but_a_whole_segment_begins_where_one_does),
         cmocka_unit_test(an_address_is_found_in_its_range_only),
-        cmocka_unit_test(what_a_large_block_leaves_of_its_segment_is_not_used),
         cmocka_unit_test(only_whole_segments_are_idle),
         cmocka_unit_test(a_removed_segment_is_unknown),
         cmocka_unit_test(memory_beyond_the_map_is_refused_whole),
