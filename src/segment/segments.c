@@ -253,15 +253,9 @@ static int grow_after_returns(struct source *source, struct alloc_request *reque
 }
 
 /*
- * Releases idle segments before a growth beyond the budget (`give_back_first`):
- *
- *      the reserve would exceed   idle segments are released
- *      the budget                 if releases and their growths took less than 1/EXCESS_SHARE of
- *                                 the time so far
- *      reserve_bound()            always: natively, all of them would be the driver's
- *
- * Of the time that is not used, at most EXCESS_MOST_NS remain as credit. Otherwise, after a long
- * pause, many growths would release segments first and take twice as long.
+ * `give_back_first`: releases idle segments until the reserve stays within the budget, as natively
+ * all of them would be the driver's. If the reserve would still exceed reserve_bound(),
+ * try_before_growth() waits for more.
  */
 static int grow_within_budget(struct source *source, struct alloc_request *request,
                               bool over_budget) {
@@ -271,27 +265,17 @@ static int grow_within_budget(struct source *source, struct alloc_request *reque
         return grow_after_returns(source, request, growth);
     }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
-    uint64_t most = reserve_bound(source, growth), before = backend_clock(source->backend);
-    uint64_t share = (before - source->started_ns) / EXCESS_SHARE;
-    if (share > source->excess_ns + EXCESS_MOST_NS) {
-        source->excess_ns = share - EXCESS_MOST_NS;
-    }
-    bool idle = source->large.idle_bytes + source->small.idle_bytes > 0;
-    bool due = idle && source->excess_ns <= share && !is_ablated(ABLATION_EXCESS),
-         exceeds = budget_would_exceed(source, growth, most);
-    if (idle) { /* a segment that is safe behind a barrier may have finished */
+    bool exceeds = budget_would_exceed(source, growth, reserve_bound(source, growth));
+    if (source_idle(source) > 0) { /* a segment that is safe behind a barrier may have finished */
         epochs_poll(&source->epochs, source->backend);
     }
-    release_down_to(source, growth, due ? budget : most);
+    release_down_to(source, growth, budget);
     if (exceeds && try_before_growth(source, request, growth)) {
         return 0;
     }
     int r = grow_after_returns(source, request, growth);
     if (source->freeing_bytes > 0) {
         segments_wait_for_return(source, 0);
-    }
-    if (due) {
-        source->excess_ns += backend_clock(source->backend) - before;
     }
     return r;
 }

@@ -12,7 +12,6 @@ void source_start(struct source *source, struct pool *pool, struct backend *back
     lock_start(&source->remap.lock, LOCK_REMAP);
     source->backend = backend;
     source->config = *config;
-    source->started_ns = backend_clock(backend);
     epochs_start(&source->epochs);
     source->policy = policy;
     arena_start(&source->large, pool, source->policy->has_handles);

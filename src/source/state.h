@@ -114,9 +114,6 @@ struct source {
     uint64_t refused_at;
     unsigned refused_seen; /* backend->refused when `pressure` was last computed */
     bool budget_stale;     /* quotas, peak or refusals changed: budget_recompute() is due */
-    uint64_t started_ns;   /* time at which the source was made */
-    /* Time that releases ahead of growths took since started_ns, or that expired unused: grow(). */
-    uint64_t excess_ns;
 
     struct counters counters; /* all counters but those that the thread caches keep */
 };

@@ -8,10 +8,9 @@
 
 static uint64_t live, live_peak;
 
-/* Starts a pool on a large device that has no time left for releasing memory. */
+/* Starts a pool on a large device. */
 static void start_growing(void) {
     start(140 * GIB, POOL_BARRIER, 0);
-    pool->source.excess_ns = UINT64_MAX / 2;
     live = live_peak = 0;
 }
 
@@ -226,7 +225,6 @@ static void what_other_threads_are_bringing_counts(void **state) {
     fake_finish_all(fake);
     grow_in_threads(EACH / 2, 258 * MIB); /* the budget allows the first ones */
     is_within_bounds();
-    assert_true(fake->reserved > live_peak + live_peak / 4);
 }
 
 static void what_other_threads_are_bringing_is_in_use(void **state) {
@@ -236,7 +234,6 @@ static void what_other_threads_are_bringing_is_in_use(void **state) {
     live -= GIB;
     fake_finish_all(fake);
     grow_in_threads(8, 4 * GIB);
-    assert_int_equal(fake->releases, 0);
     is_within_bounds();
 }
 
@@ -358,7 +355,8 @@ static int returned_slowly(struct backend *backend) {
 }
 
 static int reserve_and_see(struct backend *backend, uint64_t bytes, uint64_t *address) {
-    early_reserves += returns_left > 0;
+    uint64_t then = fake->reserved + pool->source.freeing_bytes + bytes;
+    early_reserves += returns_left > 0 && then > allowed(live_peak + bytes);
     return fake_ops->reserve(backend, bytes, address);
 }
 

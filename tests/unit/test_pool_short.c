@@ -531,48 +531,6 @@ static void slabs_taken_ahead_do_not_fail_a_large_request(void **state) {
 
 /* ---- releases ---- */
 
-/* A device on which each release and each reserve takes a millisecond. */
-static uint64_t now_ns;
-static const struct backend_ops *fake_ops;
-
-static uint64_t slow_clock(struct backend *backend) {
-    (void)backend;
-    return now_ns;
-}
-
-static int release_slowly(struct backend *backend, uint64_t address, uint64_t bytes) {
-    now_ns += 1000000;
-    return fake_ops->release(backend, address, bytes);
-}
-
-static int reserve_slowly(struct backend *backend, uint64_t bytes, uint64_t *address) {
-    now_ns += 1000000;
-    return fake_ops->reserve(backend, bytes, address);
-}
-
-static void a_pause_earns_little_time_for_releases_ahead_of_growths(void **state) {
-    (void)state;
-    start(64 * GIB, POOL_BARRIER, TIGHT);
-    fake_ops = fake->backend.ops;
-    struct backend_ops ops = *fake_ops;
-    ops.clock = slow_clock;
-    ops.release = release_slowly;
-    ops.reserve = reserve_slowly;
-    fake->backend.ops = &ops;
-    pool->source.started_ns = 0;
-    get(10 * GIB);                        /* raises the peak, so that growths below are allowed */
-    now_ns = 3600 * (uint64_t)1000000000; /* a pause of an hour */
-    for (int i = 0; i < 10; i++) {
-        drop(get((100 + 2 * i) * MIB)); /* no idle segment is large enough */
-    }
-    /* One release each until 10 ms are used up. The growths count too. */
-    assert_int_equal(fake->releases, 6);
-    now_ns += 32 * 1000000; /* earns 2 ms: 1/EXCESS_SHARE */
-    drop(get(200 * MIB));
-    assert_true(fake->releases > 6);
-    fake->backend.ops = fake_ops;
-}
-
 static void a_trim_releases_all_idle_memory(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -708,7 +666,6 @@ int main(void) {
         TEST(a_block_cached_while_a_request_is_refused_serves_it),
         TEST(free_blocks_of_another_cache_do_not_queue_behind_pending_ones),
         TEST(slabs_taken_ahead_do_not_fail_a_large_request),
-        TEST(a_pause_earns_little_time_for_releases_ahead_of_growths),
         TEST(a_trim_releases_all_idle_memory),
         TEST(a_trim_does_not_wait_unless_told_to),
         TEST(memory_in_use_is_never_released),

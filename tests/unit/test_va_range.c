@@ -927,7 +927,7 @@ static void watch(void) {
     fake->backend.ops = &watched;
     probed_pages = 0;
     probe_code = 0;
-    now_ns = pool->source.started_ns;
+    now_ns = 0;
     map_takes_ns = clock_step_ns = 0;
 }
 
