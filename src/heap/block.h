@@ -70,22 +70,22 @@ _Static_assert(SMALL_MAX_BYTES < (uint64_t)1 << (64 - HEADER_REQUESTED_SHIFT),
 /*
  * Bins of a thread's cache. Each size class of small blocks has one bin. Large blocks are not
  * rounded to a class: bin c + 1 holds the sizes from class c up to, not including, class c + 1.
- * Blocks of BIN_MAX_BYTES and more have no bin and are not cached.
+ * Blocks of more than BIN_MAX_BYTES have no bin and are not cached.
  */
-#define LARGE_BINS 64
+#define LARGE_BINS 17
 #define BINS (SMALL_CLASSES + LARGE_BINS)
 #define BIN_NONE 255
-#define BIN_MAX_BYTES ((uint64_t)16 << 20)
+#define BIN_MAX_BYTES ((uint64_t)2 << 20)
 
 /**
  * Returns the bin that holds a large block of `bytes`, where a request for `bytes` looks first.
  * Returns BIN_NONE if the block is too large for a bin.
  */
 static inline unsigned bin_of_large(uint64_t bytes) {
-    return bytes < BIN_MAX_BYTES ? size_class_below(bytes) + 1 : BIN_NONE;
+    return bytes <= BIN_MAX_BYTES ? size_class_below(bytes) + 1 : BIN_NONE;
 }
-_Static_assert(BIN_MAX_BYTES == SMALL_MAX_BYTES << LARGE_BINS / 16,
-               "sixteen bins for each doubling, from 1 MiB to less than 16 MiB");
+_Static_assert(BIN_MAX_BYTES == SMALL_MAX_BYTES << (LARGE_BINS - 1) / 16,
+               "sixteen bins for each doubling, and one for BIN_MAX_BYTES");
 
 static inline enum block_state header_state(uint64_t header) {
     return (enum block_state)(header & HEADER_STATE);

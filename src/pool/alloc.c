@@ -60,8 +60,7 @@ static __attribute__((noinline)) int alloc_general(struct pool *pool, uint64_t b
     struct alloc_request request = {.large = bytes > SMALL_MAX_BYTES};
     if (request.large) {
         request.bytes = round_up(bytes, LARGE_UNIT);
-        request.bin = request.bytes <= quota_largest_block(pool) ? bin_of_large(request.bytes)
-                                                                 : (unsigned)BIN_NONE;
+        request.bin = bin_of_large(request.bytes);
     } else {
         request.bin = size_class_of(bytes);
         request.bytes = size_class_bytes(request.bin);

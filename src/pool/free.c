@@ -316,7 +316,7 @@ static int put_in_cache(struct claimed *c) {
                         .owner = header_owner(c->at.header)};
     uint64_t bytes = count_free(c);
     c->at.block->stamp = epochs_stamp(&source->epochs);
-    if (rest.bin < BINS && bytes <= quota_largest_block(pool) && !is_externally_visible(c)) {
+    if (rest.bin < BINS && !is_externally_visible(c)) {
         struct bin *bin = &cache->bins[rest.bin];
         cache_push(cache, bin, c->at.block, bytes);
         rest.overflows = cache_overflows(cache, bin) || has_magazine(cache, rest.bin, rest.owner);

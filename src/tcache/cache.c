@@ -26,11 +26,10 @@ void cache_forget_last(void) {
  *  `much`       a block up to twice as large: better than a growth
  */
 unsigned request_last_bin(const struct alloc_request *request, bool much) {
-    unsigned further = request->large
-                           ? much ? LARGER_BINS_OF_LARGE_WHEN_SHORT : LARGER_BINS_OF_LARGE
-                       : request->bin < LARGER_LEAST_BIN ? 0
-                       : much                            ? LARGER_BINS_WHEN_SHORT
-                                                         : LARGER_BINS;
+    unsigned further = request->bin < LARGER_LEAST_BIN ? 0
+                       : request->large                ? (much ? LARGER_BINS : 1)
+                       : much                          ? LARGER_BINS_WHEN_SHORT
+                                                       : LARGER_BINS;
     if (is_ablated(ABLATION_LARGER_BINS)) {
         further = 0;
     }

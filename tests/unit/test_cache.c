@@ -17,7 +17,7 @@ static int set_up(void **state) {
     memset(&cache, 0, sizeof cache);
     cache_enter(&cache);
     memset(blocks, 0, sizeof blocks);
-    atomic_store(&cache.quota, 16 * MIB);
+    atomic_store(&cache.quota, 8 * MIB);
     return 0;
 }
 
@@ -158,18 +158,18 @@ static void a_magazine_is_as_young_as_its_youngest_block(void **state) {
     (void)state;
     for (int i = 0; i < 4; i++) {
         push_small(&blocks[i], SMALL_BIN, 20 + (uint64_t)i);
-        push_large(&ranges[i], 3 * MIB + 512 * (uint64_t)i, 30 + (uint64_t)i);
+        push_large(&ranges[i], (MIB + MIB / 2) + 512 * (uint64_t)i, 30 + (uint64_t)i);
     }
-    unsigned large = bin_of_large(3 * MIB);
+    unsigned large = bin_of_large((MIB + MIB / 2));
     assert_int_equal(cache_take(&cache, SMALL_BIN, 3).stamp, 22);
     assert_int_equal(cache_take(&cache, SMALL_BIN, 100).stamp, 23);
     struct magazine taken = cache_take(&cache, large, 2);
     assert_int_equal(taken.stamp, 31);
-    assert_int_equal(taken.bytes, 6 * MIB + 512);
+    assert_int_equal(taken.bytes, (3 * MIB) + 512);
     assert_lists_whole();
     taken = cache_take(&cache, large, 100);
     assert_int_equal(taken.stamp, 33);
-    assert_int_equal(taken.bytes, 6 * MIB + 5 * 512);
+    assert_int_equal(taken.bytes, (3 * MIB) + 5 * 512);
     assert_lists_whole();
 }
 
@@ -228,13 +228,13 @@ static void a_large_request_gets_what_is_somewhat_larger(void **state) {
 
 static void where_much_is_cached_it_gets_what_is_larger_still(void **state) {
     (void)state;
-    push_large(&ranges[0], MIB + 5 * (MIB / 16), 1);
-    push_large(&ranges[2], 4 * MIB, 1);
+    push_large(&ranges[0], MIB + 3 * (MIB / 16), 1);
+    push_large(&ranges[2], 2 * MIB, 1);
     assert_null(find_large(MIB + 512, 1));
-    push_large(&ranges[3], 4 * MIB, 1); /* more than half of the quota */
+    push_large(&ranges[3], 2 * MIB, 1); /* more than half of the quota */
     assert_null(find_large(MIB + 512, 0));
     assert_ptr_equal(find_large(MIB + 512, 1), &ranges[0]);
-    push_large(&ranges[0], 2 * MIB + 512, 1);
+    push_large(&ranges[0], 2 * MIB, 1);
     assert_null(find_large(MIB + 512, 1)); /* but not twice as large */
     assert_lists_whole();
 }
@@ -245,11 +245,11 @@ static void a_range_is_taken_from_the_middle_of_its_list(void **state) {
         tear_down(NULL);
         set_up(NULL);
         for (int i = 0; i < 4; i++) {
-            push_large(&ranges[i], 3 * MIB + (i == taken ? 4096 : 512 * (uint64_t)i), 1);
+            push_large(&ranges[i], (MIB + MIB / 2) + (i == taken ? 4096 : 512 * (uint64_t)i), 1);
         }
-        assert_ptr_equal(find_large(3 * MIB + 4096, 1), &ranges[taken]);
+        assert_ptr_equal(find_large((MIB + MIB / 2) + 4096, 1), &ranges[taken]);
         assert_lists_whole();
-        push_large(&ranges[taken], 3 * MIB, 2);
+        push_large(&ranges[taken], (MIB + MIB / 2), 2);
         assert_lists_whole();
     }
 }
@@ -284,7 +284,7 @@ static void the_stamp_that_is_waited_for_is_the_first_that_finds_one(void **stat
 /* ---- flushing ---- */
 
 enum { EACH = 8, SIZES = 4 };
-static const uint64_t sizes[SIZES] = {16 * KIB, 64 * KIB, 100 * KIB, 3 * MIB};
+static const uint64_t sizes[SIZES] = {16 * KIB, 64 * KIB, 100 * KIB, (MIB + MIB / 2)};
 static uint64_t in_cache[SIZES][EACH];
 
 static unsigned bin_of(uint64_t bytes) {

@@ -396,22 +396,22 @@ static void a_segment_is_as_young_as_its_youngest_block(void **state) {
     struct pool_deferred retired;
     keep_large_blocks();
     drop(get(200 * MIB));
-    let_hold(64 * MIB);
-    uint64_t young = get(3 * MIB), old = get(3 * MIB);
-    assert_true(is_had(young < old ? young : old, 6 * MIB));
+    let_hold(63 * MIB);
+    uint64_t young = get(3 * MIB / 2), old = get(3 * MIB / 2);
+    assert_true(is_had(young < old ? young : old, 3 * MIB));
     finish_all();
     assert_int_equal(pool_defer_free(young, &retired), 0);
     drop(old);
     finish_all();
     ticks(DECAY_TICKS);
-    assert_int_equal(cache_mine(pool)->bytes, 3 * MIB);
+    assert_int_equal(cache_mine(pool)->bytes, 3 * MIB / 2);
     pool_reclaim(&retired);
     ticks(1);
     assert_int_equal(cache_mine(pool)->bytes, 0);
     ticks(DECAY_TICKS - 1);
-    assert_true(is_had(young, 3 * MIB));
+    assert_true(is_had(young, 3 * MIB / 2));
     ticks(1);
-    assert_false(is_had(young, 3 * MIB));
+    assert_false(is_had(young, 3 * MIB / 2));
 }
 
 /* A barrier also holds up the stream in which segments are freed. The tick must query, not wait. */

@@ -193,9 +193,9 @@ static void a_block_is_not_handed_out_after_the_end(void **state) {
     ops = *fake_ops;
     ops.reserve = reserve_at_the_end;
     fake->backend.ops = &ops;
-    use_and_drop(get(3 * MIB));
+    use_and_drop(get(2 * MIB));
     reserves_until_end = 2;
-    uint64_t address = get(3 * MIB);
+    uint64_t address = get(2 * MIB);
     assert_true(reserves_until_end <= 0);
     check();
     assert_int_equal(pool_free(address), -ENOENT);

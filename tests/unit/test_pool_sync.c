@@ -562,9 +562,9 @@ static void a_cached_large_block_is_refused_a_second_free(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
-    uint64_t at = get(3 * MIB);
+    uint64_t at = get((MIB + MIB / 2));
     assert_int_equal(pool_free(at + 512), -EINVAL);
-    assert_int_equal(pool_free(at + 2 * MIB), -EINVAL);
+    assert_int_equal(pool_free(at + MIB), -EINVAL);
     use_and_drop(at);
     assert_int_equal(pool_free(at), -EINVAL);
     check();
@@ -574,12 +574,12 @@ static void a_cached_large_block_serves_a_request_that_fits(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, RELAXED);
     keep_large_blocks();
-    uint64_t at = get(3 * MIB);
+    uint64_t at = get((MIB + MIB / 2));
     drop(at);
     fake_finish_all(fake);
-    uint64_t larger = get(3 * MIB + 512), less = get(2 * MIB + 512);
-    assert_false(overlap(larger, 3 * MIB + 512, at, 3 * MIB));
-    assert_int_equal(get(3 * MIB - 512), at);
+    uint64_t larger = get((MIB + MIB / 2) + 512), less = get(MIB + 512);
+    assert_false(overlap(larger, (MIB + MIB / 2) + 512, at, (MIB + MIB / 2)));
+    assert_int_equal(get((MIB + MIB / 2) - 512), at);
     (void)less;
     check();
 }
@@ -619,7 +619,7 @@ static void a_free_in_which_only_an_event_is_due_does_not_wait_for_the_lock(void
     (void)state;
     start(4 * GIB, POOL_BARRIER, TIGHT); /* an event is due after every large free */
     keep_large_blocks();
-    uint64_t at = get(3 * MIB), other = get(3 * MIB);
+    uint64_t at = get(2 * MIB), other = get(2 * MIB);
     let_hold(8 * MIB);
     bool saw = false;
     pthread_t thread;
@@ -642,13 +642,13 @@ static void a_free_that_records_queries_earlier_events(void **state) {
     (void)state;
     start(4 * GIB, POOL_BARRIER, TIGHT);
     keep_large_blocks();
-    uint64_t at = get(3 * MIB), other = get(3 * MIB);
+    uint64_t at = get(2 * MIB), other = get(2 * MIB);
     let_hold(8 * MIB);
     use_and_drop(at);
     fake_finish_all(fake);
     use_and_drop(other);
     unsigned queries = fake->queries, records = fake->records;
-    assert_int_equal(get(3 * MIB), at); /* not by the slow path */
+    assert_int_equal(get(2 * MIB), at); /* not by the slow path */
     assert_int_equal(fake->queries, queries);
     assert_int_equal(fake->records, records);
     assert_int_equal(fake->orders + fake->waits, 0);

@@ -123,7 +123,7 @@ static uint64_t youngest_cached(const struct cache *cache) {
     return youngest;
 }
 
-static const uint64_t both_sizes[] = {64 * KIB, 3 * MIB};
+static const uint64_t both_sizes[] = {64 * KIB, (MIB + MIB / 2)};
 
 static void a_magazine_is_taken_when_its_newest_stamp_is_safe(void **state) {
     (void)state;
@@ -214,7 +214,7 @@ static void a_full_cache_takes_only_the_block_it_asks_for(void **state) {
     struct cache *own = cache_mine(pool);
     let_hold(32 * MIB);
     open_transfer(own, 32 * MIB);
-    struct magazine other = freed(4, 3 * MIB, true), magazine = freed(4, 64 * KIB, true);
+    struct magazine other = freed(4, (MIB + MIB / 2), true), magazine = freed(4, 64 * KIB, true);
     assert_true(put(own, &other) && put(own, &magazine));
     for (int i = 0; i < 32; i++) {
         blocks[i] = get(2 * MIB);
@@ -282,7 +282,8 @@ static void a_transfer_cache_holds_so_many_magazines_and_no_more(void **state) {
 /* Puts and takes magazines of six sizes in random order; often the ring is full. */
 static void whatever_goes_in_comes_out_once(void **state) {
     (void)state;
-    static const uint64_t sizes[] = {512, 20 * KIB, 64 * KIB, MIB, 3 * MIB, 3 * MIB + 512};
+    static const uint64_t sizes[] = {512, 20 * KIB,        64 * KIB,
+                                     MIB, (MIB + MIB / 2), (MIB + MIB / 2) + 512};
     begin();
     struct cache *own = cache_mine(pool);
     let_hold(32 * MIB);
@@ -329,19 +330,19 @@ static void only_a_block_that_fits_is_taken(void **state) {
     struct cache *own = cache_mine(pool);
     let_hold(32 * MIB);
     open_transfer(own, 32 * MIB);
-    struct magazine magazine = freed(3, 3 * MIB, true);
+    struct magazine magazine = freed(3, (MIB + MIB / 2), true);
     assert_true(put(own, &magazine));
-    static const uint64_t others[] = {2 * MIB, 4 * MIB, 9 * MIB, MIB, 64 * KIB};
+    static const uint64_t others[] = {MIB + MIB / 4, 2 * MIB, 9 * MIB, MIB, 64 * KIB};
     for (int i = 0; i < 5; i++) {
         assert_int_equal(stamp_of(others[i]), 0);
     }
-    struct block *block = take(3 * MIB - 512, UINT64_MAX);
+    struct block *block = take((MIB + MIB / 2) - 512, UINT64_MAX);
     assert_non_null(block);
-    assert_true(block_bytes(block) >= 3 * MIB - 512);
+    assert_true(block_bytes(block) >= (MIB + MIB / 2) - 512);
     give(block);
-    assert_null(take(4 * MIB, UINT64_MAX));
-    block = take(3 * MIB + 512, UINT64_MAX);
-    assert_true(!block || block_bytes(block) >= 3 * MIB + 512);
+    assert_null(take(2 * MIB, UINT64_MAX));
+    block = take((MIB + MIB / 2) + 512, UINT64_MAX);
+    assert_true(!block || block_bytes(block) >= (MIB + MIB / 2) + 512);
     if (block) {
         give(block);
     }
@@ -475,7 +476,7 @@ static void what_an_ended_thread_asked_for_waits_for_no_other(void **state) {
 
 static void magazines_for_an_ended_thread_go_to_the_pool(void **state) {
     (void)state;
-    static const uint64_t sizes[] = {60 * KIB, 3 * MIB};
+    static const uint64_t sizes[] = {60 * KIB, (MIB + MIB / 2)};
     for (int i = 0; i < 2; i++) {
         begin();
         if (cache_mine(pool)->owner_id == 0) {
@@ -496,7 +497,7 @@ static void magazines_for_an_ended_thread_go_to_the_pool(void **state) {
 
 static void what_one_thread_frees_another_gets(void **state) {
     (void)state;
-    static const uint64_t sizes[] = {60 * KIB, 3 * MIB, 1000};
+    static const uint64_t sizes[] = {60 * KIB, (MIB + MIB / 2), 1000};
     for (int i = 0; i < 3; i++) {
         begin();
         hand_over(i == 2 ? 4000 : 200, sizes[i]);
@@ -513,7 +514,7 @@ static void what_one_thread_frees_another_gets(void **state) {
 
 static void and_not_before_its_work_is_past(void **state) {
     (void)state;
-    static const uint64_t sizes[] = {60 * KIB, 3 * MIB, 1000};
+    static const uint64_t sizes[] = {60 * KIB, (MIB + MIB / 2), 1000};
     for (int i = 0; i < 3; i++) {
         begin();
         hand_over(i == 2 ? 4000 : 200, sizes[i]);
@@ -527,7 +528,7 @@ static void a_thread_alone_needs_no_transfer_cache(void **state) {
     (void)state;
     begin();
     for (unsigned i = 0; i < 200; i++) {
-        blocks[i] = get(i % 4 ? 60 * KIB : 3 * MIB);
+        blocks[i] = get(i % 4 ? 60 * KIB : (MIB + MIB / 2));
     }
     for (unsigned i = 0; i < 200; i++) {
         use_and_drop(blocks[i]);
@@ -549,7 +550,7 @@ static void what_waits_is_bounded_however_much_is_freed(void **state) {
 
 static void what_waits_is_given_up_when_the_device_is_full(void **state) {
     (void)state;
-    static const uint64_t sizes[] = {60 * KIB, 4 * MIB};
+    static const uint64_t sizes[] = {60 * KIB, 2 * MIB};
     for (int i = 0; i < 2; i++) {
         start(64 * MIB, POOL_BARRIER, RELAXED);
         keep_large_blocks();
@@ -575,12 +576,12 @@ static void what_waits_is_given_up_ahead_of_growing_past_the_budget(void **state
     start(4 * GIB, POOL_BARRIER, TIGHT);
     keep_large_blocks();
     need_owners();
-    hand_over(40, 3 * MIB);
+    hand_over(40, (MIB + MIB / 2));
     assert_true(own_waiting() > 0);
     fake_finish_all(fake);
     uint64_t reserved = fake->reserved;
-    for (int i = 0; i < 70; i++) {
-        get(MIB + 512 * KIB); /* half of a freed block; none fits */
+    for (int i = 0; i < 10; i++) {
+        get(3 * MIB); /* two freed blocks; none fits */
     }
     assert_int_equal(fake->reserved, reserved);
     assert_int_equal(bytes_waiting(), 0);
@@ -589,7 +590,7 @@ static void what_waits_is_given_up_ahead_of_growing_past_the_budget(void **state
 
 static void what_waits_is_forgotten_with_the_context(void **state) {
     (void)state;
-    static const uint64_t sizes[] = {60 * KIB, 3 * MIB};
+    static const uint64_t sizes[] = {60 * KIB, (MIB + MIB / 2)};
     for (int i = 0; i < 2; i++) {
         begin();
         hand_over(200, sizes[i]);
