@@ -60,11 +60,6 @@ static inline uint64_t budget_free(const struct source *source) {
            (source->runs.free_units << UNIT_SHIFT);
 }
 
-/** Returns the bytes of large blocks that may be allocated before the caches' peaks are summed. */
-static inline uint64_t budget_unaggregated_most(const struct source *source) {
-    return counter_get(&source->counters.allocated.peak) / UNAGGREGATED_SHARE;
-}
-
 /** Returns the reserve, plus the bytes that threads are asking the driver for. */
 static inline uint64_t budget_expected(const struct source *source) {
     return budget_used(source) + source->growing.bytes;

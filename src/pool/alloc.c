@@ -12,29 +12,6 @@
 
 #include <errno.h>
 
-/*
- * Updates the pool's peak after a cache hit of a large block, if this thread's own peak rose by
- * more than budget_unaggregated_most(). Hits bypass the slow path, and a thread that takes blocks
- * freed by others may have only hits for long. The peak of a thread that frees what it allocates
- * does not rise. Called with no lock.
- */
-static __attribute__((noinline)) void report_peak(struct pool *pool, struct cache *cache) {
-    struct source *source = &pool->source;
-    uint64_t peak = counter_get(&cache->watermarks[WATERMARK_ALLOCATED].peak);
-    uint64_t seen = counter_get(&cache->peak_seen), rise = peak > seen ? peak - seen : 0;
-    if (rise > 0 && rise <= budget_unaggregated_most(source)) {
-        return;
-    }
-    counter_set(&cache->peak_seen, peak);
-    if (rise > 0 && !is_ablated(ABLATION_UNAGGREGATED) &&
-        atomic_load_explicit(&pool->caches_owned, memory_order_relaxed) > 1) {
-        lock_acquire(&source->lock);
-        pool->peaks.unaggregated_bytes += rise;
-        peaks_update(pool);
-        lock_release(&source->lock);
-    }
-}
-
 /* Tells the backend about a large block that was handed out. Called with no lock. */
 static __attribute__((noinline)) void notify_large(struct pool *pool,
                                                    const struct alloc_request *request,
@@ -69,9 +46,6 @@ static __attribute__((noinline)) int alloc_general(struct pool *pool, uint64_t b
     bool hit = cache_alloc(cache, &request, bytes, address);
     int r = likely(hit) ? 0 : slow_path_alloc(pool, cache, &request, bytes, address);
     if (unlikely(request.large)) {
-        if (hit) {
-            report_peak(pool, cache);
-        }
         notify_large(pool, &request, address, bytes);
     }
     return r;

@@ -270,7 +270,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
         cache_enter(cache);
         *address = cache_hand_out(cache, request->block, requested);
         cache_leave(cache);
-        pool->peaks.unaggregated_bytes += request->large ? request->bytes : 0;
+        pool->peaks.has_large |= request->large;
         refill(pool, cache, request, stamp > 0); /* releases the lock: the context may end */
     } else {
         *reclaims = atomic_load(&pool->reclaims);

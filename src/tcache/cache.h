@@ -81,7 +81,6 @@ struct cache {
     uint32_t refill_failures; /* refills without memory; reset at REFILL_FAILURES */
     bool overflowed;          /* quota made it flush bins in use since its last miss */
     bool freed_others;        /* freed blocks with another owner ID */
-    stat_counter peak_seen;   /* own peak of allocated bytes at the last report_peak() */
     uint64_t live_at_start;   /* live blocks counted here when the thread got the cache */
     struct transfer transfer; /* blocks of this thread that others freed; own lock */
 };

@@ -100,7 +100,7 @@ static void aggregate_peaks(struct pool *pool) {
                                                 &counters->allocations};
     struct peaks_sums sums = peaks_sums(pool);
     pool->peaks.summed_at = pool->peaks.updates;
-    pool->peaks.unaggregated_bytes = 0;
+    pool->peaks.has_large = false;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         for (unsigned i = 0; i < WATERMARKS && (cache->owner == &cache_last || !cache->owner);
              i++) {
@@ -148,17 +148,14 @@ void peaks_update(struct pool *pool) {
     struct source *source = &pool->source;
     /*
      * Aggregation takes cache lines away from the threads that own the caches, so it runs in every
-     * UPDATES_PER_SUM-th update only. One cache keeps its peak until it is read. Memory handed out
-     * to several caches is unknown to the budget until then.
+     * UPDATES_PER_SUM-th update only, and after a large block of one of several caches. One cache
+     * keeps its peak until it is read. Small blocks handed out to several caches are unknown to the
+     * budget until then.
      */
-    bool few = pool->caches_owned > 1 && pool->caches_owned <= FEW_CACHES;
     uint64_t updates = ++pool->peaks.updates - pool->peaks.summed_at;
-    bool unaggregated = pool->caches_owned > 1 && !is_ablated(ABLATION_UNAGGREGATED) &&
-                        may_aggregate(pool) &&
-                        pool->peaks.unaggregated_bytes > budget_unaggregated_most(source);
+    bool large = pool->caches_owned > 1 && pool->peaks.has_large;
     bool changed = budget_has_changed(source);
-    if (updates >= (few ? UPDATES_PER_SUM_OF_FEW : UPDATES_PER_SUM) || unaggregated ||
-        (changed && may_aggregate(pool))) {
+    if (updates >= UPDATES_PER_SUM || ((large || changed) && may_aggregate(pool))) {
         aggregate_peaks(pool);
         source->budget_stale = true;
     }

@@ -12,7 +12,7 @@
 /* State of the sums of the caches' peaks (peaks.c). */
 struct peaks {
     uint64_t updates, summed_at; /* slow paths so far; and at the last sum */
-    uint64_t unaggregated_bytes; /* bytes of large blocks handed out since the last sum */
+    bool has_large;              /* the slow path has handed out a large block since the last sum */
     bool budget_is_updated;      /* by peaks_over_budget(), in this slow path */
 };
 

@@ -155,14 +155,6 @@ static void of_large_blocks_hardly_any_of_the_peak_is_lost(void **state) {
     }
 }
 
-/* Blocks from thread caches do not reach the slow path. */
-static void nor_of_those_that_go_round(void **state) {
-    (void)state;
-    assert_seen((struct program){2, 8, 150, MIB + 512, 2 * MIB - 512, true}, 0.99);
-    assert_seen((struct program){2, 8, 150, MIB + 512, 2 * MIB - 512, false}, 0.99);
-    assert_seen((struct program){2, 8, 150, 4 * MIB, 10 * MIB, false}, 0.99);
-}
-
 static _Atomic bool enough;
 
 static void *go_round(void *argument) {
@@ -215,7 +207,6 @@ static void a_cache_that_comes_or_goes_is_not_waited_for_for_ever(void **state) 
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(of_large_blocks_hardly_any_of_the_peak_is_lost),
-        TEST(nor_of_those_that_go_round),
         TEST(what_is_live_does_not_lie_idle_meanwhile),
         TEST(a_cache_that_comes_or_goes_is_not_waited_for_for_ever),
     };
