@@ -294,6 +294,5 @@ const struct memory_policy segments_policy = {
     .releases_first = true,
     .slack_share = BUDGET_SLACK,
     .left_share = BUDGET_DEVICE_SHARE,
-    .cached_block_most = UINT64_MAX,
     .caches_each_most = UINT64_MAX,
 };

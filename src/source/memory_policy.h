@@ -53,7 +53,6 @@ struct memory_policy {
     bool slack_is_shared; /* the slack of the goal counts for cached blocks too */
     unsigned slack_share; /* slack of the goal: one part in this of the peak of live memory */
     unsigned left_share;  /* the budget leaves one part in this of the device; 0: nothing */
-    uint64_t cached_block_most; /* largest block in bytes that thread caches keep */
     uint64_t caches_each_most;  /* most slack and quotas in bytes for each active cache */
 };
 

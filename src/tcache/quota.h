@@ -60,16 +60,6 @@ struct biased *quota_find_idle(struct pool *pool);
 /** Seizes the caches of a list and deactivates them. Returns whether they held any block. */
 bool quota_deactivate_list(struct pool *pool, struct biased *first);
 
-/*
- * Returns the size in bytes of the largest block that caches keep: quota_most /
- * CACHE_BLOCK_SHARE, or less if the memory policy says so.
- */
-static inline uint64_t quota_largest_block(const struct pool *pool) {
-    uint64_t most = pool->quota_most / CACHE_BLOCK_SHARE;
-    most = is_ablated(ABLATION_LARGE_BINS) ? SMALL_MAX_BYTES : most;
-    return min_u64(most, pool->source.policy->cached_block_most);
-}
-
 /* Returns whether a cache has no quota, and so no blocks. */
 static inline bool quota_is_inactive(const struct cache *cache) {
     return cache_quota(cache) == 0;

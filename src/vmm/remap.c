@@ -497,6 +497,5 @@ const struct memory_policy vmm_policy = {
     .barrier_ahead = true,
     .slack_is_shared = true,
     .slack_share = VMM_SLACK,
-    .cached_block_most = VMM_CACHED_BLOCK,
     .caches_each_most = BUDGET_CACHES_EACH,
 };
