@@ -80,7 +80,7 @@ static const char *check_caches(struct pool *pool, uint64_t *held, uint64_t *liv
         cache_seize(c);
         broken = check_cache(c);
         *held += c->bytes;
-        quotas += cache_quota(c) + c->transfer.quota;
+        quotas += cache_quota(c);
         *live += watermark_live(&c->watermarks[WATERMARK_ALLOCATED]);
         cache_return(c);
     }

@@ -96,14 +96,15 @@ static bool has_magazine(const struct cache *cache, unsigned at, unsigned owner)
 }
 
 /*
- * Raises the quota of the transfer cache that refused this thread's magazines. An owner
- * without an active cache is replaced by the pool's common cache. The pool's lock is held.
+ * Raises the quota of the owner whose transfer cache refused this thread's magazines, at once to a
+ * slab. An owner without an active cache is replaced by the pool's common cache. The pool's lock is
+ * held.
  */
 static void grow_receiver(struct pool *pool, unsigned owner) {
     struct cache *receiver = owner > 0 ? owner_id_cache(owner) : pool->common;
     receiver =
         receiver->owner_id == owner && !quota_is_inactive(receiver) ? receiver : pool->common;
-    quota_grow_transfer(receiver);
+    quota_grow(receiver, max_u64(2 * cache_quota(receiver), PAGE_BYTES));
 }
 
 /*

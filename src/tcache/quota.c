@@ -27,7 +27,7 @@ static uint64_t part_of_peak(const struct pool *pool) {
     const struct source *source = &pool->source;
     uint64_t peak = counter_get(&source->counters.allocated.peak);
     uint64_t each = (peak / QUOTA_MANY_SHARE + QUOTA_MANY_BYTES) / source->active_count;
-    return max_u64(each - each / 3, QUOTA_FIRST); /* a third is for the transfer cache */
+    return max_u64(each / 2, QUOTA_FIRST); /* the other half is for the transfer cache */
 }
 
 /*
@@ -99,19 +99,9 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
     }
     quota = min_u64(quota, most);
     if (quota != before) {
-        set_quota(&pool->source, &cache->quota, quota);
+        set_quota(cache, quota);
     }
     return cache_quota(cache) >= bytes;
-}
-
-void quota_grow_transfer(struct cache *cache) {
-    struct pool *pool = cache->pool;
-    _Atomic uint64_t *limit = &cache->transfer.quota;
-    uint64_t before = atomic_load_explicit(limit, memory_order_relaxed),
-             most = transfer_limit(pool);
-    uint64_t quota = before > 0 ? 2 * before : QUOTA_TRANSFER_FIRST;
-    quota_grow(cache, 0);
-    set_quota(&pool->source, limit, min_u64(quota, most));
 }
 
 void quota_flush_for(struct cache *cache, unsigned keep, uint64_t bytes) {
@@ -136,12 +126,11 @@ void quota_deactivate(struct cache *cache) {
     if (!quota_is_inactive(cache)) {
         cache_flush(cache, 0);
         /* First the quota: the common cache keeps ID 0, so only the quota keeps blocks out. */
-        set_quota(&pool->source, &cache->transfer.quota, 0);
+        set_quota(cache, 0);
         transfer_set_owner_id(&cache->transfer, 0);
         transfer_empty(&cache->transfer);
         unlink_active(pool, cache);
         pool->source.active_count--;
-        set_quota(&pool->source, &cache->quota, 0);
     }
 }
 

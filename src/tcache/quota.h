@@ -16,9 +16,6 @@ uint64_t quota_of_capacity(uint64_t capacity);
  */
 bool quota_grow(struct cache *cache, uint64_t bytes);
 
-/** Doubles the quota of a cache's transfer cache, within its limit, and activates the cache. */
-void quota_grow_transfer(struct cache *cache);
-
 /**
  * Makes the cache fit `bytes` more of bin `keep`: moves blocks of idle bins to the pool, then
  * raises a small quota, or else moves halves of the largest bins. The cache is entered by its
@@ -33,7 +30,7 @@ void quota_flush_for(struct cache *cache, unsigned keep, uint64_t bytes);
 void quota_follow_miss(struct cache *cache);
 
 /**
- * Moves all blocks of a cache and its transfer cache to the pool and sets both quotas to 0. The
+ * Moves all blocks of a cache and its transfer cache to the pool and sets the quota to 0. The
  * cache is entered by its owner, or seized.
  */
 void quota_deactivate(struct cache *cache);

@@ -36,8 +36,7 @@ void transfer_unlock(struct transfer *transfer) {
 
 bool transfer_has_room(const struct transfer *transfer, uint64_t bytes) {
     return !is_ablated(ABLATION_TRANSFER) && transfer->count < TRANSFER_MAGAZINES &&
-           counter_get(&transfer->bytes) + bytes <=
-               atomic_load_explicit(&transfer->quota, memory_order_relaxed);
+           counter_get(&transfer->bytes) + bytes <= cache_quota(transfer->cache);
 }
 
 /* Returns magazine `i` of the ring; 0 is the oldest. With the transfer cache's lock. */

@@ -10,7 +10,7 @@
  *      oldest  [ 8 x 64 KiB | stamp 7 ]  [ 32 x 4 KiB | stamp 7 ]  [ 4 x 1 MiB | stamp 9 ]  newest
  *
  * Each has a lock, taken after the pool's lock and after entering a cache; no thread waits while it
- * holds that lock. Each has a quota, which grows when it is full. The pool empties transfer caches
+ * holds that lock. Each holds at most the quota of its cache. The pool empties transfer caches
  * when memory is short.
  * Invariant: the blocks of a magazine are in the order of their stamps, so a magazine is safe when
  * its last block is.
@@ -48,11 +48,10 @@ static inline uint32_t magazine_blocks(unsigned at) {
 
 struct transfer {
     struct lock lock;
-    struct cache *cache;    /* whose transfer cache it is; never changes */
-    unsigned owner_id;      /* owner ID of the blocks that come here; 0: none, or the common one */
-    uint32_t first, count;  /* ring; the oldest magazine first */
-    stat_counter bytes;     /* of all magazines */
-    _Atomic uint64_t quota; /* limit of `bytes`; written under the pool's lock */
+    struct cache *cache;   /* whose transfer cache it is; never changes */
+    unsigned owner_id;     /* owner ID of the blocks that come here; 0: none, or the common one */
+    uint32_t first, count; /* ring; the oldest magazine first */
+    stat_counter bytes;    /* of all magazines */
     struct magazine magazines[TRANSFER_MAGAZINES];
 };
 

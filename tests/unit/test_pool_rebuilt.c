@@ -85,9 +85,6 @@ static void a_magazine_that_stays_leaves_the_places_of_others(void **state) {
     drop(get(BLOCK));
     struct cache *cache = cache_mine(pool);
     pool_hold(pool);
-    for (int i = 0; i < 8; i++) {
-        quota_grow_transfer(cache);
-    }
     quota_grow(cache, 8 * MIB);
     pool_release(pool);
     let_wait_for(cache, 15 * MIB / 8, 4);
@@ -154,7 +151,7 @@ static void what_comes_while_a_cache_is_put_to_sleep_is_not_left_there(void **st
         struct magazine magazine = cache_take(cache, size_class_of(BLOCK), 1);
         cache_leave(cache);
         pool_hold(pool);
-        quota_grow_transfer(pool->common);
+        quota_grow(pool->common, 2 * cache_quota(pool->common));
         late = magazine;
         late_for = anybodys;
         unlocks_until_late = turn;

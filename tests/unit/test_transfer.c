@@ -39,13 +39,11 @@ static struct alloc_request request_of(uint64_t bytes) {
     return (struct alloc_request){.bin = bin_of(bytes), .bytes = bytes, .large = large};
 }
 
-/* Raises the quota of a transfer cache to at least `bytes`. */
+/* Raises the quota of a cache, which is that of its transfer cache, to at least `bytes`. */
 static void open_transfer(struct cache *cache, uint64_t bytes) {
     lock_acquire(&pool->source.lock);
     peaks_update_all(pool);
-    while (cache->transfer.quota < bytes) {
-        quota_grow_transfer(cache);
-    }
+    quota_grow(cache, bytes);
     lock_release(&pool->source.lock);
 }
 
@@ -239,11 +237,7 @@ static void a_transfer_cache_holds_its_quota_and_no_more(void **state) {
     struct cache *own = cache_mine(pool);
     let_hold(32 * MIB);
     struct magazine magazine = freed(4, 64 * KIB, true);
-    if (own->transfer.quota == 0) {
-        assert_false(put(own, &magazine));
-    }
-    open_transfer(own, MIB);
-    uint64_t quota = own->transfer.quota;
+    uint64_t quota = cache_quota(own);
     while (put(own, &magazine)) {
         assert_true(counter_get(&own->transfer.bytes) <= quota);
         magazine = freed(4, 64 * KIB, true);
@@ -383,7 +377,7 @@ static void blocks_of_an_id_without_a_cache_wait_in_the_common_one(void **state)
     quota_deactivate(own);
     cache_leave(own);
     lock_release(&pool->source.lock);
-    assert_int_equal(own->transfer.quota, 0);
+    assert_int_equal(cache_quota(own), 0);
     transfer = transfer_lock(pool, own->owner_id); /* no thread takes blocks of an inactive cache */
     transfer_unlock(transfer);
     assert_ptr_equal(transfer, &pool->common->transfer);
@@ -502,7 +496,7 @@ static void what_one_thread_frees_another_gets(void **state) {
         begin();
         hand_over(i == 2 ? 4000 : 200, sizes[i]);
         assert_true(own_waiting() > 0);
-        assert_true(own_waiting() <= own_transfer()->quota);
+        assert_true(own_waiting() <= cache_quota(own_transfer()->cache));
         uint64_t reserved = fake->reserved;
         finish();
         assert_true(come_back(i == 2 ? 3000 : 150, sizes[i]) > 0);
@@ -542,8 +536,8 @@ static void what_waits_is_bounded_however_much_is_freed(void **state) {
     begin();
     for (int round = 0; round < 12; round++) {
         hand_over(round % 2 ? 200 : 4000, round % 2 ? 2 * MIB - (uint64_t)round * 64 * KIB : 3000);
-        assert_true(own_waiting() <= own_transfer()->quota);
-        assert_true(own_transfer()->quota <= pool->quota_most);
+        assert_true(own_waiting() <= cache_quota(own_transfer()->cache));
+        assert_true(cache_quota(own_transfer()->cache) <= pool->quota_most);
     }
     assert_true(bytes_waiting() <= 2 * pool->quota_most);
 }
