@@ -167,7 +167,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
         quota_take_all_back(pool);
     }
     bool finished = true, all = bytes == UINT64_MAX;
-    uint64_t limit_ns = wait && !source->backend->suspended ? TRIM_WAIT_NS : 0, before;
+    uint64_t limit_ns = wait && !source->backend->suspended ? RETURN_WAIT_NS : 0, before;
     uint64_t last = epochs_stamp(&source->epochs);
     int r;
     do { /* release after each completed event, before other threads take the memory */
@@ -180,7 +180,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
     } while (r != 0 && finished && source->epochs.finished > before &&
              source->epochs.finished < last);
     if (source->freeing_bytes > 0) {
-        segments_wait_for_return(source, TRIM_WAIT_NS);
+        segments_wait_for_return(source, RETURN_WAIT_NS);
     }
     if (all) { /* After a full wait, pending memory was freed by later calls: do not count it. */
         uint64_t ready = budget_free(source);
@@ -233,7 +233,7 @@ int pool_trim(struct pool *pool, bool wait) {
     struct source *source = &pool->source;
     reclaim_deferred(pool, true);
     lock_acquire(&source->lock);
-    int r = give_back(pool, UINT64_MAX, wait, TRIM_WAIT_NS);
+    int r = give_back(pool, UINT64_MAX, wait, RETURN_WAIT_NS);
     runs_trim(&source->runs);
     peaks_update_all(pool);
     lock_release(&source->lock);

@@ -106,9 +106,9 @@ void segments_wait_for_return(struct source *source, uint64_t limit_ns) {
                                              failed_queries++ < FAILED_QUERIES_MOST))) &&
            waited < limit_ns) {
         lock_release(&source->lock);
-        nap(RETURN_POLL_NS);
+        nap(POLL_NS);
         lock_acquire(&source->lock);
-        waited += RETURN_POLL_NS;
+        waited += POLL_NS;
         r = source->backend->ops->returned(source->backend);
     }
     if (r == 0) {

@@ -253,8 +253,8 @@ bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
              generation = source_generation(source);
     while (source->backend->suspended && generation == source_generation(source) &&
            passed(source, since, slept) < limit_ns) {
-        sleep_unlocked(source, FINISH_POLL_NS);
-        slept += FINISH_POLL_NS;
+        sleep_unlocked(source, POLL_NS);
+        slept += POLL_NS;
     }
     return !source->backend->suspended;
 }
@@ -313,8 +313,8 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
             waited >= limit_ns) {
             break;
         }
-        sleep_unlocked(source, FINISH_POLL_NS);
-        slept += FINISH_POLL_NS;
+        sleep_unlocked(source, POLL_NS);
+        slept += POLL_NS;
     }
     if (slept > 0) {
         count_wait(source, since);
@@ -364,8 +364,8 @@ static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool susp
             wait_on_time(source, stamp);
             return;
         }
-        sleep_unlocked(source, FINISH_POLL_NS);
-        slept += FINISH_POLL_NS;
+        sleep_unlocked(source, POLL_NS);
+        slept += POLL_NS;
         epochs_poll(epochs, source->backend);
     }
 }
