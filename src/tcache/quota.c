@@ -51,20 +51,12 @@ static uint64_t quota_limit(const struct pool *pool) {
     return active <= 1 ? min_u64(most, little) : most;
 }
 
-/* Returns the largest quota in bytes of a transfer cache. The pool's lock is held. */
-static uint64_t transfer_limit(const struct pool *pool) {
-    uint64_t most = quota_limit(pool);
-    return pool->source.active_count > QUOTA_MANY ? most / 2 : most;
-}
-
-/*
- * Sets a quota, of a cache or a transfer cache, and updates the sum of all. The pool's lock is
- * held.
- */
-static void set_quota(struct source *source, _Atomic uint64_t *limit, uint64_t quota) {
+/* Sets a cache's quota, and updates the sum of all. The pool's lock is held. */
+static void set_quota(struct cache *cache, uint64_t quota) {
+    struct source *source = &cache->pool->source;
     ASSERT_HELD(&source->lock);
-    source->quotas += quota - atomic_load_explicit(limit, memory_order_relaxed);
-    atomic_store_explicit(limit, quota, memory_order_relaxed);
+    source->quotas += quota - cache_quota(cache);
+    atomic_store_explicit(&cache->quota, quota, memory_order_relaxed);
     source->budget_stale = true;
 }
 

@@ -393,8 +393,7 @@ static struct growth growth_at(const struct source *source, const struct arena *
     struct gap gap;
     const struct arena *const arenas[] = {&source->large, &source->small};
     if (!va_range_find(arena, bytes, &gap)) {
-        gap = (struct gap){.bytes = bytes,
-                           .longest = UINT64_MAX}; /* remap_grow() reserves addresses */
+        gap = (struct gap){.bytes = bytes, .longest = UINT64_MAX}; /* addresses to be reserved */
     }
     struct growth growth = {gap.bytes, source_idle(source), 0};
     uint64_t then = budget_expected(source) + gap.bytes, over = then > budget ? then - budget : 0;
