@@ -1,8 +1,8 @@
 /*
  * A server for one kind of answer.
  *
- * Connections are answered one by one, so that a scrape costs no thread and no memory. A client that
- * sends or takes nothing delays the next one by a second at most for each step (process/write.h).
+ * Connections are answered one by one, which needs no thread and no lock. A client that sends or
+ * takes nothing delays the next one by a second at most for each step (process/write.h).
  */
 #include "tool/listen.h"
 
@@ -125,7 +125,7 @@ static void answer_one(int fd, listen_answer *answer) {
     size_t length = strcspn(path, " ?\r");
     if (length != 8 || strncmp(path, "/metrics", length) != 0) {
         write_text(fd, "HTTP/1.0 404 Not Found\r\nContent-Type: text/plain\r\nConnection: close\r\n"
-                       "\r\nThe figures are at /metrics.\n");
+                       "\r\nThe metrics are at /metrics.\n");
         return;
     }
     bool open = strcasestr(request, "application/openmetrics-text");

@@ -6,7 +6,7 @@
  * are two formats. In both all samples of a family stand together, hence one walk over the families
  * with all devices of all processes inside.
  *
- * With --listen the same figures answer scrapes, read anew for each.
+ * With --listen the same metrics answer scrapes, read anew for each.
  */
 #include "process/print.h"
 #include "tool/arguments.h"
@@ -215,10 +215,8 @@ static void write_all_families(struct writer *to) {
 
 /* ---- all processes ---- */
 
-/**
- * Copies SLURM_JOB_ID from the variables that a process was started with; "" where there is none, or the process is in another
- * container, where its number means nothing here.
- */
+/** Copies SLURM_JOB_ID from the variables that a process was started with. The text is "" without
+ * that variable, and for a process of another container, whose number means nothing here. */
 static void find_job(const struct page *page, char job[LABEL]) {
     static const char name[] = "SLURM_JOB_ID=";
     static char variables[ENVIRONMENT];
@@ -237,7 +235,8 @@ static void find_job(const struct page *page, char job[LABEL]) {
     }
 }
 
-/** Returns a sample of each device of each running process, to be freed; `jobs` has room for a text of each page. */
+/** Returns a sample of each device of each running process, to be freed. `jobs` holds one text for
+ * each page. */
 static struct sample *read_samples(const struct pages *pages, char (*jobs)[LABEL], size_t *count) {
     struct sample *samples = calloc(pages->count * STATS_MAX_DEVICES + 1, sizeof *samples);
     *count = 0;
@@ -255,8 +254,9 @@ static struct sample *read_samples(const struct pages *pages, char (*jobs)[LABEL
     return samples;
 }
 
-/** Writes the figures of all processes to fd, read anew: for a scrape, or for a file or terminal. Returns 0 or a negative errno. */
-static int write_figures(int fd, bool prometheus, bool scraped) {
+/** Writes the metrics of all processes to fd, read anew: for a scrape, or for a file or terminal.
+ * Returns 0 or a negative errno. */
+static int write_metrics(int fd, bool prometheus, bool scraped) {
     static char buffer[65536];
     struct writer to = {.prometheus = prometheus};
     struct pages pages;
@@ -278,7 +278,7 @@ static int write_figures(int fd, bool prometheus, bool scraped) {
 }
 
 static int answer_scrape(int fd, bool open) {
-    return write_figures(fd, !open, true);
+    return write_metrics(fd, !open, true);
 }
 
 int tool_metrics(char **arguments) {
@@ -299,5 +299,5 @@ int tool_metrics(char **arguments) {
         fail(STATUS_OWN_FAILURE, *left.at, "metrics takes only options");
     if (where)
         listen_and_answer(where, answer_scrape);
-    return write_figures(STDOUT_FILENO, prometheus, false) == 0 ? 0 : STATUS_OWN_FAILURE;
+    return write_metrics(STDOUT_FILENO, prometheus, false) == 0 ? 0 : STATUS_OWN_FAILURE;
 }

@@ -67,12 +67,12 @@ def answers():
     status, kind, text = server.get()
     tally.check(status == 200 and kind.startswith("text/plain; version=0.0.4") and "# EOF" not in text, "scrape: Prometheus's text", kind)
     live = values(text, "gpucache_requested_bytes", "pid")
-    tally.check(live.get(str(one.pid)) == 6000 and str(other.pid) in live, "scrape: the figures", live)
+    tally.check(live.get(str(one.pid)) == 6000 and str(other.pid) in live, "scrape: the metrics", live)
     tally.check("77" in values(text, "gpucache_requested_bytes", "slurm_job"), "scrape: the job", text[:600])
     tally.check(socket.gethostname()[:64] in values(text, "gpucache_requested_bytes", "host"), "scrape: the host", text[:600])
     one.do("allocate 1000")
     text = server.get()[2]
-    tally.check(values(text, "gpucache_requested_bytes", "pid")[str(one.pid)] == 7000, "scrape: the figures are read anew", text[:600])
+    tally.check(values(text, "gpucache_requested_bytes", "pid")[str(one.pid)] == 7000, "scrape: the metrics are read anew", text[:600])
     status, kind, text = server.get(accept=OPEN + ";version=1.0.0," + PLAIN + ";q=0.5")
     tally.check(kind.startswith(OPEN) and text.endswith("# EOF\n"), "scrape: OpenMetrics", kind)
     odd(server)
@@ -170,7 +170,7 @@ def prometheus():
                 found = eventually(lambda: len({row["metric"].get("slurm_job") for row in asked("gpucache_limit_bytes")} & {"7", "8"}) == 2)
                 log.seek(0)
                 tally.check(found, "scrape: Prometheus has both machines", log.read()[-2000:])
-                rows = [row for row in asked("gpucache_limit_bytes") if row["metric"].get("slurm_job") in ("7", "8")]  # other tests run beside this one
+                rows = [row for row in asked("gpucache_limit_bytes") if row["metric"].get("slurm_job") in ("7", "8")]  # other tests run at the same time
                 tally.check({row["value"][1] for row in rows} == {str(1 << 30)} and len({row["metric"]["instance"] for row in rows}) == 2,
                             "scrape: Prometheus has the limits", rows)
                 tally.check(eventually(lambda: len(asked('gpucache:used_bytes{slurm_job=~"[78]"}')) == 2), "scrape: the rule", asked("gpucache:used_bytes"))

@@ -35,7 +35,7 @@ mkdir "$copy"
 (cd "$tree" && tar cf - --exclude='./build*' --exclude=./.git --exclude=./.peers --exclude=__pycache__ .) |
     tar xf - -C "$copy"
 
-for script in demo.sh test.sh gpu-check.sh peers.sh soak.sh wheel.sh deb.sh packaging/image.sh; do
+for script in demo.sh test.sh gpu-check.sh peers.sh soak.sh wheel.sh deb.sh bare.sh release.sh packaging/image.sh; do
     check "$script --help" 0 "$script" "$copy/scripts/$script" --help
 done
 ONE_LINE=1 check "a stage that there is not" 1 "no stage 'nonsense'" env BUILD_ROOT="$work/out" "$copy/scripts/test.sh" nonsense

@@ -1,4 +1,4 @@
-"""A CUDA program in plain Python: takes 300 MiB, asks the module for its figures, prints what it learnt.
+"""A CUDA program in plain Python: takes 300 MiB, asks the module for its metrics, prints what it learnt.
 
     python app.py            natively: prints that the library is not loaded
     gpucache run -- python app.py

@@ -119,7 +119,7 @@ def _ordinal(device: Device) -> int:
 
 
 def _stats(device: Device) -> _Stats:
-    """Returns the figures of a device; of one that the process has not used yet, zeros."""
+    """Returns the metrics of a device; of one that the process has not used yet, zeros."""
     _entry("gpucache_get_stats")
     stats = _Stats(size=ctypes.sizeof(_Stats))
     try:
@@ -181,7 +181,7 @@ def preload_env(environment: Optional[Mapping[str, str]] = None) -> Dict[str, st
     return result
 
 
-# ---- figures ----
+# ---- metrics ----
 
 def memory_allocated(device: Device = None) -> int:
     """Returns the bytes of the blocks that hold what the program allocated and has not freed."""
@@ -222,7 +222,7 @@ _COUNTERS = {"num_alloc_retries": "oom_retries", "num_ooms": "ooms", "num_device
 
 
 def memory_stats(device: Device = None) -> Dict[str, Any]:
-    """Returns the figures of a device: first under the names of ``torch.cuda.memory_stats()``, then all that a report has.
+    """Returns the metrics of a device: first under the names of ``torch.cuda.memory_stats()``, then all that a report has.
 
     ``"allocated_bytes.all.current"``, ``.peak``, ``.allocated`` and ``.freed`` are bytes, as are those of ``reserved_bytes``,
     ``active_bytes`` and ``requested_bytes``; ``allocation`` and ``segment`` are numbers. ``inactive_split_bytes`` is idle
