@@ -75,7 +75,7 @@ GPUCACHE_API int gpucache_write_report(int fd, int format);
 /** Names this moment for the log and the trace: the first 159 bytes of the text. */
 GPUCACHE_API int gpucache_mark(const char *label);
 
-/** "0.1.0"; a constant. */
+/** "0.2.0"; a constant. */
 GPUCACHE_API const char *gpucache_version(void);
 
 #ifdef __cplusplus

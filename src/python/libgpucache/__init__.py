@@ -145,7 +145,7 @@ def is_loaded() -> bool:
 
 
 def version() -> str:
-    """Returns the version of the preloaded library, such as ``"0.1.0"``."""
+    """Returns the version of the preloaded library, such as ``"0.2.0"``."""
     entry = _entry("gpucache_version")
     entry.argtypes, entry.restype = (), ctypes.c_char_p
     return entry().decode()
