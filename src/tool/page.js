@@ -354,6 +354,8 @@ function processPart(of, alone, open) {
 
 /* ---- the page ---- */
 
+const drawings = []; // functions that draw a canvas again
+
 /** Opens what an address such as #p3d0 names, which may not be made yet. */
 function follow() {
   const found = /^#(p\d+)(d\d+)?$/.exec(location.hash), of = found && document.getElementById(found[1]);
@@ -387,6 +389,13 @@ function tipUnder(event) {
   else hideTip();
 }
 
+/** Makes the page fit for paper, or for a screen again: in light colours, with every process unfolded. */
+function paper(printed) {
+  document.documentElement.classList.toggle("paper", printed);
+  if (printed) document.querySelectorAll("details.process, details.compare").forEach((of) => (of.open = true, of.fill()));
+  drawings.forEach((draw) => draw());
+}
+
 function start() {
   const {processes} = model, alone = processes.length === 1, same = new Set(processes.map((of) => of.name)).size === 1;
   const title = !same ? processes.length + " processes" : alone ? processes[0].name : processes[0].name + ": " + processes.length + " processes";
@@ -400,6 +409,7 @@ function start() {
   for (const name of ["pointermove", "pointerdown"]) document.addEventListener(name, tipUnder);
   document.addEventListener("scroll", hideTip, true);
   addEventListener("hashchange", follow);
-  addEventListener("beforeprint", () => document.querySelectorAll("details.process, details.compare").forEach((of) => (of.open = true, of.fill())));
+  addEventListener("beforeprint", () => paper(true));
+  addEventListener("afterprint", () => paper(false));
   follow();
 }

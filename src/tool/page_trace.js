@@ -270,7 +270,8 @@ function drawTrace(trace, device, of, view, chosen, into) {
   const states = columnStates(of, view, width), most = states.reduce((best, state) => liveAt(of, state) > liveAt(of, best) ? state : best, states[0]);
   const reserved = reservedIn(device, view, of), high = liveAt(of, most), step = gridStep(Math.max(1, high, reserved.most < 2 * high ? reserved.most : 0));
   const top = Math.ceil(Math.max(1, high * 1.02, reserved.most < 2 * high ? reserved.most * 1.02 : 0) / (step / 4)) * (step / 4);
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches && !matchMedia("print").matches, look = traceLook(of, chosen, dark);
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches &&
+    !document.documentElement.classList.contains("paper"), look = traceLook(of, chosen, dark);
   const pixels = new Uint32Array(image.data.buffer);
   pixels.fill(0);
   ids.fill(-1);
@@ -370,8 +371,7 @@ function traceControls(trace, device, of, into) {
   extent(false);
   new ResizeObserver(changed).observe(into.canvas);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
-  addEventListener("beforeprint", () => redraw());
-  addEventListener("afterprint", changed);
+  drawings.push(redraw);
   return tools;
 }
 

@@ -272,6 +272,12 @@ def of_ranks(place, folder, reports):
     tally.check(chromium.run(folded) == [True] + [False] * 11, "html: many ranks are folded", chromium.run(folded))
     chromium.run("document.querySelectorAll('td a')[7].click()")
     tally.check(eventually(lambda: chromium.run(folded)[7] and chromium.run("!!document.getElementById('p7d0')")), "html: a link opens its rank")
+    chromium.look(dark=True)
+    chromium.run("dispatchEvent(new Event('beforeprint'))")
+    on_paper = "getComputedStyle(document.body).backgroundColor"
+    tally.check(all(chromium.run(folded)) and chromium.run(on_paper) == "rgb(255, 255, 255)", "html: on paper all of it, and light")
+    chromium.run("dispatchEvent(new Event('afterprint'))")
+    tally.check(chromium.run(on_paper) == "rgb(14, 19, 25)", "html: dark again after it is printed")
 
 
 def of_a_process(place, folder):
