@@ -16,11 +16,7 @@
 #include <string.h>
 
 int stats_device_count(void) {
-    int count = STATS_MAX_DEVICES;
-    while (count > 0 && !device_used(count - 1)) {
-        count--;
-    }
-    return count;
+    return device_used_count();
 }
 
 uint64_t stats_host_bytes(void) {

@@ -210,3 +210,11 @@ void device_count_oom(struct device *device, bool at_limit) {
     counter_add(&device->outside.limit_refusals, at_limit);
     lock_release(&device->lock);
 }
+
+int device_used_count(void) {
+    int count = STATS_MAX_DEVICES;
+    while (count > 0 && !atomic_load_explicit(&devices[count - 1].used, memory_order_acquire)) {
+        count--;
+    }
+    return count;
+}

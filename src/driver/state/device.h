@@ -58,6 +58,9 @@ static inline uint64_t device_bit(CUdevice ordinal) {
     return ordinal >= 0 && ordinal < STATS_MAX_DEVICES ? (uint64_t)1 << ordinal : 0;
 }
 
+/** Returns the highest ordinal of a device that this process has used, plus one. Takes no lock. */
+int device_used_count(void);
+
 /** The same as device_get(), but NULL if this process has not used it. */
 struct device *device_used(int ordinal);
 
