@@ -83,7 +83,7 @@ pointer that the driver gives for a request, so every name, version and flag of
 `cuGetProcAddress` that leads to the same symbol is covered by its one row. *Since* is the CUDA
 version that brought the symbol.
 
-*Tests* are named after their files under `tests/`. `laws` stands for `tests/programs/laws.c`.
+*Tests* are named after their files under `tests/`. `reuse_never_early` stands for `tests/programs/reuse_never_early.c`.
 "planned" marks a test that is not in the repository yet.
 """
 

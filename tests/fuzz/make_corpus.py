@@ -36,7 +36,7 @@ def run(program, *arguments, **options):
 def reports(scratch):
     for case in ("pairs", "full"):
         path = f"{scratch}/{case}.json"
-        run("reports", case, GPUCACHE_REPORT=path, GPUCACHE_REPORT_FORMAT="json", GPUCACHE_STACKS="4",
+        run("report_contents", case, GPUCACHE_REPORT=path, GPUCACHE_REPORT_FORMAT="json", GPUCACHE_STACKS="4",
             GPUCACHE_MEMORY_LIMIT="64M")
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -86,7 +86,7 @@ def traces(scratch):
     for does, case, *acts in ((6, "hold", "hold=6,100000", "mark=step 1", "drop", "hold=2,9000000", "empty"), (30, "outside", "outside"),
                               (14, "context", "context"), (20, "churn", "churn=4", "oom=99999999999999")):
         path = f"{scratch}/{case}.trace"
-        run("traced", *acts, GPUCACHE_REPORT="off", GPUCACHE_TRACE=path)
+        run("trace_records", *acts, GPUCACHE_REPORT="off", GPUCACHE_TRACE=path)
         with open(path, "rb") as file:
             trace = file.read()
         first_ticks, first_ns, tick_ns = struct.unpack_from("<3Q", trace, 80)

@@ -199,28 +199,28 @@ DIFF_ALONE = ("diff_current", "diff_async", "diff_outside")
 # [row, script and arguments, seconds]: what runs side by side (part "answers"), and what runs alone
 # (part "alone"), because it measures, takes the whole device, or has kernels that wait for others.
 SIDE_BY_SIDE = (
-    ("premises that change", ["premises.py"], 330),
-    ("children of a fork", ["forked.py"], 100),
-    ("stderr", ["stderr.py"], 100),
+    ("premises that change", ["ctx_changes.py"], 330),
+    ("children of a fork", ["ctx_forked.py"], 100),
+    ("stderr", ["report_output.py"], 100),
     ("the same answers", ["diff.py", "--but", *DIFF_ALONE], 330),
-    ("misuse", ["misuse.py"], 330),
-    ("chains of preloaded libraries", ["chain.py"], 120),
-    ("look-ups", ["client.py"], 60),
-    ("traces", ["traced.py"], 330),
+    ("misuse", ["mem_misuse.py"], 330),
+    ("chains of preloaded libraries", ["load_chain.py"], 120),
+    ("look-ups", ["load_entries.py"], 60),
+    ("traces", ["trace_records.py"], 330),
 )
 ALONE = (
     ("the same answers, contexts that come and go", ["diff.py", "diff_current"], 100),
     ("the same answers, frees in streams", ["diff.py", "diff_async"], 330),
     ("the same answers, whole device", ["diff.py", "diff_outside"], 90),
     ("pages opened by other processes", ["ipc_pages.py"], 200),
-    ("law 3", ["spin.py", "100"], 100),
-    ("law 2", ["laws.py", "60"], 90),
-    ("contexts that come and go", ["lifecycles.py"], 120),
-    ("pinned memory", ["pinned.py"], 60),
-    ("exported memory", ["exports.py"], 60),
-    ("handles of another process", ["sharing.py"], 60),
-    ("pools of the driver", ["reserve.py"], 90),
-    ("programs without CUDA", ["quiet.py"], 60),
+    ("law 3", ["reuse_never_hanging.py", "100"], 100),
+    ("law 2", ["reuse_never_early.py", "60"], 90),
+    ("contexts that come and go", ["ctx_lifecycles.py"], 120),
+    ("pinned memory", ["reuse_pinned.py"], 60),
+    ("exported memory", ["ipc_exports.py"], 60),
+    ("handles of another process", ["ipc_misuse.py"], 60),
+    ("pools of the driver", ["limit_driver_pools.py"], 90),
+    ("programs without CUDA", ["load_without_cuda.py"], 60),
 )
 
 
@@ -277,13 +277,13 @@ def part_alone(c, out):
     script = client_script(c, out)
     alone = list(ALONE)
     if device_count() >= 2:
-        alone.append(("copies between two contexts", ["peers.py"], 90))
-        alone.append(("a second context wakes up", ["wakes.py"], 60))
+        alone.append(("copies between two contexts", ["ctx_peers.py"], 90))
+        alone.append(("a second context wakes up", ["ctx_activation.py"], 60))
     for one in alone:
         script(*one)
 
 
-FITS = (
+OVERHEAD = (
     ["busy"],
     ["to_the_brim", "17"],
     ["to_the_brim", "1000"],
@@ -295,12 +295,12 @@ FITS = (
 )
 
 
-def part_fits(c, out):
+def part_overhead(c, out):
     """What fits natively fits: no count of what was served, and no largest block, is below 98 % of the
     native one."""
-    for row in FITS:
+    for row in OVERHEAD:
         name = " ".join(row)
-        command = c.program("programs/fits_refused", *row)
+        command = c.program("programs/mem_overhead_refused", *row)
         if c.missing(name, command):
             continue
         figures = [
@@ -775,7 +775,7 @@ PARTS = {
     "capture": (part_capture, ["capture"], True),
     "answers": (part_answers, ANSWERS, False),
     "alone": (part_alone, ANSWERS, False),
-    "fits": (part_fits, ["programs/fits_refused"], False),
+    "overhead": (part_overhead, ["programs/mem_overhead_refused"], False),
     "modes": (part_modes, ["driver_linked", "errors", "contexts", "alloc_mix"], False),
     "startup": (part_startup, [], True),
     "bench": (

@@ -68,22 +68,26 @@ GCC_ARGS = ["-D_GNU_SOURCE", "-I" + os.path.join(ROOT, "include"), "-I" + os.pat
 AREAS = "pointers mixes contexts current capture faults peers ipc outside old async bounds across"
 for area in AREAS.split():
     PROGRAMS["programs/diff_" + area] = ("programs/diff_%s.c" % area, "gcc", ["-lcuda"])
-for name in ("laws", "lifecycles", "fits_refused"):
+for name in ("reuse_never_early", "ctx_lifecycles", "mem_overhead_refused"):
     PROGRAMS["programs/" + name] = (
         "programs/%s.c" % name,
         "gcc",
         ["-I" + os.path.join(ROOT, "tests", "sim"), "-lcuda"],
     )
-LINKED = "spin orders misuse pinned pinned_at_once peers wakes reserve premises exports sharing forked stderr requests ipc_pages traced"
+LINKED = (
+    "reuse_never_hanging reuse_program_events mem_misuse reuse_pinned reuse_pinned_threads "
+    "ctx_peers ctx_activation limit_driver_pools ctx_changes ipc_exports ipc_misuse "
+    "ctx_forked report_output api_requests ipc_pages trace_records"
+)
 for name in LINKED.split():
     PROGRAMS["programs/" + name] = (
         "programs/%s.c" % name,
         "gcc",
         ["-lcuda"],
     )
-for name in ("quiet", "client"):
+for name in ("load_without_cuda", "load_entries"):
     PROGRAMS["programs/" + name] = ("programs/%s.c" % name, "gcc", [])
-PROGRAMS["programs/chain_host"] = ("programs/chain/host.c", "gcc", [])
+PROGRAMS["programs/chain_host"] = ("programs/load_chain/host.c", "gcc", [])
 for level in ("0", "2"):
     level_args = ["-O" + level, "-U_FORTIFY_SOURCE"]
     for layer in ("1", "2"):
@@ -95,38 +99,38 @@ for level in ("0", "2"):
             ("version", ["-DOVERRIDE_VERSION"]),
         ):
             PROGRAMS["programs/libchain_%s_%s_O%s.so" % (layer, kind, level)] = (
-                "programs/chain/layer.c",
+                "programs/load_chain/layer.c",
                 "gcc",
                 [*level_args, *kind_args, "-DLAYER=" + layer, "-shared", "-fPIC"],
             )
     PROGRAMS["programs/chain_O" + level] = (
-        "programs/chain/program.c",
+        "programs/load_chain/program.c",
         "gcc",
         [*level_args, "-lcuda"],
     )
     PROGRAMS["programs/chain_own_O" + level] = (
-        "programs/chain/program.c",
+        "programs/load_chain/program.c",
         "gcc",
         [*level_args, '-DOVERRIDE="GLIBC_2.34"', "-rdynamic", "-lcuda"],
     )
     PROGRAMS["programs/libchain_twin_O%s.so" % level] = (
-        "programs/chain/program.c",
+        "programs/load_chain/program.c",
         "gcc",
         [*level_args, "-DTWIN", "-shared", "-fPIC", "-lcuda"],
     )
 PROGRAMS["programs/chain_own_old"] = (
-    "programs/chain/program.c",
+    "programs/load_chain/program.c",
     "gcc",
     ['-DOVERRIDE="GLIBC_2.2.5"', "-rdynamic", "-lcuda"],
 )
 PROGRAMS["programs/libchain_early.so"] = (
-    "programs/chain/early.c",
+    "programs/load_chain/early.c",
     "gcc",
     ["-shared", "-fPIC", "-lcuda"],
 )
 EARLY = os.path.join(BUILD, "programs", "libchain_early.so")  # has to be there to link with it
 PROGRAMS["programs/chain_with_early"] = (
-    "programs/chain/program.c",
+    "programs/load_chain/program.c",
     "gcc",
     ["-DEARLY", EARLY, "-Wl,-rpath,$ORIGIN", "-lcuda"],
 )

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Programs whose premise changes while memory is on its way: natively and under the library."""
+from harness import GPU, MODES, Tally, program, run, run_with_report
+
+SMALL = {"GPUCACHE_SIM_MEMORY": "512M"}
+TWO = {"GPUCACHE_SIM_DEVICES": "2"}
+
+# case: the simulator's options, seeds, whether an old driver knows it, whether a GPU can show it
+CASES = {
+    "beside_pairs": ({}, 3, False, False),
+    "beside_spinner": (SMALL, 2, True, False),
+    "late_context": (TWO, 1, True, True),
+    "late_switch": (TWO, 2, True, False),
+    "late_stream": (TWO, 2, True, False),
+    "asleep": (TWO, 1, True, False),
+    "peer": (TWO, 1, True, False),
+    "came_back": (TWO, 1, True, False),
+    "late_cpu": ({}, 1, True, False),
+    "host_function": ({}, 1, True, True),
+    "dead_current": ({}, 2, True, False),  # the driver aborts in a thread that gives the handle back
+    "green_last": ({}, 2, False, True),
+    "reset_beside": ({"GPUCACHE_SIM_SWITCH": "10"}, 3, True, True),
+}
+
+tally = Tally()
+
+
+def compare(case, options, old):
+    command = [program("ctx_changes"), case] + (["8"] if GPU else [])  # a reset takes half a second there
+    native = run(command, under=False, options=options, old=old)
+    tally.check(native.status == 0 and native.out.endswith("done\n"),
+                "premises: %s: natively %s" % (case, native.status), native.err)
+    for name, mode in MODES.items():
+        ran = run(command, options={**options, **mode, "GPUCACHE_REPORT": "off"}, old=old)
+        tally.check((ran.status, ran.out) == (native.status, native.out),
+                    "premises: %s, %s%s: status %s" % (case, name, ", old driver" if old else "",
+                                                       ran.status), ran.out + ran.err)
+
+
+def main():
+    for case, (options, seeds, knows_old, on_gpu) in CASES.items():
+        if GPU and not on_gpu:
+            continue
+        for seed in range(1, 2 if GPU else seeds + 1):
+            compare(case, {**options, "GPUCACHE_SIM_SEED": str(seed)}, False)
+        if knows_old and not GPU:
+            compare(case, options, True)
+    if not GPU:  # a handle of a destroyed context counts as no context: barriers are possible
+        ran, report = run_with_report([program("ctx_changes"), "dead_current"],
+                                      MODES["barrier, tight"])
+        tally.check(report["devices"][0]["barriers"] > 0, "premises: no barriers any more", ran.err)
+        for case, possible in (("asleep", True), ("peer", False), ("came_back", False)):
+            ran, report = run_with_report([program("ctx_changes"), case],
+                                          {**MODES["barrier, tight"], **TWO})
+            barriers = report["devices"][0]["barriers"]
+            tally.check((barriers > 0) == possible,
+                        "premises: %s: %d barriers" % (case, barriers), ran.err)
+
+
+tally.run(main)

@@ -1,0 +1,29 @@
+#!/usr/bin/env python3
+"""Whatever exports memory makes it memory that changes hands only when its work has finished."""
+from harness import GPU, MODES, Tally, program, run
+
+WAYS = ("handle", "tokens", "tokens among others", "address range", "sync memops")
+
+tally = Tally()
+
+
+def early(way, options=None, under=True):
+    ran = run([program("ipc_exports"), way], under=under,
+              options=dict(options or {}, GPUCACHE_REPORT="off"))
+    tally.check(ran.status == 0, "exports: %s: status %s" % (way, ran.status), ran.err)
+    return ran.out
+
+
+def main():
+    for way in WAYS:
+        native = early(way, under=False)
+        tally.check(native.count("never") == 2, "exports: natively", native)
+        for name, options in MODES.items():
+            here = early(way, options)
+            tally.check(here == native, "exports: %s: %s" % (way, name), here)
+    if not GPU:  # what the above is worth: without an export the memory does come back early
+        here = early("plain", MODES["barrier, tight"])
+        tally.check(here.count("yes") == 2, "exports: nothing comes back early", here)
+
+
+tally.run(main)

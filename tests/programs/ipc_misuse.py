@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Handles of another process's memory, misused: the driver's own codes, and never another block's memory."""
+import re
+
+from harness import FEW, GPU, Tally, in_pages, program, run
+
+tally = Tally()
+
+
+def compared(out, options):
+    """A GPU's driver opens some handles that were changed, and counts that; one of pages is refused whatever was changed."""
+    loose = GPU and in_pages(options)
+    return [line for line in out.splitlines() if not (loose and line.startswith("sharing: changed: closed"))]
+
+
+def same():
+    command = [program("ipc_misuse"), "16"]
+    for old in (False,) if GPU else (False, True):
+        native = run(command, under=False, old=old)
+        tally.check(native.status == 0, "sharing: natively: status %s" % native.status, native.err)
+        for name, options in FEW.items():
+            ran = run(command, options=dict(options, GPUCACHE_REPORT="off"), old=old)
+            expected, said = compared(native.out, options), compared(ran.out, options)
+            differ = [pair for pair in zip(expected, said) if pair[0] != pair[1]]
+            tally.check((ran.status, said, ran.err) == (0, expected, ""),
+                        "sharing: %s: status %s" % (name, ran.status),
+                        "\n".join("natively: %s\nhere:     %s" % d for d in differ) + ran.err)
+
+
+def look_ups():
+    """What is asked about any memory does not grow with what is open."""
+    for backend in ("segments", "pages"):
+        look_up(backend)
+
+
+def look_up(backend):
+    def ns(count):
+        ran = run([program("ipc_misuse"), str(count), "time"],
+                  options={"GPUCACHE_REPORT": "off", "GPUCACHE_BACKEND": backend})
+        tally.check(ran.status == 0, "sharing: %d blocks: status %s" % (count, ran.status), ran.err)
+        return [float(t) for t in re.search(r"ns: (\S+) (\S+) (\S+)", ran.out).groups()]
+    few, many = ns(8), ns(4096)
+    for what, a, b in zip(("other memory", "the first one", "the last one"), few, many):
+        tally.check(b < 10 * a + 1000, "sharing: %s: a question about %s takes %.0f ns beside 8 open "
+                    "blocks, %.0f beside 4096" % (backend, what, a, b))
+
+
+def main():
+    same()
+    look_ups()
+
+
+tally.run(main)

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Memory that has been idle for GPUCACHE_DECAY_MS goes back by itself, in pages or in segments, beside work that runs,
+whatever the program does meanwhile; and where nothing decays there is no thread."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from harness import GPU, LIBRARY, Tally, environment, program, run, run_with_report
+
+if GPU:
+    sys.exit(77)  # it asks the simulator what the driver has handed out
+
+DECAY = program("mem_decay")
+BACKENDS = {name: {"GPUCACHE_BACKEND": name} for name in ("pages", "segments")}
+SOON, NEVER = {"GPUCACHE_DECAY_MS": "50"}, {"GPUCACHE_DECAY_MS": "never"}
+OFF = {"GPUCACHE_REPORT": "off"}
+WAYS = {"as it comes": {}, "tight": {"GPUCACHE_BUDGET": "0"}, "wait": {"GPUCACHE_REUSE": "wait"},
+        "sync": {"GPUCACHE_REUSE": "sync"}}
+
+tally = Tally()
+
+
+def scene(arguments, options, **more):
+    """What it printed, as a dictionary."""
+    ran = run([DECAY, *arguments], options={**OFF, **options}, **more)
+    said = dict(line.rsplit(" ", 1) for line in ran.out.splitlines())
+    tally.check(ran.status == 0 and ran.err == "", "decay: %s: status %s" % (" ".join(arguments), ran.status),
+                "%s\n%s%s" % (options, ran.out, ran.err))
+    return {what: int(figure) for what, figure in said.items()}
+
+
+def sleeps(name, backend):
+    soon, never = {**backend, **SOON}, {**backend, **NEVER}
+    for way, options in WAYS.items():
+        said = scene(["sleeps"], {**soon, **options})
+        tally.check(said.get("left", 99) <= 2 and said.get("reserved", 99) <= 2 and said.get("again", 0) >= 1000,
+                    "decay: %s: idle memory goes back: %s" % (name, way), said)
+    said = scene(["sleeps", "300"], never)
+    tally.check(said.get("left", 0) == said.get("held") != None, "decay: %s: never: it stays" % name, said)
+    said = scene(["sleeps"], soon, old=True)
+    tally.check(said.get("left", 99) <= 2, "decay: %s: a driver without context events" % name, said)
+
+
+def shown(name, backend):
+    """The live page of a program that sleeps."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o700)
+        env = {**environment(True, {**OFF, **backend, **SOON}), "XDG_RUNTIME_DIR": folder}
+        child = subprocess.Popen([DECAY, "is_looked_at"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 text=True)
+        while not child.stdout.readline().startswith("left"):
+            pass
+        held, tool = None, os.path.join(os.path.dirname(LIBRARY), "gpucache")
+        end = time.monotonic() + 60  # the figures come when all has gone
+        while time.monotonic() < end and (held is None or held > 2):
+            done = subprocess.run([tool, "report", "--format=json", str(child.pid)], text=True, timeout=60,
+                                  env={**environment(False), "XDG_RUNTIME_DIR": folder}, capture_output=True)
+            for device in json.loads(done.stdout)["devices"] if done.returncode == 0 else []:
+                held = device["reserved_bytes"]["current"] >> 20
+        child.communicate()
+        tally.check(held is not None and held <= 2, "decay: %s: the live page of a program that sleeps: %s" % (name, held),
+                    done.stderr)
+
+
+def beside(name, backend):
+    for way, options in WAYS.items():
+        said = scene(["beside"], {**backend, **SOON, **options})
+        tally.check(said.get("left", 9999) <= 150 and said.get("runs") == 1 and said.get("after", 99) <= 2,
+                    "decay: %s: beside a kernel that runs: %s" % (name, way), said)
+
+
+def in_time(decay_ms, options):
+    """What it said when it came back to all of its memory within the decay time; on a busy machine it may not at once."""
+    for _ in range(20):
+        said = scene(["steady"], {**options, "GPUCACHE_DECAY_MS": decay_ms})
+        if said.pop("slowest", 0) < int(decay_ms if decay_ms != "never" else 10**9):
+            return said
+    tally.note("decay: this machine is never back within %s ms: not compared" % decay_ms)
+    return None
+
+
+def steady(name, backend):
+    said = in_time("500", {**backend, "GPUCACHE_BUDGET": "8G"})
+    tally.check(said is None or said.get("given_back") == 0, "decay: %s: what comes back in time loses nothing" % name, said)
+    tight = {**backend, "GPUCACHE_BUDGET": "0"}
+    said, never = in_time("3000", tight), in_time("never", tight)
+    tally.check(said is None or never is None or (said and said == never),
+                "decay: %s: a program at work makes no call more" % name, (said, never))
+
+
+def in_a_stream(name, backend):
+    said = scene(["in_a_stream"], {**backend, **SOON})
+    tally.check(said.get("left", 99) <= 2, "decay: %s: what was freed in the order of a stream" % name, said)
+
+
+def captures(name, backend):
+    said = scene(["captures"], {**backend, **SOON})
+    tally.check(said.get("graph") == 0, "decay: %s: beside a capture" % name, said)
+
+
+def forks(name, backend):
+    said = scene(["forks"], {**backend, "GPUCACHE_DECAY_MS": "4"})
+    tally.check(said.get("children") == 30 and said.get("left", 99) <= 2, "decay: %s: forks" % name, said)
+
+
+def ends(name, backend):
+    soon = {**backend, **SOON}
+    for how in ("exit", "_exit", "exec", "reset"):
+        for ms in range(0, 40, 10):
+            said = scene(["ends", how, str(ms)], {**backend, "GPUCACHE_DECAY_MS": "16",
+                                                  "GPUCACHE_SIM_SWITCH": "10", "GPUCACHE_SIM_EVENTS_GO": "1"})
+            tally.check(said.get("left", 0) == 0, "decay: %s: %s after %d ms" % (name, how, ms), said)
+    with tempfile.TemporaryDirectory() as folder:  # for what cannot be executed
+        said = scene(["goes_on"], soon, cwd=folder)
+        tally.check(said.get("left", 99) <= 2, "decay: %s: after an exec that failed" % name, said)
+        said = scene(["goes_on_often"], {**soon, "GPUCACHE_DECAY_MS": "4"}, cwd=folder)
+        tally.check(said.get("left", 99) <= 2, "decay: %s: after many of them" % name, said)
+    ran, report = run_with_report([DECAY, "ends", "exit", "gone"], options=soon)
+    device = report["devices"][0] if report else {"reserved_bytes": {}}
+    tally.check(device["reserved_bytes"].get("current") == 2 << 20 and device["driver_frees"] >= 4,
+                "decay: %s: the report of it" % name, ran.err)
+
+
+def threads(name, backend):
+    own = scene(["threads"], {"GPUCACHE_DISABLE": "1"}).get("threads", 0)  # and the simulator's
+    for label, options, wanted in (("the default", {}, 1), ("never", NEVER, 0)):
+        said = scene(["threads"], {**backend, **options})
+        tally.check(said.get("threads") == own + wanted, "decay: %s: threads: %s" % (name, label), (own, said))
+
+
+def free_that_waits():
+    """A driver that knows no other."""
+    words = ("gpucache: device 0: idle memory in segments (GPUCACHE_BACKEND=segments) does not go back by itself after "
+             "GPUCACHE_DECAY_MS: without stream-ordered memory a free waits for the device\n")
+    own = scene(["threads"], {"GPUCACHE_DISABLE": "1"}).get("threads", 0)
+    waits = {**OFF, **BACKENDS["segments"], "GPUCACHE_SIM_POOLS": "0"}
+    for label, options, wanted in (("the default", {}, ""), ("asked for", {"GPUCACHE_DECAY_MS": "5000"}, words),
+                                   ("never", NEVER, "")):
+        ran = run([DECAY, "threads"], options={**waits, **options})
+        tally.check(ran.err == wanted and ran.out == "threads %d\n" % own,
+                    "decay: a free that waits: %s: what it says" % label, ran.out + ran.err)
+    ran = run([DECAY, "threads"], options={**waits, "GPUCACHE_LOG": "info"})
+    tally.check(words in ran.err, "decay: a free that waits: at info", ran.err)
+    for backend in BACKENDS.values():
+        ran = run([DECAY, "threads"], options={**OFF, **backend, "GPUCACHE_LOG": "info"})
+        tally.check("by itself" not in ran.err, "decay: no word of it elsewhere", ran.err)
+    refuses = {**BACKENDS["segments"], **SOON, "GPUCACHE_SIM_FAIL": "cuMemFreeAsync:0:801:1000000"}
+    said = scene(["sleeps", "500"], refuses)  # whatever the device says that it can
+    tally.check(said.get("left", 0) == said.get("held") != None, "decay: a free that is refused", said)
+
+
+PARTS = (sleeps, shown, beside, steady, in_a_stream, captures, forks, ends, threads)
+
+
+def main():
+    wanted = [a for a in sys.argv[1:] if not a.startswith("--")]
+    parts = [(part, (name, backend)) for name, backend in BACKENDS.items() for part in PARTS] + [(free_that_waits, ())]
+    with ThreadPoolExecutor(4) as pool:  # they sleep, most of the time
+        list(pool.map(lambda one: one[0](*one[1]), [one for one in parts if not wanted or one[0].__name__ in wanted]))
+
+
+tally.run(main)

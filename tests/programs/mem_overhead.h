@@ -1,0 +1,53 @@
+/* What the programs of mem_overhead.txt share: a row prints its figures as NAME=NUMBER, in one line. */
+#ifndef FITS_H
+#define FITS_H
+
+#include "program.h"
+#include "sim.h"
+
+#include <stdint.h>
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+#define GIB ((size_t)1 << 30)
+
+/* A block, or the program ends. */
+static inline CUdeviceptr get(size_t bytes) {
+    CUdeviceptr p = 0;
+    CHECK(cuMemAlloc(&p, bytes));
+    return p;
+}
+
+static inline void put(CUdeviceptr p) {
+    CHECK(cuMemFree(p));
+}
+
+/* MiB of device 0 that this process holds from the driver. */
+static inline double held_mib(void) {
+    return (double)sim_used_memory(0) / MIB;
+}
+
+/* Follows the most that was held at the moments it is called. */
+static inline double most_held(double before) {
+    double now = held_mib();
+    return now > before ? now : before;
+}
+
+/* Each program is a list of rows: `PROGRAM ROW ARGUMENT...` runs one. */
+struct row {
+    const char *name;
+    void (*run)(char **arguments); /* NULL after the last one */
+};
+
+static inline int run_row(const struct row *rows, int argc, char **argv) {
+    for (; argc > 1 && rows->name; rows++) {
+        if (strcmp(rows->name, argv[1]) == 0) {
+            rows->run(argv + 2);
+            return 0;
+        }
+    }
+    fprintf(stderr, "no such row\n");
+    return 2;
+}
+
+#endif

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Memory in pages: asked about, it is that of cuMemAlloc; and where there can be none there are segments."""
+import re
+
+from harness import GPU, LIBRARY, Tally, program, run, run_with_report
+
+PAGES = {"GPUCACHE_BACKEND": "pages"}
+AUTO = {"GPUCACHE_BACKEND": "auto"}
+SUPPORTED = "driver and device support them"
+WARNING = ("gpucache: the driver makes no IPC handles of memory in pages; GPUCACHE_BACKEND=segments makes them "
+           "possible\n")
+
+tally = Tally()
+
+
+def answers():
+    """The same lines as natively."""
+    two = {} if GPU else {"GPUCACHE_SIM_DEVICES": "2"}
+    native = run([program("mem_pages")], under=False, options=two)
+    tally.check(native.status == 0 and native.err == "", "paged: natively: status %s" % native.status,
+                native.out[-500:] + native.err)
+    for label, options in (("relaxed", {}), ("tight", {"GPUCACHE_BUDGET": "0"})):
+        compare(label, native.out, {**two, **options})
+    if not GPU:  # a driver whose pages cannot be handed over: it says so, and an export is refused
+        without = re.sub(r"(legacy ipc handle) 0$", r"\1 801", native.out, flags=re.M)
+        without = re.sub(r"(legacy ipc 0) 1, several 0 1$", r"\1 0, several 0 0", without, flags=re.M)
+        compare("no descriptors", without, {**two, "GPUCACHE_SIM_DRIVER_VERSION": "12010"}, WARNING)
+
+
+def compare(label, expected, options, err=""):
+    ran = run([program("mem_pages")], options={**PAGES, **options, "GPUCACHE_REPORT": "off"})
+    lines, expected = ran.out.splitlines(), expected.splitlines()
+    tally.check(len(lines) == len(expected), "paged: %s: %d lines, natively %d: status %s" % (
+        label, len(lines), len(expected), ran.status), ran.out[-500:] + ran.err)
+    for here, there in zip(lines, expected):
+        tally.check(here == there, "paged: %s: an answer" % label, "natively: %s\nhere:     %s" % (there, here))
+    tally.check(ran.err == err, "paged: %s: what it says" % label, ran.err)
+
+
+def chosen(what, options, backend, reason, arguments=(), **more):
+    ran, report = run_with_report([program("mem_pages"), *arguments], options=options, **more)
+    device = report["devices"][0] if report else {}
+    tally.check((device.get("backend"), device.get("backend_reason")) == (backend, reason),
+                "paged: %s: %s, %s" % (what, device.get("backend"), device.get("backend_reason")), ran.err)
+
+
+def choices():
+    chosen("asked for", PAGES, "pages", "GPUCACHE_BACKEND=pages")
+    chosen("auto", AUTO, "pages", SUPPORTED)
+    chosen("nothing said", {"GPUCACHE_BACKEND": ""}, "pages", SUPPORTED)
+    chosen("segments", {"GPUCACHE_BACKEND": "segments"}, "segments", "GPUCACHE_BACKEND=segments")
+    for options in (PAGES, AUTO):
+        chosen("disabled", {**options, "GPUCACHE_DISABLE": "1"}, "none", "GPUCACHE_DISABLE")
+    registrar = program("libibverbs.so.1")
+    beside = {"preload": [LIBRARY, registrar]}
+    chosen("auto beside libibverbs", AUTO, "segments", "libibverbs is loaded", **beside)
+    chosen("asked for beside libibverbs", PAGES, "pages", "GPUCACHE_BACKEND=pages", **beside)
+    chosen("segments beside libibverbs", {"GPUCACHE_BACKEND": "segments"}, "segments", "GPUCACHE_BACKEND=segments",
+           **beside)
+    chosen("libibverbs comes later", {**PAGES, "GPUCACHE_BUDGET": "0"}, "pages", "GPUCACHE_BACKEND=pages", [registrar])
+    chosen("auto, libibverbs comes later", {**AUTO, "GPUCACHE_BUDGET": "0"}, "pages", SUPPORTED, [registrar])
+    chosen("another library comes later", {**PAGES, "GPUCACHE_BUDGET": "0"}, "pages", "GPUCACHE_BACKEND=pages",
+           [program("libplugin_deep.so")])
+    linked = {"preload": [LIBRARY, program("libcufile.so.0")]}
+    chosen("auto beside libcufile", AUTO, "pages", SUPPORTED, **linked)
+    both = {"preload": [LIBRARY, program("libcufile.so.0"), registrar]}
+    chosen("auto beside both", AUTO, "segments", "libibverbs is loaded", **both)
+    if GPU:
+        return
+    for options, reason in ((PAGES, "GPUCACHE_BACKEND=pages"), (AUTO, SUPPORTED)):
+        name = options["GPUCACHE_BACKEND"] + ": "
+        chosen(name + "CUDA 12.4", options, "pages", reason, old=True)
+        chosen(name + "a device without", {**options, "GPUCACHE_SIM_VMM": "0"}, "segments",
+               "the device has no virtual memory management")
+        chosen(name + "no descriptors", {**options, "GPUCACHE_SIM_DRIVER_VERSION": "12010"},
+               "pages" if options is PAGES else "segments",
+               reason if options is PAGES else "the driver makes no IPC handles of pages")
+        chosen(name + "two devices", {**options, "GPUCACHE_SIM_DEVICES": "2"}, "pages", reason)
+        chosen(name + "no peer access", {**options, "GPUCACHE_SIM_DEVICES": "2", "GPUCACHE_SIM_PEER": "0"}, "segments",
+               "another device could not reach its pages")
+        for call, refusal in (("cuMemAddressReserve", "the driver refuses to reserve addresses"),
+                              ("cuMemCreate", "the driver refuses to create pages"),
+                              ("cuMemMap", "the driver refuses to map pages"),
+                              ("cuMemSetAccess", "the driver refuses to map pages")):
+            chosen(name + call, {**options, "GPUCACHE_SIM_FAIL": call + ":0:801:1"}, "segments", refusal)
+        ran = run([program("mem_pages")], options={**options, "GPUCACHE_SIM_VMM": "0", "GPUCACHE_REPORT": "off",
+                                               "GPUCACHE_LOG": "info"})
+        tally.check("backend segments (the device has no virtual memory management)" in ran.err,
+                    "paged: %sa device without: said at info" % name, ran.err)
+
+
+def main():
+    answers()
+    choices()
+
+
+tally.run(main)

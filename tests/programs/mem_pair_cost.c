@@ -1,0 +1,178 @@
+/*
+ * mem_pair_cost drawn SEED THREADS, states thrust TURNS THREADS: what a pair costs in the states that programs
+ * leave the pool in. After a sequence of phases drawn from SEED (0: none), or after the temporaries of
+ * thrust's algorithms, THREADS threads make pairs of one size each, the one that went through the phases
+ * among them. Printed are the epochs that took for 100 pairs, for each size and the most of all sizes up to a
+ * bound. For the simulator alone.
+ */
+#include "mem_overhead.h"
+
+#include <pthread.h>
+
+#define BLOCKS_MAX 4096
+#define PAIRS 4096
+
+static CUcontext context;
+static pthread_barrier_t step;
+static unsigned threads;
+
+static size_t any_size(uint64_t *seed) {
+    size_t least = (size_t)512 << pick(seed, 14); /* to 8 MiB */
+    return least + pick(seed, (unsigned)least);
+}
+
+/* Much is asked for, then freed: from the first, from the last, or in any order. */
+static void fill_and_empty(uint64_t *seed) {
+    static CUdeviceptr blocks[BLOCKS_MAX];
+    size_t bytes = any_size(seed), most = (size_t)(64 + pick(seed, 512)) * MIB;
+    bool same = pick(seed, 2);
+    unsigned count = 0, order = pick(seed, 3);
+    for (size_t sum = 0; count < BLOCKS_MAX && sum < most; count++) {
+        size_t one = same ? bytes : any_size(seed);
+        blocks[count] = get(one);
+        sum += one;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        unsigned at = order == 0 ? i : count - 1 - i;
+        if (order == 2) {
+            unsigned other = i + pick(seed, count - i);
+            CUdeviceptr p = blocks[other];
+            blocks[other] = blocks[i];
+            blocks[at = i] = p;
+        }
+        put(blocks[at]);
+    }
+}
+
+/* Sizes that follow each other, a few live. */
+static void turn_over(uint64_t *seed) {
+    CUdeviceptr held[16] = {0};
+    unsigned kinds = 1 + pick(seed, 32), turns = 100 + pick(seed, 4000);
+    size_t sizes[32];
+    for (unsigned i = 0; i < kinds; i++)
+        sizes[i] = any_size(seed);
+    for (unsigned i = 0; i < turns; i++) {
+        CUdeviceptr *at = &held[pick(seed, 16)];
+        if (*at)
+            put(*at);
+        *at = get(sizes[pick(seed, kinds)]);
+    }
+    for (unsigned i = 0; i < 16; i++)
+        if (held[i])
+            put(held[i]);
+}
+
+/* What a sort, a scan and a reduction of n numbers ask for and free in turn: two arrays, and temporaries. */
+static void run_thrust(uint64_t turns) {
+    static const size_t loops[][5] = {{4000, 4000, 4097, 1023, 9},
+                                      {400000, 400000, 423039, 1279, 42503},
+                                      {16000000, 16000000, 16570879, 11263, 42503}};
+    for (unsigned loop = 0; loop < sizeof loops / sizeof *loops; loop++) {
+        const size_t *sizes = loops[loop];
+        for (uint64_t turn = 0; turn < turns; turn++) {
+            CUdeviceptr keys = get(sizes[0]), values = get(sizes[1]);
+            for (unsigned i = 2; i < 5; i++)
+                put(get(sizes[i]));
+            put(values);
+            put(keys);
+        }
+    }
+}
+
+static void run_drawn(uint64_t *seed) {
+    for (unsigned phases = *seed > 0 ? pick(seed, 8) : 0; phases > 0; phases--) {
+        if (pick(seed, 2))
+            fill_and_empty(seed);
+        else
+            turn_over(seed);
+    }
+}
+
+/* ---- pairs ---- */
+
+static size_t pair_bytes;
+
+static void make_pairs(void) {
+    for (unsigned i = 0; i < PAIRS; i++)
+        put(get(pair_bytes));
+    pthread_barrier_wait(&step); /* the records of the way there do not count */
+    pthread_barrier_wait(&step);
+    for (unsigned i = 0; i < PAIRS; i++)
+        put(get(pair_bytes));
+    pthread_barrier_wait(&step);
+}
+
+static void *make_pairs_too(void *unused) {
+    CHECK(cuCtxSetCurrent(context));
+    make_pairs();
+    return unused;
+}
+
+static uint64_t records;
+
+static void *count_records(void *unused) {
+    pthread_barrier_wait(&step);
+    records = sim_calls("cuCtxRecordEvent");
+    pthread_barrier_wait(&step);
+    pthread_barrier_wait(&step);
+    records = sim_calls("cuCtxRecordEvent") - records;
+    return unused;
+}
+
+static pthread_t start(void *(*body)(void *)) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, body, NULL) == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN);
+    return thread;
+}
+
+static double epochs_per_100(size_t bytes) {
+    pthread_t others[64] = {start(count_records)};
+    pair_bytes = bytes;
+    for (unsigned i = 1; i < threads; i++)
+        others[i] = start(make_pairs_too);
+    make_pairs();
+    for (unsigned i = 0; i < threads; i++)
+        pthread_join(others[i], NULL);
+    return 100.0 * (double)records / PAIRS / threads;
+}
+
+/* Up to each of these bounds some powers of two and one drawn size, in any order. */
+#define SIZES 8
+static const size_t bounds[] = {64 * KIB, 256 * KIB, MIB};
+
+static void measure(uint64_t *seed) {
+    double most[3] = {0};
+    size_t sizes[SIZES] = {4 * KIB, 16 * KIB, bounds[0], bounds[1], bounds[2]};
+    for (unsigned i = 0; i < 3; i++)
+        sizes[5 + i] = 1 + (i > 0 ? bounds[i - 1] : 0) +
+                       pick(seed, (unsigned)(bounds[i] - (i > 0 ? bounds[i - 1] : 0)));
+    for (unsigned i = 0; i < SIZES; i++) {
+        unsigned other = i + pick(seed, SIZES - i), bound = 0;
+        size_t bytes = sizes[other];
+        sizes[other] = sizes[i];
+        double epochs = epochs_per_100(bytes);
+        while (bytes > bounds[bound])
+            bound++;
+        most[bound] = epochs > most[bound] ? epochs : most[bound];
+        printf("b%zu=%.2f ", bytes, epochs);
+    }
+    printf("to_64k=%.2f to_256k=%.2f to_1m=%.2f held_mib=%.0f\n", most[0], most[1], most[2],
+           held_mib());
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) {
+        fprintf(stderr, "states drawn SEED THREADS, states thrust TURNS THREADS\n");
+        return 2;
+    }
+    uint64_t number = strtoull(argv[2], NULL, 10), seed = number;
+    threads = (unsigned)atoi(argv[3]);
+    context = begin();
+    pthread_barrier_init(&step, NULL, threads + 1);
+    if (strcmp(argv[1], "thrust") == 0)
+        run_thrust(number);
+    else
+        run_drawn(&seed);
+    measure(&seed);
+    return 0;
+}

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""The driver fails at some call, once or from then on: the program is refused nothing that the driver would give, no memory is
+anybody's twice, nothing is lost or hangs, and the books are right.
+
+oom_failing_calls.py [all]: every call of the program, one after another, or some of them. GPUCACHE_TEST_BACKEND chooses one backend."""
+import json
+import os
+import re
+import sys
+import tempfile
+
+from harness import BACKEND, GPU, Tally, check_books, program, run
+
+FAULTS = program("oom_failing_calls")
+ALL = "all" in sys.argv
+NOT_SUPPORTED, NO_MEMORY, UNKNOWN, DEAD = "801", "2", "999", "700"
+tally = Tally()
+
+
+def reports_in(folder):
+    """The last report of each child, by its number."""
+    last = {}
+    for name in os.listdir(folder):
+        k, _, n = name.partition(".")
+        last[k] = max(last.get(k, -1), int(n or 0))
+    for k, n in sorted(last.items()):
+        with open("%s/%s%s" % (folder, k, ".%d" % n if n else "")) as file:
+            yield k, json.load(file)
+
+
+def sweep(symbol, error, times, first, last, step, **options):
+    """One child for each call from first to last that is made to fail; last -1: to the end of the program."""
+    what = "faults: %s %s x%s, %s" % (symbol, error, times, " ".join(options.values()))
+    options = {"GPUCACHE_SIM_MEMORY": "250M", **{"GPUCACHE_" + name: value for name, value in options.items()}}
+    with tempfile.TemporaryDirectory() as folder:
+        ran = run([FAULTS, folder, str(first), str(last), str(step), symbol, error, times], options=options, timeout=3000)
+        lines = ran.out.splitlines()
+        wrong = [line for line in lines if line.startswith("k ") or line.startswith("without a failure")]
+        tally.check(ran.status == 0 and not wrong and lines[-1:] == ["end"], what, ran.out)
+        count = 0
+        for k, report in reports_in(folder):
+            broken = check_books(report)
+            tally.check(report["reason"] == "exit" and not broken, "%s: the report of %s" % (what, k),
+                        "\n".join([report["reason"]] + broken))
+            count += 1
+        tally.check(count > 1, what + ": no reports", ran.err)
+
+
+def as_natively(backend):
+    """To whom nothing happens."""
+    figures = []
+    with tempfile.TemporaryDirectory() as folder:
+        for under in (False, True):
+            ran = run([FAULTS, folder, "1", "0", "1", "*", "0", "0"], under=under,
+                      options={"GPUCACHE_SIM_MEMORY": "250M", "GPUCACHE_BACKEND": backend})
+            figures.append([line for line in ran.out.splitlines() if not re.match("calls|requested", line)])
+    tally.check(figures[0] == figures[1] and len(figures[0]) == 7, "faults: as natively", figures)
+
+
+def main():
+    if GPU:  # a driver that fails on demand is only simulated
+        sys.exit(77)
+    for backend, calls in (("segments", 950), ("pages", 2420)):
+        if BACKEND and backend != BACKEND:
+            continue
+        as_natively(backend)
+        some = 1 if ALL else calls // 30
+        for n, (error, more) in enumerate(((NOT_SUPPORTED, {}), (NO_MEMORY, {"BUDGET": "0"}), (UNKNOWN, {"REUSE": "wait"}))):
+            sweep("*", error, "1", n * some // 3, -1, some, BACKEND=backend, **more)
+        for error in (DEAD, NOT_SUPPORTED):
+            sweep("*", error, "-1", 3, calls, max(some, 7) * 3, BACKEND=backend)
+        # what is given back late, or not at all; and what is of the thread's
+        symbols = {"segments": ["cuStreamQuery", "cuStreamSynchronize", "cuMemFreeAsync"],
+                   "pages": ["cuMemUnmap", "cuMemRelease", "cuMemSetAccess"]}[backend]
+        for symbol in symbols + ["cuMemFree_v2", "cuThreadExchangeStreamCaptureMode"]:
+            step = 1 if ALL or symbol in ("cuStreamQuery", "cuStreamSynchronize") else some // 2
+            sweep(symbol, NOT_SUPPORTED, "1", 0, -1, step, BACKEND=backend)
+            sweep(symbol, NOT_SUPPORTED, "-1", 0, 0, 1, BACKEND=backend)
+        if backend == "segments":  # what goes back in no stream's order goes back all the same
+            sweep("cuStreamCreateWithPriority", NOT_SUPPORTED, "1000000", 0, 0, 1, BACKEND=backend)
+        else:
+            for symbol in ("cuMemCreate", "cuMemMap", "cuMemSetAccess"):  # which is not all the memory that there is
+                sweep(symbol, NO_MEMORY, "1000000", 3, 33, 15, BACKEND=backend)
+            # what the driver serves instead is held to the limit, also where it does not say which device that is
+            sweep("cuCtxGetDevice", UNKNOWN, "1", 0, -1, 1 if ALL else some // 8, BACKEND=backend, SIM_FAIL="cuMemCreate:3:999:-1")
+            sweep("cuMemUnmap", UNKNOWN, "4", 0, -1, 1 if ALL else some // 2, BACKEND=backend, BUDGET="0")
+
+
+tally.run(main)

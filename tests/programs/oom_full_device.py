@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""On a full device the library refuses nothing that the driver alone serves, where what is free is in one piece.
+
+`oom_full_device.py MODE FIRST LAST` runs other seeds of one mode.
+"""
+import sys
+
+from harness import GPU, Tally, program, run
+
+KINDS = ["large", "small", "ordered", "virtual", "array", "info"]
+# By mode: the memory, how often threads lose the CPU, seeds and backends.
+MODES = {
+    "streams": ("48M", "10", range(1, 9), ["segments", "pages"]),
+    "caches": ("10M", "10", range(1, 25), ["segments", "pages"]),
+    "one": ("64M", "5", range(1, 121), ["pages"]),
+}
+# It is the limit, not the device, that leaves no more.
+LIMITED = {"caches": {"GPUCACHE_SIM_MEMORY": "4G", "GPUCACHE_MEMORY_LIMIT": "10M"}}
+
+tally = Tally()
+
+
+def crowded(mode, which, options, backends=("segments", "pages"), natively=True):
+    if natively:
+        native = run([program("oom_full_device"), mode, which], under=False, options=options)
+        tally.check((native.status, native.out) == (0, "0 refused\n"),
+                    "crowded: %s %s natively: status %s" % (mode, which, native.status), native.out + native.err)
+    for backend in backends:
+        ran = run([program("oom_full_device"), mode, which],
+                  options={**options, **LIMITED.get(mode, {}), "GPUCACHE_BACKEND": backend, "GPUCACHE_REPORT": "off"})
+        tally.check((ran.status, ran.out) == (0, "0 refused\n"),
+                    "crowded: %s %s on %s: status %s" % (mode, which, backend, ran.status), ran.out + ran.err)
+
+
+def main():
+    if GPU:
+        print("needs the simulator")
+        sys.exit(77)
+    named = sys.argv[1:]
+    if not named:
+        for kind in KINDS:
+            crowded("barrier", kind, {"GPUCACHE_SIM_MEMORY": "64M"})
+    for mode, (memory, switch, seeds, backends) in MODES.items():
+        if named and named[0] != mode:
+            continue
+        for seed in range(int(named[1]), int(named[2]) + 1) if named else seeds:
+            crowded(mode, str(seed), {"GPUCACHE_SIM_MEMORY": memory, "GPUCACHE_SIM_SWITCH": switch}, backends,
+                    natively=seed <= 3)
+
+
+tally.run(main)

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""What lies idle in the pools is given back to a driver that needs it for itself, and the call made again."""
+import os
+import re
+
+from harness import HERE, Tally, program, run
+
+ROOM = program("oom_retry")
+OFF = {"GPUCACHE_REPORT": "off"}
+TABLE = os.path.join(HERE, "..", "..", "src", "driver", "table", "entry_points.def")
+# of other rows than RETRIED
+MORE = ["cuModuleLoadDataEx", "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuGraphInstantiate",
+        "cuGraphExecUpdate", "cuGreenCtxCreate", "cuCtxCreate_v2", "cuCtxCreate_v3", "cuCtxCreate_v4",
+        "cuDevicePrimaryCtxRetain", "cuStreamCreate", "cuStreamCreateWithPriority", "cuMemPoolCreate",
+        "cuGraphAddMemAllocNode", "cuGraphAddNode", "cuGraphAddNode_v2", "cuMemPoolImportPointer",
+        "cuMemImportFromShareableHandle", "cuMemMap", "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2",
+        "cuMemAllocManaged", "cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync",
+        "cuMemAllocFromPoolAsync_ptsz", "cuArrayCreate_v2", "cuArray3DCreate_v2",
+        "cuMipmappedArrayCreate", "cuMemCreate", "cuMemAllocHost_v2", "cuMemHostAlloc",
+        "cuMemHostRegister_v2"]
+
+tally = Tally()
+
+
+def retried():
+    with open(TABLE) as file:
+        return re.findall(r"^RETRIED\((\w+),", file.read(), re.M)
+
+
+def refused():
+    names = retried() + MORE
+    native = run([ROOM, "refused"] + names, under=False)
+    ran = run([ROOM, "refused"] + names, options=OFF)
+    tally.check(native.status == 0 and ran.status == 0, "room: status %s, natively %s" % (
+        ran.status, native.status), native.err + ran.err)
+    tally.check(len(names) > 80, "room: the table could not be read", names)
+    told = {line.split(":")[0]: line for line in ran.out.splitlines()}
+    for line in native.out.splitlines():
+        name = line.split(":")[0]
+        tally.check(line == name + ": 2, asked 1, nothing back", "room: natively", line)
+        tally.check(told.get(name) == name + ": 2, asked 2, memory back", "room: " + name, told.get(name))
+    ran = run([ROOM, "refused"] + names, options={**OFF, "GPUCACHE_DISABLE": "1"})
+    tally.check(ran.out == native.out, "room: disabled", ran.out)
+
+
+def served():
+    """Natively each of them is refused, here it is not."""
+    ran = run([ROOM, "served"], options=OFF)
+    codes = re.findall(r"(\w+): (\d+)", ran.out)
+    tally.check(ran.status == 0 and len(codes) == 16, "room: served: status %s" % ran.status, ran.out + ran.err)
+    for name, code in codes:
+        if name != "launched":
+            tally.check(code == "0", "room: served: %s answers %s" % (name, code))
+    tally.check(re.findall(r"launched: (\d+)", ran.out) == ["9", "11"], "room: a launch is made once",
+                ran.out)
+
+
+def main():
+    refused()
+    served()
+
+
+tally.run(main)

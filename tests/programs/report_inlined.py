@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Call stacks of C++ at -O2 -g: what was inlined has a frame of its own, and headers of the
+standard library are nobody's lines. The same in text, JSON, on the page, in folded stacks and in a
+snapshot of a trace."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import browser
+from harness import HERE, SIM, Tally, environment, run_with_report
+from report_live_page import COMMAND
+
+tally = Tally()
+NAMES = os.environ.get("GPUCACHE_TEST_NAMES") == "yes"  # the tool was built with libdw
+SOURCE = os.path.join(HERE, "report_inlined.cpp")
+SIZES = {"weights": 8, "gradients": 4, "activations": 2}  # MiB
+
+
+def tool(*arguments):
+    done = subprocess.run(
+        [COMMAND, *arguments], capture_output=True, text=True, env=environment(False), timeout=60
+    )
+    tally.check(
+        done.returncode == 0 and not done.stderr, "inlined: " + " ".join(arguments), done.stderr
+    )
+    return done.stdout
+
+
+def lines_of_source():
+    with open(SOURCE, encoding="utf-8") as file:
+        return {
+            found[1]: number
+            for number, line in enumerate(file, 1)
+            for found in [re.search(r"// line (\w+)$", line)]
+            if found
+        }
+
+
+def frames_of(name, brief):
+    """The program's own frames of a buffer, innermost first."""
+    lines, file = lines_of_source(), os.path.basename(SOURCE) if brief else SOURCE
+    places = (
+        [("Buffer::Buffer", "constructor")]
+        + ([("tensor", "tensor")] if name != "activations" else [])
+        + [("main", name)]
+    )
+    return ["%s (%s:%d)" % (function, file, lines[line]) for function, line in places]
+
+
+def is_own(frame):
+    return SOURCE in frame
+
+
+def shown(page):
+    """The calls that a page names, where there is a browser."""
+    if not browser.PATH:
+        return None
+    with browser.Browser() as chromium:
+        chromium.open(page)
+        return chromium.run("[...document.querySelectorAll('.rows summary')].map((of) => of.textContent)")
+
+
+def main():
+    compiler = shutil.which("g++")
+    if not compiler or not NAMES:
+        print(
+            "SKIPPED: there is no g++"
+            if not compiler
+            else "SKIPPED: the tool was built without libdw"
+        )
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as folder:
+        program, file = os.path.join(folder, "inlined"), os.path.join(folder, "report.json")
+        subprocess.run(
+            [
+                compiler,
+                "-std=c++17",
+                "-O2",
+                "-g",
+                "-o",
+                program,
+                SOURCE,
+                "-L" + SIM,
+                "-l:libcuda.so.1",
+            ],
+            check=True,
+        )
+        trace = os.path.join(folder, "trace")
+        _, report = run_with_report(
+            [program], options={"GPUCACHE_STACKS": "24", "GPUCACHE_TRACE": trace}
+        )
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(json.dumps(report) + "\n")
+        named = json.loads(tool("report", "--format=json", file))
+        text = tool("report", file)
+        page = os.path.join(folder, "page.html")
+        tool("report", "--html=" + page, file)
+        summaries = shown(page)
+        folded = tool("report", "--folded=live", file).splitlines()
+        snapshot = json.loads(tool("snapshot", "--json", trace))
+    frames = {
+        event["size"]
+        >> 20: ["%s (%s:%d)" % (f["name"], f["filename"], f["line"]) for f in event["frames"]]
+        for events in snapshot["device_traces"]
+        for event in events
+        if event["action"] == "alloc"
+    }
+    holders = {h["live_bytes"] >> 20: h for h in named["devices"][0]["holders"]}
+    tally.check(
+        sorted(holders) == [2, 4, 8], "inlined: three holders", named["devices"][0]["holders"]
+    )
+    for name, size in SIZES.items():
+        stack = holders.get(size, {"stack": []})["stack"]
+        tally.check(
+            [frame for frame in stack if is_own(frame)] == frames_of(name, False),
+            "inlined: JSON: " + name,
+            stack,
+        )
+        tally.check(
+            any("/include/c++/" in frame for frame in stack),
+            "inlined: JSON has the library's frames: " + name,
+            stack,
+        )
+        innermost, *callers = frames_of(name, True)
+        tally.check(
+            re.search(
+                r"^\|   %d\.00 MiB in 1: %s +\|\n\|     from %s +\|$"
+                % (size, re.escape(innermost), re.escape(", ".join(callers))),
+                text,
+                re.M,
+            ),
+            "inlined: text: " + name,
+            text,
+        )
+        tally.check(
+            summaries is None or "%s ← %s" % (innermost, callers[0]) in summaries,
+            "inlined: page: " + name,
+            summaries,
+        )
+        rows = [row for row in folded if row.endswith(" %d" % (size << 20))]
+        own = (
+            [frame for frame in rows[0].rsplit(" ", 1)[0].split(";") if "(report_inlined.cpp:" in frame]
+            if len(rows) == 1
+            else rows
+        )
+        tally.check(own == frames_of(name, True)[::-1], "inlined: folded: " + name, folded)
+        tally.check(
+            [frame for frame in frames.get(size, []) if is_own(frame)] == frames_of(name, False),
+            "inlined: snapshot: " + name,
+            frames,
+        )
+
+
+tally.run(main)

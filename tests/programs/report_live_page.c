@@ -1,0 +1,299 @@
+/*
+ * report_live_page: does what it is told by lines on its standard input, one after another, and says when each is
+ * done. report_live_page.py looks at its live page meanwhile.
+ *
+ *      allocate BYTES    free              sync
+ *      churn             small blocks and large ones at random, in three threads, with waits, until the next line
+ *      turns BYTES       a block that stays, and one that comes and goes with a wait and a
+ *                        millisecond each, until the next line
+ *      rush BYTES        the same without waits
+ *      handed BYTES      as turns, by two threads: one allocates the block that comes, the other
+ *                        frees it
+ *      quiet N           so many small pairs, without a call that could be noticed
+ *      exit _exit abort kill             ends
+ *      exec [PATH]       becomes /bin/sleep 60, or fails to become PATH
+ *      bare_exec         becomes it past libc
+ *      fork              a child that allocates and stays; its number is printed
+ *      fork_apart        one that is the first process of a namespace, as its parent is; it exits
+ *      vfork             a child that runs /bin/true
+ *      close             every descriptor but the first three
+ *      capture on|off
+ *
+ * With an argument it does so where making and removing files is forbidden.
+ */
+#include "program.h"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST 4096
+
+static CUcontext context;
+static CUdeviceptr blocks[MOST];
+static int count;
+static atomic_bool stop;
+static bool rushing;
+static pthread_barrier_t meeting;
+static CUdeviceptr handed; /* from one thread to another; 0: no more */
+static const struct timespec millisecond = {0, 1000000};
+static CUstream captured;
+
+static void allocate(size_t bytes) {
+    CUdeviceptr p = 0;
+    CUresult r = cuMemAlloc(&p, bytes);
+    if (r == CUDA_SUCCESS && count < MOST)
+        blocks[count++] = p;
+    printf("allocate %d\n", (int)r);
+}
+
+static void *churn(void *arg) {
+    uint64_t state = (uintptr_t)arg;
+    CHECK(cuCtxSetCurrent(context));
+    while (!stop) {
+        CUdeviceptr held[24];
+        for (unsigned i = 0; i < 24; i++)
+            CHECK(cuMemAlloc(&held[i], pick(&state, 3000000) + 1));
+        CHECK(cuCtxSynchronize());
+        for (unsigned i = 0; i < 24; i++)
+            CHECK(cuMemFree(held[i]));
+    }
+    return NULL;
+}
+
+static void churn_on(void) {
+    pthread_t threads[3];
+    char line[16];
+    stop = false;
+    for (uintptr_t i = 0; i < 3; i++)
+        if (pthread_create(&threads[i], NULL, churn, (void *)(i + 1)) != 0)
+            exit(1);
+    if (!fgets(line, sizeof line, stdin))
+        fprintf(stderr, "churn: no end of it\n");
+    stop = true;
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void *turns(void *bytes) {
+    CUdeviceptr kept;
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuMemAlloc(&kept, (uintptr_t)bytes));
+    while (!stop) {
+        CUdeviceptr p;
+        CHECK(cuMemAlloc(&p, (uintptr_t)bytes));
+        if (!rushing)
+            CHECK(cuCtxSynchronize());
+        CHECK(cuMemFree(p));
+        if (!rushing)
+            nanosleep(&millisecond, NULL);
+    }
+    CHECK(cuMemFree(kept));
+    return NULL;
+}
+
+/* Allocates a block for takes(), which frees it. */
+static void *gives(void *bytes) {
+    CUdeviceptr kept;
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuMemAlloc(&kept, (uintptr_t)bytes));
+    for (bool last = false; !last;) {
+        last = stop;
+        handed = 0;
+        if (!last)
+            CHECK(cuMemAlloc(&handed, (uintptr_t)bytes));
+        pthread_barrier_wait(&meeting);
+        pthread_barrier_wait(&meeting);
+        nanosleep(&millisecond, NULL);
+    }
+    CHECK(cuMemFree(kept));
+    return NULL;
+}
+
+static void *takes(void *unused) {
+    CHECK(cuCtxSetCurrent(context));
+    for (bool last = false; !last;) {
+        pthread_barrier_wait(&meeting);
+        last = handed == 0;
+        CHECK(cuCtxSynchronize());
+        if (!last)
+            CHECK(cuMemFree(handed));
+        pthread_barrier_wait(&meeting);
+    }
+    return unused;
+}
+
+static void turns_on(uintptr_t bytes, bool two) {
+    pthread_t threads[2];
+    char line[16];
+    stop = false;
+    if (pthread_barrier_init(&meeting, NULL, 2) != 0 ||
+        pthread_create(&threads[0], NULL, two ? gives : turns, (void *)bytes) != 0 ||
+        (two && pthread_create(&threads[1], NULL, takes, NULL) != 0))
+        exit(1);
+    if (!fgets(line, sizeof line, stdin))
+        fprintf(stderr, "turns: no end of it\n");
+    stop = true;
+    for (int i = 0; i <= two; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void pairs(long many) {
+    for (long i = 0; i < many; i++) {
+        CUdeviceptr p;
+        CHECK(cuMemAlloc(&p, 4096));
+        CHECK(cuMemFree(p));
+    }
+}
+
+static void fork_child(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        CUdeviceptr p;
+        cuMemAlloc(&p, 5 << 20); /* whatever the driver says */
+        cuCtxSynchronize();
+        fclose(stdin);
+        sleep(60);
+        _exit(0);
+    }
+    printf("child %d\n", (int)child);
+}
+
+static void fork_apart(void) {
+    fflush(stdout);
+    int status = unshare(CLONE_NEWPID);
+    pid_t child = status == 0 ? fork() : -1;
+    if (child == 0) {
+        CUdeviceptr p;
+        cuMemAlloc(&p, 5 << 20);
+        exit(3);
+    }
+    waitpid(child, &status, 0);
+    printf("apart %d %d\n", (int)getpid(), WEXITSTATUS(status));
+}
+
+static void vfork_child(void) {
+    pid_t child = vfork();
+    if (child == 0) {
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    printf("vfork %d\n", status);
+}
+
+static void become(const char *path) {
+    if (*path)
+        execl(path, path, (char *)NULL);
+    else
+        execl("/bin/sleep", "sleep", "60", (char *)NULL);
+}
+
+static void become_past_libc(void) {
+    char *arguments[] = {"sleep", "60", NULL};
+    syscall(SYS_execve, "/bin/sleep", arguments, NULL);
+}
+
+static void capture(bool on) {
+    CUgraph graph;
+    if (on)
+        CHECK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    else
+        CHECK(cuStreamEndCapture(captured, &graph));
+}
+
+static void obey(const char *order, const char *value) {
+    if (strcmp(order, "allocate") == 0)
+        allocate(strtoull(value, NULL, 10));
+    else if (strcmp(order, "free") == 0)
+        CHECK(cuMemFree(blocks[--count]));
+    else if (strcmp(order, "sync") == 0)
+        CHECK(cuCtxSynchronize());
+    else if (strcmp(order, "churn") == 0)
+        churn_on();
+    else if (strcmp(order, "turns") == 0)
+        turns_on(strtoull(value, NULL, 10), false);
+    else if (strcmp(order, "rush") == 0)
+        rushing = true, turns_on(strtoull(value, NULL, 10), false);
+    else if (strcmp(order, "handed") == 0)
+        turns_on(strtoull(value, NULL, 10), true);
+    else if (strcmp(order, "quiet") == 0)
+        pairs(atol(value));
+    else if (strcmp(order, "fork") == 0)
+        fork_child();
+    else if (strcmp(order, "fork_apart") == 0)
+        fork_apart();
+    else if (strcmp(order, "vfork") == 0)
+        vfork_child();
+    else if (strcmp(order, "close") == 0)
+        for (int fd = 3; fd < 1024; fd++)
+            close(fd);
+    else if (strcmp(order, "capture") == 0)
+        capture(strcmp(value, "on") == 0);
+    else if (strcmp(order, "exec") == 0)
+        become(value);
+    else if (strcmp(order, "bare_exec") == 0)
+        become_past_libc();
+    else if (strcmp(order, "exit") == 0)
+        exit(7);
+    else if (strcmp(order, "_exit") == 0)
+        _exit(8);
+    else if (strcmp(order, "abort") == 0)
+        abort();
+    else if (strcmp(order, "kill") == 0)
+        raise(SIGKILL);
+}
+
+#define REFUSE(name)                                                                               \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1),                                         \
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM)
+
+static void enter_sandbox(void) {
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        REFUSE(mkdirat),
+        REFUSE(unlinkat),
+        REFUSE(fallocate),
+#ifdef SYS_mkdir
+        REFUSE(mkdir),
+        REFUSE(unlink),
+#endif
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof rules / sizeof *rules, rules};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        exit(77);
+}
+
+int main(int argc, char **argv) {
+    char line[256];
+    (void)argv;
+    if (argc > 1)
+        enter_sandbox();
+    CHECK(cuInit(0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+    allocate(1000);
+    while (fgets(line, sizeof line, stdin)) {
+        char *value = line + strcspn(line, " \n");
+        value += *value == ' ' ? (*value = '\0', 1) : (*value = '\0', 0);
+        value[strcspn(value, "\n")] = '\0';
+        obey(line, value);
+        printf("done\n");
+        fflush(stdout);
+    }
+    return 0;
+}

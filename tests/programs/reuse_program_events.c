@@ -1,0 +1,145 @@
+/*
+ * Programs that record and wait for whole contexts themselves, and do so before they allocate anything.
+ *
+ * A wait of a context stands in line behind every record made in it. So from the program's first one on
+ * nothing may be recorded late beside it: not in a pool that begins later either, and not in that of
+ * the device whose green context it is.
+ *
+ *   reuse_program_events first         waits before its first allocation; ends unless a late record is in its way
+ *   reuse_program_events first again   and records after it
+ *   reuse_program_events green WHICH D a green context of device D records or waits; on the simulated driver
+ *                        it says how many records its next allocation makes there
+ */
+#include "program.h"
+
+#include <dlfcn.h>
+
+#define MIB ((size_t)1 << 20)
+
+typedef CUresult CUDAAPI context_event(CUcontext, CUevent);
+typedef CUresult CUDAAPI green_event(CUgreenCtx, CUevent);
+
+/* NULL: the driver lacks it. */
+static void *entry(const char *name) {
+    return dlsym(dlopen("libcuda.so.1", RTLD_LAZY), name);
+}
+
+static CUdeviceptr take(size_t bytes) {
+    CUdeviceptr p;
+    CHECK(cuMemAlloc(&p, bytes));
+    return p;
+}
+
+static CUstream new_stream(void) {
+    CUstream stream;
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+/* Pinned memory: makes no pool. */
+static CUdeviceptr new_flag(void) {
+    uint32_t *flag;
+    CHECK(cuMemAllocHost((void **)&flag, 4));
+    *flag = 0;
+    return (CUdeviceptr)(uintptr_t)flag;
+}
+
+static int first(bool again) {
+    CUcontext context = begin();
+    context_event *record = (context_event *)entry("cuCtxRecordEvent");
+    context_event *wait = (context_event *)entry("cuCtxWaitEvent");
+    struct kernels k;
+    CUevent event;
+    if (!record || !wait)
+        return 0; /* a driver before 12.5 */
+    kernels_load(&k);
+    CUstream s = new_stream(), t = new_stream();
+    CUdeviceptr flag = new_flag();
+    CHECK(launch_fill(&k, s, flag, 0, 1)); /* loads what a first launch loads */
+    CHECK(cuStreamSynchronize(s));
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CHECK(record(context, event));
+    CHECK(wait(context, event));
+    CUdeviceptr p = take(2 * MIB);
+    if (again)
+        CHECK(record(context, event));
+    CHECK(launch_fill(&k, s, p, 1, 100));
+    if (!again)
+        CHECK(cuCtxSynchronize());
+    CHECK(cuMemFree(p));
+    CHECK(launch_spin(&k, s, flag, 1));
+    take(2 * MIB);
+    take(2 * MIB);
+    CHECK(wait(context, event));
+    CHECK(launch_set(&k, t, flag, 1));
+    CHECK(cuCtxSynchronize());
+    return 0;
+}
+
+static CUgreenCtx new_green(CUdevice device) {
+    typedef CUresult CUDAAPI get(CUdevice, CUdevResource *, CUdevResourceType);
+    typedef CUresult CUDAAPI describe(CUdevResourceDesc *, CUdevResource *, unsigned);
+    typedef CUresult CUDAAPI make(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned);
+    get *resource = (get *)entry("cuDeviceGetDevResource");
+    describe *desc_of = (describe *)entry("cuDevResourceGenerateDesc");
+    make *create = (make *)entry("cuGreenCtxCreate");
+    CUdevResource all;
+    CUdevResourceDesc desc;
+    CUgreenCtx green = NULL;
+    if (!resource || !desc_of || !create ||
+        resource(device, &all, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS ||
+        desc_of(&desc, &all, 1) != CUDA_SUCCESS ||
+        create(&green, desc, device, CU_GREEN_CTX_DEFAULT_STREAM) != CUDA_SUCCESS)
+        return NULL;
+    return green;
+}
+
+/* Records that an allocation makes while all that it could reuse is not ready. Of a size that no thread keeps. */
+static unsigned late_records(const struct kernels *k, CUdeviceptr flag) {
+    uint64_t (*count)(const char *) = (uint64_t(*)(const char *))entry("sim_calls");
+    CUstream s = new_stream(), t = new_stream();
+    CUdeviceptr p = take(20 * MIB);
+    CHECK(launch_fill(k, s, p, 1, 100));
+    CHECK(cuMemFree(p));
+    CHECK(launch_spin(k, s, flag, 1));
+    uint64_t before = count ? count("cuCtxRecordEvent") : 0;
+    take(20 * MIB); /* and kept, or the next one could reuse it */
+    unsigned made = count ? (unsigned)(count("cuCtxRecordEvent") - before) : 0;
+    CHECK(launch_set(k, t, flag, 1));
+    CHECK(cuCtxSynchronize());
+    return made;
+}
+
+static int green(const char *which, CUdevice device) {
+    green_event *act = (green_event *)entry(which);
+    CUgreenCtx green = NULL;
+    CUcontext contexts[2];
+    struct kernels k[2];
+    CUevent event;
+    int devices;
+    CHECK(cuInit(0));
+    CHECK(cuDeviceGetCount(&devices));
+    for (int i = 0; i < 2 && i < devices; i++) {
+        CHECK(cuDevicePrimaryCtxRetain(&contexts[i], i));
+        CHECK(cuCtxSetCurrent(contexts[i]));
+        kernels_load(&k[i]);
+        CHECK(cuMemFree(take(4096))); /* makes a pool of each */
+    }
+    if (!act || device >= devices || !(green = new_green(device)))
+        return 0;
+    CHECK(cuCtxSetCurrent(contexts[device]));
+    printf("late records before: %u\n", late_records(&k[device], new_flag()));
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    printf("%s: %d\n", which, act(green, event));
+    printf("late records after: %u\n", late_records(&k[device], new_flag()));
+    CHECK(cuCtxSetCurrent(contexts[0]));
+    if (device > 0)
+        printf("late records elsewhere: %u\n", late_records(&k[0], new_flag()));
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 3 && strcmp(argv[1], "green") == 0)
+        return green(argv[2], atoi(argv[3]));
+    return first(argc > 2);
+}
