@@ -99,7 +99,7 @@ stage_gcc() {
 stage_clang() {
     export POOL_TEST_OPS=120000
     CC=clang build "$build_root/clang" --buildtype=debugoptimized --werror &&
-        run_tests "$build_root/clang" all --no-suite counts --no-suite tool --no-suite waits
+        run_tests "$build_root/clang" all --no-suite one-compiler --no-suite tool
 }
 
 stage_asan() {
