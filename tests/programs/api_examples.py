@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The examples of gpucache.h in docs/examples run natively and under the library, and say what is so."""
+"""Runs the examples of `gpucache.h` in `docs/examples` natively and under the library."""
 import os
 import sys
 

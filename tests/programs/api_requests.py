@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The C interface at awkward moments: while everything changes, in a signal handler, on a small stack, before the first use."""
+"""Calls `gpucache.h` during changes, in signal handlers, on small stacks and before first use."""
 from harness import Tally, program, run
 
 REQUESTS = program("api_requests")

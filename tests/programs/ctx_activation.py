@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A context that comes or wakes up waits in every thread for what was handed out behind a barrier."""
+"""Checks that every thread waits for a pending barrier when another context appears or becomes active."""
 from harness import GPU, Tally, program, run
 
 EXPECTED = """\

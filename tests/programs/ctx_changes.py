@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Programs whose premise changes while memory is on its way: natively and under the library."""
+"""Runs programs whose contexts or streams change while memory is in use."""
 from harness import GPU, MODES, Tally, program, run, run_with_report
 
 SMALL = {"GPUCACHE_SIM_MEMORY": "512M"}

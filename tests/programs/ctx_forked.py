@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Children of a process that uses CUDA: every entry answers as natively, none waits for a lock that nobody holds."""
+"""Checks that entries in a forked child answer as natively and wait for no lock."""
 import errno
 
 from harness import GPU, Tally, program, run

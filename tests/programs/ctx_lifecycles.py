@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Contexts that come and go in some threads, memory in others: natively and under the library.
+"""Creates and ends contexts in some threads while other threads allocate.
 
 ctx_lifecycles.py [SEEDS [NAME]]: so many seeds in each configuration, or only in the named one; 10 000
 rounds are twenty seeds of 500, or what the configurations make together. On the simulator threads

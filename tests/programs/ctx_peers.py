@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""With two contexts a barrier of one does not order the other's copies: the library waits instead."""
+"""Checks that the library waits before a second context can copy reused memory."""
 from harness import GPU, MODES, Tally, program, run
 
 tally = Tally()

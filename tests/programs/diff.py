@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The differential harness: the same lines natively and under the library, in every reuse mode.
+"""Compares answers of the `diff_*.c` programs natively and under the library, in every reuse mode.
 
 diff.py [--gpu] [--but] [CLIENT...]: all clients, or those named (--but: those not named). Each client
 of an area prints one line per behaviour. The importer of diff_ipc runs under the library when the
@@ -184,7 +184,7 @@ def plain_importer():
 
 def imports():
     """However many blocks of a segment are opened, it is there once; and blocks in pages by themselves."""
-    for more in ({}, {"GPUCACHE_BACKEND": "pages"}):
+    for more in ({}, {"GPUCACHE_BACKEND": "segments"}):
         imported(more)
 
 

@@ -2,8 +2,8 @@
 
 meson says where everything is: GPUCACHE_TEST_PROGRAMS (the built programs), GPUCACHE_TEST_LIBRARY
 (libgpucache.so), GPUCACHE_TEST_SIM and GPUCACHE_TEST_SIM_OLD (the folders of the two simulated
-drivers). By hand: `meson devenv`, or the same four variables. Scripts run on segments wherever they
-name no backend, and with GPUCACHE_TEST_BACKEND=pages on pages. `--gpu` takes the machine's driver;
+drivers). By hand: `meson devenv`, or the same four variables. Scripts run on the library's default
+backend, pages, where they set no other, and with GPUCACHE_TEST_BACKEND=segments on segments. `--gpu` takes the machine's driver;
 `scripts/gpu-check.sh answers alone` runs all of them so. GPUCACHE_TEST_END is when to stop, as
 time.monotonic() counts: a script that gets there says so and ends.
 """
@@ -28,7 +28,8 @@ SIM = os.environ.get("GPUCACHE_TEST_SIM", "")
 SIM_OLD = os.environ.get("GPUCACHE_TEST_SIM_OLD", "")
 HERE = os.path.dirname(os.path.abspath(__file__))
 END = float(os.environ.get("GPUCACHE_TEST_END", "inf"))
-BACKEND = os.environ.get("GPUCACHE_TEST_BACKEND", "")
+VARIANT = os.environ.get("GPUCACHE_TEST_BACKEND", "")
+BACKEND = VARIANT or "pages"  # of the library where a test sets no option
 TIMEOUT = 150 if GPU else 120  # of one process; three of them may share a GPU
 # What of the caller's changes what the library or the tool says: the ranks that jobs are started with, and settings.
 FOREIGN = re.compile("(GPUCACHE|SLURM|OMPI|PMIX?|MV2|PYTORCH|XLA|TF|NV_SANITIZER|CUDA_INJECTION64)_|"
@@ -44,18 +45,17 @@ MODES = {
     "wait, tight": {"GPUCACHE_REUSE": "wait", "GPUCACHE_BUDGET": "0"},
     "sync": {"GPUCACHE_REUSE": "sync"},
 }
-if not BACKEND:  # in which all of them run then
-    MODES["pages"] = {"GPUCACHE_BACKEND": "pages"}
-    MODES["pages, tight"] = {"GPUCACHE_BACKEND": "pages", "GPUCACHE_BUDGET": "0"}
+if not VARIANT:
+    MODES["segments"] = {"GPUCACHE_BACKEND": "segments"}
+    MODES["segments, tight"] = {"GPUCACHE_BACKEND": "segments", "GPUCACHE_BUDGET": "0"}
 
 
 def in_pages(options):
-    return "pages" in ((options or {}).get("GPUCACHE_BACKEND"), BACKEND)
-
+    return (options or {}).get("GPUCACHE_BACKEND", BACKEND) == "pages"
 
 
 # Where the time on a GPU is scarce: each way once, with pressure or without.
-FEW = {name: MODES[name] for name in (("barrier", "wait, tight", "sync", "pages") if GPU else MODES)
+FEW = {name: MODES[name] for name in (("barrier", "wait, tight", "sync", "segments") if GPU else MODES)
        if name in MODES}
 
 
@@ -75,7 +75,8 @@ def environment(under, options=None, old=False, preload=None):
     libraries = preload if preload is not None else [LIBRARY] if under else []
     if libraries:
         env["LD_PRELOAD"] = ":".join(libraries)
-    env["GPUCACHE_BACKEND"] = BACKEND or "segments"
+    if VARIANT:
+        env["GPUCACHE_BACKEND"] = VARIANT
     env.update(options or {})
     return env
 

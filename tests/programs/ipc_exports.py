@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whatever exports memory makes it memory that changes hands only when its work has finished."""
+"""Checks that exported memory changes its owner only after its work has completed."""
 from harness import GPU, MODES, Tally, program, run
 
 WAYS = ("handle", "tokens", "tokens among others", "address range", "sync memops")

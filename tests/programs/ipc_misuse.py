@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Handles of another process's memory, misused: the driver's own codes, and never another block's memory."""
+"""Misuses IPC handles and expects the error codes of the driver."""
 import re
 
 from harness import FEW, GPU, Tally, in_pages, program, run

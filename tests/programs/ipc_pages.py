@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Blocks in pages opened by other processes: large ones with few descriptors, exporters that sleep, end, fork or close
-what they did not open, peers that say what they should not; and what was not exported is nobody else's.
-ipc_pages.py [--gpu] [PART...]"""
+"""Opens blocks of the pages backend in other processes, with ends, forks and false messages.
+
+ipc_pages.py [--gpu] [PART...]
+"""
 import array
 import os
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the driver's own pools keep is counted, and the limit holds over it.
+"""Checks that the reserve of the driver's own pools is counted and limited.
 
 Each case of limit_driver_pools.c without a limit: the same lines natively and here, and the report's figure is
 the reserve that the driver told the program. With a limit: what was asked for fits, because room is

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Threads at a limit: nothing is refused that would have fitted, whatever others are refused meanwhile."""
+"""Checks that threads at a limit are refused nothing that fits."""
 import re
 import sys
 import tempfile

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What passes by the pool stays counted, whatever another thread is given while it is freed."""
+"""Checks that unpooled memory stays counted while another thread reuses its address."""
 from harness import Tally, check_books, program, run_with_report
 
 MIB = 1 << 20

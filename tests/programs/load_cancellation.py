@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""No call of the library's is a cancellation point: threads that are cancelled get through an allocation that has to wait, and
-the library needs none of libc's functions that are one."""
+"""Checks that library calls add no thread cancellation point."""
 import subprocess
 
 from harness import GPU, LIBRARY, MODES, Tally, program, run

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Other preloaded libraries beside ours, before and behind it; calls from constructors; twins."""
+"""Combines the library with other preloaded libraries and with calls from constructors."""
 import re
 
 from harness import GPU, LIBRARY, Tally, program, run, side_by_side

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The front door: our entry exactly where the driver's answer is a replaced one, the driver's elsewhere."""
+"""Checks which entries `dlsym` and `cuGetProcAddress` return for every request."""
 import os
 import re
 import sys

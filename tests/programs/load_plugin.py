@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A plugin that is bound past the library frees the program's blocks: no other block goes with them."""
+"""Frees blocks through a plugin whose calls bypass the library."""
 import os
 
 from harness import MODES, PROGRAMS, Tally, program, run

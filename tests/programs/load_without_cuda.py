@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A program that never uses CUDA notices nothing: output, status, what is loaded, threads, time."""
+"""Checks that a program without CUDA runs as it does without the library."""
 import os
 import re
 import shutil

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Memory that has been idle for GPUCACHE_DECAY_MS goes back by itself, in pages or in segments, beside work that runs,
-whatever the program does meanwhile; and where nothing decays there is no thread."""
+"""Checks that idle memory returns to the driver after GPUCACHE_DECAY_MS."""
 import json
 import os
 import subprocess

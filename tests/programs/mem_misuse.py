@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Misuse of memory and of the library: the driver's own codes, one clear line, and on goes the program.
+"""Misuses memory and options, and expects the error codes of the driver and one warning.
 
 Each case of mem_misuse.c runs natively and under the library: same output, same exit status, nothing on
 stderr. Then come options that make no sense, reports that cannot be written, and what reports say.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What fits natively fits under the library; little is held for nothing; costs do not grow with history.
+"""Bounds what the library refuses, holds and costs beyond the native driver (`mem_overhead.txt`).
 
 Runs the rows of mem_overhead.txt, natively and under the library, checks their bounds and prints a table of the
 figures. `mem_overhead.py NAME...` runs only the rows whose names begin so.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Memory in pages: asked about, it is that of cuMemAlloc; and where there can be none there are segments."""
+"""Checks how the library chooses a backend, and attributes of memory in pages."""
 import re
 
 from harness import GPU, LIBRARY, Tally, program, run, run_with_report

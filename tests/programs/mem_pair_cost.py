@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A pair is as cheap in whatever state a program leaves the pool in as in its benchmark.
+"""Bounds the epochs that pairs of allocation and free close, in drawn states of the pool.
 
 After the phases that mem_pair_cost.c draws, or a loop of thrust's, at most one epoch is closed for 32 pairs up to
 64 KiB, for 16 up to 256 KiB and for 8 up to 1 MiB, on devices of two sizes and with several threads.
@@ -34,7 +34,7 @@ EXCEED = {
         "140G drawn 24 1": "1 MiB 14",
         "140G drawn 45 1": "1 MiB 14",
     },
-}[BACKEND or "segments"]
+}[BACKEND]
 
 tally = Tally()
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Tables at their bound plus one (docs/design/internals.md, "Bounds"): the same lines natively and under the library.
+"""Fills each table of the library to its bound plus one.
 
-mem_table_bounds.py [NAME...]: all parts, or those named."""
+mem_table_bounds.py [NAME...]: all parts, or those named.
+"""
 import sys
 
 from harness import GPU, Tally, program, run

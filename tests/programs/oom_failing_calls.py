@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The driver fails at some call, once or from then on: the program is refused nothing that the driver would give, no memory is
-anybody's twice, nothing is lost or hangs, and the books are right.
+"""Lets the simulated driver fail one call after another of a program.
 
-oom_failing_calls.py [all]: every call of the program, one after another, or some of them. GPUCACHE_TEST_BACKEND chooses one backend."""
+oom_failing_calls.py [all]: every call of the program, one after another, or some of them. GPUCACHE_TEST_BACKEND chooses one backend.
+"""
 import json
 import os
 import re
 import sys
 import tempfile
 
-from harness import BACKEND, GPU, Tally, check_books, program, run
+from harness import GPU, VARIANT, Tally, check_books, program, run
 
 FAULTS = program("oom_failing_calls")
 ALL = "all" in sys.argv
@@ -61,7 +61,7 @@ def main():
     if GPU:  # a driver that fails on demand is only simulated
         sys.exit(77)
     for backend, calls in (("segments", 950), ("pages", 2420)):
-        if BACKEND and backend != BACKEND:
+        if VARIANT and backend != VARIANT:
             continue
         as_natively(backend)
         some = 1 if ALL else calls // 30

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""To the brim of devices of 64 MiB to 16 GiB: what the driver alone serves is served under the library too.
+"""Bounds the share of requests that fragmentation refuses near the end of a device.
 
 Each seed runs natively, which says what is served, and then under the library. What is refused there is what
 fragmentation of segments costs: its share is printed, by how much of the device was live, and bounded.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""On a full device the library refuses nothing that the driver alone serves, where what is free is in one piece.
+"""Checks that a full device refuses nothing that the driver alone serves.
 
 `oom_full_device.py MODE FIRST LAST` runs other seeds of one mode.
 """

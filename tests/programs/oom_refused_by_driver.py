@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The driver or the system refuses the library something: the program runs as natively."""
+"""Runs programs while the driver or the system refuses calls of the library."""
 import sys
 import tempfile
 

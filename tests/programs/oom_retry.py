@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What lies idle in the pools is given back to a driver that needs it for itself, and the call made again."""
+"""Checks that idle memory is released and the driver's call retried after out of memory."""
 import os
 import re
 

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""The report arrives, however a process ends, and it ends as natively. `report_at_exit.py --write` writes docs/endings.md anew."""
+"""Checks the last report and the exit status for every way a process can end.
+
+`report_at_exit.py --write` writes docs/endings.md anew.
+"""
 import fcntl
 import json
 import os

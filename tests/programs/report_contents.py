@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What a report says is so: its advice helps, its counters agree, its words fit its figures."""
+"""Checks advice, counters and words of reports."""
 import os
 import re
 import shutil
 import sys
 import tempfile
 
-from harness import BACKEND, GPU, LIBRARY, Tally, check_books, program, run, run_with_report
+from harness import BACKEND, GPU, LIBRARY, VARIANT, Tally, check_books, program, run, run_with_report
 
 REPORTS = program("report_contents")
-SERVED_BECAUSE = "GPUCACHE_BACKEND=" + (BACKEND or "segments")
+SERVED_BECAUSE = "GPUCACHE_BACKEND=" + VARIANT if VARIANT else "driver and device support them"
 FULL = ("full", "large_pieces", "small_pieces", "odd_sizes", "beside_an_array")
 if BACKEND != "pages":  # which serve it
     FULL += ("long_pieces",)

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""The library's files in the hands of others: cut short while they are mapped, changed, readable by whom; and a folder of the
-live page that another user has made first. report_guarded_files.py [PART...]"""
+"""Truncates, changes and inspects the files that the library writes.
+
+report_guarded_files.py [PART...]
+"""
 import os
 import shutil
 import signal

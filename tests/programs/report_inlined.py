@@ -1,7 +1,5 @@
 #!/usr/bin/env python3
-"""Call stacks of C++ at -O2 -g: what was inlined has a frame of its own, and headers of the
-standard library are nobody's lines. The same in text, JSON, on the page, in folded stacks and in a
-snapshot of a trace."""
+"""Checks the call stacks of inlined C++ code in every output."""
 
 import json
 import os

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""The live page: there while a process uses CUDA, true while it changes, readable after SIGKILL, gone
-after an exit, harmless where it cannot be; and the tools that read it."""
+"""Checks the live page of a process, from its first CUDA call to its end."""
 import json
 import os
 import re
@@ -172,7 +171,7 @@ def figures_are_true():
     device = one.report()["devices"][0]
     tally.check(device["requested_bytes"]["current"] == 1000 + 3 * MIB + 5000,
                 "live: what a process has live", device["requested_bytes"])
-    tally.check(device["backend"] == (BACKEND or "segments") and device["reuse"] == "barrier" and device["name"],
+    tally.check(device["backend"] == BACKEND and device["reuse"] == "barrier" and device["name"],
                 "live: texts come along", device)
     tally.check({"bytes": 3 * MIB, "count": 1, "stack": []} in device["live"], "live: sizes", device["live"])
     # a program that waits for nothing, or sleeps, is seen too

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where reports go: never into a file of the program's, never in its way, and nobody waits for a descriptor that is kept."""
+"""Checks where reports are written when descriptors are closed, full or replaced."""
 import os
 import signal
 import tempfile

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""GPUCACHE_STACKS: who holds memory, natively and in Python, and what the tool makes of it."""
+"""Checks the call stacks of GPUCACHE_STACKS, in native code and in Python."""
 import ctypes
 import glob
 import json
@@ -232,7 +232,7 @@ def a_file_that_has_changed():
 
 def the_rest():
     for name in ("threads", "frees", "resets", "contexts", "forks", "signals", "plugin"):
-        for options in (ON, {**ON, "GPUCACHE_BACKEND": "pages"}, {**ON, "GPUCACHE_DISABLE": "1"}):
+        for options in (ON, {**ON, "GPUCACHE_BACKEND": "segments"}, {**ON, "GPUCACHE_DISABLE": "1"}):
             arguments = [PLUGIN] if name == "plugin" else []
             report, ran = part(name, *arguments, options=options, what="stacks: %s, %s" % (name, options))
             add_up(report, "stacks: %s, %s" % (name, options), apart=8 * 5000 if name == "threads" else 0)

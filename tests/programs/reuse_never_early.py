@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Law 2 in every reuse mode, with and without pressure, at a limit, and on a driver without context events.
+"""Checks law 2, never early, in every reuse mode and under pressure.
 
 reuse_never_early.py [SCHEDULES [NAME]]: so many schedules in each configuration, or only in the named one. What
 the report counts shows that a configuration really went the way it is meant to go.

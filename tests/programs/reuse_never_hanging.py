@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Law 3 in every reuse mode, on the new and the old driver. reuse_never_hanging.py [--gpu] [PROGRAMS]"""
+"""Checks law 3, never hanging, in every reuse mode, on the new and the old driver.
+
+reuse_never_hanging.py [--gpu] [PROGRAMS]
+"""
 import re
 import sys
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pinned host memory: reused only when the device has finished with it, and indeed reused."""
+"""Checks that pinned host memory is reused, and only after its work has completed."""
 import re
 
 from harness import GPU, MODES, Tally, program, run

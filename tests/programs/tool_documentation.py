@@ -1,7 +1,5 @@
 #!/usr/bin/env python3
-"""Every command and option that the parser takes is in --help, in the manual page and in the completion of shells, and
-the manual of gpucache.h names all that the header has. What they are made from is one table, src/tool/commands.def;
-here they are looked at as their readers see them."""
+"""Checks that help, manual pages and shell completions name all commands and options."""
 import os
 import re
 import shutil

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""What others wrote, read by the gpucache command: reports, live pages and names that want to command the terminal, take all
-memory, or keep a reader waiting."""
+"""Gives the `gpucache` command damaged and hostile files."""
 import json
 import os
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The gpucache command beside running processes: report, ctl, top, metrics."""
+"""Runs `report`, `ctl`, `top` and `metrics` beside running processes."""
 import glob
 import json
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""gpucache replay as a command: files of every kind, settings side by side, and what it says of files that are none."""
+"""Replays files of every kind with `gpucache replay`, and refuses damaged files."""
 import json
 import lzma
 import os

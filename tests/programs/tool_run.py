@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""`gpucache run` becomes the program, with the library in front; `gpucache options`; and the notes of
-the library's objects by which the linker marks it fit for shadow stacks and branch tracking."""
+"""Checks `gpucache run`, `gpucache options` and the ELF notes of the library."""
 import glob
 import os
 import platform
@@ -25,7 +24,7 @@ OWN_FAILURE, CANNOT_EXECUTE, NOT_FOUND = 125, 126, 127
 def surroundings(options=None):
     """Without a backend: what the command hands on is compared."""
     env = environment(False, options)
-    del env["GPUCACHE_BACKEND"]
+    env.pop("GPUCACHE_BACKEND", None)
     return env
 
 

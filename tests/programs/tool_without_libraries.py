@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""What is said where something optional is missing: of the command without ncurses, libdw, liblzma and libzstd, of a build
-without cuda.h, and of a Python without pip. The first argument is a command that was built without all of them."""
+"""Checks the messages of builds without the optional libraries, `cuda.h` or pip.
+
+The first argument is the command that was built without the optional libraries.
+"""
 import json
 import lzma
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Who asked, in traces and snapshots: GPUCACHE_STACKS beside GPUCACHE_TRACE, against the reports."""
+"""Compares the call stacks of traces and snapshots with those of reports."""
 import collections
 import json
 import os
@@ -10,14 +10,14 @@ import subprocess
 import sys
 import tempfile
 
-from harness import BACKEND, HERE, LIBRARY, PROGRAMS, Tally, environment, program, run_with_report
+from harness import HERE, LIBRARY, PROGRAMS, VARIANT, Tally, environment, program, run_with_report
 
 COMMAND = next(os.path.join(folder, "gpucache") for folder in (os.path.dirname(LIBRARY), PROGRAMS + "/../..")
                if os.path.exists(os.path.join(folder, "gpucache")))
 LINES = os.path.join(HERE, "report_stacks_lines.py")
 HEADER, SLOT = 32768, 64 # trace/format.h
 STACK, FRAME, MODULE = 11, 12, 13
-ON = {"GPUCACHE_STACKS": "16", **({"GPUCACHE_BACKEND": BACKEND} if BACKEND else {})}
+ON = {"GPUCACHE_STACKS": "16", **({"GPUCACHE_BACKEND": VARIANT} if VARIANT else {})}
 # What PyTorch's viewer knows of a pickle, as far as it is used.
 OPCODES = {"PROTO", "STOP", "MARK", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE",
            "EMPTY_LIST", "APPENDS", "EMPTY_DICT", "SETITEMS", "TUPLE2", "BINGET", "BINPUT", "LONG_BINGET", "LONG_BINPUT"}

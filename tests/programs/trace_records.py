@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Traces (GPUCACHE_TRACE): what is on record, gpucache timeline and snapshot, against the reports; whole, as
-a ring, of a process that runs and of one that was killed."""
+"""Compares traces, timelines and snapshots with the reports of the same process."""
 import collections
 import json
 import os
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 
-from harness import BACKEND, GPU, LIBRARY, PROGRAMS, Tally, environment, program, run, run_with_report
+from harness import GPU, LIBRARY, PROGRAMS, VARIANT, Tally, environment, program, run, run_with_report
 
 TRACED = program("trace_records")
 COMMAND = next(os.path.join(folder, "gpucache") for folder in (os.path.dirname(LIBRARY), PROGRAMS + "/../..")
@@ -24,7 +23,7 @@ HEADER, SLOT, CHUNK = 32768, 64, 64 # trace/format.h
 # What PyTorch's viewer knows of a pickle.
 OPCODES = {"PROTO", "STOP", "MARK", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE",
            "EMPTY_LIST", "APPENDS", "EMPTY_DICT", "SETITEMS", "TUPLE2", "BINGET", "BINPUT"}
-BACKENDS = [BACKEND] if BACKEND else ["segments", "pages"]
+BACKENDS = [VARIANT] if VARIANT else ["segments", "pages"]
 
 
 def tool(*arguments, **more):
