@@ -1,6 +1,6 @@
 /*
- * api_requests CASE: what a program asks of the library by gpucache.h, at awkward moments. Every case says
- * what it found; api_requests.py knows what is right.
+ * api_requests CASE: what a program asks of the library by gpucache.h, at awkward moments. Every
+ * case says what it found; api_requests.py knows what is right.
  */
 #include "program.h"
 

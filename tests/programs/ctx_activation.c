@@ -1,8 +1,10 @@
 /*
- * ctx_activation: a second device's context comes, or wakes up, in several threads at once, while memory of the first one is handed out
- * behind a barrier. Work of the first context still writes there, and only its own later work stands behind the barrier: so nobody
- * may go on with the second context before that work has finished, whichever thread woke it. A thread that goes on with the first
- * context waits for nothing. Prints who got through while that work could not finish.
+ * ctx_activation: a second device's context comes, or wakes up, in several threads at once, while
+ * memory of the first one is handed out behind a barrier. Work of the first context still writes
+ * there, and only its own later work stands behind the barrier: so nobody may go on with the
+ * second context before that work has finished, whichever thread woke it. A thread that goes on
+ * with the first context waits for nothing. Prints who got through while that work could not
+ * finish.
  */
 #include "program.h"
 

@@ -1,24 +1,26 @@
 /*
- * ctx_changes CASE [ROUNDS]: programs whose premise changes while memory is on its way. What a case prints is the
- * same natively and under the library; one that hangs says nothing.
+ * ctx_changes CASE [ROUNDS]: programs whose premise changes while memory is on its way. What a
+ * case prints is the same natively and under the library; one that hangs says nothing.
  *
- *      beside_pairs      memory is taken and freed by one thread, while another one launches kernels
- *                        that wait for its next launch
- *      beside_spinner    a block that fits only if idle memory goes back, beside a kernel that waits
- *                        for what comes after
- *      late_context      memory handed out while old work is under way; then a context comes that can
- *                        reach it
+ *      beside_pairs      memory is taken and freed by one thread, while another one launches
+ *                        kernels that wait for its next launch
+ *      beside_spinner    a block that fits only if idle memory goes back, beside a kernel that
+ *                        waits for what comes after
+ *      late_context      memory handed out while old work is under way; then a context comes that
+ *                        can reach it
  *      late_switch       the same, and a context of another device that was there all the time is
  *                        made current
  *      late_stream       the same, and a stream of such a context is used
  *      asleep            pairs beside a context that nothing can be submitted to
  *      peer              the same, with peer access
- *      came_back         the same, but another thread still has its handle current, from an earlier life
+ *      came_back         the same, but another thread still has its handle current, from an
+ *                        earlier life
  *      late_cpu          the same, and the CPU can reach it (SYNC_MEMOPS); simulator only
  *      host_function     a call that the driver refuses where it is made, and later ones
  *      dead_current      a context that was destroyed while another thread had it current
  *      green_last        a green context that is the last to hold the primary one
- *      reset_beside      the primary context is reset by another thread; allocations go on in a third
+ *      reset_beside      the primary context is reset by another thread; allocations go on in a
+ *                        third
  */
 #include "program.h"
 
@@ -153,7 +155,8 @@ static void late_context(void) {
     print_value(y, thread);
 }
 
-/* The second device's context, with memory full of sevens. The first one's is current afterwards. */
+/* The second device's context, with memory full of sevens. The first one's is current
+ * afterwards. */
 static CUcontext second_context(CUdeviceptr *sevens, size_t bytes) {
     CUcontext other;
     CHECK(cuDevicePrimaryCtxRetain(&other, 1));

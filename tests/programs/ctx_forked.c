@@ -1,9 +1,10 @@
 /*
- * Children of a process that uses CUDA: to them there is no driver, and every entry has to say so, as natively, whatever the parent's
- * other threads were doing at the fork. `forked MODE`:
+ * Children of a process that uses CUDA: to them there is no driver, and every entry has to say so,
+ * as natively, whatever the parent's other threads were doing at the fork. `forked MODE`:
  *
  *   answers     one child for each entry; prints what it answers
- *   busy N      threads of the parent never stop; N children call all entries and all functions of gpucache.h
+ *   busy N      threads of the parent never stop; N children call all entries and all functions of
+ *               gpucache.h
  *   functions   what those functions answer in a child (only under the library)
  *   load LIBRARY N   N children load a library while a thread of the parent's maps pages
  *   thread      the child's only thread ends while another one of the parent's holds locks
@@ -249,7 +250,8 @@ static int functions(void) {
     return 0;
 }
 
-/* In pages every size comes with a look at the libraries that are loaded, under the loader's lock. */
+/* In pages every size comes with a look at the libraries that are loaded, under the loader's
+ * lock. */
 static void *remap(void *unused) {
     CUdeviceptr p[4];
     unsigned seed = 1;
@@ -286,7 +288,8 @@ static int load(const char *library, int forks) {
     return 0;
 }
 
-/* The thread that forks has a cache, and other threads hold its pool's lock as often as they can. */
+/* The thread that forks has a cache, and other threads hold its pool's lock as often as they
+ * can. */
 static void *fork_and_end(void *unused) {
     CUdeviceptr p;
     cuCtxSetCurrent(context);

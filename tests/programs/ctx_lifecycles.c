@@ -3,9 +3,10 @@
  *
  * In each round one of the threads begins and ends something: a context of its own, the primary
  * context of a device (a retain and a release, now and then a reset), a green context; or it visits
- * another thread's context, or works in one that stays, or uses memory of a graph there. Blocks are filled and checked in streams and
- * by the CPU, handed to other threads and freed there, with another context current; some are left
- * to die with their context, and so is work that is still queued.
+ * another thread's context, or works in one that stays, or uses memory of a graph there. Blocks
+ * are filled and checked in streams and by the CPU, handed to other threads and freed there, with
+ * another context current; some are left to die with their context, and so is work that is still
+ * queued.
  *
  *      thread 1   create A ... fill, check, free ............ destroy A
  *      thread 2                    visit A: allocate, free |  create B (its handle was A's, its
@@ -14,12 +15,14 @@
  *
  * All of it is correct CUDA: nobody uses a context after its end, and a primary context is reset
  * while no thread is between retaining and the end of its work. Releases, retains, frees and
- * allocations in other contexts fall where they fall. So natively no call fails and no word is wrong.
+ * allocations in other contexts fall where they fall. So natively no call fails and no word is
+ * wrong.
  *
- *   ctx_lifecycles ROUNDS [SEEDS [FIRST [THREADS [KINDS]]]]     so many rounds for each of so many seeds
+ *   ctx_lifecycles ROUNDS [SEEDS [FIRST [THREADS [KINDS]]]]     so many rounds for each of so many
+ *                                                               seeds
  *
- * KINDS, to find out which of them it takes: o own contexts, v visits, p primary contexts, r resets,
- * g green contexts, s contexts that stay, n nodes of graphs; all by default.
+ * KINDS, to find out which of them it takes: o own contexts, v visits, p primary contexts, r
+ * resets, g green contexts, s contexts that stay, n nodes of graphs; all by default.
  *
  * On the simulator GPUCACHE_SIM_SWITCH makes threads meet in the middle of such calls.
  */
@@ -102,7 +105,8 @@ static _Atomic uint32_t next_value = 1;
 static _Atomic int64_t rounds_left;
 static uint64_t this_seed;
 
-/* ---- failing ---------------------------------------------------------------------------------- */
+/* ---- failing
+ * ---------------------------------------------------------------------------------- */
 
 /* At once: what another thread does after a wrong answer says nothing. */
 static void broken(const char *what, long long code, const struct block *b) {
@@ -124,7 +128,8 @@ static void broken(const char *what, long long code, const struct block *b) {
             broken(#call, (long long)try_result, block);                                           \
     } while (0)
 
-/* ---- blocks ------------------------------------------------------------------------------------ */
+/* ---- blocks
+ * ------------------------------------------------------------------------------------ */
 
 static uint64_t end_words(const struct block *b) {
     return b->bytes / 4 < END_WORDS ? b->bytes / 4 : END_WORDS;
@@ -204,8 +209,8 @@ static struct block exchange(unsigned at, struct block b) {
     return there;
 }
 
-/* With whatever context is current: the block's own need not be. Its free waits for the work that is
- * under way in its own context; no work of another one ever touches it. */
+/* With whatever context is current: the block's own need not be. Its free waits for the work
+ * that is under way in its own context; no work of another one ever touches it. */
 static void accept(struct block b) {
     if (b.address == 0)
         return;
@@ -240,7 +245,8 @@ static void work_in(struct worker *me, struct place *p, unsigned steps, bool sta
     }
 }
 
-/* ---- places ------------------------------------------------------------------------------------ */
+/* ---- places
+ * ------------------------------------------------------------------------------------ */
 
 /* Its context is current. */
 static void arrive(struct worker *me, struct place *p, bool kernels) {
@@ -275,7 +281,8 @@ static int any_device(struct worker *me) {
     return (int)pick(&me->random, (unsigned)device_count);
 }
 
-/* ---- lives of contexts ------------------------------------------------------------------------- */
+/* ---- lives of contexts
+ * ------------------------------------------------------------------------- */
 
 static void open_house(struct house *h, CUcontext context) {
     pthread_mutex_lock(&h->lock);
@@ -413,7 +420,8 @@ static void stay(struct worker *me) {
     TRY(cuCtxSetCurrent(NULL));
 }
 
-/* The driver gives out its address, which may have been a context's that has just ended, before it takes any memory. */
+/* The driver gives out its address, which may have been a context's that has just ended, before
+ * it takes any memory. */
 static void memory_of_a_graph(struct worker *me) {
     unsigned at = pick(&me->random, STAYING);
     CUdevice device = devices[at % (unsigned)device_count];
@@ -444,7 +452,8 @@ static void memory_of_a_graph(struct worker *me) {
     TRY(cuCtxSetCurrent(NULL));
 }
 
-/* ---- rounds ------------------------------------------------------------------------------------ */
+/* ---- rounds
+ * ------------------------------------------------------------------------------------ */
 
 static const struct kind {
     char letter;

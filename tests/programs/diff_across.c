@@ -4,7 +4,8 @@
 
 static CUdevice device;
 
-/* A context whose null stream works and then fills a block, and the one that is current meanwhile. */
+/* A context whose null stream works and then fills a block, and the one that is current
+ * meanwhile. */
 static struct {
     CUcontext here, there;
     struct kernels kernels; /* of the other one */

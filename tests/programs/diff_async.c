@@ -52,7 +52,8 @@ static size_t part_of_device(unsigned parts) {
     return free_bytes / 20 * 19 / parts / (2 * MIB) * (2 * MIB);
 }
 
-/* How many blocks can be had. They are freed again, which natively waits for the kernel that spins. */
+/* How many blocks can be had. They are freed again, which natively waits for the kernel that
+ * spins. */
 static unsigned can_have(size_t bytes, unsigned most, unsigned flag) {
     CUdeviceptr p[32];
     unsigned count = 0;
@@ -225,14 +226,16 @@ static void contexts(void) {
     for (unsigned i = 0; i < 7; i++)
         CHECK(cuMemFreeAsync(most[i], theirs));
     CODES("async: the end of the stream's context", cuCtxDestroy(other));
-    /* a real driver loses what waits in a stream whose context ends: nothing natively, all with the library */
+    /* a real driver loses what waits in a stream whose context ends: nothing natively, all with
+     * the library */
     unsigned had = can_have(bytes, 7, flag);
     bool ours = dlsym(RTLD_DEFAULT, "gpucache_empty_cache") != NULL;
     line("async: what waited there: %s", !ours || had == 7 ? "all" : "not all");
     CHECK(cuStreamDestroy(mine));
 }
 
-/* What a stream has freed is there for another context, and for memory of other kinds, as soon as it has got there. */
+/* What a stream has freed is there for another context, and for memory of other kinds, as soon
+ * as it has got there. */
 static void elsewhere(void) {
     CUcontext other;
     CUdeviceptr p, q, r;
@@ -301,8 +304,8 @@ static void lives(void) {
 }
 
 /*
- * The primary context ends and comes back under its handle, and events of the program's under those of
- * events that ended with it.
+ * The primary context ends and comes back under its handle, and events of the program's under
+ * those of events that ended with it.
  */
 static void again(void) {
     CUevent event[64];

@@ -1,4 +1,5 @@
-/* Copies and fills that do not stay within a block, by a word or by far, and of memory that was freed. */
+/* Copies and fills that do not stay within a block, by a word or by far, and of memory that was
+ * freed. */
 #include "diff.h"
 
 static char host[8 * MIB];

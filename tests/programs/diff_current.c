@@ -27,8 +27,8 @@ static const char *whose(CUdeviceptr p) {
                                        : "other's";
 }
 
-/* An allocation is the question that the whole program is about. The block it leaves behind is ready
- * for the next one, which would get it without a call of the driver that could refuse. */
+/* An allocation is the question that the whole program is about. The block it leaves behind is
+ * ready for the next one, which would get it without a call of the driver that could refuse. */
 static void now(const char *what) {
     CUdeviceptr p = 0;
     CUresult r = cuMemAlloc(&p, 4096);

@@ -124,8 +124,8 @@ static void no_pool(void) {
           cuMemAllocFromPoolAsync(&p, 100, NULL, 0));
 }
 
-/* The figures differ by what a cache is, and by the rest of pages that it holds a block of; what follows
- * from them must not. */
+/* The figures differ by what a cache is, and by the rest of pages that it holds a block of;
+ * what follows from them must not. */
 static long about(size_t before, size_t after) {
     long mib = ((ssize_t)before - (ssize_t)after) / (ssize_t)MIB;
     return (mib + (mib < 0 ? -16 : 16)) / 32 * 32;
@@ -179,8 +179,8 @@ static void all_freed(void) {
     }
 }
 
-/* The last of the device, where another context has freed some of it, and a pool of the driver's keeps more than is
- * live there. */
+/* The last of the device, where another context has freed some of it, and a pool of the
+ * driver's keeps more than is live there. */
 static void kept_elsewhere(void) {
     CUcontext first, second;
     CUdeviceptr theirs, p, rest, last = 0;

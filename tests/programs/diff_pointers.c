@@ -222,7 +222,8 @@ static void without_a_context(void) {
     CHECK(cuCtxSetCurrent(context));
 }
 
-/* What a DMA-BUF is wanted of has to begin with a page of the host (cuda.h). Large blocks of the driver's do. */
+/* What a DMA-BUF is wanted of has to begin with a page of the host (cuda.h). Large blocks of
+ * the driver's do. */
 static void host_pages(void) {
     enum { HELD = 24, TURNS = 400 };
     CUdeviceptr held[HELD] = {0};

@@ -1,10 +1,11 @@
 /*
- * Memory that something outside the context can reach: once it has been freed, it changes hands only
- * when the work on it has finished, because no barrier of the context orders who else reaches it.
+ * Memory that something outside the context can reach: once it has been freed, it changes hands
+ * only when the work on it has finished, because no barrier of the context orders who else reaches
+ * it.
  *
  * `exports WAY` exports blocks in that way, frees them under work that is not finished, and says
- * whether memory came back before that was over. Natively never: the free waits. One way for each run,
- * because a page or segment stays what it once was. "plain" exports nothing.
+ * whether memory came back before that was over. Natively never: the free waits. One way for each
+ * run, because a page or segment stays what it once was. "plain" exports nothing.
  */
 #include "program.h"
 

@@ -1,7 +1,8 @@
 /*
  * Handles of another process's memory, misused: closed once too often, opened with flags that mean
- * nothing, changed by a bit, thousands of them. `sharing BLOCKS` prints what the driver answers; with a
- * second argument it opens as many blocks and prints how long a question about other memory takes.
+ * nothing, changed by a bit, thousands of them. `sharing BLOCKS` prints what the driver answers;
+ * with a second argument it opens as many blocks and prints how long a question about other memory
+ * takes.
  */
 #include "diff.h"
 

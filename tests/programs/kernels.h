@@ -12,8 +12,8 @@
  *   sleep_us(us)                         globaltimer until us microseconds have passed
  *   fault()                              *(volatile unsigned *)0 = 1;
  *
- * The trap ends the context: a hang on a GPU shows as CUDA_ERROR_LAUNCH_FAILED (719) of a later call,
- * and leaves no kernel spinning behind a program that is killed.
+ * The trap ends the context: a hang on a GPU shows as CUDA_ERROR_LAUNCH_FAILED (719) of a later
+ * call, and leaves no kernel spinning behind a program that is killed.
  */
 #ifndef GPUCACHE_TESTS_KERNELS_H
 #define GPUCACHE_TESTS_KERNELS_H

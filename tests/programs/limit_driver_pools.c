@@ -1,6 +1,7 @@
 /*
- * What the driver's own pools keep: reserve CASE. Prints what the driver answered and what the pools held, "CASE: what: figures";
- * limit_driver_pools.py compares with natively, with the limit, and with the report.
+ * What the driver's own pools keep: reserve CASE. Prints what the driver answered and what the
+ * pools held, "CASE: what: figures"; limit_driver_pools.py compares with natively, with the limit,
+ * and with the report.
  */
 #include "diff.h"
 #include "gpucache.h"
@@ -51,7 +52,8 @@ static void say(const char *what, uint64_t bytes) {
     line("%s: %s: %lu MiB", name, what, (unsigned long)(bytes / MIB));
 }
 
-/* ---- without a limit: what the report says at the end ------------------------------------------- */
+/* ---- without a limit: what the report says at the end
+ * ------------------------------------------- */
 
 static void kept(void) {
     keep_all(standard);
@@ -167,7 +169,8 @@ static void captured(void) {
     say("reserve at the end", graphs() + reserve(standard));
 }
 
-/* ---- with a limit of 256 MiB: room is made, and no more is taken ---------------------------------- */
+/* ---- with a limit of 256 MiB: room is made, and no more is taken
+ * ---------------------------------- */
 
 static void room_for_plain(void) {
     CUdeviceptr p = 0;

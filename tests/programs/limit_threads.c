@@ -1,23 +1,32 @@
 /*
  * Threads at a limit: is anything refused that would have fitted?
  *
- *      limit_threads full MIB...           each thread takes blocks of one of the sizes until it is refused. Nobody frees
- *                                  anything, so what fits when all have stopped would have fitted before.
- *      limit_threads turns ROUNDS WHO...   each thread takes blocks and frees them, again and again. WHO is KIND:MIB or
- *                                  KIND:MIB:COUNT. Whoever starts it sees to it that all fit at once; what does not
- *                                  is asked for by threads of kind "more" and "moreasync", who are refused.
+ *      limit_threads full MIB...           each thread takes blocks of one of the sizes until it
+ *                                          is refused. Nobody frees
+ *                                  anything, so what fits when all have stopped would have fitted
+ *                                  before.
+ *      limit_threads turns ROUNDS WHO...   each thread takes blocks and frees them, again and
+ *                                          again. WHO is KIND:MIB or
+ *                                  KIND:MIB:COUNT. Whoever starts it sees to it that all fit at
+ *                                  once; what does not is asked for by threads of kind "more" and
+ *                                  "moreasync", who are refused.
  *
- *      limit_threads refused MIB HELD KIND...  of what HELD leaves each thread asks for more than there is, again and again: does
+ *      limit_threads refused MIB HELD KIND...  of what HELD leaves each thread asks for more than
+ *                                              there is, again and again: does
  *                                  any of them wait for another one that is refused as well?
  *
- *      limit_threads mixed SEED COUNT MOST MIB KIND...  each thread takes blocks of MIB and frees them, COUNT times, in any order. All
+ *      limit_threads mixed SEED COUNT MOST MIB KIND...  each thread takes blocks of MIB and frees
+ *                                                       them, COUNT times, in any order. All
  *                                  together never ask for more than MOST at once.
  *
- *      limit_threads behind KIND MIB US    a block of MIB that work of US microseconds uses is freed: is another one of KIND served?
- *      limit_threads beside KIND MIB IDLE USED  IDLE MiB are freed, and in another context USED, which work uses that ends when this thread has
+ *      limit_threads behind KIND MIB US    a block of MIB that work of US microseconds uses is
+ *                                          freed: is another one of KIND served?
+ *      limit_threads beside KIND MIB IDLE USED  IDLE MiB are freed, and in another context USED,
+ *                                               which work uses that ends when this thread has
  *                                  gone on: is one of MIB served?
  *
- *      kinds: pool, other (as pool, in another context of the device), async, create, array, managed; held: once, before the others begin; module: of GPUCACHE_SIM_MODULE_BYTES
+ *      kinds: pool, other (as pool, in another context of the device), async, create, array,
+ *      managed; held: once, before the others begin; module: of GPUCACHE_SIM_MODULE_BYTES
  */
 #include "program.h"
 
@@ -165,7 +174,8 @@ static void turns(int count, char **who) {
     printf("refused %u\n", refused);
 }
 
-/* What all threads have or ask for; a block is booked before it is asked for, until it has been freed. */
+/* What all threads have or ask for; a block is booked before it is asked for, until it has been
+ * freed. */
 static size_t most;
 static _Atomic size_t booked;
 

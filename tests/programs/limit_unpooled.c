@@ -1,7 +1,7 @@
 /*
- * Memory that passes by the pool, freed in one thread and taken in another, which the driver gives the
- * same addresses, arrays and handles at once: ledger KIND. As much is live at the end as was at first;
- * then a part of it is given back. limit_unpooled.py compares the report with that.
+ * Memory that passes by the pool, freed in one thread and taken in another, which the driver gives
+ * the same addresses, arrays and handles at once: ledger KIND. As much is live at the end as was
+ * at first; then a part of it is given back. limit_unpooled.py compares the report with that.
  */
 #include "program.h"
 

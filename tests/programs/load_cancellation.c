@@ -1,8 +1,10 @@
 /*
- * A thread that another one has cancelled asks for memory before it gets to where it wants to end: cuMemAlloc and cuMemFree are
- * no places to end at (pthreads(7), "Cancellation points"), however long they take.
+ * A thread that another one has cancelled asks for memory before it gets to where it wants to end:
+ * cuMemAlloc and cuMemFree are no places to end at (pthreads(7), "Cancellation points"), however
+ * long they take.
  *
- * load_cancellation [ROUNDS]: one line for each thread that did not get through. Nothing is waited for natively but in the frees.
+ * load_cancellation [ROUNDS]: one line for each thread that did not get through. Nothing is waited
+ * for natively but in the frees.
  */
 #include "program.h"
 

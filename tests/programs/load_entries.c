@@ -1,9 +1,10 @@
 /*
- * A client as the CUDA runtime is one: dlopen, one dlsym, then hundreds of cuGetProcAddress requests
- * before any other call; and other ways to look symbols up. Prints for every look-up what it led to,
- * as "symbol object"; load_entries.py compares that with what the driver alone answers.
+ * A client as the CUDA runtime is one: dlopen, one dlsym, then hundreds of cuGetProcAddress
+ * requests before any other call; and other ways to look symbols up. Prints for every look-up what
+ * it led to, as "symbol object"; load_entries.py compares that with what the driver alone answers.
  *
- *   load_entries requests FILE    every request of the file (name, version, flags), and the odd ones
+ *   load_entries requests FILE    every request of the file (name, version, flags), and the odd
+ *                                 ones
  *   load_entries symbols NAME...  dlsym and dlvsym with every kind of handle
  *   load_entries race             the first look-ups from eight threads at once
  *   load_entries missing          there is no libcuda

@@ -1,6 +1,7 @@
 /*
- * A program that never uses CUDA, looking at itself: what is loaded, how many threads there are, what
- * signals and exit status are like. `quiet CASE`; load_without_cuda.py compares with and without the library.
+ * A program that never uses CUDA, looking at itself: what is loaded, how many threads there are,
+ * what signals and exit status are like. `quiet CASE`; load_without_cuda.py compares with and
+ * without the library.
  */
 #include <dirent.h>
 #include <dlfcn.h>

@@ -1,6 +1,7 @@
 /*
- * What becomes of idle memory while the program does not ask for any: decay SCENE [MS]. Each prints what it sees in lines of
- * "what figure"; mem_decay.py knows what they have to be. `device` is what the driver has handed out.
+ * What becomes of idle memory while the program does not ask for any: decay SCENE [MS]. Each
+ * prints what it sees in lines of "what figure"; mem_decay.py knows what they have to be. `device`
+ * is what the driver has handed out.
  */
 #include "program.h"
 

@@ -1,7 +1,7 @@
 /*
  * One misuse, or one awkward but legal use, per case: `misuse CASE`. Each prints what the driver
- * answered, never an address; mem_misuse.py compares that with what it prints natively, and knows the
- * exit status and what may stand on stderr.
+ * answered, never an address; mem_misuse.py compares that with what it prints natively, and knows
+ * the exit status and what may stand on stderr.
  */
 #include "program.h"
 
@@ -43,7 +43,8 @@ static void still_works(void) {
     printf(" %d\n", cuMemFree(q));
 }
 
-/* ---- pointers ----------------------------------------------------------------------------------- */
+/* ---- pointers
+ * ----------------------------------------------------------------------------------- */
 
 static void double_free(void) {
     CUdeviceptr p = take(1000), keep = take(1000);
@@ -158,7 +159,8 @@ static void pitch_sizes(void) {
     }
 }
 
-/* ---- when ---------------------------------------------------------------------------------------- */
+/* ---- when
+ * ---------------------------------------------------------------------------------------- */
 
 static void before_init(void) {
     CUdeviceptr p;
@@ -236,7 +238,8 @@ static void free_other_context(void) {
     CHECK(cuCtxDestroy(other));
 }
 
-/* A free in a stream's order that is still due when its context ends must not hit who comes next. */
+/* A free in a stream's order that is still due when its context ends must not hit who comes
+ * next. */
 static void async_free_and_destroy(void) {
     CUcontext a, b;
     CUdeviceptr p, q, flag;
@@ -329,7 +332,8 @@ static void async_mixes(void) {
     CHECK(cuStreamDestroy(s));
 }
 
-/* ---- how much ------------------------------------------------------------------------------------ */
+/* ---- how much
+ * ------------------------------------------------------------------------------------ */
 
 static void too_large(void) {
     CUdeviceptr p = 5;
@@ -456,7 +460,8 @@ static void errno_stays(void) {
     printf("errno stays: %d\n", errno);
 }
 
-/* ---- processes ----------------------------------------------------------------------------------- */
+/* ---- processes
+ * ----------------------------------------------------------------------------------- */
 
 static void wait_for(pid_t child) {
     int status;
@@ -550,11 +555,13 @@ static void term_live(void) {
     raise(SIGTERM);
 }
 
-/* ---- threads ------------------------------------------------------------------------------------- */
+/* ---- threads
+ * ------------------------------------------------------------------------------------- */
 
 static CUdeviceptr handed[64];
 
-/* Registered before cuInit, so that it runs when the driver has ended; and after, so that it runs before. */
+/* Registered before cuInit, so that it runs when the driver has ended; and after, so that it
+ * runs before. */
 static CUdeviceptr held[6];
 static void *held_host;
 
@@ -655,7 +662,8 @@ static void main_thread_ends(void) {
     pthread_exit(NULL);
 }
 
-/* ---- descriptors --------------------------------------------------------------------------------- */
+/* ---- descriptors
+ * --------------------------------------------------------------------------------- */
 
 static void close_stderr(void) {
     take(4096);
@@ -688,7 +696,8 @@ static void clear_environment(void) {
     still_works();
 }
 
-/* ---- counting ------------------------------------------------------------------------------------- */
+/* ---- counting
+ * ------------------------------------------------------------------------------------- */
 
 /* For the report, at a limit of 1 GiB: 1 miss, then hits, then allocations that fail. */
 static void counted(void) {

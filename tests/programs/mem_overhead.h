@@ -1,4 +1,5 @@
-/* What the programs of mem_overhead.txt share: a row prints its figures as NAME=NUMBER, in one line. */
+/* What the programs of mem_overhead.txt share: a row prints its figures as NAME=NUMBER, in one
+ * line. */
 #ifndef FITS_H
 #define FITS_H
 

@@ -44,8 +44,8 @@ static int slow(struct sim_launch *launch, void **parameters) {
     return launch->progress++ < 400 ? SIM_MORE : SIM_DONE;
 }
 
-/* behind THREADS ENDED MIB: so many threads made a pair each, and ended or idle; then one thread, a block of
- * MIB at a time, and the device is behind. */
+/* behind THREADS ENDED MIB: so many threads made a pair each, and ended or idle; then one
+ * thread, a block of MIB at a time, and the device is behind. */
 static void behind(char **arguments) {
     unsigned count = (unsigned)atoi(arguments[0]);
     bool ended = atoi(arguments[1]);
@@ -111,8 +111,8 @@ static void *take_turns(void *unused) {
     return unused;
 }
 
-/* in_turn THREADS MIB LARGE ROUNDS: one thread at a time has MIB live, half of it in blocks of 64 KiB, half in
- * blocks of LARGE MiB. */
+/* in_turn THREADS MIB LARGE ROUNDS: one thread at a time has MIB live, half of it in blocks of
+ * 64 KiB, half in blocks of LARGE MiB. */
 static void in_turn(char **arguments) {
     unsigned count = (unsigned)atoi(arguments[0]);
     live_bytes = (size_t)atoi(arguments[1]) * MIB;
@@ -186,8 +186,8 @@ static void *swap_roles(void *argument) {
     return NULL;
 }
 
-/* roles PAIRS DEPTH PHASES BLOCKS: in each pair one thread frees what the other asks for, at most DEPTH MiB live;
- * in the next phase the other way round. */
+/* roles PAIRS DEPTH PHASES BLOCKS: in each pair one thread frees what the other asks for, at
+ * most DEPTH MiB live; in the next phase the other way round. */
 static void roles(char **arguments) {
     pairs = (unsigned)atoi(arguments[0]);
     depth_bytes = (size_t)atoi(arguments[1]) * MIB;

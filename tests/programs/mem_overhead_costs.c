@@ -1,12 +1,13 @@
 /*
- * Rows of mem_overhead.txt: costs that grow with history. For the simulator alone. What costs instructions and
- * no driver calls is counted in tests/bench/instructions.txt.
+ * Rows of mem_overhead.txt: costs that grow with history. For the simulator alone. What costs
+ * instructions and no driver calls is counted in tests/bench/instructions.txt.
  */
 #include "mem_overhead.h"
 
 #include <pthread.h>
 
-/* pinned_unasked SIZES PAIRS MIB: so many pinned blocks of sizes that never come back; then pairs of one. */
+/* pinned_unasked SIZES PAIRS MIB: so many pinned blocks of sizes that never come back; then
+ * pairs of one. */
 static void pinned_unasked(char **arguments) {
     long sizes = atol(arguments[0]), pairs = atol(arguments[1]);
     size_t bytes = (size_t)atol(arguments[2]) * MIB;
@@ -39,7 +40,8 @@ static void *free_in_stream(void *unused) {
     return NULL;
 }
 
-/* async_pairs PAIRS THREADS: cuMemAlloc and cuMemFreeAsync, in a stream for each thread that keeps up. */
+/* async_pairs PAIRS THREADS: cuMemAlloc and cuMemFreeAsync, in a stream for each thread that
+ * keeps up. */
 static void async_pairs(char **arguments) {
     pthread_t threads[64];
     long count = atol(arguments[1]);
@@ -77,8 +79,8 @@ static int slow(struct sim_launch *launch, void **params) {
     return launch->progress++ < 20 ? SIM_MORE : SIM_DONE;
 }
 
-/* second_device PAIRS MIB: blocks of MIB MiB, which threads cache, go round eight streams, beside a device that was
- * touched once. */
+/* second_device PAIRS MIB: blocks of MIB MiB, which threads cache, go round eight streams,
+ * beside a device that was touched once. */
 static void second_device(char **arguments) {
     static const size_t sizes[] = {8};
     CUdeviceptr kept[8] = {0};

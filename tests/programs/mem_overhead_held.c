@@ -109,7 +109,8 @@ static void growing(char **arguments) {
     end_beside(idle);
 }
 
-/* spared BIG KEPT EACH COUNT IDLE: BIG GiB used and freed, then KEPT GiB, then COUNT times EACH GiB. */
+/* spared BIG KEPT EACH COUNT IDLE: BIG GiB used and freed, then KEPT GiB, then COUNT times EACH
+ * GiB. */
 static void spared(char **arguments) {
     size_t big = (size_t)(atof(arguments[0]) * (double)GIB);
     size_t kept = (size_t)(atof(arguments[1]) * (double)GIB);
@@ -127,7 +128,8 @@ static void spared(char **arguments) {
     end_beside(idle);
 }
 
-/* in_turn LIVE SIZES BASE PHASES IDLE: LIVE MiB of one of SIZES sizes from BASE MiB on, all freed; again. */
+/* in_turn LIVE SIZES BASE PHASES IDLE: LIVE MiB of one of SIZES sizes from BASE MiB on, all
+ * freed; again. */
 static void in_turn(char **arguments) {
     size_t total = (size_t)atof(arguments[0]) * MIB;
     int sizes = atoi(arguments[1]), phases = atoi(arguments[3]), idle = atoi(arguments[4]);
@@ -150,8 +152,8 @@ static void in_turn(char **arguments) {
     free(blocks);
 }
 
-/* drifting FROM LIVE COUNT: random sizes of FROM MiB and up to four times as much, about LIVE MiB of them;
- * the range goes up to eight times as much and back. */
+/* drifting FROM LIVE COUNT: random sizes of FROM MiB and up to four times as much, about LIVE
+ * MiB of them; the range goes up to eight times as much and back. */
 static void drifting(char **arguments) {
     double from = atof(arguments[0]), target = atof(arguments[1]);
     long count = atol(arguments[2]);

@@ -1,6 +1,7 @@
 /*
- * Rows of mem_overhead.txt: what fits natively and is refused or stalled. On a GPU they run as well, but for
- * figures that only the simulator has: what is held is then asked of nvidia-smi, calls are 0.
+ * Rows of mem_overhead.txt: what fits natively and is refused or stalled. On a GPU they run as
+ * well, but for figures that only the simulator has: what is held is then asked of nvidia-smi,
+ * calls are 0.
  */
 #include "mem_overhead.h"
 
@@ -64,8 +65,8 @@ static void to_the_brim(char **arguments) {
     printf("blocks=%ld free_mib=%.0f held_mib=%.0f\n", count, free_mib(), held());
 }
 
-/* all_to_the_brim FRESH: sizes from 1 MiB to 1 GiB in odd steps, each in a process of its own; or with FRESH
- * 0 one after another in this one, each time with everything freed before. */
+/* all_to_the_brim FRESH: sizes from 1 MiB to 1 GiB in odd steps, each in a process of its own;
+ * or with FRESH 0 one after another in this one, each time with everything freed before. */
 static void all_to_the_brim(char **arguments) {
     long sizes = 0, worst = 1000, sum = 0, natively;
     size_t total, two = 2 * MIB;
@@ -115,8 +116,8 @@ static double largest_mib(void) {
     return (double)low / MIB;
 }
 
-/* pinned MIB GIB K [1]: blocks of MIB MiB, GIB GiB in all; every K-th stays. Then the largest block. With a 1 there was
- * one block of as much before. */
+/* pinned MIB GIB K [1]: blocks of MIB MiB, GIB GiB in all; every K-th stays. Then the largest
+ * block. With a 1 there was one block of as much before. */
 static void pinned(char **arguments) {
     size_t bytes = bytes_of(arguments[0]);
     long count = (long)(atof(arguments[1]) * (double)GIB / (double)bytes), k = atol(arguments[2]);
@@ -184,8 +185,8 @@ static void *keep_busy(void *unused) {
     return unused;
 }
 
-/* busy: beside a thread that always has kernels queued, ten sixteenths of the device in 160 blocks, used
- * and freed, then in one block; three times. */
+/* busy: beside a thread that always has kernels queued, ten sixteenths of the device in 160
+ * blocks, used and freed, then in one block; three times. */
 static void busy(char **arguments) {
     pthread_t thread;
     long blocks = 0, large = 0;
@@ -226,8 +227,8 @@ static void *keep_capturing(void *unused) {
     return unused;
 }
 
-/* capture: ten sixteenths of the device are used and freed. While another thread captures, 64 blocks of one
- * sixteenth are used one after another, and then one of ten. */
+/* capture: ten sixteenths of the device are used and freed. While another thread captures, 64
+ * blocks of one sixteenth are used one after another, and then one of ten. */
 static void capture(char **arguments) {
     pthread_t thread;
     CUdeviceptr p;
@@ -256,8 +257,8 @@ static void capture(char **arguments) {
     printf("pairs=%ld large=%d\n", pairs, large);
 }
 
-/* capture_full: the device is full to the last MiB. While another thread captures, each block makes place for
- * two others, and for itself again. */
+/* capture_full: the device is full to the last MiB. While another thread captures, each block
+ * makes place for two others, and for itself again. */
 static void capture_full(char **arguments) {
     pthread_t thread;
     CUdeviceptr p;
@@ -310,8 +311,8 @@ static bool take_otherwise(unsigned way, size_t bytes) {
     }
 }
 
-/* capture_otherwise WAY: three quarters of the device are freed, with work under way, just before another thread
- * begins to capture. Then half of it is taken past cuMemAlloc. */
+/* capture_otherwise WAY: three quarters of the device are freed, with work under way, just
+ * before another thread begins to capture. Then half of it is taken past cuMemAlloc. */
 static void capture_otherwise(char **arguments) {
     pthread_t thread;
     main_context = begin();
@@ -342,8 +343,9 @@ static void *destroy(void *unused) {
     return unused;
 }
 
-/* context_ends WAY: three quarters of the device are freed in a context that another thread then destroys, which takes as long
- * as its kernel. Meanwhile half of the device is taken in the other one, past cuMemAlloc or, WAY 3, by it. */
+/* context_ends WAY: three quarters of the device are freed in a context that another thread
+ * then destroys, which takes as long as its kernel. Meanwhile half of the device is taken in
+ * the other one, past cuMemAlloc or, WAY 3, by it. */
 static void context_ends(char **arguments) {
     pthread_t thread;
     CUstream stream;
@@ -380,8 +382,9 @@ static void *retain_and_release(void *unused) {
     return unused;
 }
 
-/* release ROUNDS: three quarters of the device are used and freed, then five eighths of it are one block. All the time
- * another thread releases a reference of the context that is not the last one. */
+/* release ROUNDS: three quarters of the device are used and freed, then five eighths of it are
+ * one block. All the time another thread releases a reference of the context that is not the
+ * last one. */
 static void release(char **arguments) {
     pthread_t thread;
     CUdeviceptr p;
@@ -411,8 +414,8 @@ static void release(char **arguments) {
 /* --- requests that nothing could serve --- */
 
 /*
- * impossible: a kernel runs, and a little that it may use has been freed. More than that could help is asked
- * for, by three ways. Whoever waits makes calls meanwhile.
+ * impossible: a kernel runs, and a little that it may use has been freed. More than that could
+ * help is asked for, by three ways. Whoever waits makes calls meanwhile.
  */
 static void impossible(char **arguments) {
     CUstream stream, other;
@@ -444,7 +447,8 @@ static void impossible(char **arguments) {
 
 /* --- random sizes near the brim --- */
 
-/* near_the_brim PERCENT: so much of the device live in blocks of 1.1 to 64 MiB, replaced at random. */
+/* near_the_brim PERCENT: so much of the device live in blocks of 1.1 to 64 MiB, replaced at
+ * random. */
 static void near_the_brim(char **arguments) {
     enum { REPLACED = 20000, MOST = 1 << 16 };
     static size_t bytes[MOST];

@@ -1,6 +1,7 @@
 /*
- * What tells memory of the virtual memory API from that of cuMemAlloc: questions, calls of that API on it, and
- * that it does not end with a context. One line per behaviour, as a client of diff.py.
+ * What tells memory of the virtual memory API from that of cuMemAlloc: questions, calls of that
+ * API on it, and that it does not end with a context. One line per behaviour, as a client of
+ * diff.py.
  *
  * `paged LIBRARY` makes blocks of many sizes in turn, loads a library, and goes on with others.
  */
@@ -185,8 +186,8 @@ static CUdeviceptr filled(CUcontext where, size_t bytes, uint32_t value) {
     return p;
 }
 
-/* Kernels of one device read what another one has: live before access is given, idle then, or taken later. No
- * copy between them has asked for anything before. */
+/* Kernels of one device read what another one has: live before access is given, idle then, or
+ * taken later. No copy between them has asked for anything before. */
 static void peers(void) {
     static const size_t sizes[] = {4096, 3 * MIB, 40 * MIB};
     CUdeviceptr errors = take(4), p[6];

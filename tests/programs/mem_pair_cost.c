@@ -1,9 +1,9 @@
 /*
- * mem_pair_cost drawn SEED THREADS, states thrust TURNS THREADS: what a pair costs in the states that programs
- * leave the pool in. After a sequence of phases drawn from SEED (0: none), or after the temporaries of
- * thrust's algorithms, THREADS threads make pairs of one size each, the one that went through the phases
- * among them. Printed are the epochs that took for 100 pairs, for each size and the most of all sizes up to a
- * bound. For the simulator alone.
+ * mem_pair_cost drawn SEED THREADS, states thrust TURNS THREADS: what a pair costs in the states
+ * that programs leave the pool in. After a sequence of phases drawn from SEED (0: none), or after
+ * the temporaries of thrust's algorithms, THREADS threads make pairs of one size each, the one
+ * that went through the phases among them. Printed are the epochs that took for 100 pairs, for
+ * each size and the most of all sizes up to a bound. For the simulator alone.
  */
 #include "mem_overhead.h"
 
@@ -62,7 +62,8 @@ static void turn_over(uint64_t *seed) {
             put(held[i]);
 }
 
-/* What a sort, a scan and a reduction of n numbers ask for and free in turn: two arrays, and temporaries. */
+/* What a sort, a scan and a reduction of n numbers ask for and free in turn: two arrays, and
+ * temporaries. */
 static void run_thrust(uint64_t turns) {
     static const size_t loops[][5] = {{4000, 4000, 4097, 1023, 9},
                                       {400000, 400000, 423039, 1279, 42503},

@@ -1,6 +1,6 @@
 /*
- * Tables of the library at their bound plus one (docs/design/internals.md, "Bounds"): tables NAME [COUNT].
- * Prints codes and counts, which are the same natively.
+ * Tables of the library at their bound plus one (docs/design/internals.md, "Bounds"): tables NAME
+ * [COUNT]. Prints codes and counts, which are the same natively.
  *
  *      contexts COUNT   so many contexts beside two others, which go on when they have ended
  *      memops COUNT     SYNC_MEMOPS of so many blocks

@@ -1,11 +1,13 @@
 /*
- * The driver fails in the middle: faults FOLDER FIRST LAST STEP SYMBOL ERROR TIMES. One program that uses a bit of everything runs in
- * a child for each k of FIRST, FIRST + STEP, ... LAST: the k-th call of SYMBOL ("*": of any) fails, and TIMES - 1 after it (-1: all, and what the program sees does not matter).
- * The program does again what it was refused. What it is refused, and what it sees then, has to be as in the child that comes
- * first, to which nothing happens. Reports of child k go to FOLDER/k.
+ * The driver fails in the middle: faults FOLDER FIRST LAST STEP SYMBOL ERROR TIMES. One program
+ * that uses a bit of everything runs in a child for each k of FIRST, FIRST + STEP, ... LAST: the
+ * k-th call of SYMBOL ("*": of any) fails, and TIMES - 1 after it (-1: all, and what the program
+ * sees does not matter). The program does again what it was refused. What it is refused, and what
+ * it sees then, has to be as in the child that comes first, to which nothing happens. Reports of
+ * child k go to FOLDER/k.
  *
- * Its own launches, copies and waits do not fail: what does is what allocations and frees ask of the driver, and the library of its
- * own. For the simulator only.
+ * Its own launches, copies and waits do not fail: what does is what allocations and frees ask of
+ * the driver, and the library of its own. For the simulator only.
  */
 #include "diff.h"
 
@@ -61,7 +63,8 @@ static bool is_forever(void) {
     return times < 0;
 }
 
-/* The program's call may fail only because it itself does at the driver, and with that code. Then it is made again. */
+/* The program's call may fail only because it itself does at the driver, and with that code.
+ * Then it is made again. */
 static bool may_fail(CUresult answer, const char *symbol) {
     const char *failed = sim_failed();
     bool itself = failed && strcmp(failed, symbol) == 0 && answer == (CUresult)error;
@@ -165,7 +168,8 @@ static void free_all(void) {
 
 /* ---- what the program does ---- */
 
-/* Sizes that repeat, small and large, freed with their work under way, in part in the order of a stream. */
+/* Sizes that repeat, small and large, freed with their work under way, in part in the order of
+ * a stream. */
 static void churn(unsigned rounds, unsigned from) {
     static const size_t sizes[] = {512, 3 * MIB, 40 * KIB, 5 * MIB, 100, MIB, 8 * MIB, 2 * MIB};
     for (unsigned round = 0; round < rounds; round++) {
@@ -289,7 +293,8 @@ static void capture(void) {
     SAFELY(cuThreadExchangeStreamCaptureMode(&mode));
 }
 
-/* Until there is no more: of one size, of another, and again. As many of them fit side by side as fit natively. */
+/* Until there is no more: of one size, of another, and again. As many of them fit side by side
+ * as fit natively. */
 static void to_the_brim(void) {
     static const size_t sizes[] = {16 * MIB, 20 * MIB - 4 * KIB, 20 * MIB - 4 * KIB};
     for (unsigned turn = 0; turn < 3; turn++) {
@@ -309,7 +314,8 @@ static void to_the_brim(void) {
             look_for_overlap(block);
             write_marks(block, streams[count++ % 2]);
         }
-        /* what the driver will not unmap several times in a row is not there for other blocks meanwhile */
+        /* what the driver will not unmap several times in a row is not there for other blocks
+         * meanwhile */
         if (!several)
             SEEN("%u of %zu\n", count, sizes[turn]);
         else if (count < 8)

@@ -1,11 +1,17 @@
 /*
- * Requests on a full device that the driver alone serves. What is live never exceeds the device, so each must succeed.
+ * Requests on a full device that the driver alone serves. What is live never exceeds the device,
+ * so each must succeed.
  *
- *      oom_full_device barrier KIND     one thread, 64 MiB: what cuMemFreeAsync frees in an idle stream, while the context's
- *                               streams wait for a kernel, is there for a request of KIND, and cuMemGetInfo counts it
- *      oom_full_device streams SEED     three threads, 48 MiB: one of them frees in the order of its stream
- *      oom_full_device caches SEED      four threads, 10 MiB: blocks of one size, freed into the caches of their threads
- *      oom_full_device one SEED         64 MiB: a thread takes and frees 32 MiB all the time, another one asks for 1 MiB once
+ *      oom_full_device barrier KIND     one thread, 64 MiB: what cuMemFreeAsync frees in an idle
+ *                                       stream, while the context's
+ *                               streams wait for a kernel, is there for a request of KIND, and
+ *                               cuMemGetInfo counts it
+ *      oom_full_device streams SEED     three threads, 48 MiB: one of them frees in the order of
+ *                                       its stream
+ *      oom_full_device caches SEED      four threads, 10 MiB: blocks of one size, freed into the
+ *                                       caches of their threads
+ *      oom_full_device one SEED         64 MiB: a thread takes and frees 32 MiB all the time,
+ *                                       another one asks for 1 MiB once
  *
  * For the simulator alone, with so much memory (GPUCACHE_SIM_MEMORY).
  */

@@ -1,6 +1,7 @@
 /*
- * What a program meets where the driver or the system refuses the library something: refusals CASE. The
- * same lines natively and under the library; oom_refused_by_driver.py says what is refused.
+ * What a program meets where the driver or the system refuses the library something: refusals
+ * CASE. The same lines natively and under the library; oom_refused_by_driver.py says what is
+ * refused.
  */
 #include "../sandbox.h"
 #include "diff.h"
@@ -18,8 +19,8 @@
 static struct kernels kernels;
 static CUstream stream;
 
-/* Blocks of one size, one live at a time, each written late and read back: how many of them were had and
- * held what was written. */
+/* Blocks of one size, one live at a time, each written late and read back: how many of them
+ * were had and held what was written. */
 static unsigned pairs(unsigned count, size_t bytes) {
     unsigned good = 0;
     for (unsigned i = 0; i < count; i++) {
@@ -54,7 +55,8 @@ static void records_small(void) {
 
 /* ---- memory at an address that is no multiple of 2 MiB ---- */
 
-/* The second allocation may not wait for the device: what it runs waits for what comes after that. */
+/* The second allocation may not wait for the device: what it runs waits for what comes after
+ * that. */
 static void unaligned(void) {
     uint32_t *flag;
     CUstream other;

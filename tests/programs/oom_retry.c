@@ -1,7 +1,9 @@
 /*
- * What the driver takes memory for by itself, with 48 MiB freed before: natively they would be there for it.
+ * What the driver takes memory for by itself, with 48 MiB freed before: natively they would be
+ * there for it.
  *
- *      oom_retry refused ENTRY...   each entry answers that it is out of memory, whatever is asked of it: how
+ *      oom_retry refused ENTRY...   each entry answers that it is out of memory, whatever is asked
+ *                                   of it: how
  *                              often the driver was asked, and whether it got memory back before
  *      oom_retry served             some are refused once: does the program get what it wants?
  *

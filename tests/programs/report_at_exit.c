@@ -1,6 +1,7 @@
 /*
- * A program that uses CUDA and then ends in one way: `ending WAY STATE`, STATE being what it has done about the signal before. And what
- * else a program can tell of the library's handlers: `ending CASE`.
+ * A program that uses CUDA and then ends in one way: `ending WAY STATE`, STATE being what it has
+ * done about the signal before. And what else a program can tell of the library's handlers:
+ * `ending CASE`.
  */
 #include "program.h"
 
@@ -602,7 +603,8 @@ static size_t writable(struct range *ranges, size_t max) {
     return count;
 }
 
-/* How often this process's other threads have gone to sleep; -1: one of them is awake, or about to be. */
+/* How often this process's other threads have gone to sleep; -1: one of them is awake, or about
+ * to be. */
 static long sleeps_of_others(void) {
     long sum = 0;
     DIR *tasks = opendir("/proc/self/task");

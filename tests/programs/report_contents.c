@@ -1,6 +1,6 @@
 /*
- * report_contents CASE: something for a report to tell. The last line says whether the last request was
- * served; report_contents.py compares what the report says with what is so.
+ * report_contents CASE: something for a report to tell. The last line says whether the last
+ * request was served; report_contents.py compares what the report says with what is so.
  */
 #include "program.h"
 
@@ -10,7 +10,8 @@
 
 static CUdeviceptr blocks[MOST];
 
-/* Blocks of so many bytes until `total` of them are asked for or one is refused; how many there are. */
+/* Blocks of so many bytes until `total` of them are asked for or one is refused; how many there
+ * are. */
 static int fill(size_t each, size_t total) {
     int count = 0;
     while (count < MOST && (size_t)count * each < total && !cuMemAlloc(&blocks[count], each))

@@ -1,6 +1,6 @@
 /*
- * report_inlined: memory that objects own, as C++ programs have it. At -O2 all of it is one function,
- * main(): report_inlined.py looks whether a report tells the three buffers apart.
+ * report_inlined: memory that objects own, as C++ programs have it. At -O2 all of it is one
+ * function, main(): report_inlined.py looks whether a report tells the three buffers apart.
  */
 #include <cstddef>
 #include <cstdlib>

@@ -1,9 +1,10 @@
 /*
- * report_live_page: does what it is told by lines on its standard input, one after another, and says when each is
- * done. report_live_page.py looks at its live page meanwhile.
+ * report_live_page: does what it is told by lines on its standard input, one after another, and
+ * says when each is done. report_live_page.py looks at its live page meanwhile.
  *
  *      allocate BYTES    free              sync
- *      churn             small blocks and large ones at random, in three threads, with waits, until the next line
+ *      churn             small blocks and large ones at random, in three threads, with waits,
+ *                        until the next line
  *      turns BYTES       a block that stays, and one that comes and goes with a wait and a
  *                        millisecond each, until the next line
  *      rush BYTES        the same without waits

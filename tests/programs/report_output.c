@@ -1,5 +1,6 @@
 /*
- * What a program that uses CUDA does with its stderr and its descriptors, which must not find out that reports go there: `stderr CASE`.
+ * What a program that uses CUDA does with its stderr and its descriptors, which must not find out
+ * that reports go there: `stderr CASE`.
  */
 #include "program.h"
 

@@ -1,6 +1,6 @@
 /*
- * Allocations of which a report is to say who made them. `stacks PART` prints the same natively and under the
- * library. Functions have names that the script looks for.
+ * Allocations of which a report is to say who made them. `stacks PART` prints the same natively
+ * and under the library. Functions have names that the script looks for.
  */
 #include "program.h"
 

@@ -1,18 +1,19 @@
 /*
  * Law 2: memory handed out is touched by no work submitted before it was freed.
  *
- * Random schedules. Some threads allocate, let streams of every kind write and check patterns, copy,
- * hand blocks to each other, and free without waiting for anything. A schedule is a correct CUDA
- * program: work on one block is ordered by its stream or by events, and nothing is submitted for a
- * block after its free. So natively, where a free waits, all is well; and if the library hands a
- * block out while old work still has to come, that work's late write or early check shows.
+ * Random schedules. Some threads allocate, let streams of every kind write and check patterns,
+ * copy, hand blocks to each other, and free without waiting for anything. A schedule is a correct
+ * CUDA program: work on one block is ordered by its stream or by events, and nothing is submitted
+ * for a block after its free. So natively, where a free waits, all is well; and if the library
+ * hands a block out while old work still has to come, that work's late write or early check shows.
  *
  *      stream A   fill(old)......check(old)            both still queued when old is freed
  *      stream B                            fill(new)...check(new)      same memory: somebody errs
  *
  * Every 512 bytes of a block one word is written and checked: no two blocks of the pool can overlap
- * by less. On the simulator its scheduler lets work run late, and its memory tells when work touches
- * what was given back to the driver. On a GPU the kernels below wait a while before they begin.
+ * by less. On the simulator its scheduler lets work run late, and its memory tells when work
+ * touches what was given back to the driver. On a GPU the kernels below wait a while before they
+ * begin.
  *
  *   reuse_never_early SCHEDULES SEED THREADS [EAGER]
  *
@@ -84,7 +85,8 @@ struct worker {
     struct world *world;
 };
 
-/* ---- kernels ------------------------------------------------------------------------------------ */
+/* ---- kernels
+ * ------------------------------------------------------------------------------------ */
 
 /*
  * For a GPU. Made by nvcc -ptx -arch=compute_75 from:
@@ -92,7 +94,8 @@ struct worker {
  *   #define EACH(i) i = threadIdx.x; i < (bytes + 511) / 512; i += blockDim.x
  *   late(value)                          globaltimer until value * 2654435761 >> 25 us have passed
  *   laws_fill(to, bytes, value, bad)     late(value); for (EACH(i)) to[i * 512] = value;
- *   laws_check(from, bytes, value, bad)  late(value); for (EACH(i)) if (from[i * 512] != value) *bad = 1;
+ *   laws_check(from, bytes, value, bad)  late(value); for (EACH(i)) if (from[i * 512] != value)
+ *                                        *bad = 1;
  */
 static const char laws_ptx[] =
     ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry laws_fill(\n"
@@ -163,7 +166,8 @@ static void run_kernel(CUfunction kernel, struct world *w, struct block *b, CUst
     CHECK(launch(kernel, stream, 128, params));
 }
 
-/* ---- a block's work, in order ------------------------------------------------------------------- */
+/* ---- a block's work, in order
+ * ------------------------------------------------------------------- */
 
 /* Work on the block may now be submitted to the stream of this number. */
 static CUstream order(struct worker *me, struct block *b, unsigned stream) {
@@ -193,7 +197,8 @@ static void verify_on_host(struct block *b) {
     }
 }
 
-/* ---- steps -------------------------------------------------------------------------------------- */
+/* ---- steps
+ * -------------------------------------------------------------------------------------- */
 
 /* A slot of the world, locked, that is taken or not as asked; NULL if the draw found none. */
 static struct block *lock_slot(struct worker *me, bool taken) {
@@ -351,7 +356,8 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* ---- schedules ---------------------------------------------------------------------------------- */
+/* ---- schedules
+ * ---------------------------------------------------------------------------------- */
 
 static void world_begin(struct world *w, uint64_t *random) {
     CUmodule module;

@@ -2,9 +2,9 @@
  * Law 3: no program hangs under the library that ends natively.
  *
  * The programs here have kernels that spin on a flag which later work sets, as persistent kernels,
- * flag-waiting pipelines and collectives do. Whoever makes new work wait for such a kernel, or waits
- * for it on the CPU, waits for ever: the setter then queues behind its own spinner. A free may do
- * that, natively it waits too; an allocation may not.
+ * flag-waiting pipelines and collectives do. Whoever makes new work wait for such a kernel, or
+ * waits for it on the CPU, waits for ever: the setter then queues behind its own spinner. A free
+ * may do that, natively it waits too; an allocation may not.
  *
  *   reuse_never_hanging NAME                     one of the scenes below; "all": one after another
  *   reuse_never_hanging random COUNT SEED N      random programs of N threads
@@ -82,9 +82,11 @@ static void finish(void) {
     }
 }
 
-/* ---- scenes ------------------------------------------------------------------------------------- */
+/* ---- scenes
+ * ------------------------------------------------------------------------------------- */
 
-/* The sequences of docs/cuda-facts.md, "When a wait can hang a program", for small and large blocks. */
+/* The sequences of docs/cuda-facts.md, "When a wait can hang a program", for small and large
+ * blocks. */
 static void free_spin_alloc_set(void) {
     static const size_t sizes[] = {512, 100000, MIB, 3 * MIB, 20 * MIB};
     for (unsigned i = 0; i < 5; i++) {
@@ -222,7 +224,8 @@ static void thread_ends(void) {
     CHECK(launch_set(&kernels, streams[6], flag, 1));
 }
 
-/* Another context's frees do not wait for this one's kernels, and neither may what they make reusable. */
+/* Another context's frees do not wait for this one's kernels, and neither may what they make
+ * reusable. */
 static void other_context(void) {
     CUcontext other, popped;
     CUdeviceptr flag = new_flag(), q;
@@ -263,8 +266,8 @@ static void free_async(void) {
 typedef CUresult context_event(CUcontext, CUevent);
 
 /*
- * The program puts up a barrier of its own, as early as it may. A barrier stands behind every record
- * made before it: also behind those that allocations make meanwhile.
+ * The program puts up a barrier of its own, as early as it may. A barrier stands behind every
+ * record made before it: also behind those that allocations make meanwhile.
  */
 static void own_barrier(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
@@ -358,7 +361,8 @@ static const struct {
 };
 #define SCENES (sizeof scenes / sizeof *scenes)
 
-/* ---- random programs ---------------------------------------------------------------------------- */
+/* ---- random programs
+ * ---------------------------------------------------------------------------- */
 
 #define OWN 4 /* streams of one thread */
 #define BLOCKS 24

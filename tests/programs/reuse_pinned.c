@@ -1,9 +1,11 @@
 /*
- * reuse_pinned: host memory that is freed while copies and kernels still use it, and asked for again at once, many times over.
+ * reuse_pinned: host memory that is freed while copies and kernels still use it, and asked for
+ * again at once, many times over.
  *
- * Each block is filled by the device or copied from by it, in streams that are far behind, and then freed without waiting. A
- * block that came back too early would be overwritten by old work, or old work would read what is new: both are checked. Prints
- * how often the driver was asked for memory (simulator only: argv[1] is "count").
+ * Each block is filled by the device or copied from by it, in streams that are far behind, and
+ * then freed without waiting. A block that came back too early would be overwritten by old work,
+ * or old work would read what is new: both are checked. Prints how often the driver was asked for
+ * memory (simulator only: argv[1] is "count").
  */
 #include "program.h"
 
@@ -17,7 +19,8 @@ static uint64_t calls(const char *symbol) {
     return count ? count(symbol) : 0;
 }
 
-/* The device writes into a pinned block that is freed at once; the next block must keep what the CPU writes. */
+/* The device writes into a pinned block that is freed at once; the next block must keep what
+ * the CPU writes. */
 static unsigned written_late(struct kernels *k, CUstream stream, CUdeviceptr source) {
     unsigned wrong = 0;
     for (unsigned i = 0; i < ROUNDS; i++) {

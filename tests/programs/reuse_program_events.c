@@ -1,13 +1,16 @@
 /*
- * Programs that record and wait for whole contexts themselves, and do so before they allocate anything.
+ * Programs that record and wait for whole contexts themselves, and do so before they allocate
+ * anything.
  *
- * A wait of a context stands in line behind every record made in it. So from the program's first one on
- * nothing may be recorded late beside it: not in a pool that begins later either, and not in that of
- * the device whose green context it is.
+ * A wait of a context stands in line behind every record made in it. So from the program's first
+ * one on nothing may be recorded late beside it: not in a pool that begins later either, and not
+ * in that of the device whose green context it is.
  *
- *   reuse_program_events first         waits before its first allocation; ends unless a late record is in its way
+ *   reuse_program_events first         waits before its first allocation; ends unless a late
+ *                                      record is in its way
  *   reuse_program_events first again   and records after it
- *   reuse_program_events green WHICH D a green context of device D records or waits; on the simulated driver
+ *   reuse_program_events green WHICH D a green context of device D records or waits; on the
+ *   simulated driver
  *                        it says how many records its next allocation makes there
  */
 #include "program.h"
@@ -94,7 +97,8 @@ static CUgreenCtx new_green(CUdevice device) {
     return green;
 }
 
-/* Records that an allocation makes while all that it could reuse is not ready. Of a size that no thread keeps. */
+/* Records that an allocation makes while all that it could reuse is not ready. Of a size that
+ * no thread keeps. */
 static unsigned late_records(const struct kernels *k, CUdeviceptr flag) {
     uint64_t (*count)(const char *) = (uint64_t(*)(const char *))entry("sim_calls");
     CUstream s = new_stream(), t = new_stream();

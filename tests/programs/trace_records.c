@@ -1,8 +1,9 @@
 /*
  * trace_records: makes what a trace is to have on record. Its arguments are done one after another:
  *
- *      mix=EVENTS,LIVE,THREADS,SEED  each thread keeps about LIVE blocks of all sizes and replaces them at random; what lives
- *                                    in the end stays. Some are freed in the order of a stream, some by the next thread
+ *      mix=EVENTS,LIVE,THREADS,SEED  each thread keeps about LIVE blocks of all sizes and replaces
+ *                                    them at random; what lives in the end stays. Some are freed
+ *                                    in the order of a stream, some by the next thread
  *      pairs=N       an allocation and its free of 64 KiB, N times; prints nanoseconds for both
  *      churn=N       N threads, one after another, that allocate and free a few blocks each
  *      mark=TEXT     gpucache_mark()
@@ -16,8 +17,8 @@
  *      vfork         a child that only exits
  *      sync kill
  *      bus           an access behind the end of a file that is mapped
- *      wait          until its standard input ends, after a line on its standard output; stir: the same, while a
- *                    thread goes on as mix does
+ *      wait          until its standard input ends, after a line on its standard output; stir: the
+ *                    same, while a thread goes on as mix does
  */
 #define GPUCACHE_API __attribute__((weak))
 #include "gpucache.h"

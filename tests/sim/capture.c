@@ -87,7 +87,8 @@ CUresult capture_context_call(struct context *context) {
     return result;
 }
 
-/* A question about the legacy stream has the same answer, but ends no capture (cuda.h, cuStreamIsCapturing). */
+/* A question about the legacy stream has the same answer, but ends no capture (cuda.h,
+ * cuStreamIsCapturing). */
 static CUresult implicit(struct stream *stream, bool question) {
     CUresult result = CUDA_SUCCESS;
 

@@ -577,8 +577,8 @@ CUresult memory_release(struct range *range); /* gives any kind of range back */
 /* The same when the work of its context is over; unless it went with the context meanwhile. */
 CUresult memory_release_behind(struct range *range);
 
-/* Memory of cuMemAlloc that cuMemFreeAsync has freed is there again when somebody has waited for the
- * device's work (tests/gpu/facts_release.cu), not before. */
+/* Memory of cuMemAlloc that cuMemFreeAsync has freed is there again when somebody has waited
+ * for the device's work (tests/gpu/facts_release.cu), not before. */
 void memory_wait_for_return(struct range *range);
 void memory_take_back(const struct device *device);
 

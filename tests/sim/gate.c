@@ -85,7 +85,8 @@ static void read_rules(char *text) {
     }
 }
 
-/* ---- threads ---------------------------------------------------------------------------------- */
+/* ---- threads
+ * ---------------------------------------------------------------------------------- */
 
 static _Thread_local struct thread self;
 static pthread_key_t thread_key; /* only for its destructor */
@@ -100,7 +101,8 @@ struct thread *thread_self(void) {
 
 /* ---- switching threads ----------------------------------------------------------------------- */
 
-/* The lock is not held. Half of the pauses are a yield, the others up to switch_us, mostly short. */
+/* The lock is not held. Half of the pauses are a yield, the others up to switch_us, mostly
+ * short. */
 static void maybe_switch(void) {
     if (sim.options.switching == 0 || self.id == 0)
         return;

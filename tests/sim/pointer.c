@@ -115,7 +115,8 @@ static CUresult get_one(void *data, CUpointer_attribute name, CUdeviceptr addres
     return data && range ? answer(data, name, range, address) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* An unknown address is no error here: it has memory type 0, is the host's, and all else is left as it was. */
+/* An unknown address is no error here: it has memory type 0, is the host's, and all else is
+ * left as it was. */
 static CUresult get_many(unsigned count, const CUpointer_attribute *names, void **data,
                          CUdeviceptr address) {
     const struct range *range = visible(address);

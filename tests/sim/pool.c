@@ -438,7 +438,8 @@ bool pool_is_imported(CUmemoryPool handle) {
     return pool && pool->imported;
 }
 
-/* A descriptor whose position is the device's ordinal: the blocks say for themselves where they are. */
+/* A descriptor whose position is the device's ordinal: the blocks say for themselves where they
+ * are. */
 static CUresult export_pool(void *out, CUmemoryPool handle, CUmemAllocationHandleType type) {
     const struct pool *pool = pool_of(handle);
     char path[64];

@@ -5,9 +5,9 @@
  * the simulator is wrong. A question that may not come back intact (a fault, a destroyed context)
  * stands last.
  *
- * Whether a call waits for work in flight is printed as "waits" or "returns". That must not depend on
- * what else the machine does, so no time is taken: the work goes on until it is told to end, and it is
- * told so when the call has returned, or when its thread was seen to wait (watch).
+ * Whether a call waits for work in flight is printed as "waits" or "returns". That must not depend
+ * on what else the machine does, so no time is taken: the work goes on until it is told to end,
+ * and it is told so when the call has returned, or when its thread was seen to wait (watch).
  */
 #define __CUDA_API_VERSION_INTERNAL
 #include "driver/table/cuda_abi.h"
@@ -84,7 +84,8 @@ static void enter(struct watched *watched) {
     __atomic_store_n(&watched->thread, (pid_t)syscall(SYS_gettid), __ATOMIC_SEQ_CST);
 }
 
-/* Whether it sleeps, or has slept since `slept` was counted: one that polls does so again and again. */
+/* Whether it sleeps, or has slept since `slept` was counted: one that polls does so again and
+ * again. */
 static bool sleeps(pid_t thread, unsigned long *slept) {
     char path[64], line[256], state = 'R';
     unsigned long count = *slept;
@@ -108,9 +109,9 @@ static uint64_t cpu_ns(clockid_t clock) {
 }
 
 /*
- * Returns when the thread is back from its call, or has been found asleep or spinning so often that it
- * can only be waiting. A thread that would run but gets no processor is neither. One that sleeps for
- * a lock of the driver's gets it: this thread takes and returns them in between.
+ * Returns when the thread is back from its call, or has been found asleep or spinning so often
+ * that it can only be waiting. A thread that would run but gets no processor is neither. One that
+ * sleeps for a lock of the driver's gets it: this thread takes and returns them in between.
  */
 static void watch(struct watched *watched) {
     CUcontext current;

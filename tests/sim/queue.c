@@ -383,7 +383,8 @@ static unsigned process_threads(void) {
     return count;
 }
 
-/* Nobody is left who could change anything: all threads wait here, no memory is shared, and no kernel sleeps. */
+/* Nobody is left who could change anything: all threads wait here, no memory is shared, and no
+ * kernel sleeps. */
 static bool hang_is_certain(void) {
     return !sim.shared && now_ms() * 1000 > sim.sleeps_until_us &&
            process_threads() == blocked + (idle_thread ? 1 : 0);

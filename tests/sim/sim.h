@@ -95,10 +95,12 @@ int sim_accessible(const struct sim_launch *launch, CUdeviceptr address, size_t 
  */
 int sim_fail(const char *symbol, int skip, CUresult error, int times);
 
-/* Calls of this thread are not made to fail, nor counted by a rule, while it is exempt. Returns whether it was. */
+/* Calls of this thread are not made to fail, nor counted by a rule, while it is exempt. Returns
+ * whether it was. */
 int sim_exempt(int on);
 
-/* How many calls could have been made to fail so far; and the symbol of the last one that was, NULL: none. */
+/* How many calls could have been made to fail so far; and the symbol of the last one that was,
+ * NULL: none. */
 uint64_t sim_exposed(void);
 const char *sim_failed(void);
 

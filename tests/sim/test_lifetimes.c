@@ -186,7 +186,8 @@ static void test_a_reset_ends_green_contexts(void **state) {
     OK(cuGreenCtxDestroy(green));
 }
 
-/* Records and waits of the primary context include the green ones' work, not the other way round. */
+/* Records and waits of the primary context include the green ones' work, not the other way
+ * round. */
 static void test_a_primary_contexts_order_includes_green_work(void **state) {
     CUcontext primary, view;
     CUgreenCtx green;

@@ -1,7 +1,7 @@
 /*
  * What a program sees through a chain of preloaded libraries. Linked with -lcuda as a program, and
- * as its twin (-DTWIN) a shared object that a host opens. Prints answers, never addresses. With OVERRIDE the program has a dlsym of its
- * own, of which all others hear.
+ * as its twin (-DTWIN) a shared object that a host opens. Prints answers, never addresses. With
+ * OVERRIDE the program has a dlsym of its own, of which all others hear.
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -67,7 +67,8 @@ static int use_driver(void) {
     return 0;
 }
 
-/* Memory from the linked entry is freed by the one that was asked for by name, and the other way round: one and the same. */
+/* Memory from the linked entry is freed by the one that was asked for by name, and the other
+ * way round: one and the same. */
 static void mix_ways(void *libcuda) {
     CUdeviceptr p[3] = {0};
     CUresult (*alloc)(CUdeviceptr *, size_t) =
