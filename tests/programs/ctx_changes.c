@@ -1,6 +1,6 @@
 /*
- * ctx_changes CASE [ROUNDS]: programs whose premise changes while memory is on its way. What a
- * case prints is the same natively and under the library; one that hangs says nothing.
+ * ctx_changes CASE [ROUNDS]: programs whose contexts or streams change while memory is in use. A
+ * case prints the same natively and under the library. A case that hangs prints nothing.
  *
  *      beside_pairs      memory is taken and freed by one thread, while another one launches
  *                        kernels that wait for its next launch

@@ -15,7 +15,7 @@
  *
  * All of it is correct CUDA: nobody uses a context after its end, and a primary context is reset
  * while no thread is between retaining and the end of its work. Releases, retains, frees and
- * allocations in other contexts fall where they fall. So natively no call fails and no word is
+ * allocations in other contexts fall where they fall. Natively no call fails and no word is
  * wrong.
  *
  *   ctx_lifecycles ROUNDS [SEEDS [FIRST [THREADS [KINDS]]]]     so many rounds for each of so many
@@ -47,7 +47,7 @@
 /* The entry that every driver has; cuda.h only declares the newest. */
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
 
-/* Not there on a GPU; and what older drivers lack. */
+/* Missing on a GPU; and what older drivers lack. */
 #pragma weak sim_set_eager
 #pragma weak sim_set_seed
 #pragma weak cuGreenCtxCreate
@@ -338,7 +338,8 @@ static void visit(struct worker *me) {
     pthread_mutex_unlock(&h->lock);
 }
 
-/* Whoever lets go last ends it; another thread may retain it at that very moment. */
+/* The last thread to release the context ends it; another thread may retain it at that very
+ * moment. */
 static void primary_context(struct worker *me) {
     int index = any_device(me);
     CUdevice device = devices[index];

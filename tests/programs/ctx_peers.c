@@ -2,7 +2,7 @@
  * ctx_peers: memory of one context, freed with work under way and taken again, then written by a
  * copy of the *other* context.
  *
- * A device barrier orders the work of its own context only. So with two contexts alive the library
+ * A device barrier orders the work of its own context only. With two contexts alive the library
  * has to wait on the CPU before it hands such memory out; behind a barrier, the old work of the
  * first context would overwrite what the second one copied. Prints how often that was so.
  */

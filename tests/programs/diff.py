@@ -28,7 +28,7 @@ TOO_LONG = {"diff_mixes": ["series %d" % i for i in range(4, 20)], "diff_context
             # these crash natively, and all before them ran once more for each
             "diff_async": ["capture of mode %d, in a stream that ended" % i for i in range(3)]}
 WHOLE_DEVICE = ("diff_outside", "diff_async")  # they take all there is
-# What memory in pages does not say or do (docs/design/known-gaps.md): lines as they are natively.
+# Answers that differ for memory in pages (docs/design/known-gaps.md): lines as they are natively.
 NOT_IN_PAGES = {"diff_current": "^current: a stream's context current: other's"}
 VARIES = object()  # in the place of a line that two native runs disagree about
 

@@ -38,7 +38,7 @@ static CUdeviceptr work(CUdeviceptr p) {
     return p;
 }
 
-/* What is there once all have finished. */
+/* Prints the bytes after all work has completed. */
 static const char *left(CUdeviceptr p) {
     CHECK(cuCtxSynchronize());
     CHECK(cuCtxSetCurrent(now.there));

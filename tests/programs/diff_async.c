@@ -17,7 +17,7 @@ static CUdeviceptr errors;
 static volatile uint32_t *flags; /* for kernels that spin; each is used once */
 static unsigned flags_used;
 
-/* What a context needs. */
+/* The state of one context. */
 static void prepare(void) {
     void *host;
     kernels_load(&kernels);
@@ -45,7 +45,7 @@ static void go_on(unsigned flag) {
     flags[flag] = 1;
 }
 
-/* So much that `parts` of it are what the device has, or a little less. */
+/* Returns the size of which `parts` are what the device has, or a little less. */
 static size_t part_of_device(unsigned parts) {
     size_t free_bytes = 0, total = 0;
     CHECK(cuMemGetInfo(&free_bytes, &total));
@@ -134,7 +134,7 @@ static void busy(void) {
     CHECK(cuStreamDestroy(stream));
 }
 
-/* What a stream has got to is free, also for a program that only asks. */
+/* A free that the stream has reached counts as free in cuMemGetInfo too. */
 static void counted(void) {
     static const size_t sizes[] = {5000, 3 * MIB, 100 * MIB};
     CUstream stream = new_stream();
@@ -234,8 +234,8 @@ static void contexts(void) {
     CHECK(cuStreamDestroy(mine));
 }
 
-/* What a stream has freed is there for another context, and for memory of other kinds, as soon
- * as it has got there. */
+/* Memory freed in a stream serves other contexts and other kinds as soon as the stream reaches the
+ * free. */
 static void elsewhere(void) {
     CUcontext other;
     CUdeviceptr p, q, r;

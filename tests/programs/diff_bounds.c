@@ -17,7 +17,7 @@ static void three(size_t bytes) {
     CHECK(cuMemsetD8(behind, 3, bytes));
 }
 
-/* What the refused ones have left of the neighbours. */
+/* Prints the neighbours' bytes after the refused calls. */
 static void as_they_were(const char *what) {
     static const unsigned char value[] = {1, 3};
     CUdeviceptr neighbour[] = {guard, behind};

@@ -1,6 +1,6 @@
 /*
  * Allocating and freeing while a stream is being captured: in each capture mode, by the capturing
- * thread and by another, in each mode of the calling thread. What each call answers, whether the
+ * thread and by another, in each mode of the calling thread. Prints each call's code, whether the
  * capture survives, and whether its graph replays right.
  */
 #include "diff.h"
@@ -249,7 +249,7 @@ static void several(void) {
     }
 }
 
-/* So many at once that any table would be full; after their end memory comes back as ever. */
+/* More at once than any table holds; after their end memory comes back as ever. */
 static void many(void) {
     enum { MANY = 1100 };
     static CUstream s[MANY];

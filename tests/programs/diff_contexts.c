@@ -51,7 +51,7 @@ static void *destroy(void *context) {
     return NULL;
 }
 
-/* What is current has ended, by another thread's call; the memory is of a context that lives. */
+/* Another thread has ended the current context; the memory is of a context that lives. */
 static void ended(void) {
     CUcontext a, b, popped;
     CUdeviceptr base = 7;

@@ -1,10 +1,10 @@
 /*
- * What is current on a thread, and every public way to change it between two allocations: by each
+ * Changes the current context between two allocations, in every public way: by each
  * version of each entry, from the program's scope, from the driver's handle and by request.
  *
  * The library asks the driver for the current context only when it may have changed, and that only
- * while there is one context. So every part begins and ends without any, and allocates before each
- * change. "count" prints how often 100 pairs of calls have asked (simulator only).
+ * while there is one context. Every part begins and ends without a current context, and allocates
+ * before each change. "count" prints how often 100 pairs of calls have asked (simulator only).
  */
 #include "diff.h"
 #include "green.h"
@@ -159,8 +159,8 @@ static void create(void) {
     }
 }
 
-/* Without OpenGL no more is known of them than that they answer. Those for VDPAU call what they are
- * given: "count" has them. */
+/* Without OpenGL no more is known of them than that they answer. The entries for VDPAU call the
+ * function that they are given: "count" has them. */
 static void graphics(void) {
     typedef CUresult CUDAAPI create_entry(CUcontext *, unsigned, CUdevice);
     static const struct entry entries[] = {{"cuGLCtxCreate", "cuGLCtxCreate", 3010},

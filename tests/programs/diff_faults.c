@@ -1,7 +1,7 @@
 /*
- * A fault that the program learns of in one certain way: diff_faults HOW. What allocations and
- * frees answer afterwards. The blocks are small and were freed before, so that the library has all
- * it needs without asking the driver.
+ * A fault that the program learns of in one certain way: diff_faults HOW. Prints the codes of
+ * allocations and frees after a fault. The blocks are small and were freed before, so that the
+ * library has all it needs without asking the driver.
  */
 #include "diff.h"
 

@@ -16,7 +16,7 @@ struct message {
     int own; /* what the exporter got when it opened its own handle */
 };
 
-/* What the driver says of an address, relative to where the block starts. */
+/* Prints the driver's attributes of an address, relative to the start of the block. */
 struct about {
     int codes[5];
     int64_t base, start;

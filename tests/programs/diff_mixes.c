@@ -66,7 +66,7 @@ static void pairs(void) {
     }
 }
 
-/* What is freed in a stream's order is usable by the stream's work up to there, and then again. */
+/* Stream-ordered freed memory is usable by the stream's work before the free, and then again. */
 static void ordered(void) {
     CUdeviceptr p[32], errors = take(4);
     uint32_t wrong = 1;

@@ -24,7 +24,7 @@ static void *find(unsigned way, const char *name) {
     return cuGetProcAddress_v2(name, &found, 3010, 0, &status) == CUDA_SUCCESS ? found : NULL;
 }
 
-/* Where such an entry puts 32 bits; and room for 64, should it think otherwise. */
+/* The place where an old entry stores 32 bits; and room for 64, should it think otherwise. */
 union narrow {
     unsigned value;
     size_t room;
@@ -73,7 +73,7 @@ static void questions(void) {
     still_new("questions");
 }
 
-/* What such an entry gave goes back by it, and by the new one. */
+/* Memory of an old entry is freed by the old and by the new entry. */
 static void memory(void) {
     for (unsigned way = 0; way < WAYS; way++) {
         for (unsigned bytes = 5000; bytes <= 3 * MIB; bytes *= 500) {

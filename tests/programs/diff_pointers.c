@@ -1,4 +1,4 @@
-/* What a program can ask about a pointer. */
+/* Prints all that a program can ask about a pointer. */
 #include "diff.h"
 
 struct answers {
@@ -222,7 +222,7 @@ static void without_a_context(void) {
     CHECK(cuCtxSetCurrent(context));
 }
 
-/* What a DMA-BUF is wanted of has to begin with a page of the host (cuda.h). Large blocks of
+/* A range for a DMA-BUF has to begin at a host page (cuda.h). Large blocks of
  * the driver's do. */
 static void host_pages(void) {
     enum { HELD = 24, TURNS = 400 };

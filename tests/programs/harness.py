@@ -31,7 +31,7 @@ END = float(os.environ.get("GPUCACHE_TEST_END", "inf"))
 VARIANT = os.environ.get("GPUCACHE_TEST_BACKEND", "")
 BACKEND = VARIANT or "pages"  # of the library where a test sets no option
 TIMEOUT = 150 if GPU else 120  # of one process; three of them may share a GPU
-# What of the caller's changes what the library or the tool says: the ranks that jobs are started with, and settings.
+# Variables of the caller that change what the library or the tool prints: the ranks that jobs are started with, and settings.
 FOREIGN = re.compile("(GPUCACHE|SLURM|OMPI|PMIX?|MV2|PYTORCH|XLA|TF|NV_SANITIZER|CUDA_INJECTION64)_|"
                      "(RANK|WORLD_SIZE|LD_PRELOAD|LD_LIBRARY_PATH)$")
 # Programs die here on purpose, each with the simulated devices' memory to dump.
@@ -54,7 +54,7 @@ def in_pages(options):
     return (options or {}).get("GPUCACHE_BACKEND", BACKEND) == "pages"
 
 
-# Where the time on a GPU is scarce: each way once, with pressure or without.
+# The modes for tests that take long on a GPU: each way once, with pressure or without.
 FEW = {name: MODES[name] for name in (("barrier", "wait, tight", "sync", "segments") if GPU else MODES)
        if name in MODES}
 

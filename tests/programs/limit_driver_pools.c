@@ -1,5 +1,5 @@
 /*
- * What the driver's own pools keep: reserve CASE. Prints what the driver answered and what the
+ * The reserve of the driver's own pools: reserve CASE. Prints what the driver answered and what the
  * pools held, "CASE: what: figures"; limit_driver_pools.py compares with natively, with the limit,
  * and with the report.
  */
@@ -228,7 +228,7 @@ static void full(void) {
           cuMemAlloc(&p[1], 100 * MIB));
 }
 
-/* What the pool keeps would do, but even that is more than a limit that was lowered. */
+/* The pool's reserve would serve the request, but exceeds a limit that was lowered. */
 static void lowered(void) {
     CUdeviceptr p = 0, q = 0;
     keep_all(standard);

@@ -53,7 +53,7 @@ def limited(case, wanted, options):
     if tally.check(report is not None, what + ": no report", ran.err):
         device = report["devices"][0]
         most = device["outside_bytes"]["stream_ordered"]["peak"]
-        # What a pool seems to have left may be in pieces: it grows, and the block is given back.
+        # The free memory of a pool may be in pieces: it grows, and the block is given back.
         beyond = 4 * 32 * MIB if case == "threads" else 0
         tally.check(most <= 256 * MIB + beyond, what + ": %d bytes at the peak" % most)
         broken = check_books(report) if case != "lowered" else []

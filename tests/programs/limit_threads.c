@@ -7,8 +7,8 @@
  *                                  before.
  *      limit_threads turns ROUNDS WHO...   each thread takes blocks and frees them, again and
  *                                          again. WHO is KIND:MIB or
- *                                  KIND:MIB:COUNT. Whoever starts it sees to it that all fit at
- *                                  once; what does not is asked for by threads of kind "more" and
+ *                                  KIND:MIB:COUNT. The caller chooses sizes that all fit at once;
+ *                                  what does not is asked for by threads of kind "more" and
  *                                  "moreasync", who are refused.
  *
  *      limit_threads refused MIB HELD KIND...  of what HELD leaves each thread asks for more than
@@ -174,8 +174,8 @@ static void turns(int count, char **who) {
     printf("refused %u\n", refused);
 }
 
-/* What all threads have or ask for; a block is booked before it is asked for, until it has been
- * freed. */
+/* The bytes that all threads hold or request; a block is booked before it is asked for, until
+ * it has been freed. */
 static size_t most;
 static _Atomic size_t booked;
 

@@ -35,7 +35,7 @@ def turns():
                             "limit: %s: %s, seed %d: status %s" % (who, backend, seed, ran.status), ran.out + ran.err)
 
 
-# 15 of 16 blocks of 16 MiB are booked at most. What one thread frees into the pool, and another one makes the pool give back, a third one
+# 15 of 16 blocks of 16 MiB are booked at most. One thread frees memory into the pool, and another makes the pool return it. A third one
 # may take before the second does, and free it there again.
 MIXED = ["pool pool pool array array", "pool pool create array create"]
 CONTEXTS = ["pool pool other other"]

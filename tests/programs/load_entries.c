@@ -23,7 +23,7 @@ typedef CUresult get_v2(const char *, void **, int, cuuint64_t, CUdriverProcAddr
 
 static void *driver;
 
-/* Where a pointer leads to, without directories. */
+/* Returns the object and symbol of a pointer, without directories. */
 static const char *place(void *pointer) {
     static _Thread_local char text[2][256];
     static _Thread_local unsigned turn;

@@ -1,5 +1,5 @@
 /*
- * What becomes of idle memory while the program does not ask for any: decay SCENE [MS]. Each
+ * Prints what happens to idle memory while the program allocates none: decay SCENE [MS]. Each
  * prints what it sees in lines of "what figure"; mem_decay.py knows what they have to be. `device`
  * is what the driver has handed out.
  */
@@ -66,7 +66,7 @@ static void set_up(void) {
     CHECK(cuMemsetD32(flags, 0, 1024));
 }
 
-/* So many blocks of that size, used and freed. */
+/* Allocates, uses and frees blocks of one size. */
 static void use(unsigned count, size_t bytes) {
     CUdeviceptr blocks[256];
     size_t words = bytes < 64 << 10 ? bytes / 4 : 16 << 10;

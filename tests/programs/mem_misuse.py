@@ -164,7 +164,7 @@ def report_files():
         expect("r", ["r"])
         expect("r", ["r", r"r\.1", r"r\.2"], times=3)
         expect("r%n", ["r1", "r2", "r3"], times=3)
-        expect("%e-%p", [r"misuse-\d+"])
+        expect("%e-%p", [r"mem_misuse-\d+"])
         expect("%h_%r_%%", [host + "_0_%"])
         expect("%h_%r_%%", [host + "_5_%"], options={"SLURM_PROCID": "5"})
         expect("x%p", [r"x\d+", r"x\d+"], case="fork_before")

@@ -1,6 +1,6 @@
 /*
- * Rows of mem_overhead.txt: costs that grow with history. For the simulator alone. What costs
- * instructions and no driver calls is counted in tests/bench/instructions.txt.
+ * Rows of mem_overhead.txt: costs that grow with history. For the simulator alone. Costs in
+ * instructions without driver calls are counted in tests/bench/instructions.txt.
  */
 #include "mem_overhead.h"
 

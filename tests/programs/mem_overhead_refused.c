@@ -415,7 +415,7 @@ static void release(char **arguments) {
 
 /*
  * impossible: a kernel runs, and a little that it may use has been freed. More than that could
- * help is asked for, by three ways. Whoever waits makes calls meanwhile.
+ * help is asked for, by three ways. A thread that waits makes calls in the same time.
  */
 static void impossible(char **arguments) {
     CUstream stream, other;

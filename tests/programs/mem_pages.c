@@ -1,7 +1,7 @@
 /*
- * What tells memory of the virtual memory API from that of cuMemAlloc: questions, calls of that
- * API on it, and that it does not end with a context. One line per behaviour, as a client of
- * diff.py.
+ * Prints what distinguishes memory of the virtual memory API from that of cuMemAlloc: questions,
+ * calls of that API on it, and that it does not end with a context. One line per behaviour, as a
+ * client of diff.py.
  *
  * `paged LIBRARY` makes blocks of many sizes in turn, loads a library, and goes on with others.
  */
@@ -87,7 +87,7 @@ static void questions(const char *what, CUdeviceptr p, size_t bytes) {
          number_of(p) == number_of(last));
 }
 
-/* What the virtual memory API says to it, and that it is whole afterwards. */
+/* Prints the virtual memory API's codes for a block, and checks the block afterwards. */
 static void calls(const char *what, CUdeviceptr p, size_t bytes) {
     CUmemGenericAllocationHandle handle = 0;
     CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};

@@ -62,7 +62,7 @@ static void turn_over(uint64_t *seed) {
             put(held[i]);
 }
 
-/* What a sort, a scan and a reduction of n numbers ask for and free in turn: two arrays, and
+/* The requests of a sort, a scan and a reduction of n numbers, in turn: two arrays, and
  * temporaries. */
 static void run_thrust(uint64_t turns) {
     static const size_t loops[][5] = {{4000, 4000, 4097, 1023, 9},

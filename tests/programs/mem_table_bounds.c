@@ -133,8 +133,8 @@ static void memops(unsigned count) {
 
 /* ---- streams and captures ---- */
 
-/* Blocks are freed in their streams' order behind work that is late. That work writes to none of
- * the blocks that come next. */
+/* Blocks are freed in their streams' order behind work that is late. The work must write to none
+ * of the next blocks. */
 static void streams(unsigned count) {
     CUstream *stream = list_of(count, sizeof *stream), other;
     CUdeviceptr *block = list_of((size_t)count * FREES, sizeof *block);

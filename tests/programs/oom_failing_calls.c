@@ -2,8 +2,8 @@
  * The driver fails in the middle: faults FOLDER FIRST LAST STEP SYMBOL ERROR TIMES. One program
  * that uses a bit of everything runs in a child for each k of FIRST, FIRST + STEP, ... LAST: the
  * k-th call of SYMBOL ("*": of any) fails, and TIMES - 1 after it (-1: all, and what the program
- * sees does not matter). The program does again what it was refused. What it is refused, and what
- * it sees then, has to be as in the child that comes first, to which nothing happens. Reports of
+ * sees does not matter). The program does again what it was refused. Refusals and contents must
+ * equal those of the first child, in which no call fails. Reports of
  * child k go to FOLDER/k.
  *
  * Its own launches, copies and waits do not fail: what does is what allocations and frees ask of
@@ -368,7 +368,7 @@ static void check_charge(uint64_t used) {
     gpucache_set_memory_limit(-1, 0);
 }
 
-/* What the driver has back in the end, and what the library says that it has. */
+/* Compares the memory that the driver has back at the end with the library's report. */
 static void end(void) {
     struct gpucache_stats stats = {.size = sizeof stats};
     free_all();

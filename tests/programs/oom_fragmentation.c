@@ -46,7 +46,7 @@ static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static int turn; /* whose it is; -1: nobody's any more */
 static unsigned step;
 
-/* What a block takes of the device natively; small ones share. */
+/* The device memory that a block takes natively; small ones share. */
 static size_t taken(size_t bytes) {
     return bytes < 2 * MIB ? bytes : (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
 }

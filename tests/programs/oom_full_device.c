@@ -1,6 +1,6 @@
 /*
- * Requests on a full device that the driver alone serves. What is live never exceeds the device,
- * so each must succeed.
+ * Requests on a full device that the driver alone serves. Live memory never exceeds the device, so
+ * each request must succeed.
  *
  *      oom_full_device barrier KIND     one thread, 64 MiB: what cuMemFreeAsync frees in an idle
  *                                       stream, while the context's

@@ -1,5 +1,5 @@
 /*
- * What a program meets where the driver or the system refuses the library something: refusals
+ * Prints what a program sees while the driver or the system refuses calls of the library: refusals
  * CASE. The same lines natively and under the library; oom_refused_by_driver.py says what is
  * refused.
  */
@@ -75,7 +75,7 @@ static void unaligned(void) {
 
 #define BLOCKS 400
 
-/* So many blocks at once, written and read: how many were had and held what was written. */
+/* Writes and reads many blocks at once: how many were had and held what was written. */
 static unsigned blocks(size_t bytes) {
     static CUdeviceptr p[BLOCKS];
     unsigned good = 0;

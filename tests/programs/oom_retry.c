@@ -1,5 +1,5 @@
 /*
- * What the driver takes memory for by itself, with 48 MiB freed before: natively they would be
+ * Makes calls that take driver memory, with 48 MiB freed before: natively they would be
  * there for it.
  *
  *      oom_retry refused ENTRY...   each entry answers that it is out of memory, whatever is asked
@@ -30,7 +30,7 @@ static void leave_idle(void) {
     CHECK(cuCtxSynchronize());
 }
 
-/* What the library reads of a call before the driver is asked has to make sense. */
+/* The arguments that the library reads before it calls the driver have to be valid. */
 static CUresult ask(const char *symbol) {
     static char out[4096] __attribute__((aligned(4096)));
     static const CUDA_ARRAY3D_DESCRIPTOR deep = {64, 64, 0, CU_AD_FORMAT_FLOAT, 1, 0};

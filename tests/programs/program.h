@@ -1,6 +1,6 @@
 /*
- * What the programs here share. They use the plain driver API, so they run on a real GPU as well as
- * on the simulator, except those that say they need the simulator's own calls.
+ * Functions and macros of all programs here. They use the plain driver API, so they run on a real
+ * GPU as well as on the simulator, except those that say they need the simulator's own calls.
  */
 #ifndef GPUCACHE_TESTS_PROGRAM_H
 #define GPUCACHE_TESTS_PROGRAM_H
@@ -25,8 +25,8 @@ static inline void check_call(CUresult result, const char *call, const char *fil
 }
 
 /*
- * Whether a part of the program is to run, and a line that it begins. Whoever runs the program can
- * tell from it where it died, and runs the rest with that part named in PROGRAM_SKIP ("a,b").
+ * Whether a part of the program is to run, and a line that it begins. A script sees from the line
+ * where the program died, and runs the rest with the part named in PROGRAM_SKIP ("a,b").
  */
 static inline bool section(const char *name) {
     size_t length = strlen(name);

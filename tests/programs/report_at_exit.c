@@ -166,7 +166,7 @@ static void exec_no_program(void) {
     unlink(path);
 }
 
-/* None of these succeeds, and the program goes on. */
+/* All of these calls fail, and the program continues. */
 static void exec_nothing(void) {
     execv("/nothing", self_arguments);
     execv("/etc/passwd", self_arguments);
@@ -264,7 +264,7 @@ static void wait_for(int number, bool by_descriptor) {
     printf("got %d\n", got);
 }
 
-/* What is asked for by GPUCACHE_REPORT_SIGNAL is no end. */
+/* A report requested by GPUCACHE_REPORT_SIGNAL ends nothing. */
 static bool is_report_signal(const struct way *way) {
     const char *name = getenv("GPUCACHE_REPORT_SIGNAL");
     return strcmp(way->name, name && strcmp(name, "off") != 0 ? name : "USR2") == 0;
@@ -382,7 +382,7 @@ static void print_status(const char *name) {
     close(fd);
 }
 
-/* What a new program inherits, whatever way it was started. */
+/* Prints what a new program inherits, for every way to start it. */
 static int inherit(void) {
     int status;
     char *arguments[] = {"ending", "inherited", NULL};

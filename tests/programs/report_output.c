@@ -1,6 +1,6 @@
 /*
- * What a program that uses CUDA does with its stderr and its descriptors, which must not find out
- * that reports go there: `stderr CASE`.
+ * A CUDA program uses its stderr and its descriptors, and must not notice that reports go there:
+ * `stderr CASE`.
  */
 #include "program.h"
 
@@ -44,7 +44,7 @@ static void count_descriptors(void) {
     printf("descriptors: %u more\n", descriptors() - before);
 }
 
-/* What a new program inherits. */
+/* Prints what a new program inherits. */
 static void exec_descriptors(void) {
     unsigned before = descriptors();
     use_cuda();

@@ -23,7 +23,7 @@
 static CUdeviceptr kept[4096];
 static unsigned kept_count;
 
-/* What stands behind the call keeps it from being one's last act, which would leave no frame. */
+/* The statement after the call prevents a tail call, which would leave no frame. */
 #define STAY __asm__ volatile("" ::: "memory")
 
 static OWN CUdeviceptr get(size_t bytes) {

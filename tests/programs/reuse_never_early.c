@@ -4,7 +4,7 @@
  * Random schedules. Some threads allocate, let streams of every kind write and check patterns,
  * copy, hand blocks to each other, and free without waiting for anything. A schedule is a correct
  * CUDA program: work on one block is ordered by its stream or by events, and nothing is submitted
- * for a block after its free. So natively, where a free waits, all is well; and if the library
+ * for a block after its free. Natively a free waits, and no check fails; and if the library
  * hands a block out while old work still has to come, that work's late write or early check shows.
  *
  *      stream A   fill(old)......check(old)            both still queued when old is freed
@@ -54,7 +54,7 @@ struct world {
     struct block blocks[SLOTS];
 };
 
-/* Not there on a GPU. */
+/* Missing on a GPU. */
 #pragma weak sim_accessible
 #pragma weak sim_register_kernel
 #pragma weak sim_set_eager
@@ -73,7 +73,7 @@ static bool can_capture;
 static unsigned least_eager = 3; /* percent of the calls that run some work */
 static uint64_t this_seed;
 
-/* What one schedule draws once. */
+/* The values that a schedule draws once. */
 static struct {
     size_t sizes[4];
     unsigned steps, threads, free_weight, async_weight, sync_weight, copy_weight;

@@ -2,8 +2,8 @@
  * Law 3: no program hangs under the library that ends natively.
  *
  * The programs here have kernels that spin on a flag which later work sets, as persistent kernels,
- * flag-waiting pipelines and collectives do. Whoever makes new work wait for such a kernel, or
- * waits for it on the CPU, waits for ever: the setter then queues behind its own spinner. A free
+ * flag-waiting pipelines and collectives do. A program that makes new work wait for such a kernel,
+ * or waits for it on the CPU, waits forever: the setter then queues behind its own spinner. A free
  * may do that, natively it waits too; an allocation may not.
  *
  *   reuse_never_hanging NAME                     one of the scenes below; "all": one after another
@@ -101,7 +101,7 @@ static void free_spin_alloc_set(void) {
     }
 }
 
-/* So many frees that there is pressure and events are on time; then the same. */
+/* Enough frees that there is pressure and events are recorded in the free; then the same. */
 static void many_frees_spin_alloc_set(void) {
     CUdeviceptr p[200], flag = new_flag();
     for (unsigned round = 0; round < 3; round++) {

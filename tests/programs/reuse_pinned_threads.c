@@ -1,7 +1,7 @@
 /*
  * reuse_pinned_threads: pinned memory that two threads free at once, of which one succeeds; and
- * pinned memory that one thread frees while another one ends its context. Whatever of it is kept
- * for the next request has to be there. argv[1]: how often.
+ * pinned memory that one thread frees while another one ends its context. Memory that is kept for
+ * the next request has to exist. argv[1]: how often.
  */
 #include "program.h"
 

@@ -2,9 +2,9 @@
  * Programs that record and wait for whole contexts themselves, and do so before they allocate
  * anything.
  *
- * A wait of a context stands in line behind every record made in it. So from the program's first
- * one on nothing may be recorded late beside it: not in a pool that begins later either, and not
- * in that of the device whose green context it is.
+ * A wait of a context stands in line behind every record made in it. After the program's first
+ * wait no event may be recorded later in the same device: not in a pool that begins later either,
+ * and not in that of the device whose green context it is.
  *
  *   reuse_program_events first         waits before its first allocation; ends unless a late
  *                                      record is in its way

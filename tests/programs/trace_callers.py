@@ -18,7 +18,7 @@ LINES = os.path.join(HERE, "report_stacks_lines.py")
 HEADER, SLOT = 32768, 64 # trace/format.h
 STACK, FRAME, MODULE = 11, 12, 13
 ON = {"GPUCACHE_STACKS": "16", **({"GPUCACHE_BACKEND": VARIANT} if VARIANT else {})}
-# What PyTorch's viewer knows of a pickle, as far as it is used.
+# The pickle opcodes that PyTorch's viewer knows and this script uses.
 OPCODES = {"PROTO", "STOP", "MARK", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE",
            "EMPTY_LIST", "APPENDS", "EMPTY_DICT", "SETITEMS", "TUPLE2", "BINGET", "BINPUT", "LONG_BINGET", "LONG_BINPUT"}
 tally = Tally()

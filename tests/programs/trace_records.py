@@ -20,7 +20,7 @@ COMMAND = next(os.path.join(folder, "gpucache") for folder in (os.path.dirname(L
 tally = Tally()
 HEADER, SLOT, CHUNK = 32768, 64, 64 # trace/format.h
 
-# What PyTorch's viewer knows of a pickle.
+# The pickle opcodes that PyTorch's viewer knows.
 OPCODES = {"PROTO", "STOP", "MARK", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE",
            "EMPTY_LIST", "APPENDS", "EMPTY_DICT", "SETITEMS", "TUPLE2", "BINGET", "BINPUT"}
 BACKENDS = [VARIANT] if VARIANT else ["segments", "pages"]

@@ -179,7 +179,7 @@ static uint32_t take_from_frontier(uint32_t first, uint32_t length) {
     return first;
 }
 
-/* Where the latest run was, if there is room for so much; else 0. */
+/* The place of the latest run, if enough is free there; else 0. */
 static uint32_t take_latest(uint32_t length) {
     uint32_t first = arena->latest, run = arena->latest_run;
 

@@ -96,7 +96,7 @@ static void drop_work(struct context *context) {
     context->barriers_passed = context->barriers_issued;
 }
 
-/* What only it has; its work is over. */
+/* Objects that only this context has; its work is over. */
 static void end(struct context *context) {
     for (unsigned i = 0; !context->behind && i < context_slab.count; i++) {
         struct context *view = (struct context *)context_slab.all[i];
@@ -385,7 +385,7 @@ static CUresult get_limit(CUlimit name, size_t *value) {
     return CUDA_SUCCESS;
 }
 
-/* What a kernel's malloc and printf write to is taken when it grows. */
+/* The heap and printf buffer of kernels take memory when they grow. */
 static CUresult set_limit(CUlimit name, size_t value) {
     struct context *context = context_current();
     bool memory = name == CU_LIMIT_MALLOC_HEAP_SIZE || name == CU_LIMIT_PRINTF_FIFO_SIZE;

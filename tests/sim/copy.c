@@ -29,7 +29,7 @@ static size_t span(const struct side *side, const struct copy *copy) {
     return copy->width + (copy->height - 1) * side->pitch + (copy->depth - 1) * side->slice;
 }
 
-/* What the program may change as soon as the call returns is read before. */
+/* Reads memory first that the program may change as soon as the call returns. */
 static bool stage(struct copy *copy) {
     size_t bytes = span(&copy->from, copy);
 

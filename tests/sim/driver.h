@@ -3,8 +3,8 @@
  *
  * One lock guards everything. An exported entry is one line: the ENTRY macros below enter the
  * driver (count the call, apply injected faults, check initialisation, context, capture, run a
- * little queued work), evaluate one expression under the lock, and leave. So no function of these
- * files takes the lock itself, and none calls an exported cu* symbol: under LD_PRELOAD those belong
+ * little queued work), evaluate one expression under the lock, and leave. No function of these
+ * files takes the lock itself or calls an exported cu* symbol: under LD_PRELOAD those belong
  * to somebody else.
  *
  *   gate.c     entering, leaving, the driver's life    range.c    which object holds an address
@@ -301,7 +301,7 @@ void context_forget_all(void);
 CUresult primary_retain(struct device *device);
 CUresult primary_release(struct device *device);
 
-/* What the driver takes for itself; a context's goes with it. */
+/* Memory that the driver takes for itself; a context's goes with it. */
 CUresult own_take(struct context *context, size_t bytes);
 void own_give(struct context *context, size_t bytes);
 CUresult own_take_local(struct context *context); /* at a launch */
@@ -571,7 +571,7 @@ void pool_forget_all(void);
 const CUmemAllocationProp *physical_prop(const struct physical *physical);
 void vmm_forget_all(void);
 void array_forget_all(void);
-/* Where an array lies, its pitch and the size of its slices; 0 if it is none. */
+/* The address of an array, its pitch and the size of its slices; 0 if it is none. */
 uintptr_t array_address(CUarray handle, size_t *pitch, size_t *slice);
 CUresult memory_release(struct range *range); /* gives any kind of range back */
 /* The same when the work of its context is over; unless it went with the context meanwhile. */

@@ -115,7 +115,7 @@ ENTRY_PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned fla
            INITIALISED | HELD_UP,
            flags > 1 ? CUDA_ERROR_INVALID_VALUE : record(event, stream, per_thread))
 
-/* Not even NULL means the current one. */
+/* NULL does not mean the current context either. */
 static CUresult context_of(CUcontext handle, struct context **context) {
     *context = (struct context *)handle;
     if (!is_live(*context, &context_slab))

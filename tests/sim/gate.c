@@ -1,7 +1,7 @@
 /*
  * Entering and leaving the driver, and the driver's life.
  *
- * Whatever holds for every entry happens here, in the order in which the real driver checks:
+ * Makes the checks of every entry, in the order of the real driver:
  * the process is not exiting, cuInit was called, the context is usable, no capture forbids the
  * call. The calls that a test wants to fail fail before anything was done. On the way in a few
  * steps of queued work may run: that is how the device and the CPU overlap in this simulation, and

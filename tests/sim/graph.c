@@ -3,8 +3,8 @@
  *
  * A graph's nodes stand in an order in which every node comes after those it needs. Instantiating
  * copies them; a launch is one piece of work in a stream, of which each step runs a randomly chosen
- * node that has all it needs. So branches overlap as they would on a device, and a node that spins
- * does not stop its siblings.
+ * node that has all it needs. Branches overlap as on a device, and a node that spins does not stop
+ * its siblings.
  */
 #include "graph.h"
 

@@ -1,11 +1,11 @@
 /*
  * Green contexts, as far as to make one and to put work into it.
  *
- * A real one is a share of the multiprocessors; here multiprocessors are only counted. What is left
- * is a view of the device's primary context, which it holds a reference of. It has streams and an
- * order of work of its own; memory, code and events are the primary context's, whose records and
- * waits include the green ones' work (cuda.h, cuCtxRecordEvent). With the primary context ends the
- * view; the reference is given back by cuGreenCtxDestroy alone.
+ * A real one is a share of the multiprocessors; here multiprocessors are only counted. A green
+ * context here is a view of the device's primary context, and holds a reference to it. It has
+ * streams and an order of work of its own; memory, code and events are the primary context's,
+ * whose records and waits include the green ones' work (cuda.h, cuCtxRecordEvent). With the
+ * primary context ends the view; the reference is given back by cuGreenCtxDestroy alone.
  */
 #include "driver.h"
 
@@ -19,7 +19,7 @@ struct green {
     unsigned multiprocessors;
 };
 
-/* What a resource description names: a number of multiprocessors. */
+/* The resources of a description: a number of multiprocessors. */
 struct share {
     struct object object;
     unsigned multiprocessors;

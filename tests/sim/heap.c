@@ -48,7 +48,7 @@ static void mark(struct chunk *chunk, size_t first, size_t count, bool taken) {
     }
 }
 
-/* Where the latest free was, else first fit; UNITS if there is none. */
+/* The place of the latest free, else first fit; UNITS if there is none. */
 static size_t find_units(struct chunk *chunk, size_t count) {
     size_t longest = 0, latest = chunk->latest;
 

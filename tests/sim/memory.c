@@ -20,7 +20,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size) {
         return CUDA_ERROR_INVALID_VALUE;
     struct range *range = heap_take(&context->heap, size, RANGE_DEVICE, context);
     if (!range) {
-        /* What the pools only keep for later is not out of memory. */
+        /* The pools' reserve is released before out of memory. */
         pool_trim(context->device);
         range = heap_take(&context->heap, size, RANGE_DEVICE, context);
     }

@@ -2,7 +2,7 @@
  * Handles: objects in slabs whose memory keeps its type for ever.
  *
  * A program may hand in a handle that it destroyed long ago, and the driver answers with an error
- * code. So a dead object's memory is only ever reused for an object of the same kind, and `live`
+ * code. A dead object's memory is only ever reused for an object of the same kind, and `live`
  * tells. Free objects are reused last in, first out: a handle's value comes back soon, as natively.
  */
 #include "driver.h"

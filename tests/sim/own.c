@@ -1,8 +1,8 @@
 /*
  * Memory that the driver takes for itself: for a context, for code, for kernels' local memory.
  *
- * None by default, so that a device's memory is all the program's. Where a test wants some, the
- * calls that need it fail as natively when the device is full. It goes with its context.
+ * The default is 0: all memory of a device is the program's. If a test sets a size, the calls that
+ * need the memory fail as natively on a full device. It goes with its context.
  */
 #include "driver.h"
 

@@ -1,5 +1,5 @@
 /*
- * What a program may ask about an address. The answers are those that an H200 gave (probe.c).
+ * Answers the queries about an address. The answers are those that an H200 gave (probe.c).
  */
 #include "driver.h"
 

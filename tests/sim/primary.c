@@ -1,8 +1,8 @@
 /*
  * A device's primary context.
  *
- * It is one handle for ever; between the last release and the next retain it is dead. Who retains
- * it is counted, and green contexts are among them: released by everybody else it lives until the
+ * It is one handle for ever; between the last release and the next retain it is dead. Retains are
+ * counted, also those of green contexts: released by everybody else it lives until the
  * last green one is destroyed. A reset ends it whoever holds it, and leaves the count as it is.
  *
  * These calls follow one another: one that finds the context being destroyed waits until it is.

@@ -1,12 +1,12 @@
 /*
  * Asks a CUDA driver several hundred questions and prints the answers, one line each.
  *
- * What an H200 answered stands in probe-h200.txt. Run on the simulator, and where the two differ,
- * the simulator is wrong. A question that may not come back intact (a fault, a destroyed context)
- * stands last.
+ * The file probe-h200.txt has the answers of an H200. Run on the simulator, and where the two
+ * differ, the simulator is wrong. A question that may not come back intact (a fault, a destroyed
+ * context) stands last.
  *
- * Whether a call waits for work in flight is printed as "waits" or "returns". That must not depend
- * on what else the machine does, so no time is taken: the work goes on until it is told to end,
+ * Whether a call waits for work in flight is printed as "waits" or "returns". The result must not
+ * depend on the machine's load, so no time is taken: the work goes on until it is told to end,
  * and it is told so when the call has returned, or when its thread was seen to wait (watch).
  */
 #define __CUDA_API_VERSION_INTERNAL
@@ -110,8 +110,8 @@ static uint64_t cpu_ns(clockid_t clock) {
 
 /*
  * Returns when the thread is back from its call, or has been found asleep or spinning so often
- * that it can only be waiting. A thread that would run but gets no processor is neither. One that
- * sleeps for a lock of the driver's gets it: this thread takes and returns them in between.
+ * that it can only be waiting. A thread that would run but gets no processor is neither. A thread
+ * that sleeps for a lock of the driver gets it: this thread takes and returns them in between.
  */
 static void watch(struct watched *watched) {
     CUcontext current;

@@ -300,7 +300,7 @@ void queue_complete_records(struct context *context) {
     }
 }
 
-/* What queued behind a fault never runs; frees happen all the same. */
+/* Work queued behind a fault never runs; frees happen all the same. */
 static enum verdict run(struct item *item, struct context *context) {
     if (context_owner(context)->sticky != CUDA_SUCCESS && item->work.kind != WORK_FREE)
         return DONE;

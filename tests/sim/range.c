@@ -13,7 +13,7 @@ static struct range *memory, *reservations;
 static uint32_t priority_state = 2463534242u;
 static unsigned long long next_buffer_id;
 
-/* Not the scheduler's generator: the tree's shape must not change the schedule. */
+/* This generator is not the scheduler's: the tree's shape must not change the schedule. */
 static uint32_t draw(void) {
     priority_state ^= priority_state << 13;
     priority_state ^= priority_state >> 17;

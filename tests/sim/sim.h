@@ -34,8 +34,8 @@
  * Handles and addresses come back at once: the next context has the handle of the one destroyed
  * last, unless that is still current in some thread; the next allocation that fits has the address
  * of the block freed last, whatever the device and the context. With GPUCACHE_SIM_CONTEXT_BYTES a
- * larger heap or printf buffer (cuCtxSetLimit) takes memory as well. What the driver takes for
- * itself it gives back at the end of the context, or of the module.
+ * larger heap or printf buffer (cuCtxSetLimit) takes memory as well. The driver releases its own
+ * memory at the end of the context, or of the module.
  *
  * A hang prints "sim: hang in <call>" on stderr and ends the process with status 97.
  */
@@ -53,7 +53,7 @@ extern "C" {
 #define SIM_HANG_STATUS 97
 #define SIM_GONE_STATUS 98
 
-/* What a kernel sees of its launch. */
+/* The launch parameters that a kernel sees. */
 struct sim_launch {
     unsigned grid[3];
     unsigned block[3];
@@ -63,7 +63,7 @@ struct sim_launch {
     uint64_t progress; /* the kernel's own scratch between two calls; 0 at the first */
 };
 
-/* What a kernel answers. */
+/* The result of a kernel. */
 enum sim_verdict {
     SIM_DONE = 0,  /* finished */
     SIM_SPIN = 1,  /* waits for something; has done nothing; call again later */

@@ -1,5 +1,5 @@
 /*
- * What captures forbid, and what becomes of them.
+ * Tests the calls that captures forbid, and how captures end.
  */
 #include "test_sim.h"
 

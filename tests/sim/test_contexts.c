@@ -63,7 +63,7 @@ static void test_peer_access_has_to_be_enabled(void **state) {
     FAILS(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
 }
 
-/* What a free and a record count as the context's work, and what not. */
+/* Tests which work counts as the context's for a free and a record. */
 static void test_peer_copies_count_and_peer_kernels_do_not(void **state) {
     CUcontext second;
     CUdeviceptr p, q, there;

@@ -1,6 +1,6 @@
 /*
- * What comes back at once, and what holds what alive: handles, addresses, green contexts' primary
- * ones; and threads that meet a context's end.
+ * Tests which addresses and handles return at once, and which object keeps another alive: handles,
+ * addresses, green contexts' primary ones; and threads that meet a context's end.
  */
 #include "test_sim.h"
 

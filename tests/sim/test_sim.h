@@ -1,5 +1,5 @@
 /*
- * What the tests of the simulated driver share: a fresh driver for every test, the built-in
+ * Functions of all tests of the simulated driver: a fresh driver for every test, the built-in
  * kernels, and scenes, which are whatever ends the process or needs a second one: this program
  * started anew with the scene's name.
  */
@@ -29,7 +29,7 @@
 #define TEST(name) cmocka_unit_test_setup(name, fresh)
 #define GRANULE ((size_t)2 << 20)
 
-/* Where no cmocka test runs: in a scene. */
+/* Outside a cmocka test: in a scene. */
 #define SCENE_OK(call)                                                                             \
     do {                                                                                           \
         CUresult scene_result = (call);                                                            \

@@ -1,7 +1,7 @@
 /*
- * What a program sees through a chain of preloaded libraries. Linked with -lcuda as a program, and
- * as its twin (-DTWIN) a shared object that a host opens. Prints answers, never addresses. With
- * OVERRIDE the program has a dlsym of its own, of which all others hear.
+ * Prints what a program sees through a chain of preloaded libraries. Linked with -lcuda as a
+ * program, and as its twin (-DTWIN) a shared object that a host opens. Prints answers, never
+ * addresses. With OVERRIDE the program has a dlsym of its own, of which all others hear.
  */
 #include <cuda.h>
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 /*
- * A libnvidia-ml.so.1 for the tool's tests. What it says is in the file that GPUCACHE_SIM_NVML
- * names, read anew at every question:
+ * A libnvidia-ml.so.1 for the tool's tests. The answers are in the file that GPUCACHE_SIM_NVML
+ * names, read again at every query:
  *
  *      KIND USED TOTAL       what UUIDs begin with, and the device's memory; -1: not available
  *      PID BYTES             a process, and so on
