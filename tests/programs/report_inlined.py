@@ -15,7 +15,7 @@ from report_live_page import COMMAND
 
 tally = Tally()
 NAMES = os.environ.get("GPUCACHE_TEST_NAMES") == "yes"  # the tool was built with libdw
-SOURCE = os.path.join(HERE, "report_inlined.cpp")
+SOURCE = os.path.join(HERE, "inlined.cpp")
 SIZES = {"weights": 8, "gradients": 4, "activations": 2}  # MiB
 
 
@@ -142,7 +142,7 @@ def main():
         )
         rows = [row for row in folded if row.endswith(" %d" % (size << 20))]
         own = (
-            [frame for frame in rows[0].rsplit(" ", 1)[0].split(";") if "(report_inlined.cpp:" in frame]
+            [frame for frame in rows[0].rsplit(" ", 1)[0].split(";") if "(inlined.cpp:" in frame]
             if len(rows) == 1
             else rows
         )

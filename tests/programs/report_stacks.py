@@ -170,7 +170,7 @@ def rents():
     total = sum(int(weight) for _, weight in lines)
     tally.check(abs(total - found) <= len(lines), "stacks: folded %d of %f" % (total, found), done.stdout)
     if NAMES:
-        tally.check(re.search(r"main \(stacks.*;.*tenant \(stacks.* \d+$", done.stdout, re.M),
+        tally.check(re.search(r"main \(report_stacks.*;.*tenant \(report_stacks.* \d+$", done.stdout, re.M),
                     "stacks: folded, outermost first", done.stdout)
     tally.check(tool_of([report], "--folded=live").stdout == "", "stacks: nothing is live")
     peak = tool_of([report], "--folded=peak").stdout
@@ -292,7 +292,7 @@ def out_of_memory():
     ran = run([program("report_stacks"), "oom"], options=ON)
     text = ran.err[:ran.err.index("written at exit")]
     tally.check("Held now, 24.00 MiB:" in text and "Held at the peak" not in text, "stacks: at an OOM", text)
-    tally.check(re.search(r"^\|   24\.00 MiB in 8: stacks\+0x[0-9a-f]+", text, re.M), "stacks: weights", text)
+    tally.check(re.search(r"^\|   24\.00 MiB in 8: report_stacks\+0x[0-9a-f]+", text, re.M), "stacks: weights", text)
     rest = ran.err[len(text):]
     tally.check("Held at the peak, 24.00 MiB:" in rest and re.search(r"^\| Held now, 0 B +\|$", rest, re.M),
                 "stacks: at the end", rest)

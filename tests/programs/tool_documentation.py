@@ -10,7 +10,7 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 sys.dont_write_bytecode = True
-import tool_documentation as tool  # noqa: E402
+import commands as tool  # noqa: E402
 import coverage  # noqa: E402
 
 from harness import LIBRARY, Tally, environment
