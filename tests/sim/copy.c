@@ -61,8 +61,7 @@ static bool within(const struct side *side, const struct copy *copy) {
 
 /*
  * A synchronous copy stands behind the null stream of each context that memory of cuMemAlloc
- * belongs to, whichever is current. Mapped memory belongs to none. (What is unmeasured waits for
- * nothing: per-thread streams, peer copies.)
+ * belongs to, whichever is current. Mapped memory belongs to none.
  */
 static bool wait_for_owner(const struct side *side, const struct context *current) {
     const struct range *range = side->checked ? range_find(side->address) : NULL;

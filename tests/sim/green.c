@@ -1,8 +1,7 @@
 /*
  * Green contexts, as far as to make one and to put work into it.
  *
- * A real one is a share of the multiprocessors; here multiprocessors are only counted. A green
- * context here is a view of the device's primary context, and holds a reference to it. It has
+ * A green context here is a view of the device's primary context, and holds a reference to it. It has
  * streams and an order of work of its own; memory, code and events are the primary context's,
  * whose records and waits include the green ones' work (cuda.h, cuCtxRecordEvent). With the
  * primary context ends the view; the reference is given back by cuGreenCtxDestroy alone.
