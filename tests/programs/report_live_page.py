@@ -14,7 +14,7 @@ import time
 from harness import BACKEND, LIBRARY, Tally, check_books, environment, program, run
 
 tally = Tally()
-LIVE = program("report_live_page")
+LIVE = program("live")
 COMMAND = os.path.join(os.path.dirname(LIBRARY), "gpucache")
 MIB = 1 << 20
 OFF = {"GPUCACHE_REPORT": "off"}
@@ -433,7 +433,7 @@ def in_other_places():
                    'for runtime in "" /run/user/0 /nowhere; do XDG_RUNTIME_DIR=$runtime "$COMMAND" top --once; done; '
                    'echo exit >&3; cat <&4 >/dev/null; wait', "another XDG_RUNTIME_DIR")
     if done:
-        tally.check(len(re.findall(r"\breport_live_page\b", done.stdout)) == 3, "live: a shell with another XDG_RUNTIME_DIR",
+        tally.check(len(re.findall(r"\blive\b", done.stdout)) == 3, "live: a shell with another XDG_RUNTIME_DIR",
                     done.stdout + done.stderr)
     if not unshare("true", "programs with number 1"):
         return

@@ -53,13 +53,13 @@ static void *sparse(size_t size) {
 }
 
 uintptr_t reserve_addresses(size_t size, size_t alignment) {
-    void *room =
+    void *mapping =
         mmap(NULL, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room == MAP_FAILED)
+    if (mapping == MAP_FAILED)
         return 0;
-    uintptr_t start = (uintptr_t)room, base = round_up(start, alignment);
+    uintptr_t start = (uintptr_t)mapping, base = round_up(start, alignment);
     if (base > start)
-        munmap(room, base - start);
+        munmap(mapping, base - start);
     if (start + alignment > base)
         munmap((void *)(base + size), start + alignment - base);
     return base;

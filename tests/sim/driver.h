@@ -133,7 +133,7 @@ struct slab {
     size_t size; /* of one object, struct object first */
     struct object *free;
     struct object **all;
-    unsigned count, room;
+    unsigned count, capacity;
 };
 
 #define SLAB(type)                                                                                 \

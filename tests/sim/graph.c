@@ -81,9 +81,9 @@ struct node *graph_add(struct graph *graph, CUgraphNodeType type, struct work wo
                        struct node *const *needs, size_t count) {
     struct node *node = slab_get(&node_slab);
 
-    if (graph->count == graph->room) {
-        graph->room = graph->room ? 2 * graph->room : 16;
-        graph->nodes = realloc(graph->nodes, graph->room * sizeof(struct node *));
+    if (graph->count == graph->capacity) {
+        graph->capacity = graph->capacity ? 2 * graph->capacity : 16;
+        graph->nodes = realloc(graph->nodes, graph->capacity * sizeof(struct node *));
         if (!graph->nodes)
             abort();
     }

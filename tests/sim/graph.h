@@ -28,7 +28,7 @@ struct node {
 struct graph {
     struct object object;
     struct node **nodes;
-    size_t count, room;
+    size_t count, capacity;
 };
 
 struct graph *graph_new(void);

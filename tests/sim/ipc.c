@@ -27,7 +27,7 @@ struct handle {
 
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle has 64 bytes");
 
-static CUresult get_handle(void *out, size_t room, struct range *range, enum range_kind kind) {
+static CUresult get_handle(void *out, size_t bytes, struct range *range, enum range_kind kind) {
     if (!out || !range || range->kind != kind)
         return CUDA_ERROR_INVALID_VALUE;
     struct handle handle = {
@@ -41,7 +41,7 @@ static CUresult get_handle(void *out, size_t room, struct range *range, enum ran
     };
     range->exported = true;
     sim.shared = true;
-    memset(out, 0, room);
+    memset(out, 0, bytes);
     memcpy(out, &handle, sizeof(handle));
     return CUDA_SUCCESS;
 }

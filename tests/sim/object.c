@@ -20,9 +20,9 @@ static void *must(void *memory) {
 }
 
 static struct object *grow(struct slab *slab) {
-    if (slab->count == slab->room) {
-        slab->room = slab->room ? 2 * slab->room : 64;
-        slab->all = must(realloc(slab->all, slab->room * sizeof(*slab->all)));
+    if (slab->count == slab->capacity) {
+        slab->capacity = slab->capacity ? 2 * slab->capacity : 64;
+        slab->all = must(realloc(slab->all, slab->capacity * sizeof(*slab->all)));
     }
     struct object *object = must(calloc(1, slab->size));
     object->slab = slab;

@@ -396,23 +396,23 @@ static void hang(const char *call) {
     _exit(SIM_HANG_STATUS);
 }
 
-struct patience {
+struct time_limit {
     uint64_t progress, since;
     const char *call;
 };
 
 /* Lets go of the lock for a moment, or until something changed. */
-static void pause_for(struct patience *patience) {
+static void pause_for(struct time_limit *limit) {
     struct timespec until;
 
-    if (patience->progress != sim.progress || patience->since == 0) {
-        patience->progress = sim.progress;
-        patience->since = now_ms();
+    if (limit->progress != sim.progress || limit->since == 0) {
+        limit->progress = sim.progress;
+        limit->since = now_ms();
     }
-    uint64_t waited = now_ms() - patience->since;
+    uint64_t waited = now_ms() - limit->since;
     blocked++;
     if (waited >= sim.options.hang_ms || (waited >= CERTAIN_HANG_MS && hang_is_certain()))
-        hang(patience->call);
+        hang(limit->call);
     sim.waiters++;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += POLL_NS;
@@ -438,30 +438,30 @@ static bool over(const struct waiting *waiting, unsigned long long stream_id) {
 }
 
 void queue_wait(const struct waiting *waiting) {
-    struct patience patience = {.call = sim.call};
+    struct time_limit limit = {.call = sim.call};
     struct context *context = waiting->stream ? waiting->stream->context : waiting->context;
     unsigned long long stream_id = waiting->stream ? waiting->stream->id : 0;
 
     context->pins++;
     while (!over(waiting, stream_id))
         if (!queue_step())
-            pause_for(&patience);
+            pause_for(&limit);
     context->pins--;
     context_settle(context);
 }
 
 void queue_hold_up(const struct context *context) {
-    struct patience patience = {.call = sim.call};
+    struct time_limit limit = {.call = sim.call};
 
     while (context->frees_waiting)
-        pause_for(&patience);
+        pause_for(&limit);
 }
 
 void queue_await_end(const struct context *context) {
-    struct patience patience = {.call = sim.call};
+    struct time_limit limit = {.call = sim.call};
 
     while (context && context->ending)
-        pause_for(&patience);
+        pause_for(&limit);
 }
 
 /* Runs the queues for a program that waits outside the driver. */
