@@ -23,7 +23,7 @@ static CUcontext context;
 static atomic_bool stop;
 static atomic_ulong asked, disagree, wrapped;
 
-/* ---- figures while everything changes ---- */
+/* ---- values while everything changes ---- */
 
 static void look_at_stats(void) {
     struct gpucache_stats s = {.size = sizeof s};
@@ -37,11 +37,11 @@ static void look_at_stats(void) {
         atomic_fetch_add(&wrapped, 1);
 }
 
-static void look_at_report(int fd, char *text, size_t room) {
+static void look_at_report(int fd, char *text, size_t capacity) {
     if (ftruncate(fd, 0) != 0 || lseek(fd, 0, SEEK_SET) != 0)
         exit(1);
     gpucache_write_report(fd, GPUCACHE_REPORT_JSON);
-    ssize_t n = pread(fd, text, room - 1, 0);
+    ssize_t n = pread(fd, text, capacity - 1, 0);
     text[n > 0 ? n : 0] = '\0';
     if (strstr(text, ":18446744073"))
         atomic_fetch_add(&wrapped, 1);
@@ -79,7 +79,7 @@ static void *ask(void *arg) {
     return NULL;
 }
 
-static void figures(void) {
+static void values(void) {
     pthread_t threads[6];
     for (uintptr_t i = 0; i < 6; i++)
         pthread_create(&threads[i], NULL, i < 2 ? ask : work, (void *)i);
@@ -264,8 +264,8 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"figures", figures}, {"signals", signals}, {"stack", stack},
-                 {"limits", limits},   {"raised", raised},   {"pinned", pinned}};
+    } cases[] = {{"values", values}, {"signals", signals}, {"stack", stack},
+                 {"limits", limits}, {"raised", raised},   {"pinned", pinned}};
     const char *name = argc > 1 ? argv[1] : "";
     if (!gpucache_get_stats)
         return 3; /* not under the library */

@@ -5,7 +5,7 @@ from harness import Tally, program, run
 REQUESTS = program("api_requests")
 AGREE = ["asked: 1, disagree: 0, wrapped: 0"]
 EXPECTED = {
-    "figures": AGREE,
+    "values": AGREE,
     "signals": AGREE,
     "stack": ["0: less than 3 KiB: 1"] * 3,
     "limits": ["for all, before the first use: 0 0", "told: 64 MiB",
@@ -31,7 +31,7 @@ def one(case, options):
 def main():
     for case in EXPECTED:
         one(case, {"GPUCACHE_MEMORY_LIMIT": "1G"} if case == "raised" else {})
-    for case in ("figures", "signals", "limits"):
+    for case in ("values", "signals", "limits"):
         one(case, {"GPUCACHE_DISABLE": "1"})
 
 

@@ -11,7 +11,7 @@
  *      late_switch       the same, and a context of another device that was there all the time is
  *                        made current
  *      late_stream       the same, and a stream of such a context is used
- *      asleep            pairs beside a context that nothing can be submitted to
+ *      blocked           pairs beside a context that nothing can be submitted to
  *      peer              the same, with peer access
  *      came_back         the same, but another thread still has its handle current, from an
  *                        earlier life
@@ -203,7 +203,7 @@ static void pairs_in_a_stream(void) {
     }
 }
 
-static void asleep(void) {
+static void blocked(void) {
     CUdeviceptr sevens;
     second_context(&sevens, 4096);
     pairs_in_a_stream();
@@ -289,7 +289,7 @@ static void *keeps_current(void *handle) {
     CUdeviceptr p;
     CHECK(cuCtxSetCurrent(*(CUcontext *)handle));
     pthread_barrier_wait(&meet);
-    pthread_barrier_wait(&meet); /* destroyed meanwhile */
+    pthread_barrier_wait(&meet); /* destroyed at the same time */
     printf("with a destroyed context current: %d\n", cuMemAlloc(&p, 4096));
     return NULL;
 }
@@ -389,7 +389,7 @@ int main(int argc, char **argv) {
         {"late_cpu", late_cpu, true},
         {"late_switch", late_switch, true},
         {"late_stream", late_stream, true},
-        {"asleep", asleep, true},
+        {"blocked", blocked, true},
         {"peer", peer, true},
         {"came_back", came_back, true},
         {"host_function", host_function, true},

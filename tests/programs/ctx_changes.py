@@ -12,7 +12,7 @@ CASES = {
     "late_context": (TWO, 1, True, True),
     "late_switch": (TWO, 2, True, False),
     "late_stream": (TWO, 2, True, False),
-    "asleep": (TWO, 1, True, False),
+    "blocked": (TWO, 1, True, False),
     "peer": (TWO, 1, True, False),
     "came_back": (TWO, 1, True, False),
     "late_cpu": ({}, 1, True, False),
@@ -49,7 +49,7 @@ def main():
         ran, report = run_with_report([program("ctx_changes"), "dead_current"],
                                       MODES["barrier, tight"])
         tally.check(report["devices"][0]["barriers"] > 0, "premises: no barriers any more", ran.err)
-        for case, possible in (("asleep", True), ("peer", False), ("came_back", False)):
+        for case, possible in (("blocked", True), ("peer", False), ("came_back", False)):
             ran, report = run_with_report([program("ctx_changes"), case],
                                           {**MODES["barrier, tight"], **TWO})
             barriers = report["devices"][0]["barriers"]

@@ -2,14 +2,14 @@
  * Contexts that come and go beside threads that only allocate, use and free.
  *
  * In each round one of the threads begins and ends something: a context of its own, the primary
- * context of a device (a retain and a release, now and then a reset), a green context; or it visits
+ * context of a device (a retain and a release, now and then a reset), a green context; or it enters
  * another thread's context, or works in one that stays, or uses memory of a graph there. Blocks
  * are filled and checked in streams and by the CPU, handed to other threads and freed there, with
  * another context current; some are left to die with their context, and so is work that is still
  * queued.
  *
  *      thread 1   create A ... fill, check, free ............ destroy A
- *      thread 2                    visit A: allocate, free |  create B (its handle was A's, its
+ *      thread 2                    enter A: allocate, free |  create B (its handle was A's, its
  *      thread 3   retain P ... free a block of C, release P   addresses too) ...
  *      thread 4   works in C all the time
  *
@@ -21,7 +21,7 @@
  *   ctx_lifecycles ROUNDS [SEEDS [FIRST [THREADS [KINDS]]]]     so many rounds for each of so many
  *                                                               seeds
  *
- * KINDS, to find out which of them it takes: o own contexts, v visits, p primary contexts, r
+ * KINDS, to find out which of them it takes: o own contexts, v entries, p primary contexts, r
  * resets, g green contexts, s contexts that stay, n nodes of graphs; all by default.
  *
  * On the simulator GPUCACHE_SIM_SWITCH makes threads meet in the middle of such calls.
@@ -60,7 +60,7 @@ struct block {
     CUdeviceptr address; /* 0: none */
     size_t bytes;
     uint32_t value;
-    bool settled; /* its work is over: anybody may look at it */
+    bool finished; /* its work is over: anybody may look at it */
 };
 
 /* A context as one thread uses it. */
@@ -73,7 +73,7 @@ struct place {
     struct block blocks[BLOCKS];
 };
 
-/* A context that other threads may visit before its maker destroys it. */
+/* A context that other threads may enter before its maker destroys it. */
 struct house {
     pthread_mutex_t lock;
     pthread_cond_t left;
@@ -148,7 +148,7 @@ static void fill(struct place *p, struct block *b) {
         else
             TRY_OF(cuMemsetD32Async(ends[i], b->value, end_words(b), p->stream), b);
     }
-    b->settled = false;
+    b->finished = false;
 }
 
 /* In the stream, behind its fill. */
@@ -174,10 +174,10 @@ static void check_now(const struct block *b) {
         broken("a wrong range", (long long)size, b);
 }
 
-static void settle(struct place *p) {
+static void finish_work(struct place *p) {
     TRY(cuStreamSynchronize(p->stream));
     for (int i = 0; i < BLOCKS; i++)
-        p->blocks[i].settled = true;
+        p->blocks[i].finished = true;
     if (p->errors && *p->errors > 0)
         broken("words that a kernel found wrong", *p->errors, NULL);
 }
@@ -214,7 +214,7 @@ static struct block exchange(unsigned at, struct block b) {
 static void accept(struct block b) {
     if (b.address == 0)
         return;
-    if (b.settled)
+    if (b.finished)
         check_now(&b);
     give_up(&b);
 }
@@ -229,15 +229,15 @@ static void work_in(struct worker *me, struct place *p, unsigned steps, bool sta
         else if (what < 6)
             give_up(b);
         else if (what < 9)
-            check_later(p, b), b->settled = false;
+            check_later(p, b), b->finished = false;
         else if (what < 10)
             check_later(p, b), give_up(b);
         else if (what < 11)
             fill(p, b);
-        else if (what < 13 && b->settled)
+        else if (what < 13 && b->finished)
             check_now(b);
         else if (what < 14)
-            settle(p);
+            finish_work(p);
         else if (stays)
             accept(exchange(pick(&me->random, GIFTS), *b)), b->address = 0;
         else
@@ -264,7 +264,7 @@ static void arrive(struct worker *me, struct place *p, bool kernels) {
 static void depart(struct worker *me, struct place *p, bool ends) {
     bool tidy = !ends || pick(&me->random, 2);
     if (!ends || pick(&me->random, 2))
-        settle(p);
+        finish_work(p);
     for (int i = 0; i < BLOCKS; i++)
         if (p->blocks[i].address && tidy)
             give_up(&p->blocks[i]);
@@ -317,7 +317,7 @@ static void own_context(struct worker *me) {
     TRY(cuCtxDestroy(context));
 }
 
-static void visit(struct worker *me) {
+static void enter_context(struct worker *me) {
     struct house *h = &houses[pick(&me->random, HOUSES)];
     struct place place;
     CUcontext context, popped;
@@ -443,7 +443,7 @@ static void memory_of_a_graph(struct worker *me) {
     TRY(cuGraphLaunch(exec, place.stream));
     b.address = memory.dptr;
     fill(&place, &b);
-    settle(&place);
+    finish_work(&place);
     check_now(&b);
     TRY_OF(cuMemFreeAsync(b.address, place.stream), &b);
     depart(me, &place, false);
@@ -461,8 +461,8 @@ static const struct kind {
     unsigned weight;
     void (*round)(struct worker *);
 } kinds[] = {
-    {'o', 30, own_context},       {'v', 15, visit}, {'p', 30, primary_context},
-    {'g', 10, green_context},     {'r', 5, reset},  {'s', 10, stay},
+    {'o', 30, own_context},       {'v', 15, enter_context}, {'p', 30, primary_context},
+    {'g', 10, green_context},     {'r', 5, reset},          {'s', 10, stay},
     {'n', 10, memory_of_a_graph},
 };
 static const char *kinds_wanted = "ovpgrsn";

@@ -4,7 +4,7 @@
 ctx_lifecycles.py [SEEDS [NAME]]: so many seeds in each configuration, or only in the named one; 10 000
 rounds are twenty seeds of 500, or what the configurations make together. On the simulator threads
 lose the CPU between the driver's work and what the library does next. In the end all contexts are
-gone, so the books of a whole run are empty.
+gone, so the counters of a whole run are empty.
 """
 import sys
 
@@ -44,7 +44,7 @@ tally = Tally()
 
 
 def empty(device):
-    """What is left in the books of a device; all of it has gone with a context."""
+    """What is left in the counters of a device; all of it has gone with a context."""
     left = [name for name in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes",
                               "allocations", "segments") if device[name]["current"] != 0]
     return left + [kind for kind, of in device["outside_bytes"].items() if of["current"] != 0]
@@ -79,7 +79,7 @@ def main():
         if tally.check(report is not None and report["devices"],
                        "lifecycles: %s: no report" % name):
             broken = check_books(report)
-            tally.check(not broken, "lifecycles: %s: the books" % name, "\n".join(broken))
+            tally.check(not broken, "lifecycles: %s: the counters" % name, "\n".join(broken))
             for device in report["devices"]:
                 tally.check(not empty(device), "lifecycles: %s: left on device %d" % (
                     name, device["device"]), " ".join(empty(device)))

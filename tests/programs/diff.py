@@ -135,7 +135,7 @@ def client(command, name):
     if not one_device and (not GPU or name not in FAULTS):
         ran, report = run_with_report(command, options=options({"PROGRAM_SKIP": ",".join(skip)}))
         broken = check_books(report) if report else ["no report", ran.err]
-        tally.check(not broken, "diff: %s: the books, status %s" % (what, ran.status), "\n".join(broken))
+        tally.check(not broken, "diff: %s: the counters, status %s" % (what, ran.status), "\n".join(broken))
     if name[0] == "diff_outside":
         outside(skip)
     if name == ["diff_current"] and not GPU:

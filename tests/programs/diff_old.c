@@ -24,10 +24,10 @@ static void *find(unsigned way, const char *name) {
     return cuGetProcAddress_v2(name, &found, 3010, 0, &status) == CUDA_SUCCESS ? found : NULL;
 }
 
-/* The place where an old entry stores 32 bits; and room for 64, should it think otherwise. */
+/* The place where an old entry stores 32 bits; and space for 64, should it think otherwise. */
 union narrow {
     unsigned value;
-    size_t room;
+    size_t wide;
 };
 
 /* Looks the entry up, and goes on with the call if it is there. */

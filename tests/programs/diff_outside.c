@@ -124,7 +124,7 @@ static void no_pool(void) {
           cuMemAllocFromPoolAsync(&p, 100, NULL, 0));
 }
 
-/* The figures differ by what a cache is, and by the rest of pages that it holds a block of;
+/* The values differ by what a cache is, and by the rest of pages that it holds a block of;
  * what follows from them must not. */
 static long about(size_t before, size_t after) {
     long mib = ((ssize_t)before - (ssize_t)after) / (ssize_t)MIB;

@@ -180,7 +180,7 @@ def run_with_reports(command, options=None, **more):
 
 
 def check_books(report):
-    """What always holds between the figures of a report; the sentences that do not."""
+    """What always holds between the values of a report; the sentences that do not."""
     broken = []
     for device in report["devices"]:
         def holds(condition, what):

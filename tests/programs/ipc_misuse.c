@@ -68,7 +68,7 @@ static void flags(CUcontext context) {
     CODES("sharing: closed, again", cuIpcCloseMemHandle(p[1]), cuIpcCloseMemHandle(p[1]));
 }
 
-/* The bits where a driver leaves room: whatever is changed there, no other memory is reached. */
+/* The bits that a driver leaves unused: whatever is changed there, no other memory is reached. */
 static void changed(void) {
     for (unsigned i = 0; i < count; i++) {
         unsigned elsewhere = 0, other = 0;

@@ -18,8 +18,8 @@
  *   close N, free N          code; an address stays known
  *   slow N                   a kernel that takes its time writes to the block, which is closed at
  *                            once: codes
- *   twice N 0 HANDLE         it is closed while work of before runs, opened again meanwhile, used,
- *                            and closed again: codes
+ *   twice N 0 HANDLE         it is closed while work of before runs, opened again at the same
+ *                            time, used, and closed again: codes
  *   aside N                  it is closed while work runs that goes on when another thread has
  *                            asked about it: codes
  *   captured N               it is closed while a stream is being captured: codes

@@ -1,6 +1,6 @@
 /*
  * The reserve of the driver's own pools: reserve CASE. Prints what the driver answered and what the
- * pools held, "CASE: what: figures"; limit_driver_pools.py compares with natively, with the limit,
+ * pools held, "CASE: what: values"; limit_driver_pools.py compares with natively, with the limit,
  * and with the report.
  */
 #include "diff.h"
@@ -169,7 +169,7 @@ static void captured(void) {
     say("reserve at the end", graphs() + reserve(standard));
 }
 
-/* ---- with a limit of 256 MiB: room is made, and no more is taken
+/* ---- with a limit of 256 MiB: idle memory is released, and no more is taken
  * ---------------------------------- */
 
 static void room_for_plain(void) {

@@ -2,8 +2,8 @@
 """Checks that the reserve of the driver's own pools is counted and limited.
 
 Each case of limit_driver_pools.c without a limit: the same lines natively and here, and the report's figure is
-the reserve that the driver told the program. With a limit: what was asked for fits, because room is
-made, and the pools never hold more.
+the reserve that the driver told the program. With a limit: what was asked for fits, because idle
+memory is released, and the pools never hold more.
 """
 import re
 
@@ -42,7 +42,7 @@ def counted(case, least, options):
     tally.check(figure["current"] == int(told.group(1)) * MIB and figure["peak"] >= figure["current"],
                 what + ": the report's figure", "%s\n%s" % (figure, ran.out))
     broken = check_books(report)
-    tally.check(not broken, what + ": the books", "\n".join(broken))
+    tally.check(not broken, what + ": the counters", "\n".join(broken))
 
 
 def limited(case, wanted, options):
@@ -57,7 +57,7 @@ def limited(case, wanted, options):
         beyond = 4 * 32 * MIB if case == "threads" else 0
         tally.check(most <= 256 * MIB + beyond, what + ": %d bytes at the peak" % most)
         broken = check_books(report) if case != "lowered" else []
-        tally.check(not broken, what + ": the books", "\n".join(broken))
+        tally.check(not broken, what + ": the counters", "\n".join(broken))
 
 
 def no_calls_without_need():

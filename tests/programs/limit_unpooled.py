@@ -27,7 +27,7 @@ def one(kind, where, each, options):
     else:  # as much as the driver keeps
         tally.check(figure["current"] >= LEFT * 65536, what, figure)
     broken = check_books(report)
-    tally.check(not broken, what + ": the books", "\n".join(broken))
+    tally.check(not broken, what + ": the counters", "\n".join(broken))
 
 
 def main():

@@ -54,7 +54,7 @@ def shown(name, backend):
         while not child.stdout.readline().startswith("left"):
             pass
         held, tool = None, os.path.join(os.path.dirname(LIBRARY), "gpucache")
-        end = time.monotonic() + 60  # the figures come when all has gone
+        end = time.monotonic() + 60  # the values come when all has gone
         while time.monotonic() < end and (held is None or held > 2):
             done = subprocess.run([tool, "report", "--format=json", str(child.pid)], text=True, timeout=60,
                                   env={**environment(False), "XDG_RUNTIME_DIR": folder}, capture_output=True)

@@ -290,7 +290,7 @@ static void async_free_and_destroy_behind_another(void) {
     CHECK(cuCtxPopCurrent(&a));
     CHECK(cuCtxSetCurrent(context));
     CHECK(cuStreamSynchronize(mine));
-    still_works(); /* settles what is due */
+    still_works(); /* reclaims deferred frees */
     CHECK(cuCtxSetCurrent(b));
     for (unsigned i = 0; i < 64; i++) {
         freed += cuMemFree(q[i]) == CUDA_SUCCESS;
@@ -359,7 +359,7 @@ static void fill_up(void) {
     }
 }
 
-/* Every other small block is freed: what they free is no room for large ones, natively either. */
+/* Every other small block is freed: what they free is no space for large ones, natively either. */
 static void small_then_large(void) {
     static CUdeviceptr p[100000];
     CUdeviceptr q;

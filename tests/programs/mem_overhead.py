@@ -2,7 +2,7 @@
 """Bounds what the library refuses, holds and costs beyond the native driver (`mem_overhead.txt`).
 
 Runs the rows of mem_overhead.txt, natively and under the library, checks their bounds and prints a table of the
-figures. `mem_overhead.py NAME...` runs only the rows whose names begin so.
+values. `mem_overhead.py NAME...` runs only the rows whose names begin so.
 """
 import os
 import re
@@ -23,7 +23,7 @@ def rows():
                        [b.strip() for b in bounds.split(",")], before)
 
 
-def figures(text):
+def values(text):
     return {name: float(number) for name, number in re.findall(r"\b([a-z_]\w*)=(-?[\d.]+)", text)}
 
 
@@ -47,9 +47,9 @@ def check(name, command, options, bounds, before):
         return
     if native and not tally.check(native.status == 0, name + ": natively: status %s" % native.status, native.out + native.err):
         return
-    known = figures(ran.out)
+    known = values(ran.out)
     known["pages"] = BACKEND == "pages"
-    known["native"] = types.SimpleNamespace(**figures(native.out)) if native else None
+    known["native"] = types.SimpleNamespace(**values(native.out)) if native else None
     for bound in bounds:
         tally.check(eval(bound, {"__builtins__": {}}, known), "%s: not %s" % (name, bound), known)
 

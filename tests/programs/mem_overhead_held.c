@@ -52,7 +52,7 @@ static int stay(struct sim_launch *launch, void **params) {
     return us_now() - launch->progress < 2000 ? SIM_SPIN : SIM_DONE;
 }
 
-/* ---- figures ---- */
+/* ---- values ---- */
 
 static double live, most_live, most;
 
@@ -109,9 +109,9 @@ static void growing(char **arguments) {
     end_beside(idle);
 }
 
-/* spared BIG KEPT EACH COUNT IDLE: BIG GiB used and freed, then KEPT GiB, then COUNT times EACH
+/* kept_idle BIG KEPT EACH COUNT IDLE: BIG GiB used and freed, then KEPT GiB, then COUNT times EACH
  * GiB. */
-static void spared(char **arguments) {
+static void kept_idle(char **arguments) {
     size_t big = (size_t)(atof(arguments[0]) * (double)GIB);
     size_t kept = (size_t)(atof(arguments[1]) * (double)GIB);
     size_t each = (size_t)(atof(arguments[2]) * (double)GIB);
@@ -181,7 +181,7 @@ static void drifting(char **arguments) {
 }
 
 static const struct row rows[] = {{"growing", growing},
-                                  {"spared", spared},
+                                  {"kept_idle", kept_idle},
                                   {"in_turn", in_turn},
                                   {"drifting", drifting},
                                   {NULL, NULL}};

@@ -1,6 +1,6 @@
 /*
  * Rows of mem_overhead.txt: what fits natively and is refused or stalled. On a GPU they run as
- * well, but for figures that only the simulator has: what is held is then asked of nvidia-smi,
+ * well, but for values that only the simulator has: what is held is then asked of nvidia-smi,
  * calls are 0.
  */
 #include "mem_overhead.h"

@@ -52,8 +52,8 @@ def check(name, memory, arguments):
         "GPUCACHE_SIM_MEMORY": memory, "GPUCACHE_SIM_EAGER": "100", "GPUCACHE_REPORT": "off"})
     if not tally.check(ran.status == 0, "%s: status %s" % (name, ran.status), ran.out + ran.err):
         return
-    figures = {key: float(value) for key, value in re.findall(r"(\w+)=([\d.]+)", ran.out)}
-    holds = all(figures[key] <= bound + 0.005 for key, bound in BOUNDS.items())
+    values = {key: float(value) for key, value in re.findall(r"(\w+)=([\d.]+)", ran.out)}
+    holds = all(values[key] <= bound + 0.005 for key, bound in BOUNDS.items())
     if name in EXCEED:
         tally.note("%s: %s so far, now %s" % (name, EXCEED[name], ran.out.strip()))
     else:

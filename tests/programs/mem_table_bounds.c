@@ -208,7 +208,7 @@ static void pinned(unsigned count) {
 
 /* ---- devices ---- */
 
-/* The last device is one too many for the library's books, which leave it to the driver. */
+/* The last device is one too many for the library's tables, which leave it to the driver. */
 static void devices(void) {
     CUdeviceptr p, q, r = 0;
     CUcontext first = begin(), last;

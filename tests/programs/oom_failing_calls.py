@@ -48,13 +48,13 @@ def sweep(symbol, error, times, first, last, step, **options):
 
 def as_natively(backend):
     """To whom nothing happens."""
-    figures = []
+    values = []
     with tempfile.TemporaryDirectory() as folder:
         for under in (False, True):
             ran = run([FAULTS, folder, "1", "0", "1", "*", "0", "0"], under=under,
                       options={"GPUCACHE_SIM_MEMORY": "250M", "GPUCACHE_BACKEND": backend})
-            figures.append([line for line in ran.out.splitlines() if not re.match("calls|requested", line)])
-    tally.check(figures[0] == figures[1] and len(figures[0]) == 7, "faults: as natively", figures)
+            values.append([line for line in ran.out.splitlines() if not re.match("calls|requested", line)])
+    tally.check(values[0] == values[1] and len(values[0]) == 7, "faults: as natively", values)
 
 
 def main():

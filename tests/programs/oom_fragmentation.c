@@ -88,7 +88,7 @@ static void use(const struct block *block) {
                           block->at, 1, 16));
 }
 
-static void book(bool served, size_t bytes) {
+static void record(bool served, size_t bytes) {
     double full = (double)live / (double)memory, mib = (double)bytes / MIB;
     int i = full < .8 ? 0 : full < .9 ? 1 : full < .95 ? 2 : 3;
     level[i].served += served;
@@ -109,7 +109,7 @@ static void ask(size_t bytes) {
     if (wanted)
         served = cuMemAlloc(&block.at, bytes) == CUDA_SUCCESS;
     if (wanted)
-        book(served, bytes);
+        record(served, bytes);
     answers[asked++] = served ? '1' : '0';
     if (served)
         use(&block);

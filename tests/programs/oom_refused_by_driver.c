@@ -48,7 +48,7 @@ static void records(void) {
     line("records: 7 GiB: %u of 20", pairs(20, 7 * GIB));
 }
 
-/* On 512 MiB: there is room for one, and the reserve is no large part of the budget. */
+/* On 512 MiB: there is space for one, and the reserve is no large part of the budget. */
 static void records_small(void) {
     line("records: 300 MiB: %u of 10", pairs(10, 300 * MIB));
 }

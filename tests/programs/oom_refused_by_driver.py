@@ -55,7 +55,7 @@ def host_memory():
                     device["requested_bytes"]["current"] == 0,
                     "refusals: host_memory: not all is counted", device)
         broken = check_books(report)
-        tally.check(not broken, "refusals: host_memory: the books", "\n".join(broken))
+        tally.check(not broken, "refusals: host_memory: the counters", "\n".join(broken))
 
 
 def sandbox():

@@ -31,27 +31,27 @@ def refused():
     names = retried() + MORE
     native = run([ROOM, "refused"] + names, under=False)
     ran = run([ROOM, "refused"] + names, options=OFF)
-    tally.check(native.status == 0 and ran.status == 0, "room: status %s, natively %s" % (
+    tally.check(native.status == 0 and ran.status == 0, "retry: status %s, natively %s" % (
         ran.status, native.status), native.err + ran.err)
-    tally.check(len(names) > 80, "room: the table could not be read", names)
+    tally.check(len(names) > 80, "retry: the table could not be read", names)
     told = {line.split(":")[0]: line for line in ran.out.splitlines()}
     for line in native.out.splitlines():
         name = line.split(":")[0]
-        tally.check(line == name + ": 2, asked 1, nothing back", "room: natively", line)
-        tally.check(told.get(name) == name + ": 2, asked 2, memory back", "room: " + name, told.get(name))
+        tally.check(line == name + ": 2, asked 1, nothing back", "retry: natively", line)
+        tally.check(told.get(name) == name + ": 2, asked 2, memory back", "retry: " + name, told.get(name))
     ran = run([ROOM, "refused"] + names, options={**OFF, "GPUCACHE_DISABLE": "1"})
-    tally.check(ran.out == native.out, "room: disabled", ran.out)
+    tally.check(ran.out == native.out, "retry: disabled", ran.out)
 
 
 def served():
     """Natively each of them is refused, here it is not."""
     ran = run([ROOM, "served"], options=OFF)
     codes = re.findall(r"(\w+): (\d+)", ran.out)
-    tally.check(ran.status == 0 and len(codes) == 16, "room: served: status %s" % ran.status, ran.out + ran.err)
+    tally.check(ran.status == 0 and len(codes) == 16, "retry: served: status %s" % ran.status, ran.out + ran.err)
     for name, code in codes:
         if name != "launched":
-            tally.check(code == "0", "room: served: %s answers %s" % (name, code))
-    tally.check(re.findall(r"launched: (\d+)", ran.out) == ["9", "11"], "room: a launch is made once",
+            tally.check(code == "0", "retry: served: %s answers %s" % (name, code))
+    tally.check(re.findall(r"launched: (\d+)", ran.out) == ["9", "11"], "retry: a launch is made once",
                 ran.out)
 
 

@@ -471,7 +471,7 @@ static int within_handler(void) {
     return 0;
 }
 
-/* A signal with so little stack left that its frame has just room. */
+/* A signal with so little stack left that its frame just fits. */
 #define LITTLE 1024
 
 static volatile char *stack_end;

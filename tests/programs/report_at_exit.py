@@ -129,7 +129,7 @@ def ending(way, state):
     wanted = expected(way, state)
     tally.check(reasons == wanted, "%s: reports %s, not %s" % (what, reasons, wanted), ran.out + ran.err)
     for report in reports:
-        tally.check(report["devices"][0]["allocations"]["total"] == 2, what + ": the report's books", report)
+        tally.check(report["devices"][0]["allocations"]["total"] == 2, what + ": the counters of the report", report)
     if reasons and reasons[0] == "signal":  # natively it dies of it
         native_status, wanted = native.status, "0"
     else:

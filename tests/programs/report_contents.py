@@ -66,13 +66,13 @@ def counters():
                         "reports: %s, %s: %d OOMs, %d at the limit" % (
                             case, pool, device["ooms"], device["limit_refusals"]), ran.err)
             broken = check_books(report)
-            tally.check(not broken, "reports: %s: the books" % case, "\n".join(broken))
+            tally.check(not broken, "reports: %s: the counters" % case, "\n".join(broken))
     ran, report = run_with_report([REPORTS, "impossible"])
     device = report["devices"][0]
     tally.check((device["ooms"], device["limit_refusals"]) == (1, 0), "reports: without a limit", device)
 
 
-def figures():
+def values():
     for case in ("pairs", "small_pieces", "large_pieces", "full"):
         ran, report = run_with_report([REPORTS, case])
         device = report["devices"][0]
@@ -154,11 +154,11 @@ def options():
 
 
 def main():
-    if GPU:  # the figures are those of the simulated device
+    if GPU:  # the values are those of the simulated device
         sys.exit(77)
     advice()
     counters()
-    figures()
+    values()
     reuse()
     passed_through()
     options()

@@ -1,6 +1,6 @@
 /*
  * report_live_page: does what it is told by lines on its standard input, one after another, and
- * says when each is done. report_live_page.py looks at its live page meanwhile.
+ * says when each is done. report_live_page.py looks at its live page at the same time.
  *
  *      allocate BYTES    free              sync
  *      churn             small blocks and large ones at random, in three threads, with waits,

@@ -210,7 +210,7 @@ def books_balance_while_they_change():
         if not tally.check(report, "live: a report while figures change"):
             break
         broken = check_books(report)
-        tally.check(not broken, "live: books while they change", "\n".join(broken))
+        tally.check(not broken, "live: counters while they change", "\n".join(broken))
         seen.add(report["devices"][0]["requested_bytes"]["total"])
     tally.check(len(seen) > looks // 4, "live: figures move on", "%d of %d" % (len(seen), looks))
     said = "".join(place.tool("report", "--format=json", str(one.pid)).stderr for _ in range(looks))

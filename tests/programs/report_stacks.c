@@ -238,7 +238,8 @@ static OWN void replaced(char **paths) {
     }
 }
 
-/* --- from a signal's handler, on a stack of its own; and reports at a signal meanwhile --- */
+/* --- from a signal's handler, on a stack of its own; and reports at a signal at the same time
+ * --- */
 
 static void on_signal(int number) {
     (void)number;
@@ -247,8 +248,8 @@ static void on_signal(int number) {
 }
 
 static OWN void signals(void) {
-    static char room[64 * 1024];
-    stack_t stack = {.ss_sp = room, .ss_size = sizeof room};
+    static char stack_bytes[64 * 1024];
+    stack_t stack = {.ss_sp = stack_bytes, .ss_size = sizeof stack_bytes};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
     sigaltstack(&stack, NULL);
     sigaction(SIGUSR1, &action, NULL);

@@ -68,7 +68,7 @@ def main():
             for counter in still:
                 tally.check(device[counter] == 0, "laws: %s: %s" % (name, counter))
             broken = check_books(report)
-            tally.check(not broken, "laws: %s: the books" % name, "\n".join(broken))
+            tally.check(not broken, "laws: %s: the counters" % name, "\n".join(broken))
         seed += count
 
 

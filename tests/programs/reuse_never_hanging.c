@@ -122,7 +122,7 @@ static void many_frees_spin_alloc_set(void) {
         CHECK(cuMemFree(p[i]));
 }
 
-/* A kernel that runs as long as the program does not tell it to stop; meanwhile life goes on. */
+/* A kernel that runs as long as the program does not tell it to stop, while other calls go on. */
 static void persistent(void) {
     CUdeviceptr stop = new_flag(), p[64] = {0};
     for (unsigned i = 0; i < 64; i++) {
@@ -267,7 +267,7 @@ typedef CUresult context_event(CUcontext, CUevent);
 
 /*
  * The program puts up a barrier of its own, as early as it may. A barrier stands behind every
- * record made before it: also behind those that allocations make meanwhile.
+ * record made before it: also behind those that allocations make in that time.
  */
 static void own_barrier(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);

@@ -312,8 +312,8 @@ def other_files(place):
     with tempfile.TemporaryDirectory() as folder:
         path = lambda name: os.path.join(folder, name)
         report = '{"schema":"gpucache-report/1","devices":[]}\n'
-        foreign = {"rank0.json": report, "rank1.json": report, "empty": "", "foreign.html": "<!DOCTYPE html>\n<html lang=\"en\"></html>\n"}
-        for name, text in foreign.items():
+        others = {"rank0.json": report, "rank1.json": report, "empty": "", "foreign.html": "<!DOCTYPE html>\n<html lang=\"en\"></html>\n"}
+        for name, text in others.items():
             with open(path(name), "w") as file:
                 file.write(text)
         os.symlink(path("rank1.json"), path("link"))
@@ -326,7 +326,7 @@ def other_files(place):
             done = place.tool("report", *arguments)
             tally.check(done.returncode == 125 and words in done.stderr and done.stderr.count("\n") == 1 and not done.stdout,
                         "html: refused: %s" % arguments, done.stderr)
-        for name, text in foreign.items():
+        for name, text in others.items():
             with open(path(name)) as file:
                 tally.check(file.read() == text, "html: %s is as it was" % name)
         for form in (["--html=" + path("new.html")], ["--html", path("new.html")], ["--html=-"], ["--html=/dev/null"]):

@@ -39,7 +39,7 @@
 static CUcontext context;
 static CUdeviceptr stay[MOST];
 static _Atomic unsigned staying;
-static _Atomic CUdeviceptr handed[HANDED]; /* to be freed by whoever comes by */
+static _Atomic CUdeviceptr handed[HANDED]; /* to be freed by any thread */
 static atomic_bool stop;
 
 struct mix {

@@ -176,7 +176,7 @@ def check_snapshot(what, data, report=None, whole=False):
             tally.check(sum(b["size"] for b in s["blocks"]) == s["total_size"] and
                         sum(b["size"] for b in live) == s["allocated_size"] == s["active_size"] and
                         sum(b["requested_size"] for b in live) == s["requested_size"] and
-                        all(b["requested_size"] <= b["size"] for b in live), "%s: books of a segment" % what, s)
+                        all(b["requested_size"] <= b["size"] for b in live), "%s: sizes of a segment" % what, s)
         wrong = backwards(entries, segments)
         tally.check(wrong is None, "%s: replayed backwards" % what, wrong)
         times = [entry["time_us"] for entry in entries]
@@ -276,8 +276,8 @@ def ring(folder):
     # exactly as many as there were
     blocks = pickle.loads(one.snapshot("--last", "20000"))["device_traces"][0]
     dropped = dropped_of(one.said)
-    books = one.report["devices"][0]
-    total = books["allocations"]["total"] + books["allocations"]["freed"]
+    counters = one.report["devices"][0]
+    total = counters["allocations"]["total"] + counters["allocations"]["freed"]
     kept = sum(e["action"] in ("alloc", "free_requested") for e in blocks)
     other = sum(e["action"] in ("segment_alloc", "segment_free") for e in blocks)
     hidden = shown  # pages that are mapped have entries of their own

@@ -88,8 +88,7 @@ static CUresult run(struct copy copy, CUstream handle, bool per_thread, enum wai
         return CUDA_ERROR_INVALID_VALUE;
     if (wait == SYNC && !per_thread && !copy.peer &&
         wait_for_owner(&copy.to, stream->context) + wait_for_owner(&copy.from, stream->context)) {
-        result =
-            stream_resolve(handle, per_thread, &stream); /* others may have ended it meanwhile */
+        result = stream_resolve(handle, per_thread, &stream); /* others may have ended it by now */
         if (result != CUDA_SUCCESS)
             return result;
     }

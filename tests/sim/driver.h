@@ -574,7 +574,7 @@ void array_forget_all(void);
 /* The address of an array, its pitch and the size of its slices; 0 if it is none. */
 uintptr_t array_address(CUarray handle, size_t *pitch, size_t *slice);
 CUresult memory_release(struct range *range); /* gives any kind of range back */
-/* The same when the work of its context is over; unless it went with the context meanwhile. */
+/* The same when the work of its context is over; unless it went with the context by then. */
 CUresult memory_release_behind(struct range *range);
 
 /* Memory of cuMemAlloc that cuMemFreeAsync has freed is there again when somebody has waited

@@ -8,7 +8,7 @@
  * since it is drawn from a seeded generator, a program with one thread runs the same every time.
  *
  * A thread can be made to lose the CPU between the driver's work and its caller's next step, and on
- * its way into the driver: what the caller keeps in its own books beside such a call is then out of
+ * its way into the driver: what the caller records beside such a call is then out of
  * date for as long as it likes, as it is on a busy machine once in a great while.
  */
 #include "driver.h"

@@ -3,7 +3,7 @@
  *
  * A small block (less than a granule) lies in a chunk, one granule that a bitmap divides into units
  * of 512 bytes. A chunk goes back as soon as it is empty, and until then counts in full, as the
- * real driver's figures do. A freed small block is overwritten: its neighbours keep its page
+ * real driver counts. A freed small block is overwritten: its neighbours keep its page
  * accessible, so poison has to do what missing access rights do for large blocks.
  */
 #include "driver.h"

@@ -248,7 +248,7 @@ static CUresult unload(struct module *module) {
         return CUDA_ERROR_INVALID_HANDLE;
     if (module->context && context_check(module->context) != CUDA_ERROR_CONTEXT_IS_DESTROYED)
         context_wait(module->context);
-    if (module->object.live) /* the context may have ended meanwhile */
+    if (module->object.live) /* the context may have ended by now */
         forget_module(module);
     return CUDA_SUCCESS;
 }

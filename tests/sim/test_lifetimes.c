@@ -272,7 +272,8 @@ static void *free_here(void *address) {
     return NULL;
 }
 
-/* The release waits for the context's work; who retains meanwhile gets the next life of it. */
+/* The release waits for the context's work; a thread that retains during the wait gets the next
+ * life of it. */
 static void test_a_retain_beside_the_last_release_is_behind_it(void **state) {
     CUcontext primary;
     pthread_t releases, retains;

@@ -90,7 +90,8 @@ static enum verdict run_set(struct work *work, struct context *context) {
     return work->progress == total ? DONE : MORE;
 }
 
-/* A host function may take locks that callers of the driver hold: ours must be free meanwhile. */
+/* A host function may take locks that callers of the driver hold: ours must be free during the
+ * call. */
 static enum verdict run_host(const struct host_call *call) {
     struct thread *thread = thread_self();
     bool nested = thread->in_callback;
