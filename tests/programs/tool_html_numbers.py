@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""gpucache report --html contradicts no report: each number that a browser shows is compared with the report's JSON, and a
-number that no rule below expects is an error. One colour of a page means one thing."""
+"""Compares every number on the page of `gpucache report --html` with the report's JSON, in a browser.
+
+A number that no rule below expects is an error. One colour of a page means one thing."""
 import collections
 import datetime
 import html

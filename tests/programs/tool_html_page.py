@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""gpucache report --html: the page says what the reports say, nothing from outside gets out of its place, and it needs
-nothing else. In a browser, where there is one: nothing is requested, nothing goes wrong, nothing is wider than the
-screen, and the keyboard does what the pointer does."""
+"""Checks that the page of `gpucache report --html` is safe, complete and usable.
+
+Nothing from outside gets out of its place, and the page needs nothing else. In a browser, if there is one: nothing is
+requested, nothing goes wrong, nothing is wider than the screen, and the keyboard does what the pointer does."""
 import base64
 import hashlib
 import html.parser

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reports follow docs/report-schema.json, and have no field that the schema lacks; the page is made from it."""
+"""Checks that reports follow docs/report-schema.json, and that the schema lacks no field of theirs."""
 import copy
 import glob
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""gpucache metrics --listen answers scrapes, and Prometheus, the alerts and the dashboard of docs/prometheus understand the answers."""
+"""Scrapes `gpucache metrics --listen`, also by Prometheus, and tries the alerts and the dashboard of docs/prometheus."""
 import json
 import os
 import re
@@ -12,7 +12,7 @@ import urllib.parse
 import urllib.request
 
 from harness import Tally, environment
-from live import COMMAND, Place, Program, eventually
+from report_live_page import COMMAND, Place, Program, eventually
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DOCS = os.path.join(ROOT, "docs", "prometheus")

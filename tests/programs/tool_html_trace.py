@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""gpucache report --html of a trace: the page has every event of it, draws each block where it was, and can be searched by
-pointer, keyboard and finger. Prints how many frames a second it draws of 200,000 events; that is no check."""
+"""Compares the page of a trace with the trace, and searches it by pointer, keyboard and finger.
+
+Prints how many frames a second the browser draws of 200,000 events. That is no check."""
 import json
 import os
 import sys
@@ -9,7 +10,7 @@ import tempfile
 import browser
 from browser import Browser
 from harness import Tally, program, run_with_report
-from live import MIB, Place, Program, eventually
+from report_live_page import MIB, Place, Program, eventually
 
 tally = Tally()
 chromium = None
