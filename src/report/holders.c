@@ -128,20 +128,13 @@ static void insert(struct list *list, const struct stats_holder *row) {
     list->rows[at] = *row;
 }
 
-/** Which frames of a stack are named: lines of Python where there are any; of those the
- * program's own where there are any; else all frames but those of the libraries that call the
- * driver. */
-struct pick {
-    bool python, own, beyond;
-};
-
-static bool is_picked(const struct pick *pick, const struct stats_frame *frame) {
+bool holders_frame_is_named(const struct holders_pick *pick, const struct stats_frame *frame) {
     return (!pick->python || frame->python) && (!pick->own || holders_frame_is_own(frame)) &&
            (!pick->beyond || !holders_frame_is_entry(frame));
 }
 
-static struct pick pick_of(const struct stats_stacks *stacks, uint32_t stack) {
-    struct pick pick = {false, false, false};
+struct holders_pick holders_pick_frames(const struct stats_stacks *stacks, uint32_t stack) {
+    struct holders_pick pick = {false, false, false};
     struct stats_frame frame;
     for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++)
         pick.python |= frame.python;
@@ -154,10 +147,10 @@ static struct pick pick_of(const struct stats_stacks *stacks, uint32_t stack) {
 
 bool holders_print_named(const struct stats_stacks *stacks, uint32_t stack, unsigned number,
                          struct print *out) {
-    struct pick pick = pick_of(stacks, stack);
+    struct holders_pick pick = holders_pick_frames(stacks, stack);
     struct stats_frame frame;
     for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++) {
-        if (is_picked(&pick, &frame) && number-- == 0) {
+        if (holders_frame_is_named(&pick, &frame) && number-- == 0) {
             holders_print_short(out, &frame);
             return true;
         }
@@ -167,11 +160,11 @@ bool holders_print_named(const struct stats_stacks *stacks, uint32_t stack, unsi
 
 void holders_print_stack(const struct stats_stacks *stacks, uint32_t stack, struct print *first,
                          struct print *second) {
-    struct pick pick = pick_of(stacks, stack);
+    struct holders_pick pick = holders_pick_frames(stacks, stack);
     struct stats_frame frame;
     unsigned shown = 0;
     for (unsigned i = 0; shown < FRAMES_SHOWN && stacks->frame(stacks->of, stack, i, &frame); i++) {
-        if (!is_picked(&pick, &frame))
+        if (!holders_frame_is_named(&pick, &frame))
             continue;
         struct print *out = shown == 0 ? first : second;
         size_t before = out->used;

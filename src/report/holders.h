@@ -25,6 +25,16 @@ bool holders_frame_is_entry(const struct stats_frame *frame);
  * has none. */
 bool holders_frame_is_own(const struct stats_frame *frame);
 
+/** Decides which frames of a stack reports name: lines of Python where the stack has any; of those
+ * the program's own where there are any; else all but those of libraries that call the driver. */
+struct holders_pick {
+    bool python, own, beyond;
+};
+struct holders_pick holders_pick_frames(const struct stats_stacks *stacks, uint32_t stack);
+
+/** Returns whether reports name a frame of the stack that was picked from. */
+bool holders_frame_is_named(const struct holders_pick *pick, const struct stats_frame *frame);
+
 /** Prints a frame of those that holders_print_stack() names; `number` counts them, innermost
  * first, from 0. Returns false beyond the last one. */
 bool holders_print_named(const struct stats_stacks *stacks, uint32_t stack, unsigned number,

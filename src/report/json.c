@@ -219,7 +219,50 @@ static void emit_size_classes(struct emitter *emitter) {
     close_bracket(emitter, ']');
 }
 
-/** The frames of a stack, innermost first. */
+static void truth(struct emitter *emitter, const char *name) {
+    key(emitter, name);
+    print_str(emitter->out, "true");
+}
+
+/** Writes a frame as an object. Members that are not known are left out. */
+static void emit_frame(struct emitter *emitter, const struct stats_frame *frame, bool named) {
+    const char *module = frame->function ? frame->module : frame->file;
+    separate(emitter);
+    open_bracket(emitter, '{');
+    if (module)
+        string(emitter, "module", module);
+    if (module || !frame->function)
+        number(emitter, "offset", frame->offset);
+    if (frame->function) {
+        string(emitter, "function", frame->function);
+        if (frame->file)
+            string(emitter, "file", frame->file);
+        if (frame->line != 0)
+            number(emitter, "line", frame->line);
+    }
+    if (frame->python)
+        truth(emitter, "python");
+    if (frame->inlined)
+        truth(emitter, "inlined");
+    if (named)
+        truth(emitter, "named");
+    close_bracket(emitter, '}');
+}
+
+static void emit_frames(struct emitter *emitter, uint32_t stack) {
+    const struct stats_stacks *stacks = emitter->head->stacks;
+    struct holders_pick pick = {0};
+    struct stats_frame frame;
+    if (stacks)
+        pick = holders_pick_frames(stacks, stack);
+    key(emitter, "frames");
+    open_bracket(emitter, '[');
+    for (unsigned i = 0; stacks && stacks->frame(stacks->of, stack, i, &frame); i++)
+        emit_frame(emitter, &frame, holders_frame_is_named(&pick, &frame));
+    close_bracket(emitter, ']');
+}
+
+/** Writes the frames of a stack, innermost first: as texts for people, and as objects. */
 static void emit_stack(struct emitter *emitter, uint32_t stack) {
     const struct stats_stacks *stacks = emitter->head->stacks;
     struct stats_frame frame;
@@ -234,6 +277,7 @@ static void emit_stack(struct emitter *emitter, uint32_t stack) {
         print_json_string(emitter->out, print_end(&out));
     }
     close_bracket(emitter, ']');
+    emit_frames(emitter, stack);
 }
 
 static void emit_share(struct emitter *emitter, const char *bytes, const char *count,

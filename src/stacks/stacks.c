@@ -63,7 +63,8 @@ static bool frame(const void *of, uint32_t stack, unsigned index, struct stats_f
     }
     const struct site_frame *from = &site->frames[index];
     if (from->file) {
-        *out = (struct stats_frame){from->function, from->file, 0, from->line, true};
+        *out = (struct stats_frame){
+            .function = from->function, .file = from->file, .line = from->line, .python = true};
     } else {
         const struct module_info *module = module_info(from->line);
         *out = (struct stats_frame){.file = module ? module->path : NULL, .offset = from->offset};

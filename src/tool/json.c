@@ -191,6 +191,10 @@ double json_double(const struct json *value) {
     return strtod(number(value), NULL);
 }
 
+bool json_is_true(const struct json *value) {
+    return value && value->kind == JSON_TRUE;
+}
+
 const char *json_text(const struct json *value) {
     return value && value->kind == JSON_STRING ? value->text : "";
 }

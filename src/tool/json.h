@@ -41,6 +41,7 @@ const struct json *json_get(const struct json *object, const char *name);
 uint64_t json_u64(const struct json *value);
 int64_t json_i64(const struct json *value);
 double json_double(const struct json *value);
+bool json_is_true(const struct json *value);
 const char *json_text(const struct json *value);
 
 /** Seconds as nanoseconds, to the last digit. */

@@ -114,7 +114,7 @@ static void read_lists(const struct sheet *sheet, struct stats_device *device,
          row && device->live_groups < STATS_LIVE_SIZES; row = row->next) {
         if (sheet->stacks)
             device->live_stacks[device->live_groups] =
-                sheet_stacks_add(sheet->stacks, json_get(row, "stack"));
+                sheet_stacks_add(sheet->stacks, row);
         device->live[device->live_groups++] =
             (struct stats_live){json_u64(json_get(row, "bytes")), json_u64(json_get(row, "count"))};
     }

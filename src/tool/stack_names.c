@@ -39,8 +39,10 @@ void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbol
         list[at + i] = (struct stats_frame){
             .function = stack_text(found[i].function, strlen(found[i].function)),
             .file = stack_text(file, strlen(file)),
+            .module = stack_text(frame.file, strlen(frame.file)),
             .offset = frame.offset,
-            .line = found[i].line};
+            .line = found[i].line,
+            .inlined = i + 1 < count};
     }
     stack_frame_free(&frame);
     stack->frames = list;

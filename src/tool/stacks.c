@@ -99,7 +99,6 @@ static void read_place(struct stats_frame *frame, const char *text) {
     frame->file = file;
 }
 
-/** As holders_print_frame() writes it. */
 struct stats_frame stack_frame_read(const char *text) {
     struct stats_frame frame = {0};
     const char *plus = strrchr(text, '+'), *place = NULL;
@@ -120,12 +119,34 @@ struct stats_frame stack_frame_read(const char *text) {
     return frame;
 }
 
-uint32_t sheet_stacks_add(struct sheet_stacks *stacks, const struct json *frames) {
+static char *text_or_null(const struct json *value) {
+    const char *text = json_text(value);
+    return value && value->kind == JSON_STRING ? stack_text(text, strlen(text)) : NULL;
+}
+
+static struct stats_frame read_frame(const struct json *from) {
+    struct stats_frame frame = {.function = text_or_null(json_get(from, "function")),
+                                .offset = json_u64(json_get(from, "offset")),
+                                .python = json_is_true(json_get(from, "python")),
+                                .inlined = json_is_true(json_get(from, "inlined"))};
+    if (frame.function) {
+        frame.module = text_or_null(json_get(from, "module"));
+        frame.file = text_or_null(json_get(from, "file"));
+        frame.line = (uint32_t)json_u64(json_get(from, "line"));
+    } else {
+        frame.file = text_or_null(json_get(from, "module"));
+    }
+    return frame;
+}
+
+uint32_t sheet_stacks_add(struct sheet_stacks *stacks, const struct json *holder) {
     stacks->stacks = more(stacks->stacks, stacks->stack_count, sizeof *stacks->stacks);
     struct stack_frames *stack = &stacks->stacks[stacks->stack_count++];
+    const struct json *objects = json_get(holder, "frames"), *texts = json_get(holder, "stack");
+    const struct json *frames = objects ? objects : texts; /* version 0.1.0 wrote texts alone */
     for (const struct json *at = frames ? frames->first : NULL; at; at = at->next) {
         stack->frames = more(stack->frames, stack->count, sizeof *stack->frames);
-        stack->frames[stack->count++] = stack_frame_read(json_text(at));
+        stack->frames[stack->count++] = objects ? read_frame(at) : stack_frame_read(json_text(at));
     }
     return (uint32_t)stacks->stack_count;
 }
@@ -144,7 +165,7 @@ static void read_holder(struct sheet_stacks *stacks, int device, const struct js
     const struct json *byte_seconds = json_get(from, "byte_seconds");
     uint64_t whole = json_u64(byte_seconds);
     uint64_t rest = json_seconds(byte_seconds) - whole * 1000000000; /* both modulo 2^64 */
-    struct stats_holder holder = {.stack = sheet_stacks_add(stacks, json_get(from, "stack")),
+    struct stats_holder holder = {.stack = sheet_stacks_add(stacks, from),
                                   .held = read_held(from),
                                   .total = read_share(from, "total_bytes", "total_count"),
                                   .byte_seconds = whole,
@@ -208,6 +229,7 @@ struct sheet_stacks *sheet_stacks_read(const struct json *report) {
 void stack_frame_free(const struct stats_frame *frame) {
     free((char *)(uintptr_t)frame->function);
     free((char *)(uintptr_t)frame->file);
+    free((char *)(uintptr_t)frame->module);
 }
 
 void sheet_stacks_free(struct sheet_stacks *stacks) {

@@ -55,7 +55,8 @@ const struct stats_stacks *sheet_stacks_view(const struct sheet_stacks *stacks);
 char *stack_text(const char *text, size_t length);
 void stack_frame_free(const struct stats_frame *frame);
 
-/** A frame as holders_print_frame() has written it; with texts of its own. */
+/** Returns the frame that holders_print_frame() has written in full, with texts of its own: traces
+ * have such texts. */
 struct stats_frame stack_frame_read(const char *text);
 
 struct symbols;
@@ -65,8 +66,8 @@ struct symbols;
 void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbols *symbols,
                           const char *build_id);
 
-/** Adds a stack that stands elsewhere in the report, and returns its number. */
-uint32_t sheet_stacks_add(struct sheet_stacks *stacks, const struct json *frames);
+/** Adds the stack of a holder or of a live size (its member "frames"), and returns its number. */
+uint32_t sheet_stacks_add(struct sheet_stacks *stacks, const struct json *holder);
 
 /** Looks for the names of native frames, and makes stacks of equal names one. `brief`: where there are lines of Python
  * native frames are left out, as the text does; names in large libraries take seconds. */

@@ -50,6 +50,35 @@ def frames_of(name, brief):
     return ["%s (%s:%d)" % (function, file, lines[line]) for function, line in places]
 
 
+def compare_with_more(folder, file, report):
+    """Compares the report with one in which every buffer of the program is larger by its own size."""
+    more = json.loads(json.dumps(report))
+    for holder in more["devices"][0]["holders"]:
+        holder["peak_bytes"] *= 2
+    path = os.path.join(folder, "more.json")
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(json.dumps(more) + "\n")
+    return tool("report", "--compare", file, path)
+
+
+def check_objects(name, holder):
+    """The frames as objects say what the texts say, and which function was inlined into which."""
+    frames = holder["frames"]
+    own = [frame for frame in frames if frame.get("named")]
+    texts = ["%s (%s:%d)" % (f["function"], f["file"], f["line"]) for f in own]
+    tally.check(texts == frames_of(name, False), "inlined: objects: " + name, frames)
+    tally.check(
+        [frame.get("inlined", False) for frame in own] == [True] * (len(own) - 1) + [False],
+        "inlined: objects: what was inlined: " + name,
+        own,
+    )
+    tally.check(
+        len({(frame["module"], frame["offset"]) for frame in own}) == 1,
+        "inlined: objects: one place in the program: " + name,
+        own,
+    )
+
+
 def is_own(frame):
     return SOURCE in frame
 
@@ -100,6 +129,7 @@ def main():
         tool("report", "--html=" + page, file)
         summaries = shown(page)
         folded = tool("report", "--folded=live", file).splitlines()
+        compared = compare_with_more(folder, file, report)
         snapshot = json.loads(tool("snapshot", "--json", trace))
     frames = {
         event["size"]
@@ -124,7 +154,18 @@ def main():
             "inlined: JSON has the library's frames: " + name,
             stack,
         )
+        check_objects(name, holders.get(size, {"frames": []}))
         innermost, *callers = frames_of(name, True)
+        tally.check(
+            re.search(
+                r"^  \+%d\.00 MiB, from %d\.00 MiB to %d\.00 MiB: %s\n    from %s$"
+                % (size, size, 2 * size, re.escape(innermost), re.escape(", ".join(callers))),
+                compared,
+                re.M,
+            ),
+            "inlined: compare: " + name,
+            compared,
+        )
         tally.check(
             re.search(
                 r"^\|   %d\.00 MiB in 1: %s +\|\n\|     from %s +\|$"

@@ -173,7 +173,7 @@ def figures_are_true():
                 "live: what a process has live", device["requested_bytes"])
     tally.check(device["backend"] == BACKEND and device["reuse"] == "barrier" and device["name"],
                 "live: texts come along", device)
-    tally.check({"bytes": 3 * MIB, "count": 1, "stack": []} in device["live"], "live: sizes", device["live"])
+    tally.check({"bytes": 3 * MIB, "count": 1, "stack": [], "frames": []} in device["live"], "live: sizes", device["live"])
     # a program that waits for nothing, or sleeps, is seen too
     one.do("free")
     one.do("allocate 6000")

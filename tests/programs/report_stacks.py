@@ -88,7 +88,7 @@ def of(report, *functions):
         if all(f in frames for f in functions) and \
                 [frames.index(f) for f in functions] == sorted(frames.index(f) for f in functions):
             for key, value in holder.items():
-                if key != "stack":
+                if key not in ("stack", "frames"):
                     sums[key] = sums.get(key, 0) + value
     return sums
 
@@ -204,7 +204,8 @@ def compared():
     holders = other["devices"][0]["holders"]
     most = max(holders, key=lambda holder: holder["peak_bytes"])
     most["peak_bytes"] += 5 * MIB
-    holders.append({**most, "stack": ["strange (strange.c:1)", "main (strange.c:2)"], "peak_bytes": 9 * MIB})
+    frames = [{"function": name, "file": "strange.c", "line": line} for name, line in (("strange", 1), ("main", 2))]
+    holders.append({**most, "frames": frames, "peak_bytes": 9 * MIB})
     for reports, signs in (([report, other], "++"), ([other, report], "--")):
         text = tool_of(reports, "--compare").stdout
         lines = text[text.index("Held at the peak"):].splitlines()

@@ -41,7 +41,9 @@ def evil_report(pid, module=EVIL):
                          "held": {"live_bytes": 5, "live_count": 1, "peak_bytes": 5, "peak_count": 1},
                          "live": [{"bytes": 5, "count": 1, "stack": [EVIL, "f (%s.py:3)" % EVIL]}],
                          "holders": [{"stack": [EVIL, EVIL + " (/a/" + EVIL + ".py:3)"], **holder},
-                                     {"stack": [EVIL + "+0x10", module + "+0x1000"], **holder}]}]}
+                                     {"frames": [{"module": EVIL, "offset": 16}, {"module": module, "offset": 4096},
+                                                 {"function": EVIL, "file": EVIL, "line": 3, "inlined": True}],
+                                      **holder}]}]}
 
 
 def texts():

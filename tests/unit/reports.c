@@ -210,7 +210,7 @@ static const char schema[] =
     "    keys(d['segment_map'],'merged_up_to_bytes','columns','pieces')\n"
     "    for h in d.get('holders',[]): "
     "keys(h,'live_bytes','live_count','peak_bytes','peak_count',\n"
-    "        'total_bytes','total_count','byte_seconds','stack')\n"
+    "        'total_bytes','total_count','byte_seconds','stack','frames')\n"
     "    "
     "keys(d['outside_bytes'],'stream_ordered','virtual','array','managed','pinned_host','ipc_"
     "imported')\n"
@@ -221,7 +221,8 @@ static const char schema[] =
     "    keys(d['fragmentation'],'internal','external','largest_free_bytes','free_blocks',\n"
     "        'peak_reserved_over_peak_requested')\n"
     "    for c in d['size_classes']: keys(c,'upper_bytes','live','total'); assert c['total']>0\n"
-    "    for l in d['live']: keys(l,'bytes','count','stack'); assert stacks or l['stack']==[]\n"
+    "    for l in d['live']: keys(l,'bytes','count','stack','frames'); assert stacks or "
+    "l['stack']==[]\n"
     "d=r['devices'][0] if r['devices'] else None\n";
 
 void assert_json(const char *report, const char *more) {

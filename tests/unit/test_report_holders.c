@@ -14,16 +14,24 @@
 static const struct stats_frame frames[STACKS + 1][6] = {
     [1] = {{.file = "/usr/lib/libcudart.so.13", .offset = 0x1234},
            {.file = "/opt/lib/libtorch.so", .offset = 0xabcd},
-           {"linear", "/usr/lib/python3/dist-packages/torch/functional.py", 0, 7, true},
-           {"step", "/home/me/train.py", 0, 31, true},
-           {"main", "/home/me/train.py", 0, 52, true}},
+           {.function = "linear",
+            .file = "/usr/lib/python3/dist-packages/torch/functional.py",
+            .line = 7,
+            .python = true},
+           {.function = "step", .file = "/home/me/train.py", .line = 31, .python = true},
+           {.function = "main", .file = "/home/me/train.py", .line = 52, .python = true}},
     [2] = {{.file = "/usr/lib/libcudart.so.13", .offset = 0x1234},
            {.file = "/home/me/app", .offset = 0x77},
            {.offset = 0x99}},
-    [3] = {{LONG, "/home/me/long.py", 0, 1, true}, {LONG LONG, "/home/me/long.py", 0, 2, true}},
-    [4] = {{"_call", "/v/lib/python3.11/site-packages/x.py", 0, 3, true}},
+    [3] = {{.function = LONG, .file = "/home/me/long.py", .line = 1, .python = true},
+           {.function = LONG LONG, .file = "/home/me/long.py", .line = 2, .python = true}},
+    [4] = {{.function = "_call",
+            .file = "/v/lib/python3.11/site-packages/x.py",
+            .line = 3,
+            .python = true}},
     [5] = {{.file = "/home/me/\"quoted\" app", .offset = 1}},
-    [6] = {{"resolved", "kernel.cpp", 0, 9, false}, {"unlined", "libk.so", 0, 0, false}},
+    [6] = {{.function = "resolved", .file = "kernel.cpp", .line = 9},
+           {.function = "unlined", .file = "libk.so"}},
 };
 
 static struct stats_holder holders[STACKS + 1];
@@ -127,10 +135,11 @@ static void text_names_the_largest_with_their_own_lines(void **state) {
 /* A thread of PyTorch's own: libraries of packages alone. */
 static const struct stats_frame backward[] = {
     {.file = LIBRARIES "nvidia/lib/libcudart.so.13", .offset = 0x1234},
-    {"c10::cuda::allocate", LIBRARIES "torch/lib/libc10_cuda.so", 0, 0, false},
-    {"void at::(anonymous namespace)::reduce<4, std::array<char*, 2ul> >::run<(at::Kind)3>",
-     LIBRARIES "torch/lib/libtorch_cuda.so", 0, 0, false},
-    {"bool at::operator<< <int>", LIBRARIES "torch/lib/libtorch_cpu.so", 0, 0, false},
+    {.function = "c10::cuda::allocate", .file = LIBRARIES "torch/lib/libc10_cuda.so"},
+    {.function =
+         "void at::(anonymous namespace)::reduce<4, std::array<char*, 2ul> >::run<(at::Kind)3>",
+     .file = LIBRARIES "torch/lib/libtorch_cuda.so"},
+    {.function = "bool at::operator<< <int>", .file = LIBRARIES "torch/lib/libtorch_cpu.so"},
     {.file = "/usr/lib/libcuda.so.1", .offset = 0x77},
 };
 

@@ -30,7 +30,8 @@ static void json_follows_the_schema_and_the_books_balance(void **state) {
         "f['largest_free_bytes']==156<<20\n"
         "assert f['free_blocks']==7 and abs(f['peak_reserved_over_peak_requested']-1536/900)<1e-5\n"
         "assert [c['upper_bytes'] for c in d['size_classes']]==[512,512<<12,None]\n"
-        "assert d['live'][0]=={'bytes':149<<20,'count':2,'stack':[]} and len(d['live'])==2\n"
+        "assert d['live'][0]=={'bytes':149<<20,'count':2,'stack':[],'frames':[]} and "
+        "len(d['live'])==2\n"
         "assert d['outside_bytes']['pinned_host']['current']==1<<30\n");
 }
 
