@@ -17,13 +17,13 @@
 #ifndef GPUCACHE_TOOL_HTML_H
 #define GPUCACHE_TOOL_HTML_H
 
-#include "tool/sheet.h"
+#include "tool/parsed_report.h"
 #include "tool/trace_file.h"
 
 #define HTML_EVENTS 1000000 /* the newest of a trace that a page has */
 
 struct html {
-    const struct sheets *sheets;
+    const struct parsed_reports *reports;
     const struct trace_file *traces;
     size_t trace_count;
 };

@@ -24,9 +24,9 @@ static void member(struct print *out, const char *separator, const char *name) {
 /* ---- the flight recorder ---- */
 
 /** Times count from the start of the process: in nanoseconds, a script can hold those exactly. */
-static void print_event(struct print *out, const struct sheet *sheet,
+static void print_event(struct print *out, const struct parsed_report *report,
                         const struct page_event *event) {
-    uint64_t began = sheet->page->started_ns;
+    uint64_t began = report->page->started_ns;
     print_format(out, "[%lu,%lu,%lu,%u,%d,%u,%lu,%lu,%u,%lu]", (unsigned long)event->number,
                  (unsigned long)less(event->coarse_ns, began),
                  (unsigned long)less(event->time_ns, began), event->ring,
@@ -35,10 +35,10 @@ static void print_event(struct print *out, const struct sheet *sheet,
                  (unsigned long)event->duration_ns);
 }
 
-static void print_moment(struct print *out, const struct sheet *sheet, size_t at) {
-    const struct page_moment *moment = &sheet->moments[at];
-    print_format(out, "{\"device\":%d,\"read_ns\":%lu,\"events\":[", sheet->devices[at].ordinal,
-                 (unsigned long)less(moment->read_ns, sheet->page->started_ns));
+static void print_moment(struct print *out, const struct parsed_report *report, size_t at) {
+    const struct page_moment *moment = &report->moments[at];
+    print_format(out, "{\"device\":%d,\"read_ns\":%lu,\"events\":[", report->devices[at].ordinal,
+                 (unsigned long)less(moment->read_ns, report->page->started_ns));
     for (unsigned ring = 0; ring < FLIGHT_RINGS; ring++)
         print_format(out, "%s%lu", ring ? "," : "", (unsigned long)moment->events[ring]);
     print_str(out, "]}");
@@ -69,22 +69,22 @@ static void print_kinds(struct print *out) {
     print_str(out, "}");
 }
 
-static void print_recorder(struct print *out, const struct sheet *sheet) {
+static void print_recorder(struct print *out, const struct parsed_report *report) {
     print_str(out, "{\"began\":");
-    print_seconds(out, page_real_ns(sheet->page, sheet->page->started_ns), 9);
+    print_seconds(out, page_real_ns(report->page, report->page->started_ns), 9);
     member(out, ",", "kinds");
     print_kinds(out);
     member(out, ",", "moments");
-    for (size_t i = 0; i < sheet->device_count; i++) {
+    for (size_t i = 0; i < report->device_count; i++) {
         print_char(out, i ? ',' : '[');
-        print_moment(out, sheet, i);
+        print_moment(out, report, i);
     }
-    print_str(out, sheet->device_count ? "]" : "[]");
+    print_str(out, report->device_count ? "]" : "[]");
     member(out, ",", "events");
     print_char(out, '[');
-    for (size_t i = 0; i < sheet->event_count; i++) {
+    for (size_t i = 0; i < report->event_count; i++) {
         print_str(out, i ? ",\n" : "");
-        print_event(out, sheet, &sheet->events[i]);
+        print_event(out, report, &report->events[i]);
     }
     print_str(out, "]}");
 }
@@ -128,13 +128,13 @@ static void print_frames_of_trace(struct print *out, const struct trace_file *fi
 }
 
 static void print_frames(struct print *out, const struct html *page) {
-    const struct sheets *sheets = page->sheets;
+    const struct parsed_reports *reports = page->reports;
     void *seen = NULL;
     print_char(out, '{');
     for (size_t i = 0; i < page->trace_count; i++)
         print_frames_of_trace(out, &page->traces[i], &seen);
-    for (size_t i = 0; i < sheets->count; i++) {
-        const struct sheet_stacks *stacks = sheets->list[i]->stacks;
+    for (size_t i = 0; i < reports->count; i++) {
+        const struct parsed_stacks *stacks = reports->list[i]->stacks;
         for (size_t k = 0; stacks && k < stacks->stack_count; k++)
             for (unsigned n = 0; n < stacks->stacks[k].count; n++)
                 print_once(out, &stacks->stacks[k].frames[n], &seen);
@@ -145,37 +145,37 @@ static void print_frames(struct print *out, const struct html *page) {
 
 /* ---- all of it ---- */
 
-static void print_extra(struct print *out, const struct sheet *sheet) {
+static void print_extra(struct print *out, const struct parsed_report *report) {
     char name[TOOL_PROGRAM_NAME];
-    tool_program_name(&sheet->program, name);
+    tool_program_name(&report->program, name);
     member(out, "{", "name");
     print_json_string(out, name);
     member(out, ",", "note");
-    print_json_string(out, sheet->note);
+    print_json_string(out, report->note);
     member(out, ",", "sizes_note");
-    print_json_string(out, sheet->sizes_note);
+    print_json_string(out, report->sizes_note);
     member(out, ",", "state");
-    print_json_string(out, sheet->page ? page_state_words(sheet->page) : NULL);
+    print_json_string(out, report->page ? page_state_words(report->page) : NULL);
     member(out, ",", "recorder");
-    if (sheet->page)
-        print_recorder(out, sheet);
+    if (report->page)
+        print_recorder(out, report);
     else
         print_str(out, "null");
     print_char(out, '}');
 }
 
 void html_print_data(const struct html *page, struct print *out) {
-    const struct sheets *sheets = page->sheets;
+    const struct parsed_reports *reports = page->reports;
     print_format(out, "{\"written\":{\"version\":\"%s\",\"time_unix\":%lu},\n\"reports\":[",
                  GPUCACHE_VERSION, (unsigned long)time(NULL));
-    for (size_t i = 0; i < sheets->count; i++) {
+    for (size_t i = 0; i < reports->count; i++) {
         print_str(out, i ? "," : "");
-        sheet_print(sheets->list[i], REPORT_JSON, out);
+        parsed_report_print(reports->list[i], REPORT_JSON, out);
     }
     print_str(out, "],\n\"extras\":[");
-    for (size_t i = 0; i < sheets->count; i++) {
+    for (size_t i = 0; i < reports->count; i++) {
         print_str(out, i ? ",\n" : "");
-        print_extra(out, sheets->list[i]);
+        print_extra(out, reports->list[i]);
     }
     print_str(out, "],\n\"frames\":");
     print_frames(out, page);

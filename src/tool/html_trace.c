@@ -47,7 +47,7 @@ struct column {
     const struct trace_file *file;
     unsigned device;
     struct print *out;
-    struct trace_world world;
+    struct trace_live_set live_set;
     void *groups;   /* a tree of struct group */
     uint8_t *bytes; /* of `events` */
     size_t used, capacity;
@@ -115,15 +115,15 @@ static void put_event(struct column *of, const struct trace_event *event) {
         put(of, group_of(of, event->bytes, event->stack < known ? event->stack : 0));
         put(of, moved << 1 ^ (moved >> 63 ? UINT64_MAX : 0));
         of->unit = unit;
-        block.place = ++of->blocks; /* of the copy that trace_world_at() returns */
-        trace_world_apply(&of->world, &block);
+        block.place = ++of->blocks; /* of the copy that trace_live_set_at() returns */
+        trace_live_set_apply(&of->live_set, &block);
     } else if (event->kind == TRACE_FREE) {
-        const struct trace_event *block = trace_world_at(&of->world, TRACE_BLOCKS, event->address);
+        const struct trace_event *block = trace_live_set_at(&of->live_set, TRACE_BLOCKS, event->address);
         if (!block)
             return;
         put_time(of, event, true);
         put(of, of->blocks - block->place + 1);
-        trace_world_apply(&of->world, event);
+        trace_live_set_apply(&of->live_set, event);
     }
 }
 
@@ -173,7 +173,7 @@ static void print_device(const struct trace_file *file, unsigned device, struct 
     print_base64(out, of.bytes, of.used);
     print_str(out, "\"}");
     tdestroy(of.groups, free);
-    trace_world_free(&of.world);
+    trace_live_set_free(&of.live_set);
     free(of.bytes);
 }
 

@@ -4,7 +4,7 @@
 #include "process/value.h"
 #include "tool/arguments.h"
 #include "tool/html.h"
-#include "tool/sheet.h"
+#include "tool/parsed_report.h"
 #include "tool/tool.h"
 #include "tool/trace_source.h"
 
@@ -103,10 +103,10 @@ static void ask_processes(struct pages *all, char **sources) {
     free(meant.list);
 }
 
-static bool read_process(struct sheets *sheets, struct pages *all, int pid) {
+static bool read_process(struct parsed_reports *reports, struct pages *all, int pid) {
     struct page *page = pages_of(all, pid);
     if (page)
-        sheets_read_page(sheets, page);
+        parsed_reports_read_page(reports, page);
     else
         tool_say(
             "%d: %s", pid,
@@ -119,56 +119,56 @@ static bool read_process(struct sheets *sheets, struct pages *all, int pid) {
     return page != NULL;
 }
 
-static bool read_one(struct sheets *sheets, struct pages *pages, const char *source) {
+static bool read_one(struct parsed_reports *reports, struct pages *pages, const char *source) {
     const char *why;
     int pid = tool_pid(source);
     if (pid != 0)
-        return read_process(sheets, pages, pid);
-    if (sheets_read_file(sheets, source, &why))
+        return read_process(reports, pages, pid);
+    if (parsed_reports_read_file(reports, source, &why))
         return true;
     tool_say("%s: %s", source, why);
     return false;
 }
 
 /** Whose stacks they are, where that has to be told: the process, the device, or both. */
-static void write_root(const struct sheet *sheet, int device, bool several, char *to, size_t size) {
+static void write_root(const struct parsed_report *report, int device, bool several, char *to, size_t size) {
     char process[64] = "", number[32] = "";
-    if (several && sheet->program.rank >= 0)
-        snprintf(process, sizeof process, "rank %lld", (long long)sheet->program.rank);
+    if (several && report->program.rank >= 0)
+        snprintf(process, sizeof process, "rank %lld", (long long)report->program.rank);
     else if (several)
-        snprintf(process, sizeof process, "pid %lld", (long long)sheet->process.pid);
-    if (sheet->device_count > 1)
+        snprintf(process, sizeof process, "pid %lld", (long long)report->process.pid);
+    if (report->device_count > 1)
         snprintf(number, sizeof number, "device %d", device);
     snprintf(to, size, "%s%s%s", process, *process && *number ? ";" : "", number);
 }
 
 /** Of several reports of one process, the last: what it says is of all the time before. */
-static bool is_last(const struct sheets *sheets, size_t at) {
-    for (size_t i = at + 1; i < sheets->count; i++)
-        if (strcmp(sheets->list[i]->program.host, sheets->list[at]->program.host) == 0 &&
-            sheets->list[i]->process.pid == sheets->list[at]->process.pid)
+static bool is_last(const struct parsed_reports *reports, size_t at) {
+    for (size_t i = at + 1; i < reports->count; i++)
+        if (strcmp(reports->list[i]->program.host, reports->list[at]->program.host) == 0 &&
+            reports->list[i]->process.pid == reports->list[at]->process.pid)
             return false;
     return true;
 }
 
-static bool is_of_several(const struct sheets *sheets) {
+static bool is_of_several(const struct parsed_reports *reports) {
     size_t count = 0;
-    for (size_t i = 0; i < sheets->count; i++)
-        count += is_last(sheets, i);
+    for (size_t i = 0; i < reports->count; i++)
+        count += is_last(reports, i);
     return count > 1;
 }
 
-static bool print_folded(const struct sheets *sheets, enum folded weight, struct print *out) {
-    bool any = false, several = is_of_several(sheets);
+static bool print_folded(const struct parsed_reports *reports, enum folded weight, struct print *out) {
+    bool any = false, several = is_of_several(reports);
     char root[128];
-    for (size_t i = 0; i < sheets->count; i++) {
-        const struct sheet *sheet = sheets->list[i];
-        if (!sheet->stacks || !is_last(sheets, i))
+    for (size_t i = 0; i < reports->count; i++) {
+        const struct parsed_report *report = reports->list[i];
+        if (!report->stacks || !is_last(reports, i))
             continue;
         any = true;
-        for (size_t k = 0; k < sheet->device_count; k++) {
-            write_root(sheet, sheet->devices[k].ordinal, several, root, sizeof root);
-            sheet_stacks_fold(sheet->stacks, sheet->devices[k].ordinal, weight, root, out);
+        for (size_t k = 0; k < report->device_count; k++) {
+            write_root(report, report->devices[k].ordinal, several, root, sizeof root);
+            parsed_stacks_fold(report->stacks, report->devices[k].ordinal, weight, root, out);
         }
     }
     if (!any)
@@ -177,16 +177,16 @@ static bool print_folded(const struct sheets *sheets, enum folded weight, struct
     return any;
 }
 
-static void print_all(const struct sheets *sheets, const struct wanted *wanted, struct print *out) {
-    for (size_t i = 0; i < sheets->count; i++) {
-        const struct sheet *sheet = sheets->list[i];
-        if (*sheet->note)
-            tool_say("%s", sheet->note);
-        if (*sheet->sizes_note)
-            tool_say("%s", sheet->sizes_note);
-        sheet_print(sheet, wanted->format, out);
-        if (sheet->page && wanted->format == REPORT_TEXT && wanted->events > 0)
-            page_print_events(sheet->page, out, wanted->events);
+static void print_all(const struct parsed_reports *reports, const struct wanted *wanted, struct print *out) {
+    for (size_t i = 0; i < reports->count; i++) {
+        const struct parsed_report *report = reports->list[i];
+        if (*report->note)
+            tool_say("%s", report->note);
+        if (*report->sizes_note)
+            tool_say("%s", report->sizes_note);
+        parsed_report_print(report, wanted->format, out);
+        if (report->page && wanted->format == REPORT_TEXT && wanted->events > 0)
+            page_print_events(report->page, out, wanted->events);
     }
 }
 
@@ -231,8 +231,8 @@ static bool write_html(const struct html *page, const char *path) {
 int tool_report(char **arguments) {
     static char buffer[65536];
     struct wanted wanted = {.events = EVENTS};
-    struct sheets sheets = {0};
-    struct html page = {.sheets = &sheets};
+    struct parsed_reports reports = {0};
+    struct html page = {.reports = &reports};
     struct pages pages = {0};
     struct print out;
     bool good = true;
@@ -243,26 +243,26 @@ int tool_report(char **arguments) {
         good = read_traces(&page, sources);
     ask_processes(&pages, sources);
     for (; *sources; sources++)
-        good &= read_one(&sheets, &pages, *sources);
-    if (wanted.compare && sheets.count != 2 && good)
+        good &= read_one(&reports, &pages, *sources);
+    if (wanted.compare && reports.count != 2 && good)
         fail(STATUS_OWN_FAILURE, "--compare", "wanted are two reports");
-    for (size_t i = 0; i < sheets.count; i++)
-        sheet_stacks_resolve(sheets.list[i]->stacks,
+    for (size_t i = 0; i < reports.count; i++)
+        parsed_stacks_resolve(reports.list[i]->stacks,
                              wanted.format == REPORT_TEXT && wanted.folded == FOLDED_NOT);
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     if (wanted.html)
-        good &= sheets.count + page.trace_count > 0 && write_html(&page, wanted.html);
+        good &= reports.count + page.trace_count > 0 && write_html(&page, wanted.html);
     else if (wanted.folded != FOLDED_NOT)
-        good &= print_folded(&sheets, wanted.folded, &out);
-    else if (wanted.compare && sheets.count == 2)
-        sheets_print_difference(sheets.list[0], sheets.list[1], &out);
-    else if (sheets.count > 1 && !wanted.each && wanted.format == REPORT_TEXT)
-        sheets_print_table(&sheets, &out);
+        good &= print_folded(&reports, wanted.folded, &out);
+    else if (wanted.compare && reports.count == 2)
+        parsed_reports_print_difference(reports.list[0], reports.list[1], &out);
+    else if (reports.count > 1 && !wanted.each && wanted.format == REPORT_TEXT)
+        parsed_reports_print_table(&reports, &out);
     else
-        print_all(&sheets, &wanted, &out);
+        print_all(&reports, &wanted, &out);
     good &= print_flush(&out) == 0;
     free_traces(&page);
-    sheets_free(&sheets);
+    parsed_reports_free(&reports);
     pages_close(&pages);
     return good ? 0 : EXIT_FAILURE;
 }

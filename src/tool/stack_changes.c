@@ -15,7 +15,7 @@
 
 struct change {
     uint64_t before, after; /* bytes at the peak */
-    const struct sheet_stacks *of;
+    const struct parsed_stacks *of;
     uint32_t stack;
 };
 
@@ -44,14 +44,14 @@ static void note(struct changes *changes, const struct change *change) {
 }
 
 /* The next row of the device; they are in the order of stacks. */
-static const struct stack_row *next(const struct sheet_stacks *stacks, int device, size_t *at) {
+static const struct stack_row *next(const struct parsed_stacks *stacks, int device, size_t *at) {
     while (*at < stacks->row_count && stacks->rows[*at].device != device)
         ++*at;
     return *at < stacks->row_count ? &stacks->rows[*at] : NULL;
 }
 
-static void find(struct changes *changes, const struct sheet_stacks *before,
-                 const struct sheet_stacks *after, int device) {
+static void find(struct changes *changes, const struct parsed_stacks *before,
+                 const struct parsed_stacks *after, int device) {
     size_t i = 0, k = 0;
     const struct stack_row *x, *y;
     while (x = next(before, device, &i), y = next(after, device, &k), x || y) {
@@ -75,7 +75,7 @@ static void print_change(struct print *out, const struct change *change) {
     print_init(&second, -1, more, sizeof more);
     print_format(&first, "  %s%s, from %s to %s", change->after > change->before ? "+" : "-",
                  SIZE(size_of(change)), SIZE(change->before), SIZE(change->after));
-    holders_print_stack(sheet_stacks_view(change->of), change->stack, &first, &second);
+    holders_print_stack(parsed_stacks_view(change->of), change->stack, &first, &second);
     print_untrusted(out, print_end(&first));
     print_char(out, '\n');
     if (second.used > 0) {
@@ -84,8 +84,8 @@ static void print_change(struct print *out, const struct change *change) {
     }
 }
 
-void sheet_stacks_print_changes(const struct sheet_stacks *before, const struct sheet_stacks *after,
-                                int device, struct print *out) {
+void parsed_stacks_print_changes(const struct parsed_stacks *before,
+                                 const struct parsed_stacks *after, int device, struct print *out) {
     struct changes changes = {.count = 0};
     if (!before || !after)
         return;

@@ -12,7 +12,7 @@
 
 /* ---- names ---- */
 
-static const char *build_id_of(const struct sheet_stacks *stacks, const char *path) {
+static const char *build_id_of(const struct parsed_stacks *stacks, const char *path) {
     for (size_t i = 0; i < stacks->module_count; i++)
         if (strcmp(stacks->modules[i].path, path) == 0)
             return stacks->modules[i].build_id;
@@ -50,7 +50,7 @@ void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbol
 }
 
 /** From the outermost frame on, since one may become several. */
-static void resolve(const struct sheet_stacks *stacks, struct symbols *symbols,
+static void resolve(const struct parsed_stacks *stacks, struct symbols *symbols,
                     struct stack_frames *stack) {
     for (unsigned i = stack->count; i > 0; i--) {
         const char *file = stack->frames[i - 1].file;
@@ -78,7 +78,7 @@ int stack_frames_compare(const struct stack_frames *a, const struct stack_frames
 
 static int compare_rows(const void *a, const void *b, void *with) {
     const struct stack_row *x = a, *y = b;
-    const struct sheet_stacks *stacks = with;
+    const struct parsed_stacks *stacks = with;
     return x->device != y->device ? (x->device > y->device ? 1 : -1)
                                   : stack_frames_compare(&stacks->stacks[x->holder.stack - 1],
                                                          &stacks->stacks[y->holder.stack - 1]);
@@ -99,7 +99,7 @@ static void add_holder(struct stats_holder *to, const struct stats_holder *holde
 }
 
 /** Two addresses of one line (of a loop that the compiler has unrolled) are one holder. */
-static void merge(struct sheet_stacks *stacks) {
+static void merge(struct parsed_stacks *stacks) {
     size_t kept = 0;
     if (stacks->row_count > 0)
         qsort_r(stacks->rows, stacks->row_count, sizeof *stacks->rows, compare_rows, stacks);
@@ -126,7 +126,7 @@ static void leave_python(struct stack_frames *stack) {
     stack->count = any ? kept : stack->count;
 }
 
-void sheet_stacks_resolve(struct sheet_stacks *stacks, bool brief) {
+void parsed_stacks_resolve(struct parsed_stacks *stacks, bool brief) {
     struct symbols *symbols = stacks ? symbols_open() : NULL;
     for (size_t i = 0; stacks && i < stacks->stack_count; i++) {
         if (brief)
@@ -162,8 +162,8 @@ static void print_folded(struct print *out, const struct stats_frame *frame) {
     print_untrusted(out, text);
 }
 
-void sheet_stacks_fold(const struct sheet_stacks *stacks, int device, enum folded weight,
-                       const char *root, struct print *out) {
+void parsed_stacks_fold(const struct parsed_stacks *stacks, int device, enum folded weight,
+                        const char *root, struct print *out) {
     for (size_t i = 0; i < stacks->row_count; i++) {
         const struct stats_holder *holder = &stacks->rows[i].holder;
         const struct stack_frames *stack = &stacks->stacks[holder->stack - 1];

@@ -10,19 +10,19 @@
 /* ---- what reports read ---- */
 
 static uint64_t lost_stacks(const void *of) {
-    return ((const struct sheet_stacks *)of)->lost_stacks;
+    return ((const struct parsed_stacks *)of)->lost_stacks;
 }
 
 static uint64_t lost_blocks(const void *of) {
-    return ((const struct sheet_stacks *)of)->lost_blocks;
+    return ((const struct parsed_stacks *)of)->lost_blocks;
 }
 
 static const char *unwinder(const void *of) {
-    return ((const struct sheet_stacks *)of)->unwinder;
+    return ((const struct parsed_stacks *)of)->unwinder;
 }
 
 static struct stats_held held(const void *of, int device) {
-    const struct sheet_stacks *stacks = of;
+    const struct parsed_stacks *stacks = of;
     for (size_t i = 0; i < stacks->device_count; i++)
         if (stacks->devices[i].device == device)
             return stacks->devices[i].held;
@@ -30,7 +30,7 @@ static struct stats_held held(const void *of, int device) {
 }
 
 static bool next(const void *of, int device, uint32_t *at, struct stats_holder *holder) {
-    const struct sheet_stacks *stacks = of;
+    const struct parsed_stacks *stacks = of;
     while (*at < stacks->row_count) {
         const struct stack_row *row = &stacks->rows[(*at)++];
         if (row->device == device) {
@@ -42,7 +42,7 @@ static bool next(const void *of, int device, uint32_t *at, struct stats_holder *
 }
 
 static bool frame(const void *of, uint32_t number, unsigned index, struct stats_frame *out) {
-    const struct sheet_stacks *stacks = of;
+    const struct parsed_stacks *stacks = of;
     const struct stack_frames *stack =
         number > 0 && number <= stacks->stack_count ? &stacks->stacks[number - 1] : NULL;
     if (!stack || index >= stack->count)
@@ -52,7 +52,7 @@ static bool frame(const void *of, uint32_t number, unsigned index, struct stats_
 }
 
 static bool module(const void *of, uint32_t index, const char **path, const char **build_id) {
-    const struct sheet_stacks *stacks = of;
+    const struct parsed_stacks *stacks = of;
     if (index >= stacks->module_count)
         return false;
     *path = stacks->modules[index].path;
@@ -60,7 +60,7 @@ static bool module(const void *of, uint32_t index, const char **path, const char
     return true;
 }
 
-const struct stats_stacks *sheet_stacks_view(const struct sheet_stacks *stacks) {
+const struct stats_stacks *parsed_stacks_view(const struct parsed_stacks *stacks) {
     return stacks ? &stacks->view : NULL;
 }
 
@@ -139,7 +139,7 @@ static struct stats_frame read_frame(const struct json *from) {
     return frame;
 }
 
-uint32_t sheet_stacks_add(struct sheet_stacks *stacks, const struct json *holder) {
+uint32_t parsed_stacks_add(struct parsed_stacks *stacks, const struct json *holder) {
     stacks->stacks = more(stacks->stacks, stacks->stack_count, sizeof *stacks->stacks);
     struct stack_frames *stack = &stacks->stacks[stacks->stack_count++];
     const struct json *objects = json_get(holder, "frames"), *texts = json_get(holder, "stack");
@@ -161,11 +161,11 @@ static struct stats_held read_held(const struct json *from) {
                                read_share(from, "peak_bytes", "peak_count")};
 }
 
-static void read_holder(struct sheet_stacks *stacks, int device, const struct json *from) {
+static void read_holder(struct parsed_stacks *stacks, int device, const struct json *from) {
     const struct json *byte_seconds = json_get(from, "byte_seconds");
     uint64_t whole = json_u64(byte_seconds);
     uint64_t rest = json_seconds(byte_seconds) - whole * 1000000000; /* both modulo 2^64 */
-    struct stats_holder holder = {.stack = sheet_stacks_add(stacks, from),
+    struct stats_holder holder = {.stack = parsed_stacks_add(stacks, from),
                                   .held = read_held(from),
                                   .total = read_share(from, "total_bytes", "total_count"),
                                   .byte_seconds = whole,
@@ -174,7 +174,7 @@ static void read_holder(struct sheet_stacks *stacks, int device, const struct js
     stacks->rows[stacks->row_count++] = (struct stack_row){device, holder};
 }
 
-static void read_device(struct sheet_stacks *stacks, const struct json *from) {
+static void read_device(struct parsed_stacks *stacks, const struct json *from) {
     int device = (int)json_i64(json_get(from, "device"));
     const struct json *holders = json_get(from, "holders");
     stacks->devices = more(stacks->devices, stacks->device_count, sizeof *stacks->devices);
@@ -184,7 +184,7 @@ static void read_device(struct sheet_stacks *stacks, const struct json *from) {
         read_holder(stacks, device, at);
 }
 
-static void read_module(struct sheet_stacks *stacks, const struct json *from) {
+static void read_module(struct parsed_stacks *stacks, const struct json *from) {
     const char *path = json_text(json_get(from, "path"));
     const char *build_id = json_text(json_get(from, "build_id"));
     stacks->modules = more(stacks->modules, stacks->module_count, sizeof *stacks->modules);
@@ -198,12 +198,12 @@ static unsigned read_version(const char *text) {
     return *end == '.' ? (unsigned)(major << 8 | strtoul(end + 1, NULL, 10)) : 0;
 }
 
-struct sheet_stacks *sheet_stacks_read(const struct json *report) {
+struct parsed_stacks *parsed_stacks_read(const struct json *report) {
     const struct json *head = json_get(report, "stacks"), *devices = json_get(report, "devices");
     const struct json *modules = json_get(report, "modules");
     if (!head || head->kind != JSON_OBJECT)
         return NULL;
-    struct sheet_stacks *stacks = more(NULL, 0, sizeof *stacks);
+    struct parsed_stacks *stacks = more(NULL, 0, sizeof *stacks);
     const char *name = json_text(json_get(head, "unwinder"));
     stacks->unwinder = stack_text(name, strlen(name));
     stacks->lost_stacks = json_u64(json_get(head, "lost_stacks"));
@@ -232,7 +232,7 @@ void stack_frame_free(const struct stats_frame *frame) {
     free((char *)(uintptr_t)frame->module);
 }
 
-void sheet_stacks_free(struct sheet_stacks *stacks) {
+void parsed_stacks_free(struct parsed_stacks *stacks) {
     if (!stacks)
         return;
     for (size_t i = 0; i < stacks->stack_count; i++) {

@@ -33,7 +33,7 @@ struct stack_module {
     char *path, *build_id;
 };
 
-struct sheet_stacks {
+struct parsed_stacks {
     struct stats_stacks view;
     char *unwinder;
     uint64_t lost_stacks, lost_blocks;
@@ -44,12 +44,12 @@ struct sheet_stacks {
     size_t stack_count, row_count, device_count, module_count;
 };
 
-/** Those of a report; NULL: it has none. Freed with sheet_stacks_free(). */
-struct sheet_stacks *sheet_stacks_read(const struct json *report);
-void sheet_stacks_free(struct sheet_stacks *stacks);
+/** Those of a report; NULL: it has none. Freed with parsed_stacks_free(). */
+struct parsed_stacks *parsed_stacks_read(const struct json *report);
+void parsed_stacks_free(struct parsed_stacks *stacks);
 
 /** As reports read them. */
-const struct stats_stacks *sheet_stacks_view(const struct sheet_stacks *stacks);
+const struct stats_stacks *parsed_stacks_view(const struct parsed_stacks *stacks);
 
 /** A text of a frame's, and their end. */
 char *stack_text(const char *text, size_t length);
@@ -67,24 +67,24 @@ void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbol
                           const char *build_id);
 
 /** Adds the stack of a holder or of a live size (its member "frames"), and returns its number. */
-uint32_t sheet_stacks_add(struct sheet_stacks *stacks, const struct json *holder);
+uint32_t parsed_stacks_add(struct parsed_stacks *stacks, const struct json *holder);
 
 /** Looks for the names of native frames, and makes stacks of equal names one. `brief`: where there are lines of Python
  * native frames are left out, as the text does; names in large libraries take seconds. */
-void sheet_stacks_resolve(struct sheet_stacks *stacks, bool brief);
+void parsed_stacks_resolve(struct parsed_stacks *stacks, bool brief);
 
 /** By names and lines; without a name, by where it lies. */
 int stack_frames_compare(const struct stack_frames *a, const struct stack_frames *b);
 
 /** Says which stacks of a device held more at its peak, or less, than in the report before; both resolved alike. Nothing where one has none. */
-void sheet_stacks_print_changes(const struct sheet_stacks *before, const struct sheet_stacks *after,
+void parsed_stacks_print_changes(const struct parsed_stacks *before, const struct parsed_stacks *after,
                                 int device, struct print *out);
 
 enum folded { FOLDED_NOT, FOLDED_BYTE_SECONDS, FOLDED_PEAK, FOLDED_LIVE };
 
 /** Writes the holders of a device as flame graph tools read them: frames from the outermost on, a blank, the weight.
  * `root` stands in front of each, if it is not empty. */
-void sheet_stacks_fold(const struct sheet_stacks *stacks, int device, enum folded weight,
+void parsed_stacks_fold(const struct parsed_stacks *stacks, int device, enum folded weight,
                        const char *root, struct print *out);
 
 #endif

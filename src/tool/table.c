@@ -76,9 +76,9 @@ bool table_is_far(const struct table *table, const struct table_row *row, unsign
 
 static void print_row(struct print *out, const struct table *table, const struct table_row *row) {
     char text[LINES_VALUE];
-    const struct program *program = row->sheet->process.program;
+    const struct program *program = row->report->process.program;
     print_cell(out, program->rank < 0 ? "-" : COUNT((uint64_t)program->rank), 4, PRINT_RIGHT);
-    print_cell(out, COUNT((uint64_t)row->sheet->process.pid), 9, PRINT_RIGHT);
+    print_cell(out, COUNT((uint64_t)row->report->process.pid), 9, PRINT_RIGHT);
     print_str(out, "  ");
     print_cell(out, program->host, 16, PRINT_LEFT);
     print_cell(out, COUNT((uint64_t)row->device->ordinal), 5, PRINT_RIGHT);
@@ -104,35 +104,36 @@ static void print_summary(struct print *out, const char *name, const struct tabl
 
 static int by_rank(const void *a, const void *b) {
     const struct table_row *first = a, *second = b;
-    int64_t x = first->sheet->process.program->rank, y = second->sheet->process.program->rank;
+    int64_t x = first->report->process.program->rank, y = second->report->process.program->rank;
     if (x != y)
         return (x > y) - (x < y);
     int a_device = first->device->ordinal, b_device = second->device->ordinal;
     return (a_device > b_device) - (a_device < b_device);
 }
 
-static struct table_row row_of(const struct sheet *sheet, const struct stats_device *device) {
+static struct table_row row_of(const struct parsed_report *report,
+                               const struct stats_device *device) {
     struct report_derived derived;
     report_derive(device, &derived);
-    return (struct table_row){sheet,
+    return (struct table_row){report,
                               device,
                               {device->requested.current, device->requested.peak,
                                device->reserved.current, device->reserved.peak,
                                derived.outside.current, device->ooms}};
 }
 
-struct table table_of(const struct sheets *sheets) {
+struct table table_of(const struct parsed_reports *reports) {
     struct table table = {0};
     size_t count = 0;
-    for (size_t i = 0; i < sheets->count; i++)
-        count += sheets->list[i]->device_count;
+    for (size_t i = 0; i < reports->count; i++)
+        count += reports->list[i]->device_count;
     table.rows = calloc(count + 1, sizeof *table.rows);
     uint64_t *values = calloc(count + 1, sizeof *values);
     if (!table.rows || !values)
         fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    for (size_t i = 0; i < sheets->count; i++)
-        for (size_t k = 0; k < sheets->list[i]->device_count; k++)
-            table.rows[table.count++] = row_of(sheets->list[i], &sheets->list[i]->devices[k]);
+    for (size_t i = 0; i < reports->count; i++)
+        for (size_t k = 0; k < reports->list[i]->device_count; k++)
+            table.rows[table.count++] = row_of(reports->list[i], &reports->list[i]->devices[k]);
     qsort(table.rows, table.count, sizeof *table.rows, by_rank);
     for (unsigned i = 0; i < TABLE_FIGURES && table.count > 0; i++)
         table.spreads[i] = spread_of(table.rows, table.count, i, values);
@@ -145,8 +146,8 @@ void table_free(struct table *table) {
     *table = (struct table){0};
 }
 
-void sheets_print_table(const struct sheets *sheets, struct print *out) {
-    struct table table = table_of(sheets);
+void parsed_reports_print_table(const struct parsed_reports *reports, struct print *out) {
+    struct table table = table_of(reports);
     print_head(out);
     for (size_t i = 0; i < table.count; i++)
         print_row(out, &table, &table.rows[i]);
@@ -201,14 +202,14 @@ static void print_changes(struct print *out, const struct stats_device *before,
 #include "stats/fields.def"
 }
 
-static void print_source(struct print *out, const char *which, const struct sheet *sheet) {
+static void print_source(struct print *out, const char *which, const struct parsed_report *report) {
     print_str(out, which);
-    print_untrusted(out, sheet->source);
-    print_format(out, ", pid %lld\n", (long long)sheet->process.pid);
+    print_untrusted(out, report->source);
+    print_format(out, ", pid %lld\n", (long long)report->process.pid);
 }
 
-void sheets_print_difference(const struct sheet *before, const struct sheet *after,
-                             struct print *out) {
+void parsed_reports_print_difference(const struct parsed_report *before,
+                                     const struct parsed_report *after, struct print *out) {
     bool any = false;
     print_source(out, "before: ", before);
     print_source(out, "after:  ", after);
@@ -216,8 +217,8 @@ void sheets_print_difference(const struct sheet *before, const struct sheet *aft
         for (size_t k = 0; k < after->device_count; k++) {
             if (before->devices[i].ordinal == after->devices[k].ordinal) {
                 print_changes(out, &before->devices[i], &after->devices[k]);
-                sheet_stacks_print_changes(before->stacks, after->stacks,
-                                           before->devices[i].ordinal, out);
+                parsed_stacks_print_changes(before->stacks, after->stacks,
+                                            before->devices[i].ordinal, out);
                 any = true;
             }
         }

@@ -4,13 +4,13 @@
 #ifndef GPUCACHE_TOOL_TABLE_H
 #define GPUCACHE_TOOL_TABLE_H
 
-#include "tool/sheet.h"
+#include "tool/parsed_report.h"
 
 #define TABLE_FIGURES 6
 #define TABLE_FEWEST 3 /* rows that have a median worth the name */
 
 struct table_row {
-    const struct sheet *sheet;
+    const struct parsed_report *report;
     const struct stats_device *device;
     uint64_t figures[TABLE_FIGURES];
 };
@@ -32,7 +32,7 @@ extern const struct table_column {
 } table_columns[TABLE_FIGURES];
 
 /** A table of all reports; freed by table_free(). */
-struct table table_of(const struct sheets *sheets);
+struct table table_of(const struct parsed_reports *reports);
 void table_free(struct table *table);
 
 /** A figure as the column shows it. */

@@ -10,7 +10,7 @@
 
 #include "tool/pages.c"
 
-#include "tool/sheet.h"
+#include "tool/parsed_report.h"
 
 #define DEVICES 2
 #define BYTES (sizeof(struct live_page) + DEVICES * sizeof(struct live_slot))
@@ -90,23 +90,23 @@ static void make_file(const uint8_t *data, size_t size) {
 
 static void print_page(struct page *page) {
     static char text[1 << 20];
-    struct sheets sheets = {0};
+    struct parsed_reports reports = {0};
     struct print out;
-    sheets_read_page(&sheets, page);
+    parsed_reports_read_page(&reports, page);
     print_init(&out, -1, text, sizeof text);
-    sheet_print(sheets.list[0], REPORT_TEXT, &out);
+    parsed_report_print(reports.list[0], REPORT_TEXT, &out);
     page_print_events(page, &out, 20);
     fuzz_check_plain(print_end(&out));
     print_init(&out, -1, text, sizeof text);
-    sheet_print(sheets.list[0], REPORT_JSON, &out);
+    parsed_report_print(reports.list[0], REPORT_JSON, &out);
     print_end(&out);
     FUZZ_CHECK(out.error == 0 && out.used < sizeof text - 1);
     fuzz_check_json(text, out.used);
     print_init(&out, -1, text, sizeof text);
-    sheets_print_table(&sheets, &out);
+    parsed_reports_print_table(&reports, &out);
     fuzz_check_plain(print_end(&out));
-    fuzz_check_plain(sheets.list[0]->note);
-    sheets_free(&sheets);
+    fuzz_check_plain(reports.list[0]->note);
+    parsed_reports_free(&reports);
 }
 
 int fuzz_one(const uint8_t *data, size_t size) {

@@ -10,7 +10,7 @@
 
 #include "tool/html.h"
 #include "tool/json.h"
-#include "tool/sheet.h"
+#include "tool/parsed_report.h"
 
 #include <string.h>
 
@@ -22,12 +22,12 @@ static struct print begin(void) {
     return out;
 }
 
-static void print_forms(const struct sheet *sheet) {
+static void print_forms(const struct parsed_report *report) {
     struct print out = begin();
-    sheet_print(sheet, REPORT_TEXT, &out);
+    parsed_report_print(report, REPORT_TEXT, &out);
     fuzz_check_plain(print_end(&out));
     out = begin();
-    sheet_print(sheet, REPORT_JSON, &out);
+    parsed_report_print(report, REPORT_JSON, &out);
     print_end(&out);
     if (out.error == 0 && out.used < sizeof text - 1) {
         const char *at = text;
@@ -36,37 +36,37 @@ static void print_forms(const struct sheet *sheet) {
         json_free(again);
         fuzz_check_json(text, out.used);
     }
-    for (size_t i = 0; i < sheet->device_count && sheet->stacks; i++) {
+    for (size_t i = 0; i < report->device_count && report->stacks; i++) {
         out = begin();
-        sheet_stacks_fold(sheet->stacks, sheet->devices[i].ordinal, FOLDED_PEAK, "", &out);
+        parsed_stacks_fold(report->stacks, report->devices[i].ordinal, FOLDED_PEAK, "", &out);
         fuzz_check_plain(print_end(&out));
     }
 }
 
-static void print_together(const struct sheets *sheets) {
+static void print_together(const struct parsed_reports *reports) {
     struct print out = begin();
-    sheets_print_table(sheets, &out);
+    parsed_reports_print_table(reports, &out);
     fuzz_check_plain(print_end(&out));
-    if (sheets->count > 1) {
+    if (reports->count > 1) {
         out = begin();
-        sheets_print_difference(sheets->list[0], sheets->list[1], &out);
+        parsed_reports_print_difference(reports->list[0], reports->list[1], &out);
         fuzz_check_plain(print_end(&out));
     }
 }
 
 int fuzz_one(const uint8_t *data, size_t size) {
-    struct sheets sheets = {0};
+    struct parsed_reports reports = {0};
     const char *why = NULL;
-    bool read = sheets_read_file(&sheets, fuzz_file(data, size), &why);
+    bool read = parsed_reports_read_file(&reports, fuzz_file(data, size), &why);
     FUZZ_CHECK(read || why);
-    for (size_t i = 0; i < sheets.count; i++) {
-        if (size % 2 == 0 && sheets.list[i]->stacks)
-            sheet_stacks_resolve(sheets.list[i]->stacks, size % 4 == 0);
-        print_forms(sheets.list[i]);
+    for (size_t i = 0; i < reports.count; i++) {
+        if (size % 2 == 0 && reports.list[i]->stacks)
+            parsed_stacks_resolve(reports.list[i]->stacks, size % 4 == 0);
+        print_forms(reports.list[i]);
     }
-    print_together(&sheets);
-    if (size % 8 == 0 && sheets.count > 0)
-        FUZZ_CHECK(html_write(&(struct html){.sheets = &sheets}, "/dev/null") == 0);
-    sheets_free(&sheets);
+    print_together(&reports);
+    if (size % 8 == 0 && reports.count > 0)
+        FUZZ_CHECK(html_write(&(struct html){.reports = &reports}, "/dev/null") == 0);
+    parsed_reports_free(&reports);
     return 0;
 }

@@ -1,4 +1,4 @@
-#include "tool/sheet.h"
+#include "tool/parsed_report.h"
 
 #include "tool/json.h"
 #include "tool/tool.h"
@@ -32,46 +32,46 @@ static void *grown(void *list, size_t count, size_t each) {
     return memory;
 }
 
-static struct sheet *add_sheet(struct sheets *sheets, const char *source) {
-    struct sheet *sheet = allocate(sizeof *sheet);
-    sheets->list = grown(sheets->list, sheets->count, sizeof(struct sheet *));
-    sheets->list[sheets->count++] = sheet;
-    snprintf(sheet->source, sizeof sheet->source, "%s", source);
-    return sheet;
+static struct parsed_report *add_sheet(struct parsed_reports *reports, const char *source) {
+    struct parsed_report *report = allocate(sizeof *report);
+    reports->list = grown(reports->list, reports->count, sizeof(struct parsed_report *));
+    reports->list[reports->count++] = report;
+    snprintf(report->source, sizeof report->source, "%s", source);
+    return report;
 }
 
-static struct stats_device *add_device(struct sheet *sheet) {
-    sheet->devices = grown(sheet->devices, sheet->device_count, sizeof *sheet->devices);
-    sheet->maps = grown(sheet->maps, sheet->device_count, sizeof *sheet->maps);
-    memset(&sheet->maps[sheet->device_count], 0, sizeof *sheet->maps);
-    struct stats_device *device = &sheet->devices[sheet->device_count++];
+static struct stats_device *add_device(struct parsed_report *report) {
+    report->devices = grown(report->devices, report->device_count, sizeof *report->devices);
+    report->maps = grown(report->maps, report->device_count, sizeof *report->maps);
+    memset(&report->maps[report->device_count], 0, sizeof *report->maps);
+    struct stats_device *device = &report->devices[report->device_count++];
     memset(device, 0, sizeof *device);
     return device;
 }
 
-/** The text, kept as long as the sheet. */
-static const char *keep(struct sheet *sheet, const char *text) {
-    sheet->texts = grown(sheet->texts, sheet->text_count, sizeof(char *));
+/** The text, kept as long as the report. */
+static const char *keep(struct parsed_report *report, const char *text) {
+    report->texts = grown(report->texts, report->text_count, sizeof(char *));
     char *kept = strdup(text);
-    sheet->texts[sheet->text_count++] = kept;
+    report->texts[report->text_count++] = kept;
     return kept ? kept : "";
 }
 
-void sheets_free(struct sheets *sheets) {
-    for (size_t i = 0; i < sheets->count; i++) {
-        struct sheet *sheet = sheets->list[i];
-        for (size_t k = 0; k < sheet->text_count; k++)
-            free(sheet->texts[k]);
-        free(sheet->texts);
-        free(sheet->devices);
-        sheet_stacks_free(sheet->stacks);
-        free(sheet->maps);
-        free(sheet->moments);
-        free(sheet->events);
-        free(sheet);
+void parsed_reports_free(struct parsed_reports *reports) {
+    for (size_t i = 0; i < reports->count; i++) {
+        struct parsed_report *report = reports->list[i];
+        for (size_t k = 0; k < report->text_count; k++)
+            free(report->texts[k]);
+        free(report->texts);
+        free(report->devices);
+        parsed_stacks_free(report->stacks);
+        free(report->maps);
+        free(report->moments);
+        free(report->events);
+        free(report);
     }
-    free(sheets->list);
-    *sheets = (struct sheets){0};
+    free(reports->list);
+    *reports = (struct parsed_reports){0};
 }
 
 /* ---- from a file ---- */
@@ -104,7 +104,7 @@ static unsigned class_of(const struct json *row) {
                                                : STATS_SIZE_CLASSES - 1;
 }
 
-static void read_lists(const struct sheet *sheet, struct stats_device *device,
+static void read_lists(const struct parsed_report *report, struct stats_device *device,
                        const struct json *from) {
     const struct json *classes = json_get(from, "size_classes"), *live = json_get(from, "live");
     for (const struct json *row = classes ? classes->first : NULL; row; row = row->next)
@@ -112,9 +112,9 @@ static void read_lists(const struct sheet *sheet, struct stats_device *device,
             json_u64(json_get(row, "live")), json_u64(json_get(row, "total"))};
     for (const struct json *row = live ? live->first : NULL;
          row && device->live_groups < STATS_LIVE_SIZES; row = row->next) {
-        if (sheet->stacks)
+        if (report->stacks)
             device->live_stacks[device->live_groups] =
-                sheet_stacks_add(sheet->stacks, row);
+                parsed_stacks_add(report->stacks, row);
         device->live[device->live_groups++] =
             (struct stats_live){json_u64(json_get(row, "bytes")), json_u64(json_get(row, "count"))};
     }
@@ -143,17 +143,17 @@ static void read_map(struct segment_map *map, const struct json *from) {
     }
 }
 
-static void read_device(struct sheet *sheet, const struct json *from) {
-    struct stats_device *device = add_device(sheet);
+static void read_device(struct parsed_report *report, const struct json *from) {
+    struct stats_device *device = add_device(report);
     const struct json *exact = json_get(from, "peaks_exact");
     device->ordinal = (int)json_i64(json_get(from, "device"));
     snprintf(device->name, sizeof device->name, "%s", json_text(json_get(from, "name")));
     snprintf(device->uuid, sizeof device->uuid, "%s", json_text(json_get(from, "uuid")));
     device->total_bytes = json_u64(json_get(from, "total_bytes"));
     device->limit_bytes = json_u64(json_get(from, "limit_bytes"));
-    device->backend = keep(sheet, json_text(json_get(from, "backend")));
-    device->reuse = keep(sheet, json_text(json_get(from, "reuse")));
-    device->backend_reason = keep(sheet, json_text(json_get(from, "backend_reason")));
+    device->backend = keep(report, json_text(json_get(from, "backend")));
+    device->reuse = keep(report, json_text(json_get(from, "reuse")));
+    device->backend_reason = keep(report, json_text(json_get(from, "backend_reason")));
     device->peaks_exact = !exact || exact->kind == JSON_TRUE;
     device->peak_error_bytes = json_u64(json_get(from, "peak_error_bytes"));
     const struct json *outside = json_get(from, "outside_bytes");
@@ -162,80 +162,80 @@ static void read_device(struct sheet *sheet, const struct json *from) {
 #define GAUGE(field) device->field = read_gauge(from, #field);
 #define COUNTER(field) device->field = read_counter(from, #field);
 #include "stats/fields.def"
-    read_lists(sheet, device, from);
-    read_map(&sheet->maps[sheet->device_count - 1], json_get(from, "segment_map"));
+    read_lists(report, device, from);
+    read_map(&report->maps[report->device_count - 1], json_get(from, "segment_map"));
 }
 
-static void read_program(struct sheet *sheet, const struct json *from) {
-    struct program *program = &sheet->program;
+static void read_program(struct parsed_report *report, const struct json *from) {
+    struct program *program = &report->program;
     const struct json *rank = json_get(from, "rank"), *command = json_get(from, "command");
     program->rank = rank && rank->kind == JSON_NUMBER ? json_i64(rank) : -1;
     snprintf(program->host, sizeof program->host, "%s", json_text(json_get(from, "host")));
     for (const struct json *argument = command ? command->first : NULL;
          argument && program->argument_count < PROGRAM_ARGUMENTS; argument = argument->next)
-        program->arguments[program->argument_count++] = keep(sheet, json_text(argument));
+        program->arguments[program->argument_count++] = keep(report, json_text(argument));
     const char *path = program->argument_count > 0 ? program->arguments[0] : "unknown";
     const char *slash = strrchr(path, '/');
     snprintf(program->name, sizeof program->name, "%s", slash ? slash + 1 : path);
 }
 
-static void read_oom(struct sheet *sheet, const struct json *from) {
+static void read_oom(struct parsed_report *report, const struct json *from) {
     const struct json *lines = json_get(from, "verdict");
-    sheet->oom =
+    report->oom =
         (struct report_oom){.device = (int)json_i64(json_get(from, "device")),
                             .requested = json_u64(json_get(from, "requested_bytes")),
                             .limit = json_u64(json_get(from, "limit_bytes")),
                             .device_free = json_u64(json_get(from, "device_free_bytes")),
                             .device_total = json_u64(json_get(from, "device_total_bytes"))};
     for (const struct json *line = lines ? lines->first : NULL;
-         line && sheet->verdict.count < LINES_MAX; line = line->next)
-        snprintf(sheet->verdict.text[sheet->verdict.count++], LINES_COLUMNS + 1, "%s",
+         line && report->verdict.count < LINES_MAX; line = line->next)
+        snprintf(report->verdict.text[report->verdict.count++], LINES_COLUMNS + 1, "%s",
                  json_text(line));
-    sheet->head.oom = &sheet->oom;
-    sheet->head.verdict = &sheet->verdict;
+    report->head.oom = &report->oom;
+    report->head.verdict = &report->verdict;
 }
 
 /** Takes the memory of a report of so many devices from what is left. Returns NULL, or why the
  * report is refused: without this a device that is written as `{}` takes thousands of times its
  * bytes. */
-static const char *take_memory(struct sheets *sheets, size_t devices) {
-    size_t bytes = sizeof(struct sheet) + devices * DEVICE_BYTES;
+static const char *take_memory(struct parsed_reports *reports, size_t devices) {
+    size_t bytes = sizeof(struct parsed_report) + devices * DEVICE_BYTES;
     if (devices > STATS_MAX_DEVICES)
         return "holds a report of more devices than the library knows";
-    if (bytes > sheets->memory_left)
+    if (bytes > reports->memory_left)
         return TOO_LARGE;
-    sheets->memory_left -= bytes;
+    reports->memory_left -= bytes;
     return NULL;
 }
 
 /** Adds one report. Returns NULL, or why it is refused. */
-static const char *read_report(struct sheets *sheets, const char *source, const struct json *from) {
+static const char *read_report(struct parsed_reports *reports, const char *source, const struct json *from) {
     const struct json *devices = json_get(from, "devices");
     size_t count = 0;
     for (const struct json *device = devices ? devices->first : NULL; device; device = device->next)
         count++;
-    const char *refused = take_memory(sheets, count);
+    const char *refused = take_memory(reports, count);
     if (refused)
         return refused;
-    struct sheet *sheet = add_sheet(sheets, source);
-    read_program(sheet, from);
-    sheet->process =
+    struct parsed_report *report = add_sheet(reports, source);
+    read_program(report, from);
+    report->process =
         (struct report_process){.pid = json_i64(json_get(from, "pid")),
-                                .version = keep(sheet, json_text(json_get(from, "version"))),
-                                .program = &sheet->program,
+                                .version = keep(report, json_text(json_get(from, "version"))),
+                                .program = &report->program,
                                 .time_ns = json_seconds(json_get(from, "time_unix")),
                                 .uptime_ns = json_seconds(json_get(from, "uptime_seconds"))};
-    sheet->head =
-        (struct report_head){.process = &sheet->process,
-                             .reason = keep(sheet, json_text(json_get(from, "reason"))),
+    report->head =
+        (struct report_head){.process = &report->process,
+                             .reason = keep(report, json_text(json_get(from, "reason"))),
                              .driver_version = (int)json_i64(json_get(from, "driver_version")),
                              .host_bytes = json_u64(json_get(from, "host_bytes"))};
     if (json_get(from, "oom"))
-        read_oom(sheet, json_get(from, "oom"));
-    sheet->stacks = sheet_stacks_read(from);
-    sheet->head.stacks = sheet_stacks_view(sheet->stacks);
+        read_oom(report, json_get(from, "oom"));
+    report->stacks = parsed_stacks_read(from);
+    report->head.stacks = parsed_stacks_view(report->stacks);
     for (const struct json *device = devices ? devices->first : NULL; device; device = device->next)
-        read_device(sheet, device);
+        read_device(report, device);
     return NULL;
 }
 
@@ -259,21 +259,21 @@ static bool read_line(FILE *file, char **line, size_t *room, int *error) {
     }
 }
 
-bool sheets_read_file(struct sheets *sheets, const char *path, const char **why) {
+bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, const char **why) {
     char *line = NULL;
-    size_t room = 0, before = sheets->count;
+    size_t room = 0, before = reports->count;
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
     int error = file ? 0 : errno;
     const char *refused = NULL;
-    sheets->memory_left = JSON_MEMORY;
+    reports->memory_left = JSON_MEMORY;
     while (file && !refused && read_line(file, &line, &room, &error)) {
         const char *at = line;
         struct json *value = *line == '{' ? json_read(&at) : NULL;
-        sheets->memory_left += JSON_TIMES * strlen(line);
+        reports->memory_left += JSON_TIMES * strlen(line);
         if (!value && *line == '{' && errno == EFBIG)
             refused = TOO_LARGE;
         else if (strcmp(json_text(json_get(value, "schema")), "gpucache-report/1") == 0)
-            refused = read_report(sheets, path, value);
+            refused = read_report(reports, path, value);
         json_free(value);
     }
     if (file && ferror(file))
@@ -284,46 +284,46 @@ bool sheets_read_file(struct sheets *sheets, const char *path, const char **why)
     if (file && file != stdin)
         fclose(file);
     free(line);
-    return !refused && sheets->count > before;
+    return !refused && reports->count > before;
 }
 
 /* ---- from a live page ---- */
 
 /** The list of live sizes is counted less often than all else. */
-static void note_sizes(struct sheet *sheet, uint64_t age) {
+static void note_sizes(struct parsed_report *report, uint64_t age) {
     if (age > 0)
-        snprintf(sheet->sizes_note, sizeof sheet->sizes_note,
+        snprintf(report->sizes_note, sizeof report->sizes_note,
                  "the sizes of what is live are %s s older than the other figures",
                  SECONDS(age < SHOWN_NS ? SHOWN_NS : age));
 }
 
-static void note_age(struct sheet *sheet) {
-    const struct page *page = sheet->page;
+static void note_age(struct parsed_report *report) {
+    const struct page *page = report->page;
     uint64_t age = page_age_ns(page);
     char old[LINES_VALUE];
     lines_seconds(old, age);
     if (page->state == PAGE_KILLED)
-        snprintf(sheet->note, sizeof sheet->note,
+        snprintf(report->note, sizeof report->note,
                  "process %d is gone without a last word, as after SIGKILL; its last figures are "
                  "%s s old",
                  page->pid, old);
     else if (page->state == PAGE_SIGNALLED)
-        snprintf(sheet->note, sizeof sheet->note, "process %d died %s s ago of: %s", page->pid, old,
+        snprintf(report->note, sizeof report->note, "process %d died %s s ago of: %s", page->pid, old,
                  strsignal(page->signal));
     else if (!page->fresh && age > OLD_NS)
-        snprintf(sheet->note, sizeof sheet->note,
+        snprintf(report->note, sizeof report->note,
                  "process %d does not answer now; its figures are %s s old", page->pid, old);
 }
 
-void sheets_read_page(struct sheets *sheets, struct page *page) {
+void parsed_reports_read_page(struct parsed_reports *reports, struct page *page) {
     char source[32];
     snprintf(source, sizeof source, "%d", page->pid);
-    struct sheet *sheet = add_sheet(sheets, source);
-    sheet->page = page;
-    sheet->program = page->program;
-    sheet->process = page_process(page);
-    sheet->process.program = &sheet->program;
-    sheet->head = (struct report_head){.process = &sheet->process,
+    struct parsed_report *report = add_sheet(reports, source);
+    report->page = page;
+    report->program = page->program;
+    report->process = page_process(page);
+    report->process.program = &report->program;
+    report->head = (struct report_head){.process = &report->process,
                                        .reason = "request",
                                        .driver_version = atomic_load(&page->live->driver_version),
                                        .host_bytes = atomic_load(&page->live->host_bytes)};
@@ -332,28 +332,28 @@ void sheets_read_page(struct sheets *sheets, struct page *page) {
     uint64_t age, oldest = 0;
     for (unsigned i = 0; i < page_devices(page); i++) {
         if (page_device(page, i, &read, &age, &moment)) {
-            read.backend = keep(sheet, read.backend);
-            read.reuse = keep(sheet, read.reuse);
-            read.backend_reason = keep(sheet, read.backend_reason);
-            size_t at = sheet->device_count;
-            *add_device(sheet) = read;
-            sheet->maps[at] = moment.map;
-            sheet->moments = grown(sheet->moments, at, sizeof moment);
-            sheet->moments[at] = moment;
+            read.backend = keep(report, read.backend);
+            read.reuse = keep(report, read.reuse);
+            read.backend_reason = keep(report, read.backend_reason);
+            size_t at = report->device_count;
+            *add_device(report) = read;
+            report->maps[at] = moment.map;
+            report->moments = grown(report->moments, at, sizeof moment);
+            report->moments[at] = moment;
             oldest = age > oldest ? age : oldest;
         }
     }
-    sheet->events = page_events(page, &sheet->event_count);
-    note_age(sheet);
-    note_sizes(sheet, oldest);
+    report->events = page_events(page, &report->event_count);
+    note_age(report);
+    note_sizes(report, oldest);
 }
 
 /* ---- out again ---- */
 
-void sheet_print(const struct sheet *sheet, enum report_format format, struct print *out) {
+void parsed_report_print(const struct parsed_report *report, enum report_format format, struct print *out) {
     static struct emitter emitter;
-    walk_begin(&emitter, format, out, &sheet->head);
-    for (size_t i = 0; i < sheet->device_count; i++)
-        walk_device(&emitter, &sheet->devices[i], &sheet->maps[i]);
+    walk_begin(&emitter, format, out, &report->head);
+    for (size_t i = 0; i < report->device_count; i++)
+        walk_device(&emitter, &report->devices[i], &report->maps[i]);
     walk_end(&emitter);
 }

@@ -1,8 +1,8 @@
 /*
  * A report as the tool has it, wherever it came from: a live page, or a file of the library's.
  */
-#ifndef GPUCACHE_TOOL_SHEET_H
-#define GPUCACHE_TOOL_SHEET_H
+#ifndef GPUCACHE_TOOL_PARSED_REPORT_H
+#define GPUCACHE_TOOL_PARSED_REPORT_H
 
 #include "process/print.h"
 #include "report/emitter.h"
@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct sheet {
+struct parsed_report {
     char source[256]; /* the file, or the process number */
     struct report_process process;
     struct program program;
@@ -28,13 +28,13 @@ struct sheet {
     size_t device_count;
     char **texts; /* that the others point into */
     size_t text_count;
-    struct sheet_stacks *stacks;     /* NULL: there are none */
+    struct parsed_stacks *stacks;    /* NULL: there are none */
     struct page *page;               /* NULL: from a file */
     char note[256], sizes_note[128]; /* what has to be said of the figures; empty: nothing */
 };
 
-struct sheets {
-    struct sheet **list;
+struct parsed_reports {
+    struct parsed_report **list;
     size_t count;
     size_t memory_left; /* bytes that reports out of files may still take */
 };
@@ -44,21 +44,22 @@ struct sheets {
  * False, and why, if there is none at all, or if one has more devices, or takes more memory, than a
  * report of the library can: that one and those behind it are not read.
  */
-bool sheets_read_file(struct sheets *sheets, const char *path, const char **why);
+bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, const char **why);
 
 /** The same of a process, which is asked for fresh figures if it runs. The page stays the caller's. */
-void sheets_read_page(struct sheets *sheets, struct page *page);
+void parsed_reports_read_page(struct parsed_reports *reports, struct page *page);
 
-void sheets_free(struct sheets *sheets);
+void parsed_reports_free(struct parsed_reports *reports);
 
 /** Writes one report. */
-void sheet_print(const struct sheet *sheet, enum report_format format, struct print *out);
+void parsed_report_print(const struct parsed_report *report, enum report_format format,
+                         struct print *out);
 
 /** All of them as one table, one row for each device of each process. */
-void sheets_print_table(const struct sheets *sheets, struct print *out);
+void parsed_reports_print_table(const struct parsed_reports *reports, struct print *out);
 
 /** Two of them side by side. */
-void sheets_print_difference(const struct sheet *before, const struct sheet *after,
-                             struct print *out);
+void parsed_reports_print_difference(const struct parsed_report *before,
+                                     const struct parsed_report *after, struct print *out);
 
 #endif
