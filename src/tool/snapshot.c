@@ -44,10 +44,10 @@ static size_t join_pages(struct segment *list, size_t count) {
     return kept;
 }
 
-static struct segment *list_segments(const struct picture *of, size_t *count) {
+static struct segment *list_segments(const struct view *of, size_t *count) {
     size_t whole, pages;
-    struct trace_event *segments = trace_world_list(&of->shown, TRACE_SEGMENTS, &whole);
-    struct trace_event *mapped = trace_world_list(&of->mapped, TRACE_PAGES, &pages);
+    struct trace_event *segments = trace_live_set_list(&of->shown, TRACE_SEGMENTS, &whole);
+    struct trace_event *mapped = trace_live_set_list(&of->mapped, TRACE_PAGES, &pages);
     struct segment *list = calloc(whole + pages + 1, sizeof *list);
     if (!list)
         fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
@@ -132,10 +132,10 @@ static void write_segment(struct snapshot *snapshot, unsigned device, const stru
 }
 
 static void write_segments(struct snapshot *to, unsigned device) {
-    const struct picture *of = &to->pictures[device];
+    const struct view *of = &to->views[device];
     size_t segments, blocks, at = 0;
     struct segment *list = list_segments(of, &segments);
-    struct trace_event *live = trace_world_list(&of->shown, TRACE_BLOCKS, &blocks);
+    struct trace_event *live = trace_live_set_list(&of->shown, TRACE_BLOCKS, &blocks);
     for (size_t i = 0; i < segments; i++) {
         size_t first = at;
         while (at < blocks && live[at].address < list[i].address + list[i].bytes)
@@ -228,9 +228,9 @@ static void write_all(struct snapshot *to) {
 static void finish(struct snapshot *to, const char *source) {
     size_t left_out = 0;
     for (unsigned i = 0; i < to->devices; i++) {
-        left_out += to->pictures[i].left_out;
-        trace_world_free(&to->pictures[i].shown);
-        trace_world_free(&to->pictures[i].mapped);
+        left_out += to->views[i].left_out;
+        trace_live_set_free(&to->views[i].shown);
+        trace_live_set_free(&to->views[i].mapped);
     }
     if (left_out > 0)
         tool_say("%s: left out: %zu block%s in no segment of the trace", source, left_out,

@@ -10,11 +10,11 @@
 #include "tool/pickle.h"
 #include "tool/trace_file.h"
 
-/* A device as the picture has it, at one moment. */
-struct picture {
-    struct trace_world
+/* A device at one moment of the trace, as a snapshot shows it. */
+struct view {
+    struct trace_live_set
         shown; /* blocks, segments, and pages that are covered by segments or shown themselves */
-    struct trace_world mapped; /* pages that are shown themselves */
+    struct trace_live_set mapped; /* pages that are shown themselves */
     unsigned device;
     size_t left_out; /* blocks */
     bool silent;     /* before the front: nothing is written */
@@ -23,13 +23,13 @@ struct picture {
 struct snapshot {
     struct pickle pickle;
     const struct trace_file *file;
-    struct picture pictures[STATS_MAX_DEVICES];
+    struct view views[STATS_MAX_DEVICES];
     struct snapshot_frames *frames;
     unsigned devices;
     uint64_t covered; /* bytes of segments of which a reader knows each page */
 };
 
-/** Writes the entries of a device, and leaves its picture as it is in the end. */
+/** Writes the entries of a device, and leaves its view as of the last one. */
 void snapshot_trace(struct snapshot *to, unsigned device);
 
 /** The frames of a stack, or words that say why there are none; and those of what nobody has. */

@@ -31,7 +31,7 @@ static void write_entry(struct snapshot *to, const char *action, const char *whe
     pickle_close(pickle);
 }
 
-static void say(struct snapshot *to, const struct picture *of, const char *action, uint64_t address,
+static void say(struct snapshot *to, const struct view *of, const char *action, uint64_t address,
                 uint64_t bytes, uint64_t time_ns, uint32_t stack) {
     if (!of->silent)
         write_entry(to, action, "addr", address, bytes, time_ns, stack);
@@ -39,64 +39,64 @@ static void say(struct snapshot *to, const struct picture *of, const char *actio
 
 /* ---- pages ---- */
 
-static void cover(struct picture *of, uint64_t address, uint64_t bytes, bool covered) {
+static void cover(struct view *of, uint64_t address, uint64_t bytes, bool covered) {
     struct trace_event page = {.kind = covered ? TRACE_MAP : TRACE_UNMAP,
                                .bytes = TRACE_PAGE_BYTES};
     for (uint64_t at = 0; at < bytes; at += TRACE_PAGE_BYTES) {
         page.address = address + at;
-        trace_world_apply(&of->shown, &page);
+        trace_live_set_apply(&of->shown, &page);
     }
 }
 
-static void map_page(struct snapshot *to, struct picture *of, const struct trace_event *event) {
-    trace_world_apply(&of->mapped, event);
+static void map_page(struct snapshot *to, struct view *of, const struct trace_event *event) {
+    trace_live_set_apply(&of->mapped, event);
     cover(of, event->address, TRACE_PAGE_BYTES, true);
     say(to, of, "segment_map", event->address, TRACE_PAGE_BYTES, event->time_ns, event->stack);
 }
 
-static void unmap_page(struct snapshot *to, struct picture *of, const struct trace_event *event) {
-    if (!trace_world_at(&of->mapped, TRACE_PAGES, event->address))
+static void unmap_page(struct snapshot *to, struct view *of, const struct trace_event *event) {
+    if (!trace_live_set_at(&of->mapped, TRACE_PAGES, event->address))
         return;
-    trace_world_apply(&of->mapped, event);
+    trace_live_set_apply(&of->mapped, event);
     cover(of, event->address, TRACE_PAGE_BYTES, false);
     say(to, of, "segment_unmap", event->address, TRACE_PAGE_BYTES, event->time_ns, 0);
 }
 
 /* ---- blocks and segments ---- */
 
-static bool is_covered(const struct picture *of, const struct trace_event *block) {
+static bool is_covered(const struct view *of, const struct trace_event *block) {
     uint64_t bytes = block->value > 0 ? block->value : 1;
     if (block->space == 0)
-        return trace_world_at(&of->shown, TRACE_SEGMENTS, block->address) != NULL;
+        return trace_live_set_at(&of->shown, TRACE_SEGMENTS, block->address) != NULL;
     for (uint64_t at = block->address & ~(TRACE_PAGE_BYTES - 1); at < block->address + bytes;
          at += TRACE_PAGE_BYTES)
-        if (!trace_world_at(&of->shown, TRACE_PAGES, at))
+        if (!trace_live_set_at(&of->shown, TRACE_PAGES, at))
             return false;
     return true;
 }
 
-static void allocate(struct snapshot *to, struct picture *of, const struct trace_event *event) {
+static void allocate(struct snapshot *to, struct view *of, const struct trace_event *event) {
     if (!is_covered(of, event)) {
         of->left_out++;
         return;
     }
-    trace_world_apply(&of->shown, event);
+    trace_live_set_apply(&of->shown, event);
     say(to, of, "alloc", event->address, event->value, event->time_ns, event->stack);
 }
 
-static void free_block(struct snapshot *to, struct picture *of, const struct trace_event *event) {
-    const struct trace_event *block = trace_world_at(&of->shown, TRACE_BLOCKS, event->address);
+static void free_block(struct snapshot *to, struct view *of, const struct trace_event *event) {
+    const struct trace_event *block = trace_live_set_at(&of->shown, TRACE_BLOCKS, event->address);
     if (!block)
         return;
     uint32_t stack = block->stack; /* a free shows who had it, as PyTorch's do */
-    trace_world_apply(&of->shown, event);
+    trace_live_set_apply(&of->shown, event);
     say(to, of, "free_requested", event->address, event->value, event->time_ns, stack);
     say(to, of, "free_completed", event->address, event->value, event->time_ns, stack);
 }
 
-static void change_segment(struct snapshot *to, struct picture *of, const struct trace_event *event,
+static void change_segment(struct snapshot *to, struct view *of, const struct trace_event *event,
                            bool comes) {
-    const struct trace_event *there = trace_world_at(&of->shown, TRACE_SEGMENTS, event->address);
+    const struct trace_event *there = trace_live_set_at(&of->shown, TRACE_SEGMENTS, event->address);
     const struct trace_event *meant = comes ? event : there;
     if (event->address == 0 || !meant)
         return;
@@ -104,13 +104,13 @@ static void change_segment(struct snapshot *to, struct picture *of, const struct
     if (comes && covers > COVERED_MOST - to->covered)
         return;
     to->covered += comes ? covers : -covers;
-    trace_world_apply(&of->shown, event);
+    trace_live_set_apply(&of->shown, event);
     cover(of, event->address, covers, comes);
     say(to, of, comes ? "segment_alloc" : "segment_free", event->address, event->bytes,
         event->time_ns, event->stack);
 }
 
-static void show(struct snapshot *to, struct picture *of, const struct trace_event *event) {
+static void show(struct snapshot *to, struct view *of, const struct trace_event *event) {
     switch (event->kind) {
     case TRACE_ALLOCATE:
         allocate(to, of, event);
@@ -138,7 +138,7 @@ static void show(struct snapshot *to, struct picture *of, const struct trace_eve
 }
 
 void snapshot_trace(struct snapshot *to, unsigned device) {
-    struct picture *of = &to->pictures[device];
+    struct view *of = &to->views[device];
     of->device = device;
     pickle_list(&to->pickle);
     for (size_t i = 0; i < to->file->count; i++) {

@@ -73,7 +73,7 @@ static void print_time(struct timeline *to, uint64_t ns) {
     print_us(to->out, real > to->base_real_ns ? real - to->base_real_ns : 0);
 }
 
-static void name_thing(struct timeline *to, const char *what, uint32_t thread, const char *name) {
+static void name_track(struct timeline *to, const char *what, uint32_t thread, const char *name) {
     begin_event(to, "M", what);
     if (thread != 0)
         print_format(to->out, ",\"tid\":%u", thread);
@@ -236,7 +236,7 @@ static void name_process(struct timeline *to) {
     print_format(&text, "%s", header->name);
     if (header->rank >= 0)
         print_format(&text, " rank %lld", (long long)header->rank);
-    name_thing(to, "process_name", 0, print_end(&text));
+    name_track(to, "process_name", 0, print_end(&text));
 }
 
 /** The counters as they are in the end, which is what the last report says. */

@@ -263,7 +263,7 @@ int trace_file_read_open(int fd, struct trace_file *file, const char **why) {
         return r;
     }
     file->dropped = atomic_load(&file->header->dropped);
-    trace_file_settle(file);
+    trace_file_complete(file);
     return 0;
 }
 

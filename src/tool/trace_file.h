@@ -22,7 +22,7 @@
 #define GPUCACHE_TOOL_TRACE_FILE_H
 
 #include "tool/trace_callers.h"
-#include "tool/trace_world.h"
+#include "tool/trace_live_set.h"
 
 struct trace_file {
     const struct trace_header *header;
@@ -52,7 +52,7 @@ int trace_file_read(const char *path, struct trace_file *file, const char **why)
 int trace_file_read_open(int fd, struct trace_file *file, const char **why);
 
 /** Makes the list of a file what stands above; trace_file_read() has done so. */
-void trace_file_settle(struct trace_file *file);
+void trace_file_complete(struct trace_file *file);
 
 /** Keeps the last so many events, and what lived before them as carried. */
 void trace_file_cut(struct trace_file *file, size_t last);

@@ -103,15 +103,16 @@ static size_t make_trace(const struct start *start, struct fuzz_input *input, ch
 
 /* ---- what the list promises ---- */
 
-static bool is_there(const struct trace_world *world, enum trace_sort sort, uint64_t address) {
-    return trace_world_at(world, sort, address) != NULL;
+static bool is_there(const struct trace_live_set *live_set, enum trace_sort sort,
+                     uint64_t address) {
+    return trace_live_set_at(live_set, sort, address) != NULL;
 }
 
-static bool has_space(const struct trace_world *world, uint64_t space) {
+static bool has_space(const struct trace_live_set *live_set, uint64_t space) {
     bool any = false;
     for (enum trace_sort sort = 0; sort < TRACE_SORTS; sort++) {
         size_t count;
-        struct trace_event *list = trace_world_list(world, sort, &count);
+        struct trace_event *list = trace_live_set_list(live_set, sort, &count);
         for (size_t i = 0; i < count; i++)
             any |= list[i].space == space;
         free(list);
@@ -119,23 +120,23 @@ static bool has_space(const struct trace_world *world, uint64_t space) {
     return any;
 }
 
-static void check_event(const struct trace_world *world, const struct trace_event *event) {
+static void check_event(const struct trace_live_set *live_set, const struct trace_event *event) {
     switch (event->kind) {
     case TRACE_ALLOCATE:
-        FUZZ_CHECK(!is_there(world, TRACE_BLOCKS, event->address));
+        FUZZ_CHECK(!is_there(live_set, TRACE_BLOCKS, event->address));
         break;
     case TRACE_FREE:
-        FUZZ_CHECK(is_there(world, TRACE_BLOCKS, event->address));
+        FUZZ_CHECK(is_there(live_set, TRACE_BLOCKS, event->address));
         break;
     case TRACE_UNMAP:
         FUZZ_CHECK(event->bytes == TRACE_PAGE_BYTES);
-        FUZZ_CHECK(is_there(world, TRACE_PAGES, event->address));
+        FUZZ_CHECK(is_there(live_set, TRACE_PAGES, event->address));
         break;
     case TRACE_MOMENT_GIVE_BACK:
-        FUZZ_CHECK(event->address == 0 || is_there(world, TRACE_SEGMENTS, event->address));
+        FUZZ_CHECK(event->address == 0 || is_there(live_set, TRACE_SEGMENTS, event->address));
         break;
     case TRACE_CONTEXT_END:
-        FUZZ_CHECK(!has_space(world, event->space));
+        FUZZ_CHECK(!has_space(live_set, event->space));
         break;
     default:
         break;
@@ -143,7 +144,7 @@ static void check_event(const struct trace_world *world, const struct trace_even
 }
 
 static void check_list(const struct trace_file *file) {
-    struct trace_world world = {0};
+    struct trace_live_set live_set = {0};
     uint64_t before = 0;
     FUZZ_CHECK(file->carried <= file->count);
     for (size_t i = 0; i < file->count; i++) {
@@ -152,10 +153,10 @@ static void check_list(const struct trace_file *file) {
         FUZZ_CHECK(i >= file->carried || event->flags & TRACE_CARRIED);
         FUZZ_CHECK(i < file->carried || event->time_ns >= before);
         before = i < file->carried ? 0 : event->time_ns;
-        check_event(&world, event);
-        trace_world_apply(&world, event);
+        check_event(&live_set, event);
+        trace_live_set_apply(&live_set, event);
     }
-    trace_world_free(&world);
+    trace_live_set_free(&live_set);
 }
 
 static void check_stacks(struct trace_file *file) {

@@ -10,7 +10,7 @@
 #include "live/page.h"
 #include "live/place.h"
 #include "tool/pages.h"
-#include "tool/trace_world.h"
+#include "tool/trace_live_set.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -101,20 +101,20 @@ static void a_head_that_changes_behind_its_check_is_not_read_again(void **state)
 
 /** Returns the processor time of a trace of blocks whose addresses are `step` apart. */
 static double time_of_addresses(uint64_t step) {
-    struct trace_world world = {0};
+    struct trace_live_set live_set = {0};
     clock_t begin = clock();
     for (uint64_t i = 1; i <= 30000; i++) {
         struct trace_event event = {.kind = TRACE_ALLOCATE, .address = i * step, .bytes = 512};
-        trace_world_apply(&world, &event);
+        trace_live_set_apply(&live_set, &event);
     }
     for (uint64_t i = 1; i <= 30000; i++) {
         struct trace_event event = {.kind = TRACE_FREE, .address = i * step};
-        assert_non_null(trace_world_at(&world, TRACE_BLOCKS, i * step));
-        trace_world_apply(&world, &event);
-        assert_null(trace_world_at(&world, TRACE_BLOCKS, i * step));
+        assert_non_null(trace_live_set_at(&live_set, TRACE_BLOCKS, i * step));
+        trace_live_set_apply(&live_set, &event);
+        assert_null(trace_live_set_at(&live_set, TRACE_BLOCKS, i * step));
     }
-    assert_int_equal(world.tables[TRACE_BLOCKS].count, 0);
-    trace_world_free(&world);
+    assert_int_equal(live_set.tables[TRACE_BLOCKS].count, 0);
+    trace_live_set_free(&live_set);
     return (double)(clock() - begin) / CLOCKS_PER_SEC;
 }
 

@@ -1,4 +1,4 @@
-#include "tool/trace_world.h"
+#include "tool/trace_live_set.h"
 
 #include "replay/hash.h"
 #include "tool/tool.h"
@@ -63,22 +63,22 @@ static void take(struct trace_table *table, uint64_t address) {
     table->slots[at].kind = TRACE_NONE;
 }
 
-void trace_world_free(struct trace_world *world) {
+void trace_live_set_free(struct trace_live_set *live_set) {
     for (unsigned i = 0; i < TRACE_SORTS; i++)
-        free(world->tables[i].slots);
-    *world = (struct trace_world){0};
+        free(live_set->tables[i].slots);
+    *live_set = (struct trace_live_set){0};
 }
 
-const struct trace_event *trace_world_at(const struct trace_world *world, enum trace_sort sort,
-                                         uint64_t address) {
-    const struct trace_table *table = &world->tables[sort];
+const struct trace_event *trace_live_set_at(const struct trace_live_set *live_set,
+                                            enum trace_sort sort, uint64_t address) {
+    const struct trace_table *table = &live_set->tables[sort];
     const struct trace_event *slot =
         table->capacity ? &table->slots[slot_of(table, address)] : NULL;
     return slot && slot->kind != TRACE_NONE ? slot : NULL;
 }
 
-void trace_world_apply(struct trace_world *world, const struct trace_event *event) {
-    struct trace_table *tables = world->tables;
+void trace_live_set_apply(struct trace_live_set *live_set, const struct trace_event *event) {
+    struct trace_table *tables = live_set->tables;
     switch (event->kind) {
     case TRACE_ALLOCATE:
         put(&tables[TRACE_BLOCKS], event, event->address);
@@ -111,9 +111,9 @@ static int by_address(const void *a, const void *b) {
     return (first->address > second->address) - (first->address < second->address);
 }
 
-struct trace_event *trace_world_list(const struct trace_world *world, enum trace_sort sort,
-                                     size_t *count) {
-    const struct trace_table *table = &world->tables[sort];
+struct trace_event *trace_live_set_list(const struct trace_live_set *live_set, enum trace_sort sort,
+                                        size_t *count) {
+    const struct trace_table *table = &live_set->tables[sort];
     struct trace_event *list = calloc(table->count + 1, sizeof *list);
     if (!list)
         fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));

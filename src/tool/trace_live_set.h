@@ -2,8 +2,8 @@
  * What lives at one moment of a trace: blocks, segments, mapped pages, each by its address. A reader
  * that goes through a trace keeps one, and asks it for the state between two events.
  */
-#ifndef GPUCACHE_TOOL_TRACE_WORLD_H
-#define GPUCACHE_TOOL_TRACE_WORLD_H
+#ifndef GPUCACHE_TOOL_TRACE_LIVE_SET_H
+#define GPUCACHE_TOOL_TRACE_LIVE_SET_H
 
 #include "trace/format.h"
 
@@ -26,25 +26,25 @@ struct trace_event {
 
 enum trace_sort { TRACE_BLOCKS, TRACE_SEGMENTS, TRACE_PAGES, TRACE_SORTS };
 
-struct trace_world {
+struct trace_live_set {
     struct trace_table {
         struct trace_event *slots; /* kind 0: free */
         size_t capacity, count;
     } tables[TRACE_SORTS];
 };
 
-void trace_world_free(struct trace_world *world);
+void trace_live_set_free(struct trace_live_set *live_set);
 
 /** The event that brought what is at the address: ALLOCATE, MOMENT_GROW, MAP. NULL: nothing is. Good until
  * the next change. */
-const struct trace_event *trace_world_at(const struct trace_world *world, enum trace_sort sort,
-                                         uint64_t address);
+const struct trace_event *trace_live_set_at(const struct trace_live_set *live_set,
+                                            enum trace_sort sort, uint64_t address);
 
 /** What it is after the event. One of a trace_file: what goes is there, and a CONTEXT_END takes nothing. */
-void trace_world_apply(struct trace_world *world, const struct trace_event *event);
+void trace_live_set_apply(struct trace_live_set *live_set, const struct trace_event *event);
 
 /** All of a sort, by address; the caller frees it. */
-struct trace_event *trace_world_list(const struct trace_world *world, enum trace_sort sort,
-                                     size_t *count);
+struct trace_event *trace_live_set_list(const struct trace_live_set *live_set, enum trace_sort sort,
+                                        size_t *count);
 
 #endif

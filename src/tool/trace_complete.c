@@ -3,7 +3,7 @@
  *
  * What was written of the time up to the front only says what lives there. And nobody has to ask whether what an event
  * ends is there: where records are missing, because a thread was killed before it had written one, or because more
- * lived than could be kept, the list is mended.
+ * lived than could be kept, the list is completed.
  */
 #include "tool/tool.h"
 #include "tool/trace_file.h"
@@ -14,9 +14,10 @@
 
 /** What a reader goes through the records with. */
 struct pass {
-    struct trace_world world;
-    struct trace_world ended;    /* what has ended after the front, by address */
-    struct trace_world contexts; /* the same of contexts; the blocks' addresses are their spaces */
+    struct trace_live_set live_set;
+    struct trace_live_set ended; /* what has ended after the front, by address */
+    struct trace_live_set
+        contexts; /* the same of contexts; the blocks' addresses are their spaces */
     struct trace_event *out, *before; /* the list, and what it has to begin with besides */
     size_t count, capacity, before_count, before_capacity;
     uint64_t front_ns;
@@ -57,17 +58,17 @@ static void note_end(struct pass *pass, const struct trace_event *event) {
     for (enum trace_sort sort = 0; sort < TRACE_SORTS; sort++)
         if (event->kind == sorts[sort].ends && pass->front_ns != 0) {
             note.kind = (uint8_t)sorts[sort].begins;
-            trace_world_apply(&pass->ended, &note);
+            trace_live_set_apply(&pass->ended, &note);
         }
     if (event->kind == TRACE_CONTEXT_END && pass->front_ns != 0) {
         note = (struct trace_event){.kind = TRACE_ALLOCATE, .address = event->space};
-        trace_world_apply(&pass->contexts, &note);
+        trace_live_set_apply(&pass->contexts, &note);
     }
 }
 
 /** Applies an event to what lives, and adds it to the list unless it is older than the front. */
 static void happen(struct pass *pass, const struct trace_event *event) {
-    trace_world_apply(&pass->world, event);
+    trace_live_set_apply(&pass->live_set, event);
     if (event->time_ns > pass->front_ns) {
         append(&pass->out, &pass->count, &pass->capacity, event);
         note_end(pass, event);
@@ -75,8 +76,8 @@ static void happen(struct pass *pass, const struct trace_event *event) {
 }
 
 /** What ends something, at another's time. */
-static void end_thing(struct pass *pass, const struct trace_event *begun, enum trace_kind kind,
-                      const struct trace_event *cause) {
+static void end_object(struct pass *pass, const struct trace_event *begun, enum trace_kind kind,
+                       const struct trace_event *cause) {
     struct trace_event end = *begun;
     end.kind = (uint8_t)kind;
     end.flags = 0;
@@ -90,10 +91,10 @@ static void end_thing(struct pass *pass, const struct trace_event *begun, enum t
 
 /** Where something is already, its end was not written: two of one time, or a killed thread. */
 static void begin(struct pass *pass, enum trace_sort sort, const struct trace_event *event) {
-    const struct trace_event *there = trace_world_at(&pass->world, sort, event->address);
+    const struct trace_event *there = trace_live_set_at(&pass->live_set, sort, event->address);
     if (there) {
         struct trace_event begun = *there;
-        end_thing(pass, &begun, sorts[sort].ends, event);
+        end_object(pass, &begun, sorts[sort].ends, event);
     }
     happen(pass, event);
 }
@@ -102,14 +103,14 @@ static void begin(struct pass *pass, enum trace_sort sort, const struct trace_ev
  * something at its address, has ended since. That comes of records that are missing. */
 static bool is_too_late(const struct pass *pass, enum trace_sort sort,
                         const struct trace_event *event) {
-    return trace_world_at(&pass->ended, sort, event->address) ||
-           trace_world_at(&pass->contexts, TRACE_BLOCKS, event->space);
+    return trace_live_set_at(&pass->ended, sort, event->address) ||
+           trace_live_set_at(&pass->contexts, TRACE_BLOCKS, event->space);
 }
 
 /** Ends one thing. A thing that is not there lived at the front if it can have, and its begin was
  * forgotten. */
 static void end(struct pass *pass, enum trace_sort sort, const struct trace_event *event) {
-    const struct trace_event *begun = trace_world_at(&pass->world, sort, event->address);
+    const struct trace_event *begun = trace_live_set_at(&pass->live_set, sort, event->address);
     bool there = begun != NULL;
     bool other = there && sort == TRACE_BLOCKS && event->life != 0 && event->life != begun->life;
     bool forgotten = !there && pass->front_ns != 0 && event->time_ns > pass->front_ns &&
@@ -133,7 +134,7 @@ static void unmap(struct pass *pass, const struct trace_event *event) {
         struct trace_event page = *event;
         page.address += at;
         page.bytes = TRACE_PAGE_BYTES;
-        bool there = trace_world_at(&pass->world, TRACE_PAGES, page.address) != NULL;
+        bool there = trace_live_set_at(&pass->live_set, TRACE_PAGES, page.address) != NULL;
         pass->in_vain += !there;
         if (there || pass->forgotten < FORGOTTEN_MOST) {
             size_t before = pass->before_count;
@@ -146,10 +147,10 @@ static void unmap(struct pass *pass, const struct trace_event *event) {
 static void end_context(struct pass *pass, const struct trace_event *event) {
     for (enum trace_sort sort = 0; sort < TRACE_SORTS && pass->in_vain < IN_VAIN_MOST; sort++) {
         size_t count;
-        struct trace_event *list = trace_world_list(&pass->world, sort, &count);
+        struct trace_event *list = trace_live_set_list(&pass->live_set, sort, &count);
         for (size_t i = 0; i < count; i++) {
             if (list[i].space == event->space)
-                end_thing(pass, &list[i], sorts[sort].ends, event);
+                end_object(pass, &list[i], sorts[sort].ends, event);
             else
                 pass->in_vain++;
         }
@@ -158,7 +159,7 @@ static void end_context(struct pass *pass, const struct trace_event *event) {
     happen(pass, event);
 }
 
-static void settle(struct pass *pass, const struct trace_event *event) {
+static void complete(struct pass *pass, const struct trace_event *event) {
     switch (event->kind) {
     case TRACE_ALLOCATE:
         begin(pass, TRACE_BLOCKS, event);
@@ -220,7 +221,7 @@ static void carry(struct pass *pass) {
     static const enum trace_sort order[] = {TRACE_SEGMENTS, TRACE_PAGES, TRACE_BLOCKS};
     for (unsigned i = 0; i < TRACE_SORTS; i++) {
         size_t count;
-        struct trace_event *list = trace_world_list(&pass->world, order[i], &count);
+        struct trace_event *list = trace_live_set_list(&pass->live_set, order[i], &count);
         for (size_t j = 0; j < count; j++) {
             list[j].flags |= TRACE_CARRIED;
             append(&pass->before, &pass->before_count, &pass->before_capacity, &list[j]);
@@ -254,9 +255,9 @@ static void take_over(struct trace_file *file, struct pass *pass) {
     free(pass->before);
     free(pass->out);
     free(file->events);
-    trace_world_free(&pass->world);
-    trace_world_free(&pass->ended);
-    trace_world_free(&pass->contexts);
+    trace_live_set_free(&pass->live_set);
+    trace_live_set_free(&pass->ended);
+    trace_live_set_free(&pass->contexts);
     file->events = events;
     file->count = count;
     file->carried = pass->before_count;
@@ -269,7 +270,7 @@ static uint64_t front_of(const struct trace_header *header) {
     return until ? trace_ns(header, until) : 0;
 }
 
-void trace_file_settle(struct trace_file *file) {
+void trace_file_complete(struct trace_file *file) {
     struct pass pass = {.front_ns = front_of(file->header)};
     size_t i = 0;
     start_figures(file);
@@ -278,11 +279,11 @@ void trace_file_settle(struct trace_file *file) {
             keep_figure(file, &file->events[i]);
         /* the end of what is dead may be forgotten; where it is not, that it lived is learnt from that */
         if (!(file->events[i].flags & TRACE_DEAD))
-            settle(&pass, &file->events[i]);
+            complete(&pass, &file->events[i]);
     }
     carry(&pass);
     for (; i < file->count; i++)
-        settle(&pass, &file->events[i]);
+        complete(&pass, &file->events[i]);
     take_over(file, &pass);
 }
 
@@ -293,7 +294,7 @@ void trace_file_cut(struct trace_file *file, size_t last) {
     size_t cut = file->count - last;
     struct pass pass = {.front_ns = file->events[cut - 1].time_ns};
     for (size_t i = 0; i < cut; i++) {
-        trace_world_apply(&pass.world, &file->events[i]);
+        trace_live_set_apply(&pass.live_set, &file->events[i]);
         if (i >= file->carried)
             keep_figure(file, &file->events[i]);
     }
