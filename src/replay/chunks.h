@@ -1,6 +1,6 @@
 /*
- * Ranges of memory that are cut and merged, and the free ones of them by size: what the models of other allocators
- * are made of.
+ * Ranges of memory that are cut and merged, and the free ones of them by size: what the models of
+ * other allocators are made of.
  */
 #ifndef GPUCACHE_REPLAY_CHUNKS_H
 #define GPUCACHE_REPLAY_CHUNKS_H
@@ -25,7 +25,8 @@ void chunks_remove(struct chunk **tree, struct chunk *chunk);
 
 /** A new one, on its own; NULL without memory. */
 struct chunk *chunk_new(uint64_t address, uint64_t bytes, uint32_t pool);
-/** Leaves the first `bytes` and returns the rest as its neighbour; neither in a tree. NULL without memory. */
+/** Leaves the first `bytes` and returns the rest as its neighbour; neither in a tree. NULL without
+ * memory. */
 struct chunk *chunk_cut(struct chunk *chunk, uint64_t bytes);
 /** Takes the neighbour behind in. */
 void chunk_merge(struct chunk *chunk);

@@ -10,23 +10,24 @@
 #define STREAM_MOST 0xffffff
 
 static size_t place_of(const struct history_map *map, uint64_t key) {
-    size_t at = (size_t)hash_key(key) & (map->room - 1);
+    size_t at = (size_t)hash_key(key) & (map->capacity - 1);
     while (map->entries[at].used && map->entries[at].key != key) {
-        at = (at + 1) & (map->room - 1);
+        at = (at + 1) & (map->capacity - 1);
     }
     return at;
 }
 
 static int make_room(struct history_map *map) {
-    struct history_map larger = {.room = map->room ? 2 * map->room : 64, .count = map->count};
-    if (2 * map->count < map->room) {
+    struct history_map larger = {.capacity = map->capacity ? 2 * map->capacity : 64,
+                                 .count = map->count};
+    if (2 * map->count < map->capacity) {
         return 0;
     }
-    larger.entries = calloc(larger.room, sizeof *larger.entries);
+    larger.entries = calloc(larger.capacity, sizeof *larger.entries);
     if (!larger.entries) {
         return -ENOMEM;
     }
-    for (size_t i = 0; i < map->room; i++) {
+    for (size_t i = 0; i < map->capacity; i++) {
         if (map->entries[i].used) {
             larger.entries[place_of(&larger, map->entries[i].key)] = map->entries[i];
         }
@@ -50,7 +51,7 @@ static uint32_t *value_of(struct history_map *map, uint64_t key, uint32_t absent
 }
 
 static bool find(const struct history_map *map, uint64_t key, uint32_t *value) {
-    const struct history_entry *entry = map->room ? &map->entries[place_of(map, key)] : NULL;
+    const struct history_entry *entry = map->capacity ? &map->entries[place_of(map, key)] : NULL;
     *value = entry && entry->used ? entry->value : NONE;
     return *value != NONE;
 }
@@ -60,20 +61,20 @@ bool history_has(const struct history *history, uint64_t key) {
     return find(&history->live, key, &block);
 }
 
-static void *grown(void *list, size_t count, size_t *room, size_t each) {
-    if (count < *room) {
+static void *grown(void *list, size_t count, size_t *capacity, size_t each) {
+    if (count < *capacity) {
         return list;
     }
-    size_t more = *room ? 2 * *room : 64;
+    size_t more = *capacity ? 2 * *capacity : 64;
     void *larger = realloc(list, more * each);
-    *room = larger ? more : *room;
+    *capacity = larger ? more : *capacity;
     return larger;
 }
 
 static int add(struct history *history, uint64_t time_us, uint64_t bytes, uint32_t block,
                uint32_t stream) {
     struct history_event *events =
-        grown(history->events, history->count, &history->room, sizeof *events);
+        grown(history->events, history->count, &history->capacity, sizeof *events);
     if (!events) {
         return -ENOMEM;
     }

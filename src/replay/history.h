@@ -1,9 +1,9 @@
 /*
  * The allocations and frees of a program in their order: what a replay runs through a pool.
  *
- * Readers of files make one of these for each device. They name blocks by keys of their own (an address, a number);
- * here each life of a block has a number, so that every free is of one allocation that is there. What does not fit is
- * left out and counted, never guessed.
+ * Readers of files make one of these for each device. They name blocks by keys of their own (an
+ * address, a number); here each life of a block has a number, so that every free is of one
+ * allocation that is there. What does not fit is left out and counted, never guessed.
  */
 #ifndef GPUCACHE_REPLAY_HISTORY_H
 #define GPUCACHE_REPLAY_HISTORY_H
@@ -30,13 +30,13 @@ struct history_map {
         uint32_t value;
         bool used;
     } * entries;
-    size_t room, count;
+    size_t capacity, count;
 };
 
 struct history {
     int device; /* -1: the file does not say */
     struct history_event *events;
-    size_t count, room;
+    size_t count, capacity;
     size_t *periods; /* the event that each begins with */
     size_t period_count, period_room;
     uint32_t blocks, streams, threads;
@@ -64,13 +64,15 @@ struct histories {
 struct history *histories_of(struct histories *histories, int device);
 void histories_free(struct histories *histories);
 
-/* Each returns 0, or -ENOMEM. Times may begin anywhere; one that goes back counts as the one before. */
+/* Each returns 0, or -ENOMEM. Times may begin anywhere; one that goes back counts as the one
+ * before. */
 int history_allocate(struct history *history, uint64_t time_us, uint64_t key, uint64_t bytes,
                      uint64_t stream);
 int history_free(struct history *history, uint64_t time_us, uint64_t key);
 int history_period(struct history *history);
 
-/** The events that follow are of this thread, whatever it is called; of one and the same where a file does not say. */
+/** The events that follow are of this thread, whatever it is called; of one and the same where a
+ * file does not say. */
 int history_on_thread(struct history *history, uint64_t thread);
 
 /** So many periods of equally many events, where the file marks none. */

@@ -24,27 +24,27 @@ static int complain(char why[HISTORY_WHY], int code, const char *text) {
 }
 
 /* Room for `more` bytes and a NUL. */
-static int make_room(struct input *input, size_t *room, size_t more) {
+static int make_room(struct input *input, size_t *capacity, size_t more) {
     if (input->count + more >= INPUT_MOST || input->count + more >= input->most) {
         return -EFBIG;
     }
-    if (input->count + more < *room) {
+    if (input->count + more < *capacity) {
         return 0;
     }
-    size_t larger = 2 * *room > input->count + more ? 2 * *room : input->count + more + 1;
+    size_t larger = 2 * *capacity > input->count + more ? 2 * *capacity : input->count + more + 1;
     char *bytes = realloc(input->bytes, larger);
     if (!bytes) {
         return -ENOMEM;
     }
     input->bytes = bytes;
-    *room = larger;
+    *capacity = larger;
     return 0;
 }
 
 static int read_all(int fd, struct input *input) {
-    size_t room = 0;
+    size_t capacity = 0;
     for (;;) {
-        int r = make_room(input, &room, 1 << 16);
+        int r = make_room(input, &capacity, 1 << 16);
         if (r != 0) {
             return r;
         }
@@ -63,13 +63,13 @@ static int read_all(int fd, struct input *input) {
 #ifdef GPUCACHE_LZMA
 static int unpack_xz(const struct input *packed, struct input *input, char why[HISTORY_WHY]) {
     lzma_stream stream = LZMA_STREAM_INIT;
-    size_t room = 0;
+    size_t capacity = 0;
     lzma_ret got = lzma_stream_decoder(&stream, UINT64_C(1) << 30, LZMA_CONCATENATED);
     int r = 0;
     stream.next_in = (const uint8_t *)packed->bytes;
     stream.avail_in = packed->count;
     while (got == LZMA_OK && r == 0) {
-        r = make_room(input, &room, 1 << 16);
+        r = make_room(input, &capacity, 1 << 16);
         if (r == 0) {
             stream.next_out = (uint8_t *)input->bytes + input->count;
             stream.avail_out = 1 << 16;
@@ -96,10 +96,10 @@ static int unpack_xz(const struct input *packed, struct input *input, char why[H
 static int unpack_zstd(const struct input *packed, struct input *input, char why[HISTORY_WHY]) {
     ZSTD_DStream *stream = ZSTD_createDStream();
     ZSTD_inBuffer in = {packed->bytes, packed->count, 0};
-    size_t room = 0, left = stream ? 1 : 0;
+    size_t capacity = 0, left = stream ? 1 : 0;
     int r = stream ? 0 : -ENOMEM;
     while (r == 0 && (in.pos < in.size || left != 0) && !ZSTD_isError(left)) {
-        r = make_room(input, &room, 1 << 16);
+        r = make_room(input, &capacity, 1 << 16);
         ZSTD_outBuffer out = {input->bytes + input->count, 1 << 16, 0};
         size_t was = in.pos;
         if (r == 0) {

@@ -105,7 +105,7 @@ static void return_idle(struct world *world) {
     }
 }
 
-/* Whether there is room now for so much more; what is idle goes back for it. */
+/* Returns whether the limit allows so many more bytes, and gives idle memory back for them. */
 static bool has_room(struct world *world, uint64_t bytes) {
     if (!world->limit || world->meter->reserved + bytes <= world->limit) {
         return true;

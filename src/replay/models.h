@@ -1,14 +1,20 @@
 /*
- * Other allocators' policies, written from their documentation: what each would have reserved for a history. They reuse
- * memory within a stream at once, so that the device's delay makes no difference to them.
+ * Other allocators' policies, written from their documentation: the memory that each would have
+ * reserved for a history. A model reuses memory within a stream at once, so the delay of the device
+ * makes no difference to it.
  *
- *      PyTorch               sizes rounded to 512 bytes. Up to 1 MiB from segments of 2 MiB, up to 10 MiB from segments of
- *                            20 MiB, else from one of the size rounded to 2 MiB. Best fit; the rest of a block is cut off if it
- *                            has 512 bytes, of large ones more than 1 MiB. Each stream has segments of its own
- *      PyTorch expandable    the same sizes and fit, in two ranges of addresses for each stream that grow by pages of 2 MiB and
- *                            of 20 MiB; rests are always cut off
- *      whole blocks          the smallest free block of the stream that is not twice as long or longer; blocks are never cut
- *      cudaMalloc            every free returns the memory: pages of 2 MiB, which blocks of up to 1 MiB share
+ *      PyTorch               sizes rounded to 512 bytes. Up to 1 MiB from segments of 2 MiB, up
+ *                            to 10 MiB from segments of 20 MiB, else from one of the size rounded
+ *                            to 2 MiB. Best fit. The rest of a block is cut off if it has 512
+ *                            bytes, of large ones more than 1 MiB. Each stream has segments of
+ *                            its own
+ *      PyTorch expandable    the same sizes and fit, in two ranges of addresses for each stream.
+ *                            The ranges grow by pages of 2 MiB and of 20 MiB. Rests are always
+ *                            cut off
+ *      whole blocks          the smallest free block of the stream that is less than twice as
+ *                            long. Blocks are never cut
+ *      cudaMalloc            every free returns the memory: pages of 2 MiB, which blocks of up to
+ *                            1 MiB share
  *
  * With a limit PyTorch gives back what is wholly free before it fails; whole blocks likewise.
  */

@@ -1,11 +1,12 @@
 /*
- * Reads a pickle of protocol 2 to 5 that holds plain data: numbers, texts, lists, tuples, sets, dictionaries.
+ * Reads a pickle of protocol 2 to 5 that holds plain data: numbers, texts, lists, tuples, sets,
+ * dictionaries.
  *
- * A pickle is a program for a machine with a stack; some of its operations import and call whatever they name. None of
- * these is known here: a file that has one is refused, with its name. Work and memory are bounded by the length of the
- * file: no operation makes more than a few words, and what the memo shares is shared here too. Where the file was packed, the
- * caller has a bound besides. So lists may contain
- * themselves; whoever walks them goes by pickle_visit().
+ * A pickle is a program for a machine with a stack; some of its operations import and call whatever
+ * they name. None of these is known here: a file that has one is refused, with its name. Work and
+ * memory are bounded by the length of the file: no operation makes more than a few words, and what
+ * the memo shares is shared here too. Where the file was packed, the caller has a bound besides. So
+ * lists may contain themselves; whoever walks them goes by pickle_visit().
  */
 #ifndef GPUCACHE_REPLAY_PICKLE_H
 #define GPUCACHE_REPLAY_PICKLE_H
@@ -38,7 +39,7 @@ struct pickle_value {
 
 struct pickle_list {
     struct pickle_value *items;
-    size_t count, room;
+    size_t count, capacity;
     struct pickle_list *next; /* all of them */
 };
 
@@ -48,8 +49,8 @@ struct pickle {
     uint64_t visits_left;
 };
 
-/** 0; -EINVAL and `why`, which says where; -ENOMEM. Texts stay in `bytes`; lists take `most` bytes at most. To be freed in any
- * case. */
+/** 0; -EINVAL and `why`, which says where; -ENOMEM. Texts stay in `bytes`; lists take `most` bytes
+ * at most. To be freed in any case. */
 int pickle_read(const char *bytes, size_t count, size_t most, struct pickle *pickle, char *why,
                 size_t why_size);
 
@@ -64,7 +65,8 @@ const struct pickle_value *pickle_get(const struct pickle_value *dict, const cha
 /** The items of a list; 0 of anything else. */
 size_t pickle_count(const struct pickle_value *list);
 
-/** False when more was looked at than a file of that length has to show: then it shows some of it again and again. */
+/** False when more was looked at than a file of that length has to show: then it shows some of it
+ * again and again. */
 bool pickle_visit(struct pickle *pickle);
 
 bool pickle_is(const struct pickle_value *value, const char *text);

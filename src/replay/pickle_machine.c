@@ -28,13 +28,13 @@ static int ask_for(struct machine *machine, size_t bytes) {
 }
 
 /* Room for one more. */
-static int grow(struct machine *machine, void *list, size_t count, size_t *room, size_t each) {
+static int grow(struct machine *machine, void *list, size_t count, size_t *capacity, size_t each) {
     void **of = list;
-    if (count < *room) {
+    if (count < *capacity) {
         return 0;
     }
-    size_t more = *room ? 2 * *room : 16;
-    int r = ask_for(machine, (more - *room) * each);
+    size_t more = *capacity ? 2 * *capacity : 16;
+    int r = ask_for(machine, (more - *capacity) * each);
     if (r != 0) {
         return r;
     }
@@ -43,7 +43,7 @@ static int grow(struct machine *machine, void *list, size_t count, size_t *room,
         return -ENOMEM;
     }
     *of = larger;
-    *room = more;
+    *capacity = more;
     return 0;
 }
 
@@ -153,7 +153,7 @@ int machine_push_list(struct machine *machine, enum pickle_kind kind, size_t ite
         }
         machine->depth -= items;
         memcpy(list->items, &machine->stack[machine->depth], items * sizeof *list->items);
-        list->count = list->room = items;
+        list->count = list->capacity = items;
     }
     return machine_push(machine, (struct pickle_value){.kind = (uint8_t)kind, .list = list});
 }
@@ -193,7 +193,7 @@ int machine_append(struct machine *machine, enum pickle_kind kind, size_t items)
     }
     struct pickle_list *list = to->list;
     for (size_t i = 0; i < items; i++) {
-        int r = grow(machine, &list->items, list->count, &list->room, sizeof *list->items);
+        int r = grow(machine, &list->items, list->count, &list->capacity, sizeof *list->items);
         if (r != 0) {
             return r;
         }

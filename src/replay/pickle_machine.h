@@ -1,8 +1,9 @@
 /*
- * The machine that a pickle is a program for, as far as plain data goes: a stack with marks, and a memo.
+ * The machine that a pickle is a program for, as far as plain data goes: a stack with marks, and a
+ * memo.
  *
- * Functions return 0, -ENOMEM, or -EINVAL with what is wrong; reading past the end of the file is such a thing, and so is
- * taking what lies below the last mark.
+ * Functions return 0, -ENOMEM, or -EINVAL with what is wrong; reading past the end of the file is
+ * such a thing, and so is taking what lies below the last mark.
  */
 #ifndef GPUCACHE_REPLAY_PICKLE_MACHINE_H
 #define GPUCACHE_REPLAY_PICKLE_MACHINE_H

@@ -62,7 +62,8 @@ static bool is_reached(uint64_t us) {
     return device.now_us >= us || device.waited_until_us >= us;
 }
 
-/* The history goes on at its own time: what else it would have waited for later is waited for all the same. */
+/* The history goes on at its own time: what else it would have waited for later is waited for all
+ * the same. */
 static void wait_until(uint64_t us) {
     device.meter->waited_us += us > device.now_us ? us - device.now_us : 0;
     device.waited_until_us = us > device.waited_until_us ? us : device.waited_until_us;
@@ -210,7 +211,8 @@ static const struct backend_ops pages = {
     .clock = clock_of_history,
 };
 
-/* What the library's helper thread does meanwhile, at its times. The program does not wait for that. */
+/* What the library's helper thread does meanwhile, at its times. The program does not wait for
+ * that. */
 static void decay_until(struct pool *pool, uint64_t us, uint64_t decay_us) {
     uint64_t tick_us = decay_us / DECAY_TICKS > TICK_US ? decay_us / DECAY_TICKS : TICK_US;
     uint64_t waited_us = device.meter->waited_us;

@@ -1,9 +1,9 @@
 /*
  * A history through the library's own pool, on a device that is made up.
  *
- * The device lags behind: an event has finished so long after it was recorded, in the history's own time. Memory has
- * no contents and calls take no time. All else is the pool as programs have it, with as
- * many threads as the history has.
+ * The device lags behind: an event has finished so long after it was recorded, in the history's own
+ * time. Memory has no contents and calls take no time. All else is the pool as programs have it,
+ * with as many threads as the history has.
  */
 #ifndef GPUCACHE_REPLAY_RERUN_H
 #define GPUCACHE_REPLAY_RERUN_H

@@ -1,6 +1,6 @@
 /*
- * The formats of one event a line. A line that is of another form is an error with its number; only the last one may
- * be cut off, as a program leaves it that was killed.
+ * The formats of one event a line. A line that is of another form is an error with its number; only
+ * the last one may be cut off, as a program leaves it that was killed.
  */
 #include "replay/input.h"
 

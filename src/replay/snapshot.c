@@ -2,10 +2,10 @@
  * PyTorch's memory snapshot: torch.cuda.memory._record_memory_history(), later
  * _dump_snapshot(FILE). Also the same as JSON, and both as gpucache snapshot writes them.
  *
- * It has what happened on each device, the newest so many entries, and the allocator's segments at the end. What was
- * live before the first entry is known by what it is: an active block at the end, or a free, of which there is no
- * allocation. Those are allocated first. What PyTorch had reserved before is what it has at the end without what
- * the entries added.
+ * It has what happened on each device, the newest so many entries, and the allocator's segments at
+ * the end. What was live before the first entry is known by what it is: an active block at the end,
+ * or a free, of which there is no allocation. Those are allocated first. What PyTorch had reserved
+ * before is what it has at the end without what the entries added.
  */
 #include "replay/input.h"
 #include "replay/pickle.h"
@@ -101,13 +101,13 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
 
 static int was_live(struct reader *reader, uint64_t address, uint64_t bytes, uint64_t stream) {
     if (reader->first_count == reader->first_room) {
-        size_t room = reader->first_room ? 2 * reader->first_room : 64;
-        void *larger = realloc(reader->first, room * sizeof *reader->first);
+        size_t capacity = reader->first_room ? 2 * reader->first_room : 64;
+        void *larger = realloc(reader->first, capacity * sizeof *reader->first);
         if (!larger) {
             return -ENOMEM;
         }
         reader->first = larger;
-        reader->first_room = room;
+        reader->first_room = capacity;
     }
     reader->first[reader->first_count].address = address;
     reader->first[reader->first_count].bytes = bytes;

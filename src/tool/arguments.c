@@ -45,7 +45,8 @@ static bool is_option(const struct option *option, const char *text, const char 
     return end == '\0' || (end == '=' && option->value);
 }
 
-/** How many operands stand in front of the next option or `--`; of run's, which are another program's, none is passed by. */
+/** How many operands stand in front of the next option or `--`; of run's, which are another
+ * program's, none is passed by. */
 static size_t operands_before(const struct arguments *arguments) {
     char *const *at = arguments->at;
     size_t count = 0;

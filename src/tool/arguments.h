@@ -1,6 +1,7 @@
 /*
- * The options of a command, as commands.def lists them: `--option`, `--option=value` or `--option value`. They stand in front of
- * its operands, behind them or in between, up to `--`; those of run in front. What is not listed is refused, with what would be accepted.
+ * The options of a command, as commands.def lists them: `--option`, `--option=value` or `--option
+ * value`. They stand in front of its operands, behind them or in between, up to `--`; those of run
+ * in front. What is not listed is refused, with what would be accepted.
  */
 #ifndef GPUCACHE_TOOL_ARGUMENTS_H
 #define GPUCACHE_TOOL_ARGUMENTS_H
@@ -25,7 +26,8 @@ struct arguments {
     bool variables;     /* the library's options are taken too */
 };
 
-/** The next option; ends the process with a word about it if it is none. --help is answered here. */
+/** The next option; ends the process with a word about it if it is none. --help is answered here.
+ */
 enum option_of_command arguments_next(struct arguments *arguments);
 
 /** The option's value makes no sense: says what is wanted, and ends. */

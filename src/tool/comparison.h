@@ -1,6 +1,6 @@
 /*
- * One history under several settings: what each would have reserved. Each is run in a process of its own, because the
- * pool has no end, and as many at a time as there are processors.
+ * One history under several settings: what each would have reserved. Each is run in a process of
+ * its own, because the pool has no end, and as many at a time as there are processors.
  */
 #ifndef GPUCACHE_TOOL_COMPARISON_H
 #define GPUCACHE_TOOL_COMPARISON_H

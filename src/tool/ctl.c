@@ -158,7 +158,8 @@ static int wait_until_done(struct page *page, uint64_t end_ms) {
     return 0;
 }
 
-/** 0 when it has been carried out, and what came of it. -ETIMEDOUT: it is given up. -EALREADY: that was too late. */
+/** 0 when it has been carried out, and what came of it. -ETIMEDOUT: it is given up. -EALREADY: that
+ * was too late. */
 static int place_order(struct page *page, const struct request *request, uint64_t end_ms,
                        int64_t *result) {
     struct live_page *live = page->live;

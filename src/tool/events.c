@@ -1,6 +1,6 @@
 /*
- * The flight recorder as a reader sees it (live/flight.h): from rings that are being written to a list
- * in the order of time.
+ * The flight recorder as a reader sees it (live/flight.h): from rings that are being written to a
+ * list in the order of time.
  */
 #include "live/page.h"
 #include "tool/pages.h"

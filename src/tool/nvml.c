@@ -10,7 +10,8 @@
 
 #define ATTEMPTS 3 /* at a list of processes that grows meanwhile */
 
-/* The types stand here because nvml.h need not be on the machine that builds; they are NVML's ABI. */
+/* The types stand here because nvml.h need not be on the machine that builds; they are NVML's ABI.
+ */
 enum { NVML_DONE = 0, NVML_SHORT = 7 };
 typedef void *handle;
 struct memory { /* nvmlMemory_t */
@@ -91,17 +92,17 @@ static struct device *device_of(const char *uuid) {
 }
 
 static void read_processes(struct device *device) {
-    unsigned room = 0;
+    unsigned capacity = 0;
     int result = NVML_SHORT;
     for (unsigned i = 0; nvml.processes && result == NVML_SHORT && i < ATTEMPTS; i++) {
-        room = device->count + 16; /* of the last time, or of the last attempt */
-        device->processes = realloc(device->processes, room * sizeof *device->processes);
+        capacity = device->count + 16; /* of the last time, or of the last attempt */
+        device->processes = realloc(device->processes, capacity * sizeof *device->processes);
         if (!device->processes)
             fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-        device->count = room;
+        device->count = capacity;
         result = nvml.processes(device->handle, &device->count, device->processes);
     }
-    if (result != NVML_DONE || device->count > room)
+    if (result != NVML_DONE || device->count > capacity)
         device->count = 0;
 }
 

@@ -1,10 +1,10 @@
 /*
- * What NVML says of a device and of the processes on it, beside the library's own figures: the driver's own
- * bookkeeping, with contexts, code and everything that passes the library by.
+ * What NVML says of a device and of the processes on it, beside the library's own figures: the
+ * driver's own bookkeeping, with contexts, code and everything that passes the library by.
  *
- * libnvidia-ml.so.1 comes with the driver and is looked for when it is first needed. Without it, or without a device
- * that it knows, nothing is known, and nothing is said. In a container its process numbers may be those of the
- * host: then a process is not found.
+ * libnvidia-ml.so.1 comes with the driver and is looked for when it is first needed. Without it, or
+ * without a device that it knows, nothing is known, and nothing is said. In a container its process
+ * numbers may be those of the host: then a process is not found.
  */
 #ifndef GPUCACHE_TOOL_NVML_H
 #define GPUCACHE_TOOL_NVML_H

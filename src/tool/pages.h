@@ -51,7 +51,8 @@ struct pages {
     int *others;             /* and whose they are */
 };
 
-/** All pages of this user, those of dead processes too, or those of one process; longest running first. */
+/** All pages of this user, those of dead processes too, or those of one process; longest running
+ * first. */
 void pages_open(struct pages *pages, int pid);
 void pages_close(struct pages *pages);
 
@@ -79,8 +80,8 @@ void page_look(struct page *page);
 void page_ask(struct page *page);
 bool page_has_answered(const struct page *page);
 
-/** Asks all running processes for fresh figures, with the sizes of what is live if wanted, and waits
- * for the answers, but no longer than so many milliseconds. */
+/** Asks all running processes for fresh figures, with the sizes of what is live if wanted, and
+ * waits for the answers, but no longer than so many milliseconds. */
 void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms);
 
 /** What belongs to figures of a device. */
@@ -119,7 +120,8 @@ struct page_event *page_events(const struct page *page, size_t *count);
 /** What the tool calls a kind of event. */
 const char *page_event_words(unsigned kind);
 
-/** One event as a line, what stands above such lines, and the last so many slow ones and large blocks. */
+/** One event as a line, what stands above such lines, and the last so many slow ones and large
+ * blocks. */
 extern const char page_event_head[];
 void page_print_event(const struct page *page, struct print *out, const struct page_event *event);
 void page_print_events(const struct page *page, struct print *out, size_t most);

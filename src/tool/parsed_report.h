@@ -46,7 +46,8 @@ struct parsed_reports {
  */
 bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, const char **why);
 
-/** The same of a process, which is asked for fresh figures if it runs. The page stays the caller's. */
+/** The same of a process, which is asked for fresh figures if it runs. The page stays the caller's.
+ */
 void parsed_reports_read_page(struct parsed_reports *reports, struct page *page);
 
 void parsed_reports_free(struct parsed_reports *reports);

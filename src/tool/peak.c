@@ -2,8 +2,8 @@
  * gpucache run --max-peak and --max-peak-or-none: start the program, and judge afterwards what it
  * and its children held.
  *
- * Here gpucache stays, so signals are passed on and the end is copied: a status, or the same signal. What a
- * terminal sends goes to the program by itself.
+ * Here gpucache stays, so signals are passed on and the end is copied: a status, or the same
+ * signal. What a terminal sends goes to the program by itself.
  */
 #include "live/peaks.h"
 #include "process/print.h"

@@ -1,8 +1,9 @@
 /*
  * Nested lists and dictionaries, as a Python pickle or as JSON.
  *
- * The pickle is of protocol 2 and has only those opcodes that PyTorch's memory viewer knows, which reads it with an
- * unpickler of its own. That one spreads each batch of a list over the arguments of one call, so batches are small.
+ * The pickle is of protocol 2 and has only those opcodes that PyTorch's memory viewer knows, which
+ * reads it with an unpickler of its own. That one spreads each batch of a list over the arguments
+ * of one call, so batches are small.
  */
 #ifndef GPUCACHE_TOOL_PICKLE_H
 #define GPUCACHE_TOOL_PICKLE_H
@@ -45,8 +46,8 @@ void pickle_word(struct pickle *to, const char *word);
 void pickle_key(struct pickle *to, const char *key);
 
 /**
- * A list or dictionary that comes again: it is written once, and after its pickle_close() remembered. False: 0 was given, for a first
- * time, or this is JSON; then it is to be written.
+ * A list or dictionary that comes again: it is written once, and after its pickle_close()
+ * remembered. False: 0 was given, for a first time, or this is JSON; then it is to be written.
  */
 bool pickle_again(struct pickle *to, uint32_t place);
 uint32_t pickle_remember(struct pickle *to);

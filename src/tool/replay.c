@@ -1,5 +1,6 @@
 /*
- * gpucache replay: what a program allocated, run again through the pool and through models of other allocators.
+ * gpucache replay: what a program allocated, run again through the pool and through models of other
+ * allocators.
  */
 #include "process/value.h"
 #include "replay/input.h"
@@ -36,7 +37,8 @@ struct wanted {
     struct candidate candidates[LIST * LIST];
 };
 
-/* Calls take(text, i) for each value of a list. False: one makes no sense, or there are too many. */
+/* Calls take(text, i) for each value of a list. False: one makes no sense, or there are too many.
+ */
 typedef bool take_one(struct wanted *wanted, const char *text, size_t i);
 
 static bool take_list(struct wanted *wanted, const char *value, take_one *take, size_t *count) {

@@ -84,7 +84,8 @@ static char **parse(struct wanted *wanted, char **arguments) {
     }
 }
 
-/** Opens all pages if a process is meant, and asks those that are: all at once, for each may be idle. */
+/** Opens all pages if a process is meant, and asks those that are: all at once, for each may be
+ * idle. */
 static void ask_processes(struct pages *all, char **sources) {
     struct pages meant = {0};
     for (char **source = sources; *source; source++) {

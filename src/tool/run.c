@@ -9,8 +9,8 @@
  * terminal are the program's own without anything being passed on; but for --max-peak (peak.c).
  *
  * The library is looked for beside the command, as both lie in a build, then where it lies from the
- * command's folder in an installation (so that one may be moved as a whole), then where it was to be
- * installed.
+ * command's folder in an installation (so that one may be moved as a whole), then where it was to
+ * be installed.
  */
 #include "process/value.h"
 #include "tool/arguments.h"

@@ -80,11 +80,11 @@ static void choose(struct screen *screen, int row) {
 
 /** Each value as a block of one of eight heights, against the highest. */
 static void put_history(int y, int x, const struct history *history) {
-    int room = COLS - x;
+    int capacity = COLS - x;
     uint64_t highest = 0;
-    if (room <= 0)
+    if (capacity <= 0)
         return;
-    size_t first = history->count > (size_t)room ? history->count - (size_t)room : 0;
+    size_t first = history->count > (size_t)capacity ? history->count - (size_t)capacity : 0;
     for (size_t i = first; i < history->count; i++)
         highest = history->values[i] > highest ? history->values[i] : highest;
     for (size_t i = first; i < history->count; i++) {
@@ -95,7 +95,7 @@ static void put_history(int y, int x, const struct history *history) {
     }
 }
 
-/** Goes on if there is room for all of it: half a figure is another one. */
+/** Prints a text if all of it fits: half a number is another number. */
 static void add_clause(struct print *text, const char *name, const char *value) {
     if (text->used + strlen(name) + strlen(value) <= (size_t)COLS)
         print_format(text, "%s%s", name, value);
@@ -167,7 +167,7 @@ static void draw_table(struct screen *screen) {
     struct top *top = screen->top;
     char line[LINE];
     struct print text;
-    int room = LINES - 3 > 1 ? LINES - 3 : 1;
+    int capacity = LINES - 3 > 1 ? LINES - 3 : 1;
     draw_sums(top);
     top->width = (unsigned)COLS;
     print_init(&text, -1, line, sizeof line);
@@ -182,9 +182,9 @@ static void draw_table(struct screen *screen) {
         draw_nothing();
     if (screen->chosen < screen->first)
         screen->first = screen->chosen;
-    if (screen->chosen >= screen->first + room)
-        screen->first = screen->chosen - room + 1;
-    for (int i = 0; i < room && (size_t)(screen->first + i) < top->row_count; i++) {
+    if (screen->chosen >= screen->first + capacity)
+        screen->first = screen->chosen - capacity + 1;
+    for (int i = 0; i < capacity && (size_t)(screen->first + i) < top->row_count; i++) {
         const struct top_row *row = &top->rows[screen->first + i];
         print_init(&text, -1, line, sizeof line);
         top_print_row(&text, top, row);
@@ -198,11 +198,11 @@ static void draw_table(struct screen *screen) {
 /* ---- one process ---- */
 
 static void draw_graph(int y, const struct history *history, uint64_t most) {
-    int room = COLS - 12;
+    int capacity = COLS - 12;
     uint64_t highest = most;
-    if (room <= 0)
+    if (capacity <= 0)
         return;
-    size_t first = history->count > (size_t)room ? history->count - (size_t)room : 0;
+    size_t first = history->count > (size_t)capacity ? history->count - (size_t)capacity : 0;
     for (int line = 0; line < GRAPH_LINES && y + line < LINES - 1; line++) {
         mvaddnstr(y + line, 0, line == 0 ? SIZE(highest) : line == GRAPH_LINES - 1 ? "0" : "", 11);
         for (size_t i = first; i < history->count; i++) {

@@ -67,7 +67,7 @@ void top_read(struct top *top);
 
 double top_hit_rate(const struct top_row *row);
 
-/** The table; top->width says how much of it there is room for. */
+/** Prints the table, with the columns that top->width has space for. */
 void top_print_head(struct print *out, const struct top *top);
 void top_print_row(struct print *out, const struct top *top, const struct top_row *row);
 

@@ -1,6 +1,6 @@
 /*
- * gpucache snapshot: a trace as a memory snapshot of PyTorch's, which its memory_viz and the viewer in the
- * browser open.
+ * gpucache snapshot: a trace as a memory snapshot of PyTorch's, which its memory_viz and the viewer
+ * in the browser open.
  */
 #include "tool/snapshot.h"
 #include "tool/arguments.h"

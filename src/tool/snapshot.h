@@ -1,8 +1,10 @@
 /*
- * A snapshot under way: what a trace shows of each device at one moment, and where it is written to.
+ * A snapshot under way: what a trace shows of each device at one moment, and where it is written
+ * to.
  *
- * The viewer replays the trace backwards, from what there is in the end. So what is shown has to agree: every block
- * lies, at every moment, in a segment that is there. A block that lies in none that the trace knows is left out.
+ * The viewer replays the trace backwards, from what there is in the end. So what is shown has to
+ * agree: every block lies, at every moment, in a segment that is there. A block that lies in none
+ * that the trace knows is left out.
  */
 #ifndef GPUCACHE_TOOL_SNAPSHOT_H
 #define GPUCACHE_TOOL_SNAPSHOT_H

@@ -1,7 +1,8 @@
 /*
  * Who asked, in a snapshot: lists of frames as the viewer knows them.
  *
- * A stack is written once, and so is a frame that several have: the pickle refers to them from then on.
+ * A stack is written once, and so is a frame that several have: the pickle refers to them from then
+ * on.
  */
 #include "tool/snapshot.h"
 #include "tool/tool.h"

@@ -1,8 +1,8 @@
 /*
  * Who holds more than before: the call stacks of two reports side by side.
  *
- * A stack is the same one where its frames have the same names and lines. What a line holds that has moved is gone in one report and
- * new in the other.
+ * A stack is the same one where its frames have the same names and lines. What a line holds that
+ * has moved is gone in one report and new in the other.
  */
 #include "report/holders.h"
 #include "report/lines.h"

@@ -156,7 +156,8 @@ static struct opened *open_file(struct symbols *symbols, const char *path, const
 
 /* ---- a name ---- */
 
-/** Without the parameters, which are longer than most lines: the brackets at the end and what they hold. */
+/** Without the parameters, which are longer than most lines: the brackets at the end and what they
+ * hold. */
 static void shorten(char *name) {
     char *end = strrchr(name, ')');
     int depth = 0;

@@ -1,5 +1,6 @@
 /*
- * Names of addresses in files, from their symbols and debug information, by libdw where the tool was built with it.
+ * Names of addresses in files, from their symbols and debug information, by libdw where the tool
+ * was built with it.
  */
 #ifndef GPUCACHE_TOOL_SYMBOLS_H
 #define GPUCACHE_TOOL_SYMBOLS_H

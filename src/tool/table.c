@@ -2,9 +2,9 @@
  * Several reports as one table, and two side by side.
  *
  * The ranks of a job do the same work on the same devices, so what one of them has apart from the
- * others is worth a look. A figure is marked when it lies more than a tenth away from the median, and
- * more than five times as far as half of the ranks do: one rank with a leak stands out, a job whose
- * ranks all differ marks none.
+ * others is worth a look. A figure is marked when it lies more than a tenth away from the median,
+ * and more than five times as far as half of the ranks do: one rank with a leak stands out, a job
+ * whose ranks all differ marks none.
  */
 #include "tool/table.h"
 

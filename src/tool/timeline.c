@@ -1,9 +1,10 @@
 /*
  * gpucache timeline: traces as trace-event JSON, which Perfetto and chrome://tracing open.
  *
- * One process for each trace. Its counters are the figures of the reports, one event for each: viewers would
- * stack several of one event on one another, and these contain each other. What changes a counter by less
- * than a thousandth of its peak within a millisecond is left out; its highest and its last value never are.
+ * One process for each trace. Its counters are the figures of the reports, one event for each:
+ * viewers would stack several of one event on one another, and these contain each other. What
+ * changes a counter by less than a thousandth of its peak within a millisecond is left out; its
+ * highest and its last value never are.
  */
 #include "process/print.h"
 #include "process/value.h"

@@ -1,10 +1,10 @@
 /*
  * gpucache top: every process of this user under the library, again and again.
  *
- * One row for each device of each process, sorted by a column; below it, of the one that is chosen, its
- * history, what it has live and its last events. The figures come from live pages (tool/pages.h), which
- * are looked for anew every time, so processes may come and go. Without a terminal, or without ncurses
- * where this was built, the table is printed once.
+ * One row for each device of each process, sorted by a column; below it, of the one that is chosen,
+ * its history, what it has live and its last events. The figures come from live pages
+ * (tool/pages.h), which are looked for anew every time, so processes may come and go. Without a
+ * terminal, or without ncurses where this was built, the table is printed once.
  */
 #include "process/value.h"
 #include "tool/arguments.h"

@@ -1,6 +1,6 @@
 /*
- * The table of gpucache top as text. What a narrow screen has no room for is left out by whole columns, those
- * that tell least first; never the one that rows are sorted by.
+ * The table of gpucache top as text. A narrow screen leaves columns out, by whole
+ * columns, those that tell least first; never the one that rows are sorted by.
  */
 #include "tool/screen.h"
 #include "tool/tool.h"
@@ -9,7 +9,7 @@
 
 #define PROGRAM 28      /* of its name and rank, at most */
 #define MOST_WORTH 11   /* of a column; such are always there */
-#define PROGRAM_LEAST 1 /* of its name, where there is little room */
+#define PROGRAM_LEAST 1 /* of its name, on a narrow screen */
 #define PROGRAM_SEEN 12 /* that columns leave to it at least */
 
 enum cell {
@@ -53,7 +53,8 @@ static unsigned width_of(unsigned shown) {
     return width;
 }
 
-/** One bit for each column that there is room for: those that are always there, then by what they are worth. */
+/** One bit for each column that there is room for: those that are always there, then by what they
+ * are worth. */
 static unsigned choose(const struct top *top) {
     unsigned shown = 0;
     for (unsigned worth = MOST_WORTH; worth > 0; worth--) {
@@ -131,8 +132,9 @@ static const char *words_of(char text[LINES_VALUE], const struct top_row *row, e
     return "";
 }
 
-/** The program, its rank, and whether that is as it is now. Where there is no room for all of it, first how old it is goes, then
- * the name is cut, and then the rank goes: half a rank would be another one, and half a note none. */
+/** The program, its rank, and whether that is as it is now. Where there is no room for all of it,
+ * first how old it is goes, then the name is cut, and then the rank goes: half a rank would be
+ * another one, and half a note none. */
 static void print_program(struct print *out, const struct top *top, const struct page *page) {
     char whole[TOOL_PROGRAM_NAME], name[PROGRAM + 1], rank[32], note[64];
     struct print words;
@@ -151,12 +153,14 @@ static void print_program(struct print *out, const struct top *top, const struct
     print_init(&words, -1, name, sizeof name);
     print_plain(&words, whole, PROGRAM - (for_rank < PROGRAM ? for_rank : PROGRAM));
     size_t all = strlen(print_end(&words)), least = all < PROGRAM_LEAST ? all : PROGRAM_LEAST;
-    size_t room = top->width == 0 ? SIZE_MAX : top->width > out->used ? top->width - out->used : 0;
-    for_note = ended || all + for_rank + for_note <= room ? for_note : 0;
-    for_rank = least + for_rank + for_note <= room ? for_rank : 0;
-    for_note = least + for_note <= room ? for_note : 0;
-    room -= room < for_rank + for_note ? room : for_rank + for_note;
-    name[room < all ? room : all] = '\0';
+    size_t capacity = top->width == 0          ? SIZE_MAX
+                      : top->width > out->used ? top->width - out->used
+                                               : 0;
+    for_note = ended || all + for_rank + for_note <= capacity ? for_note : 0;
+    for_rank = least + for_rank + for_note <= capacity ? for_rank : 0;
+    for_note = least + for_note <= capacity ? for_note : 0;
+    capacity -= capacity < for_rank + for_note ? capacity : for_rank + for_note;
+    name[capacity < all ? capacity : all] = '\0';
     print_str(out, name);
     print_str(out, for_rank ? rank : "");
     print_str(out, for_note ? note : "");

@@ -22,11 +22,11 @@ struct text {
 struct trace_callers {
     struct table {
         struct text *texts; /* by number */
-        uint32_t room;
+        uint32_t capacity;
     } tables[KINDS];
     struct stack_frames *frames; /* by number; one frame until it is looked up */
     bool *frame_known;
-    uint32_t frame_room;
+    uint32_t frame_capacity;
     struct symbols *symbols;
     bool looked_for_symbols;
     uint32_t numbers[MOST_OF_STACK];
@@ -53,11 +53,11 @@ void trace_callers_free(struct trace_callers *callers) {
     if (!callers)
         return;
     for (unsigned kind = 0; kind < KINDS; kind++) {
-        for (uint32_t i = 0; i < callers->tables[kind].room; i++)
+        for (uint32_t i = 0; i < callers->tables[kind].capacity; i++)
             free(callers->tables[kind].texts[i].bytes);
         free(callers->tables[kind].texts);
     }
-    for (uint32_t i = 0; i < callers->frame_room; i++) {
+    for (uint32_t i = 0; i < callers->frame_capacity; i++) {
         for (unsigned k = 0; k < callers->frames[i].count; k++)
             stack_frame_free(&callers->frames[i].frames[k]);
         free(callers->frames[i].frames);
@@ -78,10 +78,10 @@ bool trace_callers_are(unsigned kind) {
 static void keep(struct trace_callers *callers) {
     struct table *table = &callers->tables[callers->kind - TRACE_STACK];
     uint32_t number = callers->number;
-    if (number >= table->room) {
-        uint32_t room = number < 1024 ? 1024 : 2 * number;
-        table->texts = grown(table->texts, table->room, room, sizeof *table->texts);
-        table->room = room;
+    if (number >= table->capacity) {
+        uint32_t capacity = number < 1024 ? 1024 : 2 * number;
+        table->texts = grown(table->texts, table->capacity, capacity, sizeof *table->texts);
+        table->capacity = capacity;
     }
     free(table->texts[number].bytes);
     char *bytes = grown(NULL, 0, callers->bytes + 1, 1);
@@ -120,20 +120,20 @@ static const struct text *text_of(const struct trace_callers *callers, unsigned 
                                   uint32_t number) {
     static const struct text nothing = {0};
     const struct table *table = &callers->tables[kind - TRACE_STACK];
-    return number < table->room ? &table->texts[number] : &nothing;
+    return number < table->capacity ? &table->texts[number] : &nothing;
 }
 
 uint32_t trace_callers_stacks(const struct trace_callers *callers) {
-    return callers->tables[0].room;
+    return callers->tables[0].capacity;
 }
 
 uint32_t trace_callers_frames(const struct trace_callers *callers) {
-    return callers->tables[TRACE_FRAME - TRACE_STACK].room;
+    return callers->tables[TRACE_FRAME - TRACE_STACK].capacity;
 }
 
 static const char *build_id_of(const struct trace_callers *callers, const char *path) {
     const struct table *table = &callers->tables[TRACE_MODULE - TRACE_STACK];
-    for (uint32_t i = 0; i < table->room; i++) {
+    for (uint32_t i = 0; i < table->capacity; i++) {
         const char *module = table->texts[i].bytes;
         if (module && strcmp(module, path) == 0 && strlen(module) + 1 < table->texts[i].count)
             return module + strlen(module) + 1;
@@ -153,15 +153,16 @@ static void look_up(struct trace_callers *callers, struct stack_frames *frames) 
 }
 
 static struct stack_frames *read_frame(struct trace_callers *callers, uint32_t number) {
-    if (callers->frame_room < trace_callers_frames(callers)) {
-        uint32_t room = trace_callers_frames(callers);
+    if (callers->frame_capacity < trace_callers_frames(callers)) {
+        uint32_t capacity = trace_callers_frames(callers);
         callers->frames =
-            grown(callers->frames, callers->frame_room, room, sizeof *callers->frames);
-        callers->frame_known = grown(callers->frame_known, callers->frame_room, room, 1);
-        callers->frame_room = room;
+            grown(callers->frames, callers->frame_capacity, capacity, sizeof *callers->frames);
+        callers->frame_known = grown(callers->frame_known, callers->frame_capacity, capacity, 1);
+        callers->frame_capacity = capacity;
     }
     const struct text *text = text_of(callers, TRACE_FRAME, number);
-    struct stack_frames *frames = number < callers->frame_room ? &callers->frames[number] : NULL;
+    struct stack_frames *frames =
+        number < callers->frame_capacity ? &callers->frames[number] : NULL;
     if (frames && frames->count == 0 && text->bytes) {
         frames->frames = grown(NULL, 0, 1, sizeof *frames->frames);
         frames->frames[frames->count++] = stack_frame_read(text->bytes);

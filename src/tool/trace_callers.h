@@ -1,6 +1,6 @@
 /*
- * The call stacks that a trace's events name by number (trace/callers.h), as far as they stand in the file in one piece; with the names
- * that the library left to be found.
+ * The call stacks that a trace's events name by number (trace/callers.h), as far as they stand in
+ * the file in one piece; with the names that the library left to be found.
  */
 #ifndef GPUCACHE_TOOL_TRACE_CALLERS_H
 #define GPUCACHE_TOOL_TRACE_CALLERS_H
@@ -24,8 +24,8 @@ void trace_callers_take(struct trace_callers *callers, unsigned kind, const uint
                         size_t place);
 
 /**
- * The numbers of a stack's frames, innermost first; where there are lines of Python those alone. *count 0: nothing is known
- * of it. Good until the next call.
+ * The numbers of a stack's frames, innermost first; where there are lines of Python those alone.
+ * *count 0: nothing is known of it. Good until the next call.
  */
 const uint32_t *trace_callers_stack(struct trace_callers *callers, uint32_t stack, unsigned *count);
 

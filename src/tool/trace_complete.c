@@ -1,9 +1,9 @@
 /*
  * From records in the order of time to a list that contradicts nothing (trace_file.h).
  *
- * What was written of the time up to the front only says what lives there. And nobody has to ask whether what an event
- * ends is there: where records are missing, because a thread was killed before it had written one, or because more
- * lived than could be kept, the list is completed.
+ * What was written of the time up to the front only says what lives there. And nobody has to ask
+ * whether what an event ends is there: where records are missing, because a thread was killed
+ * before it had written one, or because more lived than could be kept, the list is completed.
  */
 #include "tool/tool.h"
 #include "tool/trace_file.h"
@@ -27,7 +27,9 @@ struct pass {
 
 /* A broken file may say of every record that it ends all there could be. */
 #define IN_VAIN_MOST ((uint64_t)1 << 26)
-#define FORGOTTEN_MOST ((uint64_t)1 << 20) /* the pages of 2 TiB, which are all there at one time */
+#define FORGOTTEN_MOST                                                                             \
+    ((uint64_t)1 << 20) /* the pages of 2 TiB, which are all there at one time  \
+                                            */
 
 static _Noreturn void no_memory(void) {
     fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
@@ -277,7 +279,8 @@ void trace_file_complete(struct trace_file *file) {
     for (; i < file->count && file->events[i].time_ns <= pass.front_ns; i++) {
         if (is_newer(file->header, &file->events[i]))
             keep_figure(file, &file->events[i]);
-        /* the end of what is dead may be forgotten; where it is not, that it lived is learnt from that */
+        /* the end of what is dead may be forgotten; where it is not, that it lived is learnt from
+         * that */
         if (!(file->events[i].flags & TRACE_DEAD))
             complete(&pass, &file->events[i]);
     }

@@ -83,7 +83,8 @@ bool trace_file_is(const char *path) {
     return is;
 }
 
-/** Whether a device has room for what a record says to be there, which a broken file may say of anything. */
+/** Whether a device has room for what a record says to be there, which a broken file may say of
+ * anything. */
 static bool fits(const struct trace_header *header, const uint64_t words[8], unsigned kind,
                  unsigned device) {
     uint64_t total = device < STATS_MAX_DEVICES ? header->devices[device].total_bytes : 0;
@@ -237,7 +238,8 @@ static int read_all(int fd, struct trace_file *file) {
     return r;
 }
 
-/** What was dropped while the records were read counts as dropped; their times stay what they are. */
+/** What was dropped while the records were read counts as dropped; their times stay what they are.
+ */
 static int read_header_again(int fd, struct trace_file *file, const char **why) {
     struct trace_header *again = read_header(fd, why);
     if (!again)

@@ -1,5 +1,6 @@
 /*
- * A trace (trace/format.h) as a reader sees it: one list of events in the order of time that contradicts nothing.
+ * A trace (trace/format.h) as a reader sees it: one list of events in the order of time that
+ * contradicts nothing.
  *
  *      struct trace_file file;
  *      const char *why;
@@ -9,10 +10,12 @@
  *          trace_file_free(&file);
  *      }
  *
- * The first `carried` events are what lived when the trace begins, each with the event that brought it (flag
- * TRACE_CARRIED, its own old time): segments (MOMENT_GROW with an address), pages (MAP), blocks (ALLOCATE). Behind them:
+ * The first `carried` events are what lived when the trace begins, each with the event that brought
+ * it (flag TRACE_CARRIED, its own old time): segments (MOMENT_GROW with an address), pages (MAP),
+ * blocks (ALLOCATE). Behind them:
  *
- *  - a FREE, GIVE_BACK (with an address) or UNMAP is of what is there at that moment; UNMAP is one for each page
+ *  - a FREE, GIVE_BACK (with an address) or UNMAP is of what is there at that moment; UNMAP is one
+ * for each page
  *  - an ALLOCATE is where nothing is
  *  - a CONTEXT_END comes after a FREE, GIVE_BACK and UNMAP for all that went with the context
  *
@@ -34,8 +37,8 @@ struct trace_file {
     uint64_t before[STATS_MAX_DEVICES][TRACE_FIGURES]; /* figures at the front (trace_figure()) */
     uint64_t dropped;                                  /* events older than the trace, or cut off */
     bool running;
-    bool
-        incredible; /* it ends more that was not there than any process can: some ends are left out */
+    bool incredible; /* it ends more that was not there than any process can: some ends are left out
+                      */
     char *texts;
     struct trace_callers *callers; /* the stacks that events name */
 };

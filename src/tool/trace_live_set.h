@@ -1,6 +1,6 @@
 /*
- * What lives at one moment of a trace: blocks, segments, mapped pages, each by its address. A reader
- * that goes through a trace keeps one, and asks it for the state between two events.
+ * What lives at one moment of a trace: blocks, segments, mapped pages, each by its address. A
+ * reader that goes through a trace keeps one, and asks it for the state between two events.
  */
 #ifndef GPUCACHE_TOOL_TRACE_LIVE_SET_H
 #define GPUCACHE_TOOL_TRACE_LIVE_SET_H
@@ -35,12 +35,13 @@ struct trace_live_set {
 
 void trace_live_set_free(struct trace_live_set *live_set);
 
-/** The event that brought what is at the address: ALLOCATE, MOMENT_GROW, MAP. NULL: nothing is. Good until
- * the next change. */
+/** The event that brought what is at the address: ALLOCATE, MOMENT_GROW, MAP. NULL: nothing is.
+ * Good until the next change. */
 const struct trace_event *trace_live_set_at(const struct trace_live_set *live_set,
                                             enum trace_sort sort, uint64_t address);
 
-/** What it is after the event. One of a trace_file: what goes is there, and a CONTEXT_END takes nothing. */
+/** What it is after the event. One of a trace_file: what goes is there, and a CONTEXT_END takes
+ * nothing. */
 void trace_live_set_apply(struct trace_live_set *live_set, const struct trace_event *event);
 
 /** All of a sort, by address; the caller frees it. */

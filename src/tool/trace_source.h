@@ -6,8 +6,8 @@
 
 #include "tool/trace_file.h"
 
-/** Reads the trace that is meant, the last `last` events of it (0: all), or says on stderr why not and returns false. Says what the
- * trace lacks, too. */
+/** Reads the trace that is meant, the last `last` events of it (0: all), or says on stderr why not
+ * and returns false. Says what the trace lacks, too. */
 bool trace_source_read(const char *source, uint64_t last, struct trace_file *file);
 
 #endif
