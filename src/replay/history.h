@@ -3,7 +3,7 @@
  *
  * Readers of files make one of these for each device. They name blocks by keys of their own (an
  * address, a number); here each life of a block has a number, so that every free is of one
- * allocation that is there. What does not fit is left out and counted, never guessed.
+ * allocation that is there. An entry that does not fit is left out and counted, never guessed.
  */
 #ifndef GPUCACHE_REPLAY_HISTORY_H
 #define GPUCACHE_REPLAY_HISTORY_H
@@ -49,7 +49,7 @@ struct history {
         lost_frees; /* an address was allocated again: there was a free that is not in the file */
     uint64_t failures; /* allocations that failed when it was recorded */
     bool cut;          /* the last line is not whole */
-    /* What the program's own allocator held, where the file says it. */
+    /* Bytes that the program's own allocator held, if the file has them. */
     const char *recorded_by; /* "PyTorch"; NULL */
     uint64_t recorded_peak, recorded_requested_peak;
 };
@@ -60,7 +60,7 @@ struct histories {
     char why[HISTORY_WHY]; /* what is wrong with the file */
 };
 
-/** That of a device, made if there is none. NULL without memory. */
+/** Returns the history of a device, and makes it if there is none. NULL without memory. */
 struct history *histories_of(struct histories *histories, int device);
 void histories_free(struct histories *histories);
 

@@ -1,5 +1,5 @@
 /*
- * What a replay counts, whichever allocator it is of: memory, pages, calls, over the time of a
+ * Counters of a replay, of the pool or of a model: memory, pages, calls, over the time of a
  * history.
  */
 #ifndef GPUCACHE_REPLAY_METER_H
@@ -10,7 +10,7 @@
 #define METER_PARTS 10
 #define METER_PAGE ((uint64_t)2 << 20)
 
-/* What calls of the driver take: one H200, driver 580 (docs/measurements.md). Of a handle, whatever
+/* Durations of driver calls: one H200, driver 580 (docs/measurements.md). Of a handle, whatever
  * its length, and of segments, whose time goes with their size as well. */
 enum {
     COST_CREATE_NS = 15000,

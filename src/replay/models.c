@@ -44,7 +44,7 @@ static void return_segment(struct world *world, struct chunk *chunk) {
     free(chunk);
 }
 
-/* What no block lies in. */
+/* Address ranges without a block. */
 static struct chunk *idle_segment(struct chunk *tree) {
     if (!tree || (!tree->before && !tree->behind)) {
         return tree;
@@ -134,7 +134,7 @@ static int take_segment(struct world *world, uint32_t pool, uint64_t bytes, stru
     return r;
 }
 
-/* What the free end of the range lacks. */
+/* Bytes that the free end of the range lacks. */
 static uint64_t lack_of(const struct world *world, uint32_t pool, uint64_t bytes) {
     const struct chunk *top = world->tops[pool];
     return round_up(bytes - (top && top->free ? top->bytes : 0), page_of(pool));

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What a pickle may ask to be imported, called or fetched from elsewhere. */
+/* Names that a pickle may ask to be imported, called or fetched from elsewhere. */
 static const struct {
     unsigned char opcode;
     const char *name;

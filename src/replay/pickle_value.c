@@ -1,5 +1,5 @@
 /*
- * What a pickle held, once it is read.
+ * The values of a pickle that was read.
  */
 #include "replay/pickle.h"
 

@@ -169,7 +169,7 @@ static void idle(struct backend *backend) {
     device.ticking = true;
 }
 
-/* What the program's own time would be: calls of the driver take some. */
+/* Returns the time at which the program would be: calls of the driver take some. */
 static uint64_t clock_of_history(struct backend *backend) {
     (void)backend;
     return device.now_us * 1000 + device.meter->calls_ns;

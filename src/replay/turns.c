@@ -18,7 +18,7 @@ static struct turns {
     } of[HISTORY_THREADS_MOST];
 } turns;
 
-/* Whoever has the turn is the only one who runs. */
+/* Only the thread that has the turn runs. */
 static void end(void) {
     turns.over = true;
     for (unsigned i = 0; i < turns.threads; i++) {

@@ -47,7 +47,7 @@ static bool take_suffix(char *name, const char *suffix) {
     return ends;
 }
 
-/* What is written above a family, and what ends the names of its samples. */
+/* The words above a family, and the end of the names of its samples. */
 static void family(struct writer *to, const char *name, bool counter, const char *help) {
     struct print *out = &to->out;
     char unit[64];
@@ -109,7 +109,7 @@ static void value(struct writer *to, const char *name, bool counter, const struc
 
 /* ---- families ---- */
 
-/** Where a field of a snapshot lies. */
+/** The offset of a field in a snapshot. */
 #define AT(field) offsetof(struct stats_device, field)
 
 static uint64_t number_at(const struct sample *sample, size_t offset) {

@@ -84,7 +84,7 @@ static bool is_whole(const struct live_page *head, size_t bytes) {
 
 static struct page *opened;
 
-/** What is not there any more reads as zeros, which say that nothing is known. */
+/** A page that is gone reads as zeros, which mean unknown. */
 static void fill_hole(int number, siginfo_t *info, void *context) {
     uintptr_t bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t at = (uintptr_t)info->si_addr & ~(bytes - 1);

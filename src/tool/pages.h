@@ -84,7 +84,7 @@ bool page_has_answered(const struct page *page);
  * waits for the answers, but no longer than so many milliseconds. */
 void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms);
 
-/** What belongs to figures of a device. */
+/** The moment at which the numbers of a device were read. */
 struct page_moment {
     uint64_t read_ns;              /* when they were read, by the page's clock */
     uint64_t events[FLIGHT_RINGS]; /* the newest event of each ring that they contain */
@@ -117,7 +117,7 @@ struct page_event {
 /** The flight recorder, oldest first; the caller frees it. */
 struct page_event *page_events(const struct page *page, size_t *count);
 
-/** What the tool calls a kind of event. */
+/** Returns the tool's words for a kind of event. */
 const char *page_event_words(unsigned kind);
 
 /** One event as a line, what stands above such lines, and the last so many slow ones and large

@@ -3,7 +3,7 @@
  * and its children held.
  *
  * Here gpucache stays, so signals are passed on and the end is copied: a status, or the same
- * signal. What a terminal sends goes to the program by itself.
+ * signal. The signals of a terminal reach the program without help.
  */
 #include "live/peaks.h"
 #include "process/print.h"

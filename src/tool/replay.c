@@ -137,7 +137,7 @@ static bool take_option(struct wanted *to, enum option_of_command option, const 
     }
 }
 
-/* What an option's value may be, for whoever wrote another one. */
+/* The values that an option takes, for messages. */
 static const char *const accepted[ARGUMENTS] = {
     [ARGUMENT_replay_backend] = "a list of segments, pages, pytorch, expandable, whole, cudamalloc",
     [ARGUMENT_replay_delay] = "a list of up to 32 milliseconds such as 0,0.5,20",
@@ -184,7 +184,7 @@ static void set_defaults(struct wanted *wanted) {
 
 /* ---- what is compared ---- */
 
-/* What differs, or was asked for, is part of its name. */
+/* A setting that differs, or that was asked for, is part of the name. */
 static void name_candidate(const struct wanted *wanted, struct candidate *candidate) {
     const struct rerun_setting *setting = &candidate->setting;
     struct print out;

@@ -1,6 +1,6 @@
 /*
- * What lived when the trace begins is allocated first. What the pools had from the driver stands in
- * the trace as well.
+ * Blocks that are live when the trace begins are allocated first. What the pools had from the
+ * driver stands in the trace as well.
  */
 #include "tool/replay_trace.h"
 

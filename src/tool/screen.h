@@ -1,5 +1,5 @@
 /*
- * What gpucache top shows, and the screen that it shows it on.
+ * The state of gpucache top, and its screen.
  */
 #ifndef GPUCACHE_TOOL_SCREEN_H
 #define GPUCACHE_TOOL_SCREEN_H

@@ -1,5 +1,5 @@
 /*
- * Who asked, in a snapshot: lists of frames as the viewer knows them.
+ * The callers of allocations in a snapshot: lists of frames as the viewer knows them.
  *
  * A stack is written once, and so is a frame that several have: the pickle refers to them from then
  * on.

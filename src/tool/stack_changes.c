@@ -1,5 +1,5 @@
 /*
- * Who holds more than before: the call stacks of two reports side by side.
+ * Call stacks that hold more than before: the call stacks of two reports side by side.
  *
  * A stack is the same one where its frames have the same names and lines. What a line holds that
  * has moved is gone in one report and new in the other.

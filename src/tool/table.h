@@ -1,5 +1,5 @@
 /*
- * What several reports are like side by side: one row for each device of each process.
+ * Several reports side by side: one row for each device of each process.
  */
 #ifndef GPUCACHE_TOOL_TABLE_H
 #define GPUCACHE_TOOL_TABLE_H
@@ -15,7 +15,7 @@ struct table_row {
     uint64_t figures[TABLE_FIGURES];
 };
 
-/* What the rows of a column are like. */
+/* The spread of a column over its rows. */
 struct table_spread {
     uint64_t least, median, most, far; /* what is further away than `far` is marked */
 };

@@ -142,7 +142,7 @@ static void count(struct timeline *to, const struct trace_event *event) {
     }
 }
 
-/** What lives at the front, at its time. */
+/** Counts the blocks that are live at the front, at its time. */
 static void begin_with(struct timeline *to, uint64_t front_ns) {
     uint64_t sums[STATS_MAX_DEVICES][2] = {{0}};
     for (size_t i = 0; i < to->file->carried; i++) {

@@ -69,7 +69,7 @@ int tool_judge_peak(uint64_t most, bool or_none, char **program);
 /** A process number, or 0: it is none. */
 int tool_pid(const char *argument);
 
-/** What a program is called: of an interpreter also the script. */
+/** Writes the name of a program: of an interpreter also the script. */
 void tool_program_name(const struct program *program, char name[TOOL_PROGRAM_NAME]);
 
 #endif

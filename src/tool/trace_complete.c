@@ -28,8 +28,9 @@ struct pass {
 /* A broken file may say of every record that it ends all there could be. */
 #define IN_VAIN_MOST ((uint64_t)1 << 26)
 #define FORGOTTEN_MOST                                                                             \
-    ((uint64_t)1 << 20) /* the pages of 2 TiB, which are all there at one time  \
-                                            */
+    ((uint64_t)1                                                                                   \
+     << 20) /* the pages of 2 TiB, which are all there at one time                     \
+                         */
 
 static _Noreturn void no_memory(void) {
     fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
