@@ -52,7 +52,7 @@ def refused(what, report, change):
 
 
 def main():
-    commands = [[program("reports"), "full"], [program("reports"), "pairs"], [program("example")]]
+    commands = [[program("report_contents"), "full"], [program("report_contents"), "pairs"], [program("example")]]
     seen = set()
     last = None
     for backend in ("segments", "pages"):
@@ -76,7 +76,7 @@ def main():
 
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "report")
-        run([program("reports"), "pairs"], options={"GPUCACHE_REPORT": path, "GPUCACHE_REPORT_FORMAT": "json"})
+        run([program("report_contents"), "pairs"], options={"GPUCACHE_REPORT": path, "GPUCACHE_REPORT_FORMAT": "json"})
         again = subprocess.run([os.path.join(os.path.dirname(LIBRARY), "gpucache"), "report", "--format=json", path],
                                stdout=subprocess.PIPE, universal_newlines=True)
         valid("written again by gpucache report", json.loads(again.stdout))

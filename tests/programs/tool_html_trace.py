@@ -87,7 +87,7 @@ def largest():
 def every_event(place, folder):
     """Each event of the page is one of the trace, and the most that was live is the report's peak."""
     trace = os.path.join(folder, "trace")
-    _, report = run_with_report([program("stacks"), "leak"], options={"GPUCACHE_STACKS": "24", "GPUCACHE_TRACE": trace})
+    _, report = run_with_report([program("report_stacks"), "leak"], options={"GPUCACHE_STACKS": "24", "GPUCACHE_TRACE": trace})
     file = os.path.join(folder, "report.json")
     with open(file, "w", encoding="utf-8") as out:
         out.write(json.dumps(report) + "\n")
