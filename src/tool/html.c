@@ -10,8 +10,10 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static bool is_page(int fd) {
@@ -70,7 +72,7 @@ static int write_data(FILE *out, const struct html *page) {
     static char buffer[65536];
     struct print text;
     struct stat file;
-    int fd = memfd_create("gpucache page", MFD_CLOEXEC);
+    int fd = (int)syscall(SYS_memfd_create, "gpucache page", MFD_CLOEXEC);
     if (fd < 0)
         return -errno;
     print_init(&text, fd, buffer, sizeof buffer);
