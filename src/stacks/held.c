@@ -6,20 +6,20 @@
 #include <stdatomic.h>
 
 #define PARTS 64
-#define SLOTS 4096 /* of a part */
+#define SLOTS 4096 /* hash slots of each part */
 
-/* Row 0 stands for none. A free one has site 0. */
+/* A row of a part's table. Row 0 stands for "no row". A free row has site 0. */
 struct row {
     _Atomic uint64_t address, bytes;
     _Atomic uint32_t site;
-    uint32_t next; /* of the same slot, or free */
+    uint32_t next; /* the next row of the same slot, or of the free list */
 };
 
 static struct part {
     _Alignas(64) struct lock lock;
-    _Atomic(struct row *) rows; /* NULL until the first one */
+    _Atomic(struct row *) rows; /* NULL until the part's first block */
     uint32_t *slots;
-    _Atomic uint32_t used; /* rows 1 to this have been in use */
+    _Atomic uint32_t used; /* rows 1 to `used` have been in use */
     uint32_t free;
 } parts[PARTS];
 
@@ -49,7 +49,10 @@ static struct row *rows_of(struct part *part) {
     return atomic_load_explicit(&part->rows, memory_order_relaxed);
 }
 
-/* What leads to the row of an address, or to where one would hang. Lock held, rows there. */
+/*
+ * Returns the link that leads to the row of an address, or the link at the end of the address's
+ * chain. The part's lock is held and its rows exist.
+ */
 static uint32_t *find(struct part *part, uint64_t address) {
     struct row *rows = rows_of(part);
     uint32_t *at = &part->slots[hash_of(address) >> 46 & (SLOTS - 1)];
@@ -120,7 +123,7 @@ bool held_add(const struct stacks_block *block, struct stacks_block *replaced) {
     return added;
 }
 
-/* Lock held. */
+/* Removes the row that `at` links to. The part's lock is held. */
 static void unlink_row(struct part *part, uint32_t *at) {
     struct row *rows = rows_of(part);
     uint32_t number = *at;

@@ -1,5 +1,6 @@
 /*
- * Live blocks by their addresses: who asked for each. In 64 parts with a lock each, which grow up to a bound.
+ * The table of live blocks: address to size and call site. The table has 64 parts. Each part has a
+ * lock of its own and grows up to a bound.
  */
 #ifndef GPUCACHE_STACKS_HELD_H
 #define GPUCACHE_STACKS_HELD_H
@@ -8,20 +9,29 @@
 
 void held_start(uint32_t most_of_part);
 
-/** Enters a block. What stood at its address is put into *replaced (site 0: nothing did). False: no room. */
+/**
+ * Records a block. Puts the previous entry of its address into *replaced; site 0 means there was
+ * none. Returns false if the part is full or host memory is missing.
+ */
 bool held_add(const struct stacks_block *block, struct stacks_block *replaced);
 
-/** Takes a block out; false: nothing stands there. */
+/** Removes a block and copies it to *block. Returns false if the address has no entry. */
 bool held_remove(uint64_t address, struct stacks_block *block);
 
-/** Takes out one for which that is true, and goes on from *at, which begins at 0. False: there is none. */
+/**
+ * Removes one block for which gone() is true and copies it to *block. The search continues at *at,
+ * which begins at 0. Returns false if no such block remains.
+ */
 bool held_remove_if(bool (*gone)(uint64_t address, const void *with), const void *with,
                     uint64_t *at, struct stacks_block *block);
 
-/** Calls that for every block, without a lock: what changes meanwhile may be seen or not. */
+/**
+ * Calls see() for every block, without a lock. A block that is recorded or removed during the call
+ * may be missed.
+ */
 void held_each(void (*see)(const struct stacks_block *block, void *with), void *with);
 
-/** Blocks that found no room. */
+/** Returns how many blocks were not recorded for want of memory in the table. */
 uint64_t held_lost(void);
 
 #endif

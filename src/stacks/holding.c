@@ -5,11 +5,12 @@
 
 #include <time.h>
 
-#define TRIES 64 /* of a reader, which may have interrupted the writer */
+/* attempts of a reader, which may be a signal handler that interrupted the writer */
+#define TRIES 64
 
 static struct holding {
     _Alignas(64) struct lock lock;
-    _Atomic uint32_t version; /* odd: under way */
+    _Atomic uint32_t version; /* sequence lock: odd while a writer changes the counts */
     _Atomic uint64_t live_bytes, live_count, peak_bytes, peak_count;
     _Atomic uint64_t peak_number;
 } holdings[STATS_MAX_DEVICES];
@@ -47,10 +48,13 @@ static void leave(struct holding *holding) {
     lock_release(&holding->lock);
 }
 
-/* Up to now, the site has held what it holds. */
+/*
+ * Adds the site's bytes x time up to `now`, and saves its live bytes if the device reached a new
+ * peak since the site's last change. The device's lock is held.
+ */
 static void settle(struct site *site, const struct holding *holding, uint64_t now) {
     uint64_t since = get(&site->since_ns), low = get(&site->byte_ns_low);
-    if (now > since) { /* another thread may have been faster to the lock */
+    if (now > since) { /* another thread may have read its clock later and taken the lock earlier */
         unsigned __int128 more = (unsigned __int128)get(&site->live_bytes) * (now - since) + low;
         set(&site->byte_ns_low, (uint64_t)more);
         set(&site->byte_ns_high, get(&site->byte_ns_high) + (uint64_t)(more >> 64));

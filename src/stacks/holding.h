@@ -1,13 +1,15 @@
 /*
- * What each site holds: now, at the peak of its device, and over time.
+ * The bytes of each call site: live now, live at the peak of its device, and bytes x time.
  *
- * The peak is exact without a copy of all sites at every new one. Each has a number; a site that changes for the first time
- * since the peak of that number saves what it held then, and what has not changed since holds it still:
+ * The peak of each site is exact, and no new peak copies all sites. Every peak of a device has a
+ * number. A site that changes for the first time since peak N saves its live bytes for N. A site
+ * that has not changed since peak N still has the same live bytes:
  *
- *      peak 7 (site a 5, site b 3)    a frees 2: a saves 5 at 7    at the peak: a 5 (saved), b 3 (as it is)
+ *      peak 7 (site a 5, site b 3)   a frees 2: a saves 5 for peak 7
+ *      read peak 7: a 5 (saved), b 3 (its live bytes)
  *
- * Bytes x time grows by what a site holds, for as long as it has held that, whenever it changes. One lock for each
- * device; readers take none.
+ * At every change of a site, bytes x time grows by the live bytes times the time since the last
+ * change. Each device has one lock. Readers take no lock: they read again if a writer interfered.
  */
 #ifndef GPUCACHE_STACKS_HOLDING_H
 #define GPUCACHE_STACKS_HOLDING_H
@@ -19,12 +21,15 @@
 
 void holding_start(void);
 
-/** `again`: it was removed, and has not gone after all. */
+/**
+ * Adds a block to its site. `again`: the block was removed before, and its free failed. Its total
+ * is then not counted twice.
+ */
 void holding_add(uint32_t site, uint64_t bytes, bool again);
 void holding_remove(uint32_t site, uint64_t bytes);
 void holding_reset_peak(int device);
 
-/** What the sites of a device held together. */
+/** Returns the live bytes and the peak of all sites of a device together. */
 struct stats_held holding_of_device(int device);
 void holding_read(uint32_t site, struct stats_holder *holder);
 

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #define PATH_ROOM 1024
-#define HEAD_BYTES 4096 /* a page, which is mapped whole */
+#define HEAD_BYTES 4096 /* one host page, which the loader maps as a whole */
 
-/* glibc's struct dl_find_object, as 2.35 and later have it; older headers do not. */
+/* glibc's struct dl_find_object, as glibc 2.35 and later define it. Older headers lack it. */
 struct found_object {
     unsigned long long int flags;
     void *start, *end;
@@ -27,7 +27,7 @@ struct module {
     bool closed;
 };
 
-/* What stacks lead through, or led. */
+/* A module that a recorded stack, or a walk of the unwinder, leads through. */
 struct watched {
     uint64_t start, end;
     char build_id[MODULE_BUILD_ID];
@@ -39,7 +39,7 @@ static struct module modules[MODULES];
 static _Atomic uint32_t count;
 static struct watched watched[MODULES];
 static _Atomic uint32_t watched_count;
-static bool crowded; /* there was one more */
+static bool crowded; /* more than MODULES modules had to be watched */
 static char program_path[512];
 
 void module_start(stacks_look_up *look_up) {
@@ -54,7 +54,10 @@ struct search {
     struct module_place *place;
 };
 
-/* Before glibc 2.35. Its lock is held while the list of modules changes, and not while one is initialised. */
+/*
+ * Finds the module of an address, for glibc before 2.35. dl_iterate_phdr() holds the loader's lock
+ * while the list changes, but not while a module's initialisers run.
+ */
 static int look(struct dl_phdr_info *info, size_t size, void *with) {
     const struct search *search = with;
     (void)size;
@@ -100,7 +103,7 @@ static void write_build_id(const unsigned char *id, size_t size, char *to) {
     *to = '\0';
 }
 
-/* One segment of notes; false: the build id is not in it. */
+/* Searches one segment of notes for the build id. Returns false if it is not there. */
 static bool find_build_id(const char *at, uint64_t bytes, char *to) {
     const char *end = at + bytes;
     while (end - at >= (ptrdiff_t)sizeof(ElfW(Nhdr))) {
@@ -123,7 +126,10 @@ static bool lies_in(const ElfW(Phdr) * part, const ElfW(Phdr) * segment) {
            part->p_vaddr + part->p_filesz <= segment->p_vaddr + segment->p_filesz;
 }
 
-/* As the file's head says, which lies where its first segment does; what is not mapped is not read. */
+/*
+ * Reads the build id through the ELF header at the start of the module. Reads only notes that a
+ * loaded segment covers.
+ */
 static void read_build_id(const struct module_place *place, char *to) {
     const ElfW(Ehdr) *head = (const void *)(uintptr_t)place->start;
     if (memcmp(head->e_ident, ELFMAG, SELFMAG) != 0 || head->e_phoff % 8 != 0 ||
@@ -143,9 +149,13 @@ static void read_build_id(const struct module_place *place, char *to) {
     }
 }
 
-/* What was opened by a path from the working folder is found from others too, unless that has changed since. */
+/*
+ * Returns the absolute form of a path that the program opened relative to its working directory.
+ * The result is wrong if the directory has changed since.
+ */
 static const char *absolute(const char *path) {
-    static char room[PATH_ROOM]; /* with the lock of sites; the stack may be small */
+    /* protected by the lock of the sites; static because the stack may be small */
+    static char room[PATH_ROOM];
     size_t used, length = strlen(path);
     if (*path == '/' || !strchr(path, '/') || !getcwd(room, PATH_ROOM)) {
         return path;
@@ -184,7 +194,7 @@ const struct module_info *module_info(uint32_t number) {
                                                                        : NULL;
 }
 
-/* --- what has been closed --- */
+/* --- closed modules --- */
 
 void module_watch(const struct module_place *place) {
     uint32_t known = atomic_load_explicit(&watched_count, memory_order_relaxed);
@@ -215,7 +225,10 @@ uint64_t module_closings(void) {
     return closings;
 }
 
-/* While the list is walked nothing in it is unmapped, so that its notes can be read. */
+/*
+ * Marks a watched module as open if its start and build id match. The loader unmaps nothing while
+ * it walks its list, so notes can be read.
+ */
 static int see_open(struct dl_phdr_info *info, size_t size, void *with) {
     struct module_open *open = with;
     struct module_place place = {.start = UINT64_MAX, .bias = info->dlpi_addr};

@@ -1,8 +1,9 @@
 /*
- * What is loaded, as far as stacks lead through it: an address becomes a file, an offset in it and its build id, which
- * mean the same after the process has ended.
+ * Loaded modules that recorded stacks lead through. An address becomes a file, an offset in the
+ * file and a build id, which stay meaningful after the process has ended.
  *
- * Nothing here waits for the loader: dlopen() in another thread may be waiting for what the caller holds.
+ * No function here waits for the loader while the caller holds a lock: a dlopen() in another thread
+ * may be waiting for that lock.
  */
 #ifndef GPUCACHE_STACKS_MODULE_H
 #define GPUCACHE_STACKS_MODULE_H
@@ -13,46 +14,53 @@
 #define MODULE_NONE UINT32_MAX
 #define MODULE_BUILD_ID 41
 
-/** Where a module lies. */
+/** The addresses of a loaded module. */
 struct module_place {
     uint64_t start, end;
-    uint64_t bias; /* address minus this: what the file calls it */
+    uint64_t bias; /* address in memory minus address in the file */
     const char *path;
     bool is_program;
 };
 
 void module_start(stacks_look_up *look_up);
 
-/** The module that covers an address. */
+/** Finds the module that covers an address. Returns false if there is none. */
 bool module_place_of(uint64_t address, struct module_place *place);
 
-/** Its number, which stays; MODULE_NONE: there is no room for it. With the lock of sites. */
+/**
+ * Returns the module's number, which never changes, or MODULE_NONE if the table is full. The lock
+ * of the sites is held.
+ */
 uint32_t module_number(const struct module_place *place);
 
-/** A stack leads through it: whether it is closed is to be known. With the lock of sites. */
+/**
+ * Watches a module, because a stack leads through it: module_forget_closed() reports when it has
+ * been closed. The lock of the sites is held.
+ */
 void module_watch(const struct module_place *place);
 
-/** How many have been closed so far, by anybody. */
+/** Returns how many modules the process has closed so far. */
 uint64_t module_closings(void);
 
-/** Which of those that are watched are still where they were. */
+/** The watched modules that are still open at their address. */
 struct module_open {
-    uint32_t count; /* that were asked for */
+    uint32_t count; /* watched modules that were checked */
     uint64_t is_open[MODULES / 64];
 };
 void module_find_open(struct module_open *open);
 
 /**
- * Hands out each one that was not open, or of which that cannot be told; once. Another one may lie there now. With the lock of sites.
- * True if there was one.
+ * Calls forget() once for each watched module that is not in `open`, or whose identity is unknown.
+ * Another module may already lie at its addresses. The lock of the sites is held. Returns true if
+ * there was such a module, or if not all modules could be watched.
  */
 bool module_forget_closed(const struct module_open *open,
                           void (*forget)(uint64_t start, uint64_t end));
 
-/** Of a number; NULL beyond the last one. */
+/** A module's file. module_info() returns NULL beyond the last number. */
 struct module_info {
     const char *path;
-    char build_id[MODULE_BUILD_ID]; /* in hexadecimal; empty: it has none */
+    char build_id[MODULE_BUILD_ID]; /* in hexadecimal; empty if the file has none */
 };
 const struct module_info *module_info(uint32_t number);
 

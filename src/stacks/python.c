@@ -14,23 +14,23 @@
 #include <unistd.h>
 
 #define NOT_THERE UINT16_MAX
-#define FRAMES_WALKED 256 /* with those of the interpreter's own */
+#define FRAMES_WALKED 256 /* including frames of the interpreter itself */
 
-/* Where things are. */
+/* Offsets of the fields of CPython's objects, in bytes. */
 struct layout {
-    uint16_t thread_frame; /* in the thread's state: the frame, */
-    uint16_t through;      /* or what leads to it: at this offset there */
+    uint16_t thread_frame; /* in the thread state: the frame, */
+    uint16_t through;      /* or a pointer to a structure with the frame at this offset */
     uint16_t frame_previous, frame_code;
-    uint16_t frame_place; /* the instruction: a number, or its address where code_start is there */
-    uint16_t frame_owner; /* a byte; OWNER_INTERPRETER and more: no code is run in it */
+    uint16_t frame_place; /* the instruction: an index, or an address if code_start is known */
+    uint16_t frame_owner; /* one byte; from OWNER_INTERPRETER on, the frame runs no code */
     uint16_t code_file, code_name, code_first_line, code_lines, code_start;
-    uint16_t units; /* bytes that the number counts by */
+    uint16_t units; /* bytes for each step of the instruction index */
 };
 
 #define OWNER_INTERPRETER 3
-#define TAGS ((uint64_t)3) /* of a reference on the interpreter's stack, from 3.14 on */
+#define TAGS ((uint64_t)3) /* low bits of a reference on the interpreter's stack, from 3.14 on */
 #define OBJECT_TYPE 8
-#define OBJECT_SIZE 16 /* of a code object: its instructions; of bytes */
+#define OBJECT_SIZE 16 /* of a code object: instructions; of a bytes object: bytes */
 #define BYTES_TEXT 32
 
 static const struct {
@@ -45,7 +45,10 @@ static const struct {
     {0x30c, {56, 0, 8, 0, 56, 70, 112, 128, 68, 136, 192, 2}},
 };
 
-/* The table of offsets at the beginning of _PyRuntime, in words; which entries it has depends on the version. */
+/*
+ * Indices of the offsets in the table at the beginning of _PyRuntime, in 8-byte words.
+ * The entries depend on the version.
+ */
 struct offsets {
     unsigned version;
     unsigned thread_frame, frame_previous, frame_code, frame_place, frame_owner;
@@ -74,7 +77,7 @@ static struct {
 static struct layout layout;
 static unsigned version;
 
-/* --- which one --- */
+/* --- the interpreter's version --- */
 
 static bool find(stacks_look_up *look_up, const char *name, void *to) {
     void *found = look_up(RTLD_DEFAULT, name);
@@ -105,7 +108,10 @@ static unsigned version_of(stacks_look_up *look_up) {
     return *end == '.' ? (unsigned)(major << 8 | strtoul(end + 1, NULL, 10)) : 0;
 }
 
-/* False: there is none, or one whose objects lie differently (without the GIL). */
+/*
+ * Reads the layout from _PyRuntime. Returns false if the table is missing, or if the build has no
+ * GIL, because its objects differ.
+ */
 static bool read_offsets(stacks_look_up *look_up, const struct offsets *table) {
     const uint64_t *words;
     if (!find(look_up, "_PyRuntime", &words) || memcmp(words, OFFSETS_COOKIE, 8) != 0 ||
@@ -166,7 +172,7 @@ bool python_has(uint64_t address) {
     return version != 0 && address >= python.place.start && address < python.place.end;
 }
 
-/* --- reading --- */
+/* --- reading frames --- */
 
 enum belief { BELIEF_NONE, BELIEF_HELD, BELIEF_LOST };
 static _Atomic int belief;
@@ -178,7 +184,7 @@ static inline bool fetch(uint64_t from, void *to, size_t bytes, bool checked) {
     }
     struct iovec here = {to, bytes}, there = {(void *)(uintptr_t)from, bytes};
     ssize_t r = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
-    if (r < 0 && errno != EFAULT) { /* a sandbox: then as the headers say */
+    if (r < 0 && errno != EFAULT) { /* a sandbox forbids the call: trust the layout */
         memcpy(to, (const void *)(uintptr_t)from, bytes);
         return true;
     }
@@ -189,7 +195,10 @@ static inline bool word(uint64_t from, uint64_t *to, bool checked) {
     return fetch(from, to, sizeof *to, checked);
 }
 
-/* The place in a code object, in bytes; false: it is in none. */
+/*
+ * Reads a frame's position in its code object, in bytes. Returns false if the position is outside
+ * the code object.
+ */
 static inline bool place_in(uint64_t frame, uint64_t code, uint32_t *offset, bool checked) {
     if (layout.code_start == NOT_THERE) {
         int32_t last;
@@ -206,12 +215,15 @@ static inline bool place_in(uint64_t frame, uint64_t code, uint32_t *offset, boo
     }
     at -= code + layout.code_start;
     *offset = (uint32_t)at;
-    return at < size * layout.units || at + layout.units == 0; /* one that has not begun */
+    return at < size * layout.units || at + layout.units == 0; /* a frame that has not begun */
 }
 
 enum kind { FRAME_OF_CODE, FRAME_OF_NONE, FRAME_BAD };
 
-/* Where a code object has gone, another one of the same names may lie at its address; mostly its lines differ. */
+/*
+ * Computes a check value of a code object. After a code object is freed, another one with the same
+ * names may get its address; its line table usually differs.
+ */
 static inline bool read_check(uint64_t code, uint32_t *check, bool checked) {
     uint64_t file, name, lines, size, text;
     uint32_t first_line;
@@ -263,7 +275,10 @@ static unsigned walk(uint64_t frame, struct python_frame *frames, unsigned most,
     return count;
 }
 
-/* An interpreter that ends takes the states of its daemon threads along, under their feet. */
+/*
+ * Reads the frames of the calling thread. Reads nothing while the interpreter finalises, because it
+ * then frees the states of daemon threads that still run.
+ */
 unsigned python_frames(struct python_frame *frames, unsigned most) {
     int now = version != 0 ? atomic_load_explicit(&belief, memory_order_relaxed) : BELIEF_LOST;
     bool readable = now != BELIEF_LOST && !python.is_ending();
@@ -290,7 +305,7 @@ unsigned python_frames(struct python_frame *frames, unsigned most) {
     return checked && bad ? 0 : count;
 }
 
-/* --- what a frame says --- */
+/* --- text of a frame --- */
 
 static char *put(char *to, uint32_t point) {
     if (point < 0x80) {
@@ -311,7 +326,10 @@ static char *put(char *to, uint32_t point) {
     return to;
 }
 
-/* The end of it, if it is too long. These two functions of Python's read, and neither count nor allocate. */
+/*
+ * Copies a Python string; of a string longer than TEXT_MAX only its end. The two functions of
+ * Python used here change no reference count and allocate nothing.
+ */
 static const char *keep(void *text) {
     char bytes[4 * TEXT_MAX], *to = bytes;
     ptrdiff_t length = python.text_length(text), from = length > TEXT_MAX ? length - TEXT_MAX : 0;

@@ -1,20 +1,26 @@
 /*
- * The lines of Python that the calling thread is in, read without the GIL.
+ * Python frames of the calling thread, read without the GIL.
  *
- * Whoever allocates may hold a framework's lock that is only taken after the GIL: waiting for the GIL would be a
- * deadlock. But a thread that is inside a call of C does not change its own chain of frames, nor does anybody
- * else; so it can be read as it lies there. Where the fields are, CPython says itself from 3.13 on (_PyRuntime begins with
- * a table made for this), and its headers say for the versions before, which no longer change.
+ * A thread that allocates may hold a lock of a framework that other threads take after the GIL.
+ * Waiting for the GIL could therefore deadlock. A thread inside a call of C code does not change
+ * its own chain of frames, and no other thread does. The chain can therefore be read in place.
  *
- * The first chain is read by process_vm_readv(2), which does not crash at a bad address. If what it leads to are no code
- * objects, this is a build that lies differently, and there are no lines of it.
+ * From 3.13 on, _PyRuntime begins with a table of field offsets for such readers. For earlier
+ * versions the offsets come from CPython's headers, which no longer change.
+ *
+ * The first chain is read by process_vm_readv(2), which survives a bad address. If the chain leads
+ * to objects that are not code objects, this build has another layout, and no Python lines are
+ * recorded.
  */
 #ifndef GPUCACHE_STACKS_PYTHON_H
 #define GPUCACHE_STACKS_PYTHON_H
 
 #include "stacks/stacks.h"
 
-/* A frame: the code object, the place in it, and a number by which another code object at the same address is told. */
+/*
+ * A frame: the code object, the position in it, and a value that tells it from a later code object
+ * at the same address.
+ */
 struct python_frame {
     uint64_t code;
     uint32_t offset, check;
@@ -25,20 +31,28 @@ struct python_line {
     uint32_t line;
 };
 
-/** Looks whether there is an interpreter that is known. */
+/** Looks for a Python interpreter with a known layout. */
 void python_start(stacks_look_up *look_up);
 
-/** Its version, 0x30b for 3.11; 0: there is none whose lines can be read. */
+/**
+ * Returns the version of the interpreter, 0x30b for 3.11, or 0 if no interpreter with readable
+ * frames was found.
+ */
 unsigned python_version(void);
 
-/** Up to `most` frames of the calling thread, innermost first. */
+/** Reads up to `most` frames of the calling thread, innermost first. Returns their number. */
 unsigned python_frames(struct python_frame *frames, unsigned most);
 
-/** Whether an address is the interpreter's: what stands further out in the native stack runs Python. */
+/**
+ * Returns whether an address lies in the interpreter. Native frames further out then run Python
+ * code.
+ */
 bool python_has(uint64_t address);
 
-/** What a frame that the calling thread is in says, in texts that stay; false: there is no room for them. With the
- * lock of sites. */
+/**
+ * Reads the text of a frame of the calling thread. The strings are never freed. Returns false if
+ * memory for strings is used up. The lock of the sites is held.
+ */
 bool python_line(const struct python_frame *frame, struct python_line *line);
 
 #endif

@@ -17,7 +17,8 @@ static uint32_t room;
 static _Atomic uint32_t count;
 static _Atomic uint64_t lost;
 static _Atomic uint64_t closings;
-static _Atomic uint64_t remainders[REMAINDERS]; /* hashes of what was walked besides */
+/* hashes of frames that were walked but are not part of a stack */
+static _Atomic uint64_t remainders[REMAINDERS];
 
 bool site_start(uint32_t most) {
     room = most;
@@ -73,12 +74,13 @@ static uint32_t search(uint64_t hash, int device, const struct site_stack *stack
     return at;
 }
 
-/* --- a new one --- */
+/* --- a new site --- */
 
 static void resolve_native(uint64_t address, struct site_frame *frame) {
     struct module_place place;
     *frame = (struct site_frame){.offset = address, .line = MODULE_NONE};
-    if (module_place_of(address - 1, &place)) { /* a call may be the last of its module */
+    /* the return address of a call at a module's end lies behind the module */
+    if (module_place_of(address - 1, &place)) {
         module_watch(&place);
         frame->line = module_number(&place);
         frame->offset = frame->line != MODULE_NONE ? address - place.bias : address;
@@ -121,7 +123,10 @@ static bool fill(struct site *site, const struct site_stack *stack) {
     return true;
 }
 
-/* Lock held. SITE_NONE: there is no room, of which a stack without frames is left some. */
+/*
+ * Adds a site. Returns SITE_NONE if the table is full. The last sixteenth of the table is kept for
+ * sites without frames. The lock is held.
+ */
 static uint32_t add(uint64_t hash, int device, const struct site_stack *stack) {
     static const struct site_stack nothing;
     uint32_t number = atomic_load_explicit(&count, memory_order_relaxed) + 1;
@@ -144,7 +149,7 @@ static uint32_t add(uint64_t hash, int device, const struct site_stack *stack) {
     return number;
 }
 
-/* Modules that the unwinder has been in are watched, too. */
+/* Watches the modules of frames that the unwinder walked beyond the recorded stack. */
 static void note_remainder(const struct site_stack *stack) {
     uint64_t hash = 0;
     struct module_place place;
@@ -165,7 +170,7 @@ static void note_remainder(const struct site_stack *stack) {
     atomic_store_explicit(known, hash, memory_order_relaxed);
 }
 
-/* Lock held. */
+/* Makes all sites unfindable that lead through closed addresses. The lock is held. */
 static void forget(uint64_t start, uint64_t end) {
     for (uint32_t number = 1; number <= count; number++) {
         for (unsigned i = 0; i < sites[number].native_count; i++) {
@@ -184,7 +189,7 @@ void site_look_for_closed(void) {
     if (__builtin_expect(now == atomic_load_explicit(&closings, memory_order_acquire), 1)) {
         return;
     }
-    module_find_open(&open); /* takes the loader's lock, and so not within the other one */
+    module_find_open(&open); /* takes the loader's lock, which must not be taken inside `lock` */
     lock_acquire(&lock);
     if (module_forget_closed(&open, forget) || site_lost() > 0) {
         unwind_distrust();

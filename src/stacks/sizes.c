@@ -1,5 +1,5 @@
 /*
- * The sizes of what is live with the stacks that asked for them: the rows of a report's list.
+ * Live sizes with the call sites that allocated them: the rows of `live` in a report.
  */
 #include "stacks/held.h"
 #include "stacks/site.h"
@@ -29,7 +29,7 @@ static void count(const struct stacks_block *block, void *with) {
     for (unsigned i = 0; i < ROWS; i++) {
         struct row *row = &to->rows[(hash + i) % ROWS];
         if (row->live.count == 0 && to->used++ >= ROWS - 1) {
-            return; /* more than a report can name */
+            return; /* more rows than a report can list */
         }
         if (row->live.count == 0 ||
             (row->live.bytes == block->bytes && row->stack == block->site)) {
@@ -39,7 +39,7 @@ static void count(const struct stacks_block *block, void *with) {
     }
 }
 
-/* Puts it where it belongs: those that hold most first. */
+/* Inserts a row into the list, which is sorted by bytes, largest first. */
 static void name(struct stats_device *stats, const struct row *row) {
     size_t at = stats->live_groups;
     uint64_t bytes = row->live.bytes * row->live.count;

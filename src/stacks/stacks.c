@@ -47,7 +47,7 @@ static bool next(const void *of, int device, uint32_t *at, struct stats_holder *
     while (*at < site_count()) {
         if (site_at(++*at)->device == device) {
             holding_read(*at, holder);
-            if (holder->total.count > 0) { /* others have only asked in vain */
+            if (holder->total.count > 0) { /* all allocations of other sites failed */
                 return true;
             }
         }
@@ -86,7 +86,7 @@ const struct stats_stacks *stacks_view(void) {
     return started ? &view : NULL;
 }
 
-/* --- the life --- */
+/* --- start --- */
 
 bool stacks_start(unsigned frames, stacks_look_up *look_up) {
     module_start(look_up);
@@ -96,7 +96,7 @@ bool stacks_start(unsigned frames, stacks_look_up *look_up) {
     }
     unwind_start(look_up);
     python_start(look_up);
-    dlerror(); /* what was looked for and not found is nothing that the program did */
+    dlerror(); /* the program must not find an error that it did not cause */
     held_start(stacks_bounds.blocks_of_part);
     holding_start();
     depth = frames < OPTIONS_MAX_STACK ? frames : OPTIONS_MAX_STACK;
@@ -130,7 +130,7 @@ uint32_t stacks_here(int device) {
     int saved = errno, cancel;
     struct site_stack stack;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE,
-                           &cancel); /* no call of CUDA's is where a thread ends */
+                           &cancel); /* a CUDA call is no cancellation point */
     capture(&stack);
     pthread_setcancelstate(cancel, &cancel);
     uint32_t site = site_of(device, &stack);

@@ -1,19 +1,19 @@
 /*
- * Which call stack asked for what is live: GPUCACHE_STACKS.
+ * Stack recording (GPUCACHE_STACKS): the call stack that allocated each live block.
  *
- *      an allocation   capture: native frames (unwind.h), Python lines (python.h)     no lock held
- *                      site: equal stacks are one                    (site.h)         a look-up without a lock
- *                      address -> site, bytes                        (held.h)         one of 64 locks
- *                      what the site holds, the peak of its device   (holding.h)      the device's lock
- *      a free          the same backwards, without a capture
- *      a report        reads what sites hold without a lock (stats/holders.h)
+ *      an allocation   1. capture frames (unwind.h, python.h)          no lock held
+ *                      2. site, one for equal stacks (site.h)          look-up without a lock
+ *                      3. address -> site and bytes (held.h)           one of 64 locks
+ *                      4. bytes of the site and device (holding.h)     the device's lock
+ *      a free          steps 3 and 4, to remove the block
+ *      a report        reads the sites without a lock (stats/holders.h)
  *
- * The pool knows nothing of it: the driver's entries tell of a block after they have it from the pool, and before they
- * give it back. So what is not asked for costs nothing (held.h). A block keeps the stack that asked for it,
- * whichever cache it came from and whichever thread frees it.
+ * The pool does not know of stacks. The driver's hooks record a block after the pool returned it,
+ * and remove it before the pool gets it back. A process without the option pays nothing. A block
+ * keeps the stack that allocated it, whichever thread frees it.
  *
- * Everything here is bounded, and what a bound cuts off is counted: stacks beyond the last one share one that has no
- * frames, blocks beyond the last one are in no figure of this room.
+ * All tables are bounded, and losses are counted. Stacks beyond the bound share one site without
+ * frames. Blocks beyond the bound are missing from the figures of the sites.
  */
 #ifndef GPUCACHE_STACKS_STACKS_H
 #define GPUCACHE_STACKS_STACKS_H
@@ -21,17 +21,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Of the process, read before stacks_start(); smaller in tests. */
+/* Bounds of the process, read once by stacks_start(). Tests make them smaller. */
 struct stacks_bounds {
     uint32_t sites;          /* different stacks */
-    uint32_t blocks_of_part; /* live blocks in one part of 64 (held.h) */
+    uint32_t blocks_of_part; /* live blocks in each of the 64 parts (held.h) */
 };
 extern struct stacks_bounds stacks_bounds;
 
 /** Looks up a symbol as dlsym() does. */
 typedef void *stacks_look_up(void *handle, const char *name);
 
-/** Remembers up to so many frames of a stack from now on; once. False without host memory. */
+/**
+ * Starts to record stacks of up to `frames` frames. Called once. Returns false without host memory.
+ */
 bool stacks_start(unsigned frames, stacks_look_up *look_up);
 
 /** A live block. */
@@ -40,31 +42,37 @@ struct stacks_block {
     uint32_t site;
 };
 
-/** The number of the calling thread's stack, as one that asks for memory of a device; 0: there is no room for it. No lock is held. */
+/**
+ * Records the stack of the calling thread, which allocates on a device. Returns the number of its
+ * site, or 0 if there is no memory for it. The caller holds no lock.
+ */
 uint32_t stacks_here(int device);
 
-/** A stack has been given a block. Not called again before it is given back; what was known of the address then is gone. */
+/** Records that a stack allocated a block. An entry that the address still had is removed. */
 void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes);
 
-/** It is about to give one back: false if nothing is known of it. */
+/** Removes a block that is about to be freed. Returns false if the block is not recorded. */
 bool stacks_give(uint64_t address, struct stacks_block *block);
 
-/** It could not. */
+/** Records a block again whose free failed. */
 void stacks_keep(const struct stacks_block *block);
 
-/** Gives back all blocks for which that is true: their memory has gone with its context. */
+/** Removes all blocks for which gone() is true, because their context was destroyed. */
 void stacks_drop(bool (*gone)(uint64_t address, const void *with), const void *with);
 
-/** The peak of a device begins anew. */
+/** Resets the peak of a device to its live bytes. */
 void stacks_reset_peak(int device);
 
 struct stats_device;
 struct stats_stacks;
 
-/** Fills in which sizes are live and who asked for them. False: not all is known, or another reader is at it. */
+/**
+ * Fills in the live sizes with their sites. Returns false if blocks were lost, or if another reader
+ * is at work.
+ */
 bool stacks_read_live(int device, struct stats_device *stats);
 
-/** What reports read (stats/holders.h). */
+/** Returns the table that reports read (stats/holders.h), or NULL if stacks are not recorded. */
 const struct stats_stacks *stacks_view(void);
 
 #endif

@@ -7,7 +7,7 @@
 
 #define CHUNK ((size_t)1 << 20)
 #define CHUNKS 64
-#define TEXTS 16384 /* different ones; a power of two */
+#define TEXTS 16384 /* different texts; a power of two */
 
 static char *at, *end;
 static unsigned chunks;

@@ -1,18 +1,18 @@
 /*
- * Memory that stays: texts, each once, and what stands beside them. With the lock of sites; what it gave may be read by
- * anybody. Host memory from mmap, bounded, never given back.
+ * Permanent memory for texts (each stored once) and for the arrays of sites. Writers hold the lock
+ * of the sites; readers need no lock. The memory is mapped from the host, bounded, and never freed.
  */
 #ifndef GPUCACHE_STACKS_TEXT_H
 #define GPUCACHE_STACKS_TEXT_H
 
 #include <stddef.h>
 
-#define TEXT_MAX 511 /* bytes of a text; of a longer one the end is kept */
+#define TEXT_MAX 511 /* bytes of a text; of a longer text only the end is stored */
 
-/** Room for so many bytes, at most 64 KiB, aligned to 8; NULL: there is no more. */
+/** Returns `bytes` bytes (at most 64 KiB) aligned to 8, or NULL if the memory is used up. */
 void *text_room(size_t bytes);
 
-/** The text, ended by NUL; NULL: there is no room for it. */
+/** Returns the stored copy of a text, ended by NUL, or NULL if the memory is used up. */
 const char *text_keep(const char *text, size_t length);
 
 #endif

@@ -13,7 +13,8 @@ typedef int unwinder(void **frames, int most);
 
 static unwinder *_Atomic chosen;
 static const char *_Atomic name = "none";
-static struct module_place own; /* empty where this is part of the program: unit tests */
+/* this library; empty in unit tests, where it is part of the program */
+static struct module_place own;
 
 const char *unwind_name(void) {
     return name;
@@ -32,7 +33,8 @@ void unwind_start(stacks_look_up *look_up) {
                  "for each allocation instead of 0.3 (package libunwind8)");
     }
     chosen(frames, sizeof frames / sizeof *frames);
-    backtrace(frames, sizeof frames / sizeof *frames); /* it may be needed later */
+    /* backtrace() loads libgcc on its first call */
+    backtrace(frames, sizeof frames / sizeof *frames);
     if (!module_place_of((uintptr_t)unwind_start, &own) || own.is_program) {
         own = (struct module_place){0};
     }
@@ -61,7 +63,7 @@ unsigned unwind(uint64_t *frames, unsigned most, unsigned *walked) {
     *walked = count - first;
     memmove(frames, frames + first, *walked * sizeof *frames);
     count = *walked > most ? most : *walked;
-    while (count > 0 && frames[count - 1] == 0) { /* where the stack begins */
+    while (count > 0 && frames[count - 1] == 0) { /* the outermost frame */
         count--;
     }
     return count;

@@ -1,35 +1,40 @@
 /*
  * The native frames of the calling thread's stack.
  *
- * libunwind's unw_backtrace() takes 0.15 to 0.3 us for 16 frames, because it remembers how each return address
- * unwinds; libc's backtrace() takes some 5 us. Programs are built without frame pointers, so these are no way. libunwind
- * is opened for this library alone (RTLD_LOCAL): it has the names of the unwinder that exceptions go by, and may not
- * take its place.
+ * libunwind's unw_backtrace() takes 0.15 to 0.3 us for 16 frames, because it caches how each return
+ * address unwinds. libc's backtrace() takes some 5 us. Frame pointers do not help: most programs
+ * are built without them. libunwind is opened with RTLD_LOCAL. It exports the names of the unwinder
+ * that C++ exceptions use, and must not replace that one.
  *
- * What libunwind remembers of an address it never forgets, not even by unw_flush_cache(). Where another library lies
- * at the place of one that was closed, it would read memory by the wrong frames, and crash. So the process goes on with
- * backtrace() once a module that stacks lead through has been closed.
+ * libunwind never drops an address from its cache, not even in unw_flush_cache(). If a library is
+ * closed and another one is loaded at its addresses, libunwind would use the wrong unwind data and
+ * crash. The process therefore changes to backtrace() once a module that stacks lead through has
+ * been closed.
  *
- * The first backtrace() of a process opens libgcc, and allocates: so the first one is made at the start.
+ * The first backtrace() of a process loads libgcc and allocates. unwind_start() therefore makes the
+ * first call.
  */
 #ifndef GPUCACHE_STACKS_UNWIND_H
 #define GPUCACHE_STACKS_UNWIND_H
 
 #include "stacks/stacks.h"
 
-/** Chooses the unwinder. */
+/** Chooses the unwinder: libunwind if it can be opened, otherwise backtrace(). */
 void unwind_start(stacks_look_up *look_up);
 
-/** Its name: "libunwind" or "backtrace". */
+/** Returns the unwinder's name: "libunwind" or "backtrace". */
 const char *unwind_name(void);
 
-/** A module that stacks lead through has been closed. */
+/** Changes to backtrace() for good, because a module that stacks lead through was closed. */
 void unwind_distrust(void);
 
-#define UNWIND_OWN 8 /* frames of this library that may stand in front */
+#define UNWIND_OWN 8 /* innermost frames that may belong to this library */
 
-/** The return addresses of up to `most` callers of this library, innermost first; `frames` has room for UNWIND_OWN
- * more. *walked: with those beyond, which stand behind them. */
+/**
+ * Stores the return addresses of up to `most` callers of this library, innermost first, and returns
+ * their number. `frames` has memory for UNWIND_OWN more. *walked counts the frames behind them as
+ * well.
+ */
 unsigned unwind(uint64_t *frames, unsigned most, unsigned *walked);
 
 #endif
