@@ -6,7 +6,7 @@
 #include <time.h>
 
 /* attempts of a reader, which may be a signal handler that interrupted the writer */
-#define TRIES 64
+#define ATTEMPTS 64
 
 static struct holding {
     _Alignas(64) struct lock lock;
@@ -52,7 +52,7 @@ static void leave(struct holding *holding) {
  * Adds the site's bytes x time up to `now`, and saves its live bytes if the device reached a new
  * peak since the site's last change. The device's lock is held.
  */
-static void settle(struct site *site, const struct holding *holding, uint64_t now) {
+static void update_site(struct site *site, const struct holding *holding, uint64_t now) {
     uint64_t since = get(&site->since_ns), low = get(&site->byte_ns_low);
     if (now > since) { /* another thread may have read its clock later and taken the lock earlier */
         unsigned __int128 more = (unsigned __int128)get(&site->live_bytes) * (now - since) + low;
@@ -78,7 +78,7 @@ void holding_add(uint32_t number, uint64_t bytes, bool again) {
     struct site *site = site_at(number);
     uint64_t now = now_ns();
     struct holding *holding = enter(site->device);
-    settle(site, holding, now);
+    update_site(site, holding, now);
     set(&site->live_bytes, get(&site->live_bytes) + bytes);
     set(&site->live_count, get(&site->live_count) + 1);
     set(&site->total_bytes, get(&site->total_bytes) + (again ? 0 : bytes));
@@ -95,7 +95,7 @@ void holding_remove(uint32_t number, uint64_t bytes) {
     struct site *site = site_at(number);
     uint64_t now = now_ns();
     struct holding *holding = enter(site->device);
-    settle(site, holding, now);
+    update_site(site, holding, now);
     set(&site->live_bytes, get(&site->live_bytes) - bytes);
     set(&site->live_count, get(&site->live_count) - 1);
     set(&holding->live_bytes, get(&holding->live_bytes) - bytes);
@@ -113,7 +113,7 @@ void holding_reset_peak(int device) {
 
 static uint32_t begin_reading(const struct holding *holding) {
     uint32_t version = atomic_load_explicit(&holding->version, memory_order_acquire);
-    for (unsigned i = 0; version % 2 != 0 && i < TRIES; i++) {
+    for (unsigned i = 0; version % 2 != 0 && i < ATTEMPTS; i++) {
         version = atomic_load_explicit(&holding->version, memory_order_acquire);
     }
     return version;
@@ -128,7 +128,7 @@ static bool changed(const struct holding *holding, uint32_t version) {
 struct stats_held holding_of_device(int device) {
     const struct holding *holding = &holdings[device];
     struct stats_held held;
-    for (unsigned i = 0; i < TRIES; i++) {
+    for (unsigned i = 0; i < ATTEMPTS; i++) {
         uint32_t version = begin_reading(holding);
         held = (struct stats_held){{get(&holding->live_bytes), get(&holding->live_count)},
                                    {get(&holding->peak_bytes), get(&holding->peak_count)}};
@@ -157,7 +157,7 @@ static void read_site(const struct site *site, const struct holding *holding,
 void holding_read(uint32_t number, struct stats_holder *out) {
     const struct site *site = site_at(number);
     const struct holding *holding = &holdings[site->device];
-    for (unsigned i = 0; i < TRIES; i++) {
+    for (unsigned i = 0; i < ATTEMPTS; i++) {
         uint32_t version = begin_reading(holding);
         read_site(site, holding, out);
         if (!changed(holding, version)) {

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PATH_ROOM 1024
+#define PATH_BYTES 1024
 #define HEAD_BYTES 4096 /* one host page, which the loader maps as a whole */
 
 /* glibc's struct dl_find_object, as glibc 2.35 and later define it. Older headers lack it. */
@@ -155,18 +155,18 @@ static void read_build_id(const struct module_place *place, char *to) {
  */
 static const char *absolute(const char *path) {
     /* protected by the lock of the sites; static because the stack may be small */
-    static char room[PATH_ROOM];
+    static char buffer[PATH_BYTES];
     size_t used, length = strlen(path);
-    if (*path == '/' || !strchr(path, '/') || !getcwd(room, PATH_ROOM)) {
+    if (*path == '/' || !strchr(path, '/') || !getcwd(buffer, PATH_BYTES)) {
         return path;
     }
-    used = strlen(room);
-    if (used + 1 + length >= PATH_ROOM) {
+    used = strlen(buffer);
+    if (used + 1 + length >= PATH_BYTES) {
         return path;
     }
-    room[used] = '/';
-    memcpy(room + used + 1, path, length + 1);
-    return room;
+    buffer[used] = '/';
+    memcpy(buffer + used + 1, path, length + 1);
+    return buffer;
 }
 
 uint32_t module_number(const struct module_place *place) {

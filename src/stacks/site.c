@@ -13,7 +13,7 @@
 static struct lock lock = LOCK_INITIALIZER(STACKS);
 static struct site *sites;
 static _Atomic uint32_t *slots;
-static uint32_t room;
+static uint32_t capacity;
 static _Atomic uint32_t count;
 static _Atomic uint64_t lost;
 static _Atomic uint64_t closings;
@@ -21,7 +21,7 @@ static _Atomic uint64_t closings;
 static _Atomic uint64_t remainders[REMAINDERS];
 
 bool site_start(uint32_t most) {
-    room = most;
+    capacity = most;
     sites = host_map(((size_t)most + 1) * sizeof *sites, 4096);
     slots = host_map(SLOTS * sizeof *slots, 4096);
     atomic_store(&closings, module_closings());
@@ -101,9 +101,9 @@ static bool fill(struct site *site, const struct site_stack *stack) {
     unsigned frame_count = stack->native_count + stack->python_count;
     size_t native_bytes = stack->native_count * sizeof *stack->native;
     size_t python_bytes = stack->python_count * sizeof *stack->python;
-    struct site_frame *frames = text_room(frame_count * sizeof *frames);
-    uint64_t *native = text_room(native_bytes);
-    struct python_frame *python = text_room(python_bytes);
+    struct site_frame *frames = text_alloc(frame_count * sizeof *frames);
+    uint64_t *native = text_alloc(native_bytes);
+    struct python_frame *python = text_alloc(python_bytes);
     if (!frames || !native || !python) {
         return false;
     }
@@ -131,7 +131,7 @@ static uint32_t add(uint64_t hash, int device, const struct site_stack *stack) {
     static const struct site_stack nothing;
     uint32_t number = atomic_load_explicit(&count, memory_order_relaxed) + 1;
     bool empty = stack->native_count + stack->python_count == 0;
-    if (number > (empty ? room : room - room / 16)) {
+    if (number > (empty ? capacity : capacity - capacity / 16)) {
         return SITE_NONE;
     }
     struct site *site = &sites[number];

@@ -14,7 +14,7 @@ static unsigned chunks;
 static const char **texts;
 static unsigned text_count;
 
-void *text_room(size_t bytes) {
+void *text_alloc(size_t bytes) {
     bytes = (bytes + 7) & ~(size_t)7;
     if ((size_t)(end - at) < bytes) {
         char *chunk = chunks < CHUNKS ? host_map(CHUNK, 4096) : NULL;
@@ -25,9 +25,9 @@ void *text_room(size_t bytes) {
         at = chunk;
         end = chunk + CHUNK;
     }
-    void *room = at;
+    void *memory = at;
     at += bytes;
-    return room;
+    return memory;
 }
 
 const char *text_keep(const char *text, size_t length) {
@@ -48,7 +48,7 @@ const char *text_keep(const char *text, size_t length) {
             return texts[slot];
         }
     }
-    char *kept = text_count < TEXTS / 2 ? text_room(length + 1) : NULL;
+    char *kept = text_count < TEXTS / 2 ? text_alloc(length + 1) : NULL;
     if (kept) {
         memcpy(kept, text, length);
         kept[length] = '\0';

@@ -10,7 +10,7 @@
 #define TEXT_MAX 511 /* bytes of a text; of a longer text only the end is stored */
 
 /** Returns `bytes` bytes (at most 64 KiB) aligned to 8, or NULL if the memory is used up. */
-void *text_room(size_t bytes);
+void *text_alloc(size_t bytes);
 
 /** Returns the stored copy of a text, ended by NUL, or NULL if the memory is used up. */
 const char *text_keep(const char *text, size_t length);
