@@ -2,7 +2,7 @@
  * Allocation: the fast path, and the way into the slow path.
  *
  * The calling thread enters its cache with the biased lock for steps 1 and 2 of the ladder
- * (slow_path.c). Later steps hold the pool's lock, source.lock.
+ * (slow_path.c). Steps 5 to 21 hold the pool's lock, source.lock; 3 and 22 hold no lock.
  * Invariant: a block becomes live inside the cache that hands it out, so only one thread gets it.
  * Callers: the allocation hooks (src/driver), gpucache replay, tests.
  */

@@ -1,5 +1,6 @@
 /*
- * The slow path of an allocation. The table is the whole ladder.
+ * The slow path of an allocation. The table is the whole ladder. pool_alloc() and alloc_general()
+ * (alloc.c) take steps 1 and 2, and call slow_path_alloc() if no cache serves the request.
  *
  * step  function                    what is tried                          lock  longest wait
  *    1  pool_alloc()                head of the bin in the thread's cache  cache none
@@ -73,6 +74,7 @@ static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing)
     return true;
 }
 
+/* Lets another thread query to advance the safe epoch. */
 static void stop_advancing(struct pool *pool, bool advancing) {
     if (advancing) {
         atomic_store_explicit(&pool->advancing, false, memory_order_release);
@@ -138,7 +140,7 @@ static void wait_for_context_end(struct pool *pool, const struct alloc_request *
 }
 
 /*
- * Step 8 (pages backend, large requests over the budget): puts all pending memory behind a
+ * Step 8 (vmm backend, large requests over the budget): puts all pending memory behind a
  * barrier before the search, not only if the search fails. Best fit then chooses among all free
  * memory, which keeps free ranges large. The pool's lock is held throughout.
  *
@@ -159,9 +161,10 @@ static void barrier_ahead(struct pool *pool, const struct alloc_request *request
 }
 
 /*
- * Step 13: grows the pool by a segment, within the budget if possible. Only the segments backend,
- * without `release_waits`, releases idle segments first: only there it matters whether the growth
- * exceeds the budget. Returns 0, with or without request->block, or the refusal.
+ * Step 13: grows the pool, within the budget if possible. `over_budget` is computed only for a
+ * policy that releases idle segments first; the other policy ignores it. Returns 0, with or without
+ * request->block, or the refusal. The pool's lock is held on entry and on return; it is released in
+ * between.
  */
 static int grow_for(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;

@@ -253,7 +253,7 @@ static int grow_after_returns(struct source *source, struct alloc_request *reque
 }
 
 /*
- * `give_back_first`: releases idle segments until the reserve stays within the budget, as natively
+ * `over_budget`: releases idle segments until the reserve stays within the budget, as natively
  * all of them would be the driver's. If the reserve would still exceed reserve_bound(),
  * try_before_growth() waits for more.
  */

@@ -203,7 +203,10 @@ struct backend_ops {
 
 struct backend {
     const struct backend_ops *ops;
-    /* Bytes of the device. A larger request is refused at once. Set by pool_set_capacity(). */
+    /*
+     * Bytes of the device, or the limit of the process if that is less. A larger request is refused
+     * at once. Set by pool_set_capacity().
+     */
     _Atomic uint64_t capacity;
     /* Whether record() works. If not, frees have to call synchronize(). */
     atomic_bool has_events;

@@ -1,6 +1,7 @@
 /*
  * How a pool gets memory from the driver, and the decisions that follow from it: one struct for
- * each kind of backend, chosen when the pool is created. No other code asks for the kind.
+ * each kind of backend, chosen when the pool is created. Other code reads these fields instead of
+ * asking for the kind.
  *
  *      segments_policy   a segment is an allocation of the driver, at an address of its choice
  *      vmm_policy        handles of physical memory are mapped at addresses that the pool chooses
@@ -17,7 +18,10 @@ struct alloc_request;
 struct source;
 
 struct memory_policy {
-    /** Grows the pool for a request. Host memory is prepared. Returns what source_grow() does. */
+    /**
+     * Grows the pool by source_growth() bytes or more. Descriptors are prepared (source_grow()).
+     * Returns 0 or an error of source_grow().
+     */
     int (*grow)(struct source *source, const struct alloc_request *request);
 
     /**
@@ -35,25 +39,28 @@ struct memory_policy {
     uint64_t (*decay)(struct source *source);
 
     /**
-     * Replaces a long idle handle by short ones, so that a large request of `bytes` bytes, which
-     * would take a part of it, does not keep all of it. Returns false if the driver or host memory
-     * refuses. NULL: a request may take any part of any segment.
+     * Splits an idle handle that is longer than a large request of `bytes` bytes, so that the rest
+     * can still be released or remapped. Returns false if the driver or host memory refuses. NULL:
+     * segments cannot be split, and a request takes a part of one.
      */
     bool (*split)(struct source *source, uint64_t bytes);
 
     /**
-     * Ends the memory of a context that has ended. Keeps the pool's lock; remap.lock is held too.
-     * Returns the bytes that ended with the context: 0 if the function released them itself.
+     * Called after a context has ended. Keeps the pool's lock; remap.lock is held too. Returns the
+     * bytes that the driver freed with the context (segments), or 0 if the function released its
+     * handles (vmm).
      */
     uint64_t (*end)(struct source *source);
 
-    bool has_handles;     /* segments are handles, at addresses that the pool chooses */
-    bool releases_first;  /* releases idle segments before a growth beyond the budget */
-    bool barrier_ahead;   /* large requests beyond the budget: barrier_ahead() (slow_path.c) */
-    bool slack_is_shared; /* the slack of the goal counts for cached blocks too */
-    unsigned slack_share; /* slack of the goal: one part in this of the peak of live memory */
-    unsigned left_share;  /* the budget leaves one part in this of the device; 0: nothing */
-    uint64_t caches_each_most;  /* most slack and quotas in bytes for each active cache */
+    bool has_handles;          /* segments are handles, at addresses that the pool chooses */
+    bool releases_first;       /* releases idle segments before a growth beyond the budget, unless
+                             backend.release_waits is set */
+    bool barrier_ahead;        /* large requests beyond the budget: barrier_ahead() (slow_path.c) */
+    bool slack_is_shared;      /* cached blocks use the slack of the goal before the budget rises */
+    unsigned slack_share;      /* slack of the goal: one part in this of the peak of live memory */
+    unsigned left_share;       /* the budget leaves one part in this of the device; 0: nothing */
+    uint64_t caches_each_most; /* bound of slack plus quotas for each active cache, in bytes;
+                                  UINT64_MAX: none */
 };
 
 #endif

@@ -204,7 +204,11 @@ enum way { WAY_NONE, WAY_BARRIER, WAY_WAIT };
  *   1  the reuse mode has no barriers                 CPU wait
  *   2  barrier_serialises_streams()                   CPU wait
  *   3  the newest event was not recorded in a free    CPU wait with SYNC_ANY_WAIT, else none
- *   4  otherwise                                      barrier
+ *   4  otherwise                                      barrier, or CPU wait if the backend can make
+ *                                                     none: other contexts reach the memory too
+ *
+ * With SYNC_NO_WAIT a CPU wait is replaced by nothing. "No event at all" and an application-recorded
+ * event count as row 3 (epochs_barrier_allowed()).
  *
  * The slow path decides when memory has to become safe (pool/slow_path.c): at steps 5, 8 and 11 if
  * a growth would exceed the budget, and at 14 to 21 after a refusal.
@@ -225,7 +229,8 @@ bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effo
     int r = -ENOENT;
     if (way == WAY_BARRIER) {
         r = epochs_barrier(&source->epochs, source->backend);
-        way = r == -EBUSY ? WAY_WAIT : WAY_NONE; /* the backend can make none at present */
+        way = r == -EBUSY ? WAY_WAIT
+                          : WAY_NONE; /* -EBUSY: a barrier would not order other contexts */
     }
     if (way == WAY_WAIT && effort != SYNC_NO_WAIT) {
         r = wait_on_time(source, stamp);
