@@ -9,28 +9,29 @@
 #include <stdint.h>
 
 #define ROWS 512
-#define WAKES_MOST 4
+#define ACTIVATIONS_MOST 4
 
 static struct row {
     CUcontext context;
-    _Atomic uint64_t life; /* moves when the context ends; then its handle may come back */
-    bool gone;
-    unsigned threads; /* that it is current on, as far as they have told */
-    unsigned wakes;
-    uint64_t woke; /* in the order of `woken` */
-    bool for_good;
+    _Atomic uint64_t life; /* contexts of this handle that ended: a handle may come back */
+    bool gone;             /* the context ended, and no context of the handle came since */
+    unsigned threads;      /* threads whose last seen current context this is */
+    unsigned activations;  /* without the addition */
+    uint64_t activation;   /* value of `activated` after the last activation or addition */
+    bool permanent;        /* active until it ends, whatever the threads do */
 } rows[ROWS];
 
-static unsigned used;           /* rows that ever were */
-static _Atomic(CUcontext) only; /* NULL: several are awake, or none */
-static _Atomic unsigned
-    may_sleep; /* contexts that are not awake for good; of no others it matters where they are current */
-static bool unseen; /* all are, for good */
-static _Atomic uint64_t woken,
-    settled; /* how often a context has come or woken up; and which of them need not wait any more */
+/* The lock protects all of these. The atomic ones are also read, and `drained` written, without
+ * it. */
+static unsigned used;                    /* rows in use; a row is never removed */
+static _Atomic(CUcontext) only;          /* the only active context; NULL: several or none */
+static _Atomic unsigned transient_count; /* contexts that may become inactive */
+static bool all_permanent;               /* for good: no context counts as the only active one */
+/* Additions and activations so far, and how many of them need no drain any more. */
+static _Atomic uint64_t activated, drained;
 static struct lock lock = LOCK_INITIALIZER(AWAKE);
 
-/* What was current on this thread last; it stays so while nothing is. */
+/* The context that this thread reported last. It stays when no context is current any more. */
 static _Thread_local struct {
     CUcontext context;
     struct row *row;
@@ -48,35 +49,37 @@ static struct row *find(CUcontext context) {
     return NULL;
 }
 
-static bool is_awake(const struct row *row) {
-    return row->for_good || row->threads > 0;
+static bool is_active(const struct row *row) {
+    return row->permanent || row->threads > 0;
 }
 
+/* Computes `only` and `transient_count` again. */
 static void update(void) {
     CUcontext now = NULL;
-    unsigned count = 0, light = 0;
+    unsigned count = 0, transient = 0;
     for (unsigned i = 0; i < used; i++) {
-        light += !rows[i].gone && !rows[i].for_good;
-        if (!rows[i].gone && is_awake(&rows[i])) {
+        transient += !rows[i].gone && !rows[i].permanent;
+        if (!rows[i].gone && is_active(&rows[i])) {
             now = rows[i].context;
             count++;
         }
     }
-    atomic_store(&only, count == 1 && !unseen ? now : NULL);
-    atomic_store(&may_sleep, light);
+    atomic_store(&only, count == 1 && !all_permanent ? now : NULL);
+    atomic_store(&transient_count, transient);
 }
 
-static void wake(struct row *row) {
-    if (!is_awake(row)) {
-        row->woke = atomic_fetch_add(&woken, 1) + 1;
-        row->for_good = ++row->wakes >= WAKES_MOST;
+static void activate(struct row *row) {
+    if (!is_active(row)) {
+        row->activation = atomic_fetch_add(&activated, 1) + 1;
+        row->permanent = ++row->activations >= ACTIVATIONS_MOST;
     }
 }
 
-/* Whether the work in front of barriers may reach what this context reaches: another thread that has woken
- * it may still be waiting for that. */
+/* Returns whether a context's activation still needs a drain. Another thread that activated the
+ * context may still be inside that drain. Without a row (NULL): whether any activation needs
+ * one. */
 static bool is_due(const struct row *row) {
-    return (row ? row->woke : atomic_load(&woken)) > atomic_load(&settled);
+    return (row ? row->activation : atomic_load(&activated)) > atomic_load(&drained);
 }
 
 /* --- contexts --- */
@@ -84,14 +87,15 @@ static bool is_due(const struct row *row) {
 void active_contexts_add(CUcontext context) {
     lock_acquire(&lock);
     struct row *row = find(context);
-    uint64_t woke = atomic_fetch_add(&woken, 1) + 1;
+    uint64_t activation = atomic_fetch_add(&activated, 1) + 1;
     if (row) {
         row->gone = false;
-        row->woke = woke;
+        row->activation = activation;
     } else if (used < ROWS) {
-        rows[used++] = (struct row){.context = context, .for_good = true, .woke = woke};
+        rows[used++] =
+            (struct row){.context = context, .permanent = true, .activation = activation};
     } else {
-        unseen = true;
+        all_permanent = true;
     }
     update();
     lock_release(&lock);
@@ -101,7 +105,7 @@ void active_contexts_remove(const struct context *context) {
     lock_acquire(&lock);
     struct row *row = find(context->handle);
     if (row) {
-        row->gone = row->for_good = true;
+        row->gone = row->permanent = true;
         row->threads = 0;
         atomic_fetch_add(&row->life, 1);
     }
@@ -112,25 +116,27 @@ void active_contexts_remove(const struct context *context) {
 void active_contexts_seen(CUcontext context) {
     lock_acquire(&lock);
     struct row *row = find(context);
-    if (row && atomic_load(&row->life) == 0 && !unseen) {
-        row->for_good = false;
+    if (row && atomic_load(&row->life) == 0 && !all_permanent) {
+        row->permanent = false;
     }
     update();
     lock_release(&lock);
 }
 
-/* --- what the program does with them --- */
+/* --- what the program does with contexts --- */
 
 bool active_contexts_switched(CUcontext now) {
     bool same = now == mine.context && mine.row && atomic_load(&mine.row->life) == mine.life;
-    bool idle = atomic_load(&may_sleep) == 0 && atomic_load(&woken) == atomic_load(&settled);
+    /* No context can be inactive, and no drain is missing: current contexts do not matter. */
+    bool idle =
+        atomic_load(&transient_count) == 0 && atomic_load(&activated) == atomic_load(&drained);
     if (!now || same || idle) {
         return false;
     }
     lock_acquire(&lock);
     struct row *row = find(now), *before = mine.row;
     if (row) {
-        wake(row);
+        activate(row);
         row->threads++;
         if (before && atomic_load(&before->life) == mine.life) {
             before->threads--;
@@ -151,8 +157,8 @@ bool active_contexts_stay(void) {
     lock_acquire(&lock);
     struct row *row = context ? find(context) : NULL;
     if (row) {
-        wake(row);
-        row->for_good = true;
+        activate(row);
+        row->permanent = true;
         update();
     }
     bool due = row && is_due(row);
@@ -162,10 +168,10 @@ bool active_contexts_stay(void) {
 
 bool active_contexts_all_stay(void) {
     lock_acquire(&lock);
-    unseen = true;
+    all_permanent = true;
     for (unsigned i = 0; i < used; i++) {
-        wake(&rows[i]);
-        rows[i].for_good = true;
+        activate(&rows[i]);
+        rows[i].permanent = true;
     }
     update();
     bool due = is_due(NULL);
@@ -180,17 +186,17 @@ bool active_contexts_is_due(CUcontext context) {
     return due;
 }
 
-/* Locked: whoever is being counted is no longer asleep to active_contexts_is_only(). */
+/* Takes the lock, so that active_contexts_is_only() already sees every counted activation. */
 uint64_t active_contexts_activations(void) {
     lock_acquire(&lock);
-    uint64_t count = atomic_load(&woken);
+    uint64_t count = atomic_load(&activated);
     lock_release(&lock);
     return count;
 }
 
 void active_contexts_drained(uint64_t until) {
-    uint64_t before = atomic_load(&settled);
-    while (before < until && !atomic_compare_exchange_weak(&settled, &before, until)) {
+    uint64_t before = atomic_load(&drained);
+    while (before < until && !atomic_compare_exchange_weak(&drained, &before, until)) {
     }
 }
 

@@ -1,20 +1,15 @@
 /*
- * Which contexts can submit work.
+ * Tracks which contexts are active: those to which the program can submit work.
  *
- * A barrier orders the work of its own context, and is enough as long as no other one's work can reach
- * the memory that it hands out. Peer access and copies between devices let work of any context reach any
- * memory of the process. But a context to which nothing can be submitted reaches nothing new: it is
- * current on no thread, and the program has no stream of it. It sleeps. So barriers are possible in a
- * context while all others sleep, and when one wakes up, the work in front of all barriers is waited for
- * before the call that woke it returns (context_drain_barriers).
+ * A barrier orders the work of its own context only. Peer access and copies between devices let
+ * work of any context reach any memory of the process. An inactive context can submit nothing: it
+ * is current on no thread, and the program has no stream of it. A pool therefore uses barriers
+ * while its context is the only active one. An activation drains the barriers of all pools before
+ * the call that caused it returns (context_drain_barriers).
  *
- * A context is awake while it is current on a thread, until that thread has another one; and for good
- *
- *      if it has a stream, or may have one that nobody saw
- *      if it has peer access: its kernels may reach what is handed out while they run
- *      if it is not a primary context that was seen to be retained: it may share its device with another
- *      if its handle was another one's before, which may still be current somewhere
- *      if it has woken up WAKES_MOST times: to wait at every switch costs more than it saves
+ * A context is active while it is current on a thread, until that thread has another one. The list
+ * below says which contexts stay active permanently. A lock of rank AWAKE protects the state. The
+ * registry (context.c) and the hooks of context, stream and peer entries call this file.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_ACTIVE_CONTEXTS_H
 #define GPUCACHE_DRIVER_CONTEXT_ACTIVE_CONTEXTS_H
@@ -25,36 +20,52 @@
 
 struct context;
 
-/* A context has come, and counts as awake for good; or has ended. */
+/*
+ * A context stays active permanently
+ *
+ *      if it has a stream, or may have one whose creation no hook saw
+ *      if it has peer access: its kernels may reach memory that is handed out while they run
+ *      if it is not a primary context whose retain a hook saw: it may share its device with another
+ *      if its handle was an earlier context's, which may still be current on a thread
+ *      after ACTIVATIONS_MOST activations: a wait at every switch costs more than barriers save
+ */
+
+/** Adds a context, permanently active until active_contexts_seen(). Counts as an activation. */
 void active_contexts_add(CUcontext context);
+
+/** Removes a context that has ended. Its row stays, because its handle may come back. */
 void active_contexts_remove(const struct context *context);
 
-/** It was seen to come, so all that is done with it is seen: it may sleep. */
+/** Lets a context become inactive: the hooks saw its creation, and so see all that uses it. */
 void active_contexts_seen(CUcontext context);
 
 /*
- * The rest answers true if a context that has come or woken up may reach what was handed out behind barriers:
- * then context_drain_barriers() is to be called. Of two threads that wake a context up both wait; one that goes on
- * with a context which has been awake does not.
+ * The functions below that return bool return true if the caller must call
+ * context_drain_barriers(). The context was then added or activated, and no drain since has
+ * finished. It may reach memory that was handed out behind barriers. If two threads activate one
+ * context, both wait. A thread whose context was active before does not wait.
  */
 
-/** What is current on this thread, which may have changed. */
+/** Records that `now` is current on the calling thread. NULL changes nothing. */
 bool active_contexts_switched(CUcontext now);
 
-/** The program has made a stream in the current context, or has given it peer access. */
+/** Makes the current context permanently active: the program creates a stream or gives peer
+ * access. */
 bool active_contexts_stay(void);
 
-/** Streams may come in ways that are not seen (green contexts): no context sleeps any more. */
+/** Makes all contexts permanently active: streams of green contexts may come without a hook. */
 bool active_contexts_all_stay(void);
 
-/** A context that the program has been given. */
+/** Returns whether a context that the program received still needs a drain. */
 bool active_contexts_is_due(CUcontext context);
 
-/** How many have come and woken up so far; for those the work in front of all barriers has finished. */
+/** Returns the number of activations so far. Read it before a drain of all barriers. */
 uint64_t active_contexts_activations(void);
+
+/** Records that the work before all barriers has finished for the first `until` activations. */
 void active_contexts_drained(uint64_t until);
 
-/** Whether all contexts but this one sleep. */
+/** Returns whether all contexts but this one are inactive. Takes no lock. */
 bool active_contexts_is_only(CUcontext context);
 
 #endif
