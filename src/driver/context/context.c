@@ -11,14 +11,14 @@
 #include "process/options.h"
 #include "process/process.h"
 
-/* All slots, the oldest first; under the registry's lock. A slot is never unmapped. Its address
- * means the same context as long as `life` is the same. */
+/* All slots, the oldest first; the registry's lock protects them. A slot is never unmapped. Its
+ * address means the same context as long as `life` is the same. */
 static struct context *contexts;
 static struct host_slab slab = {.object_bytes = sizeof(struct context)};
-static bool uncounted; /* a context was met for which there was no host memory */
+static bool uncounted; /* a context has no slot, for lack of host memory; see count_unknown() */
 static struct lock registry = LOCK_INITIALIZER(REGISTRY);
-static uint64_t lives;         /* contexts there ever were; under the registry's lock */
-static _Atomic unsigned views; /* green contexts */
+static uint64_t last_life;     /* serial number of the newest context or view; under the lock */
+static _Atomic unsigned views; /* views of green contexts in the registry */
 
 _Thread_local struct context_last context_last __attribute__((tls_model("initial-exec")));
 _Atomic uint64_t context_generation = 1;
@@ -28,7 +28,7 @@ void context_invalidate(void) {
     atomic_fetch_add(&context_generation, 1);
 }
 
-/* --- the registry; its lock is held --- */
+/* --- the registry; callers hold its lock --- */
 
 static struct context *find(CUcontext handle) {
     struct context *context = contexts;
@@ -41,8 +41,8 @@ static struct context *find(CUcontext handle) {
 static const struct context_callbacks *callbacks;
 static unsigned callback_count;
 
-void context_set_callbacks(const struct context_callbacks *listeners, unsigned count) {
-    callbacks = listeners;
+void context_set_callbacks(const struct context_callbacks *table, unsigned count) {
+    callbacks = table;
     callback_count = count;
 }
 
@@ -50,30 +50,30 @@ static bool is_view_of(const struct context *view, const struct context *context
     return view->handle && view->green && view->behind == context->handle;
 }
 
-static void forget(struct context *context) {
+/* Frees the slot of a context that has ended, and those of its views, after all callbacks. */
+static void remove_context(struct context *context) {
     if (context->green) {
         atomic_fetch_sub(&views, 1);
     } else {
-        /* Its views end with it. */
         for (struct context *view = contexts; view; view = view->next) {
             if (is_view_of(view, context)) {
-                forget(view);
+                remove_context(view);
             }
         }
         atomic_fetch_sub(&context_alive, 1);
     }
     for (unsigned i = 0; i < callback_count; i++) {
-        const struct context_callbacks *listener = &callbacks[i];
-        if (listener->ended && (listener->of_views || !context->green)) {
-            listener->ended(context);
+        const struct context_callbacks *functions = &callbacks[i];
+        if (functions->ended && (functions->of_views || !context->green)) {
+            functions->ended(context);
         }
     }
     *context = (struct context){.next = context->next};
     context_invalidate();
 }
 
-/* Whether the driver has a context of that handle; and the number of its life, 0 if it tells none
- * (before CUDA 12.0, or after a fault). */
+/* Returns whether the driver has a context of that handle. Sets `id` to its identifier, or to 0 if
+ * the driver gives none (before CUDA 12.0, or after a fault). */
 static bool read_id(CUcontext handle, unsigned long long *id) {
     unsigned version;
     *id = 0;
@@ -100,9 +100,9 @@ static struct context *free_slot(void) {
 }
 
 /*
- * Counts the first context that cannot be entered as two, for good, because its end will not be
- * noticed. From then on no context counts as the only one, so no pool uses a barrier beside the
- * unknown one.
+ * Counts the first context that cannot be entered as two contexts, permanently, because nothing
+ * will notice its end. No context counts as the only one afterwards, so no pool uses a barrier
+ * while the unknown context may exist.
  */
 static void count_unknown(CUcontext handle) {
     if (!uncounted) {
@@ -114,7 +114,7 @@ static void count_unknown(CUcontext handle) {
     }
 }
 
-/* Enters a context into the registry; NULL without host memory. */
+/* Enters a context into the registry. Returns NULL without host memory. */
 static struct context *enter(struct context fresh) {
     struct context *context = free_slot();
     if (!context) {
@@ -122,26 +122,26 @@ static struct context *enter(struct context fresh) {
         return NULL;
     }
     fresh.next = context->next;
-    fresh.life = ++lives;
+    fresh.life = ++last_life;
     *context = fresh;
     atomic_fetch_add(fresh.green ? &views : &context_alive, 1);
     if (!fresh.green) {
-        active_contexts_add(
-            fresh.handle); /* who sees that sees the count as well (context_drain_barriers) */
+        active_contexts_add(fresh.handle); /* after the count, as in count_unknown() */
     }
     context_invalidate();
     return context;
 }
 
-/* The living context of a handle, entered if it is new; NULL: there is none, or no room for it. Where
- * nobody saw it come, it may well be a primary one. */
-static struct context *meet(CUcontext handle, bool *is_new) {
+/* Returns the context or view of a handle, and enters a context that is new. Replaces one that has
+ * ended. NULL: the driver has no such context, or there is no host memory. A context whose creation
+ * no hook saw may be a primary one, so it counts as primary. */
+static struct context *find_or_enter(CUcontext handle, bool *is_new) {
     struct context *context = find(handle);
     if (context && context->green) {
         return context;
     }
     if (context && has_ended(context)) {
-        forget(context);
+        remove_context(context);
         context = NULL;
     }
     unsigned long long id;
@@ -152,7 +152,7 @@ static struct context *meet(CUcontext handle, bool *is_new) {
     return context;
 }
 
-/* Gives the current context its pool. */
+/* Gives the current context its pool, if the device and the driver allow one. */
 static void open_pool(struct context *context) {
     struct device *device = device_current();
     struct device_pool *entry =
@@ -164,10 +164,10 @@ static void open_pool(struct context *context) {
     }
 }
 
-/* A green context's memory is its device's primary context's, which has to be current to get a
- * pool. */
+/* Returns the pool of a view's primary context. Makes that context current for a moment if it has
+ * no pool yet. NULL: it gets none. */
 static struct pool *pool_behind(CUcontext handle, bool *is_new) {
-    struct context *primary = meet(handle, is_new);
+    struct context *primary = find_or_enter(handle, is_new);
     if (primary && !primary->pool) {
         CUcontext popped;
         if (REAL(cuCtxPushCurrent_v2)(primary->handle) != CUDA_SUCCESS) {
@@ -179,21 +179,19 @@ static struct pool *pool_behind(CUcontext handle, bool *is_new) {
     return primary ? primary->pool : NULL;
 }
 
-/* --- contexts come --- */
+/* --- contexts are added --- */
 
-/*
- * One more context can reach what the others' pools have handed out behind barriers, which order
- * nothing but the work of their own context. No new ones are put up from here on.
- */
+/* A barrier orders the work of its own context only. Pools of other contexts add no new barrier
+ * from here on, because the context that the caller activated counts as active already. */
 void context_drain_barriers(void) {
-    uint64_t woken = active_contexts_activations();
+    uint64_t activations = active_contexts_activations();
     for (int i = 0; atomic_load(&context_alive) > 1 && i < STATS_MAX_DEVICES; i++) {
         struct device *device = device_used(i);
         if (device) {
             device_pool_drain_barriers(device);
         }
     }
-    active_contexts_drained(woken);
+    active_contexts_drained(activations);
 }
 
 void context_register(CUcontext handle, enum context_origin origin, CUdevice ordinal) {
@@ -201,9 +199,9 @@ void context_register(CUcontext handle, enum context_origin origin, CUdevice ord
     lock_acquire(&registry);
     struct context *context = find(handle);
     if (context && (origin == CONTEXT_CREATED || context->green)) {
-        forget(context); /* the driver does not make what is there */
+        remove_context(context); /* it has ended: the driver makes no context that exists */
     }
-    context = meet(handle, &is_new);
+    context = find_or_enter(handle, &is_new);
     if (context) {
         context->primary = origin == CONTEXT_RETAINED;
         context->ordinal = ordinal;
@@ -222,10 +220,10 @@ void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind,
     lock_acquire(&registry);
     struct context *view = find(handle);
     if (view) {
-        forget(view);
+        remove_context(view);
     }
     struct context *primary =
-        meet(behind, &is_new); /* first: one that ended takes its views along */
+        find_or_enter(behind, &is_new); /* first: removing an ended one removes its views */
     if (primary) {
         primary->ordinal = device;
     }
@@ -255,22 +253,24 @@ static struct context *primary_of(CUdevice device) {
     return context;
 }
 
-static void tell_quiet(const struct context *context, bool suspended) {
+/* Calls the `suspended` callbacks of one context or view. */
+static void call_suspended(const struct context *context, bool suspended) {
     for (unsigned i = 0; i < callback_count; i++) {
-        const struct context_callbacks *listener = &callbacks[i];
-        if (listener->suspended && (listener->of_views || !context->green)) {
-            listener->suspended(context, suspended);
+        const struct context_callbacks *functions = &callbacks[i];
+        if (functions->suspended && (functions->of_views || !context->green)) {
+            functions->suspended(context, suspended);
         }
     }
 }
 
+/* Adds `change` to the calls that may end a context. Suspends or resumes it and its views. */
 static void count_ending(struct context *context, int change) {
     context->ending += (unsigned)change;
     bool suspended = context->ending > 0;
-    tell_quiet(context, suspended);
+    call_suspended(context, suspended);
     for (struct context *view = contexts; view; view = view->next) {
         if (is_view_of(view, context)) {
-            tell_quiet(view, suspended);
+            call_suspended(view, suspended);
         }
     }
 }
@@ -294,16 +294,17 @@ void context_end_begin(struct context_ending *ending) {
     context_invalidate();
     lock_release(&registry);
     if (pool && ending->for_certain) {
-        pool_wait_for_waiters(pool); /* they wait for less than the call will */
+        pool_wait_for_waiters(pool); /* their waits end before the call's own wait does */
     }
 }
 
-/* A call that may end one context tells of others too that ended unseen. The one that is being ended
- * by another thread is left to that: the driver would hold up the question. */
-static void forget_ended(void) {
+/* Removes all contexts that have ended, also those whose end no hook saw. Skips a context that
+ * another thread's call may be ending: the driver would block the question until that call
+ * returns. */
+static void remove_ended(void) {
     for (struct context *context = contexts; context; context = context->next) {
         if (context->handle && !context->green && context->ending == 0 && has_ended(context)) {
-            forget(context);
+            remove_context(context);
         }
     }
 }
@@ -313,24 +314,24 @@ void context_end_done(struct context_ending *ending, bool over) {
     struct context *own = ending->context, *view = ending->view;
     if (own && own->life == ending->life) {
         if ((over && !ending->green) || has_ended(own)) {
-            forget(own); /* still quiet: its events have gone */
+            remove_context(own); /* still suspended: the driver has destroyed its events */
         } else {
             count_ending(own, -1);
         }
     }
     if (over && view && view->life == ending->view_life) {
-        forget(view);
+        remove_context(view);
     }
-    forget_ended();
+    remove_ended();
     lock_release(&registry);
 }
 
-/* A pool that begins meanwhile is told by open_pool(). */
+/* A pool that another thread starts later reads `reached_by` in open_pool(). */
 CUresult context_grant_access(CUcontext handle, CUdevice by) {
     bool is_new = false;
     lock_acquire(&registry);
-    struct context *context = meet(handle, &is_new);
-    context = context && context->green ? meet(context->behind, &is_new) : context;
+    struct context *context = find_or_enter(handle, &is_new);
+    context = context && context->green ? find_or_enter(context->behind, &is_new) : context;
     struct device_pool *entry = context ? context->entry : NULL;
     if (context) {
         context->reached_by |= device_bit(by);
@@ -347,8 +348,8 @@ uint64_t context_reached_by(CUcontext handle) {
     return reached_by;
 }
 
-/* Moves *context on, from NULL to the first one. Returns its pool, or NULL, and notes that `by` can
- * reach the pool's memory. */
+/* Advances *context to the next slot, or from NULL to the first one. Returns its pool's entry, and
+ * records that `by` has access to the pool's memory. NULL: the slot has no pool. */
 static struct device_pool *reach_next(struct context **context, CUdevice by) {
     struct device_pool *entry = NULL;
     lock_acquire(&registry);
@@ -380,28 +381,30 @@ void context_address_given(CUdeviceptr address, uint64_t bytes) {
     if (!pool_touches(address, bytes)) {
         return;
     }
-    lock_acquire(&registry); /* which is held by whoever is forgetting it */
+    lock_acquire(&registry); /* waits for a thread that is just removing the context */
     for (struct context *context = contexts; context; context = context->next) {
         if (context->pool && pool_covers(context->pool, address, bytes) &&
             (context->ending > 0 || has_ended(context))) {
-            forget(context);
+            remove_context(context);
         }
     }
     lock_release(&registry);
 }
 
-/* --- asked by the other files of this room --- */
+/* --- pools are looked up --- */
 
-/* Whether a thread may go by what it knows: it could switch to no other context unseen, and the
- * driver, whose end nobody announces, is not about to end. */
+/* Returns whether a thread may use its cached pool without a question to the driver. The process
+ * must have no second context, to which the thread could switch without a hook. The driver must not
+ * be about to shut down, because nothing announces its end. */
 static bool only_one(void) {
     return atomic_load(&context_alive) == 1 && atomic_load(&views) == 0 &&
            !atomic_load(&shutdown_begun);
 }
 
-/* The driver has just said that `handle` is current. `generation` was read before only_one() is
- * asked: whatever makes that untrue moves it afterwards. */
-static struct pool *remember(CUcontext handle, struct pool *pool, uint64_t generation) {
+/* Caches the pool of `handle`, which the driver has just named as current. The caller read
+ * `generation` before the call of only_one() here: a change that makes only_one() false moves the
+ * generation after it, so the cached pool becomes stale. */
+static struct pool *keep_last(CUcontext handle, struct pool *pool, uint64_t generation) {
     context_last = (struct context_last){only_one() ? generation : 0, pool, handle, generation};
     return pool;
 }
@@ -411,14 +414,14 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     uint64_t generation = atomic_load(&context_generation);
     bool current = REAL(cuCtxGetCurrent)(&handle) == CUDA_SUCCESS && handle;
     if (current && handle == context_last.handle && generation == context_last.generation) {
-        return remember(handle, context_last.pool, generation);
+        return keep_last(handle, context_last.pool, generation);
     }
     if (!process_ready() || options()->disable || !current) {
         return NULL;
     }
     bool is_new = false;
     lock_acquire(&registry);
-    struct context *context = meet(handle, &is_new);
+    struct context *context = find_or_enter(handle, &is_new);
     struct pool *pool = NULL;
     if (context && context->green) {
         pool = pool_behind(context->behind, &is_new);
@@ -434,7 +437,7 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     if (active_contexts_switched(handle) || is_new) {
         context_drain_barriers();
     }
-    return pool ? remember(handle, pool, generation) : NULL;
+    return pool ? keep_last(handle, pool, generation) : NULL;
 }
 
 struct pool *context_whole_pool(void) {
@@ -467,11 +470,11 @@ struct pool *context_pool_of(CUcontext handle) {
     return pool;
 }
 
-void context_each(void (*visit)(struct context *context, void *with), void *with) {
+void context_each(void (*function)(struct context *context, void *with), void *with) {
     lock_acquire(&registry);
     for (struct context *context = contexts; context; context = context->next) {
         if (context->handle && context->pool) {
-            visit(context, with);
+            function(context, with);
         }
     }
     lock_release(&registry);

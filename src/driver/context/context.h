@@ -1,25 +1,15 @@
 /*
- * Contexts: each has a pool, which begins with the first allocation and ends with the context.
+ * Finds the pool of the current context, and keeps the registry of all contexts of the process.
  *
  *      CUcontext -> struct context -> pool, backend
- *      green contexts are views: their memory is their device's primary context's
  *
- * Handles come back, that of a primary context always; the number that the driver gives to each life
- * of one does not (cuCtxGetId). So a context is known by both, and whatever the registry remembers of
- * a handle is looked at again when
+ * A context gets its pool with its first allocation and keeps it until it ends. A green context has
+ * no pool: its handle is a view, and its memory is that of its device's primary context.
  *
- *      a call that may end contexts has returned                              lifecycle.c
- *      a thread finds or makes a context of that handle                       context_register
- *      the driver gives out an address that still counts as a pool's          context_address_given
- *
- * The last two can come before the first, in other threads: then they forget what has ended. A call
- * that may end a context is announced, and from then on no event of that context is recorded, asked or
- * waited for by the library, from any thread (struct context_ending).
- *
- * What is current on a thread changes only by calls of that thread, and each public entry that can
- * change it makes the thread forget that it knew. The driver also has private entries for libraries
- * of its own (cuGetExportTable), which nobody sees. So a thread goes by what it knows only while
- * there is no other context to change to, nor a view of one. Else it asks the driver.
+ * The registry's lock protects each struct context. No call that ends a context runs under the
+ * lock. Invariant: between context_end_begin() and context_end_done() the library makes no driver
+ * call that names an event of that context. The hooks of allocations, frees and contexts call this
+ * file.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_CONTEXT_H
 #define GPUCACHE_DRIVER_CONTEXT_CONTEXT_H
@@ -30,51 +20,76 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+/*
+ * A context or a view in the registry.
+ *
+ * The driver reuses handles; a primary context always has the same one. The identifier from
+ * cuCtxGetId is never reused, so the handle and the identifier together name a context. The
+ * functions below compare them with the driver, in any order and in different threads.
+ *
+ *      context_end_done         after a call that may have ended a context (hooks/contexts.c)
+ *      context_register         after a call that made or retained a context of the same handle
+ *      context_find_pool        when a context of the same handle is current
+ *      context_address_given    when the driver returns an address that still counts as a pool's
+ *
+ * Each of them removes a context that has ended.
+ */
 struct context {
-    CUcontext handle;      /* NULL: a free slot */
-    uint64_t life;         /* no other context of the process ever has it */
-    unsigned long long id; /* the driver's number of this life; 0: unknown */
-    unsigned ending;       /* calls under way that may end it */
-    bool primary;          /* or nobody knows; with the device, once it is known: */
-    CUdevice ordinal;
+    CUcontext handle;          /* NULL: a free slot */
+    uint64_t life;             /* serial number; no other context of the process ever has it */
+    unsigned long long id;     /* from cuCtxGetId; 0: unknown */
+    unsigned ending;           /* calls in progress that may end the context */
+    bool primary;              /* a primary context, or one whose kind is unknown */
+    CUdevice ordinal;          /* its device, once it is known */
     uint64_t reached_by;       /* devices that have peer access to its memory, a bit for each */
-    struct pool *pool;         /* NULL until it is asked for memory */
-    struct device_pool *entry; /* likewise */
-    CUgreenCtx green;          /* the green context it is a view of; else NULL */
-    CUcontext behind;          /* of a view: the primary context, whose memory it uses */
-    struct context *next;      /* in the registry: stays when the slot is used again */
+    struct pool *pool;         /* NULL before its first allocation */
+    struct device_pool *entry; /* the pool's entry in the list of its device; NULL like `pool` */
+    CUgreenCtx green;          /* of a view: its green context; NULL: not a view */
+    CUcontext behind;          /* of a view: the primary context whose memory it uses */
+    struct context *next;      /* in the registry; keeps its value when the slot is used again */
 };
 
-/* Who is told of contexts, under the registry's lock, in the order of their table (listeners.c). Views have
- * no pool, and are told of only where that is asked for. */
+/* The functions of one module that the registry calls, under its lock, in the order of the table
+ * (control/context_callbacks.c). */
 struct context_callbacks {
-    /* The context may be ending: from now on no call names what belongs to it. Or it lives on, and they may
-     * again. None is under way when this returns: they are made under locks that are passed by here. */
+    /* Stops (true) or allows again (false) driver calls that name an object of the context, which may
+     * be ending. The function acquires the locks under which such calls are made: none is in
+     * progress when it returns. */
     void (*suspended)(const struct context *context, bool suspended);
     void (*ended)(const struct context *context);
-    bool of_views;
+    bool of_views; /* the functions are also called for views, which have no pool */
 };
 
-/** Sets the table, when the process starts; it never changes. */
-void context_set_callbacks(const struct context_callbacks *listeners, unsigned count);
+/** Sets the table of callbacks, once, when the process starts. */
+void context_set_callbacks(const struct context_callbacks *table, unsigned count);
 
-/* What this thread found last. */
+/*
+ * The pool that the calling thread found last.
+ *
+ * Only calls of a thread change its current context, and each public entry that can do so clears
+ * `sure`. The driver also has private entries for NVIDIA's libraries (cuGetExportTable), which no
+ * hook sees. A thread therefore uses the pool without a question to the driver only while the
+ * process has no second context and no view.
+ */
 struct context_last {
-    uint64_t sure; /* 0, or the generation in which the pool is the current context's for certain */
+    uint64_t sure; /* context_generation in which `pool` needs no question to the driver; 0: none */
     struct pool *pool;
-    CUcontext handle;    /* whose pool it is */
-    uint64_t generation; /* in this generation */
+    CUcontext handle;    /* the context whose pool it is */
+    uint64_t generation; /* context_generation when the pool was found */
 };
 extern _Thread_local struct context_last context_last
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
-/* Moves whenever a context or view comes or ends, when exit handlers run, and in the child of a
- * fork; never 0. */
+/* Grows with each change of the set of contexts and views, when exit handlers run, and in the child
+ * of a fork. Never 0. */
 extern _Atomic uint64_t context_generation __attribute__((visibility("hidden")));
 
+/** Does the slow path of context_pool(): asks the driver which context is current. Acquires the
+ * registry's lock. */
 struct pool *context_find_pool(void);
 
-/** The pool of the current context, made if need be; NULL if the call has to pass through. */
+/** Returns the pool of the current context, and creates it if there is none. NULL: the call must go
+ * to the driver. May acquire the registry's lock. */
 static inline struct pool *context_pool(void) {
     bool sure =
         context_last.sure == atomic_load_explicit(&context_generation, memory_order_acquire);
@@ -82,88 +97,97 @@ static inline struct pool *context_pool(void) {
 }
 
 /**
- * The same, if a wait for the whole current context waits for everything that may touch its memory:
- * there is no other context and no green one. Else NULL.
+ * Returns context_pool() if the process has no other context and no green one, else NULL. A wait
+ * for the whole current context then waits for all work that may use the pool's memory.
  */
 struct pool *context_whole_pool(void);
 
-/** No thread knows any more what is current on it: each asks the driver again. Called after what there
- * is to doubt: a thread that reads the new generation sees that as well. */
+/** Makes each thread ask the driver again which context is current. Call it after the change that
+ * is the reason: a thread that reads the new generation then sees that change too. */
 void context_invalidate(void);
 
-/** Returns when the work has finished behind which memory was handed out, in all contexts: another one can
- * reach that memory from now on. */
+/** Waits until the work before the barriers of all contexts has finished: one more context can
+ * reach the memory that was handed out behind them. Call with no lock held. */
 void context_drain_barriers(void);
 
-/** In the child of a fork: no pool is found any more. */
+/** Makes context_pool() find no pool any more, in the child of a fork. */
 void context_forked(void);
 
+/* Contexts of this process that have not ended, without the green ones. */
 extern _Atomic unsigned context_alive __attribute__((visibility("hidden")));
 
-/** How many contexts of this process are alive, green ones not counted. */
+/** Returns how many contexts of this process have not ended. Green ones are not counted. */
 static inline unsigned context_count(void) {
     return atomic_load(&context_alive);
 }
 
-/** The calling thread asks the driver what is current before its next allocation. */
+/** Makes the calling thread ask the driver which context is current before its next allocation. */
 static inline void context_unsure(void) {
     context_last.sure = 0;
 }
 
-/* How the calling thread came by a context. */
+/* The kind of call with which the program got a context. */
 enum context_origin { CONTEXT_CREATED, CONTEXT_RETAINED };
 
 /**
- * The driver has just made or retained `handle`, on `ordinal` if it was retained. Whatever was known
- * of an earlier life of the handle is forgotten. Memory that was handed out behind a barrier may be
- * reached by one more context now: returns when the work before the barrier is over.
+ * Records that the driver has just created `handle`, or retained it on the device `ordinal`.
+ * Removes an ended context of the same handle. One more context may now reach memory that was
+ * handed out behind barriers, so the call waits for the work before them. Call with no lock held.
  */
 void context_register(CUcontext handle, enum context_origin origin, CUdevice ordinal);
 
-/** `handle` is, from now on, a view for a green context of `behind`, the primary context of `device`. */
+/** Records that `handle` is the view of a green context of `behind`, the primary context of
+ * `device`. May wait as context_register(). */
 void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUdevice device);
 
-/* What a call may end: one context, by its handle, as the primary one of a device, or as that behind
- * a green one; and that green one's view. */
+/*
+ * A call that may end a context. The caller names the context in one of three ways: by its handle,
+ * as the primary context of a device, or as the one behind a green context, whose view may end too.
+ */
 struct context_ending {
-    CUcontext handle;
-    CUdevice primary_of; /* -1: none */
-    CUgreenCtx green;
-    bool for_certain; /* if the driver does not refuse: then it waits for all its work */
-    struct context *context, *view; /* what was found, */
-    uint64_t life, view_life;       /* and which of its lives */
+    CUcontext handle;    /* NULL: none */
+    CUdevice primary_of; /* device; -1: none */
+    CUgreenCtx green;    /* NULL: none */
+    bool for_certain;    /* unless the driver refuses: the call then waits for all work */
+    struct context *context, *view; /* set by context_end_begin(); NULL: not in the registry */
+    uint64_t life, view_life;       /* their serial numbers: a slot may be used again */
 };
 
 /**
- * Before such a call, and after it. `over`: it is known to have ended the context, or the green one.
- * Between the two the library makes no driver call that names the context's events.
+ * Announces a call that may end a context. Until context_end_done() the library makes no driver
+ * call, from any thread, that names an event of the context. If the call ends it for certain, waits
+ * until no thread waits for an event of its pool. Acquires the registry's lock.
  */
 void context_end_begin(struct context_ending *ending);
+
+/** Records that the announced call has returned. `over`: the call is known to have ended the
+ * context, or the green one. Removes each context that the driver says has ended. Acquires the
+ * registry's lock. */
 void context_end_done(struct context_ending *ending, bool over);
 
-/** The program has given the device `by` peer access to the memory of a context, that of its pool included.
- * Else the code with which the driver has refused. */
+/** Gives the device `by` access to all memory of the context's pool, after the program gave it peer
+ * access to the context. Returns 0, or the driver's code if it refuses. Call with no lock held. */
 CUresult context_grant_access(CUcontext handle, CUdevice by);
 
-/** The devices that have been given it, a bit for each. */
+/** Returns the devices that have peer access to the memory of a context, a bit for each. */
 uint64_t context_reached_by(CUcontext handle);
 
-/** A copy or fill was refused: the current context's device gets access to the pools' memory on all others. True
- * if it has, by now, and there are any: the call is worth another try, whoever has given it. */
+/** Gives the current context's device access to the memory of all pools of other devices, after the
+ * driver refused a copy or fill. Returns true if a pool of another device now gives access: the
+ * call may succeed if it is repeated. Call with no lock held. */
 bool context_access_all(void);
 
-/** The driver has given out these addresses: if a pool still counts them as its own, its context has
- * ended, and is forgotten. Without any lock held. */
+/** Removes contexts that have ended, after the driver handed out these addresses. A pool that still
+ * counts them as its own belongs to such a context. Call with no lock held. */
 void context_address_given(CUdeviceptr address, uint64_t bytes);
 
-/** The pool of a context, or of the one that it is a view of; NULL: it has none yet. */
+/** Returns the pool of a context or, for a view, of its primary context. NULL: it has none. */
 struct pool *context_pool_of(CUcontext handle);
 
-/** The pool of a device's primary context; NULL: there is none yet. */
+/** Returns the pool of a device's primary context. NULL: it has none. */
 struct pool *context_primary_pool(CUdevice device);
 
-/** Calls `visit` for every context that has a pool, one after another, under the registry's lock.
- */
-void context_each(void (*visit)(struct context *context, void *with), void *with);
+/** Calls `function` for each context that has a pool, under the registry's lock. */
+void context_each(void (*function)(struct context *context, void *with), void *with);
 
 #endif
