@@ -1,4 +1,5 @@
-/* Notes whether the program records or awaits context events. Two flags that are never cleared. */
+/* Records whether the program records or awaits context events: two flags that are never
+ * cleared. */
 #include "driver/context/application_events.h"
 
 #include "pool/pool.h"

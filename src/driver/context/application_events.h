@@ -1,6 +1,7 @@
 /*
- * Events that the program itself records in whole contexts, or makes whole contexts wait for. A pool
- * then records no event of its own outside a free (pool_application_syncs()).
+ * Tells the pools that the program itself records context events (cuCtxRecordEvent), or makes
+ * contexts wait for events (cuCtxWaitEvent). A pool then records no event of its own outside a free
+ * (pool_application_syncs()).
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_APPLICATION_EVENTS_H
 #define GPUCACHE_DRIVER_CONTEXT_APPLICATION_EVENTS_H
@@ -10,13 +11,14 @@
 struct pool;
 
 /**
- * Notes that the program is about to record a context event (`records`) or to make a context wait for
- * one. Called before the context's pool is looked up: a pool that begins meanwhile is told by one side
- * or the other.
+ * Records that the program is about to record a context event (`records`), or to make a context
+ * wait for one. Call it before the look-up of the context's pool. A pool that starts at the same
+ * time then learns of the event here or in application_events_tell(). Takes no lock.
  */
 void application_events_note(bool records);
 
-/** Tells a new pool what was noted so far, in any context: its context may be one of them. */
+/** Tells a new pool what the program has done so far in any context, which may be the pool's own.
+ * Acquires the pool lock. */
 void application_events_tell(struct pool *pool);
 
 #endif

@@ -52,8 +52,8 @@ struct context {
 /* The functions of one module that the registry calls, under its lock, in the order of the table
  * (control/context_callbacks.c). */
 struct context_callbacks {
-    /* Stops (true) or allows again (false) driver calls that name an object of the context, which may
-     * be ending. The function acquires the locks under which such calls are made: none is in
+    /* Stops (true) or allows again (false) driver calls that name an object of the context, which
+     * may be ending. The function acquires the locks under which such calls are made: none is in
      * progress when it returns. */
     void (*suspended)(const struct context *context, bool suspended);
     void (*ended)(const struct context *context);

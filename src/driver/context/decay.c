@@ -17,16 +17,16 @@
 #define LEAST_TICK_NS 1000000
 #define PATIENCE_MS 1000 /* for one batch of pages, or one segment */
 
-static _Atomic uint32_t asked; /* a pool has something idle; what the thread sleeps on */
-static _Atomic int turn;       /* one look at a pool, one batch of its pages, or a segment */
+static _Atomic uint32_t asked; /* 1: a pool has idle memory; the thread's futex */
+static _Atomic int turn;       /* enum helper_turn: one tick, or one batch of pages or segment */
 
 static uint64_t tick_ns(void) {
     uint64_t ns = options()->decay_ms * 1000000 / DECAY_TICKS;
     return ns > LEAST_TICK_NS ? ns : LEAST_TICK_NS;
 }
 
-/* One piece of work, unless the process ends: then it is left out, which is told. False: that has found nothing, or
- * was not done. */
+/* Calls `work` for a pool, and returns its result. While the process ends, does nothing, sets
+ * *left_out and returns false. */
 static bool take_turn(bool (*work)(struct pool *pool), struct pool *pool, bool *left_out) {
     if (!helper_begin(&turn)) {
         *left_out = true;
@@ -37,7 +37,9 @@ static bool take_turn(bool (*work)(struct pool *pool), struct pool *pool, bool *
     return result;
 }
 
-/* Also where the context has ended: what threads keep of the pool falls asleep. True: something may go later. */
+/* Advances the clock of each pool, and gives back memory that was idle for the decay time. Includes
+ * pools whose context has ended, so that their caches become inactive. Returns whether there may be
+ * work at the next tick. */
 static bool tick_all(void) {
     bool later = false, left_out = false;
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {
@@ -49,7 +51,7 @@ static bool tick_all(void) {
             }
         }
     }
-    return later || left_out; /* it may not end after all */
+    return later || left_out; /* a failed exec: the process goes on */
 }
 
 static void *give_back_idle(void *unused) {
@@ -82,7 +84,7 @@ void decay_wake(void) {
     }
 }
 
-/* --- forks and ends --- */
+/* --- fork, and end of the process --- */
 
 void decay_stop(void) {
     int saved = errno;

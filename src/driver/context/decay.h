@@ -1,24 +1,30 @@
 /*
- * The helper thread that makes the clock of pools tick (pool/decay.c), and gives back what has been idle for
- * GPUCACHE_DECAY_MS, whatever the program's own threads do.
+ * Runs the helper thread of decay: it advances the clock of all pools (pool/decay.c), and gives
+ * memory back to the driver that was idle for GPUCACHE_DECAY_MS.
  *
- * It is made with the first pool that decays, and sleeps without an end while no pool has anything idle.
+ * The thread works even if the program makes no call. The first pool that decays asks for the
+ * thread. It sleeps without a time limit while no pool has idle memory. Two atomic variables
+ * replace a lock. device_pool.c starts the thread, backends wake it, and the end of the process
+ * stops it.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_DECAY_H
 #define GPUCACHE_DRIVER_CONTEXT_DECAY_H
 
 #include "process/process.h"
 
-/** Asks for the thread. Locks may be held: helper_start_wanted() makes it. */
+/** Asks for the thread. The caller may hold locks: helper_start_wanted() creates the thread. */
 void decay_start(void);
 
-/** A pool has something idle. From inside a pool: neither waits nor takes a lock. */
+/** Wakes the thread because a pool has idle memory. Called inside a pool: takes no lock, does not
+ * wait, keeps errno. */
 void decay_wake(void);
 
-/** The driver is about to end: from now on no call of the thread's is under way. */
+/** Keeps the thread from making driver calls, because the driver is about to shut down. Waits at
+ * most 1 s for a call in progress. */
 void decay_stop(void);
 
-/** As parts of the process (process.h). */
+/** Lifecycle hooks (process.h): the child of a fork has no thread; the end of the process stops
+ * it. */
 void decay_forked(void);
 void decay_end(enum process_end how, int signal);
 

@@ -27,7 +27,8 @@ static enum pool_reuse reuse_of_options(void) {
     return POOL_BARRIER;
 }
 
-static void say_hello(const struct device_backend *backend) {
+/* Tells the reports, the live page, the trace and the log which driver and backend a pool has. */
+static void report_start(const struct device_backend *backend) {
     int version = 0;
     REAL(cuDriverGetVersion)(&version);
     report_set_driver_version(version);
@@ -41,7 +42,7 @@ static void say_hello(const struct device_backend *backend) {
                                          : "no context events: frees synchronise");
 }
 
-/* A pool of a context of the device that ended; NULL: there is none. */
+/* Returns a pool of the device whose context has ended. NULL: there is none. */
 static struct device_pool *idle_pool(struct device *device) {
     struct device_pool *p = atomic_load(&device->pools);
     while (p && !p->idle) {
@@ -61,7 +62,8 @@ static const struct backend_kind *kind_of(const struct device *device) {
     return atomic_load(&device->in_pages) ? vmm_kind : segments_kind;
 }
 
-/* Whether idle memory goes back by itself. Said for a device's first pool. */
+/* Returns whether idle memory goes back to the driver after the decay time. Logs a reason why not,
+ * once, for a device's first pool. */
 static bool decays(const struct device *device, const struct backend *backend) {
     if (options()->decay_ms == OPTIONS_NEVER) {
         return false;
@@ -75,7 +77,8 @@ static bool decays(const struct device *device, const struct backend *backend) {
     return !backend->release_waits;
 }
 
-/* Which it is does not change from a device's first pool on. */
+/* Chooses the kind of backend when a device gets its first pool. The kind never changes
+ * afterwards. */
 static void choose_backend(struct device *device) {
     const char *against = NULL, *in_favour = NULL;
     if (atomic_load(&device->backend_reason)) {
@@ -105,9 +108,11 @@ static int start(struct device_pool *entry, CUcontext context, struct device *de
     return kind_of(device)->start(entry->backend, context, device, reached_by);
 }
 
-/* Of a thread that still uses it for a context that ended, none is inside a call of the backend. */
-static bool use_again(struct device_pool *entry, CUcontext context, struct device *device,
-                      uint64_t reached_by) {
+/* Starts an idle pool for a new context. Returns false if the backend does not start. Holds the
+ * pool lock: a thread that still uses the pool for the ended context is inside no call of the
+ * backend. */
+static bool reuse_pool(struct device_pool *entry, CUcontext context, struct device *device,
+                       uint64_t reached_by) {
     pool_hold(entry->pool);
     bool started = start(entry, context, device, reached_by) == 0;
     pool_release(entry->pool);
@@ -115,6 +120,8 @@ static bool use_again(struct device_pool *entry, CUcontext context, struct devic
     return started;
 }
 
+/* Creates a pool and adds it to the device's list. NULL: no host memory, or the driver refused.
+ * Host memory of a failed attempt is kept in `entry` for the next one. */
 static struct device_pool *new_pool(CUcontext context, struct device *device, uint64_t reached_by) {
     static struct device_pool *entry;
     if (!entry && !(entry = host_map(sizeof *entry, 4096))) {
@@ -151,12 +158,12 @@ struct device_pool *device_pool_start(CUcontext context, struct device *device,
                                       uint64_t reached_by) {
     choose_backend(device);
     struct device_pool *entry = idle_pool(device);
-    if (entry ? !use_again(entry, context, device, reached_by)
+    if (entry ? !reuse_pool(entry, context, device, reached_by)
               : !(entry = new_pool(context, device, reached_by))) {
         return NULL;
     }
     application_events_tell(entry->pool);
-    say_hello(entry->backend);
+    report_start(entry->backend);
     return entry;
 }
 

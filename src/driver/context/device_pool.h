@@ -1,11 +1,12 @@
 /*
- * The pools of a device: made once, and used again by later contexts.
+ * Starts, suspends and ends the pools of a device, and gives the idle memory of all of them back.
  *
  *      struct device -> pools -> struct device_pool -> next -> ...
  *
- * A pool has a context while that lives. When it ends, the pool is emptied and waits for the next context
- * of the device. It is never removed, so that its history stays in the reports, and whoever walks the
- * list takes no lock. Entries are added and change hands under the registry's lock (context.c).
+ * When a context ends, its pool becomes empty and idle, and serves the next context of the device.
+ * Invariant: an entry is never removed, so the reports keep its history, and readers of the list
+ * take no lock. Entries are added and get another context under the registry's lock (context.c).
+ * context.c, decay.c, the out-of-memory path and the reports call this file.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_DEVICE_POOL_H
 #define GPUCACHE_DRIVER_CONTEXT_DEVICE_POOL_H
@@ -23,56 +24,68 @@ struct device;
 struct pool;
 struct device_backend;
 
-/** A kind of backend: what device_pool.c needs of it. The kinds stand above this file (backend/). */
+/** The functions of one kind of backend. The kinds are defined in backend/, a layer above this
+ * one. */
 struct backend_kind {
-    size_t bytes; /* of the backend's state, which begins with a struct device_backend */
+    size_t bytes; /* size of the backend's state, which begins with a struct device_backend */
 
-    /** Sets up the backend as device_backend_start(); the devices in `reached_by` have access. */
+    /** Sets up the backend as device_backend_start(). The devices in `reached_by` get access. */
     int (*start)(struct device_backend *own, CUcontext context, struct device *device,
                  uint64_t reached_by);
 
-    /** Gives one more device access to all memory. NULL: the driver does that by itself. */
+    /** Gives one more device access to all memory. NULL: the driver gives access by itself. */
     CUresult (*grant_access)(struct device_backend *own, CUdevice device);
 
-    /** Returns why a device cannot have this kind, in words, or NULL. NULL: every device can. */
+    /** Returns the reason, in words, why a device cannot have this kind. NULL: it can. A NULL
+     * function: every device can. */
     const char *(*unavailable)(struct device *device);
 
-    /** Returns why its memory could have no IPC handles, in words, or NULL. NULL: it can. */
+    /** Returns the reason, in words, why the memory could have no IPC handles. NULL: it can. A NULL
+     * function: the memory of every device can. */
     const char *(*not_exportable)(const struct device *device);
 };
 
-/** Sets the two kinds, when the process starts. */
+/** Sets the two kinds, once, when the process starts. */
 void device_pool_set_kinds(const struct backend_kind *segments, const struct backend_kind *vmm);
 
-/** A pool for the current context, whose handle is `context`; `reached_by`: the devices that have access to
- * its memory, a bit for each. NULL: it cannot have one. */
+/** Returns a pool for the current context, whose handle is `context`: an idle one of the device, or
+ * a new one. `reached_by` has a bit for each device with access to its memory. NULL: the context
+ * gets no pool. Call with the registry's lock. */
 struct device_pool *device_pool_start(CUcontext context, struct device *device,
                                       uint64_t reached_by);
 
-/** One more device has access to the pool's memory, all that it has and will have. With no lock held. */
+/** Gives one more device access to the pool's memory, present and future. Returns 0 or the driver's
+ * code. Call with no lock held. */
 CUresult device_pool_grant_access(struct device_pool *entry, CUdevice by);
 
-/** From now on no call of the context's pool names what belongs to it, or they may again. */
+/** Stops (true) or allows again (false) driver calls that the context's pool makes. Acquires the
+ * pool lock: no such call is in progress afterwards. */
 void device_pool_suspend(const struct context *context, bool suspended);
 
-/** The context has ended, and its pool's memory with it. */
+/** Empties the context's pool, after the context and the pool's memory have ended. The pool becomes
+ * idle. Call with the registry's lock. */
 void device_pool_forget(const struct context *context);
 
-/** Returns when the work has finished behind which memory of the device was handed out. With no lock held. */
+/** Waits until the work before all barriers of the device's pools has finished. Call with no lock
+ * held. */
 void device_pool_drain_barriers(struct device *device);
 
-/** pool_finish() of each pool of a device. With no lock held. */
+/** Calls pool_finish() for each pool of a device. Returns whether one of them waited for an event.
+ * Call with no lock held. */
 bool device_pool_finish(struct device *device);
 
-/** Gives the idle memory of all pools of a device back to the driver. 0, or why some could not be. With no
- * lock held. */
+/** Gives the idle memory of all pools of a device back to the driver. Returns 0, or an error of
+ * pool_trim() if some idle memory stays. Call with no lock held. */
 int device_pool_release_idle(struct device *device);
 
-/** What that left, and what is on its way back. */
+/** Returns the idle bytes that device_pool_release_idle() could not give back, plus the bytes that
+ * were released but may not be free for the driver yet. */
 uint64_t device_pool_left(struct device *device);
 
-/** The device of a pool whose context lives, and the context. */
+/** Returns the device of a pool whose context has not ended. */
 struct device *device_pool_owner(struct pool *pool);
+
+/** Returns the context of a pool whose context has not ended. */
 CUcontext device_pool_context(struct pool *pool);
 
 #endif

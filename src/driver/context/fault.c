@@ -15,7 +15,7 @@ bool fault_is_deadly(CUresult code) {
 
 void fault_look(CUresult code) {
     struct pool *pool = fault_is_deadly(code) ? context_pool() : NULL;
-    /* An event's query may tell of another context than the current one. */
+    /* An event's query may return the fault of another context: the current one is asked. */
     struct backend *backend = pool ? pool_backend(pool) : NULL;
     if (pool && fault_is_deadly((CUresult)backend->ops->health(backend))) {
         pool_break(pool, (int)code);

@@ -1,11 +1,12 @@
 /*
- * Faults that the program learns of from a copy, a fill, a wait or a query.
+ * Records a fault of the current context that a call of the program returned.
  *
- * From then on the driver answers every call with that fault. A free or an allocation that the pool
- * answers does not ask the driver, so what the driver said here is remembered. Each replacement is
- * the call, one comparison of its result, and a look whether a reader of the live page waits for fresh
- * figures; all are made from the NOTICED rows of the table.
- * Those of RETRIED rows, launches among them, are made so too (retry.c).
+ * After a fault the driver answers every call of the context with it. The pool serves allocations
+ * and frees without a driver call, so it must know the fault to answer likewise.
+ *
+ * The hooks of NOTICED rows of the table (copies, fills, waits, queries) call fault_notice(), and
+ * so do those of RETRIED rows, launches among them (hooks/launches.c). The pool keeps the fault;
+ * this file has no state.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_FAULT_H
 #define GPUCACHE_DRIVER_CONTEXT_FAULT_H
@@ -19,17 +20,20 @@
 
 struct pool;
 
-/** Whether an error ends its context for good: natively every later call answers with it. */
+/** Returns whether an error ends its context permanently, so that every later native call returns
+ * it. */
 bool fault_is_deadly(CUresult code);
 
-/** The code that killed the context of a pool, 0 while it lives or for no pool. */
+/** Returns the fault that ended the context of a pool. 0: the context has none, or `pool` is
+ * NULL. */
 CUresult fault_of(struct pool *pool);
 
-/** A call has answered with an error: if it is a fault that ended the current context, its pool
- * answers with it from now on. */
+/** Makes the current context's pool answer with the error `code` of a call from now on, if it is a
+ * fault that ended the current context. */
 void fault_look(CUresult code);
 
-/** Looks at the driver's answer to a call of the program, and returns it. */
+/** Returns the driver's answer `r` to a call of the program, after fault_look() if it is an
+ * error. */
 static inline CUresult fault_notice(CUresult r) {
     if (__builtin_expect(r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY, 0) &&
         atomic_load(&process_state) == PROCESS_STARTED) {
