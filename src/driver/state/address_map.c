@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#define ROOM_LEAST 256
+#define ROWS_LEAST 256
 
 size_t address_map_from(const struct address_map *map, uint64_t start) {
     size_t low = 0, high = map->count;
@@ -24,12 +24,13 @@ void *address_map_before(const struct address_map *map, uint64_t address) {
     return behind > 0 ? map->rows[behind - 1].what : NULL;
 }
 
-static bool make_room(struct address_map *map) {
+/* Makes space for one more row. Returns false without host memory. */
+static bool grow(struct address_map *map) {
     if (map->count < map->room) {
         return true;
     }
-    size_t room = map->room ? map->room * 2 : ROOM_LEAST;
-    struct address_map_row *wider = host_map(room * sizeof *wider, 4096);
+    size_t capacity = map->room ? map->room * 2 : ROWS_LEAST;
+    struct address_map_row *wider = host_map(capacity * sizeof *wider, 4096);
     if (!wider) {
         return false;
     }
@@ -38,12 +39,12 @@ static bool make_room(struct address_map *map) {
         host_unmap(map->rows, map->room * sizeof *wider);
     }
     map->rows = wider;
-    map->room = room;
+    map->room = capacity;
     return true;
 }
 
 bool address_map_add(struct address_map *map, uint64_t start, void *what) {
-    if (!make_room(map)) {
+    if (!grow(map)) {
         return false;
     }
     size_t at = address_map_from(map, start);

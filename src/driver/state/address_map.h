@@ -1,6 +1,8 @@
 /*
- * Addresses in order, each with what stands for it: what begins at an address, or last before it, is
- * found by bisection. The owner's lock protects them.
+ * Keeps a sorted array of addresses, each with a pointer to the object that begins there.
+ *
+ * Finds the object that begins at an address, or the last one before it, by binary search. The
+ * owner's lock protects the array. pinned.c, ipc.c and ipc_export.c use it.
  */
 #ifndef GPUCACHE_DRIVER_STATE_ADDRESS_MAP_H
 #define GPUCACHE_DRIVER_STATE_ADDRESS_MAP_H
@@ -15,22 +17,24 @@ struct address_map_row {
 };
 
 struct address_map {
-    struct address_map_row *rows; /* several may begin at the same address */
-    size_t count, room;
+    struct address_map_row *rows; /* sorted by `start`; several may have the same one */
+    size_t count, room;           /* rows in use, and rows in the host memory of `rows` */
 };
 
-/** The first row that begins at `start` or behind it; `count` if there is none. */
+/** Returns the index of the first row at or after `start`; `count` if there is none. */
 size_t address_map_from(const struct address_map *map, uint64_t start);
 
-/** What begins last at `address` or before it, or NULL. */
+/** Returns the object that begins last at or before `address`. NULL: there is none. */
 void *address_map_before(const struct address_map *map, uint64_t address);
 
-/** False: no host memory. */
+/** Adds an object that begins at `start`, in front of others that begin there. Returns false
+ * without host memory. */
 bool address_map_add(struct address_map *map, uint64_t start, void *what);
 
+/** Removes the row at index `at`. */
 void address_map_remove(struct address_map *map, size_t at);
 
-/** The row of `what`, which begins at `start` and is there. */
+/** Returns the index of the row of `what`, which begins at `start`. The row must exist. */
 size_t address_map_find(const struct address_map *map, uint64_t start, const void *what);
 
 #endif

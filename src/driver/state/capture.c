@@ -5,7 +5,7 @@
 _Atomic unsigned capture_active;
 _Atomic int capture_unusual;
 
-static _Atomic unsigned held_off;
+static _Atomic unsigned held_off; /* threads between capture_hold_off() and capture_let_go() */
 
 bool capture_hold_off(void) {
     atomic_fetch_add(&held_off, 1);
@@ -22,7 +22,7 @@ void capture_let_go(void) {
 
 void capture_wait_for_holders(void) {
     while (atomic_load(&held_off) > 0) {
-        sched_yield(); /* as long as a native free of another thread would have held this one up */
+        sched_yield(); /* as long as a native free in another thread would block this thread */
     }
 }
 

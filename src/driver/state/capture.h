@@ -1,6 +1,9 @@
 /*
- * Captures: while a stream is being captured, nothing may be recorded, ordered or waited for (it
- * would destroy the capture), and a call the driver would refuse has to be refused.
+ * Counts the stream captures of the process, and keeps waits for a whole context out of them.
+ *
+ * While a stream is being captured, the library must not record an event, put up a barrier or wait:
+ * each would invalidate the capture. It must also refuse the calls that the driver would refuse.
+ * The counters are atomic; no lock protects them. hooks/captures.c counts, and backends ask.
  */
 #ifndef GPUCACHE_DRIVER_STATE_CAPTURE_H
 #define GPUCACHE_DRIVER_STATE_CAPTURE_H
@@ -10,36 +13,43 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-extern _Atomic unsigned capture_active; /* captures under way in this process */
+extern _Atomic unsigned capture_active; /* captures in progress in this process */
 
-/* Not 0 while the short way through an allocation or free will not do: a capture, exit handlers, a
- * fork; and where call stacks are remembered. */
+/* Number of reasons why allocations and frees must not take the fast path: captures, exit handlers,
+ * a fork, a trace, recorded call stacks. 0: they may. */
 extern _Atomic int capture_unusual __attribute__((visibility("hidden")));
 
+/** Returns whether an allocation or free must take the slow path. */
 static inline bool capture_is_unusual(void) {
     return __builtin_expect(atomic_load_explicit(&capture_unusual, memory_order_relaxed) > 0, 0);
 }
 
-/** Around a wait for a whole context, which no capture may begin in. False: one is under way. */
+/** Begins a wait for a whole context, during which no capture may begin. Returns false, and begins
+ * nothing, if a capture is in progress. */
 bool capture_hold_off(void);
+
+/** Ends the wait that capture_hold_off() began. */
 void capture_let_go(void);
 
-/** Waits, by yielding the CPU, until nobody is between the two. A capture is announced already. */
+/** Waits, by yielding the CPU, until no thread is in such a wait. The caller has already raised
+ * `capture_active`, so no new wait begins. */
 void capture_wait_for_holders(void);
 
-/** In the child of a fork. */
+/** Disables the fast path permanently, in the child of a fork. */
 void capture_forked(void);
 
-#define CAPTURE_MODE_AS_IT_WAS ((CUstreamCaptureMode)-1) /* the driver has not changed it */
+#define CAPTURE_MODE_AS_IT_WAS ((CUstreamCaptureMode)-1) /* the driver did not change the mode */
 
-/** Our own calls: allowed in every capture. Always in pairs. */
+/** Sets the thread's capture mode so that the library's driver calls are allowed during a capture.
+ * Returns the mode for capture_restore(), which must follow. */
 static inline CUstreamCaptureMode capture_relax(void) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUresult r = REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     return r == CUDA_SUCCESS ? mode : CAPTURE_MODE_AS_IT_WAS;
 }
 
-/* Once more where that is refused: the program's thread would stay in a mode that it has not asked for. */
+/* Sets the thread's capture mode back. Repeats a refused call once: otherwise the program's thread
+ * would keep a mode that it did not ask for. */
 static inline void capture_restore(CUstreamCaptureMode mode) {
     for (int i = 0; i < 2 && mode != CAPTURE_MODE_AS_IT_WAS; i++) {
         CUstreamCaptureMode before = mode;

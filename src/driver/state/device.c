@@ -14,19 +14,19 @@ void (*device_first_use)(unsigned count);
 static struct device devices[STATS_MAX_DEVICES];
 static struct lock devices_lock = LOCK_INITIALIZER(DEVICES);
 
-static struct device_limit limit_of_all; /* as it was asked for, */
-static bool limits_all;                  /* if it was */
+static struct device_limit limit_of_all; /* from device_set_limits(); under devices_lock */
+static bool limits_all;                  /* device_set_limits() was called */
 
 static uint64_t limit_bytes(const struct device_limit *limit, uint64_t total) {
     if (limit->fraction == 0) {
         return limit->bytes;
     }
-    /* 0 would lift it, however small the share */
+    /* at least 1, because 0 means no limit */
     uint64_t share = (uint64_t)((double)total * limit->fraction);
     return limit->fraction >= 1 ? 0 : share > 0 ? share : 1;
 }
 
-/* Under the lock. */
+/* Returns the limit of a device that is used for the first time. Call with devices_lock. */
 static uint64_t first_limit(int ordinal, uint64_t total) {
     return limits_all ? limit_bytes(&limit_of_all, total) : options_limit(ordinal, total);
 }
@@ -67,8 +67,8 @@ static bool identify(struct device *device, CUdevice ordinal) {
     return true;
 }
 
-/* A limit for a device that is not there would be missed only when it is needed. And now there is something
- * to show. */
+/* Reports limits for devices that do not exist, now rather than when the limit is missed. Also
+ * starts what shows devices (device_first_use). */
 static void use_first(void) {
     static atomic_flag done = ATOMIC_FLAG_INIT;
     int count = 0;

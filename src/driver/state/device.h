@@ -1,10 +1,11 @@
 /*
- * A device as the limit and the books see it: one, whatever number of contexts and kinds of memory
- * the process has on it.
+ * Keeps the limit, the charge and the counters of a device, for all contexts and kinds of memory.
  *
- * `charged` is every byte the process holds there: the pools' reserve and all memory that passes by
- * them. It is raised before the driver is asked and lowered after the driver has taken back, so
- * that no moment exceeds the limit.
+ * `charged` counts every byte that the process has on the device: the reserved bytes of the pools
+ * and unpooled memory. Invariant: it grows before the driver is asked for memory, and shrinks after
+ * the driver has the memory back, so that requests never exceed the limit. Memory that the driver
+ * took by itself is charged afterwards (device_charge_taken). `charged` is atomic; `lock` protects
+ * only `outside`. Backends, unpooled.c and driver_pools.c charge; reports read.
  */
 #ifndef GPUCACHE_DRIVER_STATE_DEVICE_H
 #define GPUCACHE_DRIVER_STATE_DEVICE_H
@@ -22,38 +23,39 @@
 struct device_backend;
 struct pool;
 
-/* A pool of a device; device_pool.h has the list. */
+/* An entry of the list of a device's pools (device_pool.h). */
 struct device_pool {
     struct pool *pool;
-    struct device_backend *backend; /* the pool's, for ever */
+    struct device_backend *backend; /* of the pool; never changes */
     struct device_pool *next;
-    atomic_bool idle; /* its context is gone: free for the next one of this device */
+    atomic_bool idle; /* its context has ended; the next context of the device gets the pool */
 };
 
 struct device {
     CUdevice ordinal;
-    atomic_bool used; /* the fields below are set */
+    atomic_bool used; /* the fields below are set; the process has used the device */
     char name[64];
     char uuid[48];
-    uint64_t total;
-    _Atomic uint64_t limit; /* bytes; 0: none */
-    _Atomic uint64_t charged;
-    uint64_t claimed; /* of that: for allocations from the driver's pools under way (mempool.c) */
-    _Atomic uint64_t pooled, pooled_peak; /* the reserve of all pools together */
+    uint64_t total;           /* bytes of the device's memory */
+    _Atomic uint64_t limit;   /* bytes; 0: none */
+    _Atomic uint64_t charged; /* bytes */
+    uint64_t claimed; /* part of `charged`: requests in progress to driver pools (driver_pools.c) */
+    _Atomic uint64_t pooled, pooled_peak; /* reserved bytes of all pools together, and their peak */
     struct in_flight in_flight;
-    struct lock lock;        /* for the books of outside memory */
-    struct counters outside; /* only its OUTSIDE metrics and counters that belong to no pool */
-    _Atomic(struct device_pool *) pools; /* device_pool.h */
-    atomic_bool in_pages;                /* the pools' memory comes in pages, and not in segments */
-    _Atomic(const char *) backend_reason; /* why; NULL: there was no pool yet */
+    struct lock lock;        /* protects `outside` */
+    struct counters outside; /* metrics of unpooled memory, and counters that belong to no pool */
+    _Atomic(struct device_pool *) pools;  /* device_pool.h */
+    atomic_bool in_pages;                 /* backend of the pools: pages (true) or segments */
+    _Atomic(const char *) backend_reason; /* why that backend; NULL: no pool was started yet */
 };
 
-/** The device of an ordinal, its identity read when it is used for the first time. NULL: there is
- * no such device. */
+/** Returns the device of an ordinal. Reads its identity when it is used for the first time. NULL:
+ * there is no such device. May acquire the lock of rank DEVICES. */
 struct device *device_get(CUdevice ordinal);
 
-/** The bit of a device in a set of devices. 0 for one beyond STATS_MAX_DEVICES. A process with so
- * many devices has no memory in pages (vmm_unavailable), so no set needs to hold it. */
+/** Returns the bit of a device in a set of devices; 0 for an ordinal from STATS_MAX_DEVICES on. A
+ * process with so many devices has no memory in pages (all_can_reach() of backend/vmm.c), so no set
+ * needs that bit. */
 static inline uint64_t device_bit(CUdevice ordinal) {
     return ordinal >= 0 && ordinal < STATS_MAX_DEVICES ? (uint64_t)1 << ordinal : 0;
 }
@@ -61,69 +63,73 @@ static inline uint64_t device_bit(CUdevice ordinal) {
 /** Returns the highest ordinal of a device that this process has used, plus one. Takes no lock. */
 int device_used_count(void);
 
-/** The same as device_get(), but NULL if this process has not used it. */
+/** Returns the device of an ordinal, or NULL if this process has not used it. Takes no lock. */
 struct device *device_used(int ordinal);
 
+/** Sets the peaks of the device and its pools to the current values. */
 void device_reset_peaks(struct device *device);
 
-/** In the child of a fork: none is used. */
+/** Marks all devices as unused, in the child of a fork. */
 void device_forked(void);
 
-/** A limit as it is asked for: in bytes, 0 for none; or, if `fraction` is not 0, as a share of the device's memory, 1 for none. */
+/** A limit as the program asks for it, in bytes or as a share of the device's memory. */
 struct device_limit {
-    uint64_t bytes;
-    double fraction;
+    uint64_t bytes;  /* if `fraction` is 0; 0: no limit */
+    double fraction; /* 0: `bytes` counts; 1: no limit */
 };
 
+/** Sets the limit of a device, and the capacity of its pools. */
 void device_set_limit(struct device *device, const struct device_limit *limit);
 
-/** The same for all devices, those as well that are used later. */
+/** Sets the limit of all devices, also of those that are used later. */
 void device_set_limits(const struct device_limit *limit);
 
-/** In force for a device with so much memory, used or not; 0: none. */
+/** Returns the limit of a device with `total` bytes of memory, in bytes, used or not. 0: none. */
 uint64_t device_limit_of(int ordinal, uint64_t total);
 
-/** The device of the current context, or NULL. */
+/** Returns the device of the current context, or NULL if there is none. */
 struct device *device_current(void);
 
-/** Takes `bytes` from what the limit allows. False, and nothing taken, if it does not allow them. */
+/** Charges `bytes` if the limit allows them. Returns false, and charges nothing, if it does not. */
 bool device_take(struct device *device, uint64_t bytes);
 
-/** The driver has taken `bytes` more already, whatever the limit. */
+/** Charges `bytes` that the driver has already handed out, whatever the limit. */
 void device_charge_taken(struct device *device, uint64_t bytes);
 
-/** The driver has taken `bytes` back. */
+/** Subtracts `bytes` from the charge, after the driver got them back. */
 void device_refund(struct device *device, uint64_t bytes);
 
-/** What was charged has not been taken. */
+/** Subtracts `bytes` from the charge that the driver did not hand out in the end. */
 void device_uncharge(struct device *device, uint64_t bytes);
 
-/** How often memory has come back so far: refunds, and growths in vain. Waits before, within limits, until other threads that
- * are asking have their answers. With no lock held. */
+/** Returns how often charges came back so far: refunds, and growths that failed. Waits first,
+ * within limits, for the requests of other threads that are in progress (in_flight_wait). Call with
+ * no lock held. */
 uint64_t device_given_back(struct device *device);
 
-/** The pools' reserve on the device grew or shrank by `change` bytes. */
+/** Adds `change` to the reserved bytes of the device's pools. */
 void device_pooled(struct device *device, int64_t change);
 
-/** What the program may believe the device's memory to be: its total, or the limit if that is
- * smaller. */
+/** Returns the size of the device's memory that the program is told, in bytes: the total, or the
+ * limit if that is smaller. */
 uint64_t device_visible_total(const struct device *device);
 
-/** Books memory of the process's own on the device. `metric` is one of device->outside. */
+/** Adds `change` to a metric of device->outside. Acquires the device's lock. */
 void device_book(struct device *device, struct metric *metric, int64_t change);
 
-/** Adds one to a counter of device->outside. */
+/** Adds one to a counter of device->outside. Acquires the device's lock. */
 void device_count(struct device *device, stat_counter *counter);
 
-/** Counts an allocation that failed in the end, and whether it was the limit that refused it. */
+/** Counts an allocation that failed after all retries. `at_limit`: the limit refused it. Acquires
+ * the device's lock. */
 void device_count_oom(struct device *device, bool at_limit);
 
-/** Whether a device whose charge is `charged` may be charged `bytes` more. */
+/** Returns whether the limit allows `bytes` more if the charge is `charged`. */
 bool device_is_within_limit(const struct device *device, uint64_t charged, uint64_t bytes);
 
 /**
- * Called once, when the process first uses a device. `count`: the devices of the machine. Set when the
- * process starts (control/); NULL: nothing is to be done.
+ * Function to call once, when the process first uses a device, with the number of the machine's
+ * devices. Set when the process starts (control/process_parts.c). NULL: none.
  */
 extern void (*device_first_use)(unsigned count);
 

@@ -7,7 +7,7 @@
 #include <sched.h>
 #include <stddef.h>
 
-#define TURNS 100 /* before it sleeps */
+#define TURNS 100 /* times that a waiting thread yields before it sleeps */
 #define POLL_NS 50000
 #define WAIT_NS 1000000000
 
@@ -33,7 +33,7 @@ static struct in_flight_thread *find(struct in_flight *in_flight, uintptr_t who)
     return one;
 }
 
-/* Returns the table behind this one, made if there is none. NULL without host memory. */
+/* Returns the table after `table`, and creates it if there is none. NULL without host memory. */
 static struct in_flight_table *next_table(struct in_flight_table *table) {
     struct in_flight_table *next = atomic_load(&table->next), *fresh;
     if (next || !(fresh = host_map(sizeof *fresh, 4096))) {
@@ -46,7 +46,8 @@ static struct in_flight_table *next_table(struct in_flight_table *table) {
     return next;
 }
 
-static struct in_flight_thread *take_in(struct in_flight_table *table) {
+/* Enters the calling thread into a free entry of a table. NULL: the table is full. */
+static struct in_flight_thread *claim_slot(struct in_flight_table *table) {
     for (struct in_flight_thread *one = table->of; one < table->of + ASKERS; one++) {
         uintptr_t nobody = 0;
         if (atomic_load_explicit(&one->who, memory_order_relaxed) == 0 &&
@@ -60,7 +61,7 @@ static struct in_flight_thread *take_in(struct in_flight_table *table) {
 void in_flight_enter(struct in_flight *in_flight) {
     struct in_flight_table *table = &in_flight->first;
     struct in_flight_thread *own;
-    while (!(own = take_in(table))) {
+    while (!(own = claim_slot(table))) {
         if (!(table = next_table(table))) {
             return;
         }
@@ -80,7 +81,8 @@ void in_flight_leave(struct in_flight *in_flight) {
 
 _Atomic uint64_t in_flight_returns;
 
-/* Of all devices: who gives something back on another one meanwhile asks once more than it need. */
+/* Times that this thread gave something back, on all devices together. A thread that gives back on
+ * another device at the same time tries once more than necessary. */
 static _Thread_local uint64_t own_returns __attribute__((tls_model("initial-exec")));
 
 void in_flight_give_back(struct in_flight *in_flight) {
@@ -92,9 +94,10 @@ uint64_t in_flight_given_back(const struct in_flight *in_flight) {
     return atomic_load(&in_flight->return_count) - own_returns;
 }
 
-/* Another thread that has been asking since `last` or before and is to be waited for; NULL: there is none. */
-static struct in_flight_thread *still_asking(struct in_flight *in_flight,
-                                             const struct in_flight_thread *own, uint64_t last) {
+/* Returns another thread whose request has a number up to `last`, and for which the caller has to
+ * wait. `own`: the caller's entry, or NULL. NULL: there is no such thread. */
+static struct in_flight_thread *other_request(struct in_flight *in_flight,
+                                              const struct in_flight_thread *own, uint64_t last) {
     for (struct in_flight_table *table = &in_flight->first; table;
          table = atomic_load(&table->next)) {
         for (struct in_flight_thread *one = table->of; one < table->of + ASKERS; one++) {
@@ -108,7 +111,7 @@ static struct in_flight_thread *still_asking(struct in_flight *in_flight,
     return NULL;
 }
 
-/* By counting, not by the clock, which may stand still. */
+/* Measures time by its own sleeps, because the clock may stand still. */
 bool in_flight_wait(struct in_flight *in_flight) {
     uint64_t last = atomic_load(&in_flight->asked), waited = 0;
     struct in_flight_thread *own = find(in_flight, me()), *other;
@@ -117,7 +120,7 @@ bool in_flight_wait(struct in_flight *in_flight) {
     if (own) {
         atomic_store(&own->waits, true);
     }
-    while ((other = still_asking(in_flight, own, last)) != NULL) {
+    while ((other = other_request(in_flight, own, last)) != NULL) {
         any = true;
         if (waited >= WAIT_NS) {
             atomic_store(&other->slow, true);

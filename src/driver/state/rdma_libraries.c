@@ -1,6 +1,7 @@
 /*
- * The C library keeps the list of what is loaded under a lock of its own, which nobody holds while constructors run:
- * another thread inside dlopen() holds nobody up here.
+ * Looks for RDMA libraries in the C library's list of loaded libraries. The C library protects the
+ * list with a lock that no thread holds while constructors run. A dlopen() in another thread
+ * therefore does not block the search.
  */
 #include "driver/state/rdma_libraries.h"
 
@@ -16,10 +17,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* PyTorch is linked with libcufile and libnvshmem whether it uses them or not: those are no reason. It is with NCCL, too,
- * which loads libibverbs when it begins to communicate, and that is after the first allocation; but only where there are
- * network cards for it. */
-static const struct registrar {
+/* Libraries that are a reason for segments. PyTorch is linked with libcufile and libnvshmem, used
+ * or not, so these two are no reason. PyTorch is linked with NCCL too. NCCL loads libibverbs when
+ * it begins to communicate, after the first allocation, but only if the machine has network cards
+ * for it. */
+static const struct rdma_library {
     const char *prefix;
     bool with_cards;
     const char *reason;
@@ -35,7 +37,7 @@ struct look {
     const char *reason;
 };
 
-static int look_at(struct dl_phdr_info *info, size_t bytes, void *with) {
+static int check_library(struct dl_phdr_info *info, size_t bytes, void *with) {
     struct look *look = with;
     const char *slash = strrchr(info->dlpi_name, '/'), *name = slash ? slash + 1 : info->dlpi_name;
     (void)bytes;
@@ -48,7 +50,8 @@ static int look_at(struct dl_phdr_info *info, size_t bytes, void *with) {
     return look->reason != NULL;
 }
 
-/* Without the memory that opendir() takes, for this may be inside a malloc() of the program's, and no thread is cancelled here. */
+/* Returns whether a folder has entries. Does not call opendir(), which allocates memory: the caller
+ * may be inside a malloc() of the program. Has no cancellation point. Keeps errno. */
 static bool has_entries(const char *folder) {
     _Alignas(struct dirent64) char names[1024];
     int saved = errno;
@@ -70,6 +73,6 @@ static bool has_entries(const char *folder) {
 
 const char *rdma_libraries_loaded(const char *cards) {
     struct look look = {.cards = has_entries(cards)};
-    libraries_visit(look_at, &look);
+    libraries_visit(check_library, &look);
     return look.reason;
 }

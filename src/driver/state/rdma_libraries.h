@@ -1,18 +1,20 @@
 /*
- * Libraries that register memory with network cards.
+ * Finds libraries that register device memory with network cards (RDMA).
  *
- * That goes through the kernel and passes by the driver's entries: nobody tells us which memory is registered, nor
- * when it no longer is. Of memory in pages that is refused by some of them, or goes allocation by allocation, which blocks
- * there are not. So where one of them is loaded when a device is first used its memory comes in segments, unless pages
- * are asked for. What comes later, or is linked into the program itself, is not found.
+ * Registration goes through the kernel, not through an entry of the driver, so no hook sees it
+ * begin or end. For memory of the pages backend some libraries refuse registration. Others register
+ * whole driver allocations, and blocks in pages are not driver allocations. If such a library is
+ * loaded when a device gets its first pool, the pool takes segments, unless GPUCACHE_BACKEND asks
+ * for pages. A library that is loaded later, or linked into the program itself, is not found.
+ * device_pool.c calls this file; it needs no lock.
  */
 #ifndef GPUCACHE_DRIVER_STATE_RDMA_LIBRARIES_H
 #define GPUCACHE_DRIVER_STATE_RDMA_LIBRARIES_H
 
 #define RDMA_CARDS "/sys/class/infiniband"
 
-/** Which one is loaded, or will be since there is something in the folder of the network cards, as a reason for segments; or
- * NULL. Keeps errno. */
+/** Returns the reason for segments, in words, if such a library is loaded, or will be because the
+ * folder `cards` of the network cards has entries. NULL: there is no reason. Keeps errno. */
 const char *rdma_libraries_loaded(const char *cards);
 
 #endif

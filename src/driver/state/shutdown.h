@@ -1,13 +1,14 @@
 /*
- * The driver's end.
+ * Tells whether the driver has shut itself down.
  *
- * The driver shuts itself down in an exit handler; from then on every call of it answers
- * CUDA_ERROR_DEINITIALIZED. A free that the pool answers does not ask the driver, so it has to be
- * told. Exit handlers run in the reverse order of their registration, and ours is registered by the
- * first call that starts this library, which comes after the driver's own in cuInit. So ours runs
- * first, and no handler can tell when the driver has ended; but ours can say that from now on it is
- * worth asking. Until then the short way through a free has nothing to test that it does not test
- * anyway (capture_unusual).
+ * The driver does so in an exit handler. Every driver call then returns CUDA_ERROR_DEINITIALIZED,
+ * and so must a free that the pool serves without a driver call.
+ *
+ * Exit handlers run in the reverse order of their registration. cuInit registers the driver's, and
+ * the first call that starts this library registers the library's later. The library's handler thus
+ * runs first and cannot see the driver's end. It sets `shutdown_begun`, and frees ask the driver
+ * from then on. Before that, the fast path of a free tests nothing more than capture_unusual, which
+ * it tests anyway. The flag is atomic; no lock protects it.
  */
 #ifndef GPUCACHE_DRIVER_STATE_SHUTDOWN_H
 #define GPUCACHE_DRIVER_STATE_SHUTDOWN_H
@@ -17,9 +18,10 @@
 
 extern atomic_bool shutdown_begun; /* exit handlers are running */
 
-/** Whether the driver has ended. Only asked once exit handlers run. */
+/** Asks the driver whether it has shut down. Called only after exit handlers began to run. */
 bool shutdown_ask(void);
 
+/** Returns whether the driver has shut down. Asks the driver only while exit handlers run. */
 static inline bool shutdown_over(void) {
     return __builtin_expect(atomic_load_explicit(&shutdown_begun, memory_order_relaxed), 0) &&
            shutdown_ask();

@@ -1,4 +1,4 @@
-/* Whether call stacks of blocks are recorded, and the view of them for reports. Set once, at start. */
+/* Starts stack recording, and gives reports the recorded call stacks. */
 #include "driver/state/stack_recording.h"
 
 #include "driver/state/capture.h"

@@ -1,8 +1,9 @@
 /*
- * Whether call stacks of blocks are recorded (stacks/stacks.h).
+ * Starts the recording of the call stacks of blocks (stacks/stacks.h), and tells whether it is on.
  *
- * While they are, no allocation and no free takes the fast path (capture_unusual). Without them, the fast
- * paths have no instruction more.
+ * If recording is on, no allocation and no free takes the fast path (capture_unusual). The fast
+ * paths have no extra instruction if it is off. The flag is atomic and set once, at start; no lock
+ * protects it.
  */
 #ifndef GPUCACHE_DRIVER_STATE_STACK_RECORDING_H
 #define GPUCACHE_DRIVER_STATE_STACK_RECORDING_H
@@ -10,14 +11,15 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/** Whether they are. */
 extern atomic_bool stacks_recorded;
 
+/** Returns whether call stacks are recorded. */
 static inline bool block_stacks_on(void) {
     return __builtin_expect(atomic_load_explicit(&stacks_recorded, memory_order_relaxed), 0);
 }
 
-/** A part of the process's start. In the child of a fork nothing of this is reached: all passes through. */
+/** Starts the recording if GPUCACHE_STACKS asks for it. A lifecycle hook of the process's start.
+ * The child of a fork does not record: all its calls go to the driver. */
 void block_stacks_start(void);
 
 #endif
