@@ -1,12 +1,13 @@
 /*
- * cuda.h, and what drivers have that the cuda.h at hand is too old to declare.
+ * Includes cuda.h, and declares what newer drivers have and an older cuda.h does not declare.
  *
- * The library knows every entry of entry_points.def whatever toolkit it was built with: which of them
- * there are is the driver's business, and asked at run time. So the types and prototypes that came
- * after the oldest header stand here too, each until the header that brought it. They are the driver's
- * ABI, which never changes: a new layout gets a new name. What nobody here looks into has no members.
+ * The library knows every entry of entry_points.def, whatever toolkit builds it. At run time it
+ * asks the driver which of them exist. This file therefore declares the types and prototypes that
+ * are newer than CUDA 11.8, each for headers older than the version that brought it. They are the
+ * driver's ABI, which never changes: a new layout gets a new name. A struct whose members the
+ * library does not use has none here.
  *
- * `scripts/test.sh headers` builds against one header of each version, and compares what comes out.
+ * `scripts/test.sh headers` builds with one header of each version, and compares the results.
  */
 #ifndef GPUCACHE_DRIVER_TABLE_CUDA_ABI_H
 #define GPUCACHE_DRIVER_TABLE_CUDA_ABI_H
@@ -107,7 +108,8 @@ typedef struct CUctxCreateParams_st CUctxCreateParams;
 #define CU_MEM_CREATE_USAGE_HW_DECOMPRESS 0x2
 #endif
 
-/* Whatever the header, these are the same: what stands above agrees with the headers that have it. */
+/* These hold with every header, so the declarations above agree with the headers that have their
+ * own. */
 static_assert(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 == 92, "of the driver");
 static_assert(CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED == 125, "of the driver");
 static_assert(CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE == 21, "of the driver");
@@ -130,7 +132,7 @@ static_assert(sizeof(CUdevResource) == 144, "of the driver");
 static_assert(offsetof(CUdevResource, sm.smCount) == 96, "of the driver");
 static_assert(sizeof(CUmemPoolProps) == 88, "of the driver");
 
-/* CUmemPoolProps.maxSize, which CUDA 12.2 took from what was reserved. */
+/* Returns CUmemPoolProps.maxSize. CUDA 12.2 added this member in the place of reserved bytes. */
 static inline size_t pool_props_max_size(const CUmemPoolProps *props) {
     return *(const size_t *)((const char *)props +
                              offsetof(CUmemPoolProps, win32SecurityAttributes) +
@@ -138,13 +140,13 @@ static inline size_t pool_props_max_size(const CUmemPoolProps *props) {
 }
 
 /*
- * Entries. The library calls none of these by name, the simulated driver and the tests do.
+ * Prototypes of entries. Only the simulated driver and the tests call them by name.
  */
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* cuda.h 13 hides this one behind a newer one of its name. */
+/* cuda.h 13 declares no cuCtxCreate_v2: its cuCtxCreate is a macro for cuCtxCreate_v4. */
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice device);
 
 #if CUDA_VERSION < 12000

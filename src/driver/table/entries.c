@@ -1,9 +1,10 @@
+/* Defines the table of real entries. Each one first finds the driver, then calls its entry. */
 #include "driver/table/entries.h"
 
 #include "loader/loader.h"
 
-/* Every entry returns a CUresult, and a callee without parameters ignores its arguments: one
- * function stands for all. */
+/* Every entry returns a CUresult, and a function without parameters ignores its arguments. One
+ * function can therefore stand for all entries. */
 CUresult CUDAAPI entry_absent(void) {
     return CUDA_ERROR_NOT_INITIALIZED;
 }

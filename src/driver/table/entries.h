@@ -1,16 +1,17 @@
 /*
- * The driver's entries: the real ones, our replacements, and the way from one to the other.
+ * Declares three functions for each entry of the driver, all made from entry_points.def.
  *
- *      REAL(cuMemFree_v2)(p)          calls the driver
- *      hook_cuMemFree_v2(p)           is our replacement
- *      front_cuMemFree_v2(p)          is what the program calls; its ELF name is cuMemFree_v2, for
- * programs linked with -lcuda. It leads to our replacement, but in the child of a fork to the
- * driver: the books and locks there are a dead process's.
+ *      REAL(cuMemAllocPitch_v2)(...)     calls the driver
+ *      hook_cuMemAllocPitch_v2(...)      is the library's replacement
+ *      front_cuMemAllocPitch_v2(...)     is exported under the entry's name, for programs linked
+ *                                        with -lcuda; calls the hook, in a forked child the driver
  *
- * Before the driver is known, REAL() leads to a function that finds it and then calls the entry: a
- * program linked with -lcuda may call from a constructor that runs before anything of ours. An
- * entry the driver does not have answers CUDA_ERROR_NOT_INITIALIZED. So nobody needs to test for
- * NULL.
+ * The counters and locks of a forked child belong to the parent, so its calls go to the driver. The
+ * hook of a FAST row tests for that itself, and is exported without a front.
+ *
+ * Invariant: REAL() is never NULL, so no caller tests it. It first leads to a function that finds
+ * the driver, because a program may call from a constructor that runs before the library's. Later
+ * it is the driver's entry, or entry_absent(). The loader writes it; no lock protects it.
  */
 #ifndef GPUCACHE_DRIVER_TABLE_ENTRIES_H
 #define GPUCACHE_DRIVER_TABLE_ENTRIES_H
@@ -31,8 +32,8 @@ extern struct real_entries real_entries;
 
 #define REAL(symbol) (real_entries.real_##symbol)
 
-/* The replacements, and what is exported. The assembler name is the driver's, whatever cuda.h's
- * macros say. */
+/* The hooks, and the exported functions. The assembler name is the entry's, because macros of
+ * cuda.h replace some names by those of another version. */
 #define FAST(symbol, since, parameters, arguments, effect, test)                                   \
     CUresult CUDAAPI hook_##symbol parameters __asm__(#symbol)                                     \
         __attribute__((visibility("default")));
@@ -42,16 +43,17 @@ extern struct real_entries real_entries;
         __attribute__((visibility("default")));
 #include "driver/table/entry_points.def"
 
-/** In the child of a fork: from now on every entry is the driver's. */
+/** Makes every exported function call the driver from now on, in the child of a fork. */
 void entries_forked(void);
 
-/** What an entry that the driver lacks leads to. */
+/** Stands for an entry that the driver does not have. Returns CUDA_ERROR_NOT_INITIALIZED. */
 CUresult CUDAAPI entry_absent(void);
 
-/** An address that nobody has. What the driver says of it, it says of memory that was freed. */
+/** An address at which no memory is ever allocated. A call with it returns the driver's answer for
+ * freed memory. */
 #define UNKNOWN_ADDRESS ((CUdeviceptr)0x1000)
 
-/** Whether the driver has an entry. */
+/** Returns whether the driver has an entry. */
 #define HAS(symbol) ((void *)REAL(symbol) != (void *)entry_absent)
 
 #endif
