@@ -8,8 +8,9 @@ bool bounds_freed(CUdeviceptr at, size_t bytes, struct pool **pool) {
 }
 
 /*
- * What has no extent, or one that contradicts itself, is the driver's to judge; so is what overflows: it is larger than all
- * memory.
+ * Returns whether `depth` slices of `height` rows of `width` bytes leave the block at `at`. Rows
+ * are `pitch` bytes apart, slices `slice` bytes. Returns false, so that the driver judges the call,
+ * if the extent is empty, contradicts itself or overflows: such a size exceeds all memory.
  */
 static bool exceeds(CUdeviceptr at, size_t width, size_t height, size_t pitch, size_t depth,
                     size_t slice, struct pool **pool) {

@@ -1,13 +1,16 @@
 /*
- * Copies and fills that leave the block they begin in.
+ * Bounds of copies and fills: finds calls that leave the block they begin in. Called by the BOUNDED
+ * and ORDERED hooks (copies.c), with no lock held.
  *
- * The driver refuses them with CUDA_ERROR_INVALID_VALUE, as it does those of memory that was freed. To it a block of a pool
- * is a part of a segment: it would write into the next block, or into what another one was given since.
+ * The driver refuses such a call with CUDA_ERROR_INVALID_VALUE, as it refuses freed memory. It does
+ * not refuse the call for a pooled block, which is only a part of a segment. The call would write
+ * into the next block, or into a block that got the freed memory since.
  *
- * Each function answers whether the call has to be refused. If so, what is to be copied is made to be nothing, so that the
- * driver can be asked all the same: without a context, after a fault, or beside an invalid stream it has an answer of its own.
- * Else what is copied begins in these `pools`: the one that is written, the one that is read (of a single side the first);
- * what is in none is left as it was.
+ * Each function returns true if the hook must refuse the call. The extent of the copy is then set
+ * to zero, and the hook passes the empty copy to the driver. The driver may have an error of its
+ * own: no context, a fault, an invalid stream. If a function returns false, it has stored the pools
+ * in which the copy begins: pools[0] for the destination or the only side, pools[1] for the source.
+ * NULL means outside all pools. A side that is no device address is left as it was.
  */
 #ifndef GPUCACHE_DRIVER_HOOKS_BOUNDS_H
 #define GPUCACHE_DRIVER_HOOKS_BOUNDS_H
@@ -20,10 +23,18 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/** Of memory that no block covers, and some stream may have yet to free: they are asked whether they have. */
+/**
+ * Reclaims the deferred frees that their streams have reached, then repeats the check. Called with
+ * no lock held, after pool_exceeds() returned -EAGAIN: no live block covers `at`, and the pool has
+ * deferred frees. Returns false while pool_exceeds() still returns -EAGAIN.
+ */
 bool bounds_freed(CUdeviceptr at, size_t bytes, struct pool **pool);
 
-/** Of the pools here, or opened by an IPC handle: there the next block is another process's. */
+/**
+ * Returns whether [at, at + bytes) begins in a pool or an imported block, and leaves the block.
+ * Past the end of an imported block lies memory of another process. Sets *pool to the pool of `at`,
+ * or NULL.
+ */
 static inline bool bounds_exceeded(CUdeviceptr at, size_t bytes, struct pool **pool) {
     struct ipc_block block;
     int r = pool_exceeds(at, bytes, pool);
@@ -31,24 +42,26 @@ static inline bool bounds_exceeded(CUdeviceptr at, size_t bytes, struct pool **p
                   : ipc_find(at, &block) == 0 && bytes > block.address + block.bytes - at;
 }
 
+/** Checks one side of a copy. Sets *bytes to 0 if the call must be refused. */
 static inline bool bounds_one(CUdeviceptr at, size_t *bytes, struct pool **pool) {
     bool beyond = *bytes > 0 && bounds_exceeded(at, *bytes, pool);
     *bytes = beyond ? 0 : *bytes;
     return beyond;
 }
 
+/** Checks both sides of a copy. Sets *bytes to 0 if the call must be refused. */
 static inline bool bounds_two(CUdeviceptr to, CUdeviceptr from, size_t *bytes,
                               struct pool *pools[2]) {
     return bounds_one(to, bytes, &pools[0]) || bounds_one(from, bytes, &pools[1]);
 }
 
-/** Of `count` words of `size` bytes. */
+/** Checks a fill of `count` words of `size` bytes. */
 bool bounds_fill(CUdeviceptr to, size_t *count, size_t size);
 
-/** Of `height` rows of `width` words, `pitch` bytes apart. */
+/** Checks a fill of `height` rows, `pitch` bytes apart. A row has `width` words of `size` bytes. */
 bool bounds_fill_rows(CUdeviceptr to, size_t pitch, size_t *width, size_t size, size_t height);
 
-/** Of both sides, where they are addresses of a device. */
+/** Check each side that is a device address. Replace *copy by an empty copy to refuse the call. */
 bool bounds_rows(const CUDA_MEMCPY2D **copy, struct pool *pools[2]);
 bool bounds_slices(const CUDA_MEMCPY3D **copy, struct pool *pools[2]);
 

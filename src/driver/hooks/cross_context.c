@@ -10,7 +10,10 @@ static bool in_pages(struct pool *pool) {
     return pool && backend_maps(pool_backend(pool));
 }
 
-/* The context that owns a pool's pages, if it lives and `here` is neither that one nor a view of it; else NULL. */
+/*
+ * Returns the context of a vmm pool. Returns NULL if the context may be ending, or if `here` is the
+ * same context or a view of it: the driver orders the copy then.
+ */
 static CUcontext owner_of(struct pool *pool, CUcontext here) {
     if (!in_pages(pool) || pool_backend(pool)->suspended) {
         return NULL;
@@ -19,8 +22,12 @@ static CUcontext owner_of(struct pool *pool, CUcontext here) {
     return owner != here && context_pool_of(here) != pool ? owner : NULL;
 }
 
-/* An event in the owner's null stream, which stands behind its blocking streams too; NULL: there can be none. Beside a capture
- * of a blocking stream there it would end the capture; the question does not (facts_order.cu, `across`). */
+/*
+ * Records an event in the owner's null stream, which also waits for the owner's blocking streams.
+ * Returns NULL if the driver refuses. Also returns NULL while a blocking stream of the owner is
+ * being captured: the record would end the capture. cuStreamIsCapturing() of the null stream
+ * reports such a capture without ending it (tests/gpu/facts_order.cu, section `across`).
+ */
 static CUevent event_in_null_stream_of(CUcontext owner) {
     CUcontext popped;
     CUstreamCaptureStatus status;
@@ -40,9 +47,9 @@ static CUevent event_in_null_stream_of(CUcontext owner) {
 }
 
 /*
- * Natively the copy would stand in that stream, so this waits for nothing that it would not: the calling thread for what a copy
- * from or to the host waits for, and the device for what a copy between blocks does. What the context has to say of a fault of
- * its own is not this call's answer: it says so again.
+ * Makes the device, or else the calling thread, wait for the owner's null stream. Natively the copy
+ * runs after the same work, so the wait cannot hang where the native copy would not. Ignores a
+ * fault of the owner: the fault is no answer to this copy, and the owner reports it again.
  */
 static void wait_for(CUcontext owner, bool on_device) {
     CUstreamCaptureMode mode = capture_relax();
@@ -56,7 +63,7 @@ static void wait_for(CUcontext owner, bool on_device) {
     capture_restore(mode);
 }
 
-/* A copy that has an error to answer, since nothing is current or the context has had a fault, waits for nobody. */
+/* Does not wait if no context is current or the current one has a fault: the copy will fail. */
 __attribute__((noinline)) void cross_context_wait(struct pool *const pools[2]) {
     CUcontext here = NULL;
     int least, greatest;

@@ -1,11 +1,15 @@
 /*
- * Synchronous copies of memory in pages that is another context's.
+ * Synchronous copies of pooled memory that belongs to another context than the current one.
  *
- * Memory of cuMemAlloc belongs to a context, and the driver carries a synchronous copy of it out behind the null stream of
- * that context, whichever one is current. Pages belong to nobody: there it goes by the current one alone
- * (tests/gpu/facts_order.cu, section `across`). So what is in the owner's null stream comes first: the calling thread waits for it,
- * or the device, where both sides are blocks and the call does not wait natively.
- * Copies in a stream, fills, and copies of the per-thread streams go by that stream, whosever memory it is.
+ * The driver runs a synchronous copy of cuMemAlloc memory after the null stream of the memory's
+ * context, even if another context is current. Memory mapped by the VMM API belongs to no context:
+ * its copy waits only for the current context (measured: tests/gpu/facts_order.cu, section
+ * `across`). A copy of a block of the vmm backend therefore first waits for the null stream of the
+ * pool's context. The thread waits if one side is host memory. The device waits if both sides are
+ * blocks, because such a copy does not block natively.
+ *
+ * Copies in a stream, fills, and copies of the per-thread streams need no wait: natively they are
+ * ordered by their stream alone. Takes no lock. Called by the ORDERED hooks (copies.c).
  */
 #ifndef GPUCACHE_DRIVER_HOOKS_CROSS_CONTEXT_H
 #define GPUCACHE_DRIVER_HOOKS_CROSS_CONTEXT_H
@@ -14,9 +18,10 @@
 
 struct pool;
 
+/** Waits as the head of this file says. `pools` has the pool of each side, or NULL. */
 void cross_context_wait(struct pool *const pools[2]);
 
-/** Before a synchronous copy of blocks of these pools, one for each side, or NULL. */
+/** Called before a synchronous copy. Waits only if the process has several contexts. */
 static inline void cross_context_look(struct pool *const pools[2]) {
     if (__builtin_expect(context_count() > 1, 0)) {
         cross_context_wait(pools);
