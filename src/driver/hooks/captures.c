@@ -8,16 +8,16 @@
 #include "process/lock.h"
 #include "process/process.h"
 
-/* A stream as its capture knows it: the per-thread stream is another one in every thread. */
+/* A capture in progress. CU_STREAM_PER_THREAD is one handle, but another stream in each thread. */
 struct capturing {
     CUstream stream;
-    CUcontext context;  /* whose end ends it */
-    const void *thread; /* of a per-thread stream: something only that thread has; else NULL */
+    CUcontext context;  /* context of the stream: its end ends the capture */
+    const void *thread; /* thread of a per-thread stream: its `this_thread`; else NULL */
     struct capturing *next;
 };
 
 static struct capturing *captures;
-static unsigned unlisted; /* captures that there was no host memory for */
+static unsigned unlisted; /* captures missing from the list, for lack of host memory */
 static struct host_slab slab = {.object_bytes = sizeof(struct capturing)};
 static struct lock lock = LOCK_INITIALIZER(CAPTURE);
 static _Thread_local char this_thread __attribute__((tls_model("initial-exec")));
@@ -28,39 +28,42 @@ static struct capturing identify(CUstream stream, bool per_thread) {
                               .thread = own ? &this_thread : NULL};
 }
 
-static void before(struct context *context, void *unused) {
+static void prepare_pool(struct context *context, void *unused) {
     (void)unused;
     pool_before_capture(context->pool);
 }
 
-static void pass_by(struct context *context, void *unused) {
+static void wait_for_records(struct context *context, void *unused) {
     (void)unused;
     pool_capture_announced(context->pool);
 }
 
-/* Before the driver begins: from here on no pool records, none is in the middle of it (they record under
- * their locks), and whoever asks an event knows that it has to be relaxed about it. */
-static void enter(void) {
-    context_each(before, NULL);
+/*
+ * Announces a capture, before the driver begins it. When this returns, no pool is recording an
+ * event or will record one: pools record under their locks, and each lock was taken once. Each
+ * thread that queries an event sees the count, and queries in relaxed capture mode.
+ */
+static void announce(void) {
+    context_each(prepare_pool, NULL);
     atomic_fetch_add(&capture_unusual, 1);
     atomic_fetch_add(&capture_active, 1);
     capture_wait_for_holders();
-    context_each(pass_by, NULL);
+    context_each(wait_for_records, NULL);
     deferred_capture_announced();
 }
 
-static void lower(void) {
+static void uncount(void) {
     atomic_fetch_sub(&capture_active, 1);
     atomic_fetch_sub(&capture_unusual, 1);
 }
 
-/* Lock held. */
-static void put_on(struct capturing *capture) {
+/* Adds a capture to the list. Holds `lock`. */
+static void list_add(struct capturing *capture) {
     capture->next = captures;
     captures = capture;
 }
 
-/* Which need not be the current one. */
+/* Returns the context of a stream, which may differ from the current one. */
 static CUcontext context_of(CUstream stream) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
@@ -70,9 +73,10 @@ static CUcontext context_of(CUstream stream) {
     return context;
 }
 
+/* Lists the capture that the driver has begun, or stops counting it if the driver refused. */
 static CUresult begun(CUresult r, CUstream stream, bool per_thread, CUcontext context) {
     if (r != CUDA_SUCCESS) {
-        lower();
+        uncount();
         return r;
     }
     lock_acquire(&lock);
@@ -80,7 +84,7 @@ static CUresult begun(CUresult r, CUstream stream, bool per_thread, CUcontext co
     if (capture) {
         *capture = identify(stream, per_thread);
         capture->context = context;
-        put_on(capture);
+        list_add(capture);
     } else {
         unlisted++;
     }
@@ -88,8 +92,9 @@ static CUresult begun(CUresult r, CUstream stream, bool per_thread, CUcontext co
     return r;
 }
 
-/* Takes the stream's capture off the list; it goes on being counted. NULL: it has none. Lock held. */
-static struct capturing *take_off(struct capturing which) {
+/* Removes the stream's capture from the list, but still counts it. Returns the capture, or NULL if
+ * the stream has none. Holds `lock`. */
+static struct capturing *list_remove(struct capturing which) {
     struct capturing **at = &captures;
     while (*at && ((*at)->stream != which.stream || (*at)->thread != which.thread)) {
         at = &(*at)->next;
@@ -101,10 +106,13 @@ static struct capturing *take_off(struct capturing which) {
     return found;
 }
 
-/* The stream's capture is over, if it had one, as it had for certain if its end has succeeded. */
-static void leave(CUstream stream, bool per_thread, bool certain) {
+/*
+ * Stops counting the stream's capture, if it has one. `certain`: the driver has ended the capture
+ * with success. A certain capture that is not in the list is one of the unlisted ones.
+ */
+static void end_capture(CUstream stream, bool per_thread, bool certain) {
     lock_acquire(&lock);
-    struct capturing *capture = take_off(identify(stream, per_thread));
+    struct capturing *capture = list_remove(identify(stream, per_thread));
     bool ended = capture || (certain && unlisted > 0);
     if (capture) {
         host_slab_put(&slab, capture);
@@ -113,29 +121,29 @@ static void leave(CUstream stream, bool per_thread, bool certain) {
     }
     lock_release(&lock);
     if (ended) {
-        lower();
+        uncount();
     }
 }
 
 /*
- * Off the list before the driver ends the stream: from then on another thread's new stream may have the same handle, and a capture of
- * its own.
+ * Removes the capture from the list before the driver destroys the stream. Afterwards a new stream
+ * of another thread may have the same handle, and a capture of its own.
  */
 CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream) {
     struct capturing *capture = NULL;
     if (atomic_load(&capture_active) > 0) {
         lock_acquire(&lock);
-        capture = take_off(identify(stream, false));
+        capture = list_remove(identify(stream, false));
         lock_release(&lock);
     }
     CUresult r = destroy(stream);
     if (capture) {
         lock_acquire(&lock);
         if (r != CUDA_SUCCESS) {
-            put_on(capture);
+            list_add(capture);
         } else {
             host_slab_put(&slab, capture);
-            lower();
+            uncount();
         }
         lock_release(&lock);
     }
@@ -149,7 +157,7 @@ void capture_forget(const struct context *context) {
         if (capture->context == context->handle) {
             *at = capture->next;
             host_slab_put(&slab, capture);
-            lower();
+            uncount();
         } else {
             at = &capture->next;
         }
@@ -157,6 +165,8 @@ void capture_forget(const struct context *context) {
     lock_release(&lock);
 }
 
+/* Queries the pool's probe event, which is never recorded: the driver answers as to an allocation
+ * (docs/design/captures.md). */
 CUresult capture_verdict(struct pool *pool) {
     const struct device_backend *backend = (struct device_backend *)pool_backend(pool);
     CUresult r = REAL(cuEventQuery)(backend->probe);
@@ -171,7 +181,7 @@ CUresult capture_verdict(struct pool *pool) {
             return (real)arguments;                                                                \
         }                                                                                          \
         CUcontext context = context_of(stream);                                                    \
-        enter();                                                                                   \
+        announce();                                                                                \
         return begun((real)arguments, stream, per_thread, context);                                \
     } while (0)
 
@@ -207,7 +217,8 @@ CUresult hook_cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
           (stream, graph, dependencies, edges, count, mode));
 }
 
-/* An end that fails has ended the capture all the same, unless the driver still says otherwise. */
+/* Notes the end of a capture. An end that fails has also ended the capture, unless the driver still
+ * reports the stream as capturing. */
 static CUresult ended(CUresult r, CUstream stream, bool per_thread,
                       CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *)) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -215,7 +226,7 @@ static CUresult ended(CUresult r, CUstream stream, bool per_thread,
         is_capturing(stream, &status);
     }
     if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
-        leave(stream, per_thread, r == CUDA_SUCCESS);
+        end_capture(stream, per_thread, r == CUDA_SUCCESS);
     }
     return r;
 }

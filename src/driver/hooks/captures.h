@@ -1,4 +1,10 @@
-/* The list of captures under way, and the entries that begin and end them. */
+/*
+ * The captures in progress, and the hooks that begin and end a capture.
+ *
+ * A lock of its own (CAPTURE in process/lock.def) protects the list of captures. Invariant:
+ * `capture_active` (state/capture.h) counts a capture from before the driver begins it until after
+ * the driver has ended it. While it is not 0, pools record no events.
+ */
 #ifndef GPUCACHE_DRIVER_HOOKS_CAPTURES_H
 #define GPUCACHE_DRIVER_HOOKS_CAPTURES_H
 
@@ -8,16 +14,18 @@ struct context;
 struct pool;
 
 /**
- * What the driver says of an allocation or free made now by this thread: CUDA_SUCCESS, or the error
- * that it has then also dealt out to the capture, as it does natively. Only asked while a capture
- * is under way.
+ * Returns what the driver would answer to an allocation or free by the calling thread:
+ * CUDA_SUCCESS, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. With that error the driver has also
+ * invalidated the capture, as it does natively. Called only while a capture is in progress.
  */
 CUresult capture_verdict(struct pool *pool);
 
-/** Lets the driver destroy a stream; a capture it had ends with it. */
+/**
+ * Destroys a stream by `destroy`, and ends a capture of the stream. Returns the driver's answer.
+ */
 CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream);
 
-/** A context has ended, and its captures with it. */
+/** Removes the captures of a context that has ended. */
 void capture_forget(const struct context *context);
 
 #endif
