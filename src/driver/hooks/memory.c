@@ -1,8 +1,14 @@
 /*
- * Allocating and freeing device memory: CUDA's terms in, the pool's terms out.
+ * Hooks of cuMemAlloc, cuMemAllocPitch, cuMemFree and cuMemFreeAsync: convert CUDA's arguments to
+ * the pool's, and the pool's results to CUDA's error codes.
  *
- * The driver is asked whenever the pool is not the one to answer: no current context, a request it
- * would refuse, a pointer that is not ours, a context that a fault has killed.
+ * The driver gets each call that the pool cannot answer: no current context, a request that the
+ * driver would refuse, a pointer outside all pools, a context that has a fault. Memory that the
+ * driver gives out here is unpooled memory, counted and limited (limit/unpooled.h).
+ *
+ * Called with no lock held. Fast path: a call goes straight to the pool while capture_unusual is 0
+ * (state/capture.h). Otherwise the slower functions check for captures, traces, stack recording,
+ * exit handlers and forks.
  */
 #include "driver/context/context.h"
 #include "driver/context/device_pool.h"
@@ -31,11 +37,15 @@
 
 #define PITCH_UNIT ((size_t)512) /* the driver rounds a pitch up to this: docs/cuda-facts.md */
 
-#define SHOWN_OOMS 3
+#define SHOWN_OOMS 3 /* out-of-memory errors of the process that refresh the live page */
 
 /* --- allocating --- */
 
-/* The first ones at once and with the sizes of what is live; a program may find out by failing what there is. */
+/*
+ * Records an out-of-memory error in the flight recorder and the trace. The first SHOWN_OOMS errors
+ * also refresh the live page, with the sizes of live blocks. The number is limited because a
+ * program may allocate until it fails, to find out how much memory there is.
+ */
 static void show_oom(const struct device *device, size_t bytes, size_t free_bytes) {
     static _Atomic unsigned shown;
     flight_event(FLIGHT_OOM, (unsigned)device->ordinal, 0, bytes, 0);
@@ -48,11 +58,12 @@ static void show_oom(const struct device *device, size_t bytes, size_t free_byte
     }
 }
 
+/* Counts and reports an out-of-memory error. Returns CUDA_ERROR_OUT_OF_MEMORY. */
 static __attribute__((noinline, cold)) CUresult out_of_memory(struct device *device, size_t bytes,
                                                               bool refused_at_limit) {
     size_t free_bytes = 0, total_bytes = 0;
     uint64_t limit = atomic_load(&device->limit);
-    /* what is more than the limit is refused before anything is asked */
+    /* Nobody is asked for more bytes than the limit: the limit has refused such a request. */
     device_count_oom(device, refused_at_limit || (limit && bytes > limit));
     driver_pool_look(device);
     REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
@@ -67,30 +78,40 @@ static __attribute__((noinline, cold)) CUresult out_of_memory(struct device *dev
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Whether the driver would refuse an allocation or free made now. */
+/* Returns the error with which the driver would refuse an allocation or free made now, because of a
+ * capture in progress; else CUDA_SUCCESS. */
 static __attribute__((noinline, cold)) CUresult unusual_call(struct pool *pool) {
     return atomic_load(&capture_active) > 0 ? capture_verdict(pool) : CUDA_SUCCESS;
 }
 
-/* The driver may have no more pages, or no room to map them, and memory all the same. */
+/*
+ * Returns whether a pool of the vmm backend got no VMM pages although the device has `bytes` free
+ * bytes. The driver may lack handles or addresses to map, and still serve cuMemAlloc.
+ */
 static bool has_no_pages(struct pool *pool, size_t bytes) {
     size_t free_bytes = 0, total_bytes = 0;
     return atomic_load(&device_pool_owner(pool)->in_pages) &&
            REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes) == CUDA_SUCCESS && bytes <= free_bytes;
 }
 
-/* The pool has not served a request. True if that is the answer; else the driver is to be asked. */
+/*
+ * Handles a request that the pool failed with `r`. Returns true if the request is refused, with
+ * CUDA_ERROR_OUT_OF_MEMORY in *result. Returns false if the caller must ask the driver.
+ */
 static bool refused_alloc(struct pool *pool, int r, CUdeviceptr *dptr, size_t bytes,
                           CUresult *result) {
     if ((r != -ENOMEM && r != -EDQUOT) || (r == -ENOMEM && has_no_pages(pool, bytes))) {
         return false;
     }
-    *dptr = 0; /* as the driver does */
+    *dptr = 0; /* the driver also clears the pointer */
     *result = out_of_memory(device_pool_owner(pool), bytes, r == -EDQUOT);
     return true;
 }
 
-/* True if the pool has answered; else the driver is to be asked. */
+/*
+ * Allocates from a pool, unless it is NULL. Returns true with the answer in *result, or false if
+ * the caller must ask the driver.
+ */
 static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUresult *result) {
     if (unlikely(!pool)) {
         return false;
@@ -117,43 +138,51 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
     return true;
 }
 
-/* An allocation that the pool, if there is one, does not serve. `taking` is to be ended with its answer. */
-static bool native_begin(struct pool *pool, struct unpooled_call *taking, size_t bytes) {
+/*
+ * Charges an allocation that the driver shall serve. Returns false if the limit refuses it; the
+ * error is then counted. After true the caller passes the driver's answer to native_end(). `pool`
+ * may be NULL.
+ */
+static bool native_begin(struct pool *pool, struct unpooled_call *request, size_t bytes) {
     struct device *device = pool              ? device_pool_owner(pool)
                             : process_ready() ? device_current()
                                               : NULL;
-    bool allowed = unpooled_begin(taking, UNPOOLED_NATIVE, device, bytes);
+    bool allowed = unpooled_begin(request, UNPOOLED_NATIVE, device, bytes);
     if (!allowed && device) {
         out_of_memory(device, bytes, true);
     }
     return allowed;
 }
 
-static CUresult native_end(struct unpooled_call *taking, CUresult answer, const CUdeviceptr *dptr) {
-    if (answer == CUDA_ERROR_OUT_OF_MEMORY && taking->device) {
-        out_of_memory(taking->device, taking->bytes, false);
+/* Enters the memory that the driver gave, or takes the charge back. Returns the driver's answer. */
+static CUresult native_end(struct unpooled_call *request, CUresult answer,
+                           const CUdeviceptr *dptr) {
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY && request->device) {
+        out_of_memory(request->device, request->bytes, false);
     }
-    bool remembered = block_stacks_on() && answer == CUDA_SUCCESS && taking->device;
-    if (remembered) {
-        taking->stack = stacks_here(taking->device->ordinal);
+    bool recorded = block_stacks_on() && answer == CUDA_SUCCESS && request->device;
+    if (recorded) {
+        request->stack = stacks_here(request->device->ordinal);
     }
-    CUresult r = unpooled_end(taking, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
-    if (remembered) {
-        stacks_take(taking->stack, *dptr, taking->bytes);
+    CUresult r = unpooled_end(request, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
+    if (recorded) {
+        stacks_take(request->stack, *dptr, request->bytes);
     }
     return r;
 }
 
-/* Straight from the driver, counted where the books of this process can be kept. */
+/* Allocates from the driver. Counts the memory if its device is known: not in a forked child, and
+ * not without a context. */
 static CUresult native_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes) {
-    struct unpooled_call taking;
-    if (!native_begin(pool, &taking, bytes)) {
+    struct unpooled_call request;
+    if (!native_begin(pool, &request, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult r = RETRY_FOR(bytes, taking.device, REAL(cuMemAlloc_v2)(dptr, bytes));
-    return native_end(&taking, r, dptr);
+    CUresult r = RETRY_FOR(bytes, request.device, REAL(cuMemAlloc_v2)(dptr, bytes));
+    return native_end(&request, r, dptr);
 }
 
+/* Allocates without the fast path: bad arguments, no pool, or capture_unusual is set. */
 static __attribute__((noinline)) CUresult alloc_otherwise(CUdeviceptr *dptr, size_t bytes) {
     if (!dptr || bytes == 0) {
         return REAL(cuMemAlloc_v2)(dptr, bytes);
@@ -163,6 +192,7 @@ static __attribute__((noinline)) CUresult alloc_otherwise(CUdeviceptr *dptr, siz
     return pooled_alloc(pool, dptr, bytes, &result) ? result : native_alloc(pool, dptr, bytes);
 }
 
+/* Answers an allocation that the pool failed with `r` on the fast path. */
 static __attribute__((noinline)) CUresult alloc_after(struct pool *pool, int r, CUdeviceptr *dptr,
                                                       size_t bytes) {
     CUresult result;
@@ -202,17 +232,18 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
     if (!regular) {
         return REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
     }
-    struct unpooled_call taking;
-    if (!native_begin(pool, &taking, bytes)) {
+    struct unpooled_call request;
+    if (!native_begin(pool, &request, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult r = RETRY_FOR(bytes, taking.device,
+    CUresult r = RETRY_FOR(bytes, request.device,
                            REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element));
-    return native_end(&taking, r, dptr);
+    return native_end(&request, r, dptr);
 }
 
 /* --- freeing --- */
 
+/* Counts a free of an address in a pool where no live block starts. Returns the error. */
 static __attribute__((noinline, cold)) CUresult refused_free(CUdeviceptr dptr) {
     struct pool *pool = context_pool();
     if (pool) {
@@ -226,7 +257,11 @@ static __attribute__((noinline, cold)) CUresult refused_free(CUdeviceptr dptr) {
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* True if the free has been answered: refused, or made by the driver. */
+/*
+ * Handles a free after the driver has ended, in a forked child, or during a capture that forbids
+ * frees. Returns true with the error or the driver's answer in *answer. Returns false if the caller
+ * must free the block.
+ */
 static __attribute__((noinline, cold)) bool unusual_free(CUdeviceptr dptr, CUresult *answer) {
     if (shutdown_over()) {
         *answer = CUDA_ERROR_DEINITIALIZED;
@@ -241,7 +276,7 @@ static __attribute__((noinline, cold)) bool unusual_free(CUdeviceptr dptr, CUres
     return *answer != CUDA_SUCCESS;
 }
 
-/* The pool has not freed it. */
+/* Answers a free that the pool failed with `r`: frees unpooled memory, or returns an error. */
 static __attribute__((noinline)) CUresult free_after(int r, CUdeviceptr dptr) {
     if (r == -ENOENT) {
         struct ledger_row *giving = dptr ? unpooled_leave_begin(UNPOOLED_POINTER, dptr, 0) : NULL;
@@ -252,7 +287,7 @@ static __attribute__((noinline)) CUresult free_after(int r, CUdeviceptr dptr) {
     if (r != -EINVAL) {
         return (CUresult)r;
     }
-    /* The current context may have ended, in another thread: the driver says so first. */
+    /* Another thread may have ended the current context. The driver reports that error first. */
     CUresult refused = refused_free(dptr), native = REAL(cuMemFree_v2)(UNKNOWN_ADDRESS);
     return native == CUDA_ERROR_INVALID_VALUE ? refused : native;
 }
@@ -265,15 +300,16 @@ static inline CUresult free_pooled_or_native(CUdeviceptr dptr) {
     return answer_free(pool_free(dptr), dptr);
 }
 
+/* Frees while capture_unusual is set: checks all that the fast path leaves out. */
 static __attribute__((noinline, cold)) CUresult free_unusually(CUdeviceptr dptr) {
     CUresult answer;
     struct stacks_block block;
     if (unusual_free(dptr, &answer)) {
         return answer;
     }
-    bool remembered = block_stacks_free_begin(dptr, &block);
+    bool recorded = block_stacks_free_begin(dptr, &block);
     answer = answer_free(trace_on() ? tracing_free(dptr) : pool_free(dptr), dptr);
-    if (remembered) {
+    if (recorded) {
         block_stacks_free_end(&block, answer != CUDA_SUCCESS);
     }
     return answer;
@@ -285,7 +321,7 @@ CUresult hook_cuMemFree_v2(CUdeviceptr dptr) {
 
 /* --- freeing in the order of a stream --- */
 
-/* The driver's entries of one kind; what they mean by NULL is the thread's own stream in one of them. */
+/* The driver's entries of one variant. `per_thread`: a NULL stream is the thread's own stream. */
 struct stream_entries {
     CUresult (*free)(CUdeviceptr, CUstream);
     CUresult (*record)(CUevent, CUstream);
@@ -294,12 +330,13 @@ struct stream_entries {
 };
 
 /*
- * What the driver says of a free made now, whatever is freed: of the stream, the context, and of captures,
- * which it then ends. Asked with an address it does not know; if that is all it has to say, the free
- * may go on, but for a stream that is being captured itself: only a graph's memory can be freed there.
+ * Returns the driver's error for a free in `stream` made now: because of the stream, the context,
+ * or a capture, which the driver then invalidates. Asks the driver to free an unknown address. If
+ * the address is the only error, returns CUDA_SUCCESS. Returns CUDA_ERROR_INVALID_VALUE if the
+ * stream itself is being captured: only memory of a graph can be freed there.
  */
-static __attribute__((noinline, cold)) CUresult ask_about(CUstream stream,
-                                                          const struct stream_entries *driver) {
+static __attribute__((noinline, cold)) CUresult
+stream_verdict(CUstream stream, const struct stream_entries *driver) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult r = driver->free(UNKNOWN_ADDRESS, stream);
     if (r != CUDA_ERROR_INVALID_VALUE) {
@@ -320,7 +357,7 @@ static CUresult free_pooled_or_native_in_stream(CUdeviceptr dptr, CUstream strea
     CUresult r = CUDA_SUCCESS;
     CUcontext current = context_pool() ? context_last.handle : NULL;
     if (atomic_load(&capture_active) > 0 || !current) {
-        r = ask_about(stream, driver);
+        r = stream_verdict(stream, driver);
     }
     if (r == CUDA_SUCCESS) {
         struct tracing_freed freed = {.known = false};
@@ -335,6 +372,7 @@ static CUresult free_pooled_or_native_in_stream(CUdeviceptr dptr, CUstream strea
     return r == CUDA_ERROR_INVALID_VALUE ? refused_free(dptr) : r;
 }
 
+/* Frees when `stream` reaches this point, by a deferred free if the block is a pool's. */
 static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream,
                                const struct stream_entries *driver) {
     if (shutdown_over()) {
@@ -344,9 +382,9 @@ static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream,
         return driver->free(dptr, stream);
     }
     struct stacks_block block;
-    bool remembered = block_stacks_free_begin(dptr, &block);
+    bool recorded = block_stacks_free_begin(dptr, &block);
     CUresult answer = free_pooled_or_native_in_stream(dptr, stream, driver);
-    if (remembered) {
+    if (recorded) {
         block_stacks_free_end(&block, answer != CUDA_SUCCESS);
     }
     return answer;
