@@ -1,14 +1,16 @@
 /*
- * Being asked about memory: a block inside a segment answers as an allocation of its own.
+ * Hooks of queries about memory: a block answers as an allocation of its own, although the driver
+ * knows only the segment around it (docs/design/questions.md). Called with no lock held.
  *
- * Three attributes differ between a block and the segment around it: where the allocation starts,
- * how long it is, and its number. A fourth, SYNC_MEMOPS, belongs to the allocation too, but the
- * driver keeps it per segment: the pool keeps the value with the block. All others are the driver's
- * to answer. Memory of the pool that is not live is, to the program, memory it has freed.
+ *   start, size, BUFFER_ID   values of the block
+ *   SYNC_MEMOPS              a flag that the pool keeps for each block: the driver keeps it for
+ *                            the whole segment
+ *   other attributes         the driver's answer
+ *   memory not live          the answer for freed memory
  *
- * Where memory comes in pages the driver knows them one by one, as mapped by nobody's context and
- * exportable. There the answers are those it gives for memory of cuMemAlloc
- * (tests/sim/probe-h200.txt). So it is with pages that were opened by an IPC handle.
+ * In the vmm backend the driver knows each handle by itself, as exportable memory without a
+ * context. The hooks then give the answers that cuMemAlloc memory gets
+ * (tests/sim/probe-h200.txt). The same holds for VMM pages that were opened by an IPC handle.
  */
 #include "backend/vmm.h"
 #include "driver/context/context.h"
@@ -30,10 +32,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Numbers of blocks are far from those the driver counts up from 1. */
+/* Base of the buffer identifiers of blocks: never reached by the driver, which counts from 1. */
 #define BLOCK_ID_BASE ((unsigned long long)1 << 62)
-#define ATTRIBUTES_MOST 1024u       /* more than there are */
-#define MAPPING ((uint64_t)2 << 20) /* what the driver maps at a time */
+#define ATTRIBUTES_MOST 1024u       /* above the number of every attribute */
+#define MAPPING ((uint64_t)2 << 20) /* bytes of the driver's smallest mapping of device memory */
 #define IMPORT_ID_BASE (BLOCK_ID_BASE + ((unsigned long long)1 << 61))
 
 /* --- free and total memory --- */
@@ -73,21 +75,25 @@ CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
 
 /* --- addresses --- */
 
-/* As pool_find, but pinned memory that is kept is gone for the program, and a driver that has ended
- * answers for itself. */
+/*
+ * Finds the live block at `dptr`. Returns 0, -ENOENT outside all pools, or -EINVAL for memory that
+ * the program has freed: in a pool, or in a pinned block that the library keeps (pinned.h). After
+ * the driver has ended, returns -ENOENT, so that the driver answers by itself.
+ */
 static int find_block(CUdeviceptr dptr, struct pool_block *block) {
     int r = shutdown_over() ? -ENOENT : pool_find(dptr, block);
     return r == -ENOENT && pinned_has((const void *)dptr) ? -EINVAL : r;
 }
 
-/* A block as the program knows it: of a pool here, or of another process's and imported. */
+/* A block of a pool of this process, or an imported block. */
 struct known {
     uint64_t address, bytes;
-    struct pool *pool;   /* NULL: imported, */
-    uint64_t id;         /* and its number; */
-    CUcontext mapped_in; /* in pages: by whom */
+    struct pool *pool;   /* NULL for an imported block */
+    uint64_t id;         /* number of an imported block; unused otherwise */
+    CUcontext mapped_in; /* context that imported VMM pages were opened in; else NULL */
 };
 
+/* Finds a block of a pool or an imported block. Returns the values of find_block(). */
 static int find_known(CUdeviceptr dptr, struct known *known) {
     struct pool_block block;
     struct ipc_block import;
@@ -104,13 +110,18 @@ static bool in_pages(const struct known *block) {
     return block->pool && backend_maps(pool_backend(block->pool));
 }
 
-/* What the driver is asked about without a current context: it knows what is a primary one's. */
+/*
+ * Returns the address to ask the driver about without a current context. The driver then knows only
+ * memory of primary contexts, but it knows VMM pages of all contexts. For a block of the vmm
+ * backend in another context, the function therefore returns an unknown address.
+ */
 static CUdeviceptr known_without(const struct known *block, CUdeviceptr dptr) {
     bool primary = !in_pages(block) ||
                    context_primary_pool(device_pool_owner(block->pool)->ordinal) == block->pool;
     return primary ? dptr : UNKNOWN_ADDRESS;
 }
 
+/* Returns `host`, or an unknown address for a pinned block that the program has freed. */
 static void *unless_kept(void *host) {
     return !shutdown_over() && pinned_has(host) ? (void *)UNKNOWN_ADDRESS : host;
 }
@@ -132,7 +143,7 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
     if (!block.pool || !current || device_pool_context(block.pool) != current) {
-        /* without a context it depends; and another one may have ended, or died of a fault */
+        /* The driver may refuse: no context, or another context that has ended or has a fault. */
         CUdeviceptr asked = current ? dptr : known_without(&block, dptr);
         CUresult result = REAL(cuMemGetAddressRange_v2)(base, bytes, asked);
         if (result != CUDA_SUCCESS) {
@@ -153,21 +164,24 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
 /* --- attributes --- */
 
 /*
- * SYNC_MEMOPS of a block is the block's flag in its pool, from the moment that it is set. The
- * driver keeps the attribute for the whole segment. So all other blocks have what the driver said
- * before the first one was set.
+ * The SYNC_MEMOPS value of every block whose flag was never set. The driver keeps the attribute for
+ * a whole segment, so its value changes for all blocks of the segment. This variable keeps the
+ * driver's value from before the first change.
  */
-#define SYNC_UNKNOWN (-1) /* none has been set yet */
+#define SYNC_UNKNOWN (-1) /* no flag was set yet */
 static _Atomic int sync_default = SYNC_UNKNOWN;
 
+/* Returns the driver's value of SYNC_MEMOPS at `dptr`, or SYNC_UNKNOWN if the driver refuses. */
 static int driver_sync_memops(CUdeviceptr dptr) {
     int value = SYNC_UNKNOWN;
     CUresult r = REAL(cuPointerGetAttribute)(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, dptr);
     return r == CUDA_SUCCESS ? value : SYNC_UNKNOWN;
 }
 
-/* Must run before the driver changes the attribute: another thread may set that of a neighbour
- * next. */
+/*
+ * Keeps the driver's value in sync_default. Must run before the driver changes the attribute: from
+ * then on the driver has the new value for every block of the segment.
+ */
 static void keep_sync_default(CUdeviceptr dptr) {
     int none = SYNC_UNKNOWN;
     if (atomic_load(&sync_default) == SYNC_UNKNOWN) {
@@ -175,7 +189,7 @@ static void keep_sync_default(CUdeviceptr dptr) {
     }
 }
 
-/* Returns SYNC_UNKNOWN where the driver's answer is right. */
+/* Returns the value of SYNC_MEMOPS, or SYNC_UNKNOWN if the driver's answer is right. */
 static int sync_memops_of(const struct known *block) {
     int flag = block->pool ? pool_flag(block->address) : SYNC_UNKNOWN;
     return flag >= 0 ? flag : block->pool ? atomic_load(&sync_default) : SYNC_UNKNOWN;
@@ -189,7 +203,10 @@ static CUcontext context_of(const struct known *block) {
     return block->pool ? device_pool_context(block->pool) : block->mapped_in;
 }
 
-/* The same for what only pages have to be asked for. */
+/*
+ * Writes an attribute to *data that the driver answers wrongly for VMM pages: the values are those
+ * of cuMemAlloc memory. Returns false if the driver's answer is right.
+ */
 static bool answer_of_pages(void *data, CUpointer_attribute attribute, const struct known *block) {
     uint64_t start = block->address & ~(MAPPING - 1);
     switch ((unsigned)attribute) {
@@ -215,8 +232,11 @@ static bool answer_of_pages(void *data, CUpointer_attribute attribute, const str
     }
 }
 
-/* After the driver's answer, which is as long as it makes it: of pages it says no where it says yes of its own
- * memory. */
+/*
+ * Corrects the driver's answer in *data for a block of the vmm backend. The driver answers "no" to
+ * two attributes of VMM pages, and "yes" for cuMemAlloc memory. Runs after the driver, which
+ * decides how many bytes the answer has: only the first byte changes.
+ */
 static void correct(void *data, CUpointer_attribute attribute, const struct known *block) {
     const struct vmm *pages = in_pages(block) ? (struct vmm *)pool_backend(block->pool) : NULL;
     bool decompress = (unsigned)attribute == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
@@ -226,7 +246,7 @@ static void correct(void *data, CUpointer_attribute attribute, const struct know
     }
 }
 
-/* True if the attribute is the block's own, and then its value is in *data. */
+/* Returns true, with the value in *data, if the block has a value of its own for the attribute. */
 static bool answer_of_block(void *data, CUpointer_attribute attribute, const struct known *block) {
     switch ((unsigned)attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
@@ -250,8 +270,9 @@ static bool answer_of_block(void *data, CUpointer_attribute attribute, const str
     }
 }
 
-/* The driver sets SYNC_MEMOPS when it gives the tokens that open memory to a network card. */
-static void tokens_given(CUdeviceptr dptr) {
+/* Records that the driver gave out P2P tokens: a network card can reach the block, and the driver
+ * has set SYNC_MEMOPS. */
+static void note_tokens(CUdeviceptr dptr) {
     int value = driver_sync_memops(dptr);
     pool_mark_externally_visible(dptr);
     if (value != SYNC_UNKNOWN) {
@@ -259,11 +280,12 @@ static void tokens_given(CUdeviceptr dptr) {
     }
 }
 
-static bool ask_for_tokens(unsigned count, const CUpointer_attribute *attributes) {
+/* Returns whether the program asks for P2P tokens. */
+static bool asks_for_tokens(unsigned count, const CUpointer_attribute *attributes) {
     unsigned i = 0;
     while (i < count && attributes[i] != CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
         if ((unsigned)attributes[i] > ATTRIBUTES_MOST) {
-            return false; /* the driver refuses, and need not read on */
+            return false; /* the driver refuses the list; the rest may be unreadable */
         }
         i++;
     }
@@ -285,7 +307,7 @@ CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, C
     }
     CUresult result = REAL(cuPointerGetAttribute)(data, attribute, dptr);
     if (tokens) {
-        tokens_given(dptr);
+        note_tokens(dptr);
     }
     if (r == 0 && result == CUDA_SUCCESS) {
         correct(data, attribute, &block);
@@ -297,20 +319,20 @@ CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *at
                                      void **data, CUdeviceptr dptr) {
     struct known block = {.pool = NULL};
     int r = attributes && data ? find_known(dptr, &block) : -ENOENT;
-    bool tokens = r == 0 && block.pool && ask_for_tokens(count, attributes);
+    bool tokens = r == 0 && block.pool && asks_for_tokens(count, attributes);
     if (tokens) {
         keep_sync_default(dptr);
     }
-    /* What the driver says of a pointer it does not know, it says of NULL too. */
+    /* The driver answers for NULL as for an unknown pointer. */
     CUresult result =
         REAL(cuPointerGetAttributes)(count, attributes, data, r == -EINVAL ? 0 : dptr);
     if (tokens) {
-        tokens_given(dptr);
+        note_tokens(dptr);
     }
     for (unsigned i = 0; r == -EINVAL && result == CUDA_SUCCESS && i < count; i++) {
         if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && data[i]) {
-            memcpy(data[i], &(void *){(void *)dptr},
-                   sizeof(void *)); /* an unknown pointer is the host's */
+            /* The host pointer of an unknown pointer is the pointer itself. */
+            memcpy(data[i], &(void *){(void *)dptr}, sizeof(void *));
         }
     }
     for (unsigned i = 0; r == 0 && result == CUDA_SUCCESS && i < count; i++) {
@@ -322,9 +344,10 @@ CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *at
 }
 
 /*
- * Pages have SYNC_MEMOPS from the start, as all memory of the device has (tests/sim/probe-h200.txt), and the driver
- * will not have it set of them, neither on nor off (580, measured). To the program it is set, and more than what it asks
- * for is true.
+ * Sets SYNC_MEMOPS, and succeeds for VMM pages although the driver refuses. All device memory has
+ * SYNC_MEMOPS set from the start (tests/sim/probe-h200.txt). The driver refuses to set or clear it
+ * for VMM pages (measured with driver 580). The pool's flag then has the program's value; the
+ * driver synchronises as if the attribute were set, which is at least what the program asked for.
  */
 static CUresult set_sync_memops_of(const void *value, CUdeviceptr dptr, const struct known *block) {
     CUresult r = REAL(cuPointerSetAttribute)(value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, dptr);
@@ -340,7 +363,8 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (r != 0 || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
-        /* no other one can be set; of pages the driver has another word for that */
+        /* No other attribute can be set. The driver's error for VMM pages differs from that for
+         * cuMemAlloc memory. */
         CUresult none = REAL(cuPointerSetAttribute)(value, attribute, dptr);
         return none == CUDA_ERROR_NOT_SUPPORTED && r == 0 && (in_pages(&block) || block.mapped_in)
                    ? CUDA_ERROR_INVALID_VALUE
