@@ -1,9 +1,13 @@
 /*
- * The entries that make, switch and end contexts.
+ * Hooks that create, switch and end contexts.
  *
- * A call that may end one is announced before and looked after when it has returned
- * (context_end_begin, context_end_done), whatever it has answered: a context also ends with the code
- * of a fault that its work has made. No lock is held meanwhile, because such a call waits for work.
+ * context_end_begin() and context_end_done() bracket each call that may end a context. The second
+ * one runs whatever the driver answered: a call that ends a context may return an error, that of a
+ * fault of the context. No lock is held between the two, because the call waits for work.
+ *
+ * Invariant: after each call that may change the current context, the thread asks the driver which
+ * one is current (context_unsure). A context that became active can reach memory that was handed
+ * out behind a barrier, so the hook then waits for that work (context_drain_barriers).
  */
 #include "driver/context/active_contexts.h"
 #include "driver/context/context.h"
@@ -15,6 +19,9 @@ static bool is_watched(void) {
     return atomic_load(&process_state) == PROCESS_STARTED;
 }
 
+/*
+ * Notes the context that is current on this thread. Drains barriers if the context became active.
+ */
 static void is_current(CUcontext now) {
     if (is_watched() && active_contexts_switched(now)) {
         context_drain_barriers();
@@ -22,8 +29,9 @@ static void is_current(CUcontext now) {
 }
 
 /*
- * After a call that may have changed what is current on this thread, whatever it has answered; and after
- * context_end_done(), because a context that wakes up waits for those of which nobody knows whether they end.
+ * Asks the driver for the current context after a call that may have changed it, whatever the call
+ * returned. Runs after context_end_done(): draining barriers waits for contexts that may be ending
+ * until it is known whether they end. Returns `r`.
  */
 static CUresult unsure(CUresult r) {
     CUcontext now = NULL;
@@ -33,7 +41,7 @@ static CUresult unsure(CUresult r) {
     return r;
 }
 
-/* The same after one that has made `ctx` current, if it has answered so. */
+/* Notes that `ctx` is current, after a call that made it so with success. Returns `r`. */
 static CUresult switched(CUresult r, CUcontext ctx) {
     context_unsure();
     if (r == CUDA_SUCCESS) {
@@ -42,6 +50,7 @@ static CUresult switched(CUresult r, CUcontext ctx) {
     return r;
 }
 
+/* Registers a new context, which is also current. Returns `r`. */
 static CUresult created(CUresult r, CUcontext *ctx) {
     context_unsure();
     if (r == CUDA_SUCCESS && process_ready()) {
@@ -51,7 +60,7 @@ static CUresult created(CUresult r, CUcontext *ctx) {
     return r;
 }
 
-/* Not REAL(symbol): inside these macros cuda.h's would turn it into another version. */
+/* Not REAL(symbol): macros of cuda.h would replace `symbol` by the name of another version. */
 #define CREATES(symbol, parameters, arguments)                                                     \
     CUresult hook_##symbol parameters {                                                            \
         return created(RETRY_ON(device_used(device), real_entries.real_##symbol arguments), ctx);  \
@@ -92,7 +101,7 @@ UNCOVERS(cuCtxPopCurrent, (CUcontext * ctx), (ctx))
 UNCOVERS(cuCtxPopCurrent_v2, (CUcontext * ctx), (ctx))
 UNCOVERS(cuCtxAttach, (CUcontext * ctx, unsigned int flags), (ctx, flags))
 
-static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx) {
+static CUresult end_context(CUresult (*real)(CUcontext), CUcontext ctx) {
     struct context_ending ending = {.handle = ctx, .primary_of = -1, .for_certain = true};
     if (!ctx || !is_watched()) {
         return unsure(real(ctx));
@@ -104,14 +113,15 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext ctx) {
 }
 
 CUresult hook_cuCtxDestroy(CUcontext ctx) {
-    return destroy(REAL(cuCtxDestroy), ctx);
+    return end_context(REAL(cuCtxDestroy), ctx);
 }
 
 CUresult hook_cuCtxDestroy_v2(CUcontext ctx) {
-    return destroy(REAL(cuCtxDestroy_v2), ctx);
+    return end_context(REAL(cuCtxDestroy_v2), ctx);
 }
 
-/* Ends it if nobody else is attached: the driver's answer to a question tells. */
+/* Ends the context if nobody else is attached. cuCtxGetApiVersion() fails for a context that has
+ * ended. */
 CUresult hook_cuCtxDetach(CUcontext ctx) {
     unsigned version;
     struct context_ending ending = {.handle = ctx, .primary_of = -1};
@@ -134,11 +144,12 @@ CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
 }
 
 /*
- * The primary context ends with its last reference, or with a reset. Which reference was the last one
- * its number tells: if it is another one afterwards, another thread has retained it meanwhile. Before
- * CUDA 12.0 that went unnoticed.
+ * Releases or resets a primary context, which ends with its last reference or with a reset.
+ * context_end_done() compares the number of the context before and after the call (cuCtxGetId). A
+ * new number means that the context ended, even if another thread has retained a new one. Before
+ * CUDA 12.0 there is no number: such an end goes unnoticed, and the driver's "active" flag decides.
  */
-static CUresult let_go(CUresult (*real)(CUdevice), CUdevice device, bool reset) {
+static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool reset) {
     struct context_ending ending = {.primary_of = device, .for_certain = reset};
     if (!is_watched()) {
         return real(device);
@@ -155,22 +166,22 @@ static CUresult let_go(CUresult (*real)(CUdevice), CUdevice device, bool reset) 
 }
 
 CUresult hook_cuDevicePrimaryCtxRelease(CUdevice device) {
-    return let_go(REAL(cuDevicePrimaryCtxRelease), device, false);
+    return end_primary(REAL(cuDevicePrimaryCtxRelease), device, false);
 }
 
 CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-    return let_go(REAL(cuDevicePrimaryCtxRelease_v2), device, false);
+    return end_primary(REAL(cuDevicePrimaryCtxRelease_v2), device, false);
 }
 
 CUresult hook_cuDevicePrimaryCtxReset(CUdevice device) {
-    return let_go(REAL(cuDevicePrimaryCtxReset), device, true);
+    return end_primary(REAL(cuDevicePrimaryCtxReset), device, true);
 }
 
 CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
-    return let_go(REAL(cuDevicePrimaryCtxReset_v2), device, true);
+    return end_primary(REAL(cuDevicePrimaryCtxReset_v2), device, true);
 }
 
-/* Of a green context by its view; -1: there is none. */
+/* Returns the device of a green context, given its view, or -1 if the driver refuses. */
 static CUdevice device_of(CUcontext view) {
     CUdevice device = -1;
     CUcontext popped;
@@ -187,7 +198,8 @@ CUresult hook_cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green) {
     CUresult r = REAL(cuCtxFromGreenCtx)(ctx, green);
     CUdevice device = r == CUDA_SUCCESS && process_ready() ? device_of(*ctx) : -1;
     CUcontext primary;
-    /* A green context keeps the primary one alive, so the retain below is given back at once. */
+    /* The primary context is retained to get its handle, and released at once: the green context
+     * keeps it alive. */
     if (device >= 0 && REAL(cuDevicePrimaryCtxRetain)(&primary, device) == CUDA_SUCCESS) {
         REAL(cuDevicePrimaryCtxRelease_v2)(device);
         context_register_view(*ctx, green, primary, device);
@@ -195,7 +207,8 @@ CUresult hook_cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green) {
     return r;
 }
 
-/* A green context may be the last that holds the primary one, also if the program never made a view of it. */
+/* Destroys a green context, which may hold the last reference to the primary context. The device is
+ * found even if the program never made a view of the green context. */
 CUresult hook_cuGreenCtxDestroy(CUgreenCtx green) {
     struct context_ending ending = {.primary_of = -1, .green = green};
     CUcontext view;
