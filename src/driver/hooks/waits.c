@@ -1,8 +1,14 @@
 /*
- * The program's own waits and records of whole contexts. When one of them reports a fault that ended the context, the driver
- * answers every later call with it, and so must we, who may not ask the driver at all. And a wait
- * for the whole context tells that everything freed before it is ready: an epoch that costs
- * nothing.
+ * Hooks of the program's waits, and of context events that the program records or waits for.
+ *
+ * A fault: when a wait reports one, the driver answers every later call with it. The pool answers
+ * without the driver, so fault_notice() records the fault for the pool.
+ *
+ * A wait for the whole context: all memory freed before the wait is safe when the wait returns. The
+ * pool learns that from pool_sync_begin() and pool_sync_end(), without an event of its own.
+ *
+ * A context event of the program: the hook holds the pool's lock (pool_hold) from before the driver
+ * call until the call returns.
  */
 #include "driver/context/application_events.h"
 #include "driver/context/context.h"
@@ -13,6 +19,7 @@
 #include "process/helper.h"
 #include "process/process.h"
 
+/* Tells the pool, unless it is NULL, that a wait for its whole context ended. Returns `r`. */
 static CUresult waited(CUresult r, struct pool *pool, uint64_t ticket) {
     helper_start_wanted();
     if (pool && r == CUDA_SUCCESS) {
@@ -27,7 +34,7 @@ CUresult hook_cuCtxSynchronize(void) {
     return waited(REAL(cuCtxSynchronize)(), pool, ticket);
 }
 
-/* The context may be any; only of the current one is it known here that its pool is meant. */
+/* Waits for any context. Only for the current one the pool is known, and told about the wait. */
 CUresult hook_cuCtxSynchronize_v2(CUcontext ctx) {
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
@@ -48,11 +55,12 @@ CUresult hook_cuEventSynchronize(CUevent event) {
     return fault_notice(driver_pool_waited(REAL(cuEventSynchronize)(event)));
 }
 
-/* --- the program orders its context by itself --- */
+/* --- context events of the program --- */
 
 /*
- * The pool that may not order anything while the program does; held. What will be told to later pools is
- * said before it is looked up, so that one which begins meanwhile hears of it here or there.
+ * Takes the lock of a pool, unless it is NULL, and tells the pool about the program's context event
+ * (pool_application_syncs). Returns the pool. The caller calls application_events_note() before it
+ * looks up the pool: a pool that starts in between learns of the event in one of the two calls.
  */
 static struct pool *hold(struct pool *pool, bool records) {
     if (pool) {
@@ -62,7 +70,7 @@ static struct pool *hold(struct pool *pool, bool records) {
     return pool;
 }
 
-/* NULL: it has none yet. */
+/* Holds the pool of a context. Returns NULL if the context has no pool yet. */
 static struct pool *hold_pool_of(CUcontext context, bool records) {
     if (!process_ready()) {
         return NULL;
@@ -71,7 +79,10 @@ static struct pool *hold_pool_of(CUcontext context, bool records) {
     return hold(context_pool_of(context), records);
 }
 
-/* A green context shares the order of its device's primary one. Which device that is the driver says. */
+/*
+ * Holds the pool of the primary context on the device of a green context: both share the order of
+ * context events. Returns NULL if there is no pool yet, or if the driver does not know the device.
+ */
 static struct pool *hold_pool_behind(CUgreenCtx green, bool records) {
     CUcontext view, popped;
     CUdevice device;
@@ -85,7 +96,8 @@ static struct pool *hold_pool_behind(CUgreenCtx green, bool records) {
     return r == CUDA_SUCCESS ? hold(context_primary_pool(device), records) : NULL;
 }
 
-static CUresult let_go(struct pool *pool, CUresult r) {
+/* Releases the lock that hold() took. Returns `r`. */
+static CUresult release(struct pool *pool, CUresult r) {
     if (pool) {
         pool_release(pool);
     }
@@ -94,20 +106,20 @@ static CUresult let_go(struct pool *pool, CUresult r) {
 
 CUresult hook_cuCtxRecordEvent(CUcontext ctx, CUevent event) {
     struct pool *pool = hold_pool_of(ctx, true);
-    return let_go(pool, REAL(cuCtxRecordEvent)(ctx, event));
+    return release(pool, REAL(cuCtxRecordEvent)(ctx, event));
 }
 
 CUresult hook_cuCtxWaitEvent(CUcontext ctx, CUevent event) {
     struct pool *pool = hold_pool_of(ctx, false);
-    return let_go(pool, REAL(cuCtxWaitEvent)(ctx, event));
+    return release(pool, REAL(cuCtxWaitEvent)(ctx, event));
 }
 
 CUresult hook_cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event) {
     struct pool *pool = hold_pool_behind(green, true);
-    return let_go(pool, REAL(cuGreenCtxRecordEvent)(green, event));
+    return release(pool, REAL(cuGreenCtxRecordEvent)(green, event));
 }
 
 CUresult hook_cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
     struct pool *pool = hold_pool_behind(green, false);
-    return let_go(pool, REAL(cuGreenCtxWaitEvent)(green, event));
+    return release(pool, REAL(cuGreenCtxWaitEvent)(green, event));
 }
