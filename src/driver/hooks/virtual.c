@@ -1,10 +1,14 @@
 /*
- * The virtual memory API: memory lives while its handle or a mapping of it does.
+ * Hooks of the virtual memory management API (VMM). Called with no lock held.
  *
- * What the program does with it is counted and held to the limit. Memory of the pool may lie in pages of this
- * API too (backend/vmm.h). To the program that is memory of cuMemAlloc, about which this API has nothing to say: it
- * is asked about an address that nobody has instead. NCCL would else export the one page behind an address as
- * if it were the whole block, and an unmapping would tear the pool's memory. So it is with pages of another process.
+ * Memory that the program creates is counted and limited (limit/unpooled.h). It stays allocated
+ * while its handle or a mapping of it exists.
+ *
+ * Pooled memory may consist of VMM pages too (backend/vmm.h). To the program it is cuMemAlloc
+ * memory, and natively the VMM API fails for that. The hooks therefore pass an unknown address to
+ * the driver in place of an address in a pool. Otherwise NCCL would export the one handle behind an
+ * address as if it were the whole block, and cuMemUnmap would unmap the pool's memory. The same
+ * holds for VMM pages of another process (ipc/ipc_pages.h).
  */
 #include "backend/vmm.h"
 #include "driver/context/context.h"
@@ -17,7 +21,8 @@
 #include "driver/table/entries.h"
 #include "process/process.h"
 
-static CUdeviceptr not_ours(CUdeviceptr dptr, size_t bytes) {
+/* Returns `dptr`, or an unknown address if the range touches pooled or imported memory. */
+static CUdeviceptr unless_pooled(CUdeviceptr dptr, size_t bytes) {
     return vmm_touches(dptr, bytes) || ipc_pages_touch(dptr, bytes) ? UNKNOWN_ADDRESS : dptr;
 }
 
@@ -26,7 +31,7 @@ CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
     if (!handle || !prop) {
         return REAL(cuMemCreate)(handle, bytes, prop, flags);
     }
-    CUcontext any; /* no context is needed, but a driver that has started */
+    CUcontext any; /* no context need be current, but cuInit() must have run */
     bool reads = process_ready() && REAL(cuCtxGetCurrent)(&any) == CUDA_SUCCESS;
     bool on_device = reads && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     struct device *device = on_device ? device_get(prop->location.id) : NULL;
@@ -39,7 +44,7 @@ CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle) {
 }
 
 CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
-    CUdeviceptr at = not_ours((CUdeviceptr)address, 1);
+    CUdeviceptr at = unless_pooled((CUdeviceptr)address, 1);
     CUresult r = REAL(cuMemRetainAllocationHandle)(handle, (void *)at);
     if (r == CUDA_SUCCESS) {
         unpooled_hold(*handle);
@@ -47,7 +52,10 @@ CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, 
     return r;
 }
 
-/* Another process's memory, whose size shows when it is mapped; or this process's own once more. */
+/*
+ * Imports a handle. Memory of another process is entered with 0 bytes: its size is known when it is
+ * mapped. A handle that is already in the ledger, as memory of this process, gets one more holder.
+ */
 CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
                                              CUmemAllocationHandleType type) {
     CUresult r = RETRY(REAL(cuMemImportFromShareableHandle)(handle, os_handle, type));
@@ -62,11 +70,12 @@ CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handl
     return r;
 }
 
-/* Held for the mapping before the driver is asked: another thread may be releasing the handle. */
+/* Maps memory. The mapping holds the handle's ledger row before the driver call, because another
+ * thread may release the handle during the call. */
 CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
                        CUmemGenericAllocationHandle handle, unsigned long long flags) {
     struct ledger_row *memory = unpooled_hold(handle);
-    dptr = not_ours(dptr, bytes);
+    dptr = unless_pooled(dptr, bytes);
     CUresult r = RETRY(REAL(cuMemMap)(dptr, bytes, offset, handle, flags));
     if (r == CUDA_SUCCESS) {
         context_address_given(dptr, bytes);
@@ -76,7 +85,7 @@ CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
 }
 
 CUresult hook_cuMemUnmap(CUdeviceptr dptr, size_t bytes) {
-    dptr = not_ours(dptr, bytes);
+    dptr = unless_pooled(dptr, bytes);
     struct ledger_row *mappings = unpooled_leave_begin(UNPOOLED_RANGES, dptr, bytes);
     CUresult r = REAL(cuMemUnmap)(dptr, bytes);
     unpooled_leave_end(mappings, r == CUDA_SUCCESS);
@@ -84,22 +93,22 @@ CUresult hook_cuMemUnmap(CUdeviceptr dptr, size_t bytes) {
 }
 
 CUresult hook_cuMemAddressFree(CUdeviceptr dptr, size_t bytes) {
-    return REAL(cuMemAddressFree)(not_ours(dptr, bytes), bytes);
+    return REAL(cuMemAddressFree)(unless_pooled(dptr, bytes), bytes);
 }
 
 CUresult hook_cuMemSetAccess(CUdeviceptr dptr, size_t bytes, const CUmemAccessDesc *access,
                              size_t count) {
-    dptr = not_ours(dptr, bytes);
+    dptr = unless_pooled(dptr, bytes);
     return fault_notice(RETRY(REAL(cuMemSetAccess)(dptr, bytes, access, count)));
 }
 
 CUresult hook_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
                              CUdeviceptr dptr) {
-    return REAL(cuMemGetAccess)(flags, location, not_ours(dptr, 1));
+    return REAL(cuMemGetAccess)(flags, location, unless_pooled(dptr, 1));
 }
 
 CUresult hook_cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t at,
                                   CUdeviceptr dptr, size_t bytes, unsigned long long flags) {
-    dptr = not_ours(dptr, bytes);
+    dptr = unless_pooled(dptr, bytes);
     return fault_notice(RETRY(REAL(cuMulticastBindAddr)(multicast, at, dptr, bytes, flags)));
 }
