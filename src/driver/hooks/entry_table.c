@@ -1,12 +1,12 @@
 /*
- * The replaced entries: the exported functions, and the table by which a program's look-ups are routed.
- * All of it is made from entry_points.def. Without locks; entries_forked() runs in the only thread of a
- * forked child.
+ * The replaced entries of the driver: the exported functions, and the table that routes a program's
+ * look-ups (loader/loader.h). Both are generated from entry_points.def, so they always agree. Takes
+ * no lock: only entries_forked() writes, in the only thread of a forked child.
  */
 #include "driver/table/entries.h"
 #include "loader/loader.h"
 
-/* Where the exported entries lead. */
+/* Targets of the exported functions: the hooks, or the driver's entries in a forked child. */
 static struct real_entries led_to = {
 #define ENTRY(symbol, since, parameters, arguments, effect, test) .real_##symbol = hook_##symbol,
 #include "driver/table/entry_points.def"
@@ -19,6 +19,7 @@ static struct real_entries led_to = {
     }
 #include "driver/table/entry_points.def"
 
+/* Sends the exported functions to the driver. FAST hooks check for the forked child themselves. */
 void entries_forked(void) {
     led_to = real_entries;
 }

@@ -31,17 +31,18 @@ _Static_assert(sizeof entries / sizeof *entries <= LOADER_SLOTS / 4,
 const struct loader_table loader_nvml = {"libnvidia-ml.so.1", entries,
                                          sizeof entries / sizeof *entries, NULL};
 
-/* Calls the real entry, or says why there is none. */
+/* Calls the real entry, or returns NVML's error for a missing library or a missing function. */
 #define CALL_NVML(symbol, arguments)                                                               \
     (!loader_find_nvml()   ? NVML_LIBRARY_NOT_FOUND                                                \
      : !nvml.real_##symbol ? NVML_FUNCTION_NOT_FOUND                                               \
                            : nvml.real_##symbol arguments)
 
 /*
- * The device behind an NVML handle, if this process has used it; else NULL, and NVML's own answer
- * stands. By UUID: NVML counts devices in the order of the bus and sees all of them, CUDA in an
- * order and a selection of its own. What stands before the first dash is the kind (GPU, MIG), which
- * CUDA does not tell. No call of CUDA is made: a program that only asks NVML must not start CUDA.
+ * Returns the device of an NVML handle, or NULL if this process has not used the device: NVML's
+ * answer is right then. Compares UUIDs, because NVML lists all devices in the order of the bus, and
+ * CUDA a selection in another order. The comparison starts at the first dash: NVML's UUIDs begin
+ * with the kind of device (GPU, MIG), which CUDA does not return. Makes no CUDA call, so that a
+ * program that only uses NVML does not start CUDA.
  */
 static struct device *device_behind(nvml_device handle) {
     char uuid[UUID_BYTES] = "";
@@ -71,8 +72,9 @@ nvml_return hook_nvmlDeviceGetMemoryInfo(nvml_device handle, struct nvml_memory 
 }
 
 /*
- * Whether `used` includes what is reserved differs between driver versions: the sums of this very
- * answer tell. A limit leaves no room for the system's share, which is nobody's allocation.
+ * Corrects the answer of NVML. Driver versions differ in whether `used` includes `reserved`: the
+ * sums of this answer show which is the case. Under a limit, `reserved` is 0: the total is then the
+ * limit, and memory of the system does not count against the limit.
  */
 nvml_return hook_nvmlDeviceGetMemoryInfo_v2(nvml_device handle, struct nvml_memory_v2 *memory) {
     nvml_return r = CALL_NVML(nvmlDeviceGetMemoryInfo_v2, (handle, memory));

@@ -1,9 +1,8 @@
 /*
- * cuGetProcAddress: the driver answers, and where its answer is an entry that we replace, ours
- * takes its place.
- *
- * Both ABIs. Everything about names, versions, flags and the status is the driver's; so is the
- * answer to an empty name, or to one that nobody has heard of yet.
+ * Hooks of cuGetProcAddress, in both of its ABIs. The driver answers each request: names, versions,
+ * flags, status and errors are the driver's. If the answer is an entry that the library replaces,
+ * the hook returns the replacement. An entry is recognised by its address, so unknown names need no
+ * rule. Takes no lock.
  */
 #include "driver/table/entries.h"
 #include "loader/loader.h"
