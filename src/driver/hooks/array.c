@@ -1,5 +1,6 @@
 /*
- * Arrays and mipmapped arrays: memory that only textures and copies know. Counted as array_size() has it.
+ * Hooks of arrays and mipmapped arrays, whose memory only textures, surfaces and copies use. It is
+ * unpooled memory: counted and limited, with the size that array_size() computes.
  */
 #include "driver/limit/array_size.h"
 #include "driver/limit/unpooled_hook.h"

@@ -1,6 +1,10 @@
 /*
- * The entries that take memory past the pool. Each is the driver's own; we count what it gives and
- * hold it to the limit.
+ * Hooks of allocations that the pool does not serve: stream-ordered, managed and pinned host
+ * memory. The driver serves each call. The hooks enter the memory in the ledger (limit/unpooled.h)
+ * and hold device memory to the limit. Called with no lock held.
+ *
+ * Freed pinned blocks are an exception: the library keeps some for the next request
+ * (reuse/pinned.h).
  */
 #include "driver/context/context.h"
 #include "driver/context/device_pool.h"
@@ -16,12 +20,13 @@
 #include "driver/table/entries.h"
 #include "process/process.h"
 
-#define REGISTERED                                                                                 \
-    UINT64_MAX /* in the ledger: pinned by cuMemHostRegister, the program's own memory */
+/* Value of a ledger row for memory of the program that cuMemHostRegister() pinned. */
+#define REGISTERED UINT64_MAX
 
 /* --- stream-ordered, managed --- */
 
-/* An allocation that becomes a node of a graph: none of the pool's. */
+/* Returns whether an allocation in a stream becomes a node of a graph, because the stream is being
+ * captured. The memory then belongs to the graph, and not to the driver's pool. */
 static bool becomes_node(CUstream stream,
                          CUresult (*capturing)(CUstream, CUstreamCaptureStatus *)) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -29,6 +34,7 @@ static bool becomes_node(CUstream stream,
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* Records the addresses of a node that allocates. Returns the driver's answer. */
 static CUresult became_node(CUresult answer, const CUdeviceptr *dptr, size_t bytes) {
     if (answer == CUDA_SUCCESS && bytes > 0) {
         graph_memory_given(process_ready() ? device_current() : NULL, *dptr, bytes);
@@ -36,6 +42,8 @@ static CUresult became_node(CUresult answer, const CUdeviceptr *dptr, size_t byt
     return answer;
 }
 
+/* Frees an allocation that grew the driver's pool above the limit. Returns
+ * CUDA_ERROR_OUT_OF_MEMORY. */
 static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
                         CUresult (*free_async)(CUdeviceptr, CUstream)) {
     struct ledger_row *giving = unpooled_leave_begin(UNPOOLED_POINTER, *dptr, 0);
@@ -44,7 +52,12 @@ static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Runs `call`, which allocates from the driver's pool, if the limit allows what the pool may take. */
+/*
+ * Body of a hook that allocates from a pool of the driver. `from` is the pool, `suffix` the variant
+ * of the entry points, `call` the driver call. Charges what the pool may take from the device. If
+ * the limit refuses the charge, asks the driver whether the stream is valid: that error comes
+ * first.
+ */
 #define TAKE_ORDERED(from, suffix, call)                                                           \
     do {                                                                                           \
         struct driver_pool_claim claim;                                                            \
@@ -84,7 +97,8 @@ CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUme
                  REAL(cuMemAllocFromPoolAsync_ptsz)(dptr, bytes, pool, stream));
 }
 
-/* A block of another process's pool: what it is long, the driver says once it is here. */
+/* Imports a block of another process's pool. Only the driver knows the size of the block, after the
+ * import. */
 CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
                                      CUmemPoolPtrExportData *data) {
     size_t bytes = 0;
@@ -101,22 +115,28 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int fl
          REAL(cuMemAllocManaged)(dptr, bytes, flags), *dptr);
 }
 
-/* --- pinned host memory: counted, but no memory of the device; kept for the next request --- */
+/* --- pinned host memory: counted, but not as device memory; kept for the next request --- */
 
-/* What the driver says of such a call while a capture is under way; asked because a kept block needs no call. */
-static CUresult verdict(void) {
+/* Returns the driver's error for an allocation or free during a capture, else CUDA_SUCCESS. A kept
+ * block needs no driver call that would return the error. */
+static CUresult capture_error(void) {
     struct pool *pool =
         capture_is_unusual() && atomic_load(&capture_active) > 0 ? context_pool() : NULL;
     return pool ? capture_verdict(pool) : CUDA_SUCCESS;
 }
 
-/* Mapping host memory takes memory of the device, and kept blocks are locked memory of the host. */
-static bool host_made_room(CUresult answer, struct device *device, struct oom_retry *oom_retry) {
+/*
+ * Releases memory after the driver had none for pinned memory. Returns true if the call is worth
+ * another try. Two kinds of memory help: device memory, because the driver needs some to map host
+ * memory, and kept pinned blocks, which are locked host memory.
+ */
+static bool released_for_host(CUresult answer, struct device *device, struct oom_retry *oom_retry) {
     bool first = oom_retry->count == 0, any = retry_after(answer, device, 0, oom_retry),
          more = false;
     if (answer == CUDA_ERROR_OUT_OF_MEMORY && device && (first || any) &&
         pinned_release(&more) != 0) {
-        device_pool_release_idle(device); /* waits a little for what is under way */
+        /* Waits for a short time for work in progress. Pinned blocks need an idle device. */
+        device_pool_release_idle(device);
         pinned_release(&more);
     }
     return any || more;
@@ -129,10 +149,11 @@ static CUresult plain_host_alloc(void **host, size_t bytes, unsigned int unused)
     return REAL(cuMemAllocHost_v2)(host, bytes);
 }
 
+/* Allocates pinned memory: a kept block of the same size and `kind`, else by `native`. */
 static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsigned kind,
                            native_host_alloc *native) {
     struct device *device = here();
-    if (!device || !host || bytes == 0 || verdict() != CUDA_SUCCESS) {
+    if (!device || !host || bytes == 0 || capture_error() != CUDA_SUCCESS) {
         return native(host, bytes, flags);
     }
     struct unpooled_call taking;
@@ -145,7 +166,7 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
         struct oom_retry oom_retry = {.returns = oom_retry_returns()};
         do {
             r = native(host, bytes, flags);
-        } while (host_made_room(r, device, &oom_retry));
+        } while (released_for_host(r, device, &oom_retry));
     }
     if (r == CUDA_SUCCESS) {
         device_count(device, kept ? &device->outside.pinned_hits : &device->outside.pinned_misses);
@@ -165,7 +186,7 @@ CUresult hook_cuMemFreeHost(void *host) {
     if (atomic_load(&process_state) != PROCESS_STARTED || shutdown_over()) {
         return REAL(cuMemFreeHost)(host);
     }
-    CUresult refusal = verdict();
+    CUresult refusal = capture_error();
     if (refusal != CUDA_SUCCESS) {
         return refusal;
     }
@@ -173,7 +194,7 @@ CUresult hook_cuMemFreeHost(void *host) {
     struct unpooled_entry entry = unpooled_find(UNPOOLED_HOST, (uint64_t)host);
     bool ours = entry.bytes > 0 && entry.value != REGISTERED;
     struct ledger_row *giving = unpooled_leave_begin(UNPOOLED_HOST, (uint64_t)host, 0);
-    if ((ours && !giving) || pinned_has(host)) { /* another thread frees it, or somebody has */
+    if ((ours && !giving) || pinned_has(host)) { /* another thread frees or has freed the block */
         unpooled_leave_end(giving, false);
         return REAL(cuMemFreeHost)((void *)UNKNOWN_ADDRESS);
     }
@@ -191,7 +212,7 @@ CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags)
     CUresult r;
     do {
         r = REAL(cuMemHostRegister_v2)(host, bytes, flags);
-    } while (host_made_room(r, device, &oom_retry));
+    } while (released_for_host(r, device, &oom_retry));
     return unpooled_end(&taking, r, (uint64_t)host, REGISTERED);
 }
 

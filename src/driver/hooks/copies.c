@@ -1,12 +1,13 @@
 /*
- * Replaced copies, fills, waits and queries that allocate nothing: the NOTICED, BOUNDED and ORDERED
- * rows of entry_points.def. Each replacement calls the driver and looks at the result (fault.h).
+ * Hooks of copies, fills, waits and queries, which allocate nothing. They are generated from the
+ * NOTICED, BOUNDED and ORDERED rows of entry_points.def. Called with no lock held.
  *
- *      BOUNDED   refused if the call goes past the end of a block (bounds.h)
- *      ORDERED   as BOUNDED, and first waits for work of other contexts (across.h)
+ *   NOTICED   calls the driver, and records a fault that the driver reports (fault.h).
+ *   BOUNDED   also refuses a call that leaves the block it begins in (bounds.h).
+ *   ORDERED   also waits for work of other contexts, before the call (cross_context.h).
  *
- * A call that the driver refuses with CUDA_ERROR_INVALID_VALUE is made again after this device got
- * access to the VMM pages of all pools. Without locks.
+ * If the driver answers CUDA_ERROR_INVALID_VALUE, the hook gives the current device access to the
+ * VMM pages of all pools, and repeats the call.
  */
 #include "backend/vmm.h"
 #include "driver/context/context.h"
@@ -18,10 +19,11 @@
 #include "process/helper.h"
 
 /*
- * Natively any device's memory is copied and filled from any context. Pages, only where their device has been
- * given access: with the first call that needs it.
+ * Gives the current device access to the VMM pages of all pools and all imported blocks. Returns
+ * true if there are any, so that the call is worth another try. Natively every context can copy and
+ * fill cuMemAlloc memory of every device; VMM pages need cuMemSetAccess first.
  */
-static __attribute__((noinline, cold)) bool may_be_out_of_reach(void) {
+static __attribute__((noinline, cold)) bool get_access(void) {
     if (atomic_load(&process_state) != PROCESS_STARTED) {
         return false;
     }
@@ -33,7 +35,7 @@ static __attribute__((noinline, cold)) bool may_be_out_of_reach(void) {
     CUresult hook_##symbol parameters {                                                            \
         helper_start_wanted();                                                                     \
         CUresult r = REAL(symbol) arguments;                                                       \
-        if (__builtin_expect(r == CUDA_ERROR_INVALID_VALUE, 0) && may_be_out_of_reach()) {         \
+        if (__builtin_expect(r == CUDA_ERROR_INVALID_VALUE, 0) && get_access()) {                  \
             r = REAL(symbol) arguments;                                                            \
         }                                                                                          \
         return fault_notice(r);                                                                    \
@@ -41,16 +43,16 @@ static __attribute__((noinline, cold)) bool may_be_out_of_reach(void) {
 #define LOOKED_AT(symbol, parameters, arguments, beyond, before)                                   \
     CUresult hook_##symbol parameters {                                                            \
         struct pool *pools[2] = {NULL, NULL};                                                      \
-        (void)pools; /* of a fill */                                                               \
+        (void)pools; /* unused by fills */                                                         \
         helper_start_wanted();                                                                     \
-        bool refused = beyond; /* which makes it a call for nothing */                             \
+        bool refused = beyond; /* sets the extent of a refused call to zero */                     \
         if (__builtin_expect(refused, 0)) {                                                        \
             CUresult nothing = REAL(symbol) arguments;                                             \
             return nothing == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : fault_notice(nothing);     \
         }                                                                                          \
         before;                                                                                    \
         CUresult r = REAL(symbol) arguments;                                                       \
-        if (__builtin_expect(r == CUDA_ERROR_INVALID_VALUE, 0) && may_be_out_of_reach()) {         \
+        if (__builtin_expect(r == CUDA_ERROR_INVALID_VALUE, 0) && get_access()) {                  \
             r = REAL(symbol) arguments;                                                            \
         }                                                                                          \
         return fault_notice(r);                                                                    \

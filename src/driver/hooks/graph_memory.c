@@ -1,6 +1,7 @@
 /*
- * The entries by which graphs take memory of their own: a node has its address as soon as it is made, and the memory comes
- * from a pool of the driver's when the graph is launched (mempool.c).
+ * Hooks that add nodes which allocate memory to graphs. A node has its address when it is added.
+ * Its memory comes from the driver's graph pool of the device when the graph is launched. The hooks
+ * announce that pool, so that its memory is counted (limit/driver_pools.h).
  */
 #include "driver/hooks/graph_memory.h"
 

@@ -1,11 +1,14 @@
-/* Memory that graphs take for themselves. */
+/* Hooks of graph memory: nodes that allocate. graph_memory.c says where their memory comes from. */
 #ifndef GPUCACHE_DRIVER_HOOKS_GRAPH_MEMORY_H
 #define GPUCACHE_DRIVER_HOOKS_GRAPH_MEMORY_H
 
 #include "driver/state/device.h"
 
-/** A node that allocates has been made, on `device` (NULL: on none that is known), and given its address, which no ended
- * context's memory has any more. */
+/**
+ * Records that a node which allocates was added to a graph, on `device`, or on an unknown device if
+ * it is NULL. The driver has reserved the addresses for the node: a pool that still counts them as
+ * its own belongs to an ended context, which is then removed. Called with no lock held.
+ */
 void graph_memory_given(struct device *device, CUdeviceptr address, size_t bytes);
 
 #endif

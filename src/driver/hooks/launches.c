@@ -1,8 +1,10 @@
 /*
- * The RETRIED rows of the table, and those calls among them that need more than a second try.
+ * Hooks of calls for which the driver takes memory: launches, modules, graphs, green contexts.
+ * Most are generated from the RETRIED rows of entry_points.def. Called with no lock held.
  *
- * A launch is the hottest of them, and costs a comparison of the answer more than the driver's (some 2 ns). Other errors are looked at
- * as those of NOTICED rows are (fault.c).
+ * If the driver is out of memory, a hook releases idle memory of the pools and repeats the call
+ * (limit/retry.h). Other errors are checked for faults (fault.h). Launches are the most frequent of
+ * these calls: a hook adds one comparison of the result, about 2 ns.
  */
 #include "driver/limit/retry.h"
 
@@ -30,8 +32,12 @@ CUresult hook_cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description,
     return r;
 }
 
-/* The driver does not give access to what is mapped, and the pool's memory may be. */
-static CUresult let_reach(CUcontext peer) {
+/*
+ * Gives the current device access to pooled and imported VMM pages of the context `peer`. The
+ * driver does that for cuMemAlloc memory only. Returns the driver's error, after it has disabled
+ * peer access again.
+ */
+static CUresult grant_access(CUcontext peer) {
     CUdevice device;
     if (!process_ready() || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
         return CUDA_SUCCESS;
@@ -49,10 +55,10 @@ CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
         context_drain_barriers();
     }
     CUresult r = RETRY(REAL(cuCtxEnablePeerAccess)(peer, flags));
-    return fault_notice(r == CUDA_SUCCESS ? let_reach(peer) : r);
+    return fault_notice(r == CUDA_SUCCESS ? grant_access(peer) : r);
 }
 
-/* --- names that cuda.h makes into another version's --- */
+/* --- entries whose names cuda.h replaces by those of another version --- */
 
 CUresult hook_cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
                                  size_t bytes) {
@@ -64,9 +70,9 @@ CUresult hook_cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *no
     return fault_notice(RETRY(real_entries.real_cuGraphExecUpdate(exec, graph, node, result)));
 }
 
-/* --- options of the compiler: the driver writes its answers over them --- */
+/* --- JIT options: the driver overwrites the values with its answers --- */
 
-#define JIT_OPTIONS 64 /* there are fewer */
+#define JIT_OPTIONS 64 /* more options than CUDA has */
 
 struct jit_values {
     void **at, *before[JIT_OPTIONS];
@@ -75,6 +81,8 @@ struct jit_values {
     struct oom_retry oom_retry;
 };
 
+/* Returns a copy of the option values, for a repeated call. More than JIT_OPTIONS are not copied,
+ * and the call is then not repeated. */
 static struct jit_values keep(void **values, unsigned count) {
     struct jit_values kept = {.at = values, .count = values && count <= JIT_OPTIONS ? count : 0};
     kept.whole = kept.count == count;
@@ -85,7 +93,7 @@ static struct jit_values keep(void **values, unsigned count) {
     return kept;
 }
 
-/* True if the call may be made again, as it was made first. */
+/* Returns true if the call must be repeated, after the option values are restored. */
 static bool as_before(CUresult answer, struct jit_values *kept) {
     if (answer != CUDA_ERROR_OUT_OF_MEMORY || !kept->whole || !process_ready() ||
         !retry_after(answer, device_current(), 0, &kept->oom_retry)) {

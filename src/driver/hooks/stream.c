@@ -1,6 +1,8 @@
 /*
- * The program's streams. How many there are tells the pools how much room keeps them side by side; and the end of a stream is the
- * end of its capture.
+ * Hooks that create and destroy streams. Take no lock of their own.
+ *
+ * The pools learn the number of streams (pool_expect_streams): streams that work at the same time
+ * need more memory, so the pools may grow further. The end of a stream also ends its capture.
  */
 #include "driver/context/active_contexts.h"
 #include "driver/context/context.h"
@@ -12,6 +14,8 @@
 
 static _Atomic int streams;
 
+/* Counts a new stream. Drains barriers if the stream keeps its context active: the context can now
+ * reach memory that was handed out behind a barrier of another context. Returns `r`. */
 static CUresult created(CUresult r) {
     if (r == CUDA_SUCCESS && process_ready()) {
         pool_expect_streams((unsigned)(atomic_fetch_add(&streams, 1) + 1));
@@ -22,10 +26,11 @@ static CUresult created(CUresult r) {
     return r;
 }
 
+/* Stops counting a stream. Returns `r`. */
 static CUresult destroyed(CUresult r) {
     if (r == CUDA_SUCCESS && atomic_load(&process_state) == PROCESS_STARTED) {
-        int left = atomic_fetch_sub(&streams, 1) - 1;
-        pool_expect_streams(left > 0 ? (unsigned)left : 0);
+        int remaining = atomic_fetch_sub(&streams, 1) - 1;
+        pool_expect_streams(remaining > 0 ? (unsigned)remaining : 0);
     }
     return r;
 }
