@@ -4,8 +4,8 @@
 #include "driver/limit/unpooled.h"
 #include "pool/pool.h"
 
-/* Of it, or of none any more. */
-static bool is_of(uint64_t address, const void *context) {
+/* Returns whether the block at an address belongs to a context, or is not live any more. */
+static bool belongs_or_gone(uint64_t address, const void *context) {
     struct pool_block block;
     return pool_find(address, &block) == 0 ? block.pool == ((const struct context *)context)->pool
                                            : unpooled_find(UNPOOLED_POINTER, address).bytes == 0;
@@ -13,7 +13,7 @@ static bool is_of(uint64_t address, const void *context) {
 
 void block_stacks_forget(const struct context *context) {
     if (block_stacks_on()) {
-        stacks_drop(is_of, context);
+        stacks_drop(belongs_or_gone, context);
     }
 }
 
@@ -21,13 +21,14 @@ bool block_stacks_free_begin(uint64_t address, struct stacks_block *block) {
     return block_stacks_on() && stacks_give(address, block);
 }
 
-/* Refused, or just answered with the code of a fault that the program has met since. */
+/* Restores the record only if the block is live. A free with an error may have freed the block: the
+ * error can be that of an earlier fault. */
 void block_stacks_free_end(const struct stacks_block *block, bool refused) {
     struct pool_block found;
-    bool there =
+    bool is_live =
         refused && ((pool_find(block->address, &found) == 0 && found.address == block->address) ||
                     unpooled_find(UNPOOLED_POINTER, block->address).bytes != 0);
-    if (there) {
+    if (is_live) {
         stacks_keep(block);
     }
 }

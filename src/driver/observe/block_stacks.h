@@ -1,8 +1,9 @@
 /*
- * What the call stacks are told (stacks/stacks.h): blocks that the program gets, and those it gives back.
+ * Stack recording of the driver's hooks: records frees, ends of contexts and peaks for the table of
+ * call stacks (stacks/stacks.h). Called with no lock held, except block_stacks_forget().
  *
- * While they are remembered, no allocation and no free goes the short way (capture_unusual). So where they are not,
- * the short ways have not one instruction more for it.
+ * While stacks are recorded, capture_unusual keeps allocations and frees off the fast path. Without
+ * recording, the fast path therefore has no additional instruction.
  */
 #ifndef GPUCACHE_DRIVER_OBSERVE_BLOCK_STACKS_H
 #define GPUCACHE_DRIVER_OBSERVE_BLOCK_STACKS_H
@@ -14,17 +15,22 @@
 
 struct context;
 
-/** A context has ended, and its blocks with it. */
+/**
+ * Removes the recorded blocks of a context that has ended. Called under the registry's lock
+ * (context_callbacks.c), before the pool loses its blocks.
+ */
 void block_stacks_forget(const struct context *context);
 
-/** The peak of a device begins anew. */
+/** Resets the peak of a device to its live bytes. */
 static inline void block_stacks_reset_peak(int device) {
     if (block_stacks_on()) {
         stacks_reset_peak(device);
     }
 }
 
-/** The list of live sizes with their stacks, in place of the one without. True. */
+/**
+ * Replaces the list of live sizes by one with call stacks, if stacks are recorded. Returns true.
+ */
 static inline bool block_stacks_read_live(int device, struct stats_device *stats) {
     if (block_stacks_on()) {
         stacks_read_live(device, stats);
@@ -32,7 +38,11 @@ static inline bool block_stacks_read_live(int device, struct stats_device *stats
     return true;
 }
 
-/** Around a free: what is known of the block goes, and comes back where it is live still. */
+/**
+ * Bracket a free. block_stacks_free_begin() removes the record of a block and returns it in *block,
+ * or returns false if there is none. block_stacks_free_end() restores the record if the free was
+ * `refused` and the block is still live.
+ */
 bool block_stacks_free_begin(uint64_t address, struct stacks_block *block);
 void block_stacks_free_end(const struct stacks_block *block, bool refused);
 

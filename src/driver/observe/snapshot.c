@@ -1,6 +1,8 @@
 /*
- * The snapshot of a device's statistics (stats/stats.h): sums of all pools of the device and of
- * unpooled memory, made to agree with each other. Takes no lock, so a signal handler may call it.
+ * The snapshot of a device's statistics (stats/stats.h): sums over all pools of the device and its
+ * unpooled memory. Takes no lock, so a signal handler may call it; device_reset_peaks() takes the
+ * lock of the device. Invariant: the metrics of a snapshot agree with each other, as in
+ * `requested <= allocated <= active <= reserved`.
  */
 #include "driver/state/device.h"
 
@@ -45,9 +47,9 @@ static uint64_t least(uint64_t a, uint64_t b) {
 }
 
 /*
- * The figures of a metric, and of several books, are read one after another while others write. So
- * that they are those of one moment, what cannot have been more than `bound` is lowered to it, and
- * the sums follow.
+ * Makes the fields of a metric agree, and lowers `current` to `bound`, which it cannot have
+ * exceeded at any moment. Fields and metrics are read one after another while other threads change
+ * them, so they may contradict each other.
  */
 static void agree(struct stats_metric *metric, uint64_t bound) {
     metric->current = least(metric->current, bound);
@@ -56,6 +58,7 @@ static void agree(struct stats_metric *metric, uint64_t bound) {
     metric->freed = metric->total - metric->current;
 }
 
+/* Makes all metrics agree, and computes those that are differences of others. */
 static void derive(struct stats_device *out) {
 #define METRIC(field, json, label) agree(&out->field, UINT64_MAX);
 #define OUTSIDE(field, json) agree(&out->field, UINT64_MAX);
@@ -69,7 +72,7 @@ static void derive(struct stats_device *out) {
     out->active.current = out->allocated.current + out->pending_bytes;
     agree(&out->active, reserved);
     /* Every byte becomes active when it is handed out. Thread caches do that many times between two
-     * looks of the pool, which only knows the peak. */
+     * updates of the pool, so the pool knows the peak, but not the total. */
     out->active.total = most(out->allocated.total, out->active.current);
     out->active.freed = out->active.total - out->active.current;
     out->active.peak = most(out->active.peak, out->allocated.peak);
@@ -79,7 +82,10 @@ static void derive(struct stats_device *out) {
     out->cache_hits = out->allocations.total - out->cache_misses;
 }
 
-/* What is in force: without context events there are no barriers, and nothing is reused without a pool. */
+/*
+ * Returns the name of the reuse rule in effect. The option "barrier" becomes "wait" if the driver
+ * or a pool has no context events. With the library disabled there are no pools: "none".
+ */
 static const char *reuse_in_force(const struct device *device) {
     static const char *const names[] = {"barrier", "wait", "sync"};
     bool events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
@@ -101,8 +107,15 @@ static void read_backend(const struct device *device, struct stats_device *out) 
                                              : "no pool yet";
 }
 
-/* The figures of all pools of a device. Each has its peaks at a moment of its own: of what is live the highest one is known to have been
- * there, and the sum is the most that can have been. */
+/*
+ * Adds up the metrics of all pools of a device. Pools reach their peaks at different moments. For
+ * requested, allocated and allocations, the peak of the device lies between two bounds:
+ *
+ *   at least   the highest peak of one pool, or the current sum: the reported value
+ *   at most    the sum of all peaks, and for bytes no more than the peak of reserved bytes
+ *
+ * The difference for requested bytes is added to peak_error_bytes.
+ */
 static void read_pools(struct device *device, struct stats_device *out) {
     struct stats_metric *const live[] = {&out->requested, &out->allocated, &out->allocations};
     uint64_t highest[3] = {0}, sums[3] = {0};
@@ -118,10 +131,10 @@ static void read_pools(struct device *device, struct stats_device *out) {
     for (unsigned i = 0; i < 3; i++) {
         live[i]->peak = most(highest[i], live[i]->current);
     }
-    uint64_t could = least(sums[0], out->reserved.peak), was = out->requested.peak;
-    if (sums[0] > was) {
+    uint64_t highest_possible = least(sums[0], out->reserved.peak), reported = out->requested.peak;
+    if (sums[0] > reported) {
         out->peaks_exact = false;
-        out->peak_error_bytes += could > was ? could - was : 0;
+        out->peak_error_bytes += highest_possible > reported ? highest_possible - reported : 0;
     }
 }
 

@@ -5,18 +5,20 @@
 #include "driver/state/device.h"
 #include "pool/pool.h"
 
-static bool lives(uint64_t address, uint64_t ticks) {
+/* Returns whether the allocation that was recorded at `ticks` is live: pool_tag() set the time. */
+static bool is_live(uint64_t address, uint64_t ticks) {
     struct pool_look look;
     return pool_look(address, &look) == 0 && look.tag == ticks;
 }
 
 void tracing_start(void) {
-    if (trace_start(lives)) {
+    if (trace_start(is_live)) {
         atomic_fetch_add(&capture_unusual, 1);
     }
 }
 
-/* Whose a pool is does not change: asked once for the pool that a thread used last. */
+/* The address space and device of a pool, which never change. Each thread keeps those of the pool
+ * that it used last. */
 struct home {
     struct pool *pool;
     uint64_t space;
@@ -32,7 +34,10 @@ static inline struct home home_of(struct pool *pool) {
     return last;
 }
 
-/* Word by word: a record that is put together elsewhere and copied costs a fifth more. */
+/*
+ * Writes a record of a block to the trace. trace_put() stores the record word by word: building and
+ * then copying it costs a fifth more.
+ */
 static inline void write_block(enum trace_kind kind, unsigned flags, uint64_t ticks,
                                uint64_t address, const struct pool_look *look, uint64_t stream,
                                uint32_t stack_or_life) {
@@ -46,7 +51,9 @@ static inline void write_block(enum trace_kind kind, unsigned flags, uint64_t ti
     }
 }
 
-/* The time is noted for the block: by that it is known which of the allocations at its address it is. */
+/*
+ * Sets the time as the tag of the block. The time tells the allocation from others at its address.
+ */
 void tracing_allocated(CUdeviceptr address, uint32_t stack) {
     struct pool_look look;
     stack = stack != 0 ? trace_stack(stats_stacks(), stack) : 0;

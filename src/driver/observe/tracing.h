@@ -1,6 +1,9 @@
 /*
- * What the driver's entries tell the trace (trace/trace.h). While one is recorded the short ways through
- * allocations and frees are not taken (capture_unusual), so that without one they have nothing to ask.
+ * Trace records of the driver's hooks: allocations and frees of blocks (trace/trace.h). Takes no
+ * lock of its own. Called by memory.c, with no lock held.
+ *
+ * While a trace is recorded, capture_unusual keeps allocations and frees off the fast path. Without
+ * a trace, the fast path therefore checks nothing.
  */
 #ifndef GPUCACHE_DRIVER_OBSERVE_TRACING_H
 #define GPUCACHE_DRIVER_OBSERVE_TRACING_H
@@ -10,16 +13,23 @@
 
 #include <cuda.h>
 
-/** When the library starts. */
+/** Starts the trace if GPUCACHE_TRACE asks for one. Called when the library starts. */
 void tracing_start(void);
 
-/** The pool has just handed out a block, to that call stack (stacks/stacks.h); 0: not known. */
+/**
+ * Records that the pool has handed out a block to the calling thread. `stack` is the number of the
+ * call stack (stacks/stacks.h), or 0 if it is unknown.
+ */
 void tracing_allocated(CUdeviceptr address, uint32_t stack);
 
-/** pool_free(), and its record. */
+/** Calls pool_free(), returns its result, and records the free if it succeeded. */
 int tracing_free(CUdeviceptr address);
 
-/** A free in the order of a stream: before it, and when it has been accepted. */
+/**
+ * Record a deferred free (cuMemFreeAsync). tracing_free_begin() reads the block before the free,
+ * since the block may be handed out again afterwards. tracing_free_end() writes the record, once
+ * the free is accepted.
+ */
 struct tracing_freed {
     CUdeviceptr address;
     uint64_t ticks;
