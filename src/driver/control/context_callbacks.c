@@ -1,5 +1,7 @@
 /*
- * Who is told of the end of a context: a table, so that the registry names nobody.
+ * The callbacks that run when a context is about to end, or has ended. The registry (context.c)
+ * calls them in the order of this table, under its lock. It gets the table at the start of the
+ * process, so that the lower folder driver/context does not name functions of higher ones.
  */
 #include "driver/control/context_callbacks.h"
 
@@ -18,13 +20,13 @@ static const struct context_callbacks table[] = {
     {.ended = active_contexts_remove},
     {.ended = ipc_forget},
     {.ended = unpooled_forget},
-    {.ended = pinned_forget},       /* which keeps blocks that outside.c no longer has */
-    {.ended = block_stacks_forget}, /* asks who has a block still: the pool, outside.c no longer */
+    {.ended = pinned_forget},       /* after unpooled_forget: the ledger has no kept blocks */
+    {.ended = block_stacks_forget}, /* after unpooled_forget, before the pool drops its blocks */
     {.ended = driver_pools_invalidate},
     {.ended = capture_forget, .of_views = true},
     {.ended = deferred_forget, .suspended = deferred_suspend, .of_views = true},
     {.ended = device_pool_forget,
-     .suspended = device_pool_suspend}, /* after its blocks were taken out of deferred.c */
+     .suspended = device_pool_suspend}, /* after deferred_forget has dropped the pool's blocks */
 };
 
 void context_callbacks_start(void) {

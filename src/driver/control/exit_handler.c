@@ -1,4 +1,8 @@
-/* The exit handler: what stops before the driver shuts itself down. shutdown.h says why it runs first. */
+/*
+ * The exit handler: stops helper threads and fast paths before the driver shuts down. shutdown.h says
+ * why it runs before the driver's own handler. After it, allocations and frees ask the driver first,
+ * so they notice when the driver has ended.
+ */
 #include "driver/control/exit_handler.h"
 
 #include "driver/context/context.h"
@@ -10,9 +14,12 @@
 
 #include <stdlib.h>
 
+/* Runs as the exit handler. */
 static void begin(void) {
     atomic_store(&shutdown_begun, true);
-    context_invalidate(); /* an allocation that does not ask what is current would outlive the driver */
+    /* Without this call, an allocation by a thread that knows its current context would not ask the
+     * driver, and would succeed after the driver has ended. */
+    context_invalidate();
     atomic_fetch_add(&capture_unusual, 1);
     ipc_server_finish();
     decay_stop();
@@ -20,5 +27,5 @@ static void begin(void) {
 }
 
 void exit_handler_start(void) {
-    atexit(begin); /* if it cannot be registered, frees answer as before */
+    atexit(begin); /* if this fails, frees do not notice the end of the driver */
 }

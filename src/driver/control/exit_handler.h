@@ -1,7 +1,7 @@
 #ifndef GPUCACHE_DRIVER_CONTROL_EXIT_HANDLER_H
 #define GPUCACHE_DRIVER_CONTROL_EXIT_HANDLER_H
 
-/** Registers the exit handler; once, when the library starts. */
+/** Registers the exit handler. Called once, when the library starts. */
 void exit_handler_start(void);
 
 #endif

@@ -15,18 +15,20 @@
 
 #include <errno.h>
 
-#define REFRESH_NS 500000000 /* between two looks, if nobody asks */
-#define ORDER_NS 10000000    /* while an order is held up */
-#define PATIENCE_MS 1000     /* of the end of the process, for an order under way */
+#define REFRESH_NS 500000000 /* between two updates of the page, if no reader asks */
+#define ORDER_NS 10000000    /* between two checks whether a delayed order may begin */
+#define PATIENCE_MS 1000     /* how long the end of the process waits for an order in progress */
 
-static atomic_bool at_work; /* a thread for orders is there */
-static _Atomic int turn;    /* one order */
+static atomic_bool at_work; /* the thread for orders exists */
+static _Atomic int turn;    /* of the order in progress (enum helper_turn) */
 
+/* Records an order in the flight recorder and the trace. */
 static void show(enum flight_kind kind, unsigned device, uint64_t value) {
     flight_event(kind, device, 0, value, 0);
     trace_moment(kind, device, 0, 0, value, 0);
 }
 
+/* Writes a report. Returns -EOPNOTSUPP if reports are switched off. */
 static int report(void) {
     if (options()->report == REPORT_TO_NOWHERE) {
         return -EOPNOTSUPP;
@@ -35,7 +37,8 @@ static int report(void) {
     return 0;
 }
 
-static int carry_out(const struct live_wish *wish) {
+/* Executes an order. Returns 0, or a negative errno value for the sender. */
+static int execute(const struct live_wish *wish) {
     unsigned device = wish->device < 0 ? FLIGHT_NO_DEVICE : (unsigned)wish->device;
     switch (wish->order) {
     case LIVE_REPORT:
@@ -51,11 +54,14 @@ static int carry_out(const struct live_wish *wish) {
         show(FLIGHT_LIMIT, device, wish->value);
         return gpucache_set_memory_limit(wish->device, wish->value);
     }
-    return -EINVAL; /* another version's */
+    return -EINVAL; /* an order of another version of the tool */
 }
 
-/* Whether there is an order that may be begun now. During a capture nothing may be waited for, so
- * idle memory could not go back. */
+/*
+ * Returns whether there is an order that may begin now. If it must wait, tells its sender why. An
+ * order to release idle memory waits for the end of captures: during a capture nothing may be
+ * waited for, so idle memory cannot go back to the driver.
+ */
 static bool may_begin(void) {
     enum live_order order = live_next_order();
     enum live_hold why = LIVE_NOT_HELD_UP;
@@ -70,16 +76,18 @@ static bool may_begin(void) {
     return order && why == LIVE_NOT_HELD_UP;
 }
 
-/* Calls of the driver are lawful beside captures: this thread is in relaxed mode for as long as
- * it lives. */
-static void *carry_out_orders(void *unused) {
+/*
+ * Executes orders until there is none that may begin. Runs in a thread that stays in relaxed
+ * capture mode, so its driver calls do not invalidate captures of other threads.
+ */
+static void *execute_orders(void *unused) {
     struct live_wish wish;
     bool taken = true;
     capture_relax();
     while (taken && helper_begin(&turn)) {
         taken = may_begin() && live_take_order(&wish);
         if (taken) {
-            int result = carry_out(&wish);
+            int result = execute(&wish);
             live_refresh(false);
             live_order_done(&wish, result);
         }
@@ -89,15 +97,17 @@ static void *carry_out_orders(void *unused) {
     return unused;
 }
 
+/* Starts a thread for orders, if an order may begin and no such thread exists. */
 static void begin_orders(void) {
     bool idle = false;
     if (may_begin() && atomic_compare_exchange_strong(&at_work, &idle, true) &&
-        helper_start(carry_out_orders) != 0) {
-        carry_out_orders(NULL); /* then the figures wait */
+        helper_start(execute_orders) != 0) {
+        execute_orders(NULL); /* without a thread, orders delay the updates of the page */
     }
 }
 
-static void *look_after_page(void *unused) {
+/* Updates the live page and starts orders, for ever. */
+static void *update_page(void *unused) {
     for (;;) {
         live_wait(live_next_order() ? ORDER_NS : REFRESH_NS);
         helper_admit_sigbus();
@@ -108,8 +118,8 @@ static void *look_after_page(void *unused) {
 }
 
 static struct helper thread = {
-    .run = look_after_page,
-    .level = LOG_LEVEL_INFO, /* a page that cannot be made is no warning either */
+    .run = update_page,
+    .level = LOG_LEVEL_INFO, /* a live page that cannot be created is no warning either */
     .lacking = "the figures on the live page are old",
 };
 

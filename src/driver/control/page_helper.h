@@ -1,27 +1,31 @@
 /*
- * The helper thread of the live page (live/live.h). It reads the figures twice a second, and at
- * once when a reader asks, whatever the threads of the program do: it takes no lock and makes no
- * call of the driver.
+ * The helper thread of the live page (live/live.h). It updates the metrics on the page twice a
+ * second, and at once when a reader asks. It takes no lock and makes no driver call, so threads of
+ * the program cannot delay it.
  *
- * An order of gpucache ctl is carried out by a thread of its own, which ends with it, because the
- * driver may let it wait for the program's work. The end of the process waits for the order under
- * way.
+ * A second thread executes orders of gpucache ctl, because the driver may make an order wait for
+ * work of the program. The second thread ends when no order is left. If it cannot be created, the
+ * helper thread executes the orders. Invariant: at most one order is in progress. The end of the
+ * process waits up to a second for it.
  *
- * The thread is made when a device is first used, unless GPUCACHE_LIVE=off. The child of a fork
- * has none.
+ * The helper thread starts when a device is first used, unless GPUCACHE_LIVE=off. The child of a
+ * fork has neither thread.
  */
 #ifndef GPUCACHE_DRIVER_CONTROL_PAGE_HELPER_H
 #define GPUCACHE_DRIVER_CONTROL_PAGE_HELPER_H
 
 #include "process/process.h"
 
-/** Asks for the thread. Locks may be held: helper_start_wanted() makes it. */
+/**
+ * Requests the helper thread. Locks may be held: helper_start_wanted() creates the thread later.
+ */
 void page_helper_start(void);
 
-/** Returns when no order is under way, after a second at most. Begins none from then on. */
+/** Waits until no order is in progress, at most one second. No order begins after that. Keeps
+ * errno. */
 void page_helper_stop(void);
 
-/** As parts of the process (process.h). */
+/** Hooks of fork and of the end of the process (process_parts.c). */
 void page_helper_forked(void);
 void page_helper_end(enum process_end how, int signal);
 

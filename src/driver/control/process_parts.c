@@ -1,5 +1,7 @@
 /*
- * What starts, forks, reports and ends with the process.
+ * The table of functions that run at the start, fork, report and end of the process. process.c
+ * calls each column from the first row to the last. `.forked` runs in the child, where any lock may
+ * be held for ever. `.report` and `.end` may run in a signal handler (process/process.h).
  */
 #include "backend/segments.h"
 #include "backend/vmm.h"
@@ -21,14 +23,14 @@
 #include "report/report.h"
 #include "tcache/owner.h"
 
-/* When the process first uses a device, there is something to show. */
+/* Starts the live page, its peaks and its helper thread, when the process first uses a device. */
 static void begin_to_show(unsigned devices) {
     peaks_start();
     live_start(devices);
     page_helper_start();
 }
 
-/* Lower layers do not name these functions. They get them here. */
+/* Passes functions of higher folders to lower ones, which must not name them. */
 static void connect_layers(void) {
     device_first_use = begin_to_show;
     device_pool_set_kinds(&segments_kind, &vmm_kind);
@@ -38,8 +40,8 @@ static void connect_layers(void) {
 const struct process_hooks process_hook_table[] = {
     {.start = connect_layers}, /* before any context or device is used */
     {.start = exit_handler_start},
-    {.start = block_stacks_start}, /* after the options, before any allocation; */
-    {.start = tracing_start, .forked = trace_forked}, /* so is this */
+    {.start = block_stacks_start}, /* after the options are read, before any allocation */
+    {.start = tracing_start, .forked = trace_forked}, /* as the row above */
     {.forked = entries_forked},
     {.forked = context_forked},
     {.forked = capture_forked},

@@ -1,4 +1,8 @@
-/* The public C interface: the program's own requests, answered from the devices' books. */
+/*
+ * The public C interface (gpucache.h). A function with a device argument works on that device, or
+ * on all used devices for -1. Errors are negative errno values. Called with no lock held, by the
+ * program and by the thread that executes orders of gpucache ctl (page_helper.c).
+ */
 #define GPUCACHE_API __attribute__((visibility("default")))
 #include "gpucache.h"
 
@@ -17,7 +21,10 @@
 #include <errno.h>
 #include <string.h>
 
-/* Calls `act` for one used device or, for -1, for all of them. */
+/*
+ * Calls `act` for a device, or for all used devices if `ordinal` is -1. Returns -EINVAL below -1,
+ * -ENODEV if the process has not used the device, else an error of `act` or 0.
+ */
 static int for_devices(int ordinal, int (*act)(struct device *device, void *with), void *with) {
     if (ordinal < -1) {
         return -EINVAL;
@@ -33,6 +40,7 @@ static int for_devices(int ordinal, int (*act)(struct device *device, void *with
     return result;
 }
 
+/* Adds the statistics of a device to a struct gpucache_stats. */
 static int add_stats(struct device *device, void *with) {
     struct gpucache_stats *out = with;
     struct stats_device in;
@@ -90,7 +98,7 @@ int gpucache_reset_peak_stats(int device) {
 static int empty(struct device *device, void *unused) {
     (void)unused;
     bool any = false;
-    int idle = device_pool_release_idle(device); /* waits a little for what is under way */
+    int idle = device_pool_release_idle(device); /* waits a short time for work in progress */
     int host = pinned_release(&any);
     return idle ? idle : host;
 }
@@ -99,19 +107,24 @@ int gpucache_empty_cache(int device) {
     return for_devices(device, empty, NULL);
 }
 
+/* Sets the limit of a device, after counting what the driver's own pools hold. */
 static int set_one(struct device *device, void *with) {
     driver_pool_look(device);
     device_set_limit(device, with);
     return 0;
 }
 
-static int look(struct device *device, void *unused) {
+static int update_driver_pools(struct device *device, void *unused) {
     (void)unused;
     driver_pool_look(device);
     return 0;
 }
 
-/* A limit may be set before a device is used for the first time. */
+/*
+ * Sets the limit of a device, or of all devices if `device` is -1. device_get() registers a device
+ * that the process has not used yet, so that it can get a limit. Returns -EINVAL below -1, or
+ * -ENODEV if the library is not running or there is no such device.
+ */
 static int set_limit(int device, struct device_limit *limit) {
     if (device < -1) {
         return -EINVAL;
@@ -123,7 +136,7 @@ static int set_limit(int device, struct device_limit *limit) {
         device_get(device);
         return for_devices(device, set_one, limit);
     }
-    for_devices(device, look, NULL);
+    for_devices(device, update_driver_pools, NULL);
     device_set_limits(limit);
     return 0;
 }
