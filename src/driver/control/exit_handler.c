@@ -1,7 +1,7 @@
 /*
- * The exit handler: stops helper threads and fast paths before the driver shuts down. shutdown.h says
- * why it runs before the driver's own handler. After it, allocations and frees ask the driver first,
- * so they notice when the driver has ended.
+ * The exit handler: stops helper threads and fast paths before the driver shuts down. shutdown.h
+ * says why it runs before the driver's own handler. After it, allocations and frees ask the driver
+ * first, so they notice when the driver has ended.
  */
 #include "driver/control/exit_handler.h"
 
