@@ -46,8 +46,8 @@ static CUresult became_node(CUresult answer, const CUdeviceptr *dptr, size_t byt
  * CUDA_ERROR_OUT_OF_MEMORY. */
 static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
                         CUresult (*free_async)(CUdeviceptr, CUstream)) {
-    struct ledger_row *giving = unpooled_leave_begin(UNPOOLED_POINTER, *dptr, 0);
-    unpooled_leave_end(giving, free_async(*dptr, stream) == CUDA_SUCCESS);
+    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_POINTER, *dptr, 0);
+    unpooled_leave_end(freeing, free_async(*dptr, stream) == CUDA_SUCCESS);
     *dptr = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -156,8 +156,8 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
     if (!device || !host || bytes == 0 || capture_error() != CUDA_SUCCESS) {
         return native(host, bytes, flags);
     }
-    struct unpooled_call taking;
-    unpooled_begin(&taking, UNPOOLED_PINNED_HOST, device, bytes);
+    struct unpooled_call request;
+    unpooled_begin(&request, UNPOOLED_PINNED_HOST, device, bytes);
     void *kept = pinned_take(bytes, kind);
     CUresult r = CUDA_SUCCESS;
     if (kept) {
@@ -171,7 +171,7 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
     if (r == CUDA_SUCCESS) {
         device_count(device, kept ? &device->outside.pinned_hits : &device->outside.pinned_misses);
     }
-    return unpooled_end(&taking, r, r == CUDA_SUCCESS ? (uint64_t)*host : 0, kind);
+    return unpooled_end(&request, r, r == CUDA_SUCCESS ? (uint64_t)*host : 0, kind);
 }
 
 CUresult hook_cuMemAllocHost_v2(void **host, size_t bytes) {
@@ -193,27 +193,27 @@ CUresult hook_cuMemFreeHost(void *host) {
     uint64_t ends = pinned_ends();
     struct unpooled_entry entry = unpooled_find(UNPOOLED_HOST, (uint64_t)host);
     bool ours = entry.bytes > 0 && entry.value != REGISTERED;
-    struct ledger_row *giving = unpooled_leave_begin(UNPOOLED_HOST, (uint64_t)host, 0);
-    if ((ours && !giving) || pinned_has(host)) { /* another thread frees or has freed the block */
-        unpooled_leave_end(giving, false);
+    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_HOST, (uint64_t)host, 0);
+    if ((ours && !freeing) || pinned_has(host)) { /* another thread frees or has freed the block */
+        unpooled_leave_end(freeing, false);
         return REAL(cuMemFreeHost)((void *)UNKNOWN_ADDRESS);
     }
     bool kept = ours && pinned_keep(host, entry.bytes, (unsigned)entry.value, ends);
     CUresult r = kept ? CUDA_SUCCESS : REAL(cuMemFreeHost)(host);
-    unpooled_leave_end(giving, r == CUDA_SUCCESS);
+    unpooled_leave_end(freeing, r == CUDA_SUCCESS);
     return r;
 }
 
 CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags) {
     struct device *device = here();
-    struct unpooled_call taking;
-    unpooled_begin(&taking, UNPOOLED_PINNED_HOST, device, bytes);
+    struct unpooled_call request;
+    unpooled_begin(&request, UNPOOLED_PINNED_HOST, device, bytes);
     struct oom_retry oom_retry = {.returns = oom_retry_returns()};
     CUresult r;
     do {
         r = REAL(cuMemHostRegister_v2)(host, bytes, flags);
     } while (released_for_host(r, device, &oom_retry));
-    return unpooled_end(&taking, r, (uint64_t)host, REGISTERED);
+    return unpooled_end(&request, r, (uint64_t)host, REGISTERED);
 }
 
 CUresult hook_cuMemHostUnregister(void *host) {

@@ -22,17 +22,20 @@ static struct host_slab slab = {.object_bytes = sizeof(struct capturing)};
 static struct lock lock = LOCK_INITIALIZER(CAPTURE);
 static _Thread_local char this_thread __attribute__((tls_model("initial-exec")));
 
+/* Returns the key of a stream in the list. `per_thread`: a NULL stream is the per-thread stream. */
 static struct capturing identify(CUstream stream, bool per_thread) {
     bool own = stream == CU_STREAM_PER_THREAD || (!stream && per_thread);
     return (struct capturing){.stream = own ? CU_STREAM_PER_THREAD : stream,
                               .thread = own ? &this_thread : NULL};
 }
 
+/* Records an event for the pool's memory that was freed so far. */
 static void prepare_pool(struct context *context, void *unused) {
     (void)unused;
     pool_before_capture(context->pool);
 }
 
+/* Waits until the pool is not recording an event. */
 static void wait_for_records(struct context *context, void *unused) {
     (void)unused;
     pool_capture_announced(context->pool);
@@ -52,12 +55,13 @@ static void announce(void) {
     deferred_capture_announced();
 }
 
+/* Stops counting a capture that has ended. */
 static void uncount(void) {
     atomic_fetch_sub(&capture_active, 1);
     atomic_fetch_sub(&capture_unusual, 1);
 }
 
-/* Adds a capture to the list. Holds `lock`. */
+/* Adds a capture to the list. Called with `lock` held. */
 static void list_add(struct capturing *capture) {
     capture->next = captures;
     captures = capture;
@@ -93,7 +97,7 @@ static CUresult begun(CUresult r, CUstream stream, bool per_thread, CUcontext co
 }
 
 /* Removes the stream's capture from the list, but still counts it. Returns the capture, or NULL if
- * the stream has none. Holds `lock`. */
+ * the stream has none. Called with `lock` held. */
 static struct capturing *list_remove(struct capturing which) {
     struct capturing **at = &captures;
     while (*at && ((*at)->stream != which.stream || (*at)->thread != which.thread)) {

@@ -75,9 +75,9 @@ CUresult hook_cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *no
 #define JIT_OPTIONS 64 /* more options than CUDA has */
 
 struct jit_values {
-    void **at, *before[JIT_OPTIONS];
-    unsigned count;
-    bool whole;
+    void **at, *before[JIT_OPTIONS]; /* the program's array, and its values before the call */
+    unsigned count;                  /* of copied values */
+    bool whole;                      /* all values were copied */
     struct oom_retry oom_retry;
 };
 

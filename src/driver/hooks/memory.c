@@ -139,7 +139,7 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
 }
 
 /*
- * Charges an allocation that the driver shall serve. Returns false if the limit refuses it; the
+ * Charges an allocation that the driver must serve. Returns false if the limit refuses it; the
  * error is then counted. After true the caller passes the driver's answer to native_end(). `pool`
  * may be NULL.
  */
@@ -279,9 +279,9 @@ static __attribute__((noinline, cold)) bool unusual_free(CUdeviceptr dptr, CUres
 /* Answers a free that the pool failed with `r`: frees unpooled memory, or returns an error. */
 static __attribute__((noinline)) CUresult free_after(int r, CUdeviceptr dptr) {
     if (r == -ENOENT) {
-        struct ledger_row *giving = dptr ? unpooled_leave_begin(UNPOOLED_POINTER, dptr, 0) : NULL;
+        struct ledger_row *freeing = dptr ? unpooled_leave_begin(UNPOOLED_POINTER, dptr, 0) : NULL;
         CUresult native = REAL(cuMemFree_v2)(dptr);
-        unpooled_leave_end(giving, native == CUDA_SUCCESS);
+        unpooled_leave_end(freeing, native == CUDA_SUCCESS);
         return native;
     }
     if (r != -EINVAL) {
@@ -349,9 +349,9 @@ stream_verdict(CUstream stream, const struct stream_entries *driver) {
 static CUresult free_pooled_or_native_in_stream(CUdeviceptr dptr, CUstream stream,
                                                 const struct stream_entries *driver) {
     if (!pool_has(dptr)) {
-        struct ledger_row *giving = unpooled_leave_begin(UNPOOLED_POINTER, dptr, 0);
+        struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_POINTER, dptr, 0);
         CUresult result = driver->free(dptr, stream);
-        unpooled_leave_end(giving, result == CUDA_SUCCESS);
+        unpooled_leave_end(freeing, result == CUDA_SUCCESS);
         return result;
     }
     CUresult r = CUDA_SUCCESS;
