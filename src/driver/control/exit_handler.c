@@ -17,8 +17,10 @@
 /* Runs as the exit handler. */
 static void begin(void) {
     atomic_store(&shutdown_begun, true);
-    /* Without this call, an allocation by a thread that knows its current context would not ask the
-     * driver, and would succeed after the driver has ended. */
+    /*
+     * A thread that knows its current context does not ask the driver. Without this call, its
+     * allocations would succeed after the driver has ended.
+     */
     context_invalidate();
     atomic_fetch_add(&capture_unusual, 1);
     ipc_server_finish();

@@ -59,8 +59,8 @@ static int execute(const struct live_wish *wish) {
 
 /*
  * Returns whether there is an order that may begin now. If it must wait, tells its sender why. An
- * order to release idle memory waits for the end of captures: during a capture nothing may be
- * waited for, so idle memory cannot go back to the driver.
+ * order to release idle memory waits for the end of all captures. During a capture nothing may be
+ * waited for, so idle memory cannot go back.
  */
 static bool may_begin(void) {
     enum live_order order = live_next_order();

@@ -8,9 +8,9 @@
  *
  * Each function returns true if the hook must refuse the call. The extent of the copy is then set
  * to zero, and the hook passes the empty copy to the driver. The driver may have an error of its
- * own: no context, a fault, an invalid stream. If a function returns false, it has stored the pools
- * in which the copy begins: pools[0] for the destination or the only side, pools[1] for the source.
- * NULL means outside all pools. A side that is no device address is left as it was.
+ * own: no context, a fault, an invalid stream. A function that returns false has stored the pools
+ * in which the copy begins. pools[0] is that of the destination or the only side, pools[1] that of
+ * the source. NULL means outside all pools. A side that is no device address is left as it was.
  */
 #ifndef GPUCACHE_DRIVER_HOOKS_BOUNDS_H
 #define GPUCACHE_DRIVER_HOOKS_BOUNDS_H

@@ -11,8 +11,8 @@ static bool in_pages(struct pool *pool) {
 }
 
 /*
- * Returns the context of a vmm pool. Returns NULL if the context may be ending, or if `here` is the
- * same context or a view of it: the driver orders the copy then.
+ * Returns the context of a vmm pool. Returns NULL if the context may be ending. Also returns NULL
+ * if `here` is the context or a view of it: the driver orders the copy then.
  */
 static CUcontext owner_of(struct pool *pool, CUcontext here) {
     if (!in_pages(pool) || pool_backend(pool)->suspended) {

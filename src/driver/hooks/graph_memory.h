@@ -6,8 +6,8 @@
 
 /**
  * Records that a node which allocates was added to a graph, on `device`, or on an unknown device if
- * it is NULL. The driver has reserved the addresses for the node: a pool that still counts them as
- * its own belongs to an ended context, which is then removed. Called with no lock held.
+ * it is NULL. The driver has reserved the addresses for the node. If a pool still counts them as
+ * its own, its context has ended, and is removed. Called with no lock held.
  */
 void graph_memory_given(struct device *device, CUdeviceptr address, size_t bytes);
 

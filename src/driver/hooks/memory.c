@@ -2,8 +2,8 @@
  * Hooks of cuMemAlloc, cuMemAllocPitch, cuMemFree and cuMemFreeAsync: convert CUDA's arguments to
  * the pool's, and the pool's results to CUDA's error codes.
  *
- * The driver gets each call that the pool cannot answer: no current context, a request that the
- * driver would refuse, a pointer outside all pools, a context that has a fault. Memory that the
+ * The driver gets each call that the pool cannot answer: no current context, a context with a
+ * fault, a pointer outside all pools, a request that the driver would refuse. Memory that the
  * driver gives out here is unpooled memory, counted and limited (limit/unpooled.h).
  *
  * Called with no lock held. Fast path: a call goes straight to the pool while capture_unusual is 0

@@ -76,9 +76,9 @@ CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
 /* --- addresses --- */
 
 /*
- * Finds the live block at `dptr`. Returns 0, -ENOENT outside all pools, or -EINVAL for memory that
- * the program has freed: in a pool, or in a pinned block that the library keeps (pinned.h). After
- * the driver has ended, returns -ENOENT, so that the driver answers by itself.
+ * Finds the live block at `dptr`. Returns 0, or -ENOENT outside all pools. Returns -EINVAL for
+ * freed memory: in a pool, or in a pinned block that the library keeps (pinned.h). After the driver
+ * has ended, returns -ENOENT, so that the driver answers by itself.
  */
 static int find_block(CUdeviceptr dptr, struct pool_block *block) {
     int r = shutdown_over() ? -ENOENT : pool_find(dptr, block);

@@ -59,8 +59,9 @@ CUresult hook_cuEventSynchronize(CUevent event) {
 
 /*
  * Takes the lock of a pool, unless it is NULL, and tells the pool about the program's context event
- * (pool_application_syncs). Returns the pool. The caller calls application_events_note() before it
- * looks up the pool: a pool that starts in between learns of the event in one of the two calls.
+ * (pool_application_syncs). Returns the pool. The caller has called application_events_note()
+ * before it looked up the pool. A pool that starts in between learns of the event from one of the
+ * two.
  */
 static struct pool *hold(struct pool *pool, bool records) {
     if (pool) {
