@@ -2,25 +2,30 @@
 
 #include <stdbool.h>
 
-/* A level is made of tiles: so many bytes a row and so many rows. The tiles are stacked in blocks, in a
- * flat array up to so many on top of each other, in a deep one so many behind each other: as many as the
- * next power of two has room for. Measured on an H200, 378 shapes (tests/gpu/facts_arrays.cu). */
+/*
+ * A mipmap level consists of tiles of TILE_ROW_BYTES by TILE_ROWS. The driver groups tiles in
+ * blocks of at most BLOCK_TILES: one above the other in a flat array, one behind the other in a
+ * deep array. A level with fewer tiles gets a block of the next power of two. Measured on an H200
+ * with 378 shapes (tests/gpu/facts_arrays.cu).
+ */
 #define TILE_ROW_BYTES 64
 #define TILE_ROWS 8
 #define BLOCK_TILES 16
 
-/* What the driver takes for arrays it cuts into pieces of this many bytes, and a larger one gets pages of
- * its own. */
+/*
+ * The driver divides its memory for arrays into pieces of PIECE_BYTES. An array of more than
+ * SHARED_MAX_BYTES gets whole pages of its own.
+ */
 #define PIECE_BYTES 2048
 #define SHARED_MAX_BYTES ((uint64_t)1 << 20)
 #define PAGE_BYTES ((uint64_t)2 << 20)
 
-/* By number: an older cuda.h does not name the later ones. */
+/* The table has numbers because an older cuda.h lacks the names of the later formats. */
 struct texels {
-    uint8_t first, last; /* formats */
-    uint8_t half_bytes;  /* of a texel; of a channel where `channels` */
-    uint8_t side;        /* texels of a block in each direction */
-    bool channels;       /* the descriptor says how many */
+    uint8_t first, last; /* range of CUarray_format values */
+    uint8_t half_bytes;  /* size in half bytes: of a texel, or of one channel if `channels` */
+    uint8_t side;        /* texels of a compressed block in each direction, else 1 */
+    bool channels;       /* the descriptor has the number of channels */
 };
 
 static const struct texels formats[] = {
@@ -76,7 +81,7 @@ static uint64_t up(uint64_t value, uint64_t unit) {
     return (value + unit - 1) / unit * unit;
 }
 
-/* So many tiles in whole blocks. */
+/* Returns `tiles` rounded up to whole blocks of tiles. */
 static uint64_t stacked(uint64_t tiles) {
     uint64_t block = 1;
     while (block < BLOCK_TILES && block < tiles) {
@@ -85,10 +90,13 @@ static uint64_t stacked(uint64_t tiles) {
     return up(tiles, block);
 }
 
-/* No texture is longer in any direction; what is, the driver refuses. */
+/* The driver refuses arrays that are longer in any direction. */
 #define LONGEST ((uint64_t)1 << 31)
 
-/* Of one layer, or of all slices where there is `depth`. */
+/*
+ * Returns the bytes of a level: of one layer, or of all slices if `depth` is not 0. Returns
+ * UINT64_MAX on overflow.
+ */
 static uint64_t level_size(const struct texels *texels, unsigned channels, uint64_t width,
                            uint64_t height, uint64_t depth) {
     uint64_t half = (uint64_t)texels->half_bytes * (texels->channels ? channels : 1);
@@ -110,7 +118,7 @@ uint64_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) 
     const struct texels *texels = find((unsigned)descriptor->Format);
     uint64_t width = descriptor->Width, height = descriptor->Height, depth = descriptor->Depth;
     unsigned channels = descriptor->NumChannels;
-    /* Memory of these is mapped to them later. */
+    /* The program maps memory to these arrays later. */
     bool bare = descriptor->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
     bool layers = descriptor->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
     uint64_t bytes = 0, one = 0, most = UINT64_MAX / 2;
@@ -120,8 +128,8 @@ uint64_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) 
     }
     uint64_t each = layers && depth ? depth : 1;
     depth = layers ? 0 : depth;
-    for (bool last = false; levels > 0 && !last;
-         levels--) { /* the driver makes no more than down to 1 x 1 x 1 */
+    /* The driver makes no levels beyond 1 x 1 x 1. */
+    for (bool last = false; levels > 0 && !last; levels--) {
         last = width <= 1 && height <= 1 && depth <= 1;
         one = level_size(texels, channels, width, height, depth);
         if (one > most / each || bytes > most - one * each) {

@@ -1,8 +1,10 @@
 /*
- * How much memory of the device an array takes. No driver call says it (cuArrayGetMemoryRequirements
- * answers for arrays without memory of their own only), so it is computed from the descriptor, as the
- * driver was measured to lay arrays out: rows of texels, or of blocks of 4 x 4 where the format is
- * compressed, in blocks of tiles.
+ * Computes the device memory of an array from its descriptor. The hooks of arrays call it
+ * (hooks/array.c). It takes no lock.
+ *
+ * No driver call returns this size: cuArrayGetMemoryRequirements only serves arrays without memory
+ * of their own. The computation follows the layout that was measured: rows of texels, or of blocks
+ * of 4 x 4 texels in compressed formats, arranged in blocks of tiles.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_ARRAY_SIZE_H
 #define GPUCACHE_DRIVER_LIMIT_ARRAY_SIZE_H
@@ -11,8 +13,10 @@
 
 #include <stdint.h>
 
-/** Bytes of an array with so many levels, 1 for one without a mipmap; 0 if the descriptor makes no
- * sense, or the array takes no memory by itself. */
+/**
+ * Returns the bytes of an array with `levels` mipmap levels, 1 for an array without mipmaps.
+ * Returns 0 if the descriptor is invalid, or if the array takes no memory itself.
+ */
 uint64_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels);
 
 #endif

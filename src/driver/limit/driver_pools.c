@@ -12,19 +12,21 @@
 #include "process/lock.h"
 #include "process/process.h"
 
-/* What a pool takes from the device at a time: 32 MiB for 2000 bytes on an H200 (tests/sim/probe-h200.txt). */
+/*
+ * Growth of a pool: 32 MiB for an allocation of 2000 bytes on an H200 (tests/sim/probe-h200.txt).
+ */
 #define UNIT ((uint64_t)32 << 20)
 
 struct driver_pool {
-    CUmemoryPool handle;   /* NULL: destroyed, or that of a device's graphs */
-    struct device *device; /* NULL: host memory, or what is not known */
+    CUmemoryPool handle;   /* NULL: destroyed, or graph memory */
+    struct device *device; /* NULL: host memory, or an unknown pool */
     bool graphs;
-    bool there;       /* the driver may be asked */
-    bool stale;       /* something was freed since the last look */
-    uint64_t live;    /* as the program asked for it */
-    uint64_t asked;   /* for allocations under way */
-    uint64_t reserve; /* as seen last */
-    uint64_t counted; /* the larger of the two: charged and booked */
+    bool there;       /* the pool is known to exist, so the driver may be asked about it */
+    bool stale;       /* a free came after the last query */
+    uint64_t live;    /* bytes of live allocations, as requested */
+    uint64_t asked;   /* bytes of allocations in progress, while a limit is set */
+    uint64_t reserve; /* bytes, from the last query */
+    uint64_t counted; /* larger of live and reserve: charged and counted */
     struct driver_pool *next;
 };
 
@@ -36,7 +38,8 @@ static struct lock lock = LOCK_INITIALIZER(MEMPOOL);
 
 /* --- one pool; lock held --- */
 
-static void count(struct driver_pool *pool) {
+/* Charges and counts the larger of live bytes and reserve. */
+static void count_reserve(struct driver_pool *pool) {
     uint64_t before = pool->counted, now = pool->live > pool->reserve ? pool->live : pool->reserve;
     if (now == before || !pool->device) {
         return;
@@ -50,10 +53,13 @@ static void count(struct driver_pool *pool) {
     device_book(pool->device, &pool->device->outside.stream_ordered, (int64_t)(now - before));
 }
 
-/* Not during a capture, which the driver would end for it. */
-static void look(struct driver_pool *pool) {
+/*
+ * Queries the reserve of a pool and counts it. The query would invalidate a capture, so the last
+ * result stays during a capture.
+ */
+static void query_reserve(struct driver_pool *pool) {
     if (atomic_load(&capture_active) > 0) {
-        count(pool);
+        count_reserve(pool);
         return;
     }
     cuuint64_t reserve = 0;
@@ -69,9 +75,13 @@ static void look(struct driver_pool *pool) {
         pool->reserve = reserve;
         pool->stale = false;
     }
-    count(pool);
+    count_reserve(pool);
 }
 
+/*
+ * Gives the reserve beyond `keep` bytes back to the device; graph memory has no such bound. Does
+ * nothing during a capture.
+ */
 static void trim(struct driver_pool *pool, uint64_t keep) {
     if (atomic_load(&capture_active) > 0) {
         return;
@@ -83,7 +93,7 @@ static void trim(struct driver_pool *pool, uint64_t keep) {
         REAL(cuMemPoolTrimTo)(pool->handle, keep);
     }
     capture_restore(mode);
-    look(pool);
+    query_reserve(pool);
 }
 
 static struct driver_pool *find(CUmemoryPool handle) {
@@ -94,8 +104,9 @@ static struct driver_pool *find(CUmemoryPool handle) {
     return pool;
 }
 
+/* Adds a pool, in the place of a destroyed one if possible. Returns NULL without host memory. */
 static struct driver_pool *add(const struct driver_pool *as) {
-    struct driver_pool *pool = find(NULL); /* one that was destroyed */
+    struct driver_pool *pool = find(NULL); /* of a destroyed pool */
     while (pool && (pool->graphs || pool->handle || pool->live > 0)) {
         pool = pool->next;
     }
@@ -111,12 +122,15 @@ static struct driver_pool *add(const struct driver_pool *as) {
     return pool;
 }
 
-/* The driver has destroyed it, or will: what is live in it stays counted until it is freed. */
-static void gone(struct driver_pool *pool) {
+/*
+ * Marks a pool as destroyed. The driver has destroyed the pool, or will do so later. Live
+ * allocations stay counted until they are freed.
+ */
+static void mark_destroyed(struct driver_pool *pool) {
     pool->handle = NULL;
     pool->there = false;
     pool->reserve = 0;
-    count(pool);
+    count_reserve(pool);
     for (unsigned i = 0; i < STATS_MAX_DEVICES; i++) {
         struct driver_pool *current = pool;
         atomic_compare_exchange_strong(&currents[i], &current, NULL);
@@ -144,7 +158,10 @@ struct driver_pool *driver_pool_current(void) {
     return pool;
 }
 
-/* The device of a pool that nobody has made: a default one. */
+/*
+ * Returns the device of a pool that the program did not create: a default pool. NULL if there is
+ * none.
+ */
 static struct device *device_of_default(CUmemoryPool handle) {
     CUmemoryPool other;
     for (int i = 0; REAL(cuDeviceGetDefaultMemPool)(&other, i) == CUDA_SUCCESS; i++) {
@@ -190,13 +207,18 @@ struct device *driver_pool_device(const struct driver_pool *pool) {
 
 /* --- allocating --- */
 
-/* The claims of all threads are charged, and so is what the pools have grown by meanwhile. */
-static bool over(const struct device *device) {
+/*
+ * Returns whether the charge of a device exceeds its limit. The charge includes the claims in
+ * progress, and possibly also the growth that a claim was made for. The function therefore
+ * subtracts the claims. Lock held.
+ */
+static bool exceeds_limit(const struct device *device) {
     uint64_t limit = atomic_load(&device->limit);
     return limit && atomic_load(&device->charged) > limit + device->claimed;
 }
 
-static bool claim_for(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim) {
+/* Charges `bytes` for an allocation. Returns false if the limit refuses. Takes the lock. */
+static bool try_claim(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim) {
     struct device *device = pool->device;
     in_flight_enter(&device->in_flight);
     lock_acquire(&lock);
@@ -213,16 +235,19 @@ static bool claim_for(struct driver_pool *pool, uint64_t bytes, struct driver_po
     return allowed;
 }
 
-static bool claim_with_room(struct driver_pool *pool, uint64_t bytes,
-                            struct driver_pool_claim *claim) {
-    return claim_for(pool, bytes, claim) ||
-           (driver_pool_make_room(pool->device, bytes) && claim_for(pool, bytes, claim));
+static bool claim_or_trim(struct driver_pool *pool, uint64_t bytes,
+                          struct driver_pool_claim *claim) {
+    return try_claim(pool, bytes, claim) ||
+           (driver_pool_make_room(pool->device, bytes) && try_claim(pool, bytes, claim));
 }
 
-/* Whether what the pool keeps may be enough; that it is, shows when the driver has answered. */
-static bool keeps(struct driver_pool *pool, uint64_t bytes) {
+/*
+ * Returns whether the reserve may serve `bytes` without growth, and adds `bytes` to `asked` if so.
+ * Only the driver's answer tells whether the reserve did serve them.
+ */
+static bool claim_from_reserve(struct driver_pool *pool, uint64_t bytes) {
     lock_acquire(&lock);
-    look(pool);
+    query_reserve(pool);
     bool enough = pool->reserve >= pool->live + pool->asked + bytes;
     pool->asked += enough ? bytes : 0;
     lock_release(&lock);
@@ -238,16 +263,16 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
     }
     claim->limited = true;
     uint64_t most = bytes > limit ? bytes : (bytes + UNIT - 1) / UNIT * UNIT;
-    if (claim_with_room(pool, most, claim)) {
+    if (claim_or_trim(pool, most, claim)) {
         return true;
     }
     struct oom_retry oom_retry = {0};
     while (oom_retry_at_limit(device, bytes, &oom_retry)) {
-        if (claim_with_room(pool, most, claim)) {
+        if (claim_or_trim(pool, most, claim)) {
             device_count(device, &device->outside.oom_retries);
             return true;
         }
-        if (keeps(pool, bytes)) {
+        if (claim_from_reserve(pool, bytes)) {
             return true;
         }
     }
@@ -268,46 +293,46 @@ bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUd
         pool->there = pool->handle != NULL;
         pool->live += entered ? claim->bytes : 0;
         if (pool->live > pool->reserve || atomic_load(&device->limit)) {
-            look(pool);
+            query_reserve(pool);
         }
     }
     pool->asked -= claim->limited ? claim->bytes : 0;
     device_uncharge(device, claim->charged);
     device->claimed -= claim->charged;
-    bool beyond = answer == CUDA_SUCCESS && over(device);
+    bool exceeded = answer == CUDA_SUCCESS && exceeds_limit(device);
     lock_release(&lock);
-    if (beyond) {
+    if (exceeded) {
         driver_pool_make_room(device, 0);
         lock_acquire(&lock);
-        beyond = over(device);
+        exceeded = exceeds_limit(device);
         lock_release(&lock);
     }
     if (claim->charged > 0) {
         in_flight_leave(&device->in_flight);
     }
-    if (beyond) {
+    if (exceeded) {
         device_count_oom(device, true);
     }
     helper_start_wanted();
-    return !beyond;
+    return !exceeded;
 }
 
 void driver_pool_left(struct driver_pool *pool, uint64_t bytes) {
     lock_acquire(&lock);
     pool->live -= bytes;
     pool->stale = true;
-    count(pool);
+    count_reserve(pool);
     lock_release(&lock);
     atomic_store_explicit(&driver_pool_stale, true, memory_order_relaxed);
 }
 
-/* --- looking, and giving back --- */
+/* --- querying, and giving back --- */
 
 void driver_pool_look(struct device *device) {
     lock_acquire(&lock);
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device && pool->device == device) {
-            look(pool);
+            query_reserve(pool);
         }
     }
     lock_release(&lock);
@@ -317,10 +342,10 @@ void driver_pool_look_again(void) {
     lock_acquire(&lock);
     bool graphs = false;
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
-        graphs |= pool->graphs; /* these change at a launch, which is not looked at */
+        graphs |= pool->graphs; /* changes at a launch, which queries nothing */
         if (pool->stale || pool->graphs) {
             pool->stale = false;
-            look(pool);
+            query_reserve(pool);
         }
     }
     atomic_store(&driver_pool_stale, graphs);
@@ -332,7 +357,7 @@ uint64_t driver_pool_kept(struct device *device) {
     lock_acquire(&lock);
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device && pool->device == device) {
-            look(pool);
+            query_reserve(pool);
             kept += pool->reserve > pool->live ? pool->reserve - pool->live : 0;
         }
     }
@@ -340,29 +365,29 @@ uint64_t driver_pool_kept(struct device *device) {
     return kept;
 }
 
-/* By how much `bytes` more would exceed the limit. */
-static uint64_t missing(const struct device *device, uint64_t bytes) {
+/* Returns the bytes by which a charge of `bytes` more would exceed the limit. Lock held. */
+static uint64_t excess_over_limit(const struct device *device, uint64_t bytes) {
     uint64_t limit = atomic_load(&device->limit), charged = atomic_load(&device->charged);
     return limit && charged + bytes > limit ? charged + bytes - limit : 0;
 }
 
 bool driver_pool_make_room(struct device *device, uint64_t bytes) {
     bool any = false;
-    uint64_t short_of;
+    uint64_t excess;
     if (bytes > atomic_load(&device->limit)) {
         return false;
     }
     lock_acquire(&lock);
-    for (struct driver_pool *pool = pools; pool && (short_of = missing(device, bytes)) > 0;
+    for (struct driver_pool *pool = pools; pool && (excess = excess_over_limit(device, bytes)) > 0;
          pool = pool->next) {
         uint64_t before = pool->counted;
         if (pool->device != device || pool->reserve <= pool->live) {
             continue;
         }
-        /* What it keeps beyond that serves its next allocations without another call. */
-        uint64_t keep = before > short_of ? (before - short_of) / UNIT * UNIT : 0;
+        /* Memory kept in the pool serves its next allocations without another driver call. */
+        uint64_t keep = before > excess ? (before - excess) / UNIT * UNIT : 0;
         trim(pool, keep);
-        if (keep > 0 && missing(device, bytes) > 0) {
+        if (keep > 0 && excess_over_limit(device, bytes) > 0) {
             trim(pool, 0);
         }
         any |= pool->counted < before;
@@ -382,7 +407,7 @@ bool driver_pool_trim(const struct device *device) {
     lock_acquire(&lock);
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device == device && pool->there && !pool->graphs) {
-            look(pool);
+            query_reserve(pool);
             uint64_t before = pool->reserve;
             if (before > pool->live) {
                 trim(pool, threshold(pool));
@@ -397,14 +422,14 @@ bool driver_pool_trim(const struct device *device) {
 void driver_pools_invalidate(const struct context *context) {
     const struct device *device = context->primary ? device_used(context->ordinal) : NULL;
     if (!device && (context->primary || context_count() > 0)) {
-        return; /* another one of the device may live */
+        return; /* the device may have another context */
     }
     lock_acquire(&lock);
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device && (pool->device == device || !device)) {
             pool->there = false;
             pool->reserve = 0;
-            count(pool);
+            count_reserve(pool);
             atomic_store(&currents[pool->device->ordinal], NULL);
         }
     }
@@ -413,7 +438,7 @@ void driver_pools_invalidate(const struct context *context) {
 
 /* --- the hooks --- */
 
-/* Not in a child of a fork, where the lock may be held by nobody. */
+/* False in the child of a fork, where no thread may be left to release the lock. */
 static bool started(void) {
     return atomic_load(&process_state) == PROCESS_STARTED;
 }
@@ -427,7 +452,7 @@ CUresult hook_cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
     lock_acquire(&lock);
     struct driver_pool *old = find(*handle);
     if (old) {
-        gone(old);
+        mark_destroyed(old);
     }
     add(&(struct driver_pool){.handle = *handle,
                               .device = on_device ? device_get(props->location.id) : NULL,
@@ -436,7 +461,9 @@ CUresult hook_cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
     return r;
 }
 
-/* Under the lock: nobody may ask the driver about the pool afterwards. */
+/*
+ * Holds the lock across the driver call, since no thread may ask the driver about a destroyed pool.
+ */
 CUresult hook_cuMemPoolDestroy(CUmemoryPool handle) {
     if (!started()) {
         return REAL(cuMemPoolDestroy)(handle);
@@ -445,45 +472,45 @@ CUresult hook_cuMemPoolDestroy(CUmemoryPool handle) {
     struct driver_pool *pool = handle ? find(handle) : NULL;
     CUresult r = REAL(cuMemPoolDestroy)(handle);
     if (pool && r == CUDA_SUCCESS) {
-        gone(pool);
+        mark_destroyed(pool);
     }
     lock_release(&lock);
     return r;
 }
 
-static CUresult look_after(CUresult r, CUmemoryPool handle) {
+static CUresult query_reserve_after(CUresult r, CUmemoryPool handle) {
     if (!started() || r != CUDA_SUCCESS || !handle) {
         return r;
     }
     lock_acquire(&lock);
     struct driver_pool *pool = find(handle);
     if (pool && pool->device) {
-        look(pool);
+        query_reserve(pool);
     }
     lock_release(&lock);
     return r;
 }
 
 CUresult hook_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
-    return look_after(REAL(cuMemPoolTrimTo)(handle, keep), handle);
+    return query_reserve_after(REAL(cuMemPoolTrimTo)(handle, keep), handle);
 }
 
-static CUresult set_current(CUresult r, int ordinal) {
+static CUresult invalidate_current(CUresult r, int ordinal) {
     if (r == CUDA_SUCCESS && ordinal >= 0 && ordinal < STATS_MAX_DEVICES && started()) {
         lock_acquire(&lock);
-        atomic_store(&currents[ordinal], NULL); /* asked for again */
+        atomic_store(&currents[ordinal], NULL); /* the next use asks the driver */
         lock_release(&lock);
     }
     return r;
 }
 
 CUresult hook_cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
-    return set_current(REAL(cuDeviceSetMemPool)(device, handle), device);
+    return invalidate_current(REAL(cuDeviceSetMemPool)(device, handle), device);
 }
 
 CUresult hook_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
                               CUmemoryPool handle) {
     CUresult r = REAL(cuMemSetMemPool)(location, type, handle);
     bool on_device = location && location->type == CU_MEM_LOCATION_TYPE_DEVICE;
-    return set_current(r, on_device ? location->id : -1);
+    return invalidate_current(r, on_device ? location->id : -1);
 }

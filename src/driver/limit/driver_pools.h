@@ -1,23 +1,15 @@
 /*
- * The driver's own pools of stream-ordered memory, and what they hold of the device.
+ * The driver's own pools of stream-ordered memory (cuMemAllocAsync), and the memory of graphs.
  *
- * A pool keeps more than what is live in it: what was freed stays in its reserve until a
- * synchronisation finds it above the release threshold, or for good. That is memory of the device,
- * so the reserve is what is counted and what the limit holds over. Only the driver knows it
- * (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), and asking costs a call. So it is looked at
+ * Each pool counts, and is charged, the larger of its live bytes and its reserve. Freed memory
+ * stays in the reserve until a synchronisation finds the reserve above the release threshold. A
+ * query of the reserve (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) costs a driver call. It is made
  *
- *      without a limit  when the live bytes have outgrown what was seen last, at the first wait
- *                       after a free, and where the program asks the driver for figures
- *      with a limit     after every allocation too, and before one is refused
+ *      without a limit  when the live bytes exceed the last result, at the first wait after a free,
+ *                       and when the program asks the driver how much memory is in use
+ *      with a limit     also after every allocation, and before an allocation is refused
  *
- * and between two looks a pool counts with what was seen last, or with its live bytes if they are
- * more. Reports and gpucache_get_stats() make no call: they have what was seen last.
- *
- * With a limit an allocation is charged as if the pool had to grow for it, and the charge becomes
- * what it did grow by. If the limit does not allow that, pools give back what they need not keep.
- *
- * The memory that graphs allocate is one more such pool of each device. What it takes is taken at a
- * launch, and seen at a look.
+ * Reports and gpucache_get_stats() use the last result. Functions take the lock MEMPOOL.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_DRIVER_POOLS_H
 #define GPUCACHE_DRIVER_LIMIT_DRIVER_POOLS_H
@@ -34,42 +26,59 @@
 struct context;
 struct driver_pool;
 
-/** The pool that cuMemAllocAsync takes from; NULL if it is not known. */
+/** Returns the pool that cuMemAllocAsync of the current device uses, or NULL if it is not known. */
 struct driver_pool *driver_pool_current(void);
 
-/** The pool behind a handle; NULL if it is no memory of a device. */
+/** Returns the pool of a handle, or NULL if it holds no device memory. */
 struct driver_pool *driver_pool_of(CUmemoryPool handle);
 
+/** Returns the device of a pool, or NULL for host memory. */
 struct device *driver_pool_device(const struct driver_pool *pool);
 
-/** One allocation, from before the driver is asked until it has answered. */
+/** An allocation in progress, from before the driver call until after its answer. */
 struct driver_pool_claim {
     struct driver_pool *pool;
     uint64_t bytes, charged;
     bool limited;
 };
 
-/** Whether the limit allows `bytes` more in the pool. */
+/**
+ * Returns whether the limit allows `bytes` more in the pool. If so, driver_pool_end() must follow.
+ *
+ * With a limit, charges the bytes as if the pool had to grow for them, in units of 32 MiB. If the
+ * limit refuses, trims the driver's pools and retries. A retry also succeeds, without a charge, if
+ * the pool's reserve may serve the bytes. Counts a final refusal as out of memory. Call with no
+ * lock held.
+ */
 bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim);
 
-/** After the driver's answer. False: it has taken more than the limit allows; the block is to be
- * freed again, and unpooled_leave() tells the rest. */
+/**
+ * Replaces the charge of driver_pool_begin() by the growth of the pool. Enters the allocation at
+ * `dptr` if `answer` is CUDA_SUCCESS. Returns false if the device now exceeds its limit. The caller
+ * then frees the allocation and calls unpooled_leave(). Call with no lock held.
+ */
 bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUdeviceptr dptr);
 
-/** A block of `bytes` was freed. */
+/** Subtracts a freed allocation of `bytes` from the live bytes. The reserve is queried later. */
 void driver_pool_left(struct driver_pool *pool, uint64_t bytes);
 
-/** Graphs may allocate memory on this device from now on. NULL: none. */
+/**
+ * Adds the pool for graph memory of a device, once. Call before a graph may allocate there. Does
+ * nothing for NULL. The pool grows at a launch; the next query of its reserve counts the growth.
+ */
 void driver_pool_graphs(struct device *device);
 
-/** Looks at the pools of a device. */
+/** Queries the reserve of each pool of a device. During a capture, uses the last results. */
 void driver_pool_look(struct device *device);
 
-/** The same for all pools in which something was freed since the last look. */
+/** Queries the reserve of each pool with a free since the last query, and of graph memory. */
 void driver_pool_look_again(void);
 extern atomic_bool driver_pool_stale;
 
-/** After a wait of the program, at which the driver gives back what is above the thresholds. */
+/**
+ * Returns `r` after a wait of the program. At such a wait the driver releases memory above the
+ * release thresholds, so a successful wait queries the pools with frees.
+ */
 static inline CUresult driver_pool_waited(CUresult r) {
     if (__builtin_expect(atomic_load_explicit(&driver_pool_stale, memory_order_relaxed), 0) &&
         r == CUDA_SUCCESS && atomic_load(&process_state) == PROCESS_STARTED) {
@@ -78,19 +87,27 @@ static inline CUresult driver_pool_waited(CUresult r) {
     return r;
 }
 
-/** `bytes` more do not fit under the device's limit: the pools give back what they only keep. True
- * if they did. */
+/**
+ * Trims the driver's pools of a device until `bytes` more fit under its limit. Returns whether any
+ * memory was released. Does nothing during a capture, or if `bytes` exceeds the limit. Call with no
+ * lock held.
+ */
 bool driver_pool_make_room(struct device *device, uint64_t bytes);
 
-/** The driver has refused memory that is not its own pools': what these keep beyond their thresholds goes back to the device, as
- * where cuMemAlloc finds none. Not during a capture. True if there was any. */
+/**
+ * Trims the driver's pools of a device to their release thresholds. Call after the driver has
+ * refused memory outside these pools: cuMemAlloc does the same trim natively. Does nothing during a
+ * capture. Returns whether any memory was released.
+ */
 bool driver_pool_trim(const struct device *device);
 
-/** What the driver's pools of a device keep and nobody has live. */
+/** Returns the bytes that the driver's pools of a device reserve beyond their live bytes. */
 uint64_t driver_pool_kept(struct device *device);
 
-/** A context has ended. If it was the last one of a device, whether its pools are still there is not
- * known until the program uses them again. */
+/**
+ * Marks the driver's pools of a device as unknown after its last context has ended. The program's
+ * next use of a pool shows that it still exists.
+ */
 void driver_pools_invalidate(const struct context *context);
 
 #endif

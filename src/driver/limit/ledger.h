@@ -1,6 +1,7 @@
 /*
- * The table behind outside.c: its rows by what the program will hand back. Open addressing; rows move up when one is removed. The
- * caller holds the lock.
+ * The hash table of unpooled.c. The key of a row is the pointer, array or handle that the program
+ * passes to free its memory, within a space. Open addressing; removing a row moves later rows up.
+ * Callers hold the lock OUTSIDE. Only unpooled.c calls these functions.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_LEDGER_H
 #define GPUCACHE_DRIVER_LIMIT_LEDGER_H
@@ -15,25 +16,30 @@
 struct ledger_row {
     uint64_t key, bytes, value;
     struct device *device;
-    CUcontext context;         /* whose end is its end; NULL: the process's */
-    struct ledger_row *memory; /* of a mapping: what it maps, and keeps */
-    struct ledger_row *next;   /* among those that have left the table while the driver is asked */
-    struct ledger_row *with;   /* that the same call gives back */
-    uint64_t left_at;          /* when it began to leave, if a trace is recorded */
-    uint32_t stack;            /* that asked for it (stacks/stacks.h); 0: not known */
-    uint32_t holders, leaving; /* leaving: calls under way that give one holder back */
+    /* context whose end frees the memory; NULL: none, it belongs to the process */
+    CUcontext context;
+    /* for a mapping: row of the mapped memory, which the mapping holds */
+    struct ledger_row *memory;
+    /* next row that is not listed while the driver is asked to free it */
+    struct ledger_row *next;
+    struct ledger_row *with;   /* next row that the same call frees */
+    uint64_t left_at;          /* trace clock when the free began; 0: no trace was recorded */
+    uint32_t stack;            /* stack of the allocation (stacks/stacks.h); 0: not known */
+    uint32_t holders, leaving; /* leaving: calls in progress that release one holder each */
     uint8_t space, kind;
-    bool listed; /* in the table */
-    bool over;   /* whatever the driver answers, it is gone */
+    bool listed; /* listed in the table */
+    bool over;   /* the memory is gone, whatever the driver answers */
 };
 
+/** Returns the row of a key, or NULL. */
 struct ledger_row *ledger_find(uint64_t key, unsigned space);
 
-/** False without host memory. */
+/** Adds a row. Returns false without host memory. */
 bool ledger_add(struct ledger_row *row);
+/** Removes a listed row from the table. The caller frees it. */
 void ledger_remove(struct ledger_row *row);
 
-/** Calls `visit` for every row; it may remove that one. */
-void ledger_each(void (*visit)(struct ledger_row *row, void *with), void *with);
+/** Calls `apply` for every row. `apply` may remove the row that it gets. */
+void ledger_each(void (*apply)(struct ledger_row *row, void *with), void *with);
 
 #endif

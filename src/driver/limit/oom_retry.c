@@ -7,10 +7,11 @@
 #include "tuning/tuning.h"
 
 /*
- * What may go at once goes first: the work behind the rest may be waiting for what this thread does next, and none of it may be needed. How
- * much is enough is not known for all calls.
+ * Gives idle memory back to the driver, first the memory that can go without a wait. Waiting comes
+ * second: the work may depend on this thread's next calls, and the memory may not be needed. If
+ * `bytes` is 0, the needed amount is not known and any returned memory is enough.
  */
-static void give_back(struct device *device, uint64_t bytes) {
+static void release_idle(struct device *device, uint64_t bytes) {
     uint64_t returns = oom_retry_returns();
     device_pool_release_idle(device);
     bool enough = bytes > 0 ? bytes <= device_room(device) : oom_retry_returns() != returns;
@@ -20,26 +21,27 @@ static void give_back(struct device *device, uint64_t bytes) {
 }
 
 /*
- * Gives idle memory back, if that may be enough. Blocks that streams hold back count as idle: a barrier may be all that
- * keeps a stream from saying that it has got to the free, and give_back() waits for barriers. What did not go back the
- * last time is not asked for again, unless something has `moved` since then. Returns whether anything was asked for;
- * the result stands in *tries.
+ * Gives idle memory back if that may be enough for `bytes`, and returns whether it tried. Stores
+ * the result in *oom_retry. Deferred frees count as idle, because a barrier may delay the stream
+ * that they wait for and release_idle() waits for barriers. Idle memory that stayed at the last try
+ * is not tried again, unless `moved`: memory has moved since.
  */
-static bool make_room(struct device *device, uint64_t bytes, struct oom_retry *oom_retry,
-                      bool moved) {
-    deferred_reclaim_now(); /* what streams have freed by now is idle, too */
+static bool release_if_enough(struct device *device, uint64_t bytes, struct oom_retry *oom_retry,
+                              bool moved) {
+    deferred_reclaim_now(); /* frees that streams have reached become idle */
     uint64_t idle = device_idle_bytes(device, NULL) + device_deferred_bytes(device);
     uint64_t returns = oom_retry_returns(), before = idle;
-    bool may = (moved || oom_retry->gave || idle > oom_retry->idle) && idle > 0 &&
-               device_could_have(device, bytes);
-    if (may) {
-        give_back(device, bytes);
+    bool try_release = (moved || oom_retry->gave || idle > oom_retry->idle) && idle > 0 &&
+                       device_could_have(device, bytes);
+    if (try_release) {
+        release_idle(device, bytes);
         idle = device_pool_left(device) +
-               device_deferred_bytes(device); /* not what others have freed since */
+               /* Excludes the memory that other threads have freed since. */
+               device_deferred_bytes(device);
     }
     oom_retry->idle = idle;
-    oom_retry->gave = may && (oom_retry_returns() != returns || idle < before);
-    return may;
+    oom_retry->gave = try_release && (oom_retry_returns() != returns || idle < before);
+    return try_release;
 }
 
 bool oom_retry_at_limit(struct device *device, uint64_t bytes, struct oom_retry *oom_retry) {
@@ -54,7 +56,7 @@ bool oom_retry_at_limit(struct device *device, uint64_t bytes, struct oom_retry 
     }
     oom_retry->return_count = device_given_back(device);
     bool moved = first || oom_retry->return_count != return_count;
-    make_room(device, bytes, oom_retry, moved);
+    release_if_enough(device, bytes, oom_retry, moved);
     return moved || oom_retry->gave;
 }
 
@@ -66,12 +68,13 @@ bool oom_retry_at_driver(struct device *device, uint64_t bytes, struct oom_retry
     oom_retry->count++;
     bool others = in_flight_wait(&device->in_flight);
     bool moved = first || oom_retry_returns() != oom_retry->returns;
-    bool made_room = make_room(device, bytes, oom_retry, moved);
+    bool tried_release = release_if_enough(device, bytes, oom_retry, moved);
     uint64_t returns = oom_retry_returns();
-    bool again = returns != oom_retry->returns || (first && (others || made_room)) ||
-                 (made_room && (oom_retry->gave || (bytes > 0 && bytes <= device_room(device))));
+    bool again =
+        returns != oom_retry->returns || (first && (others || tried_release)) ||
+        (tried_release && (oom_retry->gave || (bytes > 0 && bytes <= device_room(device))));
     oom_retry->returns = returns;
-    if (again && made_room && !oom_retry->counted) {
+    if (again && tried_release && !oom_retry->counted) {
         oom_retry->counted = true;
         device_count(device, &device->outside.oom_retries);
     }

@@ -1,10 +1,12 @@
 /*
- * A request past the pools that is refused, by the limit or by the driver, and tried again.
+ * Retries of a request for unpooled memory that the limit or the driver has refused.
+ * driver_pools.c, unpooled.c and retry.h call it, with no lock held.
  *
- * What lies idle in the pools is given back for it. But between that and the next try another thread may take it, and leave it idle in its
- * turn; natively the request would have been served all the while. So it is tried up to OTHERS_TRIES times, as long as memory moves:
- * something has come back since the last try, or was freed since what was idle then could not go. Where nothing moves a refusal costs one
- * more try at most.
+ * Each retry first gives idle memory of the pools back. Another thread may take that memory before
+ * the retry and leave it idle again. Natively the request would have been served at any moment. A
+ * request is therefore retried up to OTHERS_TRIES times (tuning.def) as long as memory moves:
+ * memory has come back since the last try, or memory was freed that could not go back then. Without
+ * such a change a refusal costs at most one retry.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_OOM_RETRY_H
 #define GPUCACHE_DRIVER_LIMIT_OOM_RETRY_H
@@ -17,24 +19,32 @@
 struct device;
 
 struct oom_retry {
-    unsigned count;
-    uint64_t return_count; /* to the limit, by others, */
-    uint64_t returns;      /* and to the driver, by anybody, before the last try */
-    uint64_t idle;         /* what the pools had left then, */
-    bool gave;             /* and whether any of it had just come back, or gone to others */
-    bool counted;          /* among the retries that reports have */
+    unsigned count;        /* retries so far */
+    uint64_t return_count; /* refunds of other threads, at the last try */
+    uint64_t returns;      /* returns of any thread to the driver, at the last try */
+    uint64_t idle;         /* idle bytes that the pools kept after the last try */
+    bool gave;             /* in the last try, memory came back or other threads took idle memory */
+    bool counted;          /* this request is counted in oom_retries */
 };
 
-/** How often the driver has got something back: before the first try. */
+/** Returns how often the driver has got memory back so far. Call before the first try. */
 static inline uint64_t oom_retry_returns(void) {
     return atomic_load_explicit(&in_flight_returns, memory_order_relaxed);
 }
 
-/** The limit has refused. Whether to try once more: once in any case, after other threads have their answers and what is idle has
- * made room; then as long as something has moved meanwhile. What is more than the limit is not waited for. With no lock held. */
+/**
+ * Returns whether to retry a request of `bytes` that the limit has refused. Returns true for the
+ * first refusal, and later only if memory has moved. Waits, within limits, for other threads that
+ * are allocating, and gives idle memory back. Skips both if `bytes` exceeds the limit. Call with no
+ * lock held.
+ */
 bool oom_retry_at_limit(struct device *device, uint64_t bytes, struct oom_retry *oom_retry);
 
-/** The same where the driver has refused a call that takes `bytes` at least, but not even once if nothing has moved or made room. */
+/**
+ * Returns whether to retry a call that the driver has refused and that takes at least `bytes`.
+ * Works as oom_retry_at_limit(), but returns false for the first refusal too if no memory has moved
+ * or was released. Call with no lock held.
+ */
 bool oom_retry_at_driver(struct device *device, uint64_t bytes, struct oom_retry *oom_retry);
 
 #endif

@@ -1,8 +1,12 @@
 /*
- * Calls that take memory of the device for the driver's own purposes: code, local memory of kernels, heaps, contexts, graphs, page
- * tables. Natively all that the program has freed would be there for them. So when the driver answers that it is out of memory, what
- * lies idle in the pools is given back, and the call is made again; more than once only where others move memory meanwhile. So it is with
- * calls that take memory for the program, past the pool.
+ * Retries of driver calls that run out of device memory. Some calls take memory for the driver
+ * itself: code, local memory of kernels, heaps, contexts, graphs, page tables. Others take unpooled
+ * memory for the program. Natively all memory that the program has freed would be available to
+ * them.
+ *
+ * After CUDA_ERROR_OUT_OF_MEMORY the pools therefore give idle memory back, and the call is
+ * repeated. More than one repeat follows only while other threads move memory (oom_retry.h). Hooks
+ * use it with no lock held.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_RETRY_H
 #define GPUCACHE_DRIVER_LIMIT_RETRY_H
@@ -11,8 +15,11 @@
 #include "driver/state/device.h"
 #include "process/process.h"
 
-/* `call`, and again while the driver has no memory for it but others come and go. The device is looked for only then; `least` is what
- * the call takes at least. */
+/*
+ * Runs `call`, and repeats it after CUDA_ERROR_OUT_OF_MEMORY as oom_retry_at_driver() allows.
+ * Returns the last answer. `place` gives the device and is evaluated only after a refusal. `least`
+ * is the least number of bytes that the call takes, 0 if not known.
+ */
 #define RETRY_FOR(least, place, call)                                                              \
     __extension__({                                                                                \
         uint64_t before = oom_retry_returns();                                                     \
@@ -29,10 +36,13 @@
 
 #define RETRY_ON(place, call) RETRY_FOR(0, place, call)
 
-/* On the current context's. */
+/* Retries on the current context's device. */
 #define RETRY(call) RETRY_ON(device_current(), call)
 
-/* True if the driver had no memory for a call on `device`, which may be NULL, and it is to be made again. */
+/*
+ * Returns whether to repeat a call that got `answer` on `device`, which may be NULL. Call with no
+ * lock held.
+ */
 static inline bool retry_after(CUresult answer, struct device *device, uint64_t bytes,
                                struct oom_retry *oom_retry) {
     return answer == CUDA_ERROR_OUT_OF_MEMORY && device &&

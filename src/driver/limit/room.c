@@ -1,6 +1,5 @@
 /*
- * Charging and making room: what a device has left for the process, and which idle memory can serve a
- * request. room.h has the locks.
+ * Implements room.h, which states the locks.
  */
 #include "driver/limit/room.h"
 
@@ -22,10 +21,10 @@ bool device_allows(struct device *device, uint64_t bytes) {
 }
 
 /*
- * What could go back to the driver if all of it were finished. What lies beside live blocks could not, and a
- * program that asks for as much as is free would not get it.
+ * Returns the bytes that can go back to the driver once all work has completed. Free memory next to
+ * a live block cannot, so a program that requests all free bytes would not get it.
  */
-static uint64_t idle_for_others(const struct device *device) {
+static uint64_t releasable_bytes(const struct device *device) {
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         pool_reclaim_own(p->pool);
@@ -37,7 +36,7 @@ static uint64_t idle_for_others(const struct device *device) {
 
 void device_visible_memory(const struct device *device, uint64_t *free_bytes,
                            uint64_t *total_bytes) {
-    uint64_t idle = idle_for_others(device), limit = atomic_load(&device->limit);
+    uint64_t idle = releasable_bytes(device), limit = atomic_load(&device->limit);
     *free_bytes += idle;
     if (limit) {
         uint64_t charged = atomic_load(&device->charged);
@@ -67,17 +66,24 @@ uint64_t device_deferred_bytes(const struct device *device) {
     return bytes;
 }
 
+/*
+ * Returns the free bytes of the driver, at most what the limit leaves. Only the current context's
+ * device can be asked; for another device the total stands in.
+ */
 static uint64_t free_now(struct device *device) {
     size_t total, there = device->total;
     uint64_t limit = atomic_load(&device->limit), charged = atomic_load(&device->charged);
     if (device_current() == device) {
         REAL(cuMemGetInfo_v2)(&there, &total);
     }
-    uint64_t room = there, allowed = limit > charged ? limit - charged : 0;
-    return limit && allowed < room ? allowed : room;
+    uint64_t available = there, allowed = limit > charged ? limit - charged : 0;
+    return limit && allowed < available ? allowed : available;
 }
 
-/* What the driver's own pools keep is there for others of its calls too, but for what lies beside live blocks. */
+/*
+ * Unused reserve of the driver's own pools serves its other calls as well, except memory next to
+ * live allocations.
+ */
 uint64_t device_room(struct device *device) {
     return free_now(device) + driver_pool_kept(device);
 }

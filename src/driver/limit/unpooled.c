@@ -13,10 +13,14 @@
 #include "stats/holders.h"
 #include "trace/trace.h"
 
-static struct ledger_row *away;     /* neither listed nor settled: the driver is being asked */
-static struct unpooled_call *calls; /* under way: nothing entered yet */
-/* Records in the trace that unpooled memory came or went. `left`: bytes of its kind that the device
- * has from now on. */
+/* not listed: the driver is being asked to free the memory */
+static struct ledger_row *being_freed;
+static struct unpooled_call *calls; /* allocations in progress: no row yet */
+
+/*
+ * Records in the trace that unpooled memory was allocated (`comes`) or freed. `left` is the bytes
+ * of this kind that the device has from now on.
+ */
 static void record(bool comes, const struct ledger_row *row, uint64_t left) {
     unsigned device = (unsigned)row->device->ordinal;
     uint64_t left_at = row->left_at ? row->left_at : trace_clock();
@@ -37,9 +41,11 @@ static void record(bool comes, const struct ledger_row *row, uint64_t left) {
 static struct host_slab slab = {.object_bytes = sizeof(struct ledger_row)};
 static struct lock lock = LOCK_INITIALIZER(OUTSIDE);
 
-/* The flight recorder has the large blocks that the pool did not serve as well, and a trace all that
- * passes by. */
-static void show(enum flight_kind moment, const struct ledger_row *row) {
+/*
+ * Reports an allocation or a free. The flight recorder gets large blocks that the pool did not
+ * serve, and a trace gets all unpooled memory. May run with or without the lock.
+ */
+static void report_row(enum flight_kind moment, const struct ledger_row *row) {
     if (row->kind == UNPOOLED_NATIVE && row->bytes > FLIGHT_LARGE) {
         flight_block(moment, (unsigned)row->device->ordinal, row->key, row->bytes);
     }
@@ -49,15 +55,15 @@ static void show(enum flight_kind moment, const struct ledger_row *row) {
     }
 }
 
-/* --- rows that come and go; lock held --- */
+/* --- state of a row; lock held --- */
 
-static void be_away(struct ledger_row *row) {
-    row->next = away;
-    away = row;
+static void add_being_freed(struct ledger_row *row) {
+    row->next = being_freed;
+    being_freed = row;
 }
 
-static void be_back(struct ledger_row *row) {
-    for (struct ledger_row **at = &away; *at; at = &(*at)->next) {
+static void remove_being_freed(struct ledger_row *row) {
+    for (struct ledger_row **at = &being_freed; *at; at = &(*at)->next) {
         if (*at == row) {
             *at = row->next;
             break;
@@ -65,8 +71,11 @@ static void be_back(struct ledger_row *row) {
     }
 }
 
-/* Puts a row that nobody keeps on the list of those to be settled. */
-static void let_go(struct ledger_row *row, struct ledger_row **dead) {
+/*
+ * Moves a row without holders to the list `dead`, and drops the holder of the memory that it maps.
+ * Does nothing while a holder or a free in progress remains.
+ */
+static void collect_if_unheld(struct ledger_row *row, struct ledger_row **dead) {
     if (row->holders > 0 || row->leaving > 0) {
         return;
     }
@@ -78,46 +87,49 @@ static void let_go(struct ledger_row *row, struct ledger_row **dead) {
     struct ledger_row *memory = row->memory;
     if (memory) {
         memory->holders--;
-        let_go(memory, dead);
+        collect_if_unheld(memory, dead);
     }
 }
 
-/* What the row stands for is gone, whoever has still to hear of it. */
-static void end(struct ledger_row *row, struct ledger_row **dead) {
+/*
+ * Ends a row whose memory is gone. Frees in progress still refer to the row, so it stays in
+ * `being_freed` until the last of them ends.
+ */
+static void end_row(struct ledger_row *row, struct ledger_row **dead) {
     row->left_at = trace_on() ? trace_clock() : 0;
     row->holders = 0;
     row->over = true;
     if (row->listed && row->leaving > 0) {
         ledger_remove(row);
-        be_away(row);
+        add_being_freed(row);
     }
-    let_go(row, dead);
+    collect_if_unheld(row, dead);
 }
 
 /*
- * The driver has given out what is listed already: the old row's memory is gone, and nobody has told us. But a handle whose number comes
- * back may have been released while its memory is still mapped.
+ * Ends the listed row of a key that the driver has given out again: its memory was freed unnoticed.
+ * A handle is only unlisted: the program may have released it while its memory is still mapped.
  */
-static void make_way(uint64_t key, unsigned space, struct ledger_row **dead) {
+static void end_row_of_reused_key(uint64_t key, unsigned space, struct ledger_row **dead) {
     struct ledger_row *old = ledger_find(key, space);
     if (old && space == UNPOOLED_HANDLES) {
         ledger_remove(old);
     } else if (old) {
-        end(old, dead);
+        end_row(old, dead);
     }
 }
 
-/* After the lock has been let go of. */
-static void settle(struct ledger_row *dead) {
+/* Uncounts, refunds and frees the rows of `dead`. Call with no lock held. */
+static void uncount_and_free(struct ledger_row *dead) {
     for (const struct ledger_row *left = dead; left; left = left->next) {
         enum unpooled_kind kind = (enum unpooled_kind)left->kind;
         if (kind == UNPOOLED_STREAM_ORDERED) {
             driver_pool_left((struct driver_pool *)left->value, left->bytes);
-            show(FLIGHT_FREE, left);
+            report_row(FLIGHT_FREE, left);
             continue;
         }
         unpooled_kind_book(kind, left->device, -(int64_t)left->bytes);
-        show(FLIGHT_FREE, left);
+        report_row(FLIGHT_FREE, left);
         if (unpooled_kind_is_charged(kind)) {
             device_refund(left->device, left->bytes);
         }
@@ -134,8 +146,9 @@ static void settle(struct ledger_row *dead) {
     lock_release(&lock);
 }
 
-/* --- entering --- */
+/* --- allocating --- */
 
+/* Returns the current context if memory of this kind ends with its context, else NULL. */
 static CUcontext context_of(enum unpooled_kind kind) {
     CUcontext context = NULL;
     if (unpooled_kind_space(kind) != UNPOOLED_HANDLES && kind != UNPOOLED_MAPPING) {
@@ -144,9 +157,12 @@ static CUcontext context_of(enum unpooled_kind kind) {
     return context;
 }
 
-/* Booked before anybody can find it, so that no figure is lowered before it was raised. */
+/*
+ * Adds a row and counts it. Returns false without host memory. Counting precedes the release of the
+ * lock, so no other thread subtracts the row before it was added. Lock held.
+ */
 static bool enter(const struct ledger_row *as, struct ledger_row **dead) {
-    make_way(as->key, as->space, dead);
+    end_row_of_reused_key(as->key, as->space, dead);
     struct ledger_row *row = host_slab_get(&slab);
     if (!row) {
         return false;
@@ -158,7 +174,7 @@ static bool enter(const struct ledger_row *as, struct ledger_row **dead) {
         return false;
     }
     unpooled_kind_book((enum unpooled_kind)row->kind, row->device, (int64_t)row->bytes);
-    show(FLIGHT_ALLOCATE, row);
+    report_row(FLIGHT_ALLOCATE, row);
     return true;
 }
 
@@ -178,27 +194,28 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t byt
     lock_acquire(&lock);
     bool entered = enter(&row, &dead);
     lock_release(&lock);
-    settle(dead);
+    uncount_and_free(dead);
     return entered;
 }
 
-/* Until unpooled_end() others know that it may come back. */
-static bool charge(struct device *device, uint64_t bytes) {
+/* Charges `bytes`. Until unpooled_end(), other threads see that this charge may be taken back. */
+static bool charge_in_flight(struct device *device, uint64_t bytes) {
     in_flight_enter(&device->in_flight);
-    bool allowed = device_charge(device, bytes);
-    if (!allowed) {
+    bool is_allowed = device_charge(device, bytes);
+    if (!is_allowed) {
         in_flight_leave(&device->in_flight);
     }
-    return allowed;
+    return is_allowed;
 }
 
-static bool allowed(enum unpooled_kind kind, struct device *device, uint64_t bytes) {
-    if (!unpooled_kind_is_charged(kind) || charge(device, bytes)) {
+/* Charges `bytes` if the kind is charged, and retries after a refusal of the limit. */
+static bool is_allowed(enum unpooled_kind kind, struct device *device, uint64_t bytes) {
+    if (!unpooled_kind_is_charged(kind) || charge_in_flight(device, bytes)) {
         return true;
     }
     struct oom_retry oom_retry = {0};
     while (oom_retry_at_limit(device, bytes, &oom_retry)) {
-        if (charge(device, bytes)) {
+        if (charge_in_flight(device, bytes)) {
             device_count(device, &device->outside.oom_retries);
             return true;
         }
@@ -212,8 +229,8 @@ bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct 
     if (!device) {
         return true;
     }
-    if (!allowed(kind, device, bytes)) {
-        if (kind != UNPOOLED_NATIVE) { /* of which its caller reports */
+    if (!is_allowed(kind, device, bytes)) {
+        if (kind != UNPOOLED_NATIVE) { /* the caller of NATIVE counts the refusal */
             device_count_oom(device, true);
         }
         return false;
@@ -250,7 +267,7 @@ CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key,
     *at = call->next;
     bool entered = answer == CUDA_SUCCESS && !call->over && enter(&row, &dead);
     lock_release(&lock);
-    settle(dead);
+    uncount_and_free(dead);
     if (!entered && unpooled_kind_is_charged(call->kind)) {
         device_uncharge(call->device, call->bytes);
     }
@@ -261,19 +278,19 @@ CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key,
     return answer;
 }
 
-/* --- leaving --- */
+/* --- freeing --- */
 
 static bool started(void) {
     return atomic_load(&process_state) == PROCESS_STARTED;
 }
 
-/* One holder less; lock held. */
-static void begin_leaving(struct ledger_row *row) {
+/* Removes one holder while the driver is asked. Lock held. */
+static void begin_release(struct ledger_row *row) {
     row->left_at = trace_on() ? trace_clock() : 0;
     row->leaving++;
     if (--row->holders == 0) {
         ledger_remove(row);
-        be_away(row);
+        add_being_freed(row);
     }
 }
 
@@ -284,12 +301,12 @@ struct ledger_row *unpooled_leave_begin(enum unpooled_space space, uint64_t key,
     }
     lock_acquire(&lock);
     for (uint64_t at = key; (row = ledger_find(at, space)) != NULL; at += row->bytes) {
-        begin_leaving(row);
+        begin_release(row);
         if (bytes == 0) {
             leaving = row;
             break;
         }
-        row->with = leaving; /* nobody else can find it any more */
+        row->with = leaving; /* no other thread can find this row */
         leaving = row;
         if (row->bytes == 0 || at + row->bytes - key >= bytes) {
             break;
@@ -299,17 +316,17 @@ struct ledger_row *unpooled_leave_begin(enum unpooled_space space, uint64_t key,
     return leaving;
 }
 
-/* The driver has kept it after all; lock held. */
-static void come_back(struct ledger_row *row, struct ledger_row **dead) {
+/* Restores the holder of a row that the driver has not freed. Lock held. */
+static void undo_release(struct ledger_row *row, struct ledger_row **dead) {
     if (row->over) {
         return;
     }
     if (row->holders++ == 0 && !row->listed) {
-        be_back(row);
-        make_way(row->key, row->space, dead);
+        remove_being_freed(row);
+        end_row_of_reused_key(row->key, row->space, dead);
         if (!ledger_add(row)) {
             row->holders = 0;
-            be_away(row);
+            add_being_freed(row);
         }
     }
 }
@@ -325,15 +342,15 @@ void unpooled_leave_end(struct ledger_row *row, bool left) {
         row->with = NULL;
         row->leaving--;
         if (!left) {
-            come_back(row, &dead);
+            undo_release(row, &dead);
         }
         if (row->holders == 0 && row->leaving == 0) {
-            be_back(row);
+            remove_being_freed(row);
         }
-        let_go(row, &dead);
+        collect_if_unheld(row, &dead);
     }
     lock_release(&lock);
-    settle(dead);
+    uncount_and_free(dead);
 }
 
 void unpooled_leave(enum unpooled_space space, uint64_t key) {
@@ -348,7 +365,7 @@ struct ended {
 static void end_if_of(struct ledger_row *row, void *with) {
     struct ended *ended = with;
     if (row->context == ended->context) {
-        end(row, &ended->dead);
+        end_row(row, &ended->dead);
     }
 }
 
@@ -358,15 +375,15 @@ void unpooled_forget(const struct context *context) {
     for (struct unpooled_call *call = calls; call; call = call->next) {
         call->over |= call->context == context->handle;
     }
-    for (struct ledger_row *row = away; row; row = row->next) {
+    for (struct ledger_row *row = being_freed; row; row = row->next) {
         row->over |= row->context == context->handle;
     }
     ledger_each(end_if_of, &ended);
     lock_release(&lock);
-    settle(ended.dead);
+    uncount_and_free(ended.dead);
 }
 
-/* --- handles and what is mapped of them --- */
+/* --- handles and mappings --- */
 
 struct ledger_row *unpooled_hold(uint64_t handle) {
     if (!started()) {
@@ -402,10 +419,10 @@ void unpooled_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset
     }
     if (answer != CUDA_SUCCESS || !enter(&row, &dead)) {
         memory->holders--;
-        let_go(memory, &dead);
+        collect_if_unheld(memory, &dead);
     }
     lock_release(&lock);
-    settle(dead);
+    uncount_and_free(dead);
 }
 
 struct unpooled_entry unpooled_find(enum unpooled_space space, uint64_t key) {
@@ -415,7 +432,7 @@ struct unpooled_entry unpooled_find(enum unpooled_space space, uint64_t key) {
     }
     lock_acquire(&lock);
     const struct ledger_row *row = ledger_find(key, space);
-    for (const struct ledger_row *left = away; left && !row; left = left->next) {
+    for (const struct ledger_row *left = being_freed; left && !row; left = left->next) {
         row = left->key == key && left->space == space && !left->over ? left : NULL;
     }
     if (row) {

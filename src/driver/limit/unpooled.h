@@ -1,17 +1,18 @@
 /*
- * Memory that passes by the pool: the ledger of everything the program took from the driver in
- * another way.
+ * Unpooled memory: the ledger of all memory that the program takes from the driver without the
+ * pool. Hooks call it with no lock held; it takes the lock OUTSIDE.
  *
- * Each row is found by what the program will hand back (a pointer, an array, a handle), in a space of its own, because the numbers of
- * different spaces may collide. It is charged to its device's limit before the driver is asked, and refunded when the driver has taken
- * it back.
+ * The key of a row is the pointer, array or handle that the program passes to free the memory. Keys
+ * are unique within a space. A row is charged before the driver is asked, and refunded after the
+ * driver has freed the memory. The driver may give freed memory to another thread before the free
+ * returns, and a context may end during a call. Calls are therefore bracketed:
  *
- * What the driver has taken back it may give out again at once, to another thread, before the first one comes back from the call. And a
- * context may end while a call in it is under way. So every call that takes or gives stands between two of ours:
- *
- *      taking   unpooled_begin: charged, and noted      driver      unpooled_end: entered and booked, if the context is still alive
- *      giving   unpooled_leave_begin: not found any     driver      unpooled_leave_end: out of the books; or found again, if the
- *               more, but still in the books                       driver has refused
+ *      unpooled_begin        charges the bytes and lists the call
+ *      (driver call)
+ *      unpooled_end          adds and counts the row if the context still exists
+ *      unpooled_leave_begin  hides the row, which stays counted
+ *      (driver call)
+ *      unpooled_leave_end    counts the free, or lists the row again if the driver refused
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_UNPOOLED_H
 #define GPUCACHE_DRIVER_LIMIT_UNPOOLED_H
@@ -27,49 +28,82 @@
 struct context;
 struct ledger_row;
 
-/** A call that takes memory, while it is under way. */
+/** An allocation in progress. */
 struct unpooled_call {
     enum unpooled_kind kind;
     struct device *device;
     CUcontext context;
     uint64_t bytes;
-    uint32_t stack; /* that asks; set by who knows it */
-    bool over;      /* the context has ended meanwhile */
+    uint32_t stack; /* stack of the allocation, set by the caller if known; else 0 */
+    bool over;      /* the context ended during the call */
     struct unpooled_call *next;
 };
 
-/** Whether the limit allows `bytes` more of a kind on the device; true charges them, and *call is to be ended. A NULL device allows
- * everything, and nothing is booked. */
+/**
+ * Returns whether the limit allows `bytes` more of a kind on the device. Charges the bytes if so,
+ * for kinds that are charged. Then unpooled_end() must follow. Before a refusal, gives idle memory
+ * back and retries. Counts the refusal as out of memory, except for UNPOOLED_NATIVE, whose caller
+ * counts it. A NULL device allows everything and counts nothing.
+ */
 bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct device *device,
                     uint64_t bytes);
 
-/** After the driver's answer: enters what it gave, or takes the charge back. Returns the answer. */
+/**
+ * Adds a row for the memory if `answer` is CUDA_SUCCESS and the context has not ended. Else takes
+ * the charge back. Returns `answer`.
+ */
 CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key, uint64_t value);
 
-/** Enters what is neither charged nor refused here. False: not entered. `value` of stream-ordered memory is its struct mempool. */
+/**
+ * Adds a row without a charge or a check of the limit. Returns false for a NULL device or without
+ * host memory. `value` of stream-ordered memory is its struct driver_pool.
+ */
 bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t bytes, uint64_t key,
                     uint64_t value);
 
-/** The driver is about to take back what `key` stands for; with `bytes`, all that begins in so many from there. NULL: nobody knows it. */
+/**
+ * Hides the row of `key` before the driver is asked to free its memory. With `bytes`, hides all
+ * rows that follow each other in that many bytes from `key`. Returns the rows, or NULL if there is
+ * none.
+ */
 struct ledger_row *unpooled_leave_begin(enum unpooled_space space, uint64_t key, uint64_t bytes);
 
-/** It has, or it has not; nothing for NULL. */
+/**
+ * Ends a free. With `left`, the driver has freed the memory, so the rows are uncounted and
+ * refunded. Else the rows are listed again. Does nothing for NULL.
+ */
 void unpooled_leave_end(struct ledger_row *row, bool left);
 
-/** Both at once, where nobody can be given `key` in between. */
+/**
+ * Runs unpooled_leave_begin() and unpooled_leave_end(). Use it if the driver cannot give `key` to
+ * another thread in between.
+ */
 void unpooled_leave(enum unpooled_space space, uint64_t key);
 
-/** A context has ended: whatever was its own, and not the process's, is gone with it. */
+/**
+ * Ends all rows and allocations in progress of a context that has ended. Rows of the process
+ * remain.
+ */
 void unpooled_forget(const struct context *context);
 
-/** One more that keeps the memory behind a handle; NULL: nobody knows it. */
+/**
+ * Adds a holder to the row of a handle, whose memory then stays counted. Returns the row, or NULL
+ * if there is none.
+ */
 struct ledger_row *unpooled_hold(uint64_t handle);
 
-/** After the driver's answer to a mapping: it goes on holding `memory`, which was held for it before, until it leaves. */
+/**
+ * Adds a row for a mapping at `key` if `answer` is CUDA_SUCCESS. The mapping takes over the holder
+ * that unpooled_hold() added to `memory`. On failure, drops that holder. Does nothing if `memory`
+ * is NULL. `offset` and `bytes` are in bytes.
+ */
 void unpooled_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset, uint64_t key,
                      uint64_t bytes);
 
-/** What is known of `key`, also while the driver is asked to take it back: 0 bytes and value if nothing. */
+/**
+ * Returns the bytes and value of the row of `key`, also while the driver is asked to free its
+ * memory. Returns zeros if there is no row.
+ */
 struct unpooled_entry {
     uint64_t bytes, value;
 };

@@ -1,5 +1,6 @@
 /*
- * The shape of an entry that takes memory past the pool, and of one that gives it back.
+ * Bodies of hooks that allocate unpooled memory, and of hooks that free it. The hooks of
+ * hooks/virtual.c, bypass.c and array.c use them, with no lock held.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_UNPOOLED_HOOK_H
 #define GPUCACHE_DRIVER_LIMIT_UNPOOLED_HOOK_H
@@ -10,12 +11,18 @@
 #include "driver/table/entries.h"
 #include "process/process.h"
 
-/* The current context's device, if the books of this process can be kept. */
+/*
+ * Returns the device of the current context. NULL if there is none, or if this process is not
+ * counted.
+ */
 static inline struct device *here(void) {
     return process_ready() ? device_current() : NULL;
 }
 
-/* The same, if the driver would go on to read what the program's arguments point to. */
+/*
+ * Returns the same device, but NULL if the context is in an error state. Then the driver does not
+ * go on to read what the program's arguments point to.
+ */
 static inline struct device *here_and_well(void) {
     int least, greatest;
     bool well = REAL(cuCtxGetStreamPriorityRange)(&least, &greatest) == CUDA_SUCCESS;
@@ -23,18 +30,23 @@ static inline struct device *here_and_well(void) {
 }
 
 /*
- * What is wrong with a call's arguments is the driver's to find, also where the limit refuses: it is
- * asked for more than there is (docs/cuda-facts.md: arguments are checked first), which takes nothing.
+ * The driver checks the arguments of a call, also if the limit refuses. A call that asks for
+ * TOO_MUCH bytes takes nothing, because arguments are checked first (docs/cuda-facts.md).
  */
 #define TOO_MUCH ((size_t)1 << 50)
 
-/* The limit has refused; `judged` is what the driver thinks of the call. */
+/*
+ * Returns the answer to a call that the limit refuses. `judged` is the driver's answer about the
+ * arguments.
+ */
 static inline CUresult refused(CUresult judged) {
     return judged == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : judged;
 }
 
-/* Runs `call` if the limit allows `size` more, and enters what it gave under `key`. Else `judge` says
- * what the driver thinks of its arguments. */
+/*
+ * Runs `call` if the limit allows `size` more bytes on the device `place`, and adds a row under
+ * `key`. Else returns the driver's answer about the arguments, from `judge`. Returns from the hook.
+ */
 #define TAKE(kind, place, size, judge, call, key)                                                  \
     do {                                                                                           \
         struct device *where = (place);                                                            \
@@ -46,6 +58,10 @@ static inline CUresult refused(CUresult judged) {
         return unpooled_end(&taking, answer, answer == CUDA_SUCCESS ? (uint64_t)(key) : 0, 0);     \
     } while (0)
 
+/*
+ * Runs `call`, which frees the memory of `key`, and removes its row if the driver freed it. Returns
+ * from the hook.
+ */
 #define GIVE(space, key, call)                                                                     \
     do {                                                                                           \
         struct ledger_row *giving = unpooled_leave_begin(space, (uint64_t)(key), 0);               \

@@ -36,7 +36,10 @@ uint64_t unpooled_kind_bytes(enum unpooled_kind kind, const struct device *devic
     return counter_get(&metric->current);
 }
 
-/* A cuMemAlloc of the driver's own is booked like a block of the pool, all of it at once. */
+/*
+ * Counts a cuMemAlloc that the driver served like a block of a pool with a segment of its own.
+ * Takes the lock of the device.
+ */
 static void book_native(struct device *device, int64_t change) {
     struct counters *counters = &device->outside;
     lock_acquire(&device->lock);

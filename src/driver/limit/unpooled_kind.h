@@ -1,5 +1,7 @@
 /*
- * Kinds of memory that passes by the pool: where each is looked for, charged and counted. One table, unpooled_kind.def.
+ * Kinds of unpooled memory: where each kind is looked up, charged and counted. The table is
+ * unpooled_kind.def. unpooled.c calls these functions; only unpooled_kind_book() takes a lock, that
+ * of the device.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_UNPOOLED_KIND_H
 #define GPUCACHE_DRIVER_LIMIT_UNPOOLED_KIND_H
@@ -15,25 +17,35 @@ enum unpooled_kind {
     OUTSIDE_KINDS
 };
 
-/* Numbers of different spaces may collide. */
+/* The keys of rows: numbers of different spaces may be equal. */
 enum unpooled_space {
     UNPOOLED_POINTER,
     UNPOOLED_ARRAYS,
     UNPOOLED_HANDLES,
     UNPOOLED_HOST,
-    UNPOOLED_IMPORTS, /* by IPC */
+    UNPOOLED_IMPORTS, /* addresses opened by legacy IPC */
     UNPOOLED_RANGES
 };
 
+/** Returns the space of a kind. */
 enum unpooled_space unpooled_kind_space(enum unpooled_kind kind);
 
-/** Whether it counts against the limit where it is entered. */
+/**
+ * Returns whether unpooled_begin() charges this kind. The driver's own pools charge stream-ordered
+ * memory themselves.
+ */
 bool unpooled_kind_is_charged(enum unpooled_kind kind);
 
-/** Takes it into the books of its device, or out of them; what its pool counts is left to that. */
+/**
+ * Adds `change` bytes to the counters of a kind on its device. Does nothing for mappings, which
+ * have no bytes of their own, and for stream-ordered memory, which its pool counts.
+ */
 void unpooled_kind_book(enum unpooled_kind kind, struct device *device, int64_t change);
 
-/** How many bytes of what is counted with it the device has; 0 if it is not counted on its own. */
+/**
+ * Returns the bytes of the kind's metric on the device. Kinds with the same metric are counted
+ * together. Returns 0 for kinds without a metric.
+ */
 uint64_t unpooled_kind_bytes(enum unpooled_kind kind, const struct device *device);
 
 #endif

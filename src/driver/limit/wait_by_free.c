@@ -4,10 +4,12 @@
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
 
-#define PIECE ((uint64_t)2 << 20) /* bytes that the driver takes for small blocks at a time */
+#define PIECE ((uint64_t)2 << 20) /* bytes that the driver takes at a time for small blocks */
 
-/* Takes a byte of device memory and frees it. CUDA_ERROR_OUT_OF_MEMORY where the limit does not
- * allow it, too. */
+/*
+ * Allocates one byte of device memory and frees it. Returns CUDA_ERROR_OUT_OF_MEMORY also if the
+ * limit does not allow it.
+ */
 static CUresult take_and_free(struct device *device) {
     CUdeviceptr unused;
     if (!device || !device_take(device, PIECE)) {
@@ -15,7 +17,8 @@ static CUresult take_and_free(struct device *device) {
     }
     CUresult taken = REAL(cuMemAlloc_v2)(&unused, 1);
     CUresult r = taken == CUDA_SUCCESS ? REAL(cuMemFree_v2)(unused) : taken;
-    if (r == CUDA_SUCCESS || taken != CUDA_SUCCESS) { /* else the driver has it still */
+    /* if the free failed, the driver keeps the memory */
+    if (r == CUDA_SUCCESS || taken != CUDA_SUCCESS) {
         device_uncharge(device, PIECE);
     }
     return r;
