@@ -11,45 +11,59 @@
 
 #define EVENTS_OF_A_LINE 4
 #define BUCKETS 64         /* of the lines of one context */
-#define LINES_PER_LOOK 8   /* looked at in passing, */
-#define FREES_PER_LOOK 256 /* and given back */
+#define LINES_PER_LOOK 8   /* bounds of a partial reclaim: lines queried, */
+#define FREES_PER_LOOK 256 /* and frees reclaimed */
 
-/* A block that waits. */
+/* A deferred free that waits for its stream. */
 struct held {
     struct pool_deferred block;
-    uint64_t number; /* in its line */
+    uint64_t number; /* of the free in its line */
     struct held *next;
 };
 
-/* What tells a stream from all others that there ever were. */
+/*
+ * Identity of a stream that no other stream of the process ever has. A stream's handle may be
+ * reused for another stream. An event of the old stream must not be recorded in the new one: it
+ * would no longer cover the old stream's frees.
+ */
 struct identity {
-    CUstream kind;   /* CU_STREAM_LEGACY or CU_STREAM_PER_THREAD; NULL: one that the program made */
-    uint64_t number; /* of the stream, or of the thread whose own it is */
+    /* CU_STREAM_LEGACY or CU_STREAM_PER_THREAD; NULL: a stream that the program created */
+    CUstream kind;
+    /* of the stream, which the driver never reuses; or of the thread that owns the stream */
+    uint64_t number;
 };
 
+/*
+ * The deferred frees of one stream, and the events that cover them. A line belongs to a stream only
+ * while it holds frees; an idle line serves the next stream.
+ */
 struct line {
     struct identity stream;
     struct {
-        CUevent event;   /* NULL: not made yet */
-        uint64_t covers; /* frees up to this one */
+        CUevent event;   /* NULL: not created yet */
+        uint64_t covers; /* numbers of the frees up to this one */
     } events[EVENTS_OF_A_LINE];
-    unsigned first, count; /* those under way, the oldest first */
+    unsigned first, count; /* pending events, the oldest first */
     uint64_t recorded;
     struct held *oldest, *newest;
     struct line *next_in_bucket;
-    struct line *next; /* among those with frees, or among the idle ones */
+    struct line *next; /* in the list of lines with frees, or in the idle list */
 };
 
-/* The lines of the streams of one context. */
+/*
+ * The lines of the streams of one context. Events belong to a context and end with it, so lines and
+ * unused events are kept per context.
+ */
 struct lines {
-    _Atomic(CUcontext) context; /* NULL: it has ended; another may take its place */
+    /* NULL: the context has ended, and another one may use this entry */
+    _Atomic(CUcontext) context;
     struct lock lock;
-    bool suspended; /* the context may be ending: its events are not asked, they may be gone */
+    bool suspended; /* the context may be ending: its events may be gone and are not queried */
     struct line *buckets[BUCKETS];
-    struct line *first, *last; /* the one looked at longest ago first */
+    struct line *first, *last; /* in the order of their last query, the oldest first */
     struct line *idle;
     struct host_slab line_slab, held_slab;
-    struct lines *next; /* set once */
+    struct lines *next; /* set once, before the entry is published */
 };
 
 static _Atomic(struct lines *) all_lines;
@@ -82,7 +96,7 @@ static struct lines *make_lines(CUcontext context) {
     return lines;
 }
 
-/* Locked; NULL without host memory. */
+/* Returns the lines of a context with their lock held, or NULL without host memory. */
 static struct lines *lock_lines(CUcontext context) {
     for (;;) {
         struct lines *lines = find_lines(context);
@@ -93,7 +107,7 @@ static struct lines *lock_lines(CUcontext context) {
         if (atomic_load(&lines->context) == context) {
             return lines;
         }
-        lock_release(&lines->lock); /* the one with that handle ended meanwhile */
+        lock_release(&lines->lock); /* the context with that handle has ended */
     }
 }
 
@@ -103,7 +117,7 @@ static struct line **bucket_of(struct lines *lines, struct identity stream) {
     return &lines->buckets[(stream.number ^ (uintptr_t)stream.kind) % BUCKETS];
 }
 
-static void append(struct lines *lines, struct line *line) {
+static void append_line(struct lines *lines, struct line *line) {
     line->next = NULL;
     *(lines->first ? &lines->last->next : &lines->first) = line;
     lines->last = line;
@@ -125,13 +139,16 @@ static struct line *line_of(struct lines *lines, struct identity stream) {
         line->stream = stream;
         line->next_in_bucket = *bucket;
         *bucket = line;
-        append(lines, line);
+        append_line(lines, line);
     }
     return line;
 }
 
-/* Its events may be under way still: nothing depends on them, and they are recorded anew. */
-static void put_away(struct lines *lines, struct line *line) {
+/*
+ * Makes a line without frees idle. Its events may still be pending: nothing depends on them, and
+ * the next user records them again.
+ */
+static void make_idle(struct lines *lines, struct line *line) {
     struct line **at = bucket_of(lines, line->stream);
     while (*at != line) {
         at = &(*at)->next_in_bucket;
@@ -142,7 +159,7 @@ static void put_away(struct lines *lines, struct line *line) {
     lines->idle = line;
 }
 
-static void give_back(struct lines *lines, struct line *line) {
+static void reclaim_oldest(struct lines *lines, struct line *line) {
     struct held *held = line->oldest;
     line->oldest = held->next;
     pool_reclaim(&held->block);
@@ -151,7 +168,9 @@ static void give_back(struct lines *lines, struct line *line) {
 
 /* --- freeing --- */
 
-/* An event belongs to the context that is current when it is made. */
+/*
+ * Creates an event in `context`: an event belongs to the context that is current at its creation.
+ */
 static CUresult make_event(CUcontext context, CUevent *event) {
     CUcontext current = NULL, popped;
     REAL(cuCtxGetCurrent)(&current);
@@ -167,11 +186,12 @@ static CUresult make_event(CUcontext context, CUevent *event) {
 }
 
 /*
- * Whether all that the event captured has finished. One that the driver does not know has ended with its
- * context, which waited for its work; but to ask for one that is gone can crash (tests/gpu/
- * facts_release.cu), so nothing is asked of a context whose end has been announced. In relaxed mode: a question about an event ends captures in the others.
+ * Returns whether all work that the event captured has completed. An event that the driver does not
+ * know ended with its context, which waited for its work. A query of an event that is gone can
+ * crash (tests/gpu/facts_release.cu), so no context whose end was announced is queried. Queries in
+ * relaxed mode, since a query in another mode invalidates captures.
  */
-static bool is_over(CUevent *event) {
+static bool has_completed(CUevent *event) {
     bool captures = atomic_load(&capture_active) > 0;
     CUstreamCaptureMode mode = captures ? capture_relax() : CU_STREAM_CAPTURE_MODE_GLOBAL;
     CUresult r = *event ? REAL(cuEventQuery)(*event) : CUDA_SUCCESS;
@@ -187,15 +207,20 @@ static bool is_over(CUevent *event) {
 
 static CUresult record_one(CUcontext context, CUevent *event, CUstream stream,
                            CUresult (*record)(CUevent, CUstream)) {
-    bool old = *event != NULL;
-    CUresult r = old ? CUDA_SUCCESS : make_event(context, event);
+    bool existed = *event != NULL;
+    CUresult r = existed ? CUDA_SUCCESS : make_event(context, event);
     r = r == CUDA_SUCCESS ? record(*event, stream) : r;
-    if (r == CUDA_ERROR_INVALID_HANDLE && old && is_over(event) && !*event) {
-        return record_one(context, event, stream, record); /* it was the event, not the stream */
+    if (r == CUDA_ERROR_INVALID_HANDLE && existed && has_completed(event) && !*event) {
+        /* The handle of the event was invalid, not that of the stream. */
+        return record_one(context, event, stream, record);
     }
     return r;
 }
 
+/*
+ * Records an unused event of the line, or the newest one again if all events are pending. Lock
+ * held.
+ */
 static CUresult record_in(CUcontext context, struct line *line, CUstream stream,
                           CUresult (*record)(CUevent, CUstream)) {
     bool fresh = line->count < EVENTS_OF_A_LINE;
@@ -208,6 +233,10 @@ static CUresult record_in(CUcontext context, struct line *line, CUstream stream,
     return r;
 }
 
+/*
+ * Defers the free of `dptr` in a context, in the line of stream `which`. Takes the lock. Returns as
+ * deferred_add().
+ */
 static CUresult add_in(CUcontext context, struct identity which, CUdeviceptr dptr, CUstream stream,
                        CUresult (*record)(CUevent, CUstream)) {
     struct lines *lines = lock_lines(context);
@@ -231,7 +260,10 @@ static CUresult add_in(CUcontext context, struct identity which, CUdeviceptr dpt
     return r;
 }
 
-/* A driver that does not number its streams gets a line, and with it an event, for every free. */
+/*
+ * Determines the identity of a stream. If the driver does not number its streams, every free gets
+ * its own line and event. Returns CUDA_SUCCESS or the driver's error code.
+ */
 static CUresult identify(CUstream stream, bool per_thread, struct identity *which) {
     static _Atomic uint64_t threads, frees;
     static _Thread_local uint64_t thread __attribute__((tls_model("initial-exec")));
@@ -253,9 +285,9 @@ static CUresult identify(CUstream stream, bool per_thread, struct identity *whic
 }
 
 /*
- * Returns the current context, or NULL. Where cuCtxGetCurrent fails, the context of the thread's
- * own stream is the current one, as NVIDIA's documentation of cuStreamGetCtx says. The same
- * question about the legacy stream ends captures of blocking streams (tests/sim/test_captures.c).
+ * Returns the current context, or NULL. If cuCtxGetCurrent fails, the context of the thread's own
+ * stream is the current one (NVIDIA's documentation of cuStreamGetCtx). The same query for the
+ * legacy stream invalidates captures of blocking streams (tests/sim/test_captures.c).
  */
 static CUcontext current_context(void) {
     CUcontext current = NULL;
@@ -275,21 +307,25 @@ CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool
     }
     current = current ? current : current_context();
     r = current ? add_in(current, which, dptr, stream, record) : CUDA_ERROR_INVALID_HANDLE;
-    bool elsewhere = r == CUDA_ERROR_INVALID_HANDLE && !which.kind &&
-                     REAL(cuStreamGetCtx)(stream, &own) == CUDA_SUCCESS && own != current;
-    return elsewhere ? add_in(own, which, dptr, stream, record) : r;
+    bool of_other_context = r == CUDA_ERROR_INVALID_HANDLE && !which.kind &&
+                            REAL(cuStreamGetCtx)(stream, &own) == CUDA_SUCCESS && own != current;
+    return of_other_context ? add_in(own, which, dptr, stream, record) : r;
 }
 
-/* --- looking --- */
+/* --- reclaiming --- */
 
-static bool look_at(struct lines *lines, struct line *line, unsigned *most) {
+/*
+ * Reclaims at most *frees_left frees of a line, and subtracts them. Returns whether any was
+ * reclaimed. Lock held.
+ */
+static bool reclaim_line(struct lines *lines, struct line *line, unsigned *frees_left) {
     bool any = false;
-    while (line->oldest && is_over(&line->events[line->first].event)) {
+    while (line->oldest && has_completed(&line->events[line->first].event)) {
         uint64_t covered = line->events[line->first].covers;
-        while (line->oldest && line->oldest->number <= covered && *most > 0) {
-            give_back(lines, line);
+        while (line->oldest && line->oldest->number <= covered && *frees_left > 0) {
+            reclaim_oldest(lines, line);
             any = true;
-            --*most;
+            --*frees_left;
         }
         if (line->oldest && line->oldest->number <= covered) {
             break;
@@ -300,27 +336,32 @@ static bool look_at(struct lines *lines, struct line *line, unsigned *most) {
     return any;
 }
 
-/* Locked. */
-static bool look(struct lines *lines, bool all) {
+/*
+ * Reclaims the frees of a context that their streams have reached: all, or within the bounds of a
+ * partial reclaim. Returns whether any was reclaimed. Lock held.
+ */
+static bool reclaim_lines(struct lines *lines, bool all) {
     bool any = false;
-    unsigned left = all ? UINT_MAX : LINES_PER_LOOK, most = all ? UINT_MAX : FREES_PER_LOOK;
+    unsigned lines_left = all ? UINT_MAX : LINES_PER_LOOK,
+             frees_left = all ? UINT_MAX : FREES_PER_LOOK;
     for (const struct line *last = lines->last, *line = NULL;
-         lines->first && line != last && left > 0; left--) {
+         lines->first && line != last && lines_left > 0; lines_left--) {
         struct line *next = take_first(lines);
-        any |= look_at(lines, next, &most);
+        any |= reclaim_line(lines, next, &frees_left);
         line = next;
         if (next->oldest) {
-            append(lines, next);
+            append_line(lines, next);
         } else {
-            put_away(lines, next);
+            make_idle(lines, next);
         }
     }
     return any;
 }
 
 /*
- * A record may be held up by a free of the same context that waits in the driver. Whoever works in that
- * context is held up as well; nobody else is here.
+ * Waits only for the lock of the caller's own context. The lock may be held by a record that waits,
+ * in the driver, for a free of the same context. The free delays all work in the same context
+ * anyway, but must not delay other contexts.
  */
 bool deferred_reclaim(CUcontext context, bool all) {
     bool any = false;
@@ -330,7 +371,7 @@ bool deferred_reclaim(CUcontext context, bool all) {
         } else if (!lock_try(&lines->lock)) {
             continue;
         }
-        any |= !lines->suspended && look(lines, all);
+        any |= !lines->suspended && reclaim_lines(lines, all);
         lock_release(&lines->lock);
     }
     return any;
@@ -338,7 +379,7 @@ bool deferred_reclaim(CUcontext context, bool all) {
 
 void deferred_reclaim_now(void) {
     CUcontext current = NULL;
-    REAL(cuCtxGetCurrent)(&current); /* without an answer the locks are only tried */
+    REAL(cuCtxGetCurrent)(&current); /* if the call fails, all locks are only tried */
     deferred_reclaim(current, true);
 }
 
@@ -360,6 +401,7 @@ void deferred_capture_announced(void) {
 
 /* --- ends --- */
 
+/* Drops the frees of a pool's blocks from a line. Lock held. */
 static void forget_in(struct lines *lines, struct line *line, const struct pool *pool) {
     struct held *rest = line->oldest;
     line->oldest = NULL;
@@ -398,11 +440,11 @@ void deferred_forget(const struct context *context) {
     while (lines->first) {
         struct line *line = take_first(lines);
         while (line->oldest) {
-            give_back(lines, line);
+            reclaim_oldest(lines, line);
         }
-        put_away(lines, line);
+        make_idle(lines, line);
     }
-    while (lines->idle) { /* their events are gone */
+    while (lines->idle) { /* their events ended with the context */
         struct line *line = lines->idle;
         lines->idle = line->next;
         host_slab_put(&lines->line_slab, line);

@@ -13,26 +13,29 @@
 #include <errno.h>
 #include <unistd.h>
 
-#define BOUND_SHARE 16                 /* kept at most: this part of the machine's memory, */
-#define BOUND_MOST ((uint64_t)4 << 30) /* and no more than this */
+#define BOUND_SHARE 16                 /* bound on kept bytes: this part of the machine's memory, */
+#define BOUND_MOST ((uint64_t)4 << 30) /* and at most this */
 #define BLOCKS_MOST 4096
-#define UNASKED_MOST 1024 /* requests for pinned memory that a block sees pass by */
-#define FREES_PER_LOOK 16 /* at the oldest one for that */
-#define IDLE_POLLS 64 /* queries of an event on an idle device until it has arrived: some 10 us */
+#define UNASKED_MOST 1024 /* requests during which a block may stay kept without being taken */
+#define FREES_PER_LOOK 16 /* kept frees from one check of the oldest block to the next */
+#define IDLE_POLLS 64 /* queries of an event until it completes on an idle device: about 10 us */
 #define BUCKETS 512
 
 struct pinned {
     void *host;
     size_t bytes;
     unsigned kind;
-    struct pool *pool; /* whose epoch says when it has finished */
+    struct pool *pool; /* pool whose epoch tells when the work on the block has completed */
     uint64_t stamp;
-    uint64_t freed_at;             /* requests there had been */
-    struct pinned *newer, *older;  /* of all */
+    uint64_t freed_at;             /* number of requests at the free */
+    struct pinned *newer, *older;  /* in the list of all blocks */
     struct pinned *before, *after; /* in its bucket: freed later, freed earlier */
 };
 
-/* By size and kind. Most of one bucket are equal, so the first and the last of them stand near its ends. */
+/*
+ * Buckets by size and kind. Most blocks of a bucket are equal, so the first and the last equal
+ * block stand near its ends.
+ */
 static struct bucket { struct pinned *newest, *oldest; } buckets[BUCKETS];
 
 static struct pinned *newest, *oldest;
@@ -53,8 +56,9 @@ static uint64_t bound(void) {
 }
 
 /*
- * One event of one context tells when a block has finished. Work of another context may reach pinned memory too, so blocks are
- * kept only while there is none; nor without context events, nor where every free has to wait.
+ * Returns the pool whose event tells when a block's work has completed, or NULL if no block may be
+ * kept. Work of another context may use pinned memory too, so blocks are kept only in a process
+ * with one context. Blocks also need context events, and an option may make every free wait.
  */
 static struct pool *sole_pool(void) {
     struct pool *pool =
@@ -109,8 +113,11 @@ static void *take_out(struct pinned *p) {
     return host;
 }
 
-/* The equal block that was freed last if it has finished, else the one freed first. */
-static struct pinned *find(const struct pinned *like) {
+/*
+ * Returns the equal block that was freed last if its work has completed, else the one freed first
+ * if its work has. Else returns NULL.
+ */
+static struct pinned *find_equal(const struct pinned *like) {
     const struct bucket *bucket = bucket_of(like->bytes, like->kind);
     for (int from_end = 0; from_end < 2; from_end++) {
         struct pinned *p = from_end ? bucket->oldest : bucket->newest;
@@ -124,7 +131,7 @@ static struct pinned *find(const struct pinned *like) {
     return NULL;
 }
 
-/* --- taking and keeping --- */
+/* --- handing out and keeping --- */
 
 void *pinned_take(size_t bytes, unsigned kind) {
     atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed);
@@ -133,13 +140,16 @@ void *pinned_take(size_t bytes, unsigned kind) {
     }
     struct pinned like = {.bytes = bytes, .kind = kind, .pool = sole_pool()};
     lock_acquire(&lock);
-    struct pinned *p = like.pool ? find(&like) : NULL;
+    struct pinned *p = like.pool ? find_equal(&like) : NULL;
     void *host = p ? take_out(p) : NULL;
     lock_release(&lock);
     return host;
 }
 
-/* In a free, with its event on time: whether the context has nothing under way. */
+/*
+ * Returns whether the context has no work pending. Call in a free, whose event was recorded in the
+ * free.
+ */
 static bool is_idle(const struct pinned *freed) {
     bool idle = false;
     for (unsigned i = 0; i < IDLE_POLLS && !idle; i++) {
@@ -153,29 +163,32 @@ static bool fits(size_t bytes) {
 }
 
 /*
- * In a free that finds no room: what has been kept longest goes back to the driver. For one block in the
- * place of another the driver waits for what it would have waited for without us; for more than that the
- * device has to be idle. False: the block itself is to go.
+ * Frees the oldest blocks until the block `freed` fits the bound. For one block in exchange for
+ * another, the driver waits for the same work as the native free. For more blocks the device must
+ * be idle. Returns false if `freed` itself must go to the driver. Call with no lock held.
  */
-static bool make_room(const struct pinned *freed) {
+static bool free_oldest_for(const struct pinned *freed) {
     for (bool waited = false;; waited = true) {
         void *host = NULL;
         lock_acquire(&lock);
-        bool room = fits(freed->bytes);
-        if (!room && oldest && pool_has_finished(oldest->pool, oldest->stamp) &&
+        bool is_enough = fits(freed->bytes);
+        if (!is_enough && oldest && pool_has_finished(oldest->pool, oldest->stamp) &&
             ((!waited && kept_bytes - oldest->bytes + freed->bytes <= bound()) || is_idle(freed))) {
             host = take_out(oldest);
         }
         lock_release(&lock);
         if (!host) {
-            return room;
+            return is_enough;
         }
         driver_free(host);
     }
 }
 
-/* What nobody asks for goes back, while the device is idle. */
-static void drop_unasked(const struct pinned *freed) {
+/*
+ * Frees the blocks that no request has matched for long, while the device is idle. Call with no
+ * lock held.
+ */
+static void free_unrequested(const struct pinned *freed) {
     for (;;) {
         void *host = NULL;
         lock_acquire(&lock);
@@ -202,15 +215,16 @@ bool pinned_keep(void *host, size_t bytes, unsigned kind, uint64_t ends_then) {
     struct pinned freed = {.host = host, .bytes = bytes, .kind = kind, .pool = pool};
     freed.stamp = pool_stamp_in_free(pool);
     freed.freed_at = atomic_load_explicit(&requests, memory_order_relaxed);
-    if (!make_room(&freed)) {
+    if (!free_oldest_for(&freed)) {
         return false;
     }
     lock_acquire(&lock);
     bool alive = atomic_load(&ends) == ends_then;
-    bool kept = alive && fits(bytes) && add(&freed), look = kept && ++frees % FREES_PER_LOOK == 0;
+    bool kept = alive && fits(bytes) && add(&freed),
+         check_oldest = kept && ++frees % FREES_PER_LOOK == 0;
     lock_release(&lock);
-    if (look) {
-        drop_unasked(&freed);
+    if (check_oldest) {
+        free_unrequested(&freed);
     }
     return kept;
 }
@@ -228,31 +242,37 @@ bool pinned_has(const void *host) {
 
 /* --- giving back --- */
 
-/* Lock held. Of the oldest; NULL: nothing is kept. */
-static CUcontext its_context(void) {
+/* Returns the context of the oldest block, or NULL if none is kept. Lock held. */
+static CUcontext context_of_oldest(void) {
     return oldest ? device_pool_context(oldest->pool) : NULL;
 }
 
-/* The oldest, if it has finished and its context has nothing under way; then so have all others. */
-static void *take_idle(CUcontext context) {
+/*
+ * Takes the oldest block out if its work has completed and its context is idle. Then the work of
+ * all other blocks has completed too.
+ */
+static void *take_oldest_if_idle(CUcontext context) {
     lock_acquire(&lock);
-    bool idle = context && its_context() == context &&
+    bool idle = context && context_of_oldest() == context &&
                 pool_has_finished(oldest->pool, oldest->stamp) && pool_is_idle(oldest->pool);
     void *host = idle ? take_out(oldest) : NULL;
     lock_release(&lock);
     return host;
 }
 
-/* In its own context, for the thread may have none, or another. If that has ended meanwhile the driver refuses the free: the
- * address may be another thread's by then. */
+/*
+ * Frees the oldest block in its own context, since the thread may have another one or none. Returns
+ * whether a block was freed. If the context ends in between, the driver refuses the free. Without
+ * that refusal the free could hit memory that another thread has got at the same address.
+ */
 static bool release_one(void) {
     lock_acquire(&lock);
-    CUcontext context = its_context(), popped;
+    CUcontext context = context_of_oldest(), popped;
     lock_release(&lock);
     if (!context || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) {
         return false;
     }
-    void *host = take_idle(context);
+    void *host = take_oldest_if_idle(context);
     if (host) {
         driver_free(host);
     }

@@ -1,13 +1,14 @@
 /*
- * Pinned host memory: freed blocks kept for the next request of the same size and kind.
+ * Pinned host memory: freed blocks are kept for the next request of the same size and kind.
  *
- * Pinning is what costs (0.5 ms for 1 MiB, 17 ms for 64 MiB a pair: docs/cuda-facts.md), so a block is kept as the driver gave it, and only an
- * equal request gets it: nothing about it differs from a new one. The CPU touches this memory as soon as it has it, which no
- * device barrier orders: a block goes out again only when everything submitted before its free has *finished*, and otherwise the
- * driver is asked for a new one.
+ * Pinning is slow (a pair of calls takes 0.5 ms for 1 MiB, 17 ms for 64 MiB: docs/cuda-facts.md). A
+ * block is kept as the driver gave it. Only an equal request gets the block, which therefore does
+ * not differ from a new one. The CPU uses the block at once, and no device barrier orders the CPU.
+ * A block is therefore handed out only after all work submitted before its free has *completed*.
  *
- * Where a free finds the bound reached, the driver gets the block that was kept longest, and waits as it always did. A block that
- * many requests have passed by goes back too, once the device is idle.
+ * If a free finds the bound on kept memory reached, the oldest block goes back to the driver, which
+ * waits as it does natively. A block that many requests did not match goes back too, once the
+ * device is idle. Hooks call these functions; the lock is PINNED.
  */
 #ifndef GPUCACHE_DRIVER_REUSE_PINNED_H
 #define GPUCACHE_DRIVER_REUSE_PINNED_H
@@ -20,27 +21,38 @@
 
 struct context;
 
-/* How a block was asked for: the flags of cuMemHostAlloc, or that it was cuMemAllocHost. */
+/* Kind of a block: the flags of cuMemHostAlloc, or PINNED_PLAIN for cuMemAllocHost. */
 #define PINNED_PLAIN 0x80000000u
 
-/** A kept block for the request, or NULL. */
+/** Returns a kept block for the request whose work has completed, or NULL. */
 void *pinned_take(size_t bytes, unsigned kind);
 
-/** Keeps a block that the program has freed, and that was known when pinned_ends() was `ends`. False: it is
- * to be freed by the driver. */
+/**
+ * Keeps a block that the program has freed and that existed when pinned_ends() was `ends`. Returns
+ * false if the caller must free the block with the driver.
+ */
 bool pinned_keep(void *host, size_t bytes, unsigned kind, uint64_t ends);
 
-/** How many contexts have ended: then a block may have gone with its context. */
+/**
+ * Returns how many contexts have ended. If the number has changed, a block may have ended with its
+ * context.
+ */
 uint64_t pinned_ends(void);
 
-/** Whether `host` lies in a kept block: to the program, memory it has freed. */
+/** Returns whether `host` lies in a kept block, which to the program is freed memory. */
 bool pinned_has(const void *host);
 
-/** Gives blocks back to the driver, which waits for the device: only while that is idle. 0: all, -EBUSY: some are left; *any: set if any
- * went. */
+/**
+ * Gives kept blocks back to the driver while their context is idle, since the driver's free waits
+ * for the device. Sets *any if a block went back. Returns 0 if none is left, else -EBUSY. Call with
+ * no lock held.
+ */
 int pinned_release(bool *any);
 
-/** A context has ended, and its pinned memory with it. After unpooled_forget(). */
+/**
+ * Forgets the kept blocks of a context that has ended; its pinned memory ended with it. Call after
+ * unpooled_forget().
+ */
 void pinned_forget(const struct context *context);
 
 #endif
