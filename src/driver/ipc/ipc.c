@@ -1,13 +1,15 @@
 /*
- * IPC of blocks: handles (ipc_handle.h) that lead to a block of this process's, and what was opened by those of others.
+ * Exports blocks of this process as IPC handles (ipc_handle.h), and opens handles of other
+ * processes.
  *
- * Blocks in segments. An importer under this library puts the handle right again, opens the segment, and answers
- * with the block. Several blocks of one segment are several handles to the program but one to the driver. It counts
- * how often that is opened, and answers each time: for a flag it does not know, without a context,
- * while a stream is being captured. What was opened that way is counted once in the books.
+ * Blocks in segments: an importer that runs this library restores the driver's handle, opens the
+ * segment, and returns the address of the block. Several handles of one segment are one handle to
+ * the driver, which counts the openings. The driver is asked for each opening, because it also
+ * answers wrong flags, a missing context, and a stream that is being captured. The segment is
+ * counted once in the counters.
  *
- * Blocks in pages. The driver is asked all the same, and says what it says of a handle that is none: whatever else is
- * wrong it says instead, and nothing more is done. Else they go another way (ipc_pages.h).
+ * Blocks in pages: the driver is asked too, and normally answers that the handle is none. Any other
+ * error is the answer to the program. Else ipc_pages.h opens the block.
  */
 #include "driver/ipc/ipc.h"
 
@@ -34,7 +36,11 @@
 
 /* --- exporting --- */
 
-/* Of pages that the driver makes no descriptors of there is nothing to hand over. */
+/*
+ * Makes the handle of a block in pages. Returns CUDA_ERROR_NOT_SUPPORTED if the driver exports no
+ * descriptors of the pages, or if the server cannot run. Returns CUDA_ERROR_OUT_OF_MEMORY without
+ * host memory.
+ */
 static CUresult export_pages(CUipcMemHandle *handle, const struct pool_block *block) {
     struct ipc_handle view;
     uint64_t exporter;
@@ -62,8 +68,10 @@ CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr) {
     int r = handle ? pool_find_segment(dptr, &block, &segment) : -ENOENT;
     CUresult result = REAL(cuIpcGetMemHandle)(handle, r == -EINVAL ? UNKNOWN_ADDRESS : dptr);
     if (r == 0 && backend_maps(pool_backend(block.pool))) {
-        bool none = result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED;
-        return none ? export_pages(handle, &block) : result; /* to the driver, pages have none */
+        bool is_no_handle =
+            result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED;
+        /* the driver has no handles of pages */
+        return is_no_handle ? export_pages(handle, &block) : result;
     }
     if (r != 0 || result != CUDA_SUCCESS) {
         return result;
@@ -75,7 +83,7 @@ CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr) {
         return result;
     }
     if (view.words[7] != 0 || !ipc_handle_pack(&view, offset, block.requested)) {
-        return CUDA_ERROR_NOT_SUPPORTED; /* no handle is better than a wrong one */
+        return CUDA_ERROR_NOT_SUPPORTED; /* no handle is better than one of another block */
     }
     memcpy(handle, &view, sizeof view);
     return result;
@@ -83,16 +91,18 @@ CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr) {
 
 /* --- importing --- */
 
-/* An allocation of another process, opened in one context of this one: as a whole, by the driver's
- * own handle, or for blocks in it, by ours. Each time is an opening for the driver. */
+/*
+ * An allocation of another process, opened in one context of this process: whole, by the driver's
+ * handle, or for blocks in it, by handles of this library. The driver counts each as an opening.
+ */
 struct import {
     CUcontext context;
     CUdeviceptr base;
     size_t bytes;           /* 0: not known */
-    unsigned blocks, whole; /* how often opened in either way */
+    unsigned blocks, whole; /* number of openings for blocks, and as a whole */
 };
 
-/* A pointer the program got from a handle of ours, as often as it got it. */
+/* An open block. The program got its pointer `opened` times. */
 struct imported_block {
     CUdeviceptr dptr;
     uint64_t bytes, id;
@@ -102,17 +112,21 @@ struct imported_block {
 
 _Atomic unsigned ipc_blocks;
 _Atomic uint64_t ipc_last_id;
-static struct address_map imports, blocks; /* by where they begin */
+static struct address_map imports, blocks; /* by first address */
 static struct host_slab import_slab = {.object_bytes = sizeof(struct import)};
 static struct host_slab block_slab = {.object_bytes = sizeof(struct imported_block)};
-static struct lock calls = LOCK_INITIALIZER(IPC_CALLS); /* a close waits for work */
+/* held across driver calls, since a close waits for work */
+static struct lock calls = LOCK_INITIALIZER(IPC_CALLS);
 static struct lock lock = LOCK_INITIALIZER(IPC);
 
 typedef CUresult open_handle(CUdeviceptr *, CUipcMemHandle, unsigned int);
 
-/* --- the tables; their lock is held --- */
+/* --- the tables; lock held --- */
 
-/* Of several at one address that of the context, else any: it may be closed with another one current. */
+/*
+ * Returns the import of `context` at an address, else one of any context: the program may close it
+ * with another context current. NULL if there is none.
+ */
 static struct import *find_import(CUcontext context, CUdeviceptr base) {
     struct import *found = NULL;
     for (size_t i = address_map_from(&imports, base);
@@ -135,8 +149,11 @@ static struct imported_block *find_block(CUcontext context, CUdeviceptr dptr) {
     return found;
 }
 
-/* The import of an allocation that the driver has just opened, counted if it is new. */
-static struct import *note_import(CUcontext context, CUdeviceptr base) {
+/*
+ * Returns the import of an allocation that the driver has just opened, and adds and counts a new
+ * one. Returns NULL without host memory.
+ */
+static struct import *get_import(CUcontext context, CUdeviceptr base) {
     struct import *import = find_import(context, base);
     if (import && import->context == context) {
         return import;
@@ -158,6 +175,7 @@ static struct import *note_import(CUcontext context, CUdeviceptr base) {
     return import;
 }
 
+/* Removes an import without openings. */
 static void drop_if_unused(struct import *import) {
     if (import->blocks > 0 || import->whole > 0) {
         return;
@@ -167,7 +185,10 @@ static void drop_if_unused(struct import *import) {
     host_slab_put(&import_slab, import);
 }
 
-static struct imported_block *note_block(struct import *import, uint64_t offset, uint64_t bytes) {
+/*
+ * Returns the block at `offset` of an import, and adds a new one. Returns NULL without host memory.
+ */
+static struct imported_block *get_block(struct import *import, uint64_t offset, uint64_t bytes) {
     struct imported_block *block = find_block(import->context, import->base + offset);
     if (!block || block->import != import) {
         block = host_slab_get(&block_slab);
@@ -183,17 +204,17 @@ static struct imported_block *note_block(struct import *import, uint64_t offset,
         }
         atomic_fetch_add(&ipc_blocks, 1);
     }
-    block->bytes = bytes; /* the exporter may have a new block in this place */
+    block->bytes = bytes; /* the exporter may have a new block at this address */
     return block;
 }
 
-/* Lock not held from here on; but other openings and closings wait. */
+/* --- opening and closing; `calls` held, lock not held --- */
 
 static CUresult open_whole(CUcontext context, CUdeviceptr *dptr, CUipcMemHandle handle,
                            unsigned int flags, open_handle *native) {
     CUresult r = native(dptr, handle, flags);
     lock_acquire(&lock);
-    struct import *import = r == CUDA_SUCCESS ? note_import(context, *dptr) : NULL;
+    struct import *import = r == CUDA_SUCCESS ? get_import(context, *dptr) : NULL;
     if (import) {
         import->whole++;
     }
@@ -201,13 +222,18 @@ static CUresult open_whole(CUcontext context, CUdeviceptr *dptr, CUipcMemHandle 
     return r;
 }
 
-/* A block of what the driver has just opened. */
+/*
+ * Adds an opening of a block in a segment that the driver has just opened. Returns
+ * CUDA_ERROR_INVALID_VALUE if the block does not fit in the segment, and CUDA_ERROR_OUT_OF_MEMORY
+ * without host memory.
+ */
 static CUresult enter_block(CUcontext context, CUdeviceptr *dptr, CUdeviceptr base, uint64_t offset,
                             uint64_t bytes) {
     lock_acquire(&lock);
-    struct import *import = note_import(context, base);
-    bool right = import && offset < import->bytes && bytes > 0 && bytes <= import->bytes - offset;
-    struct imported_block *block = right ? note_block(import, offset, bytes) : NULL;
+    struct import *import = get_import(context, base);
+    bool is_valid =
+        import && offset < import->bytes && bytes > 0 && bytes <= import->bytes - offset;
+    struct imported_block *block = is_valid ? get_block(import, offset, bytes) : NULL;
     if (block) {
         import->blocks++;
         block->opened++;
@@ -216,9 +242,9 @@ static CUresult enter_block(CUcontext context, CUdeviceptr *dptr, CUdeviceptr ba
         drop_if_unused(import);
     }
     lock_release(&lock);
-    return block              ? CUDA_SUCCESS
-           : import && !right ? CUDA_ERROR_INVALID_VALUE
-                              : CUDA_ERROR_OUT_OF_MEMORY;
+    return block                 ? CUDA_SUCCESS
+           : import && !is_valid ? CUDA_ERROR_INVALID_VALUE
+                                 : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult open_block(CUcontext context, CUdeviceptr *dptr, struct ipc_handle view,
@@ -226,16 +252,16 @@ static CUresult open_block(CUcontext context, CUdeviceptr *dptr, struct ipc_hand
     uint64_t offset, bytes;
     CUipcMemHandle plain;
     CUdeviceptr base;
-    bool right = ipc_handle_unpack(&view, &offset, &bytes);
+    bool is_valid = ipc_handle_unpack(&view, &offset, &bytes);
     memcpy(&plain, &view, sizeof plain);
-    if (HAS(cuIpcOpenMemHandle_v2)) { /* the one that counts openings */
+    if (HAS(cuIpcOpenMemHandle_v2)) { /* only version 2 counts openings */
         native = REAL(cuIpcOpenMemHandle_v2);
     }
     CUresult r = native(&base, plain, flags);
     if (r != CUDA_SUCCESS) {
         return r;
     }
-    r = enter_block(context, dptr, base, offset, right ? bytes : 0);
+    r = enter_block(context, dptr, base, offset, is_valid ? bytes : 0);
     if (r != CUDA_SUCCESS) {
         REAL(cuIpcCloseMemHandle)(base);
     }
@@ -245,11 +271,12 @@ static CUresult open_block(CUcontext context, CUdeviceptr *dptr, struct ipc_hand
 static CUresult close_whole(CUcontext context, CUdeviceptr dptr) {
     lock_acquire(&lock);
     struct import *import = find_import(context, dptr);
-    bool only_blocks = import && import->whole == 0; /* the program has not opened this */
+    /* the program did not open the whole segment */
+    bool only_blocks = import && import->whole == 0;
     lock_release(&lock);
     CUresult r = REAL(cuIpcCloseMemHandle)(only_blocks ? UNKNOWN_ADDRESS : dptr);
     lock_acquire(&lock);
-    import = find_import(context, dptr); /* its context may have ended meanwhile */
+    import = find_import(context, dptr); /* the context may have ended during the call */
     if (import && import->whole > 0 && r == CUDA_SUCCESS) {
         import->whole--;
         drop_if_unused(import);
@@ -258,15 +285,15 @@ static CUresult close_whole(CUcontext context, CUdeviceptr dptr) {
     return r;
 }
 
-static void leave_block(CUdeviceptr dptr, uint64_t id) {
+static void close_one_opening(CUdeviceptr dptr, uint64_t id) {
     struct imported_block *block = NULL;
     lock_acquire(&lock);
     for (size_t i = address_map_from(&blocks, dptr);
          !block && i < blocks.count && blocks.rows[i].start == dptr; i++) {
-        struct imported_block *one = blocks.rows[i].what;
-        block = one->id == id ? one : NULL;
+        struct imported_block *candidate = blocks.rows[i].what;
+        block = candidate->id == id ? candidate : NULL;
     }
-    if (block) { /* its context has not ended meanwhile */
+    if (block) { /* its context still exists */
         struct import *import = block->import;
         if (--block->opened == 0) {
             address_map_remove(&blocks, address_map_find(&blocks, dptr, block));
@@ -290,12 +317,12 @@ static CUresult close_any(CUcontext context, CUdeviceptr dptr) {
     }
     CUresult r = REAL(cuIpcCloseMemHandle)(base);
     if (r == CUDA_SUCCESS) {
-        leave_block(dptr, id);
+        close_one_opening(dptr, id);
     }
     return r;
 }
 
-/* --- asked by the other files of this room --- */
+/* --- called by other files --- */
 
 int ipc_look(CUdeviceptr dptr, struct ipc_block *out) {
     int result = ipc_pages_look(dptr, out);
@@ -304,11 +331,12 @@ int ipc_look(CUdeviceptr dptr, struct ipc_block *out) {
     }
     lock_acquire(&lock);
     const struct imported_block *b = address_map_before(&blocks, dptr);
-    const struct import *around = address_map_before(&imports, dptr);
+    const struct import *import_below = address_map_before(&imports, dptr);
     if (b && dptr - b->dptr < b->bytes) {
         *out = (struct ipc_block){.address = b->dptr, .bytes = b->bytes, .id = b->id};
         result = 0;
-    } else if (around && dptr - around->base < around->bytes && around->whole == 0) {
+    } else if (import_below && dptr - import_below->base < import_below->bytes &&
+               import_below->whole == 0) {
         result = -EINVAL;
     }
     lock_release(&lock);
@@ -316,7 +344,7 @@ int ipc_look(CUdeviceptr dptr, struct ipc_block *out) {
 }
 
 void ipc_forget(const struct context *context) {
-    size_t left = 0;
+    size_t remaining = 0;
     ipc_pages_forget(context);
     lock_acquire(&lock);
     for (size_t i = 0; i < blocks.count; i++) {
@@ -325,20 +353,20 @@ void ipc_forget(const struct context *context) {
             host_slab_put(&block_slab, block);
             atomic_fetch_sub(&ipc_blocks, 1);
         } else {
-            blocks.rows[left++] = blocks.rows[i];
+            blocks.rows[remaining++] = blocks.rows[i];
         }
     }
-    blocks.count = left;
-    left = 0;
+    blocks.count = remaining;
+    remaining = 0;
     for (size_t i = 0; i < imports.count; i++) {
         struct import *import = imports.rows[i].what;
         if (import->context == context->handle) {
             host_slab_put(&import_slab, import);
         } else {
-            imports.rows[left++] = imports.rows[i];
+            imports.rows[remaining++] = imports.rows[i];
         }
     }
-    imports.count = left;
+    imports.count = remaining;
     lock_release(&lock);
 }
 

@@ -10,7 +10,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The last block that was exported at an address; of an earlier one there nothing is known any more. */
+/*
+ * The last block that was exported at an address. A token of an earlier block at the address is no
+ * longer valid.
+ */
 struct export {
     uint64_t address, id, token[2];
 };
@@ -23,13 +26,14 @@ bool ipc_export_draw(void *number, size_t bytes) {
     return syscall(SYS_getrandom, number, bytes, 0) == (long)bytes;
 }
 
-/* Lock held. */
+/* Returns the export at an address, or NULL. Lock held. */
 static struct export *find(uint64_t address) {
     size_t at = address_map_from(&exports, address);
-    bool there = at < exports.count && exports.rows[at].start == address;
-    return there ? exports.rows[at].what : NULL;
+    bool found = at < exports.count && exports.rows[at].start == address;
+    return found ? exports.rows[at].what : NULL;
 }
 
+/* Adds an export. Returns NULL without host memory. Lock held. */
 static struct export *add(uint64_t address) {
     struct export *fresh = host_slab_get(&slab);
     if (fresh && !address_map_add(&exports, address, fresh)) {
@@ -68,12 +72,12 @@ int ipc_export(uint64_t exporter, uint64_t address, struct ipc_handle *handle) {
 }
 
 int ipc_export_lend(const uint64_t token[2], uint64_t address, uint32_t first,
-                    struct pool_exported *loan) {
+                    struct pool_exported *exported) {
     lock_acquire(&lock);
     const struct export *known = find(address);
     uint64_t differs =
         known ? (known->token[0] ^ token[0]) | (known->token[1] ^ token[1]) : UINT64_MAX;
     uint64_t id = known ? known->id : 0;
     lock_release(&lock);
-    return differs == 0 ? pool_export(address, id, first, loan) : -ENOENT;
+    return differs == 0 ? pool_export(address, id, first, exported) : -ENOENT;
 }

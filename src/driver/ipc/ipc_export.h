@@ -1,8 +1,10 @@
 /*
- * Blocks in pages that this process has made IPC handles of.
+ * The blocks in pages of which this process has made IPC handles. ipc.c and the server's thread
+ * call these functions. The lock is EXPORTS.
  *
- * A handle leads to the block by a token, 128 bits by chance, which is as much as a permission to open it: whoever
- * asks with another one gets nothing. A token belongs to one life of a block; that is over when the program frees it.
+ * A handle contains a token of 128 random bits. The token is the permission to open the block: a
+ * request with another token gets nothing. A token belongs to one allocation of a block and is
+ * invalid after the free.
  */
 #ifndef GPUCACHE_DRIVER_IPC_IPC_EXPORT_H
 #define GPUCACHE_DRIVER_IPC_IPC_EXPORT_H
@@ -11,15 +13,20 @@
 
 struct pool_exported;
 
-/** The handle of a live block, which was marked as reached from outside. Equal for equal blocks. 0, or a negative
- * errno. */
+/**
+ * Makes the handle of a live block that was marked as externally visible. Equal blocks have equal
+ * handles. Returns 0, -ENOMEM, or -ENOSYS without random numbers.
+ */
 int ipc_export(uint64_t exporter, uint64_t address, struct ipc_handle *handle);
 
-/** As pool_export(), of the block that has this token. */
+/**
+ * Exports pages of the block that has this token, as pool_export() does. Returns -ENOENT for a
+ * wrong token.
+ */
 int ipc_export_lend(const uint64_t token[2], uint64_t address, uint32_t first,
-                    struct pool_exported *loan);
+                    struct pool_exported *exported);
 
-/** A number that nobody can guess. False: the system has none to give. */
+/** Fills `number` with random bytes. Returns false if the system has none. */
 bool ipc_export_draw(void *number, size_t bytes);
 
 #endif

@@ -10,29 +10,29 @@
 
 #define PAGE ((uint64_t)2 << 20)
 #define SPAN_MOST ((uint64_t)1 << 47)
-#define TRIES 15 /* where the other side hangs up */
+#define TRIES 15 /* connections to an exporter that hangs up */
 #define TRY_MS 100
 
 struct fetch {
     const struct ipc_ticket *ticket;
-    struct ipc_fetched *into; /* span 0: nothing is reserved yet */
-    uint64_t mapped;          /* bytes */
+    struct ipc_fetched *into; /* span 0: no addresses are reserved yet */
+    uint64_t mapped;          /* bytes mapped so far */
     uint64_t reached_by;
-    int64_t patience; /* milliseconds that may still be spent waiting for the exporter */
+    int64_t patience; /* time budget: milliseconds left to wait for the exporter */
     int fd;
 };
 
-/* Returns until when the exporter is waited for now. */
+/* Returns the deadline of a wait for the exporter that begins now. */
 static int64_t deadline_of(const struct fetch *fetch, int64_t now) {
     return now + (fetch->patience < WIRE_PATIENCE_MS ? fetch->patience : WIRE_PATIENCE_MS);
 }
 
-/* Counts a wait that is over. What the own driver takes for a large block does not count. */
+/* Subtracts a wait from the time budget. The driver's time for a large block is not subtracted. */
 static void waited_since(struct fetch *fetch, int64_t begin) {
     fetch->patience -= wire_clock_ms() - begin;
 }
 
-/* The next pages. Returns when the answer is there. */
+/* Requests the next pages. Returns 0 when the answer can be read, else a negative errno. */
 static int ask(struct fetch *fetch) {
     const struct ipc_ticket *ticket = fetch->ticket;
     const struct wire_request request = {.magic = WIRE_MAGIC,
@@ -48,13 +48,19 @@ static int ask(struct fetch *fetch) {
     return r;
 }
 
-/* The block begins in the first of them, and no later answer says otherwise. */
+/*
+ * Returns whether the block begins in the first pages of the answer, or where the first answer
+ * said.
+ */
 static bool begins_there(const struct fetch *fetch, const struct wire_answer *answer) {
     return fetch->into->span == 0 ? answer->offset < answer->length * PAGE
                                   : answer->offset == fetch->into->offset;
 }
 
-/* Where descriptors were short here, fewer came than were sent. */
+/*
+ * Returns whether an answer is valid. `count` descriptors have arrived, fewer than were sent if
+ * this process has too few free descriptors.
+ */
 static bool makes_sense(const struct fetch *fetch, const struct wire_answer *answer,
                         unsigned count) {
     uint64_t span = answer->pages * PAGE;
@@ -89,11 +95,14 @@ static CUresult map_one(struct fetch *fetch, int fd, uint64_t bytes) {
         return r;
     }
     r = REAL(cuMemMap)(fetch->into->base + fetch->mapped, bytes, 0, handle, 0);
-    REAL(cuMemRelease)(handle); /* the mapping keeps it */
+    REAL(cuMemRelease)(handle); /* the mapping keeps the memory */
     fetch->mapped += r == CUDA_SUCCESS ? bytes : 0;
     return r;
 }
 
+/*
+ * Requests pages and maps them. Returns 0, a negative errno, or the driver's positive error code.
+ */
 static int map_some(struct fetch *fetch) {
     struct wire_answer answer;
     int fds[WIRE_PAGES];
@@ -103,7 +112,8 @@ static int map_some(struct fetch *fetch) {
     wire_hold();
     r = r == 0 ? wire_receive(fetch->fd, &answer, sizeof answer, fds, &count) : r;
     r = r == 0 && !makes_sense(fetch, &answer, count) ? -EPROTO : r;
-    if (r == 0 && count < answer.count) { /* the driver needs some for itself */
+    /* closes half of them, since the driver needs descriptors too */
+    if (r == 0 && count < answer.count) {
         for (unsigned keep = (count + 1) / 2; count > keep; count--) {
             wire_close(fds[count - 1]);
         }
@@ -140,8 +150,12 @@ static int fetch_all(struct fetch *fetch) {
     return r == 0 ? (int)give_access(fetch) : r;
 }
 
-/* The exporter's door may have been closed by its program, and opens again for whoever comes next; and who was
- * stopped for long finds that it has hung up. What is asked for next does not depend on what was said before. */
+/*
+ * Connects to the exporter and fetches the block. Connects again if the exporter hangs up. The
+ * exporter's program may have closed the listening socket, which opens again for the next importer.
+ * A process that was stopped for long finds its connection closed. Each request is independent of
+ * earlier ones.
+ */
 static int connect_and_fetch(struct fetch *fetch) {
     int r = -ECONNREFUSED;
     for (unsigned i = 0; i < TRIES; i++) {

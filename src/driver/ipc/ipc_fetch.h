@@ -1,8 +1,10 @@
 /*
- * Pages of another process's block, mapped here: asked for a few at a time, in the order of their addresses.
+ * Maps the pages of another process's block here. Requests a few pages at a time, in the order of
+ * their addresses. ipc_pages.c calls these functions, with no lock held except for
+ * ipc_fetch_grant_access() and ipc_fetch_undo().
  *
- * What is reserved is the block's span of addresses and no more. The mappings keep the memory, whatever becomes
- * of the exporter.
+ * Only the address range of the block is reserved. The mappings keep the memory alive, also after
+ * the exporter has ended.
  */
 #ifndef GPUCACHE_DRIVER_IPC_IPC_FETCH_H
 #define GPUCACHE_DRIVER_IPC_IPC_FETCH_H
@@ -11,20 +13,21 @@
 
 struct ipc_fetched {
     CUdeviceptr base;
-    uint64_t span;          /* of addresses, in whole pages; */
-    uint64_t offset, bytes; /* the block in it */
+    uint64_t span;          /* bytes of address range, in whole pages */
+    uint64_t offset, bytes; /* of the block in that range */
 };
 
 /**
- * Maps the block for the current context's device, and for those of `reached_by`, a bit for each. Waits for the exporter within limits. 0; a
- * negative errno: it is not there or does not hand it over; positive: the driver's code.
+ * Maps the block for the current context's device, and for the devices of `reached_by`, one bit
+ * each. Waits for the exporter within limits. Returns 0; a negative errno if the exporter is gone
+ * or does not export the block; or the driver's positive error code.
  */
 int ipc_fetch(const struct ipc_ticket *ticket, uint64_t reached_by, struct ipc_fetched *fetched);
 
-/** It is mapped nowhere any more. All work on it has finished. */
+/** Unmaps the block and frees its addresses. All work on the block must have completed. */
 void ipc_fetch_undo(const struct ipc_fetched *fetched);
 
-/** Gives one more device access. */
+/** Gives one more device access to the block. Returns the driver's answer. */
 CUresult ipc_fetch_grant_access(const struct ipc_fetched *fetched, CUdevice device);
 
 #endif

@@ -1,3 +1,13 @@
+/*
+ * An importer without this library must get the driver's error, never another block's memory. For a
+ * block inside a segment, the first 56 bytes of the handle are scrambled, and the driver does not
+ * recognise the result. Scrambling the process number alone is not enough: the driver does not look
+ * at it. The key is the last eight bytes, so a handle with any of them changed is not recognised
+ * either.
+ *
+ * A block at the start of its segment needs no offset. The first 56 bytes stay the driver's, so
+ * importers without this library can open the segment. Only the last eight bytes change.
+ */
 #include "driver/ipc/ipc_handle.h"
 
 #include <string.h>
@@ -7,12 +17,13 @@
 #define TAG_AT_START ((uint64_t)0x6a << TAG_SHIFT)
 #define TAG_PAGES ((uint64_t)0x6b << TAG_SHIFT)
 #define TAG_MASK ((uint64_t)0xff << TAG_SHIFT)
-#define UNITS_FLAG ((uint64_t)1 << 55) /* the size is in units, not in bytes */
+#define UNITS_FLAG ((uint64_t)1 << 55) /* the size is in units of UNIT_BYTES */
 #define SIZE_SHIFT 28
 #define SIZE_MOST (((uint64_t)1 << 27) - 1)
 #define OFFSET_MOST (((uint64_t)1 << SIZE_SHIFT) - 1)
 #define UNIT_BYTES 512u
-#define CHECK_SHIFT 40 /* at the start of a segment: the size below, its checksum above */
+/* for a block at the start of its segment: size below this bit, checksum of the size above */
+#define CHECK_SHIFT 40
 
 _Static_assert(sizeof(struct ipc_handle) == sizeof(CUipcMemHandle), "a handle is 64 bytes");
 
@@ -22,7 +33,7 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 32;
 }
 
-/* There and back. */
+/* Scrambles the first seven words with the last one, or restores them. */
 static void scramble(struct ipc_handle *view) {
     for (unsigned i = 0; i < 7; i++) {
         view->words[i] ^= mix(view->words[7] + i);
@@ -65,18 +76,18 @@ bool ipc_handle_pack(struct ipc_handle *view, uint64_t offset, uint64_t bytes) {
 
 bool ipc_handle_unpack(struct ipc_handle *view, uint64_t *offset, uint64_t *bytes) {
     uint64_t word = view->words[7];
-    bool right = true;
+    bool is_valid = true;
     if ((word & TAG_MASK) == TAG_AT_START) {
         *offset = 0;
         *bytes = word & (((uint64_t)1 << CHECK_SHIFT) - 1);
-        right = word == word_at_start(*bytes);
+        is_valid = word == word_at_start(*bytes);
     } else {
         *offset = (word & OFFSET_MOST) * UNIT_BYTES;
         *bytes = (word >> SIZE_SHIFT & SIZE_MOST) * (word & UNITS_FLAG ? UNIT_BYTES : 1);
         scramble(view);
     }
     view->words[7] = 0;
-    return right;
+    return is_valid;
 }
 
 /* --- in pages --- */

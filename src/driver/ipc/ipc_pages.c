@@ -23,11 +23,11 @@ struct opened {
     struct ipc_ticket ticket;
     struct ipc_fetched fetched;
     uint64_t id;
-    unsigned times; /* 0: until its work has been waited for, or because it could not be */
-    unsigned ends;  /* how often that has become 0 */
+    unsigned times; /* openings; 0: the last close waits for work, or that wait failed */
+    unsigned ends;  /* how often `times` has become 0 */
 };
 
-static struct address_map all; /* by the first mapped address, which no two share */
+static struct address_map all; /* by first mapped address, which is unique */
 static struct host_slab slab = {.object_bytes = sizeof(struct opened)};
 static struct lock lock = LOCK_INITIALIZER(IPC_PAGES);
 
@@ -35,7 +35,7 @@ static CUdeviceptr start_of(const struct opened *opened) {
     return opened->fetched.base + opened->fetched.offset;
 }
 
-/* --- the table; its lock is held --- */
+/* --- the table; lock held --- */
 
 static struct opened *find_ticket(CUcontext context, const struct ipc_ticket *ticket) {
     for (size_t i = 0; i < all.count; i++) {
@@ -47,11 +47,13 @@ static struct opened *find_ticket(CUcontext context, const struct ipc_ticket *ti
     return NULL;
 }
 
+/* Returns the block whose pages cover `dptr`, or NULL. */
 static struct opened *covering(CUdeviceptr dptr) {
     struct opened *opened = address_map_before(&all, dptr);
     return opened && dptr - opened->fetched.base < opened->fetched.span ? opened : NULL;
 }
 
+/* Returns the open block that begins at `dptr`, or NULL. */
 static struct opened *starting(CUdeviceptr dptr) {
     struct opened *opened = covering(dptr);
     return opened && opened->times > 0 && start_of(opened) == dptr ? opened : NULL;
@@ -72,14 +74,17 @@ static struct opened *enter(const struct opened *fresh) {
     return opened;
 }
 
-static void leave(struct opened *opened) {
+static void remove_opened(struct opened *opened) {
     address_map_remove(&all, address_map_find(&all, opened->fetched.base, opened));
     host_slab_put(&slab, opened);
     atomic_fetch_sub(&ipc_blocks, 1);
 }
 
-/* Opened once more, if it is open: or the same by another thread meanwhile. */
-static bool open_again(CUcontext context, const struct ipc_ticket *ticket, CUdeviceptr *dptr) {
+/*
+ * Adds an opening if the block is open in the context, also by another thread since the last check.
+ * Returns whether it is.
+ */
+static bool reopen(CUcontext context, const struct ipc_ticket *ticket, CUdeviceptr *dptr) {
     struct opened *opened = find_ticket(context, ticket);
     if (opened) {
         opened->times++;
@@ -90,7 +95,7 @@ static bool open_again(CUcontext context, const struct ipc_ticket *ticket, CUdev
 
 /* --- opening --- */
 
-/* The driver's answer is about the call, not about the handle. */
+/* Returns whether the driver's answer concerns the call, not the handle. */
 static bool is_about_the_call(CUresult r, CUcontext context) {
     return r == CUDA_ERROR_NOT_INITIALIZED || r == CUDA_ERROR_DEINITIALIZED || !context ||
            r == CUDA_ERROR_CONTEXT_IS_DESTROYED || r == CUDA_ERROR_NOT_PERMITTED ||
@@ -99,8 +104,12 @@ static bool is_about_the_call(CUresult r, CUcontext context) {
            fault_is_deadly(r);
 }
 
-/* Devices that were given access since the pages were asked for: those who gave it may not have found them. */
-static void let_reach_since(CUcontext context, const struct ipc_fetched *fetched, uint64_t before) {
+/*
+ * Gives access to the devices that the context has reached since `before` was read. Their
+ * ipc_pages_grant_access() may have run before the block was in the table.
+ */
+static void grant_access_since(CUcontext context, const struct ipc_fetched *fetched,
+                               uint64_t before) {
     uint64_t since = context_reached_by(context) & ~before;
     for (CUdevice i = 0; i < STATS_MAX_DEVICES; i++) {
         if (since >> i & 1) {
@@ -114,15 +123,15 @@ static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_
     struct opened fresh = {.context = context, .ticket = *ticket, .times = 1};
     uint64_t reached_by = context_reached_by(context);
     int r = ipc_fetch(ticket, reached_by, &fresh.fetched);
-    if (r == -ECONNREFUSED) { /* the exporter has gone, as the driver says natively */
+    if (r == -ECONNREFUSED) { /* the exporter has ended: the driver's native answer */
         return CUDA_ERROR_INVALID_HANDLE;
     }
     if (r != 0) {
         return r == CUDA_ERROR_OUT_OF_MEMORY || fault_is_deadly((CUresult)r) ? (CUresult)r : native;
     }
     lock_acquire(&lock);
-    bool again = open_again(context, ticket, dptr);
-    struct opened *opened = again ? NULL : enter(&fresh);
+    bool reopened = reopen(context, ticket, dptr);
+    struct opened *opened = reopened ? NULL : enter(&fresh);
     if (opened) {
         unpooled_enter(UNPOOLED_IPC_IMPORTED, device_current(), fresh.fetched.bytes,
                        fresh.fetched.base, 0);
@@ -130,11 +139,11 @@ static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_
     }
     lock_release(&lock);
     if (opened) {
-        let_reach_since(context, &fresh.fetched, reached_by);
-    } else { /* nobody has been given it */
+        grant_access_since(context, &fresh.fetched, reached_by);
+    } else { /* the program has not got this mapping */
         ipc_fetch_undo(&fresh.fetched);
     }
-    return opened || again ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return opened || reopened ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult ipc_pages_open(CUcontext context, CUdeviceptr *dptr, const struct ipc_ticket *ticket,
@@ -144,12 +153,12 @@ CUresult ipc_pages_open(CUcontext context, CUdeviceptr *dptr, const struct ipc_t
         return native;
     }
     if (ipc_server_is_own(ticket->exporter)) {
-        return CUDA_ERROR_INVALID_CONTEXT; /* as natively */
+        return CUDA_ERROR_INVALID_CONTEXT; /* the native answer */
     }
     lock_acquire(&lock);
-    bool again = open_again(context, ticket, dptr);
+    bool reopened = reopen(context, ticket, dptr);
     lock_release(&lock);
-    return again ? CUDA_SUCCESS : open_new(context, dptr, ticket, native);
+    return reopened ? CUDA_SUCCESS : open_new(context, dptr, ticket, native);
 }
 
 /* --- closing --- */
@@ -179,8 +188,10 @@ bool ipc_pages_has(CUdeviceptr dptr) {
     return has;
 }
 
-/* Once more the same, if nobody has opened it again meanwhile: who has closed it again waits for work that this one did
- * not. */
+/*
+ * Unmaps a block that `id` and `ends` identify, unless it was opened again since. The thread that
+ * closes that later opening waits for work that this thread did not wait for.
+ */
 static void unmap_unused(CUdeviceptr dptr, uint64_t id, unsigned ends) {
     struct ipc_fetched fetched = {0};
     lock_acquire(&lock);
@@ -188,7 +199,7 @@ static void unmap_unused(CUdeviceptr dptr, uint64_t id, unsigned ends) {
     if (opened && opened->id == id && opened->times == 0 && opened->ends == ends) {
         fetched = opened->fetched;
         unpooled_leave(UNPOOLED_IMPORTS, fetched.base);
-        leave(opened);
+        remove_opened(opened);
     }
     lock_release(&lock);
     if (fetched.span > 0) {
@@ -217,7 +228,7 @@ CUresult ipc_pages_close(CUcontext context, CUdeviceptr dptr, CUresult native) {
     return owner ? CUDA_SUCCESS : native;
 }
 
-/* --- asked by others --- */
+/* --- called by other files --- */
 
 int ipc_pages_look(CUdeviceptr dptr, struct ipc_block *block) {
     int r = -ENOENT;
@@ -277,7 +288,7 @@ void ipc_pages_forget(const struct context *context) {
         struct opened *opened = all.rows[i - 1].what;
         if (opened->context == context->handle) {
             ipc_fetch_undo(&opened->fetched);
-            leave(opened);
+            remove_opened(opened);
         }
     }
     lock_release(&lock);

@@ -1,8 +1,10 @@
 /*
- * Blocks in pages of other processes, opened here.
+ * Blocks in pages of other processes that are open here. ipc.c and hooks that check or copy memory
+ * call these functions. The lock is IPC_PAGES.
  *
- * The pages are mapped once for each context, however often the block is opened there, and unmapped with the last
- * close: natively a close waits for the work of its context, and so does this one, since the driver unmaps at once.
+ * The pages are mapped once per context, however often the block is opened there, and unmapped at
+ * the last close. The native close waits for the work of its context. This close waits too, since
+ * the driver unmaps at once.
  */
 #ifndef GPUCACHE_DRIVER_IPC_IPC_PAGES_H
 #define GPUCACHE_DRIVER_IPC_IPC_PAGES_H
@@ -10,30 +12,40 @@
 #include "driver/ipc/ipc.h"
 #include "driver/ipc/ipc_handle.h"
 
-/** `native`: what the driver says of the handle, which to it is none. That is the answer where anything else is wrong,
- * or the block cannot be had. */
+/**
+ * Opens a block, or adds an opening. `native` is the driver's answer for the handle, which the
+ * driver does not know. Returns CUDA_SUCCESS or an error. Returns `native` if it reports another
+ * error of the call, or if the block is not available. Call with no lock held.
+ */
 CUresult ipc_pages_open(CUcontext context, CUdeviceptr *dptr, const struct ipc_ticket *ticket,
                         unsigned flags, CUresult native);
 
-/** Whether one that is open begins there. */
+/** Returns whether an open block begins at `dptr`. */
 bool ipc_pages_has(CUdeviceptr dptr);
 
-/** `native`: what the driver says of an address that was not opened. */
+/**
+ * Closes one opening of the block at `dptr`. The last close waits for the work of the block's
+ * context. `native` is the driver's answer for an address that was not opened; returned if it
+ * reports another error or if no block begins there. Call with no lock held.
+ */
 CUresult ipc_pages_close(CUcontext context, CUdeviceptr dptr, CUresult native);
 
-/** As ipc_find(). */
+/** Finds the block that covers `dptr`, as ipc_find() does. */
 int ipc_pages_look(CUdeviceptr dptr, struct ipc_block *block);
 
-/** Whether some address of the range belongs to one. */
+/** Returns whether the range overlaps the pages of an open block. */
 bool ipc_pages_touch(CUdeviceptr dptr, uint64_t bytes);
 
-/** Gives a device access to what was opened in a context; later ones have it anyway (context_reached_by). */
+/**
+ * Gives a device access to the blocks that are open in a context. Later openings give access
+ * themselves (context_reached_by). Returns the driver's first error.
+ */
 CUresult ipc_pages_grant_access(CUcontext context, CUdevice device);
 
-/** Gives the current device access to all of them. True if there are any. */
+/** Gives the current device access to all open blocks. Returns whether it got access to any. */
 bool ipc_pages_access_all(void);
 
-/** A context has ended, and what was opened in it is closed. */
+/** Unmaps and forgets the blocks of a context that has ended. */
 void ipc_pages_forget(const struct context *context);
 
 #endif

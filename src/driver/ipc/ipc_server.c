@@ -20,23 +20,26 @@
 #include <unistd.h>
 
 #define PEERS 16       /* importers that are served at a time; others wait */
-#define SILENT_MS 1000 /* how long a peer may say nothing while no place is free; */
-#define FIRST_MS 20    /* and one that has not asked yet: importers ask as they connect */
-#define TURN_MS 50     /* after what cannot be helped at once */
-#define END_MS 1000    /* how long the end of the process waits for a call of the driver */
+#define SILENT_MS 1000 /* how long a peer may be silent while no slot is free */
+/* the same for a peer without a request yet: importers send one as they connect */
+#define FIRST_MS 20
+#define TURN_MS 50  /* pause after an error that may go away */
+#define END_MS 1000 /* how long the end of the process waits for a driver call */
 
-/* Programs close all descriptors that they did not open, and open others with the same numbers: so ours are told by
- * their files. */
+/*
+ * Programs close all descriptors that they did not open, and then open others with the same
+ * numbers. The server therefore recognises its sockets by their inodes.
+ */
 struct socket {
     int fd; /* -1: none */
     ino_t file;
-    int64_t heard; /* when it connected, or last said something */
+    int64_t heard; /* time of the connection or of the last message, in ms */
     bool has_asked;
 };
 
 static uint64_t own_name;
 static struct socket door = {.fd = -1}, peers[PEERS];
-static struct lock lock = LOCK_INITIALIZER(IPC_SERVER); /* who starts it */
+static struct lock lock = LOCK_INITIALIZER(IPC_SERVER); /* guards the start of the thread */
 static atomic_bool is_open, is_over;
 
 static struct socket socket_of(int fd) {
@@ -52,6 +55,7 @@ static bool is_there(const struct socket *socket) {
            file.st_ino == socket->file;
 }
 
+/* Closes a socket, unless the program has closed it already. */
 static void hang_up(struct socket *socket) {
     wire_hold();
     if (is_there(socket)) {
@@ -63,13 +67,17 @@ static void hang_up(struct socket *socket) {
 
 /* --- an answer --- */
 
-/* So many of the loan's pages as descriptors: what there are numbers for. */
-static unsigned export_pages(const struct pool_exported *loan, int *fds) {
+/*
+ * Exports pages as descriptors, as many as this process has free descriptor numbers for. Returns
+ * the count.
+ */
+static unsigned export_pages(const struct pool_exported *exported, int *fds) {
     const CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUstreamCaptureMode mode = capture_relax();
     unsigned count = 0;
-    while (count < loan->count && REAL(cuMemExportToShareableHandle)(
-                                      &fds[count], loan->handle[count], type, 0) == CUDA_SUCCESS) {
+    while (count < exported->count &&
+           REAL(cuMemExportToShareableHandle)(&fds[count], exported->handle[count], type, 0) ==
+               CUDA_SUCCESS) {
         syscall(SYS_fcntl, fds[count], F_SETFD, FD_CLOEXEC);
         count++;
     }
@@ -77,20 +85,23 @@ static unsigned export_pages(const struct pool_exported *loan, int *fds) {
     return count;
 }
 
-/* Descriptors are in hand only here. */
+/*
+ * Sends one answer with descriptors of pages. Only this function has descriptors of pages open.
+ * Returns 0 or a negative errno.
+ */
 static int send_handles(int fd, const struct wire_request *request) {
-    struct pool_exported loan;
+    struct pool_exported exported;
     int fds[WIRE_PAGES];
     unsigned count = 0;
     if (atomic_load(&is_over) || atomic_load(&shutdown_begun)) {
         return -ESHUTDOWN;
     }
-    int r = ipc_export_lend(request->token, request->address, request->first, &loan);
+    int r = ipc_export_lend(request->token, request->address, request->first, &exported);
     if (r == 0) {
-        count = export_pages(&loan, fds);
-        pool_export_end(&loan);
-        struct wire_answer answer = {WIRE_MAGIC, loan.offset, loan.bytes, loan.pages,
-                                     count,      loan.length, 0};
+        count = export_pages(&exported, fds);
+        pool_export_end(&exported);
+        struct wire_answer answer = {
+            WIRE_MAGIC, exported.offset, exported.bytes, exported.pages, count, exported.length, 0};
         r = count > 0 ? wire_send(fd, &answer, sizeof answer, fds, count) : -EMFILE;
     }
     for (unsigned i = 0; i < count; i++) {
@@ -99,9 +110,10 @@ static int send_handles(int fd, const struct wire_request *request) {
     return r;
 }
 
-/* False: it is not to be served any longer. */
+/* Answers a request of a peer. Returns false if the peer must be disconnected. */
 static bool serve(struct socket *peer) {
-    struct wire_request request = {0}; /* gcc may compare its fields before it looks at r */
+    /* initialised: gcc may compare its fields before it checks r */
+    struct wire_request request = {0};
     unsigned none;
     int r = wire_receive(peer->fd, &request, sizeof request, NULL, &none);
     if (r == -EAGAIN) {
@@ -113,8 +125,10 @@ static bool serve(struct socket *peer) {
     wire_hold();
     r = send_handles(peer->fd, &request);
     wire_let_go();
-    bool is_short = r == -EMFILE || r == -ETOOMANYREFS; /* of descriptors, for a while perhaps */
-    if (r != 0 && !is_short) {                          /* so that nobody tries again */
+    /* too few descriptors, maybe for a short time */
+    bool is_short = r == -EMFILE || r == -ETOOMANYREFS;
+    /* An answer without pages tells the importer not to retry. */
+    if (r != 0 && !is_short) {
         const struct wire_answer no = {.magic = WIRE_MAGIC};
         wire_send(peer->fd, &no, sizeof no, NULL, 0);
     }
@@ -134,7 +148,7 @@ static struct socket *free_place(void) {
     return NULL;
 }
 
-/* Who closed it cannot have meant it: it comes back under the same name. */
+/* Reopens the listening socket under the same number. The program closed it, but not on purpose. */
 static void open_door_again(void) {
     wire_hold();
     door = socket_of(wire_listen(own_name));
@@ -144,23 +158,28 @@ static void open_door_again(void) {
     }
 }
 
-static void let_in(struct socket *place) {
+static void let_in(struct socket *slot) {
     wire_hold();
     int fd = wire_accept(door.fd);
-    *place = socket_of(fd);
+    *slot = socket_of(fd);
     wire_let_go();
     if (fd < 0 && fd != -EAGAIN && fd != -EACCES) {
-        wire_sleep_ms(TURN_MS); /* no descriptor is left, for example */
+        wire_sleep_ms(TURN_MS); /* no descriptor is free, for example */
     }
 }
 
-/* Returns until when a peer may say nothing. That is not long while others may wait for its place.
- * An importer that is hung up on because it was slow connects again. */
+/*
+ * Returns until when a peer may be silent. The time is short while others may wait for its slot. An
+ * importer that was disconnected for slowness connects again.
+ */
 static int64_t deadline_of(const struct socket *peer, bool any_place) {
     return peer->heard + (any_place ? WIRE_PATIENCE_MS : peer->has_asked ? SILENT_MS : FIRST_MS);
 }
 
-/* What is waited for: no more than there is, since poll takes no more than RLIMIT_NOFILE allows. */
+/*
+ * Arguments of a poll. Only open sockets are in the list, since poll accepts at most RLIMIT_NOFILE
+ * entries.
+ */
 struct wanted {
     struct pollfd fds[PEERS + 1];
     struct socket *of[PEERS + 1];
@@ -172,7 +191,7 @@ static void want(struct wanted *wanted, struct socket *socket) {
     wanted->of[wanted->count++] = socket;
 }
 
-/* Waits until somebody says something, or has not for too long. */
+/* Waits until a socket is readable or a peer was silent for too long. */
 static void wait_for_any(struct wanted *wanted, bool any_place) {
     int64_t deadline = INT64_MAX;
     wanted->count = 0;
@@ -186,7 +205,11 @@ static void wait_for_any(struct wanted *wanted, bool any_place) {
     if (any_place) {
         want(wanted, &door);
         deadline =
-            door.fd < 0 ? 0 : deadline; /* it is tried again, and nobody can knock meanwhile */
+            /*
+             * A closed listening socket is reopened at once, since no importer can connect until
+             * then.
+             */
+            door.fd < 0 ? 0 : deadline;
     }
     int64_t now = wire_clock_ms(), left = deadline > now ? deadline - now : 0;
     struct timespec limit = {left / 1000, left % 1000 * 1000000};
@@ -204,11 +227,11 @@ static void look_at_peer(struct socket *peer, bool spoke, bool any_place) {
 }
 
 static void look_at_door(bool spoke) {
-    struct socket *place = free_place();
+    struct socket *slot = free_place();
     if (!is_there(&door)) {
         open_door_again();
-    } else if (spoke && place) {
-        let_in(place);
+    } else if (spoke && slot) {
+        let_in(slot);
     }
 }
 
@@ -229,7 +252,7 @@ static void *serve_all(void *unused) {
     return unused;
 }
 
-/* What is short now may not be so when the next handle is made, which tries again. */
+/* Starts the thread. If memory or descriptors are short, the next handle tries again. Lock held. */
 static void start(void) {
     for (unsigned i = 0; i < PEERS; i++) {
         peers[i].fd = -1;
@@ -272,7 +295,7 @@ bool ipc_server_is_own(uint64_t name) {
 void ipc_server_forked(void) {
     int saved = errno;
     wire_forked();
-    if (atomic_exchange(&is_open, false) || door.fd >= 0) { /* it may be about to begin */
+    if (atomic_exchange(&is_open, false) || door.fd >= 0) { /* the thread may be starting */
         hang_up(&door);
         for (unsigned i = 0; i < PEERS; i++) {
             hang_up(&peers[i]);
@@ -289,7 +312,10 @@ void ipc_server_finish(void) {
     errno = saved;
 }
 
-/* A program that is replaced would keep what is in hand. */
+/*
+ * Waits for exports before the process ends or execs. Without the wait, a program replaced by exec
+ * would inherit open descriptors.
+ */
 void ipc_server_end(enum process_end how, int signal) {
     (void)signal;
     if (atomic_load(&is_open) && ending_is_own_process()) {

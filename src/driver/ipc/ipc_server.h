@@ -1,9 +1,10 @@
 /*
- * The helper thread that hands exported pages over to other processes.
+ * The server: a helper thread that sends exported pages to other processes of the same user.
  *
- * It is made with the first handle of a block in pages, and takes none of the program's signals. So importers are
- * served whatever the program's own threads do. Whoever says something else than ipc_wire.h, or nothing for too
- * long, is not served any longer; nor is anybody but this user's processes.
+ * The thread starts with the first handle of a block in pages and gets none of the program's
+ * signals. Importers are served whatever the program's threads do. A peer that breaks the protocol
+ * of ipc_wire.h, or is silent for too long, is disconnected. ipc.c and process hooks call these
+ * functions; the lock IPC_SERVER guards the start.
  */
 #ifndef GPUCACHE_DRIVER_IPC_IPC_SERVER_H
 #define GPUCACHE_DRIVER_IPC_IPC_SERVER_H
@@ -13,17 +14,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/** Its name for importers; starts it if need be. False: it cannot be had, and that has been said. */
+/**
+ * Starts the server if needed, and returns its socket number in *name. Returns false, after a
+ * warning in the log, if it cannot start. Keeps errno.
+ */
 bool ipc_server_name(uint64_t *name);
 
-/** Whether that is this process's. */
+/** Returns whether `name` is the socket number of this process. */
 bool ipc_server_is_own(uint64_t name);
 
-/** The driver is about to end, and may not survive that under a call of it: waits for those that the helper has begun,
- * within limits. It begins no others. */
+/**
+ * Waits, within limits, for exports that the thread has begun. Call before the driver ends, with
+ * shutdown_begun set so that the thread begins no more of them. A driver call during the driver's
+ * end may crash.
+ */
 void ipc_server_finish(void);
 
-/** As parts of the process (process.h). */
+/** Lifecycle hooks of the process (process.h). */
 void ipc_server_forked(void);
 void ipc_server_end(enum process_end how, int signal);
 

@@ -15,12 +15,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WAITING 64   /* importers that nobody has spoken to yet */
-#define FD_LEAST 200 /* out of the way of programs that count on low numbers */
-#define FORK_MS 200  /* how long a fork waits */
-#define HOLD_MS 500  /* how long a fork is waited for */
+#define WAITING 64   /* backlog of connections that are not accepted yet */
+#define FD_LEAST 200 /* least descriptor number: some programs count on low ones */
+#define FORK_MS 200  /* how long a fork waits for descriptors to be closed */
+#define HOLD_MS 500  /* how long wire_hold() waits for a fork */
 #define RETRY_MS 2
-#define CALLS 64 /* connections that a child of a fork knows of */
+#define CALLS 64 /* connections that the child of a fork can close */
 
 _Static_assert(sizeof(struct wire_request) == 40 && sizeof(struct wire_answer) == 40,
                "no byte of a message is padding");
@@ -41,18 +41,19 @@ void wire_close(int fd) {
     syscall(SYS_close, fd);
 }
 
-/* --- descriptors in hand --- */
+/* --- descriptors and forks --- */
 
-static _Atomic int holders, forks;           /* under way: nobody comes to hold any */
-static _Atomic unsigned last_fork, tired_of; /* the one that was waited for as long as one is */
+static _Atomic int holder_count, fork_count; /* fork_count > 0: wire_hold() waits */
+/* timed_out_fork: the fork that a thread waited HOLD_MS for */
+static _Atomic unsigned last_fork, timed_out_fork;
 static pthread_once_t watched = PTHREAD_ONCE_INIT;
 static _Thread_local bool stopped __attribute__((tls_model("initial-exec")));
 
 bool wire_stop(unsigned ms) {
     int64_t deadline = wire_clock_ms() + ms;
     atomic_fetch_add(&last_fork, 1);
-    atomic_fetch_add(&forks, 1);
-    while (atomic_load(&holders) > 0) {
+    atomic_fetch_add(&fork_count, 1);
+    while (atomic_load(&holder_count) > 0) {
         if (wire_clock_ms() >= deadline) {
             wire_go_on();
             return false;
@@ -63,7 +64,7 @@ bool wire_stop(unsigned ms) {
 }
 
 void wire_go_on(void) {
-    atomic_fetch_sub(&forks, 1);
+    atomic_fetch_sub(&fork_count, 1);
 }
 
 static void before_fork(void) {
@@ -82,10 +83,10 @@ static void watch_forks(void) {
     pthread_atfork(before_fork, after_fork, NULL);
 }
 
-/* Connections of importers under way, each with its number plus one. */
+/* Connections of this process as an importer: descriptor plus one; 0: unused. */
 static _Atomic int calls[CALLS];
 
-static void note_call(int fd) {
+static void record_call(int fd) {
     for (unsigned i = 0; i < CALLS; i++) {
         int none = 0;
         if (atomic_compare_exchange_strong(&calls[i], &none, fd + 1)) {
@@ -95,8 +96,8 @@ static void note_call(int fd) {
 }
 
 void wire_forked(void) {
-    atomic_store(&holders, 0);
-    atomic_store(&forks, 0);
+    atomic_store(&holder_count, 0);
+    atomic_store(&fork_count, 0);
     for (unsigned i = 0; i < CALLS; i++) {
         int call = atomic_exchange(&calls[i], 0);
         if (call > 0) {
@@ -106,15 +107,18 @@ void wire_forked(void) {
 }
 
 static bool is_awaited(unsigned fork) {
-    return atomic_load(&forks) > 0 && fork != atomic_load(&tired_of);
+    return atomic_load(&fork_count) > 0 && fork != atomic_load(&timed_out_fork);
 }
 
-/* The program may have a fork wait for a lock, and hold it while it calls us. */
+/*
+ * Sleeps 1 ms, or gives the fork up at the deadline. The fork may wait for a lock that the program
+ * holds while it calls this library.
+ */
 static void wait_for_fork(unsigned fork, int64_t *deadline) {
     int64_t now = wire_clock_ms();
     *deadline = *deadline == 0 ? now + HOLD_MS : *deadline;
     if (now >= *deadline) {
-        atomic_store(&tired_of, fork);
+        atomic_store(&timed_out_fork, fork);
     } else {
         wire_sleep_ms(1);
     }
@@ -124,21 +128,21 @@ void wire_hold(void) {
     int64_t deadline = 0;
     unsigned fork;
     pthread_once(&watched, watch_forks);
-    atomic_fetch_add(&holders, 1);
+    atomic_fetch_add(&holder_count, 1);
     while (is_awaited(fork = atomic_load(&last_fork))) {
-        atomic_fetch_sub(&holders, 1);
+        atomic_fetch_sub(&holder_count, 1);
         wait_for_fork(fork, &deadline);
-        atomic_fetch_add(&holders, 1);
+        atomic_fetch_add(&holder_count, 1);
     }
 }
 
 void wire_let_go(void) {
-    atomic_fetch_sub(&holders, 1);
+    atomic_fetch_sub(&holder_count, 1);
 }
 
 /* --- sockets --- */
 
-/* The first byte is zero: no file. */
+/* The first byte of the name is zero: an abstract socket, without a file. */
 static socklen_t address_of(uint64_t name, struct sockaddr_un *address) {
     struct print out;
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -154,7 +158,7 @@ static int new_socket(void) {
     return fd < 0 ? -errno : fd;
 }
 
-/* Whoever listens, or has connected. */
+/* Returns whether the peer of a connection, listening or connected, is a process of this user. */
 static bool is_same_user(int fd) {
     struct ucred who = {.uid = (uid_t)-1};
     socklen_t bytes = sizeof who;
@@ -165,15 +169,15 @@ static bool is_same_user(int fd) {
 int wire_listen(uint64_t name) {
     struct sockaddr_un address;
     socklen_t length = address_of(name, &address);
-    int low = new_socket();
-    if (low < 0) {
-        return low;
+    int low_fd = new_socket();
+    if (low_fd < 0) {
+        return low_fd;
     }
-    int fd = (int)syscall(SYS_fcntl, low, F_DUPFD_CLOEXEC, FD_LEAST);
+    int fd = (int)syscall(SYS_fcntl, low_fd, F_DUPFD_CLOEXEC, FD_LEAST);
     if (fd >= 0) {
-        wire_close(low);
-    } else { /* RLIMIT_NOFILE may be lower */
-        fd = low;
+        wire_close(low_fd);
+    } else { /* RLIMIT_NOFILE may be lower than FD_LEAST */
+        fd = low_fd;
     }
     if (syscall(SYS_bind, fd, &address, length) != 0 || syscall(SYS_listen, fd, WAITING) != 0) {
         int error = errno;
@@ -207,14 +211,14 @@ void wire_hang_up(int fd) {
     wire_let_go();
 }
 
-/* Too many may be waiting there already. */
+/* Connects, and retries while the exporter's backlog is full. */
 int wire_connect(uint64_t name, int64_t deadline) {
     struct sockaddr_un address;
     socklen_t length = address_of(name, &address);
     wire_hold();
     int fd = new_socket();
     if (fd >= 0) {
-        note_call(fd);
+        record_call(fd);
     }
     wire_let_go();
     if (fd < 0) {
@@ -238,14 +242,14 @@ int wire_connect(uint64_t name, int64_t deadline) {
 /* --- messages --- */
 
 union control {
-    struct cmsghdr header; /* aligns it */
+    struct cmsghdr header; /* aligns the bytes */
     char bytes[CMSG_SPACE(WIRE_PAGES * sizeof(int))];
 };
 
 int wire_send(int fd, const void *data, size_t bytes, const int *passed, unsigned count) {
     union control control;
-    struct iovec part = {(void *)data, bytes};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    struct iovec data_part = {(void *)data, bytes};
+    struct msghdr message = {.msg_iov = &data_part, .msg_iovlen = 1};
     memset(&control, 0, sizeof control);
     if (count > 0) {
         control.header.cmsg_level = SOL_SOCKET;
@@ -262,7 +266,7 @@ int wire_send(int fd, const void *data, size_t bytes, const int *passed, unsigne
     return sent == (long)bytes ? 0 : sent < 0 ? -errno : -EPROTO;
 }
 
-/* There is room for no more than WIRE_PAGES; what is beyond the kernel drops. */
+/* Copies the descriptors of a message to `passed`. The kernel drops those beyond WIRE_PAGES. */
 static unsigned take_passed(struct msghdr *message, int *passed) {
     unsigned taken = 0;
     for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at; at = CMSG_NXTHDR(message, at)) {

@@ -1,19 +1,18 @@
 /*
- * What exporter and importer of blocks in pages say to each other, and the sockets that carry it.
+ * The protocol of exporter and importer for blocks in pages, and its sockets. ipc_fetch.c and
+ * ipc_server.c call it. It takes no lock.
  *
  *      importer                        exporter's helper thread (ipc_server.c)
  *      token, first page       ---->
- *                              <----   the block's offset, size and pages; descriptors of up to 16 segments that they
- *                                      are in, equally long ones
+ *                              <----   offset, size and pages of the block; descriptors of up to 16
+ *                                      of its segments, which are equally long
  *      token, the next page    ---->
  *                              ...
  *
- * Each answer has few descriptors, and the importer closes them before it asks on. So neither side needs many,
- * however large the block is. The socket's name is in the network namespace and has no file: nothing is left of a
- * process that was killed. Each side looks whose process the other one is (SO_PEERCRED).
- *
- * All calls are bare system calls: no cancellation points, and no other preloaded library notices. errno
- * changes.
+ * The importer closes the descriptors of an answer before the next request, so neither side needs
+ * many. Sockets are abstract: no file remains of a killed process. Each side checks the user of the
+ * other (SO_PEERCRED). All calls are raw system calls: they are no cancellation points, and no
+ * other preloaded library intercepts them. errno changes.
  */
 #ifndef GPUCACHE_DRIVER_IPC_IPC_WIRE_H
 #define GPUCACHE_DRIVER_IPC_IPC_WIRE_H
@@ -22,10 +21,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_PAGES 16 /* descriptors in one answer at most */
+#define WIRE_PAGES 16 /* most descriptors in one answer */
 #define WIRE_MAGIC 0x3270656863617067u
-#define WIRE_PATIENCE_MS 10000 /* either side waits so long for the other one's next message, */
-#define WIRE_WHOLE_MS 30000    /* and an importer so long for all messages of a block together */
+#define WIRE_PATIENCE_MS 10000 /* longest wait of either side for the next message */
+/* longest wait of an importer for all messages of a block together */
+#define WIRE_WHOLE_MS 30000
 
 struct wire_request {
     uint64_t magic, token[2], address;
@@ -34,50 +34,70 @@ struct wire_request {
 
 struct wire_answer {
     uint64_t magic, offset, bytes;
-    uint32_t pages, count;   /* of the block, 2 MiB each; descriptors here */
-    uint32_t length, unused; /* of 2 MiB has each of these so many */
+    uint32_t pages, count;   /* pages of the block, 2 MiB each; descriptors in this answer */
+    uint32_t length, unused; /* pages of 2 MiB in each descriptor */
 };
 
-/** Listens under a name of this number: a descriptor, or a negative errno. */
+/** Listens under a socket number. Returns a descriptor or a negative errno. */
 int wire_listen(uint64_t name);
 
-/** Who waits next, or a negative errno; -EACCES: somebody else's process came. Does not wait. */
+/**
+ * Accepts the next connection, without a wait. Returns a descriptor or a negative errno: -EACCES if
+ * the peer belongs to another user.
+ */
 int wire_accept(int fd);
 
-/** A connection to whoever listens there, if that is a process of this user; and its end. */
+/**
+ * Connect to the socket of an exporter of this user, and close the connection. `deadline` is in ms
+ * of wire_clock_ms(). wire_connect() returns a descriptor or a negative errno.
+ */
 int wire_connect(uint64_t name, int64_t deadline);
 void wire_hang_up(int fd);
 
-/** 0 or a negative errno; -EAGAIN: it does not take any now. */
+/**
+ * Sends a message with `count` descriptors. Returns 0 or a negative errno: -EAGAIN if the socket
+ * takes none now.
+ */
 int wire_send(int fd, const void *data, size_t bytes, const int *passed, unsigned count);
 
 /**
- * One message of just so many bytes: 0; -EAGAIN: there is none now; -EPIPE: the other side has gone; -EPROTO:
- * that is no such message. With it come up to WIRE_PAGES descriptors in `passed`, none of which is left in any other
- * case. NULL: what is passed is dropped.
+ * Receives one message of exactly `bytes` bytes, without a wait.
+ *
+ *     0        received; `passed` has *count descriptors, at most WIRE_PAGES
+ *     -EAGAIN  no message now
+ *     -EPIPE   the peer has disconnected
+ *     -EPROTO  the message has another size
+ *
+ * Keeps no descriptor open in case of an error. Drops all descriptors if `passed` is NULL.
  */
 int wire_receive(int fd, void *data, size_t bytes, int *passed, unsigned *count);
 
-/** Until there is something to read. False: not in time. */
+/** Waits until `fd` is readable. Returns false at the deadline, in ms, or on an error. */
 bool wire_wait(int fd, int64_t deadline);
 
+/** Read the monotonic clock, sleep, and close a descriptor, by raw system calls. */
 int64_t wire_clock_ms(void);
 void wire_sleep_ms(unsigned ms);
 void wire_close(int fd);
 
 /**
- * Around the time that a thread has descriptors in hand that nobody has written down: those of pages, and new sockets.
- * A fork waits for the end of it, for a while: else they would stay open in a child that knows nothing of them,
- * and the memory with them. Nor does such a time begin during a fork, unless that takes long.
+ * Bracket the time in which a thread has open descriptors that are recorded nowhere: those of
+ * pages, and new sockets. A fork waits for wire_let_go(), within a limit. Otherwise the child would
+ * keep the descriptors open, and with them the memory. wire_hold() waits for a fork in progress,
+ * within a limit.
  */
 void wire_hold(void);
 void wire_let_go(void);
 
-/** Nobody has any, and nobody gets any before wire_go_on(). False: somebody still has some after so long. */
+/**
+ * Waits at most `ms` until no thread is between wire_hold() and wire_let_go(). Then keeps
+ * wire_hold() waiting until wire_go_on(). Returns false, with no thread kept waiting, if the time
+ * is over.
+ */
 bool wire_stop(unsigned ms);
 void wire_go_on(void);
 
-/** In the child of a fork: closes the connections. */
+/** Closes the importer's connections in the child of a fork. */
 void wire_forked(void);
 
 #endif
