@@ -1,17 +1,19 @@
 /*
- * dlsym and dlvsym as this library overrides them: look at the first letters of the name, then jump to the real function.
+ * Overrides dlsym and dlvsym: looks at the first letters of the name, then jumps to the real
+ * function.
  *
- * A jump, because the real function reads its return address to interpret RTLD_NEXT: called, it would look behind this library
- * instead of behind the program's own (docs/cuda-facts.md, "The loader"). And nothing on the way but two byte compares, because
- * sanitizer runtimes come through here before libc is ready.
- * Only names that begin with "cu", "nv" or "dl" go on to C.
+ * It jumps, because the real function reads its return address to interpret RTLD_NEXT. After a call
+ * it would search behind this library instead of behind the program (docs/cuda-facts.md, "The
+ * loader"). Other names cost only two byte compares: sanitizer runtimes call dlsym before libc is
+ * ready. Only names that begin with "cu", "nv" or "dl" reach C code. No lock.
  *
- *      dlsym(handle, name)              -> loader_answer(handle, name, version or NULL, return address)
- *      dlvsym(handle, name, version)       an answer of ours is returned; with none, the real function runs as if called directly
+ *     dlsym(handle, name)            calls loader_answer(handle, name, version or NULL, caller)
+ *     dlvsym(handle, name, version)  returns its value; without one, jumps to the real function
  *
- * Both stand under the versions that libc has them under (gpucache.map): whoever overrides them in front of this library asks for the
- * next one by dlvsym(RTLD_NEXT, "dlsym", version), which an unversioned definition does not answer. Such a caller goes on as it would
- * have done natively, to the next one that has a version; that is what the entries "by version" are for (next.c).
+ * Both are exported under libc's symbol versions (gpucache.map). A library that overrides them in
+ * front of this one asks for dlvsym(RTLD_NEXT, "dlsym", version), which needs a versioned
+ * definition. Its call must then go on to the next versioned definition, as it would natively: the
+ * entries "by_version".
  */
 #if defined(__x86_64__)
 #define FIRST_VERSION GLIBC_2.2.5
@@ -155,7 +157,7 @@
 #error "dlsym.S knows x86-64 and aarch64"
 #endif
 
-    /* As libc shows it: one function under two versions. */
+    /* Exports one function under two versions, as libc does. */
     .macro export name, function, first
     .globl \name\()_first, \name\()_latest
     .set \name\()_first, \function
@@ -175,10 +177,13 @@
     .section .note.GNU-stack, "", %progbits
 
 #if defined(__x86_64__)
-    /* The linker marks the library as fit for indirect branch tracking and shadow stacks (CET) only if every object says so. */
+    /*
+     * The linker marks the library as ready for indirect branch tracking and shadow stacks (CET)
+     * only if every object is marked.
+     */
     .section .note.gnu.property, "a", %note
     .p2align 3
-    .long 4, 16, 5                          /* lengths of name and contents, NT_GNU_PROPERTY_TYPE_0 */
+    .long 4, 16, 5                          /* lengths, NT_GNU_PROPERTY_TYPE_0 */
     .asciz "GNU"
     .long 0xc0000002, 4, 3, 0               /* GNU_PROPERTY_X86_FEATURE_1_AND: IBT and SHSTK */
 #endif

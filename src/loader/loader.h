@@ -1,10 +1,12 @@
 /*
- * The loader room: how this library comes between a program and its driver.
+ * The loader module: how the library comes between a program and its driver.
  *
- *      dlsym.S   the overrides of dlsym and dlvsym, which jump
- *      next.c    the functions they jump to, found in the process's own symbol tables
- *      route.c   which answer a look-up gets: the driver's entry, or the replacement that stands
- * for exactly that entry
+ *      dlsym.S   overrides dlsym and dlvsym
+ *      next.c    finds the real dlsym and dlvsym in the symbol tables of the process
+ *      route.c   chooses the answer of a look-up: the driver's entry, or its replacement
+ *
+ * The overrides can run in any thread, before libc is ready, and inside dlopen. Nothing here takes
+ * a lock: all threads store the same values.
  */
 #ifndef GPUCACHE_LOADER_LOADER_H
 #define GPUCACHE_LOADER_LOADER_H
@@ -12,7 +14,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/** Whether two names are the same; without libc, whose strcmp() may not be bound yet. */
+/**
+ * Returns whether two names are the same. Calls no libc function: strcmp() may not be bound yet.
+ */
 static inline bool loader_same(const char *a, const char *b) {
     while (*a && *a == *b) {
         a++;
@@ -21,23 +25,28 @@ static inline bool loader_same(const char *a, const char *b) {
     return *a == *b;
 }
 
-/** The next dlsym and dlvsym after ours in the order of the search: any, and those that have a
- * version. NULL until loader_find_next() ran. */
+/**
+ * The next dlsym and dlvsym behind this library in search order: any definition, and the next one
+ * that has a symbol version. NULL until loader_find_next() has run, which ends the process if libc
+ * has no dlvsym.
+ */
 typedef void *loader_dlsym(void *handle, const char *name);
 typedef void *loader_dlvsym(void *handle, const char *name, const char *version);
 extern loader_dlsym *loader_next_dlsym, *loader_versioned_dlsym;
 extern loader_dlvsym *loader_next_dlvsym, *loader_versioned_dlvsym;
 void loader_find_next(void);
 
-/** The next definition of a function behind ours in the order of the search; NULL if there is none. */
+/** Returns the next definition of a function behind this library in search order, or NULL. */
 void *loader_next(const char *name);
 
-/** Our own, as dlsym.S has them: the exported ones, and those for who asked for a version. */
+/** The overrides of dlsym.S: the exported ones, and those for callers that asked for a version. */
 extern loader_dlsym loader_dlsym_entry, loader_dlsym_by_version;
 extern loader_dlvsym loader_dlvsym_entry, loader_dlvsym_by_version;
 
-/** What a look-up answers: `value` if `answered`, else the real function is to be asked, by its
- * real caller. `caller`: an address in the code that asks. */
+/**
+ * Returns the answer of a look-up of a name that begins with "cu", "nv" or "dl". If `answered` is
+ * 0, the real function has to run for its real caller. `caller`: an address in the calling code.
+ */
 struct loader_answer {
     void *value;
     uintptr_t answered;
@@ -45,39 +54,42 @@ struct loader_answer {
 struct loader_answer loader_answer(void *handle, const char *name, const char *version,
                                    const void *caller);
 
-/** The same for the names dlsym and dlvsym themselves. */
+/** Returns the answer of a look-up of the names dlsym and dlvsym, as loader_answer() does. */
 struct loader_answer loader_answer_itself(void *handle, const char *name, const char *version,
                                           const void *caller);
 
-/* What is looked up in another library, and replaced there: each room above that stands in front of one
- * has such a table. */
+/*
+ * A symbol of another library that this library calls or replaces. Each module that replaces
+ * symbols has a table of them.
+ */
 struct loader_entry {
     const char *symbol;
     int since;
-    void **real;       /* where its real address is kept */
-    void *replacement; /* NULL: only called */
+    void **real;       /* where its real address is stored */
+    void *replacement; /* NULL: the symbol is only called */
 };
 
-#define LOADER_SLOTS 512 /* of each table of look-ups */
+#define LOADER_SLOTS 512 /* of each hash table in route.c */
 
 struct loader_table {
     const char *library;
     const struct loader_entry *entries;
-    unsigned count; /* of both tables together less than LOADER_SLOTS */
-    void *absent;   /* stands for what the library lacks */
+    unsigned count; /* both tables together have fewer than LOADER_SLOTS */
+    void *absent;   /* stored for symbols that the library lacks */
 };
 
-extern const struct loader_table loader_driver, loader_nvml; /* driver/table/entries.c, driver/hooks/nvml.c */
+extern const struct loader_table loader_driver, loader_nvml; /* entries.c, nvml.c */
 
-/** Our replacement of a real entry of the driver, or the entry itself when it is none that we
- * replace. */
+/** Returns the replacement of a real entry of the driver, or `real` if the entry has none. */
 void *loader_route(void *real);
 
-/** Finds the driver's real entries, if libcuda is loaded. Cheap when done. False: there is no
- * driver in this process. */
+/**
+ * Finds the real entries of the driver, if libcuda is loaded. Returns false if it is not. Costs one
+ * load after the first success.
+ */
 bool loader_find_driver(void);
 
-/** The same for NVML. */
+/** Finds the real entries of NVML, as loader_find_driver() does. */
 bool loader_find_nvml(void);
 
 #endif

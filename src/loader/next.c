@@ -1,13 +1,13 @@
 /*
- * Finding the real dlsym and dlvsym, and what others find that look for them.
+ * Finds the real dlsym and dlvsym, and answers look-ups of these two names.
  *
- * The usual way, dlvsym(RTLD_NEXT, "dlsym", version), ends in our own dlvsym. So libc's dlvsym is
- * read out of its ELF symbol table, and asked, with this code as the caller, for the next dlsym and
- * dlvsym behind this library: another preloaded library that overrides them too keeps its place in
- * the chain.
+ * dlvsym(RTLD_NEXT, "dlsym", version), the usual way, ends in this library's own dlvsym. Therefore
+ * loader_find_next() reads libc's dlvsym from its ELF symbol table. It then asks that dlvsym for
+ * the next dlsym and dlvsym behind this library. Another preloaded library that overrides them
+ * keeps its place in the search order.
  *
- * No libc function is called before that: the process may not be ready for any. Several threads may
- * do this at once; they all store the same pointers.
+ * No libc function is called before: the process may not be ready for any. No lock: several threads
+ * may run this at once, and all store the same pointers.
  */
 #include "loader/loader.h"
 
@@ -19,7 +19,10 @@
 loader_dlsym *loader_next_dlsym, *loader_versioned_dlsym;
 loader_dlvsym *loader_next_dlvsym, *loader_versioned_dlvsym;
 
-/* The loader's list of objects. Weak: nothing but libc need be linked for it. */
+/*
+ * The dynamic loader's list of objects. The symbol is weak, so that nothing but libc must be
+ * linked.
+ */
 extern struct r_debug loader_debug __asm__("_r_debug") __attribute__((weak));
 
 #if defined(__x86_64__)
@@ -44,7 +47,10 @@ struct symbols {
     const char *soname;
 };
 
-/* glibc relocates these pointers in place; where it did not, they are still offsets. */
+/*
+ * Returns the address of a dynamic entry. glibc relocates most of these pointers in place; the
+ * others are still offsets.
+ */
 static const void *pointer(const struct link_map *object, ElfW(Addr) value) {
     return (const void *)(value < object->l_addr ? value + object->l_addr : value);
 }
@@ -77,7 +83,7 @@ static bool read_symbols(const struct link_map *object, struct symbols *symbols)
     return true;
 }
 
-/* The address of a function in one object, by its GNU hash table. */
+/* Returns the address of a function in one object from its GNU hash table, or NULL. */
 static void *find(const struct link_map *object, const struct symbols *symbols, const char *name) {
     uint32_t buckets = symbols->hash[0], first = symbols->hash[1], bloom_words = symbols->hash[2];
     const ElfW(Addr) *bloom = (const ElfW(Addr) *)(symbols->hash + 4);
@@ -130,7 +136,7 @@ static void *next(loader_dlvsym *look_up, const char *name) {
 void loader_find_next(void) {
     loader_dlvsym *look_up = libc_dlvsym();
     if (!look_up) {
-        __builtin_trap(); /* no libc with a dlvsym: nothing in this process could go on */
+        __builtin_trap(); /* no libc with a dlvsym: no process can go on without one */
     }
     loader_dlsym *by_version = (loader_dlsym *)next(look_up, "dlsym");
     loader_dlvsym *of_all = (loader_dlvsym *)by_version(RTLD_NEXT, "dlvsym");
@@ -149,8 +155,11 @@ void *loader_next(const char *name) {
     return loader_next_dlsym(RTLD_NEXT, name);
 }
 
-/* Whether code is searched before ours: the program's own, or that of an earlier preload. */
-static bool stands_before_us(const void *code) {
+/*
+ * Returns whether the object of `code` is searched before this library: the program, or an earlier
+ * preload.
+ */
+static bool is_searched_before(const void *code) {
     Dl_info info;
     struct link_map *theirs = NULL, *ours = NULL;
     if (!dladdr1(code, &info, (void **)&theirs, RTLD_DL_LINKMAP) ||
@@ -164,12 +173,15 @@ static bool stands_before_us(const void *code) {
 }
 
 /*
- * Whoever overrides dlsym looks for the next one, and not only by RTLD_NEXT. In front of us it has to find ours, whatever it asks, or
- * the program would be split: what it asks for by name goes to the driver, what it is linked with comes to us. Behind us it must not
- * find ours: we go on to it, and it would come back.
+ * Cases of a look-up of dlsym or dlvsym, by another library that overrides them:
  *
- * RTLD_NEXT cannot be asked from here. But if the first definition of all that has a version is ours, it is the next one for whoever
- * stands before us.
+ *   1  The caller is searched before this library: it must find our override. Otherwise a name that
+ *      it looks up would reach the driver, and names that the program links this library.
+ *   2  The caller is searched behind this library: it must not find our override. Our override
+ *      calls the caller's, and the two would call each other without end.
+ *
+ * RTLD_NEXT cannot be asked from here. But if our override is the first versioned definition of
+ * all, it is also the next one for every caller that is searched before this library.
  */
 struct loader_answer loader_answer_itself(void *handle, const char *name, const char *version,
                                           const void *caller) {
@@ -188,7 +200,7 @@ struct loader_answer loader_answer_itself(void *handle, const char *name, const 
     void *by_version = plain ? (void *)loader_dlsym_by_version : (void *)loader_dlvsym_by_version;
     void *behind = plain ? (void *)loader_versioned_dlsym : (void *)loader_versioned_dlvsym;
     if ((found == ours && version) || (found == behind && handle != RTLD_NEXT)) {
-        bool before = stands_before_us(caller);
+        bool before = is_searched_before(caller);
         void *answer = before ? by_version : behind;
         return before || handle != RTLD_NEXT ? (struct loader_answer){answer, 1} : none;
     }

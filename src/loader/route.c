@@ -1,14 +1,14 @@
 /*
- * Routing: a look-up that led to a real entry of the driver gets the replacement for exactly that
- * entry.
+ * Chooses the answer of a look-up: a real entry of the driver is exchanged for its replacement.
  *
- * By pointer, never by name: the driver's answer already takes the version, the flags and the
- * per-thread variant into account, so nothing of that has to be understood here, and an entry
- * nobody has heard of passes untouched. The real entries are what dlsym says for the symbols of the
- * table (docs/cuda-facts.md: every cuGetProcAddress answer is the address of an exported symbol).
+ * The exchange is by pointer, not by name. The driver's answer already respects version, flags and
+ * per-thread variant, so none of these has to be understood here. An entry without a row in the
+ * table passes unchanged. The real entries are what dlsym returns for the symbols of the table:
+ * every answer of cuGetProcAddress is the address of an exported symbol (docs/cuda-facts.md).
  *
- * No locks: a look-up may come from inside dlopen with the loader's lock held. The tables are
- * filled with values that every thread would compute alike.
+ * No lock: a look-up may come from inside dlopen, with the loader's lock held. Every thread fills
+ * the hash tables with the same values. dlsym.S and the hooks of cuGetProcAddress call these
+ * functions.
  */
 #include "loader/loader.h"
 
@@ -36,7 +36,7 @@ static unsigned hash_real(const void *real) {
     return (unsigned)((value ^ value >> 9) % REAL_SLOTS);
 }
 
-/* Puts a row into an open-addressed table, unless it is there already. */
+/* Puts a row into an open-addressed table, unless the row is in it already. */
 static void put(_Atomic(const struct loader_entry *) *table, unsigned slots, unsigned at,
                 const struct loader_entry *entry) {
     for (;; at = (at + 1) % slots) {
@@ -47,7 +47,7 @@ static void put(_Atomic(const struct loader_entry *) *table, unsigned slots, uns
     }
 }
 
-static void know(const struct loader_table *table) {
+static void add_names(const struct loader_table *table) {
     for (unsigned i = 0; i < table->count; i++) {
         const struct loader_entry *entry = &table->entries[i];
         if (entry->replacement) {
@@ -56,15 +56,15 @@ static void know(const struct loader_table *table) {
     }
 }
 
-static void know_names(void) {
-    know(&loader_driver);
-    know(&loader_nvml);
+static void load_names(void) {
+    add_names(&loader_driver);
+    add_names(&loader_nvml);
     atomic_store(&names_known, true);
 }
 
 static const struct loader_entry *replaced_entry(const char *name) {
     if (!atomic_load(&names_known)) {
-        know_names();
+        load_names();
     }
     for (unsigned at = hash_name(name);; at = (at + 1) % NAME_SLOTS) {
         const struct loader_entry *entry = atomic_load_explicit(&by_name[at], memory_order_acquire);
@@ -74,8 +74,10 @@ static const struct loader_entry *replaced_entry(const char *name) {
     }
 }
 
-/* Finds the real entries of a table in its library, if the process has loaded it. The library then
- * stays loaded. */
+/*
+ * Finds the real entries of a table in its library, if the process has loaded the library. Returns
+ * false if not. A library that was found stays loaded.
+ */
 static bool find_real(const struct loader_table *table, atomic_bool *known) {
     if (atomic_load_explicit(known, memory_order_acquire)) {
         return true;
@@ -97,7 +99,7 @@ static bool find_real(const struct loader_table *table, atomic_bool *known) {
         }
         __atomic_store_n(entry->real, real, __ATOMIC_RELEASE);
     }
-    dlerror(); /* what an older driver lacks is nothing the program asked for */
+    dlerror(); /* clears errors of missing symbols: the program did not ask for them */
     atomic_store_explicit(known, true, memory_order_release);
     return true;
 }
@@ -131,9 +133,13 @@ static void *ask(void *handle, const char *name, const char *version) {
 }
 
 /*
- * RTLD_NEXT and RTLD_DEFAULT are answered by the real function for its real caller, whose scope they mean: what it finds is our
- * exported entry, or another library's wrapper that stands before us, and both are right. But without a driver in the process, or with
- * one that lacks it, our entry is none. Any other handle does not depend on the caller and can be asked from here.
+ * Cases, by handle:
+ *
+ *   RTLD_NEXT,     The real function answers for its real caller, whose search scope counts.
+ *   RTLD_DEFAULT   It finds our exported entry, or the wrapper of a library before this one. Both
+ *                  are right. RTLD_DEFAULT must not find our entry without a driver, or if the
+ *                  driver lacks the symbol.
+ *   any other      The answer does not depend on the caller, so it can be asked for here.
  */
 struct loader_answer loader_answer(void *handle, const char *name, const char *version,
                                    const void *caller) {
@@ -156,11 +162,13 @@ struct loader_answer loader_answer(void *handle, const char *name, const char *v
     }
     void *found = ask(handle, name, version);
     if (!found) {
-        return none; /* asked again by its caller, so that dlerror() tells it */
+        return none; /* the caller's own look-up then sets dlerror() */
     }
     if (found == entry->replacement) {
-        /* The global scope knows the name from us. Natively it would only if the driver is in that
-         * scope. */
+        /*
+         * The global scope has the name from this library. Natively it has the name only if the
+         * driver is in that scope.
+         */
         return (struct loader_answer){ask(RTLD_NEXT, name, version) ? found : NULL, 1};
     }
     return handle == RTLD_DEFAULT ? none
