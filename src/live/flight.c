@@ -6,8 +6,9 @@
 _Atomic(struct live_page *) live_page;
 
 static _Atomic uint32_t threads;
-static _Thread_local uint32_t ring __attribute__((tls_model("initial-exec")));   /* 0: none yet */
-static _Thread_local uint64_t latest __attribute__((tls_model("initial-exec"))); /* slow event */
+static _Thread_local uint32_t ring __attribute__((tls_model("initial-exec"))); /* 0: none yet */
+/* End of the thread's last slow event. */
+static _Thread_local uint64_t latest __attribute__((tls_model("initial-exec")));
 static _Thread_local uint32_t self __attribute__((tls_model("initial-exec")));
 
 static __attribute__((noinline, cold)) void enroll(void) {
@@ -41,7 +42,7 @@ void flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint
         enroll();
     }
     uint64_t coarse = flight_clock(CLOCK_MONOTONIC_COARSE);
-    uint64_t now = coarse < latest ? latest : coarse; /* not before what its own growth says */
+    uint64_t now = coarse < latest ? latest : coarse; /* not before that event ended */
     write_event(&page->rings[ring], coarse, address, bytes, now - coarse, kind, device);
 }
 

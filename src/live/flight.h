@@ -1,16 +1,18 @@
 /*
- * The flight recorder: the last large blocks and the last slow events, always on, so that an OOM and
- * a SIGKILL have a history without any option set.
+ * The flight recorder: the last large blocks and the last slow events of the process. It is always
+ * on, so that an out of memory and a SIGKILL have a history without any option set.
  *
- * Rings in the live page. Slow events have one of their own: a program that asks for large blocks all
- * the time would push them out. Large blocks have several, by thread, so that threads do not write to
- * the same lines. A writer takes a number with one locked addition and fills the slot. What is read
- * meanwhile, or was written by two of which one was so slow that the others came round, is known by its
- * seal. Nothing is allocated, locked or waited for. Without a page nothing is kept.
+ * The events lie in rings of the live page. Slow events have a ring of their own, because large
+ * blocks would push them out. Large blocks have several rings, one for each group of threads, so
+ * that threads do not write to the same cache lines.
  *
- * Time stamps of blocks are of the clock that costs 4 ns. They are milliseconds old, more on a
- * machine that is busy, but of two blocks the later one never has the earlier stamp. The order of
- * what one thread does is exact.
+ * No lock: a writer takes a number by one atomic addition and fills the slot of that number. A
+ * reader detects a half-written slot by its seal (page.h). Nothing allocates or waits. Without a
+ * page nothing is recorded. The backends and the modules of driver/ call these functions.
+ *
+ * Large blocks are stamped by CLOCK_MONOTONIC_COARSE, which costs 4 ns. These stamps are
+ * milliseconds old, more on a busy machine, and never go backwards. The order within one thread is
+ * exact.
  */
 #ifndef GPUCACHE_LIVE_FLIGHT_H
 #define GPUCACHE_LIVE_FLIGHT_H
@@ -21,9 +23,9 @@
 #include <stdint.h>
 #include <time.h>
 
-#define FLIGHT_LARGE ((uint64_t)1 << 20) /* blocks above this are kept */
+#define FLIGHT_LARGE ((uint64_t)1 << 20) /* larger blocks are recorded */
 
-extern _Atomic(struct live_page *) live_page; /* this process's; NULL: there is none */
+extern _Atomic(struct live_page *) live_page; /* of this process; NULL: there is none */
 
 static inline uint64_t flight_clock(clockid_t clock) {
     struct timespec now = {0};
@@ -31,14 +33,17 @@ static inline uint64_t flight_clock(clockid_t clock) {
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/** Records that a large block came or went. */
+/** Records that the program got or freed a large block. Does nothing without a page. */
 void flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes);
 
-/** Something slow, or rare, began at `since` (0: that was not measured) and is over. */
+/**
+ * Records a slow or rare event that has just ended. `since`: when the event began, in ns of
+ * CLOCK_MONOTONIC; 0: not measured. Does nothing without a page.
+ */
 void flight_event(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes,
                   uint64_t since);
 
-/** When something slow begins; 0 if there is no page. */
+/** Returns the time in ns at which a slow event begins, or 0 without a page. */
 static inline uint64_t flight_begin(void) {
     return atomic_load_explicit(&live_page, memory_order_relaxed) ? flight_clock(CLOCK_MONOTONIC)
                                                                   : 0;

@@ -21,41 +21,47 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Counting the sizes of what is live takes at most one part of the time in COST_SHARE, and is
- * done only while there are few blocks. A reader can ask for it at any time. */
+/*
+ * Counting the sizes of live blocks takes at most one part of the time in COST_SHARE. It is done
+ * only while the devices have at most SIZES_MOST live blocks, or when a reader asks for it.
+ */
 #define COST_SHARE 1000
 #define SIZES_MOST 100000
 #define SECOND_NS 1000000000
-#define PAGE_UNIT 4096 /* bytes of a page are a multiple of it */
+#define PAGE_UNIT 4096 /* the bytes of a page are a multiple of this */
 
-static char path[PLACE_PATH + PLACE_NAME]; /* of the page; set before live_page is */
+static char path[PLACE_PATH + PLACE_NAME]; /* of the page; set before live_page */
 static size_t mapped;
-static uint32_t slots; /* of the page, which others can write to */
-static pid_t owner;    /* the process whose page it is */
+static uint32_t slots; /* of the page; a copy, since other processes can write to the page */
+static pid_t owner;    /* the process that made the page */
 static atomic_flag refreshing = ATOMIC_FLAG_INIT;
-static uint64_t sizes_due_ns;     /* while refreshing */
-static struct live_device fresh;  /* while refreshing */
-static _Atomic uint32_t answered; /* the last question; others can write to the page's copy */
+static uint64_t sizes_due_ns;    /* used only by the holder of `refreshing` */
+static struct live_device fresh; /* used only by the holder of `refreshing` */
+/* The last question; a copy, since other processes can write to the page. */
+static _Atomic uint32_t answered;
 static _Atomic int driver_version;
 
-/* Of a child that no handler was told of it is not. */
+/*
+ * Returns the page of this process, or NULL if there is none. A child has no page, even if no fork
+ * handler ran in it: the process number tells.
+ */
 static struct live_page *own_page(void) {
     struct live_page *page = atomic_load(&live_page);
     return page && owner == (pid_t)syscall(SYS_getpid) ? page : NULL;
 }
 
-/* ---- the making ---- */
+/* --- making the page --- */
 
-/** A new file of the name, and its bytes in memory; NULL if that cannot be had. */
+/** Creates a file of this name and maps its bytes. Returns NULL if a call fails. */
 static struct live_page *make_file(int folder, const char *name, size_t bytes) {
     const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
     long fd = syscall(SYS_openat, folder, name, flags, 0600);
     if (fd < 0 && errno == EEXIST && unlinkat(folder, name, 0) == 0)
-        fd = syscall(SYS_openat, folder, name, flags, 0600); /* it was this process's before exec */
+        fd = syscall(SYS_openat, folder, name, flags, 0600); /* left by this process before exec */
     if (fd < 0)
         return NULL;
     struct stat file;
-    /* an umask may have taken the user's own rights, and not every file system keeps them */
+    /* An umask may have removed the user's own rights, and not every file system keeps modes. */
     bool good = fchmod((int)fd, 0600) == 0 && fstat((int)fd, &file) == 0 &&
                 (file.st_mode & 07777) == 0600 && write_room((int)fd, 0, bytes) == 0;
     void *memory =
@@ -78,7 +84,7 @@ static void set_path(const char *folder, const char *name) {
     print_end(&out);
 }
 
-/** Makes the page in a folder that is open as `fd`. */
+/** Makes the page in the folder that is open as `fd`. Returns NULL if the file cannot be made. */
 static struct live_page *make_in(int fd, const char *folder, const char *name, size_t bytes) {
     set_path(folder, name);
     struct live_page *page = make_file(fd, name, bytes);
@@ -87,8 +93,8 @@ static struct live_page *make_in(int fd, const char *folder, const char *name, s
     return page;
 }
 
-/** Says why a folder cannot be used, and which one is used in its place; NULL: none. */
-static void say_squatted(const char *folder, int error, const char *instead) {
+/** Logs why a folder cannot be used, and which folder is used instead; NULL: none. */
+static void log_unusable(const char *folder, int error, const char *instead) {
     struct stat status;
     const char *then = instead ? "the live page lies in " : "there is no live page";
     instead = instead ? instead : "";
@@ -99,8 +105,10 @@ static void say_squatted(const char *folder, int error, const char *instead) {
                  error == -EPERM ? "others may enter it" : file_error(error), then, instead);
 }
 
-/** Makes the page in the first folder that takes it. A folder that another user has made, or that
- * others may enter, has a spare one in its place. */
+/**
+ * Makes the page in the first folder that can be used. If another user has made the last folder, or
+ * others may enter it, the spare folder is used. Returns NULL if no folder can be used.
+ */
 static struct live_page *make_somewhere(const struct live_identity *self, size_t bytes) {
     struct live_page *page = NULL;
     char folder[PLACE_PATH], spare[PLACE_PATH], name[PLACE_NAME];
@@ -118,7 +126,7 @@ static struct live_page *make_somewhere(const struct live_identity *self, size_t
         page = other >= 0 ? make_in(other, spare, name, bytes) : NULL;
         if (other >= 0)
             syscall(SYS_close, other);
-        say_squatted(folder, fd, page ? spare : NULL);
+        log_unusable(folder, fd, page ? spare : NULL);
     }
     return page;
 }
@@ -167,26 +175,30 @@ void live_set_driver_version(int version) {
         atomic_store(&page->driver_version, version);
 }
 
-/* ---- the figures ---- */
+/* --- publishing the statistics --- */
 
 static void copy_text(char *to, size_t size, const char *from) {
     memset(to, 0, size);
     strncpy(to, from ? from : "none", size - 1);
 }
 
-/** Notes which events of the flight recorder the figures contain, which must be read next. Time
- * stamps do not tell: those of blocks are a tick or more old. */
-static void note_events(const struct live_page *page) {
+/**
+ * Records the newest event of each ring before the statistics are read: the statistics contain
+ * these events. Time stamps cannot tell, because those of blocks are a tick or more old.
+ */
+static void record_events(const struct live_page *page) {
     for (unsigned i = 0; i < FLIGHT_RINGS; i++)
         fresh.events[i] = atomic_load_explicit(&page->rings[i].last, memory_order_acquire);
 }
 
-/** Reads one device into the copy that nobody reads, and makes that the one to be read. */
+/**
+ * Reads the statistics of one device into the copy that is not published, then publishes that copy.
+ */
 static void refresh_device(struct live_page *page, int ordinal, bool sizes, uint64_t now) {
     struct live_slot *slot = &page->devices[ordinal];
     uint64_t published = atomic_load(&slot->published);
     const struct live_device *last = &slot->copies[published % 2];
-    note_events(page);
+    record_events(page);
     if (!(sizes ? stats_read(ordinal, &fresh.stats, &fresh.map)
                 : stats_read_counters(ordinal, &fresh.stats)))
         return;
@@ -204,7 +216,7 @@ static void refresh_device(struct live_page *page, int ordinal, bool sizes, uint
     copy_text(fresh.reuse, sizeof fresh.reuse, fresh.stats.reuse);
     copy_text(fresh.reason, sizeof fresh.reason, fresh.stats.backend_reason);
     fresh.stats.backend = fresh.stats.backend_reason = fresh.stats.reuse = NULL;
-    /* the number before it is published before any of this is written over the copy of that time */
+    /* The previous number must be visible before the copy that it replaced is overwritten. */
     atomic_thread_fence(memory_order_release);
     memcpy(&slot->copies[(published + 1) % 2], &fresh, sizeof fresh);
     atomic_store_explicit(&slot->published, published + 1, memory_order_release);
@@ -251,13 +263,13 @@ void live_wait(uint64_t ns) {
     long r =
         page ? syscall(SYS_futex, &page->asked, FUTEX_WAIT, atomic_load(&answered), &time, NULL, 0)
              : -1;
-    /* no page, or a file that somebody has made shorter */
+    /* there is no page, or somebody has truncated its file */
     if (r != 0 && (!page || (errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT)))
         nap(ns < SECOND_NS ? ns : SECOND_NS - 1);
     errno = saved_errno;
 }
 
-/* ---- orders ---- */
+/* --- orders --- */
 
 enum live_order live_next_order(void) {
     struct live_page *page = own_page();
@@ -291,7 +303,7 @@ void live_order_done(const struct live_wish *wish, int result) {
     }
 }
 
-/* ---- the end ---- */
+/* --- end of the process --- */
 
 void live_forked(void) {
     atomic_store(&live_page, NULL);

@@ -1,12 +1,13 @@
 /*
- * The process's own live page (page.h): its making, its figures, its end.
+ * The process's own live page (page.h): it is made, updated and removed here.
  *
- * A helper thread (driver/control/page_helper.c) reads the figures twice a second, and at once when a
- * reader asks. A thread of the program reads them only when memory runs out and when the process
- * dies of a signal.
+ * A helper thread (driver/control/page_helper.c) updates the statistics in the page twice a second,
+ * and at once when a reader asks. A thread of the program updates them only at an out of memory,
+ * and when a signal ends the process.
  *
- * Whatever stands in the way of a page (no folder, no room, no rights) is no warning: there is none
- * then. Functions keep errno, make no CUDA call and, but for live_wait(), wait for nothing.
+ * If a page cannot be made (no folder, no memory, no rights), the process has none, without a
+ * warning. All functions keep errno and make no CUDA call. Only live_wait() waits. An atomic flag
+ * admits one thread at a time to an update.
  */
 #ifndef GPUCACHE_LIVE_LIVE_H
 #define GPUCACHE_LIVE_LIVE_H
@@ -19,27 +20,34 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/** Makes the page, with room for so many devices. Once, when a device is first used. */
+/** Makes the page, with slots for `devices` devices. Called once, when a device is first used. */
 void live_start(unsigned devices);
 
 void live_set_driver_version(int version);
 
-/** Reads the figures, unless another thread is at it; with the sizes of what is live, or as these were. */
+/**
+ * Updates the statistics in the page, unless another thread is doing so. `sizes`: counts the sizes
+ * of live blocks again; else the last count is kept, unless a new one is due.
+ */
 void live_refresh(bool sizes);
 
 /**
- * Returns when a reader has asked since the last live_refresh(), or after `ns` nanoseconds;
- * without a page after a second at most.
+ * Waits until a reader asks for an update, or for `ns` nanoseconds. Returns at once if a reader has
+ * asked since the last update. Without a page it returns after one second at most.
  */
 void live_wait(uint64_t ns);
 
-/** The order that nobody has taken yet; 0: there is none. */
+/** Returns the order that stands in the page and that nobody has taken yet; 0: none. */
 enum live_order live_next_order(void);
 
-/** Tells the giver of the next order why it is not begun. */
+/** Writes into the page why the next order is not begun yet, for the reader that gave it. */
 void live_hold_up(enum live_hold why);
 
-/** What somebody wants done; false: nothing. It is the caller's then, who has to say when it is done. */
+/**
+ * An order of a reader. live_take_order() takes the next one from the page and returns false if
+ * there is none. The caller then carries the order out, and reports the result by
+ * live_order_done(): 0 or a negative errno.
+ */
 struct live_wish {
     uint64_t number, value;
     enum live_order order;
@@ -48,12 +56,18 @@ struct live_wish {
 bool live_take_order(struct live_wish *wish);
 void live_order_done(const struct live_wish *wish, int result);
 
-/** In the child of a fork: it has no page. Also where it has the number of its parent, in a namespace of its own. */
+/**
+ * Runs in the child of a fork, which has no page. A child in a PID namespace of its own needs this:
+ * it may have the process number of its parent.
+ */
 void live_forked(void);
 
 /**
- * The process ends. After exit nobody will ask for its page, which goes; after exec, and until it has failed, it says
- * so; after a signal it stays, with the last figures. Nothing in a child.
+ * Records in the page how the process ends. Does nothing in a child.
+ *
+ *  exit     removes the page, since nobody will ask for it
+ *  exec     says so in the page, until exec has failed
+ *  signal   keeps the page, with the last statistics
  */
 void live_end(enum process_end how, int signal);
 

@@ -16,7 +16,7 @@
 static _Atomic(struct peaks *) file;
 static pid_t owner;
 static atomic_flag reading = ATOMIC_FLAG_INIT;
-static struct stats_device fresh; /* while reading */
+static struct stats_device fresh; /* used only by the holder of `reading` */
 
 static struct peaks *own_file(void) {
     struct peaks *peaks = atomic_load(&file);

@@ -1,7 +1,9 @@
 /*
- * The peaks that gpucache run --max-peak judges: a file that the tool has made, and that every process which
- * it started maps, directly or not. Each raises what stands there, so nothing is lost with a process, however
- * it ends; and the tool need not know which processes there were.
+ * The peaks that gpucache run --max-peak compares with its bound.
+ *
+ * The tool makes a file, and every process under it that uses a device maps the file. Each process
+ * raises the values in the file to its own peaks by compare and exchange. A value never falls, so a
+ * process may end in any way. The tool need not know which processes there were.
  */
 #ifndef GPUCACHE_LIVE_PEAKS_H
 #define GPUCACHE_LIVE_PEAKS_H
@@ -20,16 +22,24 @@ struct peaks {
     _Atomic uint64_t bytes[STATS_MAX_DEVICES]; /* by the process's own number of the device */
 };
 
-/** What counts: the peak of what was requested, and that of memory outside the pool. */
+/** Returns the bytes that count: peak of requested memory plus peak of unpooled memory. */
 uint64_t peaks_of(const struct stats_device *stats);
 
-/** Maps the file that GPUCACHE_PEAKS names, if it does. Once, when a device is first used. */
+/**
+ * Maps the file that GPUCACHE_PEAKS names, if it is set. Called once, when a device is first used.
+ */
 void peaks_start(void);
 
-/** The figures of a device have been read. */
+/**
+ * Raises the peak of a device in the file. Called after the statistics of the device have been
+ * read.
+ */
 void peaks_note(int ordinal, const struct stats_device *stats);
 
-/** The process ends, or becomes another program. Safe in a signal handler. Nothing in a child. */
+/**
+ * Raises the peaks of all devices when the process ends or becomes another program. Safe in a
+ * signal handler. Does nothing in a child.
+ */
 void peaks_end(enum process_end how, int signal);
 
 #endif

@@ -17,17 +17,17 @@
 
 #define STAT_BYTES 1024
 #define ENTRIES_BYTES 8192
-#define FULL (2 * PLACE_KEEP) /* names in a folder */
+#define FULL (2 * PLACE_KEEP) /* more names in a folder: it is full */
 #define ALIVE_MOST 16
 #define SHARED "/dev/shm"
-#define SPARE_TURNS 64 /* reads of names in SHARED, some 200 each, in search of spare folders */
+#define SPARE_TURNS 64 /* reads of about 200 names each in SHARED, to look for spare folders */
 
-/* Fields of /proc/PID/stat, as proc(5) numbers them. */
+/* Numbers of the fields of /proc/PID/stat, from proc(5). */
 enum { STAT_STATE = 3, STAT_THREADS = 20, STAT_START = 22, STAT_STACK = 28 };
 
-/* ---- what is in a folder ---- */
+/* --- names in a folder --- */
 
-/* As the kernel writes it. */
+/* Layout of linux_dirent64, as the kernel writes it. */
 struct entry {
     uint64_t inode;
     int64_t next;
@@ -36,7 +36,7 @@ struct entry {
     char name[];
 };
 
-/* Zeros but for the folder: nothing has been read yet. */
+/* Position in a folder. Only `folder` is set before the first read. */
 struct listing {
     int folder;
     unsigned turns; /* reads so far */
@@ -44,7 +44,7 @@ struct listing {
     _Alignas(struct entry) char entries[ENTRIES_BYTES];
 };
 
-/** Returns the next name, valid until the next call; NULL: there is no other one. */
+/** Returns the next name, valid until the next call, or NULL after the last one. */
 static const char *next_name(struct listing *listing) {
     if (listing->at >= listing->bytes) {
         if (listing->turns++ == 0)
@@ -59,10 +59,12 @@ static const char *next_name(struct listing *listing) {
     return entry->name;
 }
 
-/* ---- who a process is ---- */
+/* --- identity of a process --- */
 
-/** The text of one field and all behind it, or NULL. The second field, the program's name in
- * brackets, may hold anything. */
+/**
+ * Returns the text from field `number` on, or NULL. Counts from the last bracket: the second field,
+ * the name of the program in brackets, may contain spaces and brackets.
+ */
 static const char *stat_field(const char *text, int number) {
     const char *at = strrchr(text, ')');
     for (int field = 2; at && field < number; field++)
@@ -101,7 +103,7 @@ struct live_identity place_self(void) {
 uint64_t place_stack(int pid) {
     char text[STAT_BYTES];
     uint64_t stack = read_stat(pid, text) ? stat_number(text, STAT_STACK) : 0;
-    return stack > 1 ? stack : 0; /* 0 or 1 for whoever may not know */
+    return stack > 1 ? stack : 0; /* 0 or 1 if the kernel hides the address */
 }
 
 bool place_is_stopped(int pid) {
@@ -117,13 +119,13 @@ enum place_life place_life(const struct live_identity *who, uint64_t own_namespa
     if (!read_stat(who->pid, text))
         return kill(who->pid, 0) == 0 || errno == EPERM ? PLACE_ALIVE : PLACE_DEAD;
     const char *state = stat_field(text, STAT_STATE);
-    /* the first thread may have ended before the others */
+    /* The first thread may have ended before the others. */
     bool ended = state && (*state == 'Z' || *state == 'X') && stat_number(text, STAT_THREADS) <= 1;
     bool other = who->start != 0 && who->start != stat_number(text, STAT_START);
     return ended || other ? PLACE_DEAD : PLACE_ALIVE;
 }
 
-/* ---- where its page lies ---- */
+/* --- folders and files of pages --- */
 
 static long open_folder(const char *path) {
     return syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -138,8 +140,10 @@ static void print_shared(struct print *out) {
     print_u64(out, geteuid());
 }
 
-/** Finds the spare folder with so many before it. What others put into SHARED must not take for
- * ever. */
+/**
+ * Finds the spare folder of this user that has `before` others before it. The number of reads has a
+ * limit: other users can put any number of files into SHARED.
+ */
 static bool find_spare(unsigned before, char path[PLACE_PATH]) {
     char prefix[PLACE_PATH];
     struct print out;
@@ -194,9 +198,9 @@ bool place_folder(unsigned which, char path[PLACE_PATH]) {
 int place_open(const char *path, bool make) {
     long fd = open_folder(path);
     if (fd < 0 && errno == ENOENT && make) {
-        bool made = mkdir(path, 0700) == 0; /* else another process may just have made it */
+        bool made = mkdir(path, 0700) == 0; /* if not, another process may just have made it */
         fd = open_folder(path);
-        /* an umask may have taken even the user's own rights */
+        /* An umask may have removed even the user's own rights. */
         if (fd < 0 && errno == EACCES && made && chmod(path, 0700) == 0)
             fd = open_folder(path);
     }
@@ -249,7 +253,7 @@ bool place_parse(const char *name, struct live_identity *who) {
     return strcmp(name, again) == 0;
 }
 
-/* ---- pages that nobody needs any more ---- */
+/* --- removing pages of dead processes --- */
 
 struct dead {
     int64_t born_ns;
@@ -258,17 +262,20 @@ struct dead {
 
 struct sweep {
     int folder;
-    unsigned alive; /* processes that were found to be there, which takes longest */
+    unsigned alive; /* processes found alive; looking for one takes longest */
     uint64_t own_namespace, silent_s;
     unsigned keep, kept, removed;
-    struct dead newest[PLACE_KEEP]; /* in no order */
+    struct dead newest[PLACE_KEEP]; /* unsorted */
 };
 
 static void drop(struct sweep *sweep, const char *name) {
     sweep->removed += unlinkat(sweep->folder, name, 0) == 0;
 }
 
-/** Of those kept and this one the oldest goes. */
+/**
+ * Keeps a dead process's page among the newest ones. If `keep` pages are kept already, the oldest
+ * is removed.
+ */
 static void add_dead(struct sweep *sweep, const struct dead *dead) {
     if (sweep->kept < sweep->keep) {
         sweep->newest[sweep->kept++] = *dead;
@@ -286,8 +293,10 @@ static void add_dead(struct sweep *sweep, const struct dead *dead) {
     }
 }
 
-/** Of a process that cannot be looked for: whether its figures are so old that it counts as dead. If it
- * only sleeps, it loses what others see of it. */
+/**
+ * Returns whether the page of a process in another PID namespace counts as dead: its statistics are
+ * older than `silent_s` seconds. A process that was only stopped loses its page then.
+ */
 static bool is_silent(const struct sweep *sweep, const char *name) {
     uint64_t refreshed = 0;
     struct timespec now;
@@ -302,7 +311,10 @@ static bool is_silent(const struct sweep *sweep, const char *name) {
     return read && refreshed / 1000000000 + sweep->silent_s < (uint64_t)now.tv_sec;
 }
 
-/** As place_life(), but for many that are there: then whoever has the number counts as the process. */
+/**
+ * Returns whether a process is alive, as place_life(), at less cost. After ALIVE_MOST live
+ * processes it only asks whether any process has the number.
+ */
 static enum place_life look_for(struct sweep *sweep, const struct live_identity *who) {
     bool here = who->pid_namespace == sweep->own_namespace;
     if (here && kill(who->pid, 0) != 0 && errno == ESRCH)

@@ -1,16 +1,16 @@
 /*
- * Where live pages lie, what they are called, and whether their process is still there. Shared by the
- * library and the tool; allocates nothing.
+ * Finds and names the files of live pages, and tells whether their process is alive. Both the
+ * library and the tool use this file. It allocates nothing and takes no lock.
  *
- *      $XDG_RUNTIME_DIR/gpucache/PID-START-NAMESPACE      where that is a folder of this user's, or else
+ *      $XDG_RUNTIME_DIR/gpucache/PID-START-NAMESPACE      if that is a folder of this user, or else
  *      /dev/shm/gpucache-UID/PID-START-NAMESPACE
  *
- * Both are memory. Everybody may make a folder in /dev/shm, so the folder has to be this user's
- * alone, and no link. Another user may have made it first: then pages go to a spare folder,
- * /dev/shm/gpucache-UID-RANDOM, which nobody can foresee, and which belongs to this user.
+ * Both folders are in memory. Everybody may make a folder in /dev/shm, so the folder must belong to
+ * this user alone and must not be a link. If another user has made it first, pages go to a spare
+ * folder. Its name, /dev/shm/gpucache-UID-RANDOM, cannot be foreseen.
  *
- * A reader looks into all of them, and into /run/user/UID/gpucache, because a job and a shell often
- * differ in XDG_RUNTIME_DIR.
+ * A reader looks into all these folders and into /run/user/UID/gpucache, because a job and a shell
+ * often differ in XDG_RUNTIME_DIR.
  */
 #ifndef GPUCACHE_LIVE_PLACE_H
 #define GPUCACHE_LIVE_PLACE_H
@@ -20,48 +20,61 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define PLACE_FOLDERS 2              /* that pages are made in; */
-#define PLACE_SPARE 3                /* the first of the spare folders */
-#define PLACE_READ (PLACE_SPARE + 4) /* that are looked into */
-#define PLACE_NAME 80                /* bytes of a page's name, with its end */
-#define PLACE_PATH 256               /* of a folder's */
+#define PLACE_FOLDERS 2              /* folders that pages are made in */
+#define PLACE_SPARE 3                /* number of the first spare folder */
+#define PLACE_READ (PLACE_SPARE + 4) /* folders that a reader looks into */
+#define PLACE_NAME 80                /* bytes of a page's name, with its NUL */
+#define PLACE_PATH 256               /* bytes of a folder's path, with its NUL */
 
-/** This process; errno changes, as in all of these. */
+/** Returns the identity of this process. Changes errno, as all functions of this file do. */
 struct live_identity place_self(void);
 
-/** Where this process's stack begins, or 0. Another program in the same process has another one. */
+/**
+ * Returns the address where the stack of the process begins, or 0 if it is not known. It changes
+ * with exec.
+ */
 uint64_t place_stack(int pid);
 
-/** Whether SIGSTOP or a debugger has stopped the process. */
+/** Returns whether SIGSTOP or a debugger has stopped the process. */
 bool place_is_stopped(int pid);
 
-/** Writes the path of folder `which`, below PLACE_READ. False: there is none for this user. */
+/**
+ * Writes the path of folder `which`, which is below PLACE_READ. Returns false if this user has no
+ * such folder.
+ */
 bool place_folder(unsigned which, char path[PLACE_PATH]);
 
-/** Opens a folder, and makes it if need be. A descriptor, or a negative errno; -EPERM: it is not
- * this user's alone. */
+/**
+ * Opens a folder; `make`: makes it if it is missing. Returns a descriptor or a negative errno;
+ * -EPERM: others may enter the folder, or it belongs to another user.
+ */
 int place_open(const char *path, bool make);
 
-/** Opens the spare folder, which is made if there is none, and writes its path. A descriptor, or a
- * negative errno. */
+/**
+ * Opens the spare folder and writes its path. Makes the folder if there is none. Returns a
+ * descriptor or a negative errno.
+ */
 int place_open_spare(char path[PLACE_PATH]);
 
 void place_name(const struct live_identity *who, char name[PLACE_NAME]);
 
-/** False: that is not the name of a page. */
+/** Reads an identity from the name of a page. Returns false if the name is not that of a page. */
 bool place_parse(const char *name, struct live_identity *who);
 
-/** PLACE_ELSEWHERE: its process number means nothing here (another container's). */
+/**
+ * State of a process. PLACE_ELSEWHERE: its number means nothing here, because it belongs to another
+ * PID namespace (a container).
+ */
 enum place_life { PLACE_ALIVE, PLACE_DEAD, PLACE_ELSEWHERE };
 enum place_life place_life(const struct live_identity *who, uint64_t own_namespace);
 
-/** Whether so many lie in a folder that a process that makes one more has to clean up. */
+/** Returns whether the folder has so many pages that the process that made one must sweep. */
 bool place_is_full(int folder);
 
 /**
- * Removes the pages of dead processes from a folder, but for the newest `keep` of them (at most
- * PLACE_KEEP), which somebody may want to read. Dead is also one elsewhere whose figures are older than
- * `silent_s` seconds. Returns how many were removed.
+ * Removes the pages of dead processes from a folder. Keeps the newest `keep` of them (at most
+ * PLACE_KEEP) for readers. A process of another PID namespace counts as dead if its statistics are
+ * older than `silent_s` seconds. Returns how many pages were removed.
  */
 #define PLACE_KEEP 32
 #define PLACE_SILENT_S 86400
