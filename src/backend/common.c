@@ -146,7 +146,7 @@ int device_backend_wait(struct backend *backend, unsigned slot) {
 int device_backend_health(struct backend *backend) {
     (void)backend;
     int least, greatest;
-    /* the cheapest call that reports a sticky error */
+    /* this call reports a sticky error at the lowest cost */
     return (int)REAL(cuCtxGetStreamPriorityRange)(&least, &greatest);
 }
 

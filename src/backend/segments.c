@@ -79,7 +79,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     } else if (r == CUDA_SUCCESS) {
         atomic_fetch_add(&segments->common.returning, bytes);
     }
-    backend->release_waits |= waits; /* the device has no such frees after all */
+    backend->release_waits |= waits; /* the device does not support such frees after all */
     return device_backend_answer(r);
 }
 
@@ -97,7 +97,10 @@ static int returned(struct backend *backend) {
     if (r == CUDA_SUCCESS) {
         r = REAL(cuStreamQuery)(segments->returns);
         if (r == CUDA_SUCCESS) {
-            /* does not wait any more; but only this call makes the driver take the memory back */
+            /*
+             * The stream is empty, so this does not wait. Only this call makes the driver take the
+             * memory back.
+             */
             r = REAL(cuStreamSynchronize)(segments->returns);
         }
         REAL(cuCtxPopCurrent_v2)(&popped);

@@ -68,7 +68,7 @@ static struct vmm *of(struct backend *backend) {
     return (struct vmm *)backend;
 }
 
-/* Returns what the pool is told of a failed map. */
+/* Returns the code that the pool gets for a failed map. */
 static int answer_map(CUresult r) {
     return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : device_backend_answer(r);
 }
@@ -114,7 +114,7 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
         host_unmap(range, size_of_range(bytes));
-        return fault_is_deadly(r) ? (int)r : -ENOMEM; /* whatever code the driver has for it */
+        return fault_is_deadly(r) ? (int)r : -ENOMEM; /* whichever code the driver returns for it */
     }
     lock_acquire(&vmm->lock);
     range->next = vmm->ranges;
@@ -182,9 +182,11 @@ static unsigned release_all(unsigned count, const uint64_t *handles) {
     return gone;
 }
 
-/* Asks for handles that are `count` VMM pages together, before they are created one by one: see
- * backend.h. If cuMemGetInfo reports less memory, asks the driver for all of it in one handle: it
- * may have more than it reports. */
+/*
+ * Refuses a growth by `count` VMM pages that cannot succeed, before handles are created one by one
+ * (backend.h). If cuMemGetInfo reports less memory, one handle of all the bytes is tried: the
+ * driver may have more than it reports. Returns 0, -ENOMEM or -EDQUOT.
+ */
 static int probe_handles(struct backend *backend, unsigned count) {
     struct vmm *vmm = of(backend);
     struct device *device = vmm->common.device;
@@ -235,7 +237,10 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
     return 0;
 }
 
-/* Memory that the driver does not take back, as after a fault, stays charged: it still exists. */
+/*
+ * Releases handles. Memory that the driver does not take back, as after a fault, stays charged: it
+ * still exists.
+ */
 static void release_handles(struct backend *backend, unsigned count, unsigned length,
                             const uint64_t *handles) {
     uint64_t since = device_backend_begin(), each = length * PAGE;
@@ -314,8 +319,10 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
     return answer_map(r);
 }
 
-/* A trace shows memory at one address. A handle that is mapped at two for a while has left the
- * first. */
+/*
+ * Adds a stale mapping to the trace, or with `back` removes it. A trace shows memory at one
+ * address: a handle that is mapped twice for a while counts as unmapped at the first address.
+ */
 static void mark_stale(struct backend *backend, uint64_t address, unsigned count, bool back) {
     struct vmm *vmm = of(backend);
     unsigned device = (unsigned)vmm->common.device->ordinal;
@@ -448,9 +455,10 @@ static const char *try_page(struct vmm *vmm, CUdeviceptr at) {
     return accessible ? NULL : "the driver refuses to map pages";
 }
 
-/* Returns whether every other device can get access. Copies from any device to any other need no
- * peer access without the library. For mapped memory they need access, which driver/context/fault.c then
- * gives. */
+/*
+ * Returns whether every other device can get access. Without the library, copies between any two
+ * devices need no peer access. With mapped memory they do; driver/context/fault.c then gives it.
+ */
 static bool all_can_reach(const struct device *device) {
     int count = 0;
     REAL(cuDeviceGetCount)(&count);

@@ -1,19 +1,19 @@
 /*
  * The vmm backend (public name: pages): virtual memory, mapped where the pool says.
  *
- *      addresses      reserved in VA ranges                         cuMemAddressReserve
- *      handles        physical memory, 2 MiB or a multiple each     cuMemCreate
- *      mappings       a handle at one address, or at several        cuMemMap, cuMemSetAccess
+ *     addresses      reserved in VA ranges                         cuMemAddressReserve
+ *     handles        physical memory, 2 MiB or a multiple each     cuMemCreate
+ *     mappings       a handle at one address, or at several        cuMemMap, cuMemSetAccess
  *
- * None of this belongs to a context: the pool releases it after its context has ended. Questions of
- * the program about a block are answered in driver/hooks/query.c as for memory of cuMemAlloc. Calls of
- * the API itself find nothing at these addresses (vmm_touches()).
+ * Addresses, handles and mappings belong to no context: the pool releases them after its context
+ * has ended. driver/hooks/query.c answers the program's questions about a block as for memory of
+ * cuMemAlloc. The program's own calls of the API find nothing at these addresses (vmm_touches()).
  *
  * Handles are made for all uses of cuMemAlloc's memory that the device has: network cards,
- * decompression engine, export. Besides the device itself, every device has access that the program
- * gave access to the context by cuCtxEnablePeerAccess, until the context ends. A bit for each VMM
- * page tells what is mapped, for a device that gets access later. `lock` protects what is mapped,
- * and which devices have access.
+ * decompression engine, export. The device has access, and every device that the program gave
+ * access to the context by cuCtxEnablePeerAccess, until the context ends. A bit for each VMM page
+ * tells what is mapped, for a device that gets access later. `lock` protects the mappings and the
+ * set of devices.
  */
 #ifndef GPUCACHE_BACKEND_VMM_H
 #define GPUCACHE_BACKEND_VMM_H
@@ -29,11 +29,11 @@ struct vmm_range;
 struct vmm {
     struct device_backend common; /* first */
     bool started;                 /* `lock` and all below are set up; they outlive a context */
-    struct lock lock;             /* of mappings and access; also held during calls of the driver */
+    struct lock lock;             /* of mappings and access; also held during driver calls */
     struct vmm_range *ranges;
     uint64_t peers; /* other devices with access, a bit for each */
     CUmemAllocationProp prop;
-    /* Mappings of a call that failed, which the driver did not unmap. Charged until it does. */
+    /* Mappings of a failed call that the driver did not unmap. They stay charged until it does. */
     struct vmm_leaked {
         uint64_t address, bytes;
     } leaked[VMM_LEAKED_MOST];
