@@ -27,10 +27,12 @@ static const struct {
 #undef LOCK
 };
 
-/* How many of each rank this thread holds. A signal's handler leaves it as it was. */
+/* How many locks of each rank this thread holds. A signal handler releases all that it takes. */
 static _Thread_local unsigned held[LOCK_RANKS] __attribute__((tls_model("initial-exec")));
 
-/* By a bare call: write() is a cancellation point, and the library makes no call that is one. */
+/*
+ * Writes to stderr by a system call: write() is a cancellation point, and the library calls none.
+ */
 static void say(const char *words) {
     syscall(SYS_write, STDERR_FILENO, words, strlen(words));
 }
@@ -38,7 +40,7 @@ static void say(const char *words) {
 /* Ends the process by SIGABRT without abort(), which the library may not call (test_entries.c). */
 static _Noreturn void die(void) {
     raise(SIGABRT);
-    __builtin_trap(); /* the program has a handler for the signal, which has returned */
+    __builtin_trap(); /* the program's handler for the signal has returned */
 }
 
 static void say_number(int n) {
@@ -74,7 +76,7 @@ static void say_lock(enum lock_rank rank) {
 
 void lock_check(enum lock_rank rank) {
     unsigned first =
-        rank + (rank == LOCK_CACHE); /* whoever has the pool's may have several of these */
+        rank + (rank == LOCK_CACHE); /* a thread with the pool's lock may hold several of these */
     for (unsigned other = first; other < LOCK_RANKS; other++) {
         if (held[other] > 0) {
             say("gpucache: lock ");

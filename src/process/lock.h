@@ -1,9 +1,9 @@
 /*
  * Locks, and the order in which a thread may take them: lock.def has their ranks.
  *
- * Builds with GPUCACHE_ASSERTIONS (assert.h) check each use. A thread that takes a lock out of order
- * aborts and names both locks: a deadlock needs two threads at the wrong moment, its cause only one
- * at any moment. Other builds contain no check.
+ * Builds with GPUCACHE_ASSERTIONS (assert.h) check each use. A thread that takes a lock out of
+ * order aborts and names both locks. A deadlock needs two threads at the wrong moment; this check
+ * finds its cause with one thread at any moment. Other builds contain no check.
  */
 #ifndef GPUCACHE_PROCESS_LOCK_H
 #define GPUCACHE_PROCESS_LOCK_H
@@ -36,10 +36,10 @@ struct lock {
         }                                                                                          \
     }
 
-/** Aborts if this thread holds a lock that may not be held when one of this rank is waited for. */
+/** Aborts if this thread holds a lock that may not be held while it waits for one of this rank. */
 void lock_check(enum lock_rank rank);
 
-/** From now on the thread holds one more, or one less. */
+/** Records that the thread holds one more lock of the rank, or one less. */
 void lock_note(enum lock_rank rank);
 void lock_forget(enum lock_rank rank);
 #else
@@ -50,7 +50,7 @@ void lock_forget(enum lock_rank rank);
 #define lock_forget(rank) ((void)0)
 #endif
 
-/** Makes a lock that spins for a moment before it sleeps. */
+/** Initialises a lock that spins for a moment before it sleeps. */
 void lock_start(struct lock *lock, enum lock_rank rank);
 
 static inline void lock_acquire(struct lock *lock) {
@@ -60,7 +60,10 @@ static inline void lock_acquire(struct lock *lock) {
     holder_set(&lock->holder);
 }
 
-/** Takes the lock if it is free. Returns false if another thread has it. Allowed in any order. */
+/**
+ * Takes the lock if it is free. Returns false if another thread has it. Allowed in any order,
+ * because it does not wait.
+ */
 static inline bool lock_try(struct lock *lock) {
     bool taken = pthread_mutex_trylock(&lock->mutex) == 0;
     if (taken) {
