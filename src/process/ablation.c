@@ -1,4 +1,4 @@
-/* Reads the switches of ablation.h. Only compiled with -Dablation=true. */
+/* Reads the switches of ablation.h. Compiled only with -Dablation=true. */
 #include "process/ablation.h"
 
 #include <stdatomic.h>

@@ -1,8 +1,8 @@
 /*
- * Ablation: does without one mechanism of the policy, to measure what it is worth.
+ * Ablation: switches one mechanism of the policy off, to measure what the mechanism is worth.
  *
- * Only builds with -Dablation=true have the switches (ablation.def). In all others is_ablated() is
- * the constant false, and the compiler removes every use of it.
+ * Only builds with -Dablation=true have the switches (ablation.def). In all other builds
+ * is_ablated() is the constant false, and the compiler removes every use of it.
  */
 #ifndef GPUCACHE_PROCESS_ABLATION_H
 #define GPUCACHE_PROCESS_ABLATION_H
@@ -16,7 +16,9 @@ enum ablation {
 };
 
 #ifdef GPUCACHE_ABLATION
-/** Returns whether the environment variable ABLATE names the mechanism. Read once. */
+/**
+ * Returns whether the environment variable ABLATE names the mechanism. The variable is read once.
+ */
 bool is_ablated(enum ablation mechanism);
 #else
 #define is_ablated(mechanism) false

@@ -1,9 +1,9 @@
 /*
- * Assertions: what comments promise, checked in builds with GPUCACHE_ASSERTIONS. These are debug
+ * Assertions: check what comments promise, in builds with GPUCACHE_ASSERTIONS. These are debug
  * builds, the unit tests, and a second build of the library that some programs are tested under.
  *
- * The library may call neither abort() nor stdio (tests/unit/test_entries.c), so assert() of libc is
- * no choice. A failed assertion prints one line and raises SIGABRT. No lock is needed.
+ * The library may call neither abort() nor stdio (tests/unit/test_entries.c), so assert() of libc
+ * cannot be used. A failed assertion prints one line and raises SIGABRT. No lock is needed.
  */
 #ifndef GPUCACHE_PROCESS_ASSERT_H
 #define GPUCACHE_PROCESS_ASSERT_H
@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/** Prints the condition that does not hold, and its place. Ends the process by SIGABRT. */
+/** Prints the false condition and its position. Ends the process by SIGABRT. */
 _Noreturn void assert_failed(const char *condition, const char *file, int line);
 
 #define ASSERT(condition) ((condition) ? (void)0 : assert_failed(#condition, __FILE__, __LINE__))

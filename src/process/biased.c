@@ -1,5 +1,6 @@
 /*
- * The slow side of biased locks: waiting, seizing, and the end of bias. biased.h has the fast side.
+ * The slow paths of biased locks: waiting, seizing, and the end of bias. biased.h has the fast
+ * path.
  */
 #include "process/biased.h"
 
@@ -73,8 +74,8 @@ static void wait_for_owner(struct biased *lock) {
 
 /*
  * Waits until a store by another processor has reached memory without that processor's help. The
- * time is nanoseconds, or microseconds for contended cache lines. The loop spins as well, because a
- * sandbox may refuse to sleep.
+ * time is nanoseconds, or microseconds for contended cache lines. The loop spins as well as sleeps,
+ * because a sandbox may refuse to sleep.
  */
 void biased_wait_for_stores(void) {
     nap(STORES_ARRIVE_NS);

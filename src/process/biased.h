@@ -2,10 +2,10 @@
  * A biased lock: its owner enters and leaves with plain stores. Thread caches use it
  * (tcache/cache.h).
  *
- * Another thread that needs the lock sets `wanted`, makes every running thread of the process
- * execute a memory barrier (membarrier(2)), and waits until the owner has left. So the rare side
- * pays for the exclusion. The lock is an ordinary spin lock if the kernel lacks membarrier, begins
- * to refuse it, or if the lock has no single owner.
+ * Another thread that needs the lock sets `wanted`. It makes every running thread of the process
+ * execute a memory barrier (membarrier(2)), and waits until the owner has left. The rare side pays
+ * for the exclusion. The lock is an ordinary spin lock in three cases: the kernel lacks membarrier,
+ * begins to refuse it, or the lock has no single owner.
  */
 #ifndef GPUCACHE_PROCESS_BIASED_H
 #define GPUCACHE_PROCESS_BIASED_H
@@ -50,7 +50,7 @@ static inline bool biased_is_on(const struct biased *lock) {
 }
 
 /*
- * Enters after biased_try_enter() failed. For the owner, or for any thread if the lock is not
+ * Enters after biased_try_enter() failed. Called by the owner, or by any thread if the lock is not
  * biased.
  */
 void biased_enter_slowly(struct biased *lock);

@@ -1,9 +1,13 @@
 /*
- * A process may end in several ways at the same time: one thread calls exit, another one crashes meanwhile, a third gets SIGTERM. The
- * first one writes the report. The others must not end the process under it; but what it waits for is limited, and so are they.
+ * The last report, and the ends of a process that run no destructor.
  *
- * Nothing here is for a child. It has the books before it by fork, and even in the same memory by vfork: there a single store would be
- * the parent's.
+ * A process may end in several ways at once: one thread calls exit, another crashes, a third gets
+ * SIGTERM. The first thread writes the report. The others must not end the process before the
+ * report is written; they wait for at most PATIENCE_MS. No lock: `writer` is taken by compare and
+ * exchange.
+ *
+ * Nothing is done in a child. By fork it has a copy of the parent's state. By vfork it shares the
+ * parent's memory, where a single store would change the parent.
  */
 #include "process/ending.h"
 
@@ -24,11 +28,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PATIENCE_MS                                                                                \
-    3000 /* what a report may take: a second for its reader, and the rest for itself */
+#define PATIENCE_MS 3000 /* time of a report: one second for its reader, the rest for writing */
 
 static _Atomic pid_t own_process; /* 0: CUDA has not been used */
-static _Atomic pid_t writer;      /* the thread that writes the last report */
+static _Atomic pid_t writer;      /* thread that writes the last report */
 static atomic_bool written;
 
 static pid_t this_thread(void) {
@@ -63,50 +66,53 @@ void ending_report(const char *reason) {
     }
 }
 
-/* The process goes on. */
-static void take_back(void) {
+/* Undoes the end of the process after a failed exec: the process goes on. */
+static void undo_end(void) {
     process_end(PROCESS_GOES_ON, 0);
     atomic_store(&written, false);
     atomic_store(&writer, 0);
     interval_release();
 }
 
-static void last_words(void) {
+static void report_exit(void) {
     ending_report("exit");
     process_end(PROCESS_EXITS, 0);
 }
 
 __attribute__((destructor)) static void at_exit(void) {
-    last_words();
+    report_exit();
 }
 
 void ending_start(void) {
     atomic_store(&own_process, (pid_t)syscall(SYS_getpid));
-    at_quick_exit(last_words);
+    at_quick_exit(report_exit);
 }
 
-/* ---- exits without destructors ---- */
+/* --- exits without destructors --- */
 
 void front__exit(int status) {
-    last_words();
+    report_exit();
     NEXT(_exit)(status);
 }
 
 void front__Exit(int status) {
-    last_words();
+    report_exit();
     NEXT(_Exit)(status);
 }
 
-/* ---- exec ---- */
+/* --- exec --- */
 
-/* Programs try one folder after another; only the try that can succeed is an end. */
+/*
+ * Returns whether a file can be executed. Programs try one folder after another; only the attempt
+ * that can succeed ends the process.
+ */
 static bool is_program(int folder, const char *path, int flags) {
     struct stat file;
     return path && fstatat(folder, path, &file, flags) == 0 && S_ISREG(file.st_mode) &&
            (file.st_mode & 0111);
 }
 
-/* As execvp looks for it. */
+/* Returns whether execvp would find the program. */
 static bool is_found(const char *name) {
     const char *folders = secure_getenv("PATH");
     if (!name || strchr(name, '/'))
@@ -129,7 +135,10 @@ static bool is_found(const char *name) {
     }
 }
 
-/* `call` may be the end; if not, the process goes on. Between vfork and exec nothing is looked at. */
+/*
+ * Runs `call`, which ends the process unless it fails. Writes the last report before it, if the
+ * call can succeed. Between vfork and exec nothing is checked.
+ */
 #define EXEC(is_end, call)                                                                         \
     int saved_errno = errno;                                                                       \
     bool end = ending_is_own_process() && (is_end);                                                \
@@ -140,7 +149,7 @@ static bool is_found(const char *name) {
     }                                                                                              \
     int result = call;                                                                             \
     if (end)                                                                                       \
-        take_back();                                                                               \
+        undo_end();                                                                                \
     return result
 
 int front_execve(const char *path, char *const *arguments, char *const *environment) {
@@ -176,14 +185,16 @@ static size_t count(const char *argument, va_list rest) {
     return arguments;
 }
 
-/* What the array then ends with is in `rest` no more. */
+/*
+ * Copies the arguments into an array that ends with NULL. Leaves `rest` behind the NULL argument.
+ */
 static void gather(char **arguments, const char *argument, va_list *rest) {
     for (; argument; argument = va_arg(*rest, const char *))
         *arguments++ = (char *)argument;
     *arguments = NULL;
 }
 
-/* On the caller's stack: between vfork and exec nothing can be allocated. */
+/* Builds the array on the caller's stack: between vfork and exec nothing can be allocated. */
 #define GATHER(arguments, argument, rest)                                                          \
     va_start(rest, argument);                                                                      \
     char **arguments = __builtin_alloca((count(argument, rest) + 1) * sizeof *(arguments));        \

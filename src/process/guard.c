@@ -8,12 +8,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define GUARDED 4 /* a trace, a live page, the file of the peaks, and one to spare */
+#define GUARDED 4 /* trace, live page, file of the peaks, and one more */
 
 static struct {
     uintptr_t start, end;
     void (*lost)(void);
-    atomic_bool complete; /* set last: what is above may be read */
+    atomic_bool complete; /* set last: the other fields may be read */
 } guarded[GUARDED];
 static _Atomic unsigned count;
 

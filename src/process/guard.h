@@ -1,13 +1,13 @@
 /*
- * Mapped files that somebody else may cut short.
+ * Guards mapped files that another process may truncate.
  *
- * An access to a mapped page behind the end of its file is a SIGBUS, which by default ends the
- * process. The library's files may be cut at any time (logrotate's copytruncate does it), and must
- * not end the program. So the handler of SIGBUS (signals.c) asks here first: for an address in such
- * a mapping it puts a page of zeros in place of the one that is missing, and the access is done
- * again.
+ * An access to a mapped page behind the end of its file raises SIGBUS, which ends the process by
+ * default. The library's files may be truncated at any time (logrotate's copytruncate does so), and
+ * that must not end the program. Therefore the handler of SIGBUS (signals.c) first calls
+ * guard_repair(). If the address lies in a guarded mapping, a page of zeros replaces the missing
+ * page, and the access is repeated. No lock: the handler reads only complete entries.
  *
- * There is no help where the program has a handler of its own for SIGBUS, or holds SIGBUS back.
+ * If the program has its own handler for SIGBUS, or blocks SIGBUS, its process is not protected.
  */
 #ifndef GPUCACHE_PROCESS_GUARD_H
 #define GPUCACHE_PROCESS_GUARD_H
@@ -16,16 +16,22 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/** Returns whether an option has a file mapped, so that SIGBUS has to be handled, and may not be held
- * back in the library's own threads. */
+/**
+ * Returns whether an option has a file mapped. Then SIGBUS has to be handled, and the library's own
+ * threads may not block it.
+ */
 bool guard_is_needed(void);
 
-/** Guards a range of mapped pages for the rest of the process. `lost` is called, in a signal
- * handler, whenever a page has been replaced; NULL: nobody is. Ranges beyond the first few are not
- * guarded. */
+/**
+ * Guards a range of mapped pages for the rest of the process. `lost` is called in a signal handler
+ * each time a page has been replaced; NULL: no call. Ranges beyond the first few are not guarded.
+ */
 void guard_mapping(void *start, size_t bytes, void (*lost)(void));
 
-/** Repairs what a SIGBUS was sent for. False: it was not for a guarded page. Keeps errno. */
+/**
+ * Replaces the page that a SIGBUS was sent for. Returns false if the address is not guarded. Keeps
+ * errno.
+ */
 bool guard_repair(const siginfo_t *info);
 
 #endif

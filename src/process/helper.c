@@ -14,15 +14,15 @@
 #define SECOND_NS 1000000000u
 #define TURN_NS 1000000
 
-/* Blocks the signal in this thread at once, so that the process's other threads get it. */
-static void hold_back(int number) {
+/* Blocks the signal in this thread at once, so that another thread of the process gets it. */
+static void block_signal(int number) {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, number);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-/* Initial-exec: the handler of SIGBUS reads it. */
+/* Initial-exec, because the handler of SIGBUS reads it. */
 static _Thread_local bool is_helper __attribute__((tls_model("initial-exec")));
 
 static void *run_helper(void *run) {
@@ -61,7 +61,7 @@ bool helper_passes_on(int number, siginfo_t *info, void *context) {
         return false;
     }
     sigaddset(&interrupted->uc_sigmask, number);
-    hold_back(number);
+    block_signal(number);
     if (syscall(SYS_rt_sigqueueinfo, process, number, info) != 0) {
         syscall(SYS_kill, process, number);
     }

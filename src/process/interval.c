@@ -1,6 +1,4 @@
-/*
- * A thread, and no timer: a timer's signal would interrupt the program's calls.
- */
+/* Uses a thread instead of a timer: the signal of a timer would interrupt the program's calls. */
 #include "process/interval.h"
 
 #include "process/helper.h"
@@ -8,7 +6,7 @@
 #include "process/options.h"
 #include "process/process.h"
 
-#define PATIENCE_MS 2000 /* a second for its reader, and the rest for the report */
+#define PATIENCE_MS 2000 /* one second for the reader of a report, the rest for writing */
 
 static _Atomic int turn;
 

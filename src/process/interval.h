@@ -1,16 +1,17 @@
-/*
- * A report every so often (GPUCACHE_REPORT_INTERVAL), for programs that never end.
- */
+/* Reports at an interval (GPUCACHE_REPORT_INTERVAL), for programs that never end. */
 #ifndef GPUCACHE_PROCESS_INTERVAL_H
 #define GPUCACHE_PROCESS_INTERVAL_H
 
-/** Once, when the library starts. Nothing unless the option is set. */
+/** Starts the reports if the option is set. Called once, when the library starts. */
 void interval_start(void);
 
-/** None any more, and none half written: the process is about to end. Waits for a limited time. */
+/**
+ * Stops these reports, because the process is about to end. Waits for a report under way, for a
+ * limited time.
+ */
 void interval_hold(void);
 
-/** It goes on. */
+/** Allows these reports again. */
 void interval_release(void);
 
 #endif

@@ -1,7 +1,8 @@
 /*
- * The next definitions are looked up before the program runs: later the first call may come from a signal handler or from between vfork
- * and exec, where nothing can be looked up. Whoever calls still earlier, a sanitizer's runtime or another library's constructor, looks
- * them up for itself; all store the same.
+ * Finds the next definitions of libc functions before the program runs. A first call may come later
+ * from a signal handler, or between vfork and exec, where nothing can be looked up. Calls before
+ * that, by a sanitizer's runtime or another library's constructor, find them themselves. No lock:
+ * all threads store the same values.
  */
 #include "process/libc.h"
 

@@ -1,10 +1,10 @@
 /*
- * Functions of libc that the library stands in front of.
+ * Functions of libc that the library overrides.
  *
  *      NEXT(sigaction)(...)      the next definition: another preloaded library's, or libc's
- *      front_sigaction(...)      ours, what the program calls; its ELF name is sigaction
+ *      front_sigaction(...)      the library's own, which the program calls; ELF name sigaction
  *
- * libc's calls of its own functions (exit, abort, posix_spawn, system) do not come this way.
+ * libc's calls of its own functions (exit, abort, posix_spawn, system) do not reach the library.
  */
 #ifndef GPUCACHE_PROCESS_LIBC_H
 #define GPUCACHE_PROCESS_LIBC_H
@@ -24,7 +24,7 @@ struct libc {
 #include "process/libc.def"
 #undef LIBC
 
-/** The next definitions; NULL for what this libc lacks. */
+/** Returns the next definitions; NULL for functions that this libc lacks. */
 const struct libc *libc_next(void);
 
 #define NEXT(name) (libc_next()->next_##name)

@@ -1,9 +1,10 @@
 /*
- * The libraries that are loaded, looked through one by one.
+ * Reads the list of loaded libraries without breaking a fork of the program.
  *
- * That is done under a lock of the loader's. A child of a fork for whom some thread of the parent's held it can load no
- * library any more, nor end a thread: it waits for ever (glibc 2.36). So a fork waits until nobody here looks, and
- * nobody begins to before it is over; both within limits.
+ * dl_iterate_phdr() holds a lock of the dynamic loader. If a thread holds it during a fork, the
+ * child can neither load a library nor end a thread: it waits for ever (glibc 2.36). A fork
+ * therefore waits until no thread reads the list, and no thread begins to read until the fork is
+ * over. Both waits have a limit. Two atomic counts exclude each other; there is no lock.
  */
 #ifndef GPUCACHE_PROCESS_LIBRARIES_H
 #define GPUCACHE_PROCESS_LIBRARIES_H
@@ -11,10 +12,14 @@
 #include <link.h>
 #include <stddef.h>
 
-/** dl_iterate_phdr(). Keeps errno. */
-int libraries_visit(int (*visit)(struct dl_phdr_info *info, size_t bytes, void *with), void *with);
+/**
+ * Runs dl_iterate_phdr() and returns its result. Keeps errno. May wait for a fork, for a limited
+ * time.
+ */
+int libraries_visit(int (*look_at)(struct dl_phdr_info *info, size_t bytes, void *with),
+                    void *with);
 
-/** Around a fork of the program's: before it; after it, in the parent; and in the child. */
+/** Run around a fork of the program: before it; after it in the parent; in the child. */
 void libraries_before_fork(void);
 void libraries_after_fork(void);
 void libraries_forked(void);

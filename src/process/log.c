@@ -1,14 +1,15 @@
 /*
- * Messages to the user, and the stderr that they and the reports go to.
+ * Messages to the user, and the stderr that messages and reports are written to.
  *
- * Never into a file of the program's own. A program that was started without a stderr gives its
- * number to the first file that it opens: so a constructor looks whether there was one, and nothing
- * else can tell. And what stderr was at the first use of CUDA is compared before each use.
+ * The library never writes into a file of the program. A program that was started without a stderr
+ * gives descriptor 2 to the first file that it opens. A constructor records whether there was a
+ * stderr, because nothing else can tell later. The file that was stderr at the first use of CUDA is
+ * compared before each write.
  *
- * Many programs close stderr in an atexit handler (all of coreutils do), before the last report is
- * written; so a duplicate is kept where reports go there, under a high number where a program's own
- * descriptors are not in its way. A daemon may in turn close every descriptor it can think of, and
- * the kept number may come back as one of the program's own files: hence the same comparison.
+ * Many programs close stderr in an atexit handler (all of coreutils do), before the last report. A
+ * duplicate is therefore kept if reports go to stderr. Its number is high, away from the program's
+ * descriptors. A daemon may close every descriptor, and that number may then become a file of the
+ * program: it is compared in the same way. No lock; the state is atomic.
  */
 #include "process/log.h"
 
@@ -23,9 +24,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define KEPT_MIN 100 /* lowest number for the duplicate, out of the way of the program's own */
+#define KEPT_MIN 100 /* lowest number for the duplicate, above the program's descriptors */
 
-/* Which file something is; none: 0, 0. */
+/* Identity of a file; 0, 0: none. */
 struct identity {
     dev_t dev;
     ino_t ino;
@@ -34,7 +35,7 @@ struct identity {
 enum { UNOPENED, OPEN, NO_STDERR };
 
 static _Atomic int wanted_level = LOG_LEVEL_WARN;
-static struct identity at_start, at_use; /* threads that open at the same time store the same */
+static struct identity at_start, at_use; /* threads that call log_open() at once store the same */
 static _Atomic bool looked;
 static _Atomic int state = UNOPENED;
 static _Atomic int kept_fd = -1;
@@ -57,7 +58,7 @@ static bool same_file(struct identity a, struct identity b) {
     return a.ino != 0 && a.dev == b.dev && a.ino == b.ino;
 }
 
-/* At the start of the program, unless something else's constructor uses CUDA before. */
+/* Runs at the start of the program, unless the constructor of another library uses CUDA before. */
 __attribute__((constructor)) static void look(void) {
     int saved_errno = errno;
     if (!atomic_load(&looked)) {
@@ -68,8 +69,8 @@ __attribute__((constructor)) static void look(void) {
 }
 
 /*
- * The program may have put another file in stderr's place on purpose, and then means that one. But one that is closed on exec is meant
- * for nobody but the program.
+ * Records which file stderr is now. Returns whether messages may go there. The program may have
+ * replaced stderr on purpose. But a file that is closed on exec is the program's alone.
  */
 static bool note_stderr(void) {
     at_use = identify(STDERR_FILENO);
@@ -137,7 +138,10 @@ void log_line(enum log_level level, const char *format, ...) {
     va_end(values);
     if (line.error != 0)
         memcpy(buffer + line.used - 3, "...", 3);
-    /* a name or a value with a line break or an escape sequence in it stays on its line */
+    /*
+     * Replaces line breaks and escape sequences in names and values, so that the line stays one
+     * line.
+     */
     buffer[line.used] = '\0';
     for (size_t i = sizeof prefix - 1, length; i < line.used; i += length) {
         length = print_visible_length(buffer + i);

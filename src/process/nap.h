@@ -1,16 +1,19 @@
 /*
- * A pause in a thread of the program's.
+ * Sleeps in a thread of the program, without a cancellation point.
  *
- * libc's nanosleep is a cancellation point: a thread that is being cancelled would end inside the allocator, with a
- * lock held or a block in no book. The plain system call is none, and another preloaded library that has a nanosleep
- * of its own does not make it last longer or shorter.
+ * nanosleep of libc is a cancellation point: a cancelled thread would end inside the allocator,
+ * with a lock held or a block that no list contains. The system call is none. Another preloaded
+ * library with a nanosleep of its own cannot change the time either.
  */
 #ifndef GPUCACHE_PROCESS_NAP_H
 #define GPUCACHE_PROCESS_NAP_H
 
 #include <stdint.h>
 
-/** Less than a second; less than was asked for where a signal comes, or a sandbox refuses sleep. */
+/**
+ * Sleeps for `ns` nanoseconds, less than one second. Returns earlier if a signal comes, or if a
+ * sandbox refuses to sleep.
+ */
 void nap(uint64_t ns);
 
 #endif

@@ -1,11 +1,12 @@
 /*
- * The options: from environment text to struct options.
+ * The options: turns environment variables into struct options.
  *
- * Every row of options.def has one parser, which takes the whole text or refuses it without
- * touching anything that the caller keeps. The default is text too and goes through the same
- * parser, so what the documentation calls the default and what the code starts from cannot differ.
- * Parsing is strict: a limit that was mistyped and silently ignored would be found out at the worst
- * moment, by another user's job. How values are written is in value.h.
+ * Every row of options.def has one parser. It takes the whole text, or refuses it without changing
+ * the values in force. The default is also text and goes through the same parser, so the documented
+ * default cannot differ from the real one. Parsing is strict: a mistyped limit that is ignored
+ * would be noticed only when another user's job fails. value.h describes how values are written.
+ *
+ * options_load() runs once. After it the values are constant, and no lock is needed.
  */
 #include "process/options.h"
 
@@ -22,10 +23,10 @@
 #include <unistd.h> /* environ */
 
 #define PREFIX "GPUCACHE_"
-#define VALUE_MAX 1024   /* a longer value makes no sense for any option */
-#define VALUE_COLUMNS 40 /* how much of a value a warning shows */
+#define VALUE_MAX 1024   /* a longer value is invalid for every option */
+#define VALUE_COLUMNS 40 /* part of a value that a warning shows */
 #define NAME_MAX_LENGTH VALUE_WORD
-#define SMALL_LIMIT (1 << 20) /* a limit below this cannot be meant */
+#define SMALL_LIMIT (1 << 20) /* a smaller limit is a mistake */
 
 static struct options in_force, candidate;
 static char texts[OPTION_COUNT][VALUE_MAX]; /* empty: the default */
@@ -38,7 +39,7 @@ const struct option_info option_table[OPTION_COUNT] = {
 #undef OPTION
 };
 
-/* ---- one parser per option ---- */
+/* --- one parser per option --- */
 
 static bool take_device_fraction(const char **at, size_t device, void *context) {
     struct options *to = context;
@@ -103,7 +104,7 @@ static bool parse_budget(const char *text, struct options *to) {
         to->budget_bytes = OPTIONS_AUTOMATIC;
         return true;
     }
-    if (strcmp(text, "0") == 0) { /* elsewhere no size; as a budget: reuse comes before growth */
+    if (strcmp(text, "0") == 0) { /* invalid as a size; as a budget: reuse before growth */
         to->budget_bytes = 0;
         return true;
     }
@@ -116,7 +117,7 @@ static bool parse_decay_ms(const char *text, struct options *to) {
         to->decay_ms = OPTIONS_NEVER;
         return true;
     }
-    return value_number(text, UINT64_MAX / 1000000, &to->decay_ms); /* fits in nanoseconds */
+    return value_number(text, UINT64_MAX / 1000000, &to->decay_ms); /* must fit in nanoseconds */
 }
 
 static bool parse_stacks(const char *text, struct options *to) {
@@ -141,7 +142,7 @@ static bool parse_trace_events(const char *text, struct options *to) {
            to->trace_events >= OPTIONS_FEWEST_EVENTS;
 }
 
-/* The owner must be able to read and write, and nobody can be meant to run it. */
+/* Reads an octal mode. The owner must be able to read and write; nobody may execute the file. */
 static bool parse_file_mode(const char *text, struct options *to) {
     unsigned mode = 0;
     size_t digits = strspn(text, "01234567");
@@ -174,8 +175,8 @@ static bool parse_disable(const char *text, struct options *to) {
     return value_switch(text, &to->disable);
 }
 
-/** Whoever says GPUCACHE_DISABLE=off wants the pool also there. */
-static void look_for_sanitizer(void) {
+/** Disables pooling under compute-sanitizer, unless the user sets GPUCACHE_DISABLE=off. */
+static void disable_under_sanitizer(void) {
     in_force.disable_reason = option_table[OPTION_DISABLE].name;
     if (!in_force.disable && texts[OPTION_DISABLE][0] == '\0' && sanitizer_is_there()) {
         in_force.disable = true;
@@ -195,14 +196,17 @@ static bool (*const parsers[OPTION_COUNT])(const char *text, struct options *to)
 #undef OPTION
 };
 
-/* ---- the environment ---- */
+/* --- the environment --- */
 
 bool options_accept(enum option_id id, const char *value) {
     candidate = in_force;
     return *value == '\0' || (strlen(value) < VALUE_MAX && parsers[id](value, &candidate));
 }
 
-/** False if the value makes no sense; the default is in force then. An empty one is as unset. */
+/**
+ * Sets an option from the environment. Returns false if the value is invalid; then the default is
+ * in force. An empty value counts as unset.
+ */
 static bool load_option(enum option_id id) {
     const struct option_info *option = &option_table[id];
     parsers[id](option->initial, &in_force);
@@ -216,7 +220,7 @@ static bool load_option(enum option_id id) {
     return true;
 }
 
-/* ---- what is said of them ---- */
+/* --- messages about options --- */
 
 static const char *shown(char *buffer, size_t size, const char *value) {
     struct print out;
@@ -226,8 +230,8 @@ static const char *shown(char *buffer, size_t size, const char *value) {
 }
 
 /**
- * Of a value that makes no sense. That a limit is missing is an error: it would be found out by
- * another user's job.
+ * Reports an invalid value. A missing limit is an error instead of a warning, because another
+ * user's job would be the first to notice.
  */
 static void say_refused(enum option_id id) {
     const struct option_info *option = &option_table[id];
@@ -247,7 +251,7 @@ static void say_refused(enum option_id id) {
                   value, option->values);
 }
 
-/** A number without its unit is the likeliest slip. */
+/** Warns of a limit that is too small for any program. Most often the unit is missing. */
 static void warn_of_small_limit(void) {
     for (int device = 0; device < OPTIONS_MAX_DEVICES; device++) {
         uint64_t limit = in_force.memory_limit[device];
@@ -276,8 +280,8 @@ void options_check_devices(int count) {
     warn_of_missing(OPTION_MEMORY_LIMIT, in_force.limit_devices, count);
 }
 
-/** Names that are not options of the library but belong to its tests and its command. */
-static bool is_foreign(const char *name, size_t length) {
+/** Returns whether the name belongs to the tests or the command, and not to the library. */
+static bool is_other_name(const char *name, size_t length) {
     static const char *const prefixes[] = {PREFIX "SIM_", PREFIX "TEST_", NULL};
     for (size_t i = 0; prefixes[i]; i++)
         if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
@@ -289,7 +293,7 @@ static void warn_if_unknown(const char *entry) {
     if (strncmp(entry, PREFIX, strlen(PREFIX)) != 0)
         return;
     size_t length = strcspn(entry, "=");
-    if (is_foreign(entry, length))
+    if (is_other_name(entry, length))
         return;
     if (length > NAME_MAX_LENGTH)
         length = NAME_MAX_LENGTH;
@@ -317,7 +321,7 @@ void options_load(void) {
     log_open();
     program_load();
     bool refused[OPTION_COUNT];
-    refused[OPTION_LOG] = !load_option(OPTION_LOG); /* it decides which of the warnings appear */
+    refused[OPTION_LOG] = !load_option(OPTION_LOG); /* first, because it selects the warnings */
     log_set_level(in_force.log);
     for (int id = 0; id < OPTION_COUNT; id++)
         if (id != OPTION_LOG)
@@ -326,8 +330,8 @@ void options_load(void) {
         if (refused[id])
             say_refused((enum option_id)id);
     warn_of_small_limit();
-    look_for_sanitizer();
-    /* a set-user-ID program's environment is nobody's business, as for secure_getenv */
+    disable_under_sanitizer();
+    /* The environment of a set-user-ID program is ignored, as by secure_getenv(). */
     for (char **entry = environ; !getauxval(AT_SECURE) && entry && *entry; entry++)
         warn_if_unknown(*entry);
     if (in_force.report == REPORT_TO_STDERR)
@@ -335,7 +339,7 @@ void options_load(void) {
     errno = saved_errno;
 }
 
-/* ---- answers ---- */
+/* --- reading options --- */
 
 const struct options *options(void) {
     return &in_force;
@@ -349,7 +353,7 @@ const char *options_text(enum option_id id) {
     return options_from_environment(id) ? texts[id] : option_table[id].initial;
 }
 
-/** The bytes a share stands for; 0 if it is all of it. */
+/** Returns the bytes of a share, or 0 if the share is the whole memory. */
 static uint64_t fraction_bytes(int device, uint64_t total_bytes) {
     double fraction = in_force.memory_fraction[device];
     if (fraction <= 0 || fraction >= 1 || total_bytes == 0)

@@ -1,5 +1,6 @@
 /*
- * The options: GPUCACHE_* environment variables, read once, checked strictly.
+ * The options: GPUCACHE_* environment variables, read once and checked strictly. Constant after
+ * options_load(), so no lock is needed.
  */
 #ifndef GPUCACHE_PROCESS_OPTIONS_H
 #define GPUCACHE_PROCESS_OPTIONS_H
@@ -38,10 +39,9 @@ enum backend_choice { BACKEND_AUTO, BACKEND_SEGMENTS, BACKEND_PAGES };
 struct options {
     double memory_fraction[OPTIONS_MAX_DEVICES];
     uint64_t memory_limit[OPTIONS_MAX_DEVICES]; /* bytes; 0: none */
-    uint64_t fraction_devices, limit_devices;   /* those that are named: a bit each */
+    uint64_t fraction_devices, limit_devices;   /* devices that the value names, a bit for each */
     enum report_destination report;
-    char report_pattern[OPTIONS_PATH]; /* REPORT_TO_FILE: absolute, as the directory was when it was
-                                          read */
+    char report_pattern[OPTIONS_PATH]; /* for REPORT_TO_FILE; made absolute by options_load() */
     enum report_format report_format;
     int report_signal;           /* 0: off */
     uint64_t report_interval_ms; /* 0: off */
@@ -57,7 +57,7 @@ struct options {
     char peaks_path[OPTIONS_PATH]; /* empty: none */
     bool pinned;
     bool disable;
-    const char *disable_reason; /* of the above, for reports */
+    const char *disable_reason; /* why `disable` is set, for reports */
     enum log_level log;
 };
 
@@ -71,40 +71,43 @@ struct option_info {
 extern const struct option_info option_table[OPTION_COUNT];
 
 /**
- * Reads the environment and who the program is, opens the log, warns of what makes no sense, keeps
- * stderr if reports go there. Only
- * the first call does anything; the caller sees to it that it has returned before options() is used
- * by another thread.
+ * Reads the environment and the identity of the program, opens the log, and warns of invalid
+ * values. Keeps stderr if reports go there. Only the first call does anything. The caller must make
+ * sure that it has returned before another thread calls options().
  */
 void options_load(void);
 
-/** Whether a value makes sense for an option; changes nothing. */
+/** Returns whether a value is valid for an option. Changes no option. */
 bool options_accept(enum option_id id, const char *value);
 
-/** Warns of limits for devices that do not exist, once it is known how many there are. */
+/** Warns of limits for devices that do not exist. `count`: devices that the process sees. */
 void options_check_devices(int count);
 
-/** The values in force; constant once loaded, all zero before. */
+/** Returns the values in force: constant after options_load(), all zero before. */
 const struct options *options(void);
 
-/** The value in force as text, as the user or the default put it. */
+/** Returns the value in force as text, from the user or the default. */
 const char *options_text(enum option_id id);
 
-/** Whether the value in force was taken from the environment. */
+/** Returns whether the value in force comes from the environment. */
 bool options_from_environment(enum option_id id);
 
-/** The limit for a device with so much memory: the smaller of fraction and limit in bytes, 0 if
- * there is none. */
+/**
+ * Returns the limit in bytes for a device of `total_bytes`: the smaller of fraction and limit, or 0
+ * if there is none.
+ */
 uint64_t options_limit(int device, uint64_t total_bytes);
 
-/** The option that sets that limit: OPTION_MEMORY_LIMIT or OPTION_MEMORY_FRACTION; OPTION_COUNT if
- * there is none. */
+/**
+ * Returns the option that sets that limit: OPTION_MEMORY_LIMIT or OPTION_MEMORY_FRACTION, or
+ * OPTION_COUNT if there is none.
+ */
 enum option_id options_limit_source(int device, uint64_t total_bytes);
 
-/** All options with the value in force, where it came from, what is accepted and what it means. */
+/** Prints all options: value in force, its origin, accepted values and meaning. */
 void options_print(struct print *out);
 
-/** All options in force, one line each, at level info. */
+/** Logs all options in force, one line each, at level info. */
 void options_log(void);
 
 #endif

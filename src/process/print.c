@@ -1,7 +1,7 @@
 /*
- * The formatter. stdio is out of the question: it allocates, it locks, and the program may have replaced,
- * redirected or closed its streams; a report must also come out of a signal handler and of a
- * process that is dying.
+ * The formatter. stdio cannot be used: it allocates and locks, and the program may have replaced,
+ * redirected or closed its streams. A report must also be possible in a signal handler and in a
+ * dying process.
  */
 #include "process/print.h"
 
@@ -17,7 +17,7 @@ static const uint64_t power_of_ten[DECIMALS_MAX + 1] = {
     1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000, 1000000000,
 };
 
-/* ---- the buffer ---- */
+/* --- the buffer --- */
 
 void print_init(struct print *out, int fd, char *buffer, size_t capacity) {
     *out = (struct print){.fd = fd, .buffer = buffer, .capacity = capacity};
@@ -32,7 +32,10 @@ static void write_out(struct print *out, size_t length) {
     memmove(out->buffer, out->buffer + length, out->used);
 }
 
-/** Makes room in a full buffer. */
+/**
+ * Empties a full buffer up to its last line end, or completely. Without a descriptor, sets the
+ * error.
+ */
 static void spill(struct print *out) {
     if (out->fd < 0) {
         out->error = -ENOSPC;
@@ -72,7 +75,7 @@ void print_bytes(struct print *out, const void *bytes, size_t length) {
     }
 }
 
-/* ---- plain values ---- */
+/* --- plain values --- */
 
 void print_char(struct print *out, char character) {
     print_bytes(out, &character, 1);
@@ -113,7 +116,7 @@ void print_repeat(struct print *out, char character, size_t times) {
         print_char(out, character);
 }
 
-/* ---- values for people ---- */
+/* --- values for people --- */
 
 static void print_hundredths(struct print *out, uint64_t hundredths) {
     print_u64(out, hundredths / 100);
@@ -121,12 +124,12 @@ static void print_hundredths(struct print *out, uint64_t hundredths) {
     print_base(out, hundredths % 100, 10, 2);
 }
 
-/** The value in hundredths of the unit, rounded. */
+/** Returns the value in hundredths of the unit, rounded. */
 static uint64_t in_hundredths(uint64_t value, uint64_t unit) {
     return (uint64_t)(((unsigned __int128)value * 100 + unit / 2) / unit);
 }
 
-/** Four digits: two decimals, one from 1000 on. */
+/** Prints four digits: two decimals, from 1000 on one. */
 static void print_four_digits(struct print *out, uint64_t hundredths) {
     if (hundredths < 100000) {
         print_hundredths(out, hundredths);
@@ -146,7 +149,7 @@ void print_size(struct print *out, uint64_t bytes) {
     static const char prefixes[] = "KMGTPE";
     size_t i = 0;
     uint64_t unit = 1024;
-    /* compare after rounding: 1023.95 KiB is 1.00 MiB, not 1024.0 KiB */
+    /* Compares after rounding: 1023.95 KiB prints as 1.00 MiB, not as 1024.0 KiB. */
     while (in_hundredths(bytes, unit) >= 102395 && prefixes[i + 1] != '\0') {
         unit *= 1024;
         i++;
@@ -174,7 +177,7 @@ void print_count(struct print *out, uint64_t count) {
     print_char(out, prefixes[i]);
 }
 
-/** whole.part, where part counts units of 10^-decimals. */
+/** Prints whole.part; `part` counts units of 10^-decimals. */
 static void print_fixed(struct print *out, uint64_t whole, uint64_t part, unsigned decimals) {
     print_u64(out, whole);
     if (decimals > 0) {
@@ -216,7 +219,7 @@ void print_percent(struct print *out, uint64_t part, uint64_t whole) {
     print_char(out, '%');
 }
 
-/* ---- text ---- */
+/* --- text --- */
 
 static bool is_continuation(unsigned char byte) {
     return (byte & 0xc0) == 0x80;
@@ -230,7 +233,7 @@ static size_t count_characters(const char *text, size_t most) {
     return count;
 }
 
-/** Prints so many characters of a text, `?` for each one that is not printable ASCII. */
+/** Prints `count` characters of a text, with `?` for each one that is not printable ASCII. */
 static void print_ascii(struct print *out, const char *text, size_t count) {
     for (; *text && count > 0; text++) {
         unsigned char byte = (unsigned char)*text;
@@ -280,8 +283,10 @@ void print_escaped(struct print *out, const char *text, size_t columns) {
     }
 }
 
-/** Length of the UTF-8 sequence at text, 0 if it is none (overlong, surrogate, cut short or beyond
- * U+10FFFF). */
+/**
+ * Returns the length of the UTF-8 sequence at `text`, or 0 if it is invalid: overlong, surrogate,
+ * cut short or beyond U+10FFFF.
+ */
 static size_t utf8_length(const unsigned char *text) {
     static const struct {
         unsigned char first_min, first_max, second_min, second_max, length;
@@ -305,13 +310,18 @@ static size_t utf8_length(const unsigned char *text) {
     return 0;
 }
 
-/** U+0080 to U+009F: a terminal takes some of them for the beginning of a command. */
+/**
+ * Returns whether the character is in U+0080 to U+009F. Terminals take some of them as the
+ * beginning of a command.
+ */
 static bool is_c1(const unsigned char *text) {
     return text[0] == 0xc2 && text[1] >= 0x80 && text[1] < 0xa0;
 }
 
-/** Whether the character ends a line (U+2028, U+2029) or changes the direction of the text behind
- * it: a terminal then shows that text in another place. */
+/**
+ * Returns whether the character ends a line (U+2028, U+2029) or changes the direction of the text
+ * after it. A terminal would then show that text in another place.
+ */
 static bool moves_text(const char *text) {
     static const char *const ranges[][2] = {
         {"\u061c", "\u061c"}, {"\u200e", "\u200f"}, {"\u2028", "\u202e"}, {"\u2066", "\u2069"}};
@@ -370,7 +380,7 @@ void print_json_string(struct print *out, const char *text) {
     print_char(out, '"');
 }
 
-/* ---- formats ---- */
+/* --- formats --- */
 
 void print_vformat(struct print *out, const char *format, va_list values) {
     for (; *format; format++) {
@@ -422,7 +432,7 @@ void print_vformat(struct print *out, const char *format, va_list values) {
         case '%':
             print_char(out, '%');
             break;
-        default: /* the value's type is unknown, and with it where the next one lies */
+        default: /* the size of the value is unknown, so the next value cannot be found */
             print_str(out, "(bad format)");
             return;
         }

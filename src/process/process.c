@@ -16,8 +16,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Thread_local bool starting __attribute__((tls_model("initial-exec")));
 
 /*
- * CUDA does not survive a fork, and neither do our threads, locks and books: the child goes on as if we were not there. Any lock may be
- * held here for ever, so whatever the program may still call must take none.
+ * Switches the library off in the child of a fork: the child has no CUDA context, and none of the
+ * library's threads. Another thread may have held any lock at the fork, so later calls in the child
+ * must take none.
  */
 static void in_child(void) {
     libraries_forked();

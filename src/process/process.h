@@ -1,12 +1,15 @@
 /*
- * The life of the process, as far as this library takes part in it.
+ * The states of the process, from the library's view.
  *
- *      no CUDA       nothing of ours has run but dlsym's two byte compares, and a look at stderr
+ *      no CUDA    only dlsym's two byte compares and a look at stderr have run
  *      starting
- *      started       by the first driver call that matters: options read, stderr kept, fork handled, signals at their default action
- *                    taken (signals.h)
- *      forked        a child of a started process: everything passes through, nothing is reported
- *      ending        the last report, without a CUDA call (ending.h)
+ *      started    since the first driver call that matters: options are read, stderr is kept, fork
+ *                 is handled, signals at their default action are taken (signals.h)
+ *      forked     child of a started process: all calls pass through, and nothing is reported
+ *      ending     the last report is written, without a CUDA call (ending.h)
+ *
+ * The state is atomic. pthread_once() runs the start. Every hook of the driver calls
+ * process_ready().
  */
 #ifndef GPUCACHE_PROCESS_PROCESS_H
 #define GPUCACHE_PROCESS_PROCESS_H
@@ -16,31 +19,35 @@
 
 enum process_state { PROCESS_IDLE, PROCESS_STARTING, PROCESS_STARTED, PROCESS_FORKED };
 
-/* How it ends; or does not, after all: the exec failed. */
+/* How the process ends. PROCESS_GOES_ON: the exec failed, and the process does not end. */
 enum process_end { PROCESS_EXITS, PROCESS_EXECS, PROCESS_GOES_ON, PROCESS_DIES };
 
-/* What starts, forks, reports and ends with the process, and stands above this room, which names none of it:
- * driver/control/process_hook_table.c has the table. */
+/*
+ * Hooks of the modules above this one, which start, fork, report and end with the process. This
+ * module names none of them: driver/control/process_parts.c has the table.
+ */
 struct process_hooks {
-    void (*start)(void);  /* options are known, and there are no reports yet */
-    void (*forked)(void); /* in the child of a fork, where any lock may be held for ever */
+    void (*start)(void);  /* after options are read, before any report */
+    void (*forked)(void); /* in the child of a fork; must take no lock (in_child()) */
     void (*report)(const char *reason);
-    void (*end)(enum process_end how, int signal); /* after the last report; 0: no signal */
+    void (*end)(enum process_end how, int signal); /* after the last report; `signal` 0: none */
 };
 
 extern const struct process_hooks process_hook_table[];
 extern const unsigned process_hook_count;
 
-/** Reports; also from a signal handler. */
+/** Writes a report by all hooks. Safe in a signal handler. */
 void process_report(const char *reason);
 
-/** Tells all parts of the end; also from a signal handler. */
+/** Tells all hooks how the process ends. Safe in a signal handler. */
 void process_end(enum process_end how, int signal);
 
 extern _Atomic int process_state; /* enum process_state */
 
-/** Starts what has to be started, once; from any thread, and from inside itself. True unless
- * everything has to pass through. */
+/**
+ * Starts the library, once. May be called from any thread, and by the start itself. Returns false
+ * if all calls have to pass through.
+ */
 bool process_start(void);
 
 static inline bool process_ready(void) {

@@ -1,12 +1,14 @@
 /*
- * Who this process is: name, arguments, host, rank, start.
+ * Identity of the program: name, arguments, host, rank, start.
  *
- * Read once, at the first use of CUDA, because at the last report little can be relied on any more:
- * the program may have changed its environment or its arguments, or lost /proc. The process number
- * is not kept: it changes with fork.
+ * It is read once, at the first use of CUDA. At the last report the program may have changed its
+ * environment or its arguments, or have lost /proc. The process number is not kept, because it
+ * changes with fork. program_load() runs once; later the values are constant, and no lock is
+ * needed.
  *
- * Job launchers nest (torchrun under srun, mpirun in a batch job), and the outer one's variables
- * are inherited: the variables are asked from the innermost kind of launcher to the outermost.
+ * Job launchers nest (torchrun under srun, mpirun in a batch job), and a process inherits the outer
+ * one's variables. The variables are therefore read from the innermost kind of launcher to the
+ * outermost.
  */
 #include "process/program.h"
 
@@ -19,12 +21,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define COMMAND_LINE 4096 /* bytes of arguments remembered */
+#define COMMAND_LINE 4096 /* bytes of arguments that are kept */
 #define STAT_START_FIELD 22
 
 static struct program self = {.rank = -1};
 static char command_line[COMMAND_LINE + 1];
-static uint64_t start_ns; /* CLOCK_MONOTONIC; only good once loaded */
+static uint64_t start_ns; /* CLOCK_MONOTONIC; 0 before program_load() */
 static atomic_flag loaded = ATOMIC_FLAG_INIT;
 
 static uint64_t clock_ns(clockid_t clock) {
@@ -71,7 +73,7 @@ static void load_name(void) {
     strncpy(self.name, name, sizeof self.name - 1);
 }
 
-/** A number without anything before or behind it, or -1. */
+/** Returns the number if the text is nothing else, or -1. */
 static int64_t parse_rank(const char *text) {
     int64_t rank = 0;
     if (*text == '\0')
@@ -87,8 +89,7 @@ static int64_t parse_rank(const char *text) {
 static void load_rank(void) {
     static const struct {
         const char *name;
-        const char
-            *companion; /* counts only beside this one, because the name alone is anybody's */
+        const char *companion; /* must be set too, because many programs set the name alone */
     } variables[] = {
         {"RANK", "WORLD_SIZE"}, {"OMPI_COMM_WORLD_RANK", NULL}, {"PMIX_RANK", NULL},
         {"PMI_RANK", NULL},     {"MV2_COMM_WORLD_RANK", NULL},  {"SLURM_PROCID", NULL},
@@ -101,13 +102,12 @@ static void load_rank(void) {
     }
 }
 
-/** How long the process has run, from the system's own books; 0 if they do not say. */
+/** Returns how long the process has run, in ns, from /proc; 0 if that is not known. */
 static uint64_t age_ns(void) {
     char text[1024];
     size_t length = program_read_file("/proc/self/stat", text, sizeof text - 1);
     text[length] = '\0';
-    /* the second field is the program's name in brackets, and may itself hold brackets and spaces
-     */
+    /* The second field, the program's name in brackets, may contain brackets and spaces. */
     const char *at = strrchr(text, ')');
     for (int field = 2; at && field < STAT_START_FIELD; field++)
         at = strchr(at + 1, ' ');

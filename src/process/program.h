@@ -1,6 +1,4 @@
-/*
- * Who this process is, as reports and file names say it.
- */
+/* Identity of the program, for reports and names of files. */
 #ifndef GPUCACHE_PROCESS_PROGRAM_H
 #define GPUCACHE_PROCESS_PROGRAM_H
 
@@ -8,35 +6,39 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PROGRAM_ARGUMENTS 256 /* arguments remembered */
+#define PROGRAM_ARGUMENTS 256 /* arguments that are kept */
 
 struct program {
-    char name[64]; /* the file name in argv[0] */
-    char host[65]; /* the host's name */
+    char name[64]; /* file name in argv[0] */
+    char host[65]; /* name of the host */
     int64_t rank;  /* in a parallel job, as its launcher says; -1: none */
-    const char *arguments[PROGRAM_ARGUMENTS]; /* argv, each at most what fitted */
+    const char *arguments[PROGRAM_ARGUMENTS]; /* argv; the last one may be cut */
     size_t argument_count;
-    bool arguments_cut; /* there were more, or longer ones, than are remembered */
+    bool arguments_cut; /* there were more arguments, or longer ones, than are kept */
 };
 
-/** Finds out, once; options_load() calls it. */
+/** Reads all of it, once. options_load() calls it. */
 void program_load(void);
 
-/** What is known; all empty before program_load(). Never changes afterwards. */
+/** Returns the identity. All fields are empty before program_load(), and constant after it. */
 const struct program *program(void);
 
-/** Copies the arguments that fit, each with its NUL, and returns how many bytes that are. Reads
- * nothing back: others may write to where they go. */
+/**
+ * Copies the arguments that fit, each with its NUL. Returns the number of bytes. Never reads `to`,
+ * because other processes may write there.
+ */
 uint32_t program_copy_command(char *to, size_t size);
 
-/** Up to `size` bytes of a file of the system's; how many there were, 0 if none could be read.
- * Changes errno. */
+/**
+ * Reads up to `size` bytes of a file of the system. Returns how many were read, 0 after an error.
+ * Changes errno.
+ */
 size_t program_read_file(const char *path, char *buffer, size_t size);
 
-/** Nanoseconds since the process started (since program_load() if the system does not tell). */
+/** Returns the ns since the process started, or since program_load() if the start is not known. */
 uint64_t program_uptime_ns(void);
 
-/** Nanoseconds since 1970. */
+/** Returns the ns since 1970. */
 uint64_t program_time_ns(void);
 
 #endif

@@ -4,13 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What it gives to the process that it starts: since 2025 the first one, before that the second one with the
- * name of its library. One that gives neither has its library there, if it is preloaded. */
+/*
+ * Signs of compute-sanitizer in the process that it starts. Since 2025 it sets the first variable.
+ * Before, it set the second one to the path of its library. If it sets neither, its library is
+ * preloaded.
+ */
 static const char port[] = "NV_SANITIZER_INJECTION_PORT_BASE";
 static const char injection[] = "CUDA_INJECTION64_PATH";
 static const char *const libraries[] = {"libsanitizer-collection.so", "libsanitizer-public.so"};
 
-/** By the file alone: a folder or a program may be called after it. */
+/**
+ * Returns whether the path ends in a library of compute-sanitizer. Only the file counts: a folder
+ * or a program may have the same name.
+ */
 static bool is_its(const char *path) {
     const char *slash = strrchr(path, '/');
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++)

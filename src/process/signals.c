@@ -1,20 +1,18 @@
 /*
- * Signals: a report at GPUCACHE_REPORT_SIGNAL, and one before dying of another.
+ * Signals: a report at GPUCACHE_REPORT_SIGNAL, and a report before another signal ends the process.
  *
- * A signal that the program leaves at its default action gets a handler of ours, and for the program it is still at its default action:
- * sigaction, signal and the like come through here (libc.h). Whatever the program installs takes the handler's place, and when it sets
- * the default action again, which is how a program dies of a signal it has handled (Python's KeyboardInterrupt, a crash handler), the
- * handler comes back. Without standing in front of sigaction the report would be lost there, and whoever saves the old action and calls
- * it would call us. Blocked and ignored signals never get here, and neither do those waited for by sigwait or signalfd; a new program
- * (exec) has caught signals at their default action, as natively. Who asks the kernel past libc, as Go does, sees the handler.
+ * A signal at its default action gets the library's handler. The overrides of sigaction, signal and
+ * the like (libc.h) show the program the default action. A handler of the program replaces the
+ * library's handler. If the program sets the default action again, the library's handler is
+ * installed again: Python's KeyboardInterrupt and crash handlers end a process like this. Without
+ * the overrides that report would be lost, and a program that saves and calls the old action would
+ * call the library.
  *
- * The handler takes no lock and allocates nothing. It runs on a stack of the library's: what the interrupted code has left may be
- * little, and so may an alternate signal stack. All signals are held back meanwhile, so that a second SIGTERM does not cut the report
- * off, but those of a crash: the books may be what the program broke. Then there is no report, and the process dies of what it was dying
- * of. A walk that does not end, in a list that was broken, is ended by a timer of the thread's CPU time.
+ * Not seen: blocked and ignored signals, and those taken by sigwait or signalfd. After exec,
+ * signals are at their default action, as natively. A program that asks the kernel without libc, as
+ * Go does, sees the handler.
  *
- * Dying: the default action, and the same signal once more with all that the kernel said of it. It is held back until the handler has
- * returned, so status, core and the registers in it are those of the place where the signal came.
+ * No lock; nothing is allocated. "The handler" and "dying" below state their own rules.
  */
 #include "process/signals.h"
 
@@ -34,15 +32,14 @@
 #include <unistd.h>
 
 #define SIGNALS 64
-#define STACKS 4          /* handlers that run at the same time, or inside each other */
-#define STACK_BYTES 32768 /* a report takes some 4 KiB */
-#define CPU_NS                                                                                     \
-    2000000000 /* of a dying thread for its report, which takes less than a millisecond */
-#define RESTORER_FLAG 0x04000000 /* what libc adds to the flags on x86_64, and shows */
+#define STACKS 4                 /* handlers that run at once, or inside each other */
+#define STACK_BYTES 32768        /* a report takes some 4 KiB */
+#define CPU_NS 2000000000        /* of a dying thread for its report, which takes less than 1 ms */
+#define RESTORER_FLAG 0x04000000 /* added by libc to the flags on x86_64, and visible */
 
 static const struct {
     int number;
-    bool crash; /* the kernel may send it for an instruction; held back, it would kill at once */
+    bool crash; /* raised by an instruction; if blocked, it ends the process */
     const char *name;
 } deadly[] = {
     {SIGTERM, false, "TERM"}, {SIGINT, false, "INT"},  {SIGHUP, false, "HUP"},
@@ -51,9 +48,9 @@ static const struct {
 };
 #define DEADLY (sizeof deadly / sizeof *deadly)
 
-static _Atomic uint64_t claimed; /* one bit a signal: ours whenever it is at its default action */
+static _Atomic uint64_t claimed; /* signals whose default action is replaced, a bit each */
 
-/* What the program set with the default action, and is shown. */
+/* The flags and mask that the program set with the default action, which it is shown again. */
 static struct {
     _Atomic int flags;
     _Atomic uint64_t mask;
@@ -64,7 +61,7 @@ static struct stack {
     _Alignas(64) char bytes[STACK_BYTES];
 } stacks[STACKS];
 
-static _Atomic pid_t dying; /* the thread that does */
+static _Atomic pid_t dying; /* the thread that dies */
 static int dying_of;
 static siginfo_t dying_info;
 
@@ -77,20 +74,29 @@ static pid_t this_thread(void) {
     return (pid_t)syscall(SYS_gettid);
 }
 
-/* ---- dying ---- */
+/*
+ * --- dying ---
+ *
+ * The default action is set, and the same signal is sent again with all that the kernel said of it.
+ * It stays blocked until the handler has returned. The status, the core and its registers are then
+ * those of the place where the signal came.
+ */
 
-static void hold_back(int how, int number) {
+static void mask_signal(int how, int number) {
     sigset_t only;
     sigemptyset(&only);
     sigaddset(&only, number);
     pthread_sigmask(how, &only, NULL);
 }
 
-/* The process dies when the handler returns. */
+/*
+ * Sends a signal to this thread again, with its default action. The process dies when the handler
+ * returns.
+ */
 static void send_again(int number, siginfo_t *info) {
     struct sigaction by_default = {.sa_handler = SIG_DFL};
     pid_t process = (pid_t)syscall(SYS_getpid), self = this_thread();
-    hold_back(SIG_BLOCK, number);
+    mask_signal(SIG_BLOCK, number);
     NEXT(sigaction)(number, &by_default, NULL);
     if (syscall(SYS_rt_tgsigqueueinfo, process, self, number, info) != 0)
         syscall(SYS_tgkill, process, self, number);
@@ -98,7 +104,10 @@ static void send_again(int number, siginfo_t *info) {
 
 static struct sigaction own_action(void);
 
-/* What crashes from now on, in this thread or another one, gets no further than die(). */
+/*
+ * Sets the handler for all crash signals, so that a later crash in any thread reaches die(). Starts
+ * a timer of the thread's CPU time, which ends a report that loops in a broken list.
+ */
 static void guard_report(void) {
     struct sigaction own = own_action();
     for (size_t i = 0; i < DEADLY; i++)
@@ -114,9 +123,9 @@ static void guard_report(void) {
 
 static void die(int number, siginfo_t *info, const char *name) {
     pid_t none = 0, self = this_thread();
-    if (atomic_load(&dying) == self) { /* of its report */
+    if (atomic_load(&dying) == self) { /* the report itself crashed */
         send_again(dying_of, &dying_info);
-        hold_back(SIG_UNBLOCK, dying_of);
+        mask_signal(SIG_UNBLOCK, dying_of);
         return;
     }
     if (atomic_compare_exchange_strong(&dying, &none, self)) {
@@ -125,7 +134,7 @@ static void die(int number, siginfo_t *info, const char *name) {
         guard_report();
         ending_report(name);
         process_end(PROCESS_DIES, number);
-    } else { /* natively the first one was the last */
+    } else { /* another thread is dying: natively its signal would have been the last */
         ending_wait();
         number = dying_of;
         info = &dying_info;
@@ -133,7 +142,15 @@ static void die(int number, siginfo_t *info, const char *name) {
     send_again(number, info);
 }
 
-/* ---- the handler ---- */
+/*
+ * --- the handler ---
+ *
+ * The handler takes no lock and allocates nothing. It runs on a stack of the library: the
+ * interrupted stack, or an alternate signal stack, may have little left. All signals are blocked
+ * during it, so that a second SIGTERM does not cut the report off. Crash signals are not blocked:
+ * the program may have broken the library's memory. A report that crashes is given up, and the
+ * process dies of its first signal.
+ */
 
 static void respond(int number, siginfo_t *info) {
     const char *name = NULL;
@@ -147,13 +164,12 @@ static void respond(int number, siginfo_t *info) {
     if (!name || number == options()->report_signal)
         process_report("signal");
     else if (syscall(SYS_getpid) == 1 && !crash)
-        process_report(
-            name); /* the first process of a container: by default it does not die of it */
+        process_report(name); /* the first process of a container does not die of it by default */
     else
         die(number, info, name);
 }
 
-/* respond() on another stack. */
+/* Runs respond() on another stack. */
 static void respond_on(char *top, int number, siginfo_t *info) {
 #if defined(__x86_64__)
     uint64_t first = (uint64_t)number;
@@ -214,16 +230,16 @@ static bool is_own(const struct sigaction *action) {
     return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == on_signal;
 }
 
-/* ---- what the program sees ---- */
+/* --- signal actions as the program sees them --- */
 
-static void remember(int number, const struct sigaction *action, int more_flags) {
+static void record_shown(int number, const struct sigaction *action, int more_flags) {
     uint64_t mask;
     memcpy(&mask, &action->sa_mask, sizeof mask);
     atomic_store(&shown[number].flags, action->sa_flags | more_flags);
     atomic_store(&shown[number].mask, mask);
 }
 
-/* The kernel's answer in the program's terms. */
+/* Replaces the library's handler in an answer of the kernel by the program's default action. */
 static void disguise(int number, struct sigaction *action) {
     if (!is_own(action))
         return;
@@ -247,9 +263,9 @@ int front_sigaction(int number, const struct sigaction *action, struct sigaction
     disguise(number, &before);
     if (by_default) {
 #if defined(__x86_64__)
-        remember(number, action, RESTORER_FLAG);
+        record_shown(number, action, RESTORER_FLAG);
 #else
-        remember(number, action, 0);
+        record_shown(number, action, 0);
 #endif
     }
     if (old)
@@ -265,7 +281,7 @@ static libc_handler *disguised(libc_handler *handler) {
     return (void *)handler == (void *)on_signal ? SIG_DFL : handler;
 }
 
-/* The default action as `action` has it, anything else by libc's own function. */
+/* Sets the default action as `action` has it, and any other handler by libc's function `next`. */
 static libc_handler *replace(int number, libc_handler *wanted,
                              libc_handler *(*next)(int number, libc_handler *wanted),
                              struct sigaction *action) {
@@ -310,26 +326,34 @@ libc_handler *front___sysv_signal(int number, libc_handler *wanted) {
     return replace_sysv(number, wanted, NEXT(__sysv_signal));
 }
 
-/* It changes the mask too. At the default action the signal then stays the kernel's. */
+/*
+ * sigset() changes the signal mask too. After it sets the default action, the library gets no
+ * report at that signal.
+ */
 libc_handler *front_sigset(int number, libc_handler *wanted) {
     return disguised(NEXT(sigset)(number, wanted));
 }
 
-/* ---- the start ---- */
+/* --- start --- */
 
-/* The program may install a handler of its own at the same moment. */
+/*
+ * Installs the handler if the signal is at its default action. The program may install a handler at
+ * the same moment: then that handler is restored.
+ */
 static void claim(int number) {
     struct sigaction before, own = own_action();
     if (NEXT(sigaction)(number, NULL, &before) != 0 || before.sa_handler != SIG_DFL)
         return;
-    remember(number, &before, 0);
+    record_shown(number, &before, 0);
     if (NEXT(sigaction)(number, &own, &before) == 0 && before.sa_handler != SIG_DFL &&
         !is_own(&before))
         NEXT(sigaction)(number, &before, NULL);
 }
 
-/** Returns the signals that are needed, a bit each: those of reports, and SIGBUS for files that are
- * mapped because an option says so (guard.h). */
+/**
+ * Returns the signals that are needed, a bit for each: those of reports, and SIGBUS if an option
+ * has a file mapped (guard.h).
+ */
 static uint64_t wanted_signals(void) {
     uint64_t wanted = 0;
     bool reports = options()->report != REPORT_TO_NOWHERE;

@@ -1,10 +1,11 @@
 /*
- * Reports at a signal, and before dying of one; each only while the program leaves the signal at its default action.
+ * Reports at a signal, and before a signal ends the process, while the program leaves the signal at
+ * its default action.
  */
 #ifndef GPUCACHE_PROCESS_SIGNALS_H
 #define GPUCACHE_PROCESS_SIGNALS_H
 
-/** Once, when the library starts and there are to be reports. */
+/** Installs the handler for all signals that are needed. Called once, when the library starts. */
 void signals_start(void);
 
 #endif

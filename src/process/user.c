@@ -9,12 +9,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define OVERFLOW_UID 65534 /* unless the system was told another one */
+#define OVERFLOW_UID 65534 /* the default; the system may have another number */
 #define INITIAL_NAMESPACE                                                                          \
     ((ino_t)0xEFFFFFFD) /* inode of the initial user namespace, on every Linux */
 
 static uid_t overflow_uid(void) {
-    static _Atomic uint64_t known; /* plus 1; 0: not read yet */
+    static _Atomic uint64_t known; /* the number plus 1; 0: not read yet */
     uint64_t number = atomic_load(&known);
     if (number == 0) {
         char text[24];
@@ -26,7 +26,7 @@ static uid_t overflow_uid(void) {
     return (uid_t)(number - 1);
 }
 
-/** Returns whether every user has a number of its own here. */
+/** Returns whether every user has a number of its own in this namespace. */
 static bool knows_all_users(void) {
     struct stat namespace;
     return stat("/proc/self/ns/user", &namespace) == 0 && namespace.st_ino == INITIAL_NAMESPACE;

@@ -1,6 +1,4 @@
-/*
- * Whose a file, a folder or the other end of a socket is.
- */
+/* Tells whether a file, a folder or the other end of a socket belongs to this user. */
 #ifndef GPUCACHE_PROCESS_USER_H
 #define GPUCACHE_PROCESS_USER_H
 
@@ -11,8 +9,8 @@
  * Returns whether `uid`, as the kernel gives it, means the effective user of this process. Safe in
  * a signal handler; changes errno.
  *
- * In a user namespace the kernel shows every user that has no number there as one and the same
- * number (the overflow uid, usually 65534). So there that number is nobody's own.
+ * In a user namespace the kernel shows every user without a number there as the overflow uid,
+ * usually 65534. This number belongs to no single user there.
  */
 bool user_is_own(uid_t uid);
 

@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DIGITS_MAX 18 /* decimals of a number that count */
+#define DIGITS_MAX 18 /* decimals of a number, at most */
 #define SECONDS_MAX 1000000000
 
-/* ---- words ---- */
+/* --- words --- */
 
 static char lower(char letter) {
     return letter >= 'A' && letter <= 'Z' ? (char)(letter - 'A' + 'a') : letter;
@@ -63,9 +63,9 @@ bool value_is_off(const char *text) {
     return value_equal(text, "none") || (value_switch(text, &on) && !on);
 }
 
-/* ---- numbers ---- */
+/* --- numbers --- */
 
-/** Takes digits; false if there is none or the value does not fit. */
+/** Takes digits. Returns false if there is none, or if the value does not fit. */
 static bool take_u64(const char **at, uint64_t *value) {
     const char *start = *at;
     *value = 0;
@@ -81,7 +81,7 @@ bool value_number(const char *text, uint64_t max, uint64_t *value) {
     return take_u64(&text, value) && *text == '\0' && *value <= max;
 }
 
-/** A number with or without decimals, as whole + part / scale. */
+/** A number with or without decimals: whole + part / scale. */
 struct decimal {
     uint64_t whole, part, scale;
 };
@@ -147,7 +147,7 @@ bool value_take_size(const char **at, uint64_t *bytes) {
            !__builtin_add_overflow(*bytes, part, bytes) && *bytes > 0;
 }
 
-/* ---- devices ---- */
+/* --- devices --- */
 
 bool value_per_device(const char *text, value_taker *take, void *context, uint64_t *named) {
     _Static_assert(VALUE_DEVICES <= 64, "one bit per device");
@@ -176,9 +176,12 @@ bool value_per_device(const char *text, value_taker *take, void *context, uint64
     }
 }
 
-/* ---- signals ---- */
+/* --- signals --- */
 
-/** Signals that mean a broken program or cannot be caught are none to report at. */
+/**
+ * Returns whether a report at this signal is possible: it can be caught, and does not mean a broken
+ * program.
+ */
 static bool reportable(uint64_t number) {
     switch (number) {
     case 0:
@@ -225,7 +228,7 @@ bool value_signal(const char *text, int *number) {
     return false;
 }
 
-/* ---- file patterns ---- */
+/* --- file patterns --- */
 
 static bool is_no_file(const char *text) {
     bool on;
@@ -241,7 +244,7 @@ bool value_pattern(const char *text, char pattern[VALUE_PATTERN]) {
             return false;
     char directory[VALUE_PATTERN] = "";
     if (*text != '/' && (!getcwd(directory, sizeof directory) || *directory != '/'))
-        directory[0] = '\0'; /* there is none: whatever it is when the file is written */
+        directory[0] = '\0'; /* none: resolved when the file is written */
     struct print out;
     print_init(&out, -1, pattern, VALUE_PATTERN);
     for (const char *at = directory; *at; at++) {

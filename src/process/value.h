@@ -1,11 +1,11 @@
 /*
- * Values of options: from text to numbers, sizes, shares, words.
+ * Values of options: turns text into numbers, sizes, shares and words.
  *
- * Numbers are parsed here rather than by strtod and the like, which depend on the locale and take
- * signs, blanks, hexadecimal and "nan"; words are compared in ASCII, whatever the locale. What
- * begins with value_take_ takes as much as belongs to it and moves *at behind it; everything else
- * wants the whole text. All return false, and leave what they were to set in no particular state, if
- * the text makes no sense.
+ * Numbers are parsed here, because strtod and the like depend on the locale and accept signs,
+ * blanks, hexadecimal and "nan". Words are compared in ASCII in every locale. Functions that begin
+ * with value_take_ take as much of the text as belongs to the value, and move *at behind it. All
+ * others need the whole text. All return false if the text is invalid; their result is then
+ * undefined.
  */
 #ifndef GPUCACHE_PROCESS_VALUE_H
 #define GPUCACHE_PROCESS_VALUE_H
@@ -14,15 +14,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VALUE_DEVICES 64       /* ordinals a value may name */
-#define VALUE_PATTERN 4096     /* bytes of a file pattern, made absolute, with its end */
+#define VALUE_DEVICES 64       /* ordinals that a value may name */
+#define VALUE_PATTERN 4096     /* bytes of a file pattern, made absolute, with its NUL */
 #define VALUE_WORD 64          /* characters that value_distance() compares */
-#define VALUE_LETTERS "phern%" /* what a file pattern knows after % */
+#define VALUE_LETTERS "phern%" /* letters that a file pattern may have after % */
 
-/** The same letters, in whatever case. */
+/** Returns whether two texts are the same, in upper or lower case. */
 bool value_equal(const char *a, const char *b);
 
-/** The place of the text in a list that ends with NULL, in any case, or -1. */
+/** Returns the index of the text in a list that ends with NULL, in upper or lower case, or -1. */
 int value_word(const char *text, const char *const *words);
 
 /**
@@ -31,40 +31,40 @@ int value_word(const char *text, const char *const *words);
  */
 size_t value_distance(const char *a, size_t length, const char *b);
 
-/** on, true, yes, 1; off, false, no, 0; in any case. */
+/** Reads a switch: on, true, yes, 1; off, false, no, 0; in upper or lower case. */
 bool value_switch(const char *text, bool *on);
 
-/** Whether a text is a switch's way to say off, or `none`. */
+/** Returns whether a text is a switch in the state off, or `none`. */
 bool value_is_off(const char *text);
 
-/** A number up to max. */
+/** Reads a number of at most `max`. */
 bool value_number(const char *text, uint64_t max, uint64_t *value);
 
-/** Seconds with or without decimals, as milliseconds; not none. */
+/** Reads seconds with or without decimals, as milliseconds. Zero is invalid. */
 bool value_milliseconds(const char *text, uint64_t *milliseconds);
 
-/** A share above 0 and up to 1: `0.5`, `.5`, `50%`. */
+/** Takes a share above 0 and up to 1: `0.5`, `.5`, `50%`. */
 bool value_take_share(const char **at, double *share);
 
-/** Bytes: `8G`, `1.5gb`, `.5KiB`, `1Gi`; decimals only with a unit; not 0. */
+/** Takes bytes: `8G`, `1.5gb`, `.5KiB`, `1Gi`. Decimals need a unit; zero is invalid. */
 bool value_take_size(const char **at, uint64_t *bytes);
 
-/** One value that take(at, device, context) takes for the device. */
+/** Takes the value of one device. */
 typedef bool value_taker(const char **at, size_t device, void *context);
 
 /**
- * `value` for all devices, or `device:value,device:value`, each device once. *named: a bit for each
- * device that is named; 0 if the value is for all.
+ * Reads `value` for all devices, or `device:value,device:value` with each device once. *named: a
+ * bit for each device that is named; 0 if the value is for all.
  */
 bool value_per_device(const char *text, value_taker *take, void *context, uint64_t *named);
 
-/** A signal that a program can be asked to report at, by name (with or without SIG) or number. */
+/** Reads a signal that a report can be requested by: its name (with or without SIG) or number. */
 bool value_signal(const char *text, int *number);
 
 /**
- * A file pattern with known letters only, made absolute: the program may change its directory
- * before it is used. What looks like another place or like a switch (`-`, `stdout`, `on`, `1`) is
- * no file name.
+ * Reads a file pattern with known letters only, and makes it absolute, because the program may
+ * change its directory before the file is opened. A text that looks like another destination or a
+ * switch (`-`, `stdout`, `on`, `1`) is invalid.
  */
 bool value_pattern(const char *text, char pattern[VALUE_PATTERN]);
 

@@ -1,13 +1,10 @@
 /*
- * The one place where bytes leave the library.
+ * Writes all bytes that leave the library: reports, messages, traces.
  *
- * Writing must not be noticed by the program. A reader that went away would raise SIGPIPE,
- * and a file size limit SIGXFSZ, and either would kill a program that was about to exit with 0:
- * both are held back around the write and taken off the thread if this write caused them. write(2)
- * of libc is also a cancellation point, where a cancelled thread would unwind out of the allocator;
- * the plain system call is none. And a blocking write into a pipe that nobody reads would never end.
- * Whether writes block is not the descriptor's but the open file's, which other processes share, so
- * it cannot be switched off for a moment: the pipe is opened once more, through /proc.
+ * The program must not notice a write. libc's write() is a cancellation point, at which a cancelled
+ * thread would unwind out of the allocator; the system call is none. write_quietly() suppresses
+ * signals. open_again() lets a write to a pipe time out. No lock; errno is kept by write_all() and
+ * write_in_time().
  */
 #include "process/write.h"
 
@@ -32,23 +29,26 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PATIENCE_NS 1000000000 /* how long one write waits for a reader, in all */
-#define ZEROS_AT_ONCE 64       /* pieces in one write: a file system makes larger pages of more */
-#define TURN_NS 1000000        /* between two looks whether a pipe has room */
+#define PATIENCE_NS 1000000000 /* how long one write waits for a reader, in total */
+#define ZEROS_AT_ONCE 64       /* in one write: of more, a file system makes larger pages */
+#define TURN_NS 1000000        /* between two checks of the space in a pipe */
 
-/* The system's own: the program may have a clock that stands still. */
+/*
+ * Returns the kernel's time in ns: the program may have replaced the clock of libc by one that
+ * stops.
+ */
 static int64_t now_ns(void) {
     struct timespec now = {0};
     syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/** Where one write goes. */
+/** Destination of one write. */
 struct sink {
     int fd;
     bool socket;
-    bool small_steps; /* it may block: no more at once than a pipe with any room at all takes */
-    int64_t deadline; /* 0: not waited yet */
+    bool small_steps; /* the write may block: at most PIPE_BUF bytes, which a writable pipe takes */
+    int64_t deadline; /* 0: has not waited yet */
 };
 
 static bool is_late(struct sink *to) {
@@ -58,8 +58,10 @@ static bool is_late(struct sink *to) {
     return now >= to->deadline;
 }
 
-/** Waits until the descriptor takes more, no longer than until the deadline, which the first call
- * sets. */
+/**
+ * Waits until the descriptor takes more bytes. Returns false at the deadline, which the first call
+ * sets.
+ */
 static bool writable(struct sink *to) {
     if (is_late(to))
         return false;
@@ -99,7 +101,11 @@ static int write_parts(struct sink *to, const char *bytes, size_t length) {
     return 0;
 }
 
-/** As write_parts(), without a signal that it causes. */
+/**
+ * Writes as write_parts(), without a signal that the write causes. A reader that is gone raises
+ * SIGPIPE, and a file size limit SIGXFSZ; either would end a program that was about to exit with 0.
+ * Both are blocked during the write, and removed from the thread if this write caused them.
+ */
 static int write_quietly(struct sink *to, const char *bytes, size_t length) {
     sigset_t held, before, pending_before, pending_after;
     sigemptyset(&held);
@@ -136,7 +142,11 @@ int write_all(int fd, const void *bytes, size_t length) {
     return result;
 }
 
-/** The same open file once more, for writes that do not block; -1 if that cannot be had. */
+/**
+ * Opens the same file again, for writes that do not block. Returns -1 if that fails. A blocking
+ * write into a pipe that nobody reads would never end. O_NONBLOCK cannot be set for a moment: it
+ * belongs to the open file, which other processes share.
+ */
 static int open_again(int fd) {
     char path[32];
     struct print out;
@@ -148,10 +158,10 @@ static int open_again(int fd) {
 }
 
 /**
- * Waits until a pipe has room for all of it, so that it leaves in one piece, or not at all. What a
- * pipe can never hold at once goes in pieces.
+ * Waits until a pipe has space for all bytes, so that they are written in one piece or not at all.
+ * Bytes that a pipe can never hold at once are written in pieces. Returns false at the deadline.
  */
-static bool has_room(struct sink *to, size_t length) {
+static bool has_space(struct sink *to, size_t length) {
     int capacity = fcntl(to->fd, F_GETPIPE_SZ), held = 0;
     while (capacity > 0 && length <= (size_t)capacity && ioctl(to->fd, FIONREAD, &held) == 0 &&
            (size_t)capacity - (size_t)held < length) {
@@ -160,7 +170,7 @@ static bool has_room(struct sink *to, size_t length) {
         if (is_late(to))
             return false;
         if (syscall(SYS_ppoll, &reader, 1, &turn, NULL, 0) > 0)
-            break; /* nobody reads it any more: let the write say so */
+            break; /* the pipe has no reader any more: the write reports it */
     }
     return true;
 }
@@ -177,7 +187,7 @@ int write_in_time(int fd, const void *bytes, size_t length) {
     int again = pipe || terminal ? open_again(fd) : -1;
     to.fd = again >= 0 ? again : fd;
     to.small_steps = again < 0 && (pipe || terminal);
-    int result = pipe && !has_room(&to, length) ? -EAGAIN : write_quietly(&to, bytes, length);
+    int result = pipe && !has_space(&to, length) ? -EAGAIN : write_quietly(&to, bytes, length);
     atomic_store(&given_up, result == -EAGAIN);
     if (again >= 0)
         syscall(SYS_close, again);
@@ -185,11 +195,14 @@ int write_in_time(int fd, const void *bytes, size_t length) {
     return result;
 }
 
-/* ---- room in a file ---- */
+/* --- space in a file --- */
 
-/** Where the file system cannot promise room, only written bytes have it. */
+/**
+ * Writes zeros: if the file system cannot reserve space, only written bytes have it. Returns 0 or a
+ * negative errno.
+ */
 static int write_zeros(int fd, uint64_t from, uint64_t bytes) {
-    static char zeros[16384]; /* not const: it would lie in the library's file */
+    static char zeros[16384]; /* not const, because it would take space in the library's file */
     struct iovec pieces[ZEROS_AT_ONCE];
     while (bytes > 0) {
         unsigned count = 0;
@@ -209,7 +222,7 @@ static int write_zeros(int fd, uint64_t from, uint64_t bytes) {
 
 int write_room(int fd, uint64_t from, uint64_t bytes) {
     struct rlimit largest;
-    /* above it the kernel would not only refuse, but send SIGXFSZ */
+    /* Above this limit the kernel would not only refuse, but raise SIGXFSZ. */
     if (getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < from + bytes)
         return -EFBIG;
     if (syscall(SYS_fallocate, fd, 0, (off_t)from, (off_t)bytes) == 0)

@@ -1,6 +1,6 @@
 /*
- * Writing to a descriptor so that the program does not notice. Nothing here allocates, takes a lock or
- * changes errno.
+ * Writes to a descriptor so that the program does not notice. Nothing here allocates or takes a
+ * lock. write_all() and write_in_time() keep errno.
  */
 #ifndef GPUCACHE_PROCESS_WRITE_H
 #define GPUCACHE_PROCESS_WRITE_H
@@ -9,27 +9,30 @@
 #include <stdint.h>
 
 /**
- * Writes all of it: through partial writes and interruptions, for a moment through a full
- * non-blocking descriptor, and without SIGPIPE or SIGXFSZ reaching the program. Returns 0 or a
- * negative errno.
+ * Writes all bytes, through partial writes and interruptions. Waits a moment for a full
+ * non-blocking descriptor. The program gets no SIGPIPE or SIGXFSZ. Returns 0 or a negative errno.
  */
 int write_all(int fd, const void *bytes, size_t length);
 
 /**
- * The same, but never held up for long by a pipe, terminal or socket that nobody reads, blocking or
- * not: -EAGAIN, and if it is a pipe that would hold all of it, nothing has been written. Whoever
- * comes after that does not wait at all, until something could be written again.
+ * Writes all bytes as write_all(), but waits only for a limited time for a pipe, terminal or socket
+ * that nobody reads, whether it blocks or not. Returns -EAGAIN after that time; nothing was written
+ * if it is a pipe that could hold all bytes. Later calls do not wait at all, until one can write
+ * again.
  */
 int write_in_time(int fd, const void *bytes, size_t length);
 
-/** Makes a file's bytes from `from` on exist, so that they can be mapped: a full file system would be SIGBUS later. 0 or a
- * negative errno, which changes errno; SIGXFSZ is not raised. */
+/**
+ * Reserves space for bytes of a file, so that they can be mapped: with a full file system an access
+ * would raise SIGBUS. Returns 0 or a negative errno. Changes errno; does not raise SIGXFSZ.
+ */
 int write_room(int fd, uint64_t from, uint64_t bytes);
 
 /**
- * Has the pages of a part that has room, and holds nothing yet, in memory before it is mapped: written, many at once cost a
- * file system on a disk a third to a sixth of what they cost when they are touched one by one. It may fail: then they are touched. On
- * tmpfs it would save nothing. May change errno.
+ * Writes zeros to a part of a file that has reserved space and no content, before it is mapped. The
+ * pages are then in memory. On a disk, writing many pages at once costs a third to a sixth of
+ * touching them one by one. An error is ignored: the pages are then touched. On tmpfs nothing is
+ * written, because it would save nothing. May change errno.
  */
 void write_pages(int fd, uint64_t from, uint64_t bytes);
 
