@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define FRAMES ((uint32_t)1 << 17) /* a power of two; a frame's number is its place and 1 */
+#define FRAMES ((uint32_t)1 << 17) /* a power of two; a frame's number is its index plus 1 */
 #define MOST_FRAMES (FRAMES / 4 * 3)
 #define MODULES 1024
 #define MOST_OF_STACK 128 /* frames, native ones and Python's */
@@ -18,13 +18,13 @@ _Static_assert(TRACE_PIECES(TEXT_BYTES) <= TRACE_CHUNK_RECORDS &&
 
 _Atomic uint64_t callers_written[CALLERS_STACKS / 64];
 
-/* With the ring's lock. */
+/* The ring's lock (ring_hold()) protects the variables below. */
 static struct ring_place place;
-static uint64_t *frames; /* hashes of what is known of those that are written; 0: none is there */
+static uint64_t *frames; /* hash table of the written frames: their hashes; 0: an empty entry */
 static uint32_t frame_count;
 static uint64_t modules_written[MODULES / 64];
 
-/** Writes what a number stands for to slots side by side. */
+/** Writes the definition of a number to adjacent slots. Returns false if the file has no space. */
 static bool put(unsigned kind, uint32_t number, const void *what, uint32_t bytes, uint32_t thread) {
     unsigned count = TRACE_PIECES(bytes);
     if (place.left < count && !ring_take_for_good(&place, thread))
@@ -39,7 +39,7 @@ static bool put(unsigned kind, uint32_t number, const void *what, uint32_t bytes
     return true;
 }
 
-/* The modules' list grows while stacks are made, so it is looked at each time. */
+/** Writes the modules not written yet. Runs for each stack: new stacks may add modules. */
 static void write_modules(const struct stats_stacks *stacks, uint32_t thread) {
     const char *path, *build_id;
     for (uint32_t i = 0; i < MODULES && stacks->module(stacks->of, i, &path, &build_id); i++) {
@@ -55,7 +55,7 @@ static void write_modules(const struct stats_stacks *stacks, uint32_t thread) {
     }
 }
 
-/* Names of files and functions are kept once, so that their places tell them. */
+/** Hashes the addresses of the names: each name is stored once, so equal names share an address. */
 static uint64_t hash_of(const struct stats_frame *frame) {
     const uint64_t words[] = {(uint64_t)(uintptr_t)frame->file,
                               (uint64_t)(uintptr_t)frame->function, frame->offset, frame->line};
@@ -67,7 +67,7 @@ static uint64_t hash_of(const struct stats_frame *frame) {
     return hash | 1;
 }
 
-/** Its number, for which it is written if need be; 0: there is no room. */
+/** Returns the number of a frame, and writes the frame first if it is new. 0: no space. */
 static uint32_t number_of(const struct stats_frame *frame, uint32_t thread) {
     uint64_t hash = hash_of(frame);
     uint32_t at = (uint32_t)(hash >> 32) & (FRAMES - 1);

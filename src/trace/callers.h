@@ -1,9 +1,12 @@
 /*
- * The call stacks that a trace's records name by number (GPUCACHE_STACKS), in chunks that stay: each is written once, when the first
- * record is about to name it.
+ * Writes call stacks to the trace (GPUCACHE_STACKS), whose records name them by number.
  *
- * Stacks have most of their frames in common, and frames their module. So a stack is a list of the numbers of its frames, and a frame a
- * text, as reports have it. Whatever finds no room is left out: records then name no stack.
+ * trace_stack() writes each stack once, before the first record names it. Stacks lie in chunks that
+ * are never reused. The ring's lock protects all state except callers_written.
+ *
+ * Stacks share most of their frames, and frames share their modules. A stack is therefore a list of
+ * frame numbers, and a frame is a text in the format of reports. A stack for which the file has no
+ * space is not written, and records name stack 0. A frame without space has the number 0.
  */
 #ifndef GPUCACHE_TRACE_CALLERS_H
 #define GPUCACHE_TRACE_CALLERS_H
@@ -14,8 +17,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CALLERS_STACKS 65536 /* numbers below it */
+#define CALLERS_STACKS 65536 /* stacks with larger numbers are not written */
 
+/* One bit for each stack: set once the trace has the stack. */
 extern _Atomic uint64_t callers_written[CALLERS_STACKS / 64];
 
 static inline bool callers_has(uint32_t stack) {
@@ -25,7 +29,10 @@ static inline bool callers_has(uint32_t stack) {
             1) != 0;
 }
 
-/** Writes it, and what it names; false: it cannot be named. Takes the ring's lock, changes errno. */
+/**
+ * Writes a stack with its frames and modules, unless the trace has it. Returns false if records
+ * cannot name the stack. Takes the ring's lock. Changes errno.
+ */
 bool callers_write(const struct stats_stacks *stacks, uint32_t stack, uint32_t thread);
 
 #endif

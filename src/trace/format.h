@@ -1,19 +1,17 @@
 /*
- * The file of a trace (GPUCACHE_TRACE): what the library writes and the tool reads.
+ * The file of a trace (GPUCACHE_TRACE), which the library writes and the tool reads.
  *
- *      header    TRACE_HEADER_BYTES: who it is, its devices, what was dropped
- *      slots     of TRACE_RECORD_BYTES, in chunks of TRACE_CHUNK_SLOTS; a chunk belongs to one thread while that fills it,
- *                and its first slot is its head
+ *      header    TRACE_HEADER_BYTES: process, devices, counts of dropped records
+ *      slots     TRACE_RECORD_BYTES each, in chunks of TRACE_CHUNK_SLOTS. One thread fills a chunk.
+ *                The first slot of a chunk is its head.
  *
- * A record counts if its kind is not NONE or CHUNK and its seal is right: it may be read while it is written, and the process may be
- * killed at any time. Records lie in no order. Their times tell it, and those of one time and thread their places.
+ * A record is valid if its kind is neither NONE nor CHUNK and its seal matches: readers read while
+ * threads write, and the process may be killed at any time. Records are sorted by their ticks;
+ * records of one thread with equal ticks, by position.
  *
- * Time is in ticks of the processor's clock, which costs least to read; trace_ns() makes it nanoseconds.
- *
- * The oldest chunks are used again once there are as many as are to be kept (the bound). What then still lives of them (blocks, segments,
- * mapped pages) stays, as TRACE_CARRIED, so that everything that lived at the front of the trace is known: header.dropped_until.
- * A record up to that time only says what there was then; after it nothing is missing. But where blocks are more than may be kept, some
- * are forgotten: header.lost.
+ * When the file has reached its bound, the oldest chunks are reused. Records of what still lives
+ * stay as TRACE_CARRIED. Records up to header.dropped_until therefore show only what lived then;
+ * after that time no event is missing. header.lost counts live blocks that found no space.
  */
 #ifndef GPUCACHE_TRACE_FORMAT_H
 #define GPUCACHE_TRACE_FORMAT_H
@@ -30,9 +28,9 @@
 #define TRACE_CHUNK_SLOTS 64
 #define TRACE_CHUNK_RECORDS (TRACE_CHUNK_SLOTS - 1)
 #define TRACE_MOMENTS 64     /* kind of the first moment of flight.def */
-#define TRACE_ALL UINT64_MAX /* header.events_kept: no bound was asked for */
-#define TRACE_LABEL_WORDS 5  /* of a mark in one record: address to space */
-#define TRACE_LABEL 159      /* bytes of a mark's text at most */
+#define TRACE_ALL UINT64_MAX /* header.events_kept: no bound */
+#define TRACE_LABEL_WORDS 5  /* words of a mark's text in one record: address to space */
+#define TRACE_LABEL 159      /* bytes of a mark's text, at most */
 #define TRACE_NO_DEVICE FLIGHT_NO_DEVICE
 #define TRACE_PIECE 48 /* bytes of a STACK, FRAME or MODULE in one record: address to who */
 #define TRACE_PIECES(bytes) (((bytes) + TRACE_PIECE - 1) / TRACE_PIECE + ((bytes) == 0))
@@ -48,44 +46,52 @@ enum trace_kind {
 };
 
 enum trace_flags {
-    TRACE_CARRIED = 1, /* older than the trace, of something that lived then */
-    TRACE_DEAD =
-        2, /* of something known to have gone meanwhile, though its end may be forgotten; not part of the seal */
-    TRACE_BEGINS = 4,  /* a moment's time is that of its begin, not of its end */
-    TRACE_ORDERED = 8, /* a free in the order of a stream, `detail` */
+    TRACE_CARRIED = 1, /* older than dropped_until; kept because its block, segment or page lived */
+    TRACE_DEAD = 2,    /* ended, even if the record of its end is gone; not part of the seal */
+    TRACE_BEGINS = 4,  /* ticks are the begin of the moment, not its end */
+    TRACE_ORDERED = 8, /* a free in stream order; `detail` is the stream */
 };
 
 /**
- * The meaning of the words, by kind:
+ * One record. The meaning of its words depends on its kind:
  *
- *      ALLOCATE       address; bytes asked for; value: bytes of its block; space
- *      FREE           the same; detail: the stream, if TRACE_ORDERED. The time is that before the block can be had again. Instead of
- *                     a stack's number the low 32 bits of the ticks of its ALLOCATE; 0: not known
- *      MAP            address; bytes, of one page; space
- *      UNMAP          address; bytes, of one or more pages; space
- *      CONTEXT_END    space: all its blocks, segments and pages are gone; bytes: that it had from the driver
- *      OUTSIDE_TAKE, OUTSIDE_LEAVE      address, or handle; bytes; value: which kind (enum unpooled_kind); detail: bytes of that kind
- *                     on the device after it
- *      MARK, TEXT     the label, TRACE_LABEL_WORDS words of it each, ended by NUL; a TEXT goes on where the slot before it ended
- *      moments        address (0: none); bytes; value: nanoseconds that it took (0: not measured); space (0: none);
- *                     of GROW and GIVE_BACK detail: bytes that the pools of the device have from the driver after it. GROW has the address
- *                     of a new segment, and 0 where memory comes in pages
+ *      ALLOCATE       address; bytes requested; value: bytes of the block; space
+ *      FREE           as ALLOCATE; detail: the stream, if TRACE_ORDERED. `ticks` lies before the
+ *                     moment when the block can be handed out again. The low half of `who` has the
+ *                     low 32 bits of the ticks of the ALLOCATE; 0: unknown
+ *      MAP            address; bytes of one page; space
+ *      UNMAP          address; bytes of one or more pages; space
+ *      CONTEXT_END    space, whose blocks, segments and pages have all ended; bytes that its pool
+ *                     had reserved; detail: as GROW
+ *      OUTSIDE_TAKE, OUTSIDE_LEAVE
+ *                     address or handle; bytes; value: the kind (enum unpooled_kind);
+ *                     detail: bytes of that kind on the device afterwards
+ *      MARK, TEXT     TRACE_LABEL_WORDS words of the label, which ends with NUL; a TEXT continues
+ *                     the slot before it
+ *      moments        address (0: none); bytes; value: duration in nanoseconds (0: not measured);
+ *                     space (0: none)
+ *      GROW, GIVE_BACK
+ *                     also detail: bytes that the pools of the device have reserved afterwards.
+ *                     The address is that of the segment, or 0 where memory comes in pages
+ *      OOM            also detail: bytes that the driver has free
+ *      STACK, FRAME, MODULE
+ *                     definitions of numbers, not events; never dropped. `ticks` is
+ *                     number << 32 | length in bytes; the other words are the first TRACE_PIECE
+ *                     bytes. A stack is the 32-bit numbers of its frames, innermost first
+ *                     (0: left out). A frame is a text in the format of reports. A module is its
+ *                     path and its build ID, each with a NUL
+ *      MORE           continues the slot before it: `ticks` is number << 32 | index of the piece;
+ *                     then TRACE_PIECE bytes
  *
- *                     of OOM detail: bytes that the driver has left
- *
- *      STACK, FRAME, MODULE      no events, but what numbers stand for; they stay. In the place of ticks: number << 32 | bytes of the whole,
- *                     and then TRACE_PIECE of them. A stack is the numbers of its frames, 32 bits each, innermost first (0: left
- *                     out); a frame a text as reports have it; a module its path and its build ID, each ended by NUL
- *      MORE           goes on where the slot before it ended: number << 32 | which piece it is; TRACE_PIECE bytes
- *
- * `space` tells one context's pool from another; addresses of a device are unique as long as something lies there.
+ * `space` identifies the pool of one context. An address of a device is unique while memory is
+ * mapped there.
  */
 struct trace_record {
-    _Atomic uint64_t ticks;
+    _Atomic uint64_t ticks; /* of the processor's clock, the cheapest to read; see trace_ns() */
     _Atomic uint64_t address, bytes, value, detail, space;
-    _Atomic uint64_t who; /* thread << 32 | number of its stack (0: none); of FREE see above */
-    _Atomic uint64_t
-        head; /* seal << 32 | device << 16 | flags << 8 | kind; last, and 0 while the others change */
+    _Atomic uint64_t who; /* thread << 32 | number of its stack (0: none); FREE: see above */
+    /* seal << 32 | device << 16 | flags << 8 | kind. Written last; 0 while other words change. */
+    _Atomic uint64_t head;
 };
 
 static inline uint64_t trace_head(uint64_t seal, unsigned device, unsigned flags, unsigned kind) {
@@ -93,7 +99,7 @@ static inline uint64_t trace_head(uint64_t seal, unsigned device, unsigned flags
            (uint8_t)kind;
 }
 
-/** 32 bits; of the words in their order, all but the head. */
+/** Returns the 32-bit checksum of a record: of its words in order, and of the head without DEAD. */
 static inline uint64_t trace_seal(const uint64_t words[7], unsigned device, unsigned flags,
                                   unsigned kind) {
     uint64_t sum = trace_head(0, device, flags & ~(unsigned)TRACE_DEAD, kind) + 1;
@@ -103,7 +109,7 @@ static inline uint64_t trace_seal(const uint64_t words[7], unsigned device, unsi
     return sum * UINT64_C(0x9e3779b97f4a7c15) >> 32;
 }
 
-/** Writes a record to a slot that nobody else writes to. */
+/** Writes a record to a slot of the calling thread's chunk: no other thread may write to it. */
 static inline void trace_put(struct trace_record *slot, const uint64_t words[7], unsigned device,
                              unsigned flags, unsigned kind) {
     uint64_t head = trace_head(trace_seal(words, device, flags, kind), device, flags, kind);
@@ -119,11 +125,15 @@ static inline void trace_put(struct trace_record *slot, const uint64_t words[7],
     atomic_store_explicit(&slot->head, head, memory_order_release);
 }
 
-/* Figures of a device that a record's `detail` says: its reserve, and then memory outside the pool
- * by the number of its kind (driver/limit/unpooled_kind.def). The header has room for so many, so their
- * count never changes. */
+/*
+ * Metrics of a device that `detail` of a record may have. 0 is reserved memory; 1 and up are the
+ * kinds of unpooled memory (driver/limit/unpooled_kind.def). The header has an array of them.
+ * Therefore the count is part of the format and never changes.
+ */
 #define TRACE_FIGURES 12
-#define TRACE_OUTSIDE_MOST (TRACE_FIGURES - 2) /* the highest number of a kind that has a figure */
+#define TRACE_OUTSIDE_MOST (TRACE_FIGURES - 2) /* the highest kind that has a metric */
+
+/** Returns the metric that `detail` of a record has, or TRACE_FIGURES for none. */
 static inline unsigned trace_figure(unsigned kind, uint64_t value) {
     switch (kind) {
     case TRACE_MOMENT_GROW:
@@ -139,39 +149,39 @@ static inline unsigned trace_figure(unsigned kind, uint64_t value) {
 }
 
 struct trace_device {
-    char name[64], uuid[48]; /* empty: not used */
+    char name[64], uuid[48]; /* empty: the device is not used */
     uint64_t total_bytes;
     char backend[16];
     struct {
         _Atomic uint64_t ticks, bytes;
-    } before[TRACE_FIGURES]; /* as the newest records say that were dropped */
+    } before[TRACE_FIGURES]; /* metrics after the newest dropped record of each */
 };
 
 struct trace_header {
-    _Atomic uint64_t magic; /* last of all */
+    _Atomic uint64_t magic; /* written last */
     uint32_t header_bytes, record_bytes, chunk_slots;
     char version[16];
     struct live_identity who;
-    uint64_t started_ns, real_ns;   /* CLOCK_MONOTONIC, and what to add for the time since 1970 */
-    uint64_t first_ticks, first_ns; /* one moment; */
-    _Atomic uint64_t tick_ns;       /* and nanoseconds of a tick, times 2^32 */
+    uint64_t started_ns, real_ns;   /* CLOCK_MONOTONIC; and its difference to the time since 1970 */
+    uint64_t first_ticks, first_ns; /* the same moment on both clocks */
+    _Atomic uint64_t tick_ns;       /* nanoseconds per tick, times 2^32 */
     int64_t rank;                   /* -1: none */
     char name[64], host[68];
     char command[LIVE_COMMAND]; /* arguments, each with its NUL */
     uint32_t command_bytes;
-    uint64_t events_kept;           /* asked for; or TRACE_ALL */
-    _Atomic uint64_t slots;         /* that the file has */
-    _Atomic uint64_t dropped;       /* records, carried ones not counted */
-    _Atomic uint64_t dropped_until; /* ticks of the newest of them; 0: none */
-    _Atomic uint64_t lost;          /* things that lived when they were forgotten */
-    _Atomic uint64_t missed;        /* records that found no place: all chunks were some thread's */
-    _Atomic int32_t refused;        /* the file cannot grow: the errno; 0: it can */
+    uint64_t events_kept;           /* GPUCACHE_TRACE_EVENTS, or TRACE_ALL */
+    _Atomic uint64_t slots;         /* slots in the file */
+    _Atomic uint64_t dropped;       /* dropped records, without carried ones */
+    _Atomic uint64_t dropped_until; /* ticks of the newest dropped record; 0: none */
+    _Atomic uint64_t lost;          /* live blocks, segments and pages whose records were dropped */
+    _Atomic uint64_t missed;        /* records not written: other threads had every chunk */
+    _Atomic int32_t refused;        /* errno with which the file failed to grow; 0: none */
     _Atomic int32_t driver_version;
-    char options[4096]; /* in force, as NAME=VALUE lines */
+    char options[4096]; /* the options in force, as NAME=VALUE lines */
     struct trace_device devices[STATS_MAX_DEVICES];
 };
 
-/** CLOCK_MONOTONIC. */
+/** Converts ticks to nanoseconds of CLOCK_MONOTONIC. */
 static inline uint64_t trace_ns(const struct trace_header *header, uint64_t ticks) {
     uint64_t rate = atomic_load(&header->tick_ns);
     bool before = ticks < header->first_ticks;

@@ -13,17 +13,16 @@
 #include <unistd.h>
 
 #define CHUNK_BYTES (TRACE_CHUNK_SLOTS * TRACE_RECORD_BYTES)
-#define STEP_BYTES ((uint64_t)1 << 20) /* that the file grows by */
+#define STEP_BYTES ((uint64_t)1 << 20) /* growth of the file */
 #define POPULATE_WRITE 23              /* MADV_POPULATE_WRITE, since Linux 5.14 */
-#define SPARE_CHUNKS                                                                               \
-    64 /* which threads may leave half empty and none of the wanted events be missing */
+#define SPARE_CHUNKS 64 /* threads may leave as many chunks half empty without a loss of events */
 #define MOST_CHUNKS ((uint64_t)1 << 24) /* 64 GiB */
 #define FEWEST_CHUNKS ((uint64_t)1 << 14)
-#define MOST_CARRIED (TRACE_CHUNK_RECORDS / 2) /* of a chunk that is used again */
-#define THREAD_CHUNKS 16384                    /* for more threads than there are chunks */
-#define STAYING_CHUNKS 16384                   /* 64 MiB of what has to stay */
-#define PASSED_BY 16 /* chunks in a row that have more: then what they carry is forgotten */
-#define LOOK_AHEAD 8 /* one chunk more is looked after for so many that are used again */
+#define MOST_CARRIED (TRACE_CHUNK_RECORDS / 2) /* of a reused chunk, at most */
+#define THREAD_CHUNKS 16384                    /* beyond the bound, when threads fill all others */
+#define STAYING_CHUNKS 16384                   /* 64 MiB of definitions */
+#define PASSED_BY 16 /* after as many chunks with more than MOST_CARRIED, carried records drop */
+#define SCAN_AHEAD 8 /* for as many reused chunks, one chunk more is scanned */
 
 static struct lock lock = LOCK_INITIALIZER(TRACE);
 static struct trace_header *header;
@@ -33,20 +32,27 @@ static const char *file_path;
 static dev_t file_device;
 static ino_t file_inode;
 static uint64_t file_bytes;
-/* In chunks: in the file, given out for the first time, wanted, and allowed for what is carried. */
+/*
+ * Numbers of chunks:
+ *
+ *      there      in the file
+ *      fresh      used at least once
+ *      wanted     needed for the events to be kept
+ *      most       allowed, including the chunks for carried records
+ */
 static uint64_t there, fresh, wanted, most;
-static uint64_t staying; /* taken for good */
-static uint64_t hand, look;
-static _Atomic uint64_t looked;        /* how many have been looked after so far */
-static _Atomic uint64_t taken;         /* how many chunks threads have got so far */
-static _Atomic uint64_t held;          /* that some thread fills */
-static uint64_t passed, passed_before; /* by the hand, in this round and the one before */
-static uint64_t carried; /* slots that what is carried takes up, which events cannot have */
-static uint64_t credit;  /* looks that are due, times the chunks of a round */
+static uint64_t staying;               /* never reused */
+static uint64_t hand, scan;            /* indices, see ring.h */
+static _Atomic uint64_t scanned;       /* scanned since the start */
+static _Atomic uint64_t taken;         /* taken by threads since the start */
+static _Atomic uint64_t held;          /* being filled by threads */
+static uint64_t passed, passed_before; /* skipped by the hand in this round and in the last */
+static uint64_t carried;               /* slots of carried records, which events cannot use */
+static uint64_t credit;                /* scans that are due, times the chunks of a round */
 
 /* ---- the file ---- */
 
-/** Maps as many bytes more of the file; 0 or a negative errno. */
+/** Extends the file by `bytes` and maps them. Returns 0 or a negative errno. */
 static int map_more(int fd, uint64_t bytes) {
     int r = write_room(fd, file_bytes, bytes);
     if (r != 0)
@@ -56,12 +62,15 @@ static int map_more(int fd, uint64_t bytes) {
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)file_bytes) ==
         MAP_FAILED)
         return -errno;
-    madvise(at, bytes, POPULATE_WRITE); /* at once costs less than page by page; or else so */
+    madvise(at, bytes, POPULATE_WRITE); /* cheaper than one fault per page; failure is harmless */
     file_bytes += bytes;
     return 0;
 }
 
-/** The file by its name, for it cannot be kept open: the program may close what it does not know. */
+/**
+ * Opens the file again by its name: the program may close descriptors that it does not know, so the
+ * library keeps none. Returns -ENOENT if the name is another file or the length has changed.
+ */
 static int open_again(void) {
     struct stat file;
     long fd =
@@ -75,6 +84,7 @@ static int open_again(void) {
     return -ENOENT;
 }
 
+/** Extends the file by STEP_BYTES, up to `limit` chunks. Does not try again after a failure. */
 static bool grow(uint64_t limit) {
     if (there >= limit || atomic_load(&header->refused) != 0)
         return false;
@@ -97,7 +107,10 @@ static size_t reserved_bytes(void) {
     return TRACE_HEADER_BYTES + (most + THREAD_CHUNKS + STAYING_CHUNKS) * CHUNK_BYTES;
 }
 
-/** Addresses for all of it, so that it lies side by side; fewer where there are not so many. */
+/**
+ * Reserves addresses for the largest file, so that its chunks are adjacent. Halves the bound until
+ * the reservation succeeds. Returns NULL if not even FEWEST_CHUNKS fit.
+ */
 static void *reserve(void) {
     for (;;) {
         void *memory = mmap(NULL, reserved_bytes(), PROT_NONE,
@@ -150,13 +163,13 @@ static unsigned flags_of(uint64_t head) {
     return (uint8_t)(head >> 8);
 }
 
-/** Of something that may outlive the record. */
+/** Returns whether the record begins a block, a segment or a page, which may outlive the record. */
 static bool brings(const struct trace_record *record, unsigned kind) {
     return kind == TRACE_ALLOCATE || kind == TRACE_MAP ||
            (kind == TRACE_MOMENT_GROW && atomic_load(&record->address) != 0);
 }
 
-/** Writes one record over another slot's, which is before it. */
+/** Moves a record to an earlier slot of its chunk, and marks it as carried. */
 static void move(struct trace_record *to, struct trace_record *from) {
     uint64_t head = head_of(from);
 #define GET(field) atomic_load_explicit(&from->field, memory_order_relaxed)
@@ -170,14 +183,14 @@ static void move(struct trace_record *to, struct trace_record *from) {
     trace_put(to, words, (uint16_t)(head >> 16), flags_of(head) | TRACE_CARRIED, kind_of(head));
 }
 
-/* ---- what goes, and what stays; the lock is held ---- */
+/* ---- scan and reuse; the caller holds the lock ---- */
 
 static struct trace_record *chunk_at(uint64_t number) {
     return slots + number * TRACE_CHUNK_SLOTS;
 }
 
-/** Marks what has gone of one chunk. Whoever fills it changes no record that is there. */
-static void look_after(struct trace_record *chunk) {
+/** Marks the dead records of a chunk. A thread may fill it: written records never change. */
+static void mark_dead(struct trace_record *chunk) {
     for (unsigned i = 1; i < TRACE_CHUNK_SLOTS; i++) {
         uint64_t head = head_of(&chunk[i]);
         if (brings(&chunk[i], kind_of(head)) && !(flags_of(head) & TRACE_DEAD) &&
@@ -186,35 +199,35 @@ static void look_after(struct trace_record *chunk) {
     }
 }
 
-/* It will be needed next, and was written long ago. */
+/** Prefetches a chunk that is used next, because it has left the processor's caches long ago. */
 static void fetch(const struct trace_record *chunk) {
     for (unsigned i = 0; i < TRACE_CHUNK_SLOTS; i++)
         __builtin_prefetch(&chunk[i], 1);
 }
 
-static void look_further(void) {
-    look_after(chunk_at(look));
-    look = look + 1 < fresh ? look + 1 : 0;
-    atomic_fetch_add(&looked, 1);
+static void scan_one(void) {
+    mark_dead(chunk_at(scan));
+    scan = scan + 1 < fresh ? scan + 1 : 0;
+    atomic_fetch_add(&scanned, 1);
 }
 
-/** Chunks that a round of the hand gives out. */
+/** Returns how many chunks the hand hands out in one round, estimated from the last round. */
 static uint64_t of_a_round(void) {
     return passed_before + passed_before / 8 < fresh ? fresh - passed_before : fresh / 8 + 1;
 }
 
-/** So much that in one round of the hand, and a little less, all are looked after. */
-static void look_at_times(void) {
+/** Scans the share of one reused chunk: one round of the hand scans all chunks and some more. */
+static void scan_due(void) {
     uint64_t round = of_a_round();
-    for (credit += fresh + fresh / LOOK_AHEAD; credit >= round; credit -= round)
-        look_further();
+    for (credit += fresh + fresh / SCAN_AHEAD; credit >= round; credit -= round)
+        scan_one();
 }
 
 static bool stays(const struct trace_record *record, uint64_t head, bool forget) {
     return !forget && brings(record, kind_of(head)) && !(flags_of(head) & TRACE_DEAD);
 }
 
-/** What the figures of a device are before all that is kept. */
+/** Stores the metric of a record that is about to be dropped, as the state before the trace. */
 static void keep_figure(const struct trace_record *record, uint64_t head) {
     unsigned device = (uint16_t)(head >> 16);
     unsigned figure = trace_figure(kind_of(head), atomic_load(&record->value));
@@ -226,7 +239,10 @@ static void keep_figure(const struct trace_record *record, uint64_t head) {
     }
 }
 
-/** Says in the header what is about to go from a chunk. How many stay. */
+/**
+ * Counts in the header the records that a chunk is about to lose. Returns how many stay. Runs
+ * before clean() changes a record: readers must not see a gap that the header does not name.
+ */
 static unsigned announce(struct trace_record *chunk, bool forget) {
     unsigned stay = 0;
     uint64_t until = atomic_load(&header->dropped_until), dropped = 0, lost = 0;
@@ -248,7 +264,10 @@ static unsigned announce(struct trace_record *chunk, bool forget) {
     return stay;
 }
 
-/** Leaves in a chunk only what is carried, at its front; how many. */
+/**
+ * Drops all records of a chunk except the live ones, which move to its front. Returns their number.
+ * `forget` drops the live ones as well.
+ */
 static unsigned clean(struct trace_record *chunk, bool forget) {
     unsigned kept = 0, stay = announce(chunk, forget);
     for (unsigned i = 1; i < TRACE_CHUNK_SLOTS; i++) {
@@ -273,42 +292,54 @@ static bool is_taken(const struct trace_record *chunk) {
 }
 
 /*
- * The head of a chunk: who is filling it; bytes: slots that are taken up by what is carried; value, detail: what `looked` and `taken`
- * were when it was left.
+ * The head of a chunk:
+ *
+ *      who        the thread that fills the chunk; 0: no thread
+ *      bytes      slots of carried records
+ *      value      `scanned` when the thread returned the chunk
+ *      detail     `taken` when the thread returned the chunk
  */
 
-/** Whether it was left so lately that what is in it belongs to the events that are kept: it was added, or a slow thread had it for
- * longer than the hand takes for a round. */
+/**
+ * Returns whether the records of a chunk belong to the events to be kept, because a thread returned
+ * the chunk recently. This happens if the chunk was added lately, or if a slow thread had it for
+ * longer than a round of the hand.
+ */
 static bool is_recent(const struct trace_record *chunk) {
     uint64_t kept = wanted - SPARE_CHUNKS / 2 + carried / TRACE_CHUNK_RECORDS;
     return atomic_load(&taken) - atomic_load(&chunk->detail) < kept;
 }
 
-/** Sees to it that all have been looked after since the last record in it was written. */
-static void look_since(const struct trace_record *chunk) {
+/** Scans until all chunks have been scanned since the last record in `chunk` was written. */
+static void scan_since(const struct trace_record *chunk) {
     uint64_t left = atomic_load(&chunk->value);
-    while (atomic_load(&looked) - left < fresh)
-        look_further();
+    while (atomic_load(&scanned) - left < fresh)
+        scan_one();
 }
 
+/** Returns a chunk that was never used. NULL: `limit` chunks are used, or the file cannot grow. */
 static struct trace_record *take_fresh(uint64_t limit) {
     bool more = fresh < limit && (fresh < there || grow(limit));
     return more ? chunk_at(fresh++) : NULL;
 }
 
-/** Takes note of how much of a chunk what is carried takes up. */
+/** Counts the slots of a chunk that carried records use. */
 static void charge(struct trace_record *chunk, uint64_t slots_taken) {
     carried += slots_taken - atomic_load(&chunk->bytes);
     atomic_store(&chunk->bytes, slots_taken);
 }
 
-/** As many chunks as hold the wanted events beside all that is carried. Those that threads fill count twice: they are passed by, and
- * what is in them when they are left is newer than what they were taken after. */
+/**
+ * Returns how many chunks hold the events to be kept and all carried records. Chunks that threads
+ * fill count twice: the hand skips them now, and skips them again later because their records are
+ * recent.
+ */
 static uint64_t enough(void) {
     uint64_t chunks = wanted + 2 * atomic_load(&held) + carried / TRACE_CHUNK_RECORDS;
     return staying + (chunks < most ? chunks : most);
 }
 
+/** Advances the hand. Returns its chunk, or NULL if the chunk must be skipped. */
 static struct trace_record *next_in_turn(bool recent_too) {
     struct trace_record *chunk = chunk_at(hand);
     hand = hand + 1 < fresh ? hand + 1 : 0;
@@ -317,19 +348,19 @@ static struct trace_record *next_in_turn(bool recent_too) {
         passed = 0;
     }
     if (!is_taken(chunk) && (recent_too || !is_recent(chunk))) {
-        look_since(chunk);
+        scan_since(chunk);
         return chunk;
     }
     passed++;
     return NULL;
 }
 
-/** A chunk with room, and how many of its slots are used; NULL: every one is some thread's. */
+/** Reuses a chunk. Returns it and the number of its used slots, or NULL if threads fill all. */
 static struct trace_record *take_again(unsigned *used) {
     unsigned crowded = 0;
-    look_at_times();
-    for (uint64_t tries = 0; tries < 2 * fresh; tries++) {
-        struct trace_record *chunk = next_in_turn(tries >= fresh), *more;
+    scan_due();
+    for (uint64_t steps = 0; steps < 2 * fresh; steps++) {
+        struct trace_record *chunk = next_in_turn(steps >= fresh), *more;
         if (!chunk)
             continue;
         *used = clean(chunk, crowded >= PASSED_BY);
@@ -379,7 +410,7 @@ bool ring_take(struct ring_place *place, uint32_t thread) {
         give_out(chunk, used, thread, place);
         atomic_fetch_add(&held, 1);
         fetch(chunk_at(hand));
-        fetch(chunk_at(look));
+        fetch(chunk_at(scan));
     }
     lock_release(&lock);
     return chunk != NULL;
@@ -387,7 +418,7 @@ bool ring_take(struct ring_place *place, uint32_t thread) {
 
 void ring_leave(struct ring_place *place) {
     if (place->chunk) {
-        atomic_store(&place->chunk->value, atomic_load(&looked));
+        atomic_store(&place->chunk->value, atomic_load(&scanned));
         atomic_store(&place->chunk->detail, atomic_load(&taken));
         atomic_store_explicit(&place->chunk->who, 0, memory_order_release);
         atomic_fetch_sub(&held, 1);

@@ -1,21 +1,19 @@
 /*
- * The slots of a trace's file: chunks that are used one after another, and again from the first one once
- * there are as many as are to be kept.
+ * The chunks of a trace's file. Threads fill them in order; at the bound the oldest are reused.
  *
- *      hand                    the next chunk to be used again
- *      |         look          the next one whose blocks are looked after, to learn which still live
+ *      hand                    the next chunk to reuse
+ *      |         scan          the next chunk whose records are checked for dead blocks
  *      v          v
- *      [..][..][..][..][..]    one chunk is 63 records and a head, which says which thread fills it
+ *      [..][..][..][..][..]    a chunk: a head with the thread that fills it, and 63 records
  *
- * What is known to have gone is left out when the hand comes to its chunk, with all events; the rest is
- * carried: moved to the chunk's front, and a thread gets what is behind it. A chunk that has too little
- * left is passed by, for which there is one more.
+ * Reuse drops the events of a chunk and moves the records of live blocks, segments and pages to its
+ * front (TRACE_CARRIED). The hand skips a chunk that a thread fills or that has recent records, and
+ * for good one with definitions (callers.h). Each skipped chunk allows one chunk more.
  *
- * A chunk that some thread fills is passed by, and after that once more if the thread was slow and has filled it with what is too
- * new to go; so is for good one that holds what has to stay (callers.h). There are as many more of the others.
- *
- * Before a chunk is used again, all others have been looked after since its last record was written. So whenever the
- * end of something is forgotten, its begin is known to be dead: no reader takes what is gone for alive.
+ * Invariant: before a chunk is reused, all chunks were scanned since its last record was written.
+ * If the end of a block is dropped, its begin is marked dead: no reader takes the block for live.
+ * One lock (rank TRACE) protects the chunks; a thread fills its own chunk without it. trace.c and
+ * callers.c call this file.
  */
 #ifndef GPUCACHE_TRACE_RING_H
 #define GPUCACHE_TRACE_RING_H
@@ -25,41 +23,46 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/** Whether what a record of this address, kind and time has brought is still there. Takes no lock. */
+/** Returns whether the block, segment or page that a record began still lives. Takes no lock. */
 typedef bool ring_lives(const struct trace_record *record, unsigned kind);
 
-/** A new file: its descriptor, which stays the caller's, and its path, which must stay valid. */
+/** A new file. The caller keeps the descriptor and may close it; the path must stay valid. */
 struct ring_file {
     int fd;
     const char *path;
 };
 
 /**
- * Maps an empty file for `events` events at least. `lost` is called in a signal handler when the
- * file was cut short: nothing more gets into it. Returns the header, whose fields the caller fills;
- * NULL: errno says why.
+ * Maps an empty file for at least `events` events. `lost` is called in a signal handler when
+ * another process truncated the file: later records are lost. Returns the header, whose fields the
+ * caller fills. Returns NULL and sets errno on failure. Called once.
  */
 struct trace_header *ring_open(struct ring_file file, uint64_t events, ring_lives *lives,
                                void (*lost)(void));
 
-/** A thread's place: the next free slots are its own. */
+/** The chunk of one thread, and the free slots in it. */
 struct ring_place {
     struct trace_record *next;
     uint32_t left;
     struct trace_record *chunk;
 };
 
-/** Gives the thread's chunk up, and takes another one for `thread`. False: there is none. Changes errno; takes a lock. */
+/**
+ * Gives the thread's chunk back and takes another one for `thread`. Returns false if there is none.
+ * Takes the ring's lock. Changes errno.
+ */
 bool ring_take(struct ring_place *place, uint32_t thread);
 
-/** A chunk that is never used again, in place of the one that is full. False: there is none. Between ring_hold() and ring_release();
- * changes errno. */
+/**
+ * Takes a chunk that is never reused. Returns false if none is available. The caller holds the
+ * ring's lock. Changes errno.
+ */
 bool ring_take_for_good(struct ring_place *place, uint32_t thread);
 
-/** Gives it up. */
+/** Gives the thread's chunk back to the ring. Takes no lock. */
 void ring_leave(struct ring_place *place);
 
-/** While held, nobody takes a chunk. */
+/** Acquire and release the ring's lock: while it is held, no thread takes a chunk. */
 void ring_hold(void);
 void ring_release(void);
 

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#define PLACES ((size_t)1 << 18) /* 8 MiB of addresses; what is not touched takes no memory */
+#define PLACES ((size_t)1 << 18) /* 6 MiB of addresses; untouched pages take no memory */
 #define MOST (PLACES - PLACES / 4)
 
 struct thing {
@@ -14,7 +14,7 @@ struct thing {
 
 static struct thing *things;
 static size_t count;
-static bool incomplete; /* something was not added */
+static bool incomplete; /* the table was full, or had no memory: an entry is missing */
 
 static size_t home_of(uint64_t key) {
     return (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (PLACES - 1);
@@ -42,10 +42,11 @@ void things_add(enum things_sort sort, uint64_t address, uint64_t space, uint64_
     things[at] = (struct thing){key, space, ticks};
 }
 
+/** Removes an entry and moves later entries of its probe sequence up, so that no gap hides them. */
 static void remove_at(size_t at) {
     size_t next = at;
     count--;
-    for (;;) { /* what probed past it moves up */
+    for (;;) {
         next = (next + 1) & (PLACES - 1);
         if (things[next].key == 0)
             break;
@@ -67,7 +68,7 @@ void things_remove(enum things_sort sort, uint64_t address, uint64_t ticks) {
 void things_end(uint64_t space) {
     for (size_t at = 0; things && count > 0 && at < PLACES;) {
         if (things[at].key != 0 && things[at].space == space)
-            remove_at(at); /* another one may be here now */
+            remove_at(at); /* does not advance: remove_at() may have moved an entry here */
         else
             at++;
     }

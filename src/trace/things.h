@@ -1,6 +1,8 @@
 /*
- * What a trace knows to be there by its own records: segments, pages, and blocks that no pool served. Few,
- * and they come and go slowly; the blocks of pools are the pools' to know.
+ * The table of live segments, pages and native blocks (blocks that no pool serves) of a trace.
+ *
+ * is_alive() in trace.c reads the table, to decide which records a reused chunk carries. Blocks of
+ * pools are not in the table: the pool knows them. The ring's lock protects writes; trace.c calls.
  */
 #ifndef GPUCACHE_TRACE_THINGS_H
 #define GPUCACHE_TRACE_THINGS_H
@@ -10,18 +12,21 @@
 
 enum things_sort { THINGS_SEGMENT = 1, THINGS_PAGE, THINGS_BLOCK };
 
-/* The caller's lock protects all of them. Addresses are multiples of 4 at least. */
+/*
+ * The caller of every function below holds the ring's lock. Addresses are multiples of at least 4,
+ * because the low bits of a key are the sort.
+ */
 
-/** It is there since `ticks`. */
+/** Adds an entry that lives since `ticks`. A full table stops things_has() from being exact. */
 void things_add(enum things_sort sort, uint64_t address, uint64_t space, uint64_t ticks);
 
-/** It has gone; not one that came later. */
+/** Removes an entry, unless it was added after `ticks`. */
 void things_remove(enum things_sort sort, uint64_t address, uint64_t ticks);
 
-/** All of a space have gone. */
+/** Removes all entries of a space, because its context ended. */
 void things_end(uint64_t space);
 
-/** Whether what came at that time is there; true where that is not known. */
+/** Returns whether the entry added at `ticks` is live. Returns true if entries were lost. */
 bool things_has(enum things_sort sort, uint64_t address, uint64_t ticks);
 
 #endif

@@ -22,13 +22,13 @@
 atomic_bool trace_recording;
 
 static struct trace_header *header;
-static pid_t owner;              /* the process whose trace it is */
-static atomic_bool cut_short;    /* the file was, by somebody else */
-static _Atomic uint64_t tick_ns; /* as in the header, which others may write to */
+static pid_t owner;              /* the process that opened the trace */
+static atomic_bool cut_short;    /* another process truncated the file */
+static _Atomic uint64_t tick_ns; /* as header->tick_ns, which other processes could overwrite */
 static uint64_t first_ticks, first_ns;
 static char path[OPTIONS_PATH];
 static bool (*block_lives)(uint64_t address, uint64_t ticks);
-static _Atomic uint64_t held[STATS_MAX_DEVICES]; /* bytes that pools have from the driver */
+static _Atomic uint64_t held[STATS_MAX_DEVICES]; /* reserved bytes of all pools of a device */
 static pthread_key_t thread_end_key;
 static bool thread_end_works;
 
@@ -37,22 +37,23 @@ static _Thread_local uint32_t self __attribute__((tls_model("initial-exec")));
 
 /* ---- the clock ---- */
 
-#define FIRST_LOOK_NS 200000 /* after which its rate is known to a thousandth; later better */
+#define FIRST_RATE_NS 200000 /* after it the rate is exact to a thousandth; later ones are better */
 
 bool trace_has_ticks;
 
 static void find_ticks(void) {
 #if defined(__x86_64__)
     unsigned a, b, c, d = 0;
-    trace_has_ticks = __get_cpuid(0x80000007, &a, &b, &c, &d) && (d >> 8 & 1); /* at one rate */
+    /* Invariant TSC: the counter has one rate in all states of the processor. */
+    trace_has_ticks = __get_cpuid(0x80000007, &a, &b, &c, &d) && (d >> 8 & 1);
 #endif
 }
 
-static void look_at_clock(void) {
+static void update_rate(void) {
     uint64_t ticks = trace_clock() - first_ticks;
     uint64_t ns = flight_clock(CLOCK_MONOTONIC) - first_ns;
     uint64_t rate = ticks > 0 ? (uint64_t)(((unsigned __int128)ns << 32) / ticks) : 0;
-    if (rate > 0 && ns >= FIRST_LOOK_NS) {
+    if (rate > 0 && ns >= FIRST_RATE_NS) {
         atomic_store(&tick_ns, rate);
         atomic_store(&header->tick_ns, rate);
     }
@@ -63,7 +64,7 @@ static void start_clock(void) {
     header->first_ticks = first_ticks = trace_clock();
     header->first_ns = first_ns = flight_clock(CLOCK_MONOTONIC);
     while (atomic_load(&tick_ns) == 0)
-        look_at_clock();
+        update_rate();
 }
 
 /* ---- writing ---- */
@@ -74,12 +75,12 @@ static void thread_end(void *unused) {
         ring_leave(&place);
 }
 
-/** Room for `count` records one behind another. */
-static __attribute__((noinline, cold)) bool make_room(void) {
+/** Takes a new chunk for the thread. Keeps errno. */
+static __attribute__((noinline, cold)) bool take_chunk(void) {
     int saved_errno = errno;
     if (self == 0)
         self = (uint32_t)syscall(SYS_gettid);
-    look_at_clock();
+    update_rate();
     bool taken = ring_take(&place, self);
     if (taken && thread_end_works)
         pthread_setspecific(thread_end_key, &place);
@@ -87,8 +88,8 @@ static __attribute__((noinline, cold)) bool make_room(void) {
     return taken;
 }
 
-static inline bool has_room(unsigned count) {
-    return __builtin_expect(place.left >= count, 1) || (make_room() && place.left >= count);
+static inline bool has_slots(unsigned count) {
+    return __builtin_expect(place.left >= count, 1) || (take_chunk() && place.left >= count);
 }
 
 static inline void put(const uint64_t words[7], unsigned device, unsigned flags, unsigned kind) {
@@ -97,7 +98,7 @@ static inline void put(const uint64_t words[7], unsigned device, unsigned flags,
 }
 
 struct trace_record *trace_slot(uint64_t *who) {
-    if (!trace_on() || !has_room(1))
+    if (!trace_on() || !has_slots(1))
         return NULL;
     *who = (uint64_t)self << 32;
     place.left--;
@@ -105,7 +106,7 @@ struct trace_record *trace_slot(uint64_t *who) {
 }
 
 void trace_write(const struct trace_entry *entry) {
-    if (!trace_on() || !has_room(1))
+    if (!trace_on() || !has_slots(1))
         return;
     const uint64_t words[7] = {entry->ticks,
                                entry->address,
@@ -128,7 +129,7 @@ uint32_t trace_stack(const struct stats_stacks *stacks, uint32_t stack) {
     return written ? stack : 0;
 }
 
-/** Adds to what pools have from the driver, and says how much it is then. */
+/** Adds to the reserved bytes of a device. Returns the new sum. */
 static uint64_t hold(unsigned device, uint64_t change) {
     return device < STATS_MAX_DEVICES ? atomic_fetch_add(&held[device], change) + change : 0;
 }
@@ -137,7 +138,7 @@ static uint64_t ticks_of(uint64_t ns) {
     return (uint64_t)(((unsigned __int128)ns << 32) / atomic_load(&tick_ns));
 }
 
-/* The ring's lock protects what is known to be there. */
+/** Adds an entry to the table of things.h, or removes it. Takes the ring's lock. */
 static void note_thing(bool there, enum things_sort sort, uint64_t address, uint64_t space,
                        uint64_t ticks) {
     ring_hold();
@@ -252,7 +253,7 @@ void trace_mark(const char *label) {
     const size_t piece = TRACE_LABEL_WORDS * sizeof(uint64_t);
     strncpy(text, label, TRACE_LABEL);
     unsigned count = 1 + (unsigned)(strlen(text) / piece);
-    if (!trace_on() || !has_room(count))
+    if (!trace_on() || !has_slots(count))
         return;
     uint64_t now = trace_clock();
     for (unsigned i = 0; i < count; i++) {
@@ -314,6 +315,7 @@ static void write_header(void) {
 
 /* ---- begin and end ---- */
 
+/** Returns whether the block, segment or page of a record lives. A space of 0 means no pool. */
 static bool is_alive(const struct trace_record *record, unsigned kind) {
     uint64_t address = atomic_load(&record->address), ticks = atomic_load(&record->ticks);
     switch (kind) {
@@ -333,7 +335,7 @@ static void say_why_not(int error) {
              why ? why : "cannot be opened");
 }
 
-/** Ends the trace, in a signal handler. */
+/** Ends the trace after the file was truncated. Runs in a signal handler. */
 static void note_cut_short(void) {
     atomic_store(&cut_short, true);
     atomic_store(&trace_recording, false);

@@ -1,15 +1,15 @@
 /*
- * Recording a trace (GPUCACHE_TRACE): every allocation and free, what happens besides, into a file that is
- * mapped, so that a process that is killed leaves what it had written (format.h).
+ * Records a trace (GPUCACHE_TRACE): every allocation, free and moment, in a mapped file (format.h).
+ * A killed process leaves all that it had written.
  *
- * A thread writes into a chunk of its own, without a lock or a locked instruction; a lock is taken to get
- * the next chunk. What is no longer to be kept goes then (ring.h). While nothing is recorded, nothing is
- * asked either: the short ways through allocations and frees are not taken when something is
- * (driver/state/capture.h).
+ * Each thread writes into its own chunk, without a lock or a locked instruction. A thread takes the
+ * ring's lock only to get its next chunk, which may drop old records (ring.h). Without a trace,
+ * allocations and frees make no check: a trace disables their fast paths (driver/state/capture.h).
  *
- * Whatever stands in the way of the file is one warning, and no trace. A file that cannot grow any
- * more goes on as a ring. A file that somebody cuts short ends the trace (process/guard.h). In the
- * child of a fork nothing is recorded.
+ *      the file cannot be opened or mapped    one warning, no trace
+ *      the file cannot grow further           the trace continues and reuses its chunks
+ *      another process truncates the file     the trace ends (process/guard.h)
+ *      child of a fork                        records nothing
  */
 #ifndef GPUCACHE_TRACE_TRACE_H
 #define GPUCACHE_TRACE_TRACE_H
@@ -29,9 +29,10 @@ static inline bool trace_on(void) {
     return __builtin_expect(atomic_load_explicit(&trace_recording, memory_order_relaxed), 0);
 }
 
-/** Now, in ticks. They go forward on all processors alike; where the processor has no such clock they are nanoseconds. */
+/* x86-64: the time stamp counter has a constant rate. False: ticks are nanoseconds. */
 extern bool trace_has_ticks;
 
+/** Returns the time in ticks, which are the same on all processors. */
 static inline uint64_t trace_clock(void) {
 #if defined(__x86_64__)
     if (__builtin_expect(trace_has_ticks, 1)) {
@@ -45,7 +46,7 @@ static inline uint64_t trace_clock(void) {
     return flight_clock(CLOCK_MONOTONIC);
 }
 
-/** A record to be written; words as in format.h. */
+/** A record to be written; its words are those of format.h. */
 struct trace_entry {
     uint64_t ticks;
     uint64_t address, bytes, value, detail, space;
@@ -53,52 +54,72 @@ struct trace_entry {
     unsigned kind, flags, device;
 };
 
-/** Nothing unless trace_on(). Waits for no lock but its own, keeps errno. */
+/** Writes a record if trace_on(). May take the ring's lock, and no other lock. Keeps errno. */
 void trace_write(const struct trace_entry *entry);
 
-/** The stack's number for a record, once it stands in the trace what that means; 0: it cannot. Keeps errno. */
+/**
+ * Writes a stack to the trace unless it is there, and returns its number for a record. Returns 0 if
+ * the stack cannot be written. May take the ring's lock. Keeps errno.
+ */
 uint32_t trace_stack(const struct stats_stacks *stacks, uint32_t stack);
 
-/** For who writes a record by itself (trace_put()): the thread's next slot, and what stands in its `who`; NULL: there is none. */
+/**
+ * Returns the thread's next slot for a caller that writes the record itself with trace_put(), and
+ * its `who` without a stack. Returns NULL if no slot is available or nothing is recorded.
+ */
 struct trace_record *trace_slot(uint64_t *who);
 
-/** A moment of the flight recorder that began at `since` (nanoseconds of flight_clock()) and is over; 0: that was not measured. */
+/**
+ * Records a moment of the flight recorder that has ended. `since` is its begin in nanoseconds of
+ * flight_clock(); 0: not measured.
+ */
 void trace_moment(enum flight_kind kind, unsigned device, uint64_t space, uint64_t address,
                   uint64_t bytes, uint64_t since);
 
-/** An allocation has failed in the end; the driver has so much left. */
+/** Records that an allocation of `bytes` failed for good, with `free_bytes` free in the driver. */
 void trace_oom(unsigned device, uint64_t bytes, uint64_t free_bytes, uint32_t stack);
 
-/** A block that no pool serves came, or went: `freed`, a time before the driver took it back; 0: it came. */
+/**
+ * Records the allocation or the free of a block that no pool serves. An allocation has a `freed` of
+ * 0. For a free, `freed` is a time in ticks before the driver could hand out the address again.
+ */
 void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t freed,
                   uint32_t stack);
 
-/** Pages of 2 MiB were mapped side by side; or are no longer, since a time before that was asked for. */
 #define TRACE_PAGE ((uint64_t)2 << 20)
+
+/**
+ * Record that `count` adjacent VMM pages were mapped or unmapped. `since` is a time in ticks before
+ * the call that unmapped them.
+ */
 void trace_map(unsigned device, uint64_t space, uint64_t address, unsigned count);
 void trace_unmap(unsigned device, uint64_t space, uint64_t address, unsigned count, uint64_t since);
 
-/** What a context's pool had from the driver has gone with it, since a time before anybody could have got it. */
+/**
+ * Records that a context has ended, with the `bytes` that its pool had reserved. `since` is a time
+ * in ticks before another allocation could get the memory.
+ */
 void trace_context_end(unsigned device, uint64_t space, uint64_t bytes, uint64_t since);
 
-/** A named moment. */
+/** Records a moment named by the program, of at most TRACE_LABEL bytes. */
 void trace_mark(const char *label);
 
-/** A device is used for the first time, or gets its backend; NULL: it has none yet. */
+/* Write the properties of a device, of its backend and of the driver to the header. */
 void trace_device(unsigned device, const char *name, const char *uuid, uint64_t total_bytes);
 void trace_backend(unsigned device, const char *backend);
 void trace_set_driver_version(int version);
 
 /**
- * Opens the file, if there is to be one. `lives` says of an ALLOCATE that a pool has served whether its block still lives; it takes
- * no lock. Once, when options are known. True if there is a trace.
+ * Opens the file if GPUCACHE_TRACE is set. Returns whether a trace is recorded; an error is logged.
+ * Called once, after the options are parsed. Keeps errno. `lives` returns whether the block of an
+ * ALLOCATE that a pool served still lives, and takes no lock.
  */
 bool trace_start(bool (*lives)(uint64_t address, uint64_t ticks));
 
-/** In the child of a fork. */
+/** Stops recording. Called in the child of a fork. */
 void trace_forked(void);
 
-/** The process ends: says what was dropped. */
+/** Logs warnings about dropped records. Called when the process ends; `signal` is not used. */
 void trace_end(enum process_end how, int signal);
 
 #endif
