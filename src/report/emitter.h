@@ -1,9 +1,9 @@
 /*
- * The room's internals: what a report is made of, and the two ways of writing it.
+ * The interfaces inside this module: the parts of a report, and the emitters that write them.
  *
- * walk.c walks the statistics once, row by row of fields.def, and hands each figure to an
- * emitter. Text and JSON are two emitters of the same walk, so they cannot disagree, and a new row
- * in fields.def appears in both by itself.
+ * walk.c reads the statistics once, row by row of fields.def, and calls an emitter for each value.
+ * Text and JSON are two emitters of the same walk. Both have the same values, and a new row of
+ * fields.def appears in both. The caller owns all state; nothing here takes a lock or allocates.
  */
 #ifndef GPUCACHE_REPORT_EMITTER_H
 #define GPUCACHE_REPORT_EMITTER_H
@@ -17,30 +17,31 @@
 
 #include <stdbool.h>
 
-/** Whose report it is. */
+/** The process that a report describes. */
 struct report_process {
     int64_t pid;
-    const char *version; /* of the library that has the figures */
+    const char *version; /* of the library in the process */
     const struct program *program;
-    uint64_t time_ns, uptime_ns; /* when the figures were read: since 1970, and since it started */
+    uint64_t time_ns,
+        uptime_ns; /* time of the reading: since 1970, and since the process started */
 };
 
-/** What the report as a whole says. */
+/** The parts of a report that belong to no device. */
 struct report_head {
     const struct report_process *process;
     const char *reason;
-    int driver_version;                /* 0: not known */
-    uint64_t host_bytes;               /* for the library's own descriptors */
-    const struct report_oom *oom;      /* NULL unless the reason is one */
-    const struct lines *verdict;       /* the OOM in words */
-    const struct stats_stacks *stacks; /* NULL: not remembered */
+    int driver_version;                /* 0: unknown */
+    uint64_t host_bytes;               /* host memory of the library's descriptors */
+    const struct report_oom *oom;      /* NULL unless the reason is an OOM */
+    const struct lines *verdict;       /* the explanation of the OOM */
+    const struct stats_stacks *stacks; /* NULL: stacks are not recorded */
 };
 
-/** Figures that follow from a snapshot. */
+/** Values computed from the counters of a device. */
 struct report_derived {
-    struct stats_metric outside; /* device memory that passes by the pool, all kinds together */
-    bool outside_peak_exact; /* false: the kinds' peaks were added up; the true peak is no higher */
-    uint64_t idle;           /* reserved but not allocated: pending and ready */
+    struct stats_metric outside; /* unpooled device memory, the sum of all kinds */
+    bool outside_peak_exact; /* false: the peak is the sum of the kinds' peaks, an upper bound */
+    uint64_t idle;           /* reserved and not allocated: pending plus free */
     uint64_t largest_free;
     uint64_t calls_avoided; /* allocations and frees that made no driver call */
     double internal_fragmentation, external_fragmentation;
@@ -49,32 +50,32 @@ struct report_derived {
 
 void report_derive(const struct stats_device *device, struct report_derived *derived);
 
-/** `a - b`, or 0: books read while they change may be a little apart. */
+/** Returns `a - b`, or 0 if b is larger: counters read while they change may disagree a little. */
 static inline uint64_t less(uint64_t a, uint64_t b) {
     return a > b ? a - b : 0;
 }
 
-/** How far a metric's peak can be trusted. */
+/** The accuracy of a metric's peak. */
 enum peak { PEAK_EXACT, PEAK_AT_LEAST, PEAK_AT_MOST };
 
-/** One report being written. An emitter keeps what it needs between two figures here. */
+/** One report being written, and the state that an emitter keeps between two values. */
 struct emitter {
     const struct emitter_kind *kind;
     struct print *out;
     const struct report_head *head;
-    const struct stats_device *device; /* the one being written, */
-    const struct segment_map *map;     /* and its pool, or NULL */
+    const struct stats_device *device; /* the device being written */
+    const struct segment_map *map;     /* the memory map of its pool, or NULL */
     struct report_derived derived;
     unsigned devices;   /* written so far */
-    bool first;         /* JSON: nothing stands in the innermost brackets yet */
+    bool first;         /* JSON: the innermost brackets are still empty */
     struct lines words; /* text: the sentences below the table */
 };
 
 struct emitter_kind {
     void (*begin)(struct emitter *emitter);
     void (*device_begin)(struct emitter *emitter);
-    /* label is NULL for a figure that has no row in the text's table; bytes tells bytes from a
-     * number of things */
+    /* `label` is NULL for a metric without a row in the text's table. `bytes`: the unit is bytes;
+     * otherwise the metric is a count. */
     void (*metric)(struct emitter *emitter, const char *name, const char *label, bool bytes,
                    const struct stats_metric *metric, enum peak peak);
     void (*gauge)(struct emitter *emitter, const char *name, uint64_t value);
@@ -87,8 +88,10 @@ struct emitter_kind {
 
 extern const struct emitter_kind text_emitter, json_emitter;
 
-/** Writes a whole report: the beginning, its devices, the end. The emitter, and all that is given here,
- * are the caller's until then. */
+/**
+ * Write a report: its beginning, each of its devices, its end. The emitter and all arguments must
+ * stay valid until walk_end().
+ */
 void walk_begin(struct emitter *emitter, enum report_format format, struct print *out,
                 const struct report_head *head);
 void walk_device(struct emitter *emitter, const struct stats_device *device,
@@ -96,27 +99,31 @@ void walk_device(struct emitter *emitter, const struct stats_device *device,
 void walk_end(struct emitter *emitter);
 
 /**
- * Explains an OOM in words. `device` and `map`, of its pool, are as of one moment; `device` is
- * NULL if nothing is known of it. `stacks`: call stacks are recorded.
+ * Writes the explanation of an OOM. `device` and the memory map of its pool were read at the same
+ * moment; `device` is NULL if the process has not used it. `stacks`: call stacks are recorded.
  */
 void verdict_write(struct lines *lines, const struct report_oom *oom,
                    const struct stats_device *device, const struct segment_map *map, bool stacks);
 
-/** Says what is still live, and at most so many of its sizes, those that hold most first. */
+/** Writes how much is live, and at most `most` sizes of live blocks, largest total first. */
 void live_write(struct lines *lines, const struct stats_device *device, unsigned most);
 
-/** Opens a file of the pattern that did not exist before, with mode GPUCACHE_FILE_MODE, or what is
- * no file. Returns a descriptor or a negative errno; path: its name. */
+/**
+ * Creates a file for writing, named by the pattern, with mode GPUCACHE_FILE_MODE. Opens the name as
+ * it is if it is no regular file. Returns a descriptor or a negative errno, and the name in `path`.
+ */
 int file_open(const char *pattern, char *path, size_t size);
 
-/** The same for a file to read and write, never anything that is no file. */
+/** Creates a file as file_open() does, to read and write, but opens nothing else. */
 int file_create(const char *pattern, char *path, size_t size);
 
-/** Ends a file that file_open() opened, and takes it away again if it could not be written in full.
- * True if there is a regular file now. */
+/**
+ * Closes a file of file_open() or file_create(). Deletes a regular file that is not `complete`.
+ * Returns true if the file is regular and complete.
+ */
 bool file_close(int fd, const char *path, bool complete);
 
-/** The error in words, without a locale. */
+/** Returns the text of an errno, or NULL for one without a text. Does not depend on a locale. */
 const char *file_error(int error);
 
 #endif

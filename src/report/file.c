@@ -1,14 +1,15 @@
 /*
- * Where reports and traces go: from a pattern to a file of its own for every one.
+ * Creates a new file for each report and trace, named by a pattern. Takes no lock.
  *
- * A file that exists is never written to, not even behind its end: it is another report, another
- * process's, or the user's. O_EXCL decides that, so any number of processes of a job may share one
- * pattern. A name that is taken leads to the next one: with %n in the pattern the running number
- * goes on, without it a suffix .1, .2, ... is tried. After ATTEMPTS names the suffix is random, so
- * that another user cannot take all names of a shared folder.
+ * An existing file is never written to: it belongs to another report, another process or the user.
+ * O_EXCL ensures this, so any number of processes of a job may share a pattern. If a name exists,
+ * the next one is tried: the next number for %n, otherwise the suffix .1, .2 and so on. After
+ * ATTEMPTS names the suffix is random: another user cannot occupy all names of a shared folder.
  *
- * What is no file (/dev/null, a terminal, a FIFO of this user) gets reports as it is. A link or a
- * FIFO that another user has put there is a name that is taken. A block device gets nothing.
+ *      the name exists as                       then
+ *      /dev/null, a terminal, a FIFO            reports are written to it; a trace fails
+ *      a link or FIFO of another user           the next name is tried
+ *      a block device                           fails
  */
 #include "report/emitter.h"
 
@@ -27,7 +28,7 @@
 #define ATTEMPTS 10000 /* names tried before a random one */
 #define FLAGS (O_CLOEXEC | O_NOCTTY)
 
-static _Atomic uint64_t next_number = 1; /* %n; not taken by this process before */
+static _Atomic uint64_t next_number = 1; /* %n; not used by this process yet */
 
 static bool has_number(const char *pattern) {
     for (const char *at = pattern; *at; at++)
@@ -36,7 +37,8 @@ static bool has_number(const char *pattern) {
     return false;
 }
 
-/** A part of a file name: no slash, nothing that cannot be seen, and no way to another directory. */
+/** Prints a part of a file name. Replaces slashes, invisible characters, and names of only dots, so
+ * that the part cannot lead to another directory. */
 static void print_name(struct print *out, const char *text) {
     bool dots = text[strspn(text, ".")] == '\0';
     while (*text) {
@@ -71,7 +73,7 @@ static void print_pattern(struct print *out, const char *pattern, uint64_t numbe
         case '%':
             print_char(out, '%');
             break;
-        default: /* options.c lets no other letter pass */
+        default: /* options.c refuses other letters */
             return;
         }
     }
@@ -82,14 +84,14 @@ static int finish(struct print *out) {
     return out->error != 0 || out->used == out->capacity - 1 ? -ENAMETOOLONG : 0;
 }
 
-/** Makes a new file. Returns a descriptor or a negative errno. */
+/** Creates a new file. Returns a descriptor or a negative errno. */
 static int create(const char *path, int access) {
     long fd = syscall(SYS_openat, AT_FDCWD, path, access | FLAGS | O_CREAT | O_EXCL,
                       options()->file_mode);
     return fd >= 0 ? (int)fd : -errno;
 }
 
-/** Returns whether the path names an open descriptor, which nobody else can have put there. */
+/** Returns whether the path names an open descriptor, which no other user can have created. */
 static bool is_descriptor(const char *path) {
     static const char *const places[] = {"/dev/fd/", "/dev/stdout", "/dev/stderr",
                                          "/proc/self/fd/"};
@@ -104,9 +106,9 @@ static bool is_trusted(uid_t uid) {
 }
 
 /**
- * Looks at what stands under a name that is taken. Returns 0 if it is no file and a report may be
- * written to it; `named`: the name's own inode. -EEXIST: the next name is to be tried. That holds
- * also for a link or a FIFO of another user, who would get the report or choose where it goes.
+ * Checks an existing name. Returns 0 if the name is no regular file and a report may be written to
+ * it, with the inode of the name itself in `named`. Returns -EEXIST if the next name must be tried.
+ * A link or a FIFO of another user gives -EEXIST: that user would get the report or redirect it.
  */
 static int look_at(const char *path, struct stat *named) {
     struct stat file;
@@ -118,14 +120,16 @@ static int look_at(const char *path, struct stat *named) {
     return S_ISDIR(file.st_mode) ? -EISDIR : S_ISBLK(file.st_mode) ? -ENOTBLK : 0;
 }
 
-/** Makes a new file, for a trace. Returns as create(), or -ESPIPE: the name is that of no file. */
+/**
+ * Creates a new file for a trace. Returns as create(), or -ESPIPE if the name is no regular file.
+ */
 static int open_file(const char *path) {
     struct stat named;
     int fd = create(path, O_RDWR), taken = fd == -EEXIST ? look_at(path, &named) : fd;
     return fd >= 0 ? fd : taken == 0 || taken == -ENOTBLK ? -ESPIPE : taken;
 }
 
-/** Makes a new file, or opens what is no file as it is. Returns as create(). */
+/** Creates a new file, or opens the name as it is if it is no regular file. Returns as create(). */
 static int open_new(const char *path) {
     struct stat named, again, file;
     int error = create(path, O_WRONLY);
@@ -134,11 +138,11 @@ static int open_new(const char *path) {
     error = look_at(path, &named);
     if (error != 0)
         return error;
-    /* O_NONBLOCK: a FIFO that nobody reads must not hold the program back */
+    /* O_NONBLOCK: a FIFO without a reader must not block the program */
     long fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | FLAGS | O_APPEND | O_NONBLOCK);
     if (fd < 0)
         return -errno;
-    /* the name may have been exchanged since it was looked at */
+    /* Another user may have replaced the name since look_at(). */
     if (fstat((int)fd, &file) != 0 || S_ISREG(file.st_mode) || S_ISBLK(file.st_mode) ||
         look_at(path, &again) != 0 || again.st_dev != named.st_dev ||
         again.st_ino != named.st_ino) {
@@ -148,7 +152,7 @@ static int open_new(const char *path) {
     return (int)fd;
 }
 
-/** Returns a number that nobody can foresee, or the time where the system has none to give. */
+/** Returns a random number, or the time if the system has no random number yet. */
 static uint64_t draw(void) {
     uint64_t number;
     bool drawn = syscall(SYS_getrandom, &number, sizeof number, 1 /* GRND_NONBLOCK */) ==
@@ -156,8 +160,7 @@ static uint64_t draw(void) {
     return drawn ? number : program_time_ns();
 }
 
-/** Writes the name for one attempt: the pattern's own, with a number behind it, or at last a random
- * one. */
+/** Prints the name of one attempt: from the pattern alone, with a number, and last a random one. */
 static int print_attempt(const char *pattern, uint64_t attempt, char *path, size_t size) {
     bool numbered = has_number(pattern);
     struct print out;
@@ -194,7 +197,8 @@ int file_create(const char *pattern, char *path, size_t size) {
 bool file_close(int fd, const char *path, bool complete) {
     struct stat file, named;
     bool regular = fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
-    /* half a report reads as a broken one; only the very file that was opened is taken away */
+    /* Readers would take half a report for a damaged one. Deletes the name only if it is still the
+     * file that was opened. */
     if (!complete && regular && lstat(path, &named) == 0 && file.st_dev == named.st_dev &&
         file.st_ino == named.st_ino)
         unlink(path);

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-#define NAMED 5        /* holders */
-#define FRAMES_SHOWN 8 /* of each, as far as they fit on two lines */
+#define NAMED 5        /* holders, at most */
+#define FRAMES_SHOWN 8 /* frames of a holder, at most, and as many as fit on two lines */
 #define COLUMNS (LINES_COLUMNS - 4)
 
 /* ---- a frame ---- */
@@ -15,7 +15,7 @@ static const char *base(const char *path) {
     return slash && slash[1] ? slash + 1 : path;
 }
 
-/** What Python calls a function inside another one, without the other one: that stands next. */
+/** Returns the name of a nested Python function without the outer one, which is the next frame. */
 static const char *inner_name(const char *function) {
     static const char inside[] = ".<locals>.";
     for (const char *at; (at = strstr(function, inside)) != NULL;)
@@ -51,8 +51,8 @@ bool holders_frame_is_entry(const struct stats_frame *frame) {
 }
 
 bool holders_frame_is_own(const struct stats_frame *frame) {
-    /* Packages of Python and headers of libraries lie below any folder, the system's files in
-     * fixed ones. */
+    /* Python packages and library headers may lie below any folder. The system's files lie in fixed
+     * folders. */
     static const char *const parts[] = {
         "/site-packages/", "/dist-packages/",    "/lib/python3",     "/include/c++/",
         "/include/cub/",   "/include/cuda/std/", "/include/thrust/", NULL};
@@ -69,11 +69,11 @@ bool holders_frame_is_own(const struct stats_frame *frame) {
     return !begins_with(frame->file, folders) && !begins_with(base(frame->file), libraries);
 }
 
-/** A name of C++ without what stands in angle brackets, and without the type that it returns. */
-static void shorten(const char *name, char *into, size_t room) {
+/** Copies a C++ name without template arguments and without the return type. */
+static void shorten(const char *name, char *into, size_t size) {
     unsigned angles = 0, rounds = 0;
     size_t used = 0;
-    for (; *name && used + 1 < room; name++) {
+    for (; *name && used + 1 < size; name++) {
         rounds += *name == '(';
         rounds -= *name == ')' && rounds > 0;
         angles += *name == '<';
@@ -100,7 +100,7 @@ void holders_print_short(struct print *out, const struct stats_frame *of) {
 
 struct list {
     const struct stats_stacks *stacks;
-    bool peak; /* else now */
+    bool peak; /* the values at the peak, not the current ones */
     struct stats_holder rows[NAMED];
     unsigned count, others;
     uint64_t other_bytes;

@@ -1,5 +1,6 @@
 /*
- * Who holds memory, in words: for the text of a report, and a frame as everybody writes it.
+ * Prints the call stacks that hold memory, for the text of a report, and single frames. The trace
+ * and the tool print frames with it too. Takes no lock and allocates nothing.
  */
 #ifndef GPUCACHE_REPORT_HOLDERS_H
 #define GPUCACHE_REPORT_HOLDERS_H
@@ -9,42 +10,54 @@
 
 #include <stdbool.h>
 
-/** `function (file:line)`, `file+0xoffset` or `0xaddress`; of files only the name if `brief`. */
+/**
+ * Prints `function (file:line)`, `file+0xoffset` or `0xaddress`. `brief`: files without folders.
+ */
 void holders_print_frame(struct print *out, const struct stats_frame *frame, bool brief);
 
-/** Prints a frame for a short line: files by name only, and functions of C++ without the type that
- * they return and without what stands in angle brackets. */
+/** Prints a frame for a short line: files without folders, C++ functions without return type and
+ * template arguments. */
 void holders_print_short(struct print *out, const struct stats_frame *frame);
 
-/** Returns whether a frame is of a library that every allocation goes through: CUDA's, or
- * PyTorch's that calls it. */
+/** Returns whether a frame is in a library that every allocation calls: CUDA's, or PyTorch's CUDA
+ * library. */
 bool holders_frame_is_entry(const struct stats_frame *frame);
 
-/** Returns whether a frame is the program's own: of no installed package, library or header of
- * Python, C++, CUDA or the system. All reports name such frames, and others only where a stack
- * has none. */
+/** Returns whether a frame is the program's own: not in an installed package, library or header of
+ * Python, C++, CUDA or the system. Reports name other frames only if a stack has no own one. */
 bool holders_frame_is_own(const struct stats_frame *frame);
 
-/** Decides which frames of a stack reports name: lines of Python where the stack has any; of those
- * the program's own where there are any; else all but those of libraries that call the driver. */
+/**
+ * The frames of a stack that reports name:
+ *
+ *      1. only Python frames, if the stack has any
+ *      2. of these, only the program's own frames, if there are any
+ *      3. only frames outside the libraries that call the driver, if there are any
+ */
 struct holders_pick {
     bool python, own, beyond;
 };
 struct holders_pick holders_pick_frames(const struct stats_stacks *stacks, uint32_t stack);
 
-/** Returns whether reports name a frame of the stack that was picked from. */
+/** Returns whether reports name a frame of the stack that `pick` was made for. */
 bool holders_frame_is_named(const struct holders_pick *pick, const struct stats_frame *frame);
 
-/** Prints a frame of those that holders_print_stack() names; `number` counts them, innermost
- * first, from 0. Returns false beyond the last one. */
+/**
+ * Prints one of the frames that holders_print_stack() names. `number` counts them from 0, innermost
+ * first. Returns false beyond the last one.
+ */
 bool holders_print_named(const struct stats_stacks *stacks, uint32_t stack, unsigned number,
                          struct print *out);
 
-/** A stack: the innermost frame that is worth a look behind a colon on the line that is begun, others on one more. */
+/** Prints a stack: the innermost named frame on the line `first`, after a colon, and the others on
+ * the line `second`. */
 void holders_print_stack(const struct stats_stacks *stacks, uint32_t stack, struct print *first,
                          struct print *second);
 
-/** The lines of a device: who held most at its peak, and who does now; `now_only`: not the former. Each is handed to `line`. */
+/**
+ * Prints the largest holders of a device at its peak and now; `now_only` leaves out the peak. Calls
+ * line() with each line.
+ */
 void holders_write(const struct stats_stacks *stacks, int device, bool now_only,
                    void (*line)(void *with, struct print *text), void *with);
 

@@ -1,9 +1,9 @@
 /*
- * The report as JSON: one object on one line, by the schema of docs/report-schema.json.
+ * Writes a report as JSON: one object on one line, by the schema of docs/report-schema.json.
  *
- * The walk names every figure as the schema does, with two exceptions that this file makes:
- * nanoseconds become seconds, and the figures about free memory stand in "fragmentation", beside
- * what follows from them.
+ * The walk names values as the schema does, with two exceptions in this file. Nanoseconds become
+ * seconds. The values about free memory stand in "fragmentation", with the ratios computed from
+ * them. walk.c calls the functions through json_emitter. Takes no lock and allocates nothing.
  */
 #include "report/emitter.h"
 
@@ -41,7 +41,7 @@ static void number(struct emitter *emitter, const char *name, uint64_t value) {
     print_u64(emitter->out, value);
 }
 
-/** A number that may not be there. */
+/** Writes a number, or null if it is unknown. */
 static void number_or_null(struct emitter *emitter, const char *name, uint64_t value, bool known) {
     key(emitter, name);
     if (known)
@@ -95,7 +95,7 @@ static void emit_oom(struct emitter *emitter) {
     close_bracket(emitter, '}');
 }
 
-/** How stacks are remembered. */
+/** Writes how stacks are recorded: their depth, unwinder and losses. */
 static void emit_stacks(struct emitter *emitter) {
     const struct stats_stacks *stacks = emitter->head->stacks;
     char version[16] = "";
@@ -224,7 +224,7 @@ static void truth(struct emitter *emitter, const char *name) {
     print_str(emitter->out, "true");
 }
 
-/** Writes a frame as an object. Members that are not known are left out. */
+/** Writes a frame as an object, without the members that are unknown. */
 static void emit_frame(struct emitter *emitter, const struct stats_frame *frame, bool named) {
     const char *module = frame->function ? frame->module : frame->file;
     separate(emitter);
@@ -321,7 +321,7 @@ static void emit_holders(struct emitter *emitter) {
     close_bracket(emitter, ']');
 }
 
-/** The files that frames lie in. */
+/** Writes the modules of the frames: path and build ID. */
 static void emit_modules(struct emitter *emitter) {
     const struct stats_stacks *stacks = emitter->head->stacks;
     const char *path, *build_id;
@@ -351,7 +351,7 @@ static void emit_live(struct emitter *emitter) {
     close_bracket(emitter, ']');
 }
 
-/** Rows instead of objects: there may be hundreds. */
+/** Writes the memory map. Pieces are arrays and not objects, because a map may have hundreds. */
 static void emit_map(struct emitter *emitter) {
     static const char *const columns[] = {"address", "bytes", "live", "cached", "segments"};
     const struct segment_map *map = emitter->map;

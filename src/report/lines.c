@@ -1,6 +1,6 @@
 /*
- * Clauses filled into lines. Each clause is formatted apart first, because only then it is known
- * where it fits; one byte of every line is kept for the comma that may have to follow.
+ * Fills clauses into lines (lines.h). Each clause is formatted into its own buffer first, to know
+ * whether it fits on the line. One byte of every line stays free for a comma that may follow.
  */
 #include "report/lines.h"
 
@@ -31,7 +31,9 @@ static void add_line(struct lines *lines, const char *indent, const char *words)
     print_end(&out);
 }
 
-/** False if there is no room for the words. */
+/**
+ * Appends words to the sentence, on a new line if they do not fit. Returns false without a line.
+ */
 static bool go_on(struct lines *lines, const char *words) {
     char *line = lines->text[lines->count - 1];
     size_t used = strlen(line);

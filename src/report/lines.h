@@ -1,9 +1,9 @@
 /*
- * A few lines of words: clauses filled into lines of bounded width and number.
+ * Fills the sentences of a text report into lines. The number of lines and their width are bounded.
  *
- * For the sentences of a text report, where the figures decide how much fits on a line. A sentence
- * that does not fit is left out as a whole, so that a report keeps its size whatever the figures are
- * and no sentence ends in the middle; so the most important comes first.
+ * A sentence that does not fit is left out as a whole. The report keeps its size for any values,
+ * and no sentence ends in the middle. Callers therefore write the most important sentence first.
+ * The caller owns the lines: no lock, no allocation.
  */
 #ifndef GPUCACHE_REPORT_LINES_H
 #define GPUCACHE_REPORT_LINES_H
@@ -19,25 +19,28 @@ struct lines {
     char text[LINES_MAX][LINES_COLUMNS + 1];
     size_t count;
     size_t max, columns; /* bounds, at most the constants above */
-    size_t start;        /* the line on which the sentence begins */
-    bool left_out;       /* the sentence did not fit */
+    size_t start;        /* the line on which the current sentence begins */
+    bool left_out;       /* the current sentence did not fit */
 };
 
 void lines_init(struct lines *lines, size_t max, size_t columns);
 
-/** Starts a sentence, on a line of its own. */
+/** Starts a sentence on a new line. */
 void lines_start(struct lines *lines, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/** Goes on behind a comma, or a colon if the line ends with one, on the same line if it fits, else indented on the next. */
+/**
+ * Adds a clause to the sentence, after a comma, or after the colon that ends the line. Uses the
+ * next line, indented, if the clause does not fit.
+ */
 void lines_clause(struct lines *lines, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/** The same with one of a list, which may end early. False, and nothing said, if it does not fit. */
+/** Adds a clause as lines_clause() does, or returns false if it does not fit, and adds nothing. */
 bool lines_item(struct lines *lines, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Values as text, for the formats above: SIZE(bytes) and so on stand for a string that lives as
- * long as the block. */
+/* Values as text, for the formats above: SIZE(bytes) and the others give a string that is valid
+ * until the end of the enclosing C block. */
 #define LINES_VALUE 32
 #define SIZE(bytes) lines_size((char[LINES_VALUE]){0}, bytes)
 #define COUNT(count) lines_count((char[LINES_VALUE]){0}, count)
@@ -45,7 +48,7 @@ bool lines_item(struct lines *lines, const char *format, ...) __attribute__((for
 #define RATIO(value) lines_ratio((char[LINES_VALUE]){0}, value)
 #define SECONDS(nanoseconds) lines_seconds((char[LINES_VALUE]){0}, nanoseconds)
 
-/* What a noun has behind it. */
+/* The ending of a noun after a count. */
 #define PLURAL(count) ((count) == 1 ? "" : "s")
 
 const char *lines_size(char *buffer, uint64_t bytes);

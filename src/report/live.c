@@ -1,18 +1,18 @@
 /*
- * What is still live, in words: how much, in how many allocations, and the sizes that hold most of it.
+ * Writes what is live: the bytes, the number of allocations, and the sizes that hold most bytes.
  *
- * Sizes that read the same are one: a reader of `3 x 2.00 MiB, 1 x 2.00 MiB` looks for a difference
- * that the report does not show. The JSON has them to the byte.
+ * Sizes with the same text are counted together. A reader of `3 x 2.00 MiB, 1 x 2.00 MiB` would
+ * look for a difference that the text does not show. The JSON has exact sizes.
  */
 #include "report/emitter.h"
 
 #include <string.h>
 
-/** Sizes that are printed alike. */
+/** Sizes with the same text. */
 struct group {
     char size[LINES_VALUE];
     uint64_t count;
-    uint64_t bytes; /* all of it */
+    uint64_t bytes; /* of all allocations together */
 };
 
 static void add(struct group *groups, size_t *count, const struct stats_live *live) {
@@ -29,7 +29,7 @@ static void add(struct group *groups, size_t *count, const struct stats_live *li
     groups[at].bytes += live->bytes * live->count;
 }
 
-/** Takes the group that holds most out of the list. */
+/** Removes the group that holds the most bytes from the list, and returns it. */
 static struct group take_largest(struct group *groups, size_t *count) {
     size_t largest = 0;
     for (size_t i = 1; i < *count; i++)

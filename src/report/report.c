@@ -1,12 +1,11 @@
 /*
- * A report of this process: a walk over its statistics (walk.c), and where it goes.
+ * Writes the reports of this process: reads the statistics (walk.c) and chooses the destination.
  *
- * Everything a report needs lies in one of a few static slots, because it may be written on a
- * signal stack of a few kilobytes and must not allocate. A slot is claimed with one atomic
- * exchange, never waited for: a signal handler that interrupts a report being written takes the
- * next slot. The slot's buffer holds a usual report whole, so that it leaves in one write and
- * processes that share a terminal, a log or a pipe do not mix their lines: Linux keeps together what
- * a pipe has room for when it is written.
+ * The memory of a report is a static slot, because a report must not allocate and may run on a
+ * signal stack of a few kilobytes. A slot is claimed with one atomic exchange, without a wait: a
+ * signal handler that interrupts a report takes the next slot. A usual report fits into the slot's
+ * buffer and is written with one write(). Processes that share a terminal, a log or a pipe then do
+ * not mix their lines: Linux keeps a write to a pipe together if the pipe has space for it.
  */
 #include "report/report.h"
 
@@ -20,8 +19,8 @@
 #include <unistd.h>
 
 #define SLOTS 8        /* reports written at the same time */
-#define BUFFER 65536   /* as much as a pipe usually holds; eight devices as JSON take some 30 KB */
-#define MAP_PIECES 512 /* of all devices: some 20 KB */
+#define BUFFER 65536   /* the usual capacity of a pipe; eight devices as JSON take some 30 KB */
+#define MAP_PIECES 512 /* of all devices together: some 20 KB */
 #define OOM_REPORTS                                                                                \
     3 /* per process; a program that probes by failing would write them for ever                   \
        */
@@ -58,7 +57,7 @@ static void release_slot(struct slot *slot) {
     atomic_flag_clear_explicit(&slot->taken, memory_order_release);
 }
 
-/** Writes the report to a descriptor. Returns 0 or a negative errno. */
+/** Writes a report to a descriptor. Returns 0 or a negative errno. */
 static int compose(struct slot *slot, int fd, bool in_time, enum report_format format,
                    const char *reason, const struct report_oom *oom) {
     struct report_process self = {.pid = getpid(),
@@ -93,7 +92,7 @@ static int compose(struct slot *slot, int fd, bool in_time, enum report_format f
     return print_flush(&slot->out);
 }
 
-/* ---- where to ---- */
+/* ---- destinations ---- */
 
 static void warn_of_file(const char *path, int error) {
     const char *words = file_error(error);
@@ -148,9 +147,9 @@ void report_write(const char *reason) {
         deliver(reason, NULL);
 }
 
-/** What there is room for of the verdict in a message, for who gets no report on stderr. */
+/** Logs as much of the verdict as fits into a message, where no report goes to stderr. */
 static void say_oom(const struct report_oom *oom, enum log_level level) {
-    static const char prefix[] = "gpucache: "; /* the message has its own */
+    static const char prefix[] = "gpucache: "; /* skipped: the log adds it */
     char words[LOG_LINE - sizeof prefix] = "";
     size_t used = 0;
     int saved_errno = errno;
@@ -173,7 +172,6 @@ static void say_oom(const struct report_oom *oom, enum log_level level) {
     errno = saved_errno;
 }
 
-/** Whoever wants no reports is not told on stderr what the program has been told already. */
 void report_oom(const struct report_oom *oom) {
     bool unwanted = options()->report == REPORT_TO_NOWHERE;
     unsigned before = atomic_load(&oom_reports);

@@ -1,9 +1,10 @@
 /*
- * Reports: where the device memory went.
+ * Reports of the device memory of this process, as text or JSON.
  *
- * A report is written from snapshots (stats/stats.h) and from what the process knows of itself, by
- * a formatter that allocates nothing and takes no lock: at exit, from a signal handler, in a dying
- * process. It makes no CUDA call. errno stays as it was. options_load() must have run.
+ * A report is made from snapshots of the statistics (stats/stats.h) and from the description of the
+ * process. Reports are written at exit, from a signal handler and in a crashing process. Therefore
+ * writing one takes no lock, allocates nothing and makes no CUDA call. It keeps errno.
+ * options_load() must have run.
  */
 #ifndef GPUCACHE_REPORT_REPORT_H
 #define GPUCACHE_REPORT_REPORT_H
@@ -12,32 +13,34 @@
 
 #include <stdint.h>
 
-/** An allocation that failed in the end. */
+/** An allocation that failed for good. */
 struct report_oom {
     int device;
-    uint64_t requested; /* bytes asked for */
-    uint64_t limit;     /* in force for the device; 0: none */
+    uint64_t requested; /* bytes */
+    uint64_t limit;     /* of the device, in bytes; 0: none */
     uint64_t
-        device_free; /* as the driver said last; means something only if device_total is not 0 */
-    uint64_t device_total; /* 0: both unknown */
+        device_free; /* free bytes that the driver reported last; valid if device_total is not 0 */
+    uint64_t device_total; /* 0: both are unknown */
 };
 
-/** What cuDriverGetVersion says, once it is known. */
+/** Sets the driver version that reports show, as cuDriverGetVersion() returns it. */
 void report_set_driver_version(int version);
 
 /**
- * Writes a report to where GPUCACHE_REPORT says. Nothing if no device was used. A file that cannot
- * be written is warned of once, and its report goes to stderr. The reason is one of the
- * interface's: exit, signal, interval, oom, request, or the name of the deadly signal.
+ * Writes a report to the destination of GPUCACHE_REPORT, unless no device was used. If the file
+ * cannot be written, logs one warning and writes the report to stderr. The reason is exit, signal,
+ * interval, oom, request, or the name of the signal that ends the process.
  */
 void report_write(const char *reason);
 
-/** Writes a report to a descriptor, even if no device was used. Returns 0 or a negative errno
- * (-EINVAL: no format). */
+/** Writes a report to a descriptor, even if no device was used. Returns 0, a negative errno, or
+ * -EINVAL for an unknown format. */
 int report_write_fd(int fd, int format, const char *reason);
 
-/** Writes the report that explains an OOM, and a line on stderr if reports do not go there. Only for the first few per process; the rest
- * are counted only. */
+/**
+ * Writes the report that explains an OOM, and logs one line if reports do not go to stderr. Only
+ * the first few OOMs of a process are reported.
+ */
 void report_oom(const struct report_oom *oom);
 
 #endif

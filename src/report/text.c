@@ -1,11 +1,12 @@
 /*
- * The report as text: the table PyTorch users know, with what stands above and below it.
+ * Writes a report as text: a table like PyTorch's, with sentences above and below it.
  *
- * It keeps to 75 columns and 25 lines for a device whatever the figures are: every cell has a width
- * that its longest value fits in, text from outside is cut, and the sentences below the table go
- * into a bounded number of lines, the most important first. An OOM's verdict stands before the
- * first table and takes its lines from those sentences. ASCII only: a column is a byte. Who holds memory
- * stands below that, in lines of its own, only where call stacks are remembered.
+ * A device takes at most 75 columns and 25 lines, for any values. Every cell is as wide as its
+ * longest value. Text from outside is cut. The sentences below the table have a bounded number of
+ * lines, the most important first. The verdict of an OOM stands before the first table and takes
+ * its lines from those sentences. The text is ASCII, so a column is a byte. If call stacks are
+ * recorded, the holders of memory follow in additional lines. walk.c calls the functions through
+ * text_emitter. Takes no lock and allocates nothing.
  */
 #include "report/emitter.h"
 
@@ -18,10 +19,10 @@
 #define INNER (COLUMNS - 4) /* between "| " and " |" */
 #define TABLE_LINES 16      /* frames, headings and rows of a device's table */
 #define REPORT_LINES 25
-#define LIVE_SIZES 5   /* named at most */
-#define WORTH_SAYING 5 /* per cent of the peak reserve */
+#define LIVE_SIZES 5   /* sizes of live blocks, at most */
+#define WORTH_SAYING 5 /* percent of the peak of reserved memory */
 
-/* cells, with the blanks on their sides */
+/* Widths of cells, with the blanks on both sides. */
 #define METRIC_CELL 18
 #define CELL 12
 #define PEAK_CELL 15
@@ -40,7 +41,7 @@ static void boxed(struct emitter *emitter, const char *text) {
     print_str(emitter->out, " |\n");
 }
 
-/** What is written so far, as a line of the box, cut to fit. */
+/** Writes the text in `text` as a line of the box, cut to its width. */
 static void boxed_print(struct emitter *emitter, struct print *text) {
     char line[INNER + 1];
     struct print out;
@@ -49,7 +50,7 @@ static void boxed_print(struct emitter *emitter, struct print *text) {
     boxed(emitter, print_end(&out));
 }
 
-/** A cell with a blank on its right. */
+/** Writes a cell with a blank on its right. */
 static void cell(struct emitter *emitter, const char *text, size_t columns) {
     print_cell(emitter->out, text, columns - 1, PRINT_RIGHT);
     print_str(emitter->out, " |");
@@ -104,7 +105,7 @@ static void title(struct emitter *emitter) {
     print_format(&out, "gpucache %s report, written ", of->version);
     if (why(reason))
         print_str(&out, why(reason));
-    else /* and perhaps not dead of it: the first process of a container goes on */
+    else /* "at", not "killed by": the first process of a container survives */
         print_format(&out, "at SIG%s", reason);
     print_format(&out, " after %s s", SECONDS(of->uptime_ns));
     boxed_print(emitter, &out);
@@ -179,7 +180,7 @@ static unsigned percent_of(uint64_t part, uint64_t whole) {
     return (unsigned)((double)part * 100 / (double)whole);
 }
 
-/** Writes why more was held than was asked for. The peaks are of different moments, hence about. */
+/** Writes why more was reserved than requested. "About": the peaks are of different moments. */
 static void say_peaks(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
     struct lines *words = &emitter->words;
@@ -221,7 +222,7 @@ static void say_fragmentation(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
     const struct report_derived *derived = &emitter->derived;
     struct lines *words = &emitter->words;
-    /* through the same cut as the hit rate, so that 100.00% is all of it */
+    /* Rounded down like the hit rate, so that 100.00% is really all. */
     lines_start(words, "Fragmentation: internal %s",
                 PERCENT(less(device->allocated.current, device->requested.current),
                         device->allocated.current));
@@ -251,7 +252,7 @@ static void say_ooms(struct emitter *emitter) {
     lines_clause(words, "host memory %s", SIZE(emitter->head->host_bytes));
 }
 
-/** What there is room for. */
+/** Writes details, as far as lines are left. */
 static void say_details(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
     struct lines *words = &emitter->words;
@@ -282,7 +283,7 @@ static void say_details(struct emitter *emitter) {
                      COUNT(pinned));
 }
 
-/** Without a pool most figures below mean little. */
+/** Writes that there is no pool: without one most values mean little. */
 static void say_disabled(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
     if (device->reuse && strcmp(device->reuse, "none") == 0 && device->backend_reason)
@@ -291,8 +292,9 @@ static void say_disabled(struct emitter *emitter) {
 }
 
 /**
- * The sentences below the table: why more was held than asked for, what it saved, and as the last
- * one, above the shell's prompt, what leaks. An OOM's verdict has said the latter.
+ * Writes the sentences below the table: why more was reserved than requested, what the pool saved,
+ * and last, just above the shell's prompt, what is still live. After an OOM's verdict the live
+ * memory is left out, because the verdict has it.
  */
 static void say_all(struct emitter *emitter) {
     struct lines *words = &emitter->words;

@@ -1,15 +1,16 @@
 /*
- * An OOM in words: what was asked, what there was, who holds it, why it did not fit, what would
- * help.
+ * Explains an OOM: the request, the free memory, its holders, the cause, and a setting that helps.
  *
- * The cause is worked out from the books alone, in the order of a doctor's questions: could it ever
- * fit? would it have fitted in what lay idle? is it the limit? is it somebody else? What is left is
- * the program's own live memory. Room is what could still be taken from the driver: what the limit
- * leaves, or what the device has, whichever is less.
+ * find_cause() decides from the counters alone. Causes, in the order of the tests:
  *
- * Advice names what the figures show to help: another backend where the idle memory would do in
- * one piece, and a larger limit where the device has the memory. Elsewhere no setting is known to
- * help, and the text says so.
+ *      TOO_LARGE                the device is smaller than the request
+ *      REFUSED                  the driver had the memory and refused
+ *      PENDING, FRAGMENTED      the idle memory would have been enough
+ *      LIMITED                  the limit is too small
+ *      OTHERS, UNPOOLED_POOL    other processes, or unpooled memory, hold enough
+ *      LIVE                     the program's live memory fills the device
+ *
+ * Advice names only settings that the counters show to help.
  */
 #include "tuning/tuning.h" /* before emitter.h, which has another COUNT */
 
@@ -19,7 +20,7 @@
 
 #define VERDICT_LINES 7
 #define NAMED_SIZES 5
-#define MUCH(total) ((total) / 10) /* held by others: more than contexts and the driver take */
+#define MUCH(total) ((total) / 10) /* held by others: more than contexts and the driver need */
 #define GROWTH (UINT64_C(2) << 20) /* the pool grows by multiples of this */
 #define MIB (UINT64_C(1) << 20)
 
@@ -30,13 +31,13 @@ struct situation {
     const struct stats_device *device;
     const struct segment_map *map;
     struct report_derived derived;
-    bool device_known; /* what the device has and has free */
-    uint64_t taken;    /* by this process, all counted */
-    uint64_t others;   /* held by other processes and by contexts, if device_known */
-    uint64_t left;     /* of the limit, if there is one */
-    uint64_t room;
-    uint64_t growth;  /* what the pool would have had to take for the request */
-    bool limit_binds; /* the limit, not the device, decides the room */
+    bool device_known;  /* total and free bytes of the device are known */
+    uint64_t taken;     /* bytes of this process, everything counted */
+    uint64_t others;    /* bytes of other processes and of contexts, if device_known */
+    uint64_t left;      /* bytes below the limit, if there is one */
+    uint64_t available; /* bytes still available: the lesser of `left` and the free memory */
+    uint64_t growth;    /* bytes by which the pool would have had to grow for the request */
+    bool limit_binds;   /* the limit decides `available`, not the device */
 };
 
 static void assess(struct situation *now) {
@@ -46,7 +47,7 @@ static void assess(struct situation *now) {
     now->others = less(less(oom->device_total, oom->device_free), now->taken);
     now->left = less(oom->limit, now->taken);
     now->limit_binds = oom->limit != 0 && (!now->device_known || now->left <= oom->device_free);
-    now->room = now->limit_binds ? now->left : now->device_known ? oom->device_free : 0;
+    now->available = now->limit_binds ? now->left : now->device_known ? oom->device_free : 0;
     now->growth = oom->requested > UINT64_MAX - GROWTH
                       ? oom->requested
                       : (oom->requested + GROWTH - 1) / GROWTH * GROWTH;
@@ -55,13 +56,13 @@ static void assess(struct situation *now) {
 static enum cause find_cause(const struct situation *now) {
     const struct stats_device *device = now->device;
     uint64_t requested = now->oom->requested;
-    uint64_t within_reach = now->room + now->derived.idle;
+    uint64_t within_reach = now->available + now->derived.idle;
     if (now->device_known && requested > now->oom->device_total)
         return TOO_LARGE;
-    if (now->device_known && now->room >= now->growth)
+    if (now->device_known && now->available >= now->growth)
         return REFUSED;
     if (within_reach >= requested && now->derived.idle != 0)
-        return now->room + device->ready_bytes < requested ? PENDING : FRAGMENTED;
+        return now->available + device->ready_bytes < requested ? PENDING : FRAGMENTED;
     if (now->limit_binds)
         return LIMITED;
     if (now->device_known && now->others >= MUCH(now->oom->device_total) &&
@@ -74,8 +75,8 @@ static enum cause find_cause(const struct situation *now) {
 }
 
 /**
- * Writes the option that sets the limit, with a value under which the device would have served
- * the request, and returns its length. 0: no limit would have helped.
+ * Writes the option that sets the limit, with a value for which the request would have been served.
+ * Returns the length of the text, or 0 if no limit would have helped.
  */
 static size_t larger_limit(char words[LINES_COLUMNS + 1], const struct situation *now) {
     const struct report_oom *oom = now->oom;
@@ -83,7 +84,7 @@ static size_t larger_limit(char words[LINES_COLUMNS + 1], const struct situation
     if (!now->limit_binds || !now->device_known || now->growth > oom->device_free ||
         __builtin_add_overflow(now->taken, now->growth, &needed) || needed > oom->device_total)
         return 0;
-    /* one hundredth more than just as much, which would be at the mercy of rounding */
+    /* One hundredth more than needed, because rounding could make the exact value too small. */
     uint64_t hundredths = (uint64_t)((unsigned __int128)needed * 100 / oom->device_total) + 1;
     struct print out;
     print_init(&out, -1, words, LINES_COLUMNS + 1);
@@ -103,27 +104,27 @@ static size_t larger_limit(char words[LINES_COLUMNS + 1], const struct situation
 }
 
 /**
- * Bytes that pages could map elsewhere, at least: of whole handles in the holes between live
- * blocks.
+ * Returns how many bytes the pages backend could remap, at least: whole handles in the free memory
+ * between live blocks.
  */
 static uint64_t movable(const struct segment_map *map) {
     uint64_t handles = 0;
     for (uint32_t i = 0; i < map->count; i++) {
         uint64_t bytes = segment_map_bytes(map->pieces[i].units);
         if (map->pieces[i].live + map->pieces[i].cached == 0 && bytes >= VMM_HANDLE)
-            handles += bytes / VMM_HANDLE - 1; /* the ends may lie in handles of the neighbours */
+            handles += bytes / VMM_HANDLE - 1; /* both ends may lie in handles with live blocks */
     }
     return handles * VMM_HANDLE;
 }
 
 /**
- * Whether the idle memory would do in pages. Whether the device has pages is not known where
- * segments were asked for.
+ * Returns whether the idle memory would be enough with the pages backend. Whether the device
+ * supports pages is unknown if the user chose segments.
  */
 static bool pages_would_do(const struct situation *now, enum cause cause) {
     const char *reason = now->device->backend_reason;
     return cause == FRAGMENTED && reason && strcmp(reason, "GPUCACHE_BACKEND=segments") == 0 &&
-           now->room + movable(now->map) >= now->growth;
+           now->available + movable(now->map) >= now->growth;
 }
 
 static void say_help(struct lines *lines, const struct situation *now, enum cause cause) {
@@ -143,7 +144,7 @@ static void say_help(struct lines *lines, const struct situation *now, enum caus
     if (pages_would_do(now, cause)) {
         size_t max = lines->max;
         lines_start(lines, "Most likely to help: GPUCACHE_BACKEND=auto");
-        lines->max = lines->count; /* what follows takes no line of its own */
+        lines->max = lines->count; /* the items must not take a new line */
         if (!larger || !lines_item(lines, "%s", limit))
             lines_item(lines, "which takes pages if it can");
         lines->max = max;
@@ -175,8 +176,8 @@ static void say_fragmentation(struct lines *lines, const struct situation *now, 
 }
 
 /**
- * Lists what is live and, where it is the program's own memory that leaves no room, says how to
- * learn who holds it.
+ * Lists the live memory. If the program's own memory is the cause, also names the option that shows
+ * its call stacks.
  */
 static void say_live(struct lines *lines, const struct situation *now, enum cause cause,
                      bool stacks) {
@@ -185,7 +186,7 @@ static void say_live(struct lines *lines, const struct situation *now, enum caus
     bool hinted = !stacks && own && now->device->allocations.current > 0;
     live_write(lines, now->device, NAMED_SIZES);
     if (hinted && !lines_item(lines, hint)) {
-        lines->max++; /* the table has a sentence less */
+        lines->max++; /* the sentences below the table have one line less */
         lines_start(lines, hint);
     }
 }

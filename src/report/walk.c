@@ -1,15 +1,15 @@
 /*
- * One walk over the figures of a device, row by row of fields.def, to one emitter. The library's
- * reports go this way, and those that the tool writes from a live page or from a file.
+ * Calls an emitter for each counter and metric of a device, in the order of fields.def. Both the
+ * library's reports and the tool's, from a live page or a file, are written with it.
  */
 #include "report/emitter.h"
 
 #include <string.h>
 
-/* ---- what follows from the figures ---- */
+/* ---- derived values ---- */
 
-/** Host memory, and memory that another process took from the device, are not this process's device
- * memory. */
+/** Returns whether a kind of unpooled memory is device memory of this process. Host memory is not,
+ * nor memory that another process allocated. */
 static bool takes_device_memory(const char *kind) {
     return strcmp(kind, "pinned_host") != 0 && strcmp(kind, "ipc_imported") != 0;
 }
@@ -42,7 +42,7 @@ void report_derive(const struct stats_device *device, struct report_derived *der
         derived->internal_fragmentation =
             (double)less(device->allocated.current, device->requested.current) /
             (double)device->allocated.current;
-    /* not of pending memory, which is in no free block before its work has ended */
+    /* Without pending memory, which is in no free block before the earlier work has ended. */
     if (device->ready_bytes != 0)
         derived->external_fragmentation =
             (double)less(device->ready_bytes, derived->largest_free) / (double)device->ready_bytes;
@@ -58,13 +58,14 @@ static bool counts_bytes(const char *name) {
     return length > suffix && strcmp(name + length - suffix, "_bytes") == 0;
 }
 
-/** How good the peak is of a metric that thread caches change without the pool's lock. */
+/** Returns the accuracy of a metric's peak. Thread caches change requested and allocated bytes
+ * without the pool's lock, so these peaks may be lower bounds. */
 static enum peak peak_of(const struct stats_device *device, const struct stats_metric *metric) {
     bool cached = metric == &device->requested || metric == &device->allocated;
     return cached && !device->peaks_exact ? PEAK_AT_LEAST : PEAK_EXACT;
 }
 
-/** The rows of metrics in bytes, or those that count things. */
+/** Writes the metrics in bytes, or the metrics that are counts. */
 static void walk_metrics(struct emitter *emitter, bool bytes) {
     const struct stats_device *device = emitter->device;
 #define METRIC(field, json, label)                                                                 \
