@@ -13,7 +13,7 @@
  * keeps the stack that allocated it, whichever thread frees it.
  *
  * All tables are bounded, and losses are counted. Stacks beyond the bound share one site without
- * frames. Blocks beyond the bound are missing from the figures of the sites.
+ * frames. Blocks beyond the bound are missing from the bytes of the sites.
  */
 #ifndef GPUCACHE_STACKS_STACKS_H
 #define GPUCACHE_STACKS_STACKS_H
@@ -48,7 +48,11 @@ struct stacks_block {
  */
 uint32_t stacks_here(int device);
 
-/** Records that a stack allocated a block. An entry that the address still had is removed. */
+/**
+ * Records that a stack allocated a block. An entry that the address still had is removed. An
+ * address is not recorded twice before it is freed: the driver's hooks remove a block before its
+ * free.
+ */
 void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes);
 
 /** Removes a block that is about to be freed. Returns false if the block is not recorded. */

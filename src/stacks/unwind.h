@@ -9,7 +9,8 @@
  * libunwind never drops an address from its cache, not even in unw_flush_cache(). If a library is
  * closed and another one is loaded at its addresses, libunwind would use the wrong unwind data and
  * crash. The process therefore changes to backtrace() once a module that stacks lead through has
- * been closed.
+ * been closed. It also changes if any library was closed and stacks have been lost, because the
+ * frames of lost stacks are not known.
  *
  * The first backtrace() of a process loads libgcc and allocates. unwind_start() therefore makes the
  * first call.
@@ -25,7 +26,10 @@ void unwind_start(stacks_look_up *look_up);
 /** Returns the unwinder's name: "libunwind" or "backtrace". */
 const char *unwind_name(void);
 
-/** Changes to backtrace() for good, because a module that stacks lead through was closed. */
+/**
+ * Changes to backtrace() for good. Called when a module that stacks lead through was closed, and
+ * when any library was closed after stacks were lost.
+ */
 void unwind_distrust(void);
 
 #define UNWIND_OWN 8 /* innermost frames that may belong to this library */

@@ -1,9 +1,9 @@
 /*
  * The counters and metrics of one pool: every row of fields.def, as atomics.
  *
- * Each counter has one writer at a time, which holds source.lock or owns the counter. So a change
- * is a plain load and a plain store, without a locked instruction. Readers, such as a report in a
- * signal handler, take no lock. Peaks are updated with each change, not sampled.
+ * Each counter has one writer at a time, which holds source.lock or owns the counter. A change is
+ * therefore a plain load and a plain store, without a locked instruction. Readers, such as a report
+ * in a signal handler, take no lock. Peaks are updated with each change, not sampled.
  */
 #ifndef GPUCACHE_STATS_COUNTERS_H
 #define GPUCACHE_STATS_COUNTERS_H
@@ -47,12 +47,14 @@ static inline void counter_raise(stat_counter *peak, uint64_t value) {
     }
 }
 
+/** Counts `amount` as taken: raises current, total and, if exceeded, peak. */
 static inline void metric_enter(struct metric *metric, uint64_t amount) {
     counter_add(&metric->current, amount);
     counter_add(&metric->total, amount);
     counter_raise(&metric->peak, counter_get(&metric->current));
 }
 
+/** Counts `amount` as given back: lowers current, raises freed. */
 static inline void metric_leave(struct metric *metric, uint64_t amount) {
     counter_set(&metric->current, counter_get(&metric->current) - amount);
     counter_add(&metric->freed, amount);

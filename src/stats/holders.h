@@ -32,8 +32,8 @@ struct stats_holder {
 
 /**
  * A frame of a call stack. Python frames, and frames that the tool has resolved, have function,
- * file and line (0: unknown). Other frames have the module's path in `file` and the offset in it. If
- * `file` is NULL, `offset` is the bare address.
+ * file and line (0: unknown). Other frames have the module's path in `file` and the offset in it.
+ * If `file` is NULL, `offset` is the bare address.
  */
 struct stats_frame {
     const char *function; /* NULL: unknown */

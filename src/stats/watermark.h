@@ -37,6 +37,7 @@ static inline uint64_t watermark_given(const struct watermark *mark) {
     return crest - peak;
 }
 
+/** Returns the live amount, as exact as watermark_given(). */
 static inline uint64_t watermark_live(const struct watermark *mark) {
     return counter_get(&mark->taken) - watermark_given(mark);
 }
@@ -50,6 +51,7 @@ static inline int64_t watermark_rise(struct watermark *mark, uint64_t amount) {
     return (int64_t)(counter_get(&mark->crest) - taken);
 }
 
+/** Raises the peak to the amount that is live now, if that is higher. */
 static inline void watermark_raise(struct watermark *mark) {
     uint64_t taken = counter_get(&mark->taken);
     int64_t above = (int64_t)(taken - counter_get(&mark->crest));
@@ -60,6 +62,7 @@ static inline void watermark_raise(struct watermark *mark) {
     }
 }
 
+/** Counts a free. */
 static inline void watermark_fall(struct watermark *mark, uint64_t amount) {
     counter_add(&mark->crest, amount);
 }
