@@ -36,7 +36,7 @@ void arguments_refuse(const struct arguments *arguments) {
     fail(STATUS_OWN_FAILURE, arguments->option, wanted);
 }
 
-/** Whether the text is that option; *value: what stands behind its =, or NULL. */
+/** Returns whether the text is that option. Sets *value to the text after its =, or NULL. */
 static bool is_option(const struct option *option, const char *text, const char **value) {
     size_t length = strlen(option->name);
     bool same = strncmp(text + 2, option->name, length) == 0;
@@ -45,8 +45,8 @@ static bool is_option(const struct option *option, const char *text, const char 
     return end == '\0' || (end == '=' && option->value);
 }
 
-/** How many operands stand in front of the next option or `--`; of run's, which are another
- * program's, none is passed by. */
+/** Returns the number of operands before the next option or `--`, or 0 if no option follows. Returns
+ * 0 for run: the words after its first operand are another program's. */
 static size_t operands_before(const struct arguments *arguments) {
     char *const *at = arguments->at;
     size_t count = 0;
@@ -55,7 +55,7 @@ static size_t operands_before(const struct arguments *arguments) {
     return strcmp(arguments->command, "run") != 0 && at[count] ? count : 0;
 }
 
-/** Brings words from behind operands to the front, and passes them by. */
+/** Moves words from behind the operands to the front, and skips them. */
 static void pass(struct arguments *arguments, size_t operands, size_t words) {
     for (; words > 0; words--) {
         char *word = arguments->at[operands];
@@ -64,7 +64,7 @@ static void pass(struct arguments *arguments, size_t operands, size_t words) {
     }
 }
 
-/** Takes the value of one of the library's options: behind its =, or else the next word. */
+/** Reads the value of one of the library's options: after its =, or else the next word. */
 static void take_variable(struct arguments *arguments, size_t operands) {
     const char *equals = strchr(arguments->option, '=');
     arguments->value = equals ? equals + 1 : arguments->at[operands];

@@ -1,7 +1,7 @@
 /*
- * The options of a command, as commands.def lists them: `--option`, `--option=value` or `--option
- * value`. They stand in front of its operands, behind them or in between, up to `--`; those of run
- * in front. What is not listed is refused, with what would be accepted.
+ * Parses the options of a command, as commands.def lists them: `--option`, `--option=value` or
+ * `--option value`. Options may stand before, between and after operands, up to `--`; options of
+ * run only before. An unknown option ends the process with a message that names the known ones.
  */
 #ifndef GPUCACHE_TOOL_ARGUMENTS_H
 #define GPUCACHE_TOOL_ARGUMENTS_H
@@ -14,23 +14,23 @@ enum option_of_command {
 #define LIST(command, id, option, words, initial, meaning) ARGUMENT_##command##_##id,
 #include "tool/commands.def"
     ARGUMENTS,
-    ARGUMENT_VARIABLE, /* an option of the library's, of commands that take those */
-    ARGUMENTS_END,     /* only operands are left */
+    ARGUMENT_VARIABLE, /* an option of the library, for commands that accept these */
+    ARGUMENTS_END,     /* only operands remain */
 };
 
 struct arguments {
     const char *command;
-    char **at;          /* the rest, put in order as options are taken; at the end, the operands */
-    const char *option; /* as it was written */
-    const char *value;  /* of it, or NULL */
-    bool variables;     /* the library's options are taken too */
+    char **at;          /* the remaining words, reordered; after the last option, the operands */
+    const char *option; /* the current option as the user wrote it */
+    const char *value;  /* the value of the current option, or NULL */
+    bool variables;     /* the library's options are accepted too */
 };
 
-/** The next option; ends the process with a word about it if it is none. --help is answered here.
- */
+/** Returns the next option. Ends the process with a message if the option is unknown, and after the
+ * help text if it is --help. */
 enum option_of_command arguments_next(struct arguments *arguments);
 
-/** The option's value makes no sense: says what is wanted, and ends. */
+/** Prints which values the current option accepts, and ends the process. */
 _Noreturn void arguments_refuse(const struct arguments *arguments);
 
 #endif

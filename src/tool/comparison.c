@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A row's process has not said anything yet. */
+/* The state of a row whose process has not written its result yet. */
 #define UNFINISHED (-ECHILD)
 
 static int share(struct comparison *comparison) {

@@ -1,6 +1,8 @@
 /*
- * One history under several settings: what each would have reserved. Each is run in a process of
- * its own, because the pool has no end, and as many at a time as there are processors.
+ * Replays one history with several settings, and compares the memory that each would have reserved.
+ *
+ * Each setting runs in its own process, because a pool cannot be destroyed. As many processes run
+ * at a time as there are processors.
  */
 #ifndef GPUCACHE_TOOL_COMPARISON_H
 #define GPUCACHE_TOOL_COMPARISON_H
@@ -12,9 +14,9 @@
 #define COMPARISON_NAME 48
 #define COMPARISON_DELAYS 32 /* at most */
 
-/* An allocator and its setting, whatever the delay. */
+/* An allocator and its setting; the delay is not part of it. */
 struct candidate {
-    char name[COMPARISON_NAME]; /* with what tells it from others: `pages, budget 8.00 GiB` */
+    char name[COMPARISON_NAME]; /* with the settings that differ: `pages, budget 8.00 GiB` */
     bool is_model;
     enum model model;
     struct rerun_setting setting;
@@ -22,14 +24,14 @@ struct candidate {
 
 struct row {
     const struct candidate *candidate;
-    uint64_t delay_us; /* of a model: 0 */
+    uint64_t delay_us; /* 0 for a model */
     struct meter *meter;
 };
 
 struct comparison {
-    char file[256]; /* and the device, where there are several */
+    char file[256]; /* name of the file, and the device if the file has several */
     const struct history *history;
-    struct row *rows; /* those of a candidate behind each other */
+    struct row *rows; /* rows of one candidate are adjacent */
     size_t count;
     void *shared;
     size_t shared_bytes;
@@ -42,14 +44,14 @@ struct replay_request {
     size_t delay_count;
 };
 
-/** 0, or a negative errno. */
+/** Runs all candidates with all delays. Returns 0 or a negative errno. */
 int comparison_run(struct comparison *comparison, const struct replay_request *request);
 void comparison_free(struct comparison *comparison);
 
 void comparison_print(const struct comparison *comparison, struct print *out);
 void comparison_print_json(const struct comparison *comparison, struct print *out);
 
-/** Several histories: ratios, and pages mapped, by delay. */
+/** Prints the table of several histories: ratios, and pages mapped, by delay. */
 void comparisons_print(const struct comparison *list, size_t count,
                        const struct replay_request *request, struct print *out);
 

@@ -1,5 +1,5 @@
 /*
- * Comparisons as tables.
+ * Prints comparisons as tables.
  */
 #include "report/lines.h"
 #include "tool/comparison.h"
@@ -19,7 +19,7 @@ static const char *decimals(char buffer[LINES_VALUE], double value, unsigned cou
 }
 #define DECIMALS(value, count) decimals((char[LINES_VALUE]){0}, value, count)
 
-/* us as ms, with as many decimals as it has. */
+/** Prints microseconds as milliseconds, with as many decimals as needed. */
 static const char *delay_of(char buffer[LINES_VALUE], uint64_t us) {
     return decimals(buffer, (double)us / 1000,
                     us % 1000 == 0  ? 0
@@ -180,7 +180,7 @@ static void print_several_head(const struct replay_request *request, size_t widt
     }
 }
 
-/* The rows of one candidate as one line. */
+/** Prints the rows of one candidate as one line. */
 static void print_line(const struct row *rows, size_t count, size_t delays, size_t width,
                        struct print *out) {
     char text[LINES_VALUE];

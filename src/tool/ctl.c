@@ -1,9 +1,10 @@
 /*
- * gpucache ctl: acts on a running process.
+ * gpucache ctl: sends a command to the library in a running process.
  *
- * Leaves the order in the process's live page and wakes the helper thread of the library there,
- * which has it carried out and writes the result. The page's file is locked meanwhile, so that
- * two orders do not meet. The kernel ends the lock of a process that is killed.
+ * Writes the command to the process's live page and wakes the library's helper thread there. The
+ * helper thread executes the command and writes the result. This file calls such a command an
+ * order. A lock on the page's file lets only one order at a time through. The kernel releases the
+ * lock if this process is killed.
  */
 #include "live/place.h"
 #include "process/value.h"
@@ -20,16 +21,16 @@
 #include <time.h>
 
 #define TIMEOUT_MS 10000
-#define NOTICE_MS 1000 /* of waiting, before the reason is said */
+#define NOTICE_MS 1000 /* of waiting, before the reason is printed */
 #define TURN_NS 2000000
 
-static const char *in_the_way;            /* of the order when time was up */
-static volatile sig_atomic_t interrupted; /* by that signal: the order is given up first */
+static const char *in_the_way;            /* the obstacle when the time was over */
+static volatile sig_atomic_t interrupted; /* number of the signal; the order is withdrawn first */
 
 struct request {
     int pid;
     enum live_order order;
-    uint64_t value, device; /* device UINT64_MAX: all */
+    uint64_t value, device; /* device UINT64_MAX: all devices */
     uint64_t timeout_ms;
 };
 
@@ -90,7 +91,7 @@ static void rest(void) {
     nanosleep(&(struct timespec){0, TURN_NS}, NULL);
 }
 
-/** False: somebody else's order is under way for all that time. */
+/** Locks the page's file. Returns false if another order holds the lock until `end_ms`. */
 static bool lock(const struct page *page, uint64_t end_ms) {
     while (flock(page->fd, LOCK_EX | LOCK_NB) != 0) {
         if (interrupted || now_ms() >= end_ms)
@@ -100,12 +101,12 @@ static bool lock(const struct page *page, uint64_t end_ms) {
     return true;
 }
 
-/** One that is silent may only have nothing to say. */
+/** Returns whether the process may execute an order. A silent process may only be idle. */
 static bool can_act(const struct page *page) {
     return page_is_running(page) || page->state == PAGE_SILENT;
 }
 
-/** False: the process has it already, and is at it. */
+/** Withdraws an order. Returns false if the process has started to execute it. */
 static bool give_up(struct live_page *live) {
     bool had = atomic_exchange(&live->order, 0) != 0;
     if (had)
@@ -113,7 +114,7 @@ static bool give_up(struct live_page *live) {
     return had;
 }
 
-/** Names what stands between the process and the end of the order. */
+/** Returns a text that says why the process has not finished the order. */
 static const char *obstacle(const struct page *page) {
     struct live_page *live = page->live;
     if (page->namespace == 0 && place_is_stopped(page->pid))
@@ -146,7 +147,7 @@ static int wait_until_done(struct page *page, uint64_t end_ms) {
     page_ask(page);
     while (atomic_load_explicit(&live->order_done, memory_order_acquire) != number) {
         page_look(page);
-        if (!can_act(page)) /* it may have ended after that */
+        if (!can_act(page)) /* the process may have finished the order and then ended */
             return atomic_load(&live->order_done) == number ? 0 : -ESRCH;
         if (interrupted || now_ms() >= end_ms) {
             in_the_way = obstacle(page);
@@ -158,12 +159,14 @@ static int wait_until_done(struct page *page, uint64_t end_ms) {
     return 0;
 }
 
-/** 0 when it has been carried out, and what came of it. -ETIMEDOUT: it is given up. -EALREADY: that
- * was too late. */
+/**
+ * Sends an order and waits for it. Returns 0 and *result when it was executed, -ETIMEDOUT if it was
+ * withdrawn, or -EALREADY if it could not be withdrawn any more.
+ */
 static int place_order(struct page *page, const struct request *request, uint64_t end_ms,
                        int64_t *result) {
     struct live_page *live = page->live;
-    give_up(live); /* what somebody ordered who was killed */
+    give_up(live); /* an order of a gpucache that was killed */
     int placed = wait_until_done(page, end_ms);
     if (placed != 0)
         return placed == -ETIMEDOUT ? -EALREADY : placed;

@@ -1,6 +1,6 @@
 /*
- * The flight recorder as a reader sees it (live/flight.h): from rings that are being written to a
- * list in the order of time.
+ * Reads the flight recorder of a live page (live/flight.h): copies the rings, which the process
+ * still writes, to a list in order of time.
  */
 #include "live/page.h"
 #include "tool/pages.h"
@@ -20,7 +20,7 @@ const char *page_event_words(unsigned kind) {
     return kind < FLIGHT_KINDS && words[kind] ? words[kind] : "?";
 }
 
-/** False: it is not there, or is being written. */
+/** Copies an event. Returns false if there is none, or if the process is writing it. */
 static bool copy_event(struct page_event *to, const struct flight_event *from, unsigned ring) {
 #define GET(field) atomic_load_explicit(&from->field, memory_order_relaxed)
     uint64_t number = GET(number), rest = GET(rest);
@@ -36,7 +36,7 @@ static bool copy_event(struct page_event *to, const struct flight_event *from, u
     bool whole = number != 0 && GET(seal) == flight_seal(number, to->time_ns, to->address,
                                                          to->bytes, to->duration_ns, rest);
 #undef GET
-    if (ring != 0) { /* a block stands behind the slow event that brought it */
+    if (ring != 0) { /* a large block comes after the slow event of its allocation */
         to->coarse_ns = to->time_ns;
         to->time_ns += to->duration_ns;
         to->duration_ns = 0;
@@ -63,9 +63,9 @@ static int by_time(const void *a, const void *b) {
     return result ? result : by_number(a, b);
 }
 
-/** Orders the events of one ring. The times of large blocks follow their numbers: the coarse
- * clock stands still for milliseconds, and threads that share a ring may write in another order
- * than they looked at it. */
+/** Corrects the times of one ring, so that times of large blocks increase with their numbers. The
+ * coarse clock is constant for milliseconds, and threads that share a ring may write events in
+ * another order than they read the clock. */
 static void order_ring(struct page_event *events, size_t count) {
     qsort(events, count, sizeof *events, by_number);
     for (size_t i = 1; i < count && events[0].ring != 0; i++) {
@@ -126,7 +126,7 @@ void page_print_event(const struct page *page, struct print *out, const struct p
     print_char(out, '\n');
 }
 
-/** Of a list in the order of time the last so many of each kind; how many are left. */
+/** Keeps the last `most` events of each kind in a list in order of time. Returns the new count. */
 static size_t keep_last(struct page_event *events, size_t count, size_t most) {
     size_t slow = 0, blocks = 0, kept = count;
     for (size_t i = count; i > 0; i--) {

@@ -1,5 +1,5 @@
 /*
- * The gpucache command: which of its commands is meant.
+ * main() of gpucache: finds the command by its name and calls it.
  */
 #include "process/program.h"
 #include "tool/arguments.h"

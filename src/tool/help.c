@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define COLUMNS 79
-#define NAME_COLUMNS 10 /* of a command in the overview */
+#define NAME_COLUMNS 10 /* width of a command's name in the overview */
 
 static const struct {
     const char *name, *operands, *meaning, *example;
@@ -45,7 +45,7 @@ static const struct {
     {"libzstd", TOOL_HAS_ZSTD, "replay of files packed by zstd"},
 };
 
-/** Prints words from `column` on, and goes on below `indent` where a line is full. */
+/** Prints words from `column` on, and continues each full line at `indent`. */
 static void print_wrapped(FILE *out, size_t column, size_t indent, const char *text) {
     while (*text) {
         size_t length = strcspn(text, " ");
@@ -152,7 +152,7 @@ void help_version(FILE *out) {
                 features[i].purpose);
 }
 
-/* ---- what is no command ---- */
+/* ---- unknown commands ---- */
 
 /** Returns the command whose name differs in two characters at most, or NULL. */
 static const char *nearest_command(const char *word) {

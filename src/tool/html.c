@@ -1,5 +1,5 @@
 /*
- * The file of a page: when it may be written, and how the data gets into it.
+ * Writes the file of a page: checks whether the file may be overwritten, and inserts the data.
  */
 #include "tool/html.h"
 
@@ -33,8 +33,10 @@ int html_check(const char *path) {
     return result;
 }
 
-/** Opens a file for a page. Checks the descriptor, not the path, before it empties a regular
- * file: the path may mean another file by now. Returns a descriptor or a negative errno. */
+/**
+ * Opens a file for a page. Checks the descriptor, not the path, before it truncates a regular file:
+ * the path may name another file by now. Returns a descriptor or a negative errno.
+ */
 static int open_for_page(const char *path, bool *created) {
     struct stat file;
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -53,8 +55,8 @@ static int open_for_page(const char *path, bool *created) {
     return error;
 }
 
-/** Writes JSON into a script element. `<` stands in strings only, where its escape means the
- * same: no text of a report can end the element or begin a comment. */
+/** Writes JSON into a script element, with `<` as an escape. `<` occurs only in strings, where the
+ * escape means the same. Therefore no text of a report can end the element or begin a comment. */
 static void write_json(FILE *out, const char *text, size_t length) {
     const char *end = text + length;
     while (text < end) {
@@ -67,7 +69,7 @@ static void write_json(FILE *out, const char *text, size_t length) {
     }
 }
 
-/** Writes the data in memory first: struct print has a descriptor to write to. */
+/** Writes the data to memory first, because struct print can only write to a descriptor. */
 static int write_data(FILE *out, const struct html *page) {
     static char buffer[65536];
     struct print text;

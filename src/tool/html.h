@@ -1,16 +1,16 @@
 /*
- * gpucache report --html: one page that needs no network.
+ * gpucache report --html: writes one page that needs no network.
  *
- * The page is page.html with page.css, the script (page.js and others), and the reports as JSON. The
- * script draws all of it, and no text of a report becomes markup. tool/page.py assembles the parts at
- * build time.
+ * The page is page.html with page.css, the script (page.js and others), and the reports as JSON.
+ * The script draws everything, and no text of a report becomes markup. page.py assembles the parts
+ * at build time.
  *
  * The data in the page is one JSON object:
  *
- *   written   who wrote the page, and when
+ *   written   the program that wrote the page, and the time
  *   reports   the reports, each as GPUCACHE_REPORT_FORMAT=json has it, with resolved names
  *   extras    of each report: the program's name, notes, and the flight recorder of a live page
- *   frames    of each frame of a call stack: its words for a short line (holders_print_short()),
+ *   frames    of each frame of a call stack: its short text (holders_print_short()),
  *             and bits: 1 the program's own, 2 a line of Python, 4 of a library that calls the driver
  *   traces    the events of traces (html_trace.c)
  */
@@ -20,7 +20,7 @@
 #include "tool/parsed_report.h"
 #include "tool/trace_file.h"
 
-#define HTML_EVENTS 1000000 /* the newest of a trace that a page has */
+#define HTML_EVENTS 1000000 /* a page has at most as many events of a trace, the newest */
 
 struct html {
     const struct parsed_reports *reports;
@@ -28,12 +28,11 @@ struct html {
     size_t trace_count;
 };
 
-/** Returns -EEXIST if a page must not be written there: a regular file holds something that is
- * no page. Else 0. */
+/** Returns -EEXIST if the path is a regular file with other contents than a page; otherwise 0. */
 int html_check(const char *path);
 
-/** Writes the page to a new file, over an earlier page, or to what is no regular file; "-" is
- * stdout. Returns 0 or a negative errno, -EEXIST as html_check(). */
+/** Writes the page to a new file, over an earlier page, or to a device or FIFO; "-" is stdout.
+ * Returns 0 or a negative errno; -EEXIST as html_check(). */
 int html_write(const struct html *page, const char *path);
 
 /** Writes the data of a page. */

@@ -1,5 +1,5 @@
 /*
- * The data of a page: the reports as they are, and the names and notes that the command adds.
+ * Writes the data of a page: the reports unchanged, and the names and notes that the tool adds.
  */
 #include "tool/html.h"
 
@@ -23,7 +23,8 @@ static void member(struct print *out, const char *separator, const char *name) {
 
 /* ---- the flight recorder ---- */
 
-/** Times count from the start of the process: in nanoseconds, a script can hold those exactly. */
+/** Prints an event. Times count from the start of the process, because a script's numbers hold
+ * nanoseconds since 1970 only roughly. */
 static void print_event(struct print *out, const struct parsed_report *report,
                         const struct page_event *event) {
     uint64_t began = report->page->started_ns;
@@ -47,7 +48,7 @@ static void print_moment(struct print *out, const struct parsed_report *report, 
 static void print_kinds(struct print *out) {
     static const struct {
         unsigned kind;
-        const char *role; /* of events that a script has to tell from others */
+        const char *role; /* of events that the script treats differently */
     } roles[] = {
         {FLIGHT_ALLOCATE, "allocate"},     {FLIGHT_FREE, "free"},
         {FLIGHT_OOM, "refused"},           {FLIGHT_GROW_REFUSED, "refused"},
@@ -97,8 +98,7 @@ static int compare_texts(const void *a, const void *b) {
     return strcmp(a, b);
 }
 
-/** Prints the text of a frame, its text for a short line, and what decides whether such a line has
- * it, unless `seen` has the frame. */
+/** Prints the full text of a frame, its short text and its bits (html.h), unless `seen` has it. */
 static void print_once(struct print *out, const struct stats_frame *frame, void **seen) {
     char text[FRAME];
     struct print words;
@@ -143,7 +143,7 @@ static void print_frames(struct print *out, const struct html *page) {
     tdestroy(seen, free);
 }
 
-/* ---- all of it ---- */
+/* ---- the object ---- */
 
 static void print_extra(struct print *out, const struct parsed_report *report) {
     char name[TOOL_PROGRAM_NAME];

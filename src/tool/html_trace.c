@@ -1,6 +1,6 @@
 /*
- * A trace in a page: the size, address and stack of each block, and the times of its allocation and
- * of its free. An event takes about ten bytes.
+ * Writes a trace into a page: size, address and stack of each block, and the times of its
+ * allocation and its free. An event takes about ten bytes.
  *
  *      {"name", "pid", "rank", "host", "began",      the process; `began` in seconds since 1970
  *       "front_ns", "end_ns", "dropped", "running",  times count from `began`
@@ -8,9 +8,9 @@
  *       "devices": [{"device", "name", "total_bytes", "groups", "reserved", "events"}]}
  *
  *      marks     [ns, text]
- *      moments   [ns, device, kind, bytes, nanoseconds that it took], without growth of the pool
+ *      moments   [ns, device, kind, bytes, duration in ns], without growth of the pool
  *      stacks    numbers of frames, innermost first; number 0 is the empty stack
- *      groups    [bytes, stack]: a size that was asked for, and who asked
+ *      groups    [bytes, stack]: a requested size and the stack that requested it
  *      reserved  [ns, bytes]
  *      events    base64 of numbers of 7 bits a byte, the lowest first; bit 7: more follows
  *
@@ -20,7 +20,7 @@
  *      2. of an allocation its group; of a free how many allocations ago the block came, from 1
  *      3. of an allocation: units of 512 bytes from the address of the one before it (zigzag)
  *
- * Blocks that lived when the trace begins are allocations at `front_ns`.
+ * Blocks that are live when the trace begins are allocations at `front_ns`.
  */
 #include "tool/html.h"
 
@@ -35,7 +35,7 @@
 #define UNIT 512
 #define FRAME 1280 /* bytes of a frame, as html_data.c has it */
 
-/** A size that was asked for by one stack. */
+/** A size that one stack requested. */
 struct group {
     uint64_t bytes;
     uint32_t stack;
@@ -48,8 +48,8 @@ struct column {
     unsigned device;
     struct print *out;
     struct trace_live_set live_set;
-    void *groups;   /* a tree of struct group */
-    uint8_t *bytes; /* of `events` */
+    void *groups;   /* a tree (tsearch) of struct group */
+    uint8_t *bytes; /* the encoded events */
     size_t used, capacity;
     uint64_t at_ns, unit, blocks;
     uint32_t group_count;
@@ -84,7 +84,7 @@ static int compare_groups(const void *a, const void *b) {
     return (x->stack > y->stack) - (x->stack < y->stack);
 }
 
-/** Returns the number of a group, and writes the group where it is new. */
+/** Returns the number of a group, and writes the group if it is new. */
 static uint32_t group_of(struct column *of, uint64_t bytes, uint32_t stack) {
     struct group wanted = {bytes, stack, of->group_count};
     struct group **found = tfind(&wanted, &of->groups, compare_groups);
@@ -115,7 +115,8 @@ static void put_event(struct column *of, const struct trace_event *event) {
         put(of, group_of(of, event->bytes, event->stack < known ? event->stack : 0));
         put(of, moved << 1 ^ (moved >> 63 ? UINT64_MAX : 0));
         of->unit = unit;
-        block.place = ++of->blocks; /* of the copy that trace_live_set_at() returns */
+        block.place =
+            ++of->blocks; /* read again from trace_live_set_at() when the block is freed */
         trace_live_set_apply(&of->live_set, &block);
     } else if (event->kind == TRACE_FREE) {
         const struct trace_event *block = trace_live_set_at(&of->live_set, TRACE_BLOCKS, event->address);
@@ -193,7 +194,7 @@ static void print_devices(const struct trace_file *file, struct print *out) {
     print_char(out, ']');
 }
 
-/* ---- who asked ---- */
+/* ---- stacks ---- */
 
 static void print_frames(const struct trace_file *file, struct print *out) {
     char text[FRAME];
@@ -222,7 +223,7 @@ static void print_stacks(const struct trace_file *file, struct print *out) {
     }
 }
 
-/* ---- all of it ---- */
+/* ---- the object ---- */
 
 static bool is_growth(unsigned kind) {
     return kind == TRACE_MOMENT_GROW || kind == TRACE_MOMENT_GIVE_BACK;

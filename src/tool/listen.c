@@ -1,8 +1,8 @@
 /*
- * A server for one kind of answer.
+ * Serves /metrics over HTTP (listen.h).
  *
- * Connections are answered one by one, which needs no thread and no lock. A client that sends or
- * takes nothing delays the next one by a second at most for each step (process/write.h).
+ * The server answers connections one after another, without threads or locks. A client that neither
+ * sends nor reads delays the next one by at most one second per step (process/write.h).
  */
 #include "tool/listen.h"
 
@@ -26,9 +26,9 @@
 #define PATIENCE_MS 1000
 #define LOOPBACK "127.0.0.1"
 
-/* ---- where ---- */
+/* ---- the address ---- */
 
-/** Splits ADDRESS:PORT into texts of at most `size` bytes each; false: `where` is none. */
+/** Splits ADDRESS:PORT into texts of at most `size` bytes each. Returns false for other texts. */
 static bool split(const char *where, char *address, char *port, size_t size) {
     const char *colon = strrchr(where, ':'), *begin = where;
     size_t length = colon ? (size_t)(colon - where) : 0;
@@ -49,7 +49,7 @@ static bool split(const char *where, char *address, char *port, size_t size) {
     return true;
 }
 
-/** Says which address and port the socket has; port 0 has become another one. */
+/** Prints the address and port of the socket; port 0 has become a real one. */
 static void say_where(int server) {
     struct sockaddr_storage at;
     socklen_t size = sizeof at;
@@ -87,7 +87,7 @@ static int64_t now_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/** Reads up to the empty line that ends a request, within PATIENCE_MS; false: there is none. */
+/** Reads a request up to its final empty line. Returns false if it does not end in PATIENCE_MS. */
 static bool read_request(int fd, char request[REQUEST]) {
     int64_t deadline = now_ms() + PATIENCE_MS;
     size_t length = 0;
@@ -147,7 +147,7 @@ void listen_and_answer(const char *where, listen_answer *answer) {
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
                 fail(STATUS_OWN_FAILURE, where, strerror(errno));
-            continue; /* the client has left */
+            continue; /* the client has closed the connection */
         }
         answer_one(fd, answer);
         shutdown(fd, SHUT_WR);

@@ -1,12 +1,12 @@
 /*
- * gpucache metrics: the figures of all running processes, for a scrape or a textfile collector.
+ * gpucache metrics: prints the metrics of all running processes, for a scrape or a file collector.
  *
- * OpenMetrics and the older Prometheus text cannot be one text as soon as there are counters: the one
- * wants `# TYPE x counter` above a sample x_total, the other one `# TYPE x_total counter`. So there
- * are two formats. In both all samples of a family stand together, hence one walk over the families
- * with all devices of all processes inside.
+ * There are two formats. OpenMetrics and the older Prometheus text differ for counters: above a
+ * sample x_total, OpenMetrics needs `# TYPE x counter`, and Prometheus `# TYPE x_total counter`.
+ * In both, all samples of a family must be adjacent. The outer loop therefore walks the families,
+ * and the inner one all devices of all processes.
  *
- * With --listen the same metrics answer scrapes, read anew for each.
+ * With --listen the same metrics answer scrapes, and are read again for each.
  */
 #include "process/print.h"
 #include "tool/arguments.h"
@@ -20,12 +20,12 @@
 #include <unistd.h>
 
 #define ANSWER_MS 200
-#define LABEL 128         /* bytes of a label's value; names and UUIDs have less */
-#define ENVIRONMENT 65536 /* bytes of a process's variables that are searched */
+#define LABEL 128         /* bytes of a label's value; names and UUIDs are shorter */
+#define ENVIRONMENT 65536 /* bytes of a process's environment that are searched */
 
 struct sample {
     const struct page *page;
-    const char *job; /* of Slurm, or ""; devices of a process share the text */
+    const char *job; /* the Slurm job, or ""; shared by the devices of a process */
     struct stats_device device;
 };
 
@@ -38,7 +38,7 @@ struct writer {
 
 /* ---- names ---- */
 
-/** name without `suffix`, if it ends so. */
+/** Removes `suffix` from the end of `name`. Returns false if the name does not end with it. */
 static bool take_suffix(char *name, const char *suffix) {
     size_t length = strlen(name), end = strlen(suffix);
     bool ends = length > end && strcmp(name + length - end, suffix) == 0;
@@ -47,7 +47,7 @@ static bool take_suffix(char *name, const char *suffix) {
     return ends;
 }
 
-/* The words above a family, and the end of the names of its samples. */
+/** Writes the lines above a family, and sets its name and the suffix of its samples. */
 static void family(struct writer *to, const char *name, bool counter, const char *help) {
     struct print *out = &to->out;
     char unit[64];
@@ -79,9 +79,9 @@ static void label(struct print *out, const char *name, const char *value) {
 static void labels(struct print *out, const struct sample *sample, const char *kind) {
     const struct program *program = &sample->page->program;
     print_format(out, "{pid=\"%d\",", sample->page->pid);
-    if (sample->page->namespace) /* in every container somebody has number 1 */
+    if (sample->page->namespace) /* process numbers of containers are not unique */
         print_format(out, "namespace=\"%llu\",", (unsigned long long)sample->page->namespace);
-    label(out, "host", program->host); /* in Kubernetes the pod's name */
+    label(out, "host", program->host); /* the pod's name in Kubernetes */
     print_char(out, ',');
     if (*sample->job) {
         label(out, "slurm_job", sample->job);
@@ -125,7 +125,7 @@ static void simple(struct writer *to, const char *name, bool counter, const char
         value(to, name, counter, &to->samples[i], NULL, number_at(&to->samples[i], offset));
 }
 
-/** The four figures of a metric. Those in bytes keep their unit at the end. */
+/** Writes the four values of a metric. Names of values in bytes keep the unit at their end. */
 static void metric(struct writer *to, const char *json, const char *words, size_t offset) {
     static const struct {
         const char *suffix, *help;
@@ -157,7 +157,7 @@ static void outside(struct writer *to, const char *name, const char *help, size_
     }
 }
 
-/** Some counter of nanoseconds becomes one of seconds. */
+/** Writes a counter. A counter of nanoseconds becomes one of seconds. */
 static void counter(struct writer *to, const char *field, size_t offset) {
     char name[64], help[96];
     snprintf(name, sizeof name, "%s", field);
@@ -215,8 +215,10 @@ static void write_all_families(struct writer *to) {
 
 /* ---- all processes ---- */
 
-/** Copies SLURM_JOB_ID from the variables that a process was started with. The text is "" without
- * that variable, and for a process of another container, whose number means nothing here. */
+/**
+ * Copies SLURM_JOB_ID from the environment with which a process was started. The text is "" without
+ * that variable, and for a process of another container, whose process number is unknown here.
+ */
 static void find_job(const struct page *page, char job[LABEL]) {
     static const char name[] = "SLURM_JOB_ID=";
     static char variables[ENVIRONMENT];
@@ -235,8 +237,8 @@ static void find_job(const struct page *page, char job[LABEL]) {
     }
 }
 
-/** Returns a sample of each device of each running process, to be freed. `jobs` holds one text for
- * each page. */
+/** Returns a sample of each device of each running process. The caller frees the list. `jobs` has
+ * one text for each page. */
 static struct sample *read_samples(const struct pages *pages, char (*jobs)[LABEL], size_t *count) {
     struct sample *samples = calloc(pages->count * STATS_MAX_DEVICES + 1, sizeof *samples);
     *count = 0;
@@ -254,7 +256,7 @@ static struct sample *read_samples(const struct pages *pages, char (*jobs)[LABEL
     return samples;
 }
 
-/** Writes the metrics of all processes to fd, read anew: for a scrape, or for a file or terminal.
+/** Reads the metrics of all processes and writes them to fd, for a scrape, a file or a terminal.
  * Returns 0 or a negative errno. */
 static int write_metrics(int fd, bool prometheus, bool scraped) {
     static char buffer[65536];
@@ -268,7 +270,7 @@ static int write_metrics(int fd, bool prometheus, bool scraped) {
     struct sample *samples = jobs ? read_samples(&pages, jobs, &to.count) : NULL;
     to.samples = samples;
     print_init(&to.out, fd, buffer, sizeof buffer);
-    to.out.in_time = scraped; /* a client that takes nothing would hold up all others */
+    to.out.in_time = scraped; /* a client that does not read must not block the others */
     write_all_families(&to);
     int result = print_flush(&to.out);
     free(samples);

@@ -8,18 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ATTEMPTS 3 /* at a list of processes that grows meanwhile */
+#define ATTEMPTS 3 /* to read a list of processes, which may grow between two calls */
 
-/* The types stand here because nvml.h need not be on the machine that builds; they are NVML's ABI.
- */
+/* NVML's ABI, declared here because the build machine may have no nvml.h. */
 enum { NVML_DONE = 0, NVML_SHORT = 7 };
 typedef void *handle;
 struct memory { /* nvmlMemory_t */
     unsigned long long total, free, used;
 };
-struct process { /* nvmlProcessInfo_t, of the entries with _v2 and _v3 */
+struct process { /* nvmlProcessInfo_t of the functions with _v2 and _v3 */
     unsigned pid;
-    unsigned long long used; /* all ones: not known */
+    unsigned long long used; /* all ones: unknown */
     unsigned gpu_instance, compute_instance;
 };
 _Static_assert(sizeof(struct process) == 24, "nvmlProcessInfo_t");
@@ -32,18 +31,18 @@ static struct {
     int (*processes)(handle, unsigned *, struct process *);
 } nvml;
 
-/* A device as it was read last. */
+/* The last values of each device. */
 static struct device {
     struct device *next;
     char uuid[64];
-    handle handle; /* NULL: NVML does not know it */
+    handle handle; /* NULL: NVML does not know the device */
     bool fresh, known;
     struct memory memory;
     struct process *processes;
     unsigned count;
 } * devices;
 
-/** dlsym() gives pointers to data. */
+/** Looks up a function. Copies the pointer, because dlsym() returns a pointer to data. */
 static bool find(void *library, const char *name, void *entry) {
     void *found = dlsym(library, name);
     memcpy(entry, &found, sizeof found);
@@ -63,7 +62,7 @@ bool nvml_is_there(void) {
     return nvml.works;
 }
 
-/** CUDA has the number, but not whether it is a whole device's or a part's. */
+/** Finds a device by its UUID. CUDA's UUID does not tell a whole device from a MIG instance. */
 static handle handle_of(const char *uuid) {
     static const char *const kinds[] = {"GPU", "MIG"};
     const char *number = strchr(uuid, '-');
@@ -95,7 +94,7 @@ static void read_processes(struct device *device) {
     unsigned capacity = 0;
     int result = NVML_SHORT;
     for (unsigned i = 0; nvml.processes && result == NVML_SHORT && i < ATTEMPTS; i++) {
-        capacity = device->count + 16; /* of the last time, or of the last attempt */
+        capacity = device->count + 16; /* count of the last read, or of the last attempt */
         device->processes = realloc(device->processes, capacity * sizeof *device->processes);
         if (!device->processes)
             fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));

@@ -1,5 +1,6 @@
 /*
- * gpucache options, and options on a command line: --memory-limit=8G is GPUCACHE_MEMORY_LIMIT=8G.
+ * gpucache options, and the library's options on a command line: --memory-limit=8G sets
+ * GPUCACHE_MEMORY_LIMIT=8G.
  */
 #include "process/options.h"
 #include "process/print.h"
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The option that --name stands for, or OPTION_COUNT. */
+/** Returns the option of a --name, or OPTION_COUNT. */
 static enum option_id option_of(const char *name, size_t length) {
     char variable[64] = "GPUCACHE_";
     size_t used = strlen(variable);
@@ -38,7 +39,7 @@ void tool_option_name(const struct option_info *option, char name[TOOL_OPTION_NA
     name[length] = '\0';
 }
 
-/** Refuses a --name that is no option. Names one that differs in three characters at most. */
+/** Refuses an unknown --name. Names an option that differs in at most three characters. */
 static _Noreturn void refuse_name(const char *argument, size_t length) {
     char name[TOOL_OPTION_NAME], nearest[TOOL_OPTION_NAME] = "", why[256];
     size_t least = 4;
@@ -78,7 +79,7 @@ int tool_options(char **arguments) {
 
     struct arguments left = {.command = "options", .at = arguments, .variables = true};
     while (arguments_next(&left) == ARGUMENT_VARIABLE)
-        tool_take_option(left.option, left.value, false); /* what it comes to is shown */
+        tool_take_option(left.option, left.value, false); /* not strict: shows the effective value */
     if (*left.at)
         fail(STATUS_OWN_FAILURE, "options", "takes nothing but --name=value");
     options_load();
