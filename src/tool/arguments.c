@@ -45,8 +45,8 @@ static bool is_option(const struct option *option, const char *text, const char 
     return end == '\0' || (end == '=' && option->value);
 }
 
-/** Returns the number of operands before the next option or `--`, or 0 if no option follows. Returns
- * 0 for run: the words after its first operand are another program's. */
+/** Returns the number of operands before the next option or `--`, or 0 if no option follows.
+ * Returns 0 for run: the words after its first operand are another program's. */
 static size_t operands_before(const struct arguments *arguments) {
     char *const *at = arguments->at;
     size_t count = 0;

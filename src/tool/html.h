@@ -10,8 +10,8 @@
  *   written   the program that wrote the page, and the time
  *   reports   the reports, each as GPUCACHE_REPORT_FORMAT=json has it, with resolved names
  *   extras    of each report: the program's name, notes, and the flight recorder of a live page
- *   frames    of each frame of a call stack: its short text (holders_print_short()),
- *             and bits: 1 the program's own, 2 a line of Python, 4 of a library that calls the driver
+ *   frames    of each frame of a call stack: its short text (holders_print_short()), and bits:
+ *             1 the program's own, 2 a line of Python, 4 in a library that calls the driver
  *   traces    the events of traces (html_trace.c)
  */
 #ifndef GPUCACHE_TOOL_HTML_H

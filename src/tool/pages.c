@@ -18,8 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TURN_NS 1000000       /* between two looks for an answer */
-#define SILENT_NS 60000000000 /* of a process that cannot be looked for */
+#define TURN_NS 1000000       /* between two polls for an answer */
+#define SILENT_NS 60000000000 /* after it, a process of another container counts as silent */
 
 static uint64_t own_namespace;
 
@@ -62,8 +62,8 @@ static void copy_program(struct page *page, const struct live_page *head) {
 
 #define HEAD_BYTES offsetof(struct live_page, asked)
 
-/** Copies the head of a page. Returns whether it is a page, and of this very version. Reads the
- * file and not the mapping, so that no later access can be to the page itself. */
+/** Copies the head of a page. Returns whether it is a page of this version. Reads the file and not
+ * the mapping, so that later code uses only the copy. */
 static bool read_head(int fd, struct live_page *head, bool *other_version) {
     memset(head, 0, HEAD_BYTES);
     ssize_t got = pread(fd, head, HEAD_BYTES, 0);
@@ -80,11 +80,11 @@ static bool is_whole(const struct live_page *head, size_t bytes) {
            sizeof *head + head->slots * sizeof(struct live_slot) <= bytes;
 }
 
-/* ---- a file that becomes shorter ---- */
+/* ---- truncated files ---- */
 
 static struct page *opened;
 
-/** A page that is gone reads as zeros, which mean unknown. */
+/** Handles SIGBUS: maps zeros, which mean unknown, where the file of a page was truncated. */
 static void fill_hole(int number, siginfo_t *info, void *context) {
     uintptr_t bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t at = (uintptr_t)info->si_addr & ~(bytes - 1);
@@ -127,7 +127,7 @@ static void copy_head(struct page *page, const struct live_page *head) {
 }
 
 static struct page *open_page(int folder, const char *name, bool *other_version) {
-    static struct live_page head; /* HEAD_BYTES of it are in use */
+    static struct live_page head; /* only HEAD_BYTES are used */
     struct stat file;
     int fd = openat(folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
@@ -150,7 +150,7 @@ static struct page *open_page(int folder, const char *name, bool *other_version)
     return page;
 }
 
-/* ---- all of them ---- */
+/* ---- all pages ---- */
 
 static void add_page(struct pages *pages, struct page *page) {
     struct page **list = realloc(pages->list, (pages->count + 1) * sizeof(struct page *));
@@ -231,7 +231,7 @@ bool pages_barred(unsigned which, char text[PAGES_BARRED]) {
     else if (!S_ISDIR(file.st_mode))
         snprintf(text, PAGES_BARRED, "%s is no folder: no live page can lie there", path);
     else if ((file.st_mode & 07777) == 0700)
-        return false; /* something else keeps it from being opened, and may be over */
+        return false; /* another error prevents opening the page, and may be temporary */
     else
         snprintf(text, PAGES_BARRED, "%s has mode %04o instead of 0700: no live page can lie there",
                  path, (unsigned)file.st_mode & 07777);
@@ -300,13 +300,14 @@ void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms) {
     } while (!all && flight_clock(CLOCK_MONOTONIC) < end && nanosleep(&turn, NULL) == 0);
 }
 
-/* ---- figures ---- */
+/* ---- values ---- */
 
 unsigned page_devices(const struct page *page) {
     return page->devices;
 }
 
-/** The published copy; NULL: the device has not been used. Good until the next call. */
+/** Returns the published copy of a device, valid until the next call. NULL: the process has not
+ * used the device. */
 static struct live_device *copy_device(const struct page *page, unsigned ordinal) {
     static struct live_device copy;
     if (ordinal >= page->devices)
@@ -318,7 +319,7 @@ static struct live_device *copy_device(const struct page *page, unsigned ordinal
             return NULL;
         memcpy(&copy, &slot->copies[published % 2], sizeof copy);
         atomic_thread_fence(memory_order_acquire);
-        /* the copy of this number is not written to before the next one is published */
+        /* The process writes to this copy only after it has published the next one. */
         if (atomic_load_explicit(&slot->published, memory_order_relaxed) == published)
             return &copy;
     }
@@ -334,7 +335,7 @@ bool page_device(const struct page *page, unsigned ordinal, struct stats_device 
     memcpy(texts[ordinal][1], copy->reuse, sizeof copy->reuse - 1);
     memcpy(texts[ordinal][2], copy->reason, sizeof copy->reason - 1);
     *stats = copy->stats;
-    unsigned char exact; /* of a damaged page it may be neither */
+    unsigned char exact; /* in a damaged page neither 0 nor 1 */
     memcpy(&exact, &copy->stats.peaks_exact, sizeof exact);
     stats->peaks_exact = exact != 0;
     stats->backend = texts[ordinal][0];

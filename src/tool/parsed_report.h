@@ -1,5 +1,5 @@
 /*
- * A report as the tool has it, wherever it came from: a live page, or a file of the library's.
+ * A report in the tool's memory, read from a live page or from a file of the library.
  */
 #ifndef GPUCACHE_TOOL_PARSED_REPORT_H
 #define GPUCACHE_TOOL_PARSED_REPORT_H
@@ -13,41 +13,41 @@
 #include <stddef.h>
 
 struct parsed_report {
-    char source[256]; /* the file, or the process number */
+    char source[256]; /* name of the file, or the process number */
     struct report_process process;
     struct program program;
     struct report_head head;
     struct report_oom oom;
     struct lines verdict;
     struct stats_device *devices;
-    struct segment_map *maps; /* of each device; without pieces if that is not known */
-    /* Of a live page: the flight recorder, and what of it each device's figures contain. */
+    struct segment_map *maps; /* of each device; without pieces if it is unknown */
+    /* For a live page: the flight recorder, and the events that each device's values include. */
     struct page_event *events;
     size_t event_count;
     struct page_moment *moments;
     size_t device_count;
-    char **texts; /* that the others point into */
+    char **texts; /* the texts that the other fields point to */
     size_t text_count;
-    struct parsed_stacks *stacks;    /* NULL: there are none */
-    struct page *page;               /* NULL: from a file */
-    char note[256], sizes_note[128]; /* what has to be said of the figures; empty: nothing */
+    struct parsed_stacks *stacks;    /* NULL: none */
+    struct page *page;               /* NULL: the report is from a file */
+    char note[256], sizes_note[128]; /* notes on the values, for the user; empty: none */
 };
 
 struct parsed_reports {
     struct parsed_report **list;
     size_t count;
-    size_t memory_left; /* bytes that reports out of files may still take */
+    size_t memory_left; /* bytes that reports from files may still take */
 };
 
 /**
- * Adds the reports that a file holds. Lines that are none of the library's JSON are left out.
- * False, and why, if there is none at all, or if one has more devices, or takes more memory, than a
- * report of the library can: that one and those behind it are not read.
+ * Adds the reports of a file. Ignores lines that are not JSON of the library. Returns false and
+ * sets *why if the file has no report. The same if a report has more devices, or takes more memory,
+ * than a report of the library can: then it and later reports are not read.
  */
 bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, const char **why);
 
-/** The same of a process, which is asked for fresh figures if it runs. The page stays the caller's.
- */
+/** Adds the report of a process, after asking it for new values if it runs. The caller keeps the
+ * page. */
 void parsed_reports_read_page(struct parsed_reports *reports, struct page *page);
 
 void parsed_reports_free(struct parsed_reports *reports);
@@ -56,10 +56,10 @@ void parsed_reports_free(struct parsed_reports *reports);
 void parsed_report_print(const struct parsed_report *report, enum report_format format,
                          struct print *out);
 
-/** All of them as one table, one row for each device of each process. */
+/** Prints all reports as one table, with a row for each device of each process. */
 void parsed_reports_print_table(const struct parsed_reports *reports, struct print *out);
 
-/** Two of them side by side. */
+/** Prints two reports in adjacent columns, and their difference. */
 void parsed_reports_print_difference(const struct parsed_report *before,
                                      const struct parsed_report *after, struct print *out);
 

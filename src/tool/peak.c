@@ -1,9 +1,9 @@
 /*
- * gpucache run --max-peak and --max-peak-or-none: start the program, and judge afterwards what it
- * and its children held.
+ * gpucache run --max-peak and --max-peak-or-none: runs the program, and afterwards compares the
+ * peaks of the program and its children with a bound.
  *
- * Here gpucache stays, so signals are passed on and the end is copied: a status, or the same
- * signal. The signals of a terminal reach the program without help.
+ * Here gpucache remains the parent process. It forwards signals to the program, and ends as the
+ * program did, with the same status or signal. Signals of a terminal reach the program directly.
  */
 #include "live/peaks.h"
 #include "process/print.h"
@@ -28,7 +28,7 @@ static const int passed_on[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGUSR1,
 
 static void pass_on(int number, siginfo_t *info, void *context) {
     (void)context;
-    if (info->si_code <= 0) /* a process has sent it */
+    if (info->si_code <= 0) /* sent by a process, not by the terminal */
         kill((pid_t)program_pid, number);
 }
 
@@ -68,7 +68,7 @@ static int wait_for_end(char **program) {
         tool_become(program);
     }
     program_pid = child;
-    /* what the program ignores from the start it ignores when it is passed on */
+    /* Forwards also signals that are ignored now: the child inherited that, and ignores them. */
     const struct sigaction pass = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
     for (size_t i = 0; i < PASSED_ON; i++)
         sigaction(passed_on[i], &pass, NULL);
@@ -79,14 +79,14 @@ static int wait_for_end(char **program) {
     return status;
 }
 
-/* As the program did. */
+/** Returns the program's exit status, or ends this process with the program's signal. */
 static int end_like(int status) {
     if (WIFEXITED(status))
         return WEXITSTATUS(status);
     const struct rlimit none = {0, 0};
     sigset_t only;
     int number = WTERMSIG(status);
-    setrlimit(RLIMIT_CORE, &none); /* one core is enough */
+    setrlimit(RLIMIT_CORE, &none); /* the program has written a core file already */
     signal(number, SIG_DFL);
     sigemptyset(&only);
     sigaddset(&only, number);

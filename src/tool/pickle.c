@@ -8,15 +8,15 @@ static void put(struct pickle *to, char opcode) {
     print_char(to->out, opcode);
 }
 
-/** Little endian. */
+/** Writes an integer of `count` bytes, little endian. */
 static void put_bytes(struct pickle *to, uint64_t value, unsigned count) {
     for (unsigned i = 0; i < count; i++)
         print_char(to->out, (char)(value >> 8 * i));
 }
 
-/* ---- what stands between values ---- */
+/* ---- separators ---- */
 
-/** Before an element of a list. */
+/** Writes what must precede an element of a list. */
 static void next(struct pickle *to) {
     if (to->depth == 0 || to->open[to->depth - 1].kind == '}')
         return;
@@ -81,7 +81,7 @@ static void write_int(struct pickle *to, int64_t value) {
         put(to, 'J');
         put_bytes(to, (uint64_t)value, 4);
     } else {
-        unsigned count = 5; /* with the sign's bit */
+        unsigned count = 5; /* bytes, including the sign bit */
         while (count < 8 && value >> (8 * count - 1) != 0 && value >> (8 * count - 1) != -1)
             count++;
         put(to, '\x8a');
@@ -106,7 +106,7 @@ void pickle_bool(struct pickle *to, bool value) {
         put(to, value ? '\x88' : '\x89');
 }
 
-/** What is no UTF-8 would not be read: it becomes U+FFFD, as in the JSON. */
+/** Writes a text, with U+FFFD for bytes that are no UTF-8, as in the JSON: readers refuse them. */
 static size_t write_utf8(struct print *out, const char *text) {
     size_t bytes = 0;
     while (*text) {

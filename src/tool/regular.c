@@ -1,6 +1,7 @@
 /*
- * Files that another process named: a report names modules, and /proc/PID/maps names what a process
- * has mapped. Their owner may put a FIFO or a device there, at any moment.
+ * Opens files whose names come from another process: a report names modules, and /proc/PID/maps
+ * names mapped files. The owner of such a name may replace the file by a FIFO or a device at any
+ * moment.
  */
 #include "tool/tool.h"
 
@@ -11,13 +12,13 @@
 
 int tool_open_regular(const char *path) {
     struct stat file;
-    /* Looks first, because opening a FIFO lets its writer go on. */
+    /* Checks before opening, because opening a FIFO unblocks its writer. */
     if (stat(path, &file) != 0)
         return -errno;
     int fd = S_ISREG(file.st_mode) ? open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC) : -1;
     if (S_ISREG(file.st_mode) && fd < 0)
         return -errno;
-    /* Another file may be there now. */
+    /* Checks again: the name may be another file now. */
     if (fd >= 0 && fstat(fd, &file) == 0 && S_ISREG(file.st_mode))
         return fd;
     if (fd >= 0)

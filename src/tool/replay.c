@@ -1,5 +1,5 @@
 /*
- * gpucache replay: what a program allocated, run again through the pool and through models of other
+ * gpucache replay: repeats the allocations of a program with the pool, and with models of other
  * allocators.
  */
 #include "process/value.h"
@@ -17,10 +17,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LIST 32 /* values of one option at most */
+#define LIST 32 /* values of one option, at most */
 #define PERIODS_MOST 1000000
 #define DELAY_MOST_US 3600000000
-#define DECAY_US 10000000 /* as the library's own default is */
+#define DECAY_US 10000000 /* the library's default */
 #define NO_BUDGET 1
 #define CAPACITY ((uint64_t)1 << 45)
 
@@ -29,7 +29,7 @@ static const char *const backend_words[] = {"segments", "pages",      "pytorch",
 static const char *const reuse_words[] = {"barrier", "wait", "sync", NULL};
 static const char *const format_words[] = {"text", "json", NULL};
 
-struct wanted {
+struct settings {
     int backends[LIST], reuses[LIST];
     uint64_t budgets[LIST], limits[LIST], delays_us[LIST], decay_us, capacity, periods, device;
     size_t backend_count, reuse_count, budget_count, limit_count, delay_count;
@@ -37,11 +37,10 @@ struct wanted {
     struct candidate candidates[LIST * LIST];
 };
 
-/* Calls take(text, i) for each value of a list. False: one makes no sense, or there are too many.
- */
-typedef bool take_one(struct wanted *wanted, const char *text, size_t i);
+/** Reads value number `i` of a list. Returns false if the value makes no sense. */
+typedef bool take_one(struct settings *settings, const char *text, size_t i);
 
-static bool take_list(struct wanted *wanted, const char *value, take_one *take, size_t *count) {
+static bool take_list(struct settings *settings, const char *value, take_one *take, size_t *count) {
     char text[64];
     *count = 0;
     for (;;) {
@@ -51,7 +50,7 @@ static bool take_list(struct wanted *wanted, const char *value, take_one *take, 
         }
         memcpy(text, value, length);
         text[length] = '\0';
-        if (!take(wanted, text, (*count)++)) {
+        if (!take(settings, text, (*count)++)) {
             return false;
         }
         if (value[length] == '\0') {
@@ -61,12 +60,12 @@ static bool take_list(struct wanted *wanted, const char *value, take_one *take, 
     }
 }
 
-static bool take_backend(struct wanted *wanted, const char *text, size_t i) {
-    return (wanted->backends[i] = value_word(text, backend_words)) >= 0;
+static bool take_backend(struct settings *settings, const char *text, size_t i) {
+    return (settings->backends[i] = value_word(text, backend_words)) >= 0;
 }
 
-static bool take_reuse(struct wanted *wanted, const char *text, size_t i) {
-    return (wanted->reuses[i] = value_word(text, reuse_words)) >= 0;
+static bool take_reuse(struct settings *settings, const char *text, size_t i) {
+    return (settings->reuses[i] = value_word(text, reuse_words)) >= 0;
 }
 
 static bool take_size_or(const char *text, const char *none, uint64_t *bytes) {
@@ -74,43 +73,44 @@ static bool take_size_or(const char *text, const char *none, uint64_t *bytes) {
     return value_equal(text, none) || (value_take_size(&text, bytes) && *text == '\0');
 }
 
-/* The library makes one byte of a budget of 0, too: to the pool 0 means automatic. */
-static bool take_budget(struct wanted *wanted, const char *text, size_t i) {
+/** Reads a budget. 0 becomes one byte, as in the library, because 0 means automatic to the pool. */
+static bool take_budget(struct settings *settings, const char *text, size_t i) {
     bool none = strcmp(text, "0") == 0;
-    wanted->budgets[i] = NO_BUDGET;
-    return none || take_size_or(text, "auto", &wanted->budgets[i]);
+    settings->budgets[i] = NO_BUDGET;
+    return none || take_size_or(text, "auto", &settings->budgets[i]);
 }
 
-static bool take_limit(struct wanted *wanted, const char *text, size_t i) {
-    return take_size_or(text, "none", &wanted->limits[i]);
+static bool take_limit(struct settings *settings, const char *text, size_t i) {
+    return take_size_or(text, "none", &settings->limits[i]);
 }
 
-/* What reads seconds as milliseconds reads milliseconds as microseconds. */
-static bool take_delay(struct wanted *wanted, const char *text, size_t i) {
-    wanted->delays_us[i] = 0;
-    return strcmp(text, "0") == 0 || (value_milliseconds(text, &wanted->delays_us[i]) &&
-                                      wanted->delays_us[i] <= DELAY_MOST_US);
+/** Reads a delay in milliseconds. value_milliseconds() reads seconds as milliseconds, and therefore
+ * milliseconds as microseconds. */
+static bool take_delay(struct settings *settings, const char *text, size_t i) {
+    settings->delays_us[i] = 0;
+    return strcmp(text, "0") == 0 || (value_milliseconds(text, &settings->delays_us[i]) &&
+                                      settings->delays_us[i] <= DELAY_MOST_US);
 }
 
-/* The least is what the library makes of 0. */
-static bool take_decay(struct wanted *wanted, const char *value) {
+/** Reads a decay time in seconds. 0 becomes the shortest time, as in the library; never is 0. */
+static bool take_decay(struct settings *settings, const char *value) {
     bool zero = strcmp(value, "0") == 0, never = value_equal(value, "never");
-    wanted->decay_us = zero;
-    return zero || never || value_milliseconds(value, &wanted->decay_us);
+    settings->decay_us = zero;
+    return zero || never || value_milliseconds(value, &settings->decay_us);
 }
 
-static bool take_capacity(struct wanted *wanted, const char *value) {
-    return value_take_size(&value, &wanted->capacity) && *value == '\0' &&
-           wanted->capacity <= CAPACITY;
+static bool take_capacity(struct settings *settings, const char *value) {
+    return value_take_size(&value, &settings->capacity) && *value == '\0' &&
+           settings->capacity <= CAPACITY;
 }
 
-static bool take_format(struct wanted *wanted, const char *value) {
+static bool take_format(struct settings *settings, const char *value) {
     int word = value_word(value, format_words);
-    wanted->json = word == 1;
+    settings->json = word == 1;
     return word >= 0;
 }
 
-static bool take_option(struct wanted *to, enum option_of_command option, const char *value) {
+static bool take_option(struct settings *to, enum option_of_command option, const char *value) {
     switch ((int)option) {
     case ARGUMENT_replay_backend:
         return take_list(to, value, take_backend, &to->backend_count);
@@ -137,7 +137,7 @@ static bool take_option(struct wanted *to, enum option_of_command option, const 
     }
 }
 
-/* The values that an option takes, for messages. */
+/* The values that each option accepts, for messages. */
 static const char *const accepted[ARGUMENTS] = {
     [ARGUMENT_replay_backend] = "a list of segments, pages, pytorch, expandable, whole, cudamalloc",
     [ARGUMENT_replay_delay] = "a list of up to 32 milliseconds such as 0,0.5,20",
@@ -151,7 +151,7 @@ static const char *const accepted[ARGUMENTS] = {
     [ARGUMENT_replay_format] = "text or json",
 };
 
-static char **parse(struct wanted *to, char **at) {
+static char **parse(struct settings *to, char **at) {
     struct arguments left = {.command = "replay", .at = at};
     for (enum option_of_command option; (option = arguments_next(&left)) != ARGUMENTS_END;) {
         if (!take_option(to, option, left.value)) {
@@ -166,9 +166,9 @@ static char **parse(struct wanted *to, char **at) {
     return left.at;
 }
 
-static void set_defaults(struct wanted *wanted) {
+static void set_defaults(struct settings *settings) {
     static const uint64_t delays_us[] = {0, 500, 2000, 20000};
-    *wanted = (struct wanted){
+    *settings = (struct settings){
         .backends = {0, 1, 2, 3, 4, 5},
         .backend_count = 6,
         .reuse_count = 1,
@@ -179,68 +179,69 @@ static void set_defaults(struct wanted *wanted) {
         .capacity = CAPACITY,
         .device = UINT64_MAX,
     };
-    memcpy(wanted->delays_us, delays_us, sizeof delays_us);
+    memcpy(settings->delays_us, delays_us, sizeof delays_us);
 }
 
-/* ---- what is compared ---- */
+/* ---- candidates ---- */
 
-/* A setting that differs, or that was asked for, is part of the name. */
-static void name_candidate(const struct wanted *wanted, struct candidate *candidate) {
+/** Writes the name of a candidate, with the settings that differ or that the user gave. */
+static void name_candidate(const struct settings *settings, struct candidate *candidate) {
     const struct rerun_setting *setting = &candidate->setting;
     struct print out;
     print_init(&out, -1, candidate->name, sizeof candidate->name);
     print_str(&out, candidate->is_model ? model_names[candidate->model]
                     : setting->pages    ? "pages"
                                         : "segments");
-    if (wanted->reuse_count > 1 && !candidate->is_model) {
+    if (settings->reuse_count > 1 && !candidate->is_model) {
         print_format(&out, ", %s", reuse_words[setting->reuse]);
     }
     if (setting->budget) {
         print_format(&out, ", budget %s", SIZE(setting->budget == NO_BUDGET ? 0 : setting->budget));
     }
-    if (wanted->limit_count > 1) {
+    if (settings->limit_count > 1) {
         print_format(&out, ", limit %s", setting->limit ? SIZE(setting->limit) : "none");
     }
     print_end(&out);
 }
 
-static void add_candidate(const struct wanted *wanted, struct replay_request *request,
+static void add_candidate(const struct settings *settings, struct replay_request *request,
                           const struct candidate *candidate) {
     if (request->candidate_count == LIST * LIST) {
         fail(STATUS_OWN_FAILURE, "replay", "these are more than 256 settings");
     }
     struct candidate *to = &request->candidates[request->candidate_count++];
     *to = *candidate;
-    name_candidate(wanted, to);
+    name_candidate(settings, to);
 }
 
-static void add_backend(const struct wanted *wanted, struct replay_request *request, int backend,
-                        uint64_t limit) {
-    struct candidate candidate = {
-        .setting = {.limit = limit, .capacity = wanted->capacity, .decay_us = wanted->decay_us}};
+static void add_backend(const struct settings *settings, struct replay_request *request,
+                        int backend, uint64_t limit) {
+    struct candidate candidate = {.setting = {.limit = limit,
+                                              .capacity = settings->capacity,
+                                              .decay_us = settings->decay_us}};
     if (backend >= 2) {
         candidate.is_model = true;
         candidate.model = (enum model)(backend - 2);
-        add_candidate(wanted, request, &candidate);
+        add_candidate(settings, request, &candidate);
         return;
     }
     candidate.setting.pages = backend == 1;
-    for (size_t i = 0; i < wanted->reuse_count; i++) {
-        for (size_t k = 0; k < wanted->budget_count; k++) {
-            candidate.setting.reuse = (enum pool_reuse)wanted->reuses[i];
-            candidate.setting.budget = wanted->budgets[k];
-            add_candidate(wanted, request, &candidate);
+    for (size_t i = 0; i < settings->reuse_count; i++) {
+        for (size_t k = 0; k < settings->budget_count; k++) {
+            candidate.setting.reuse = (enum pool_reuse)settings->reuses[i];
+            candidate.setting.budget = settings->budgets[k];
+            add_candidate(settings, request, &candidate);
         }
     }
 }
 
-static void make_request(struct wanted *wanted, struct replay_request *request) {
-    *request = (struct replay_request){.candidates = wanted->candidates,
-                                       .delay_count = wanted->delay_count};
-    memcpy(request->delays_us, wanted->delays_us, sizeof request->delays_us);
-    for (size_t i = 0; i < wanted->backend_count; i++) {
-        for (size_t k = 0; k < wanted->limit_count; k++) {
-            add_backend(wanted, request, wanted->backends[i], wanted->limits[k]);
+static void make_request(struct settings *settings, struct replay_request *request) {
+    *request = (struct replay_request){.candidates = settings->candidates,
+                                       .delay_count = settings->delay_count};
+    memcpy(request->delays_us, settings->delays_us, sizeof request->delays_us);
+    for (size_t i = 0; i < settings->backend_count; i++) {
+        for (size_t k = 0; k < settings->limit_count; k++) {
+            add_backend(settings, request, settings->backends[i], settings->limits[k]);
         }
     }
 }
@@ -288,15 +289,15 @@ static void free_results(struct results *results) {
     free(results->files);
 }
 
-static void compare(const struct wanted *wanted, const struct replay_request *request,
+static void compare(const struct settings *settings, const struct replay_request *request,
                     const char *file, const struct histories *histories, struct results *results) {
     for (size_t i = 0; i < histories->count; i++) {
         struct history *history = &histories->list[i];
-        bool meant = wanted->device == UINT64_MAX || history->device == (int)wanted->device;
+        bool meant = settings->device == UINT64_MAX || history->device == (int)settings->device;
         if (history->count == 0 || !meant) {
             continue;
         }
-        if (wanted->periods > 0 && history_cut_into(history, (size_t)wanted->periods) != 0) {
+        if (settings->periods > 0 && history_cut_into(history, (size_t)settings->periods) != 0) {
             fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
         }
         struct comparison *result = add_result(results);
@@ -343,16 +344,16 @@ static bool has_failed(const struct results *results) {
     return false;
 }
 
-static int print_results(const struct wanted *wanted, const struct replay_request *request,
+static int print_results(const struct settings *settings, const struct replay_request *request,
                          const struct results *results) {
     char buffer[4096];
     struct print out;
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
-    if (results->count > 1 && !wanted->each && !wanted->json) {
+    if (results->count > 1 && !settings->each && !settings->json) {
         comparisons_print(results->list, results->count, request, &out);
     } else {
         for (size_t i = 0; i < results->count; i++) {
-            if (wanted->json) {
+            if (settings->json) {
                 comparison_print_json(&results->list[i], &out);
             } else {
                 print_str(&out, i > 0 ? "\n" : "");
@@ -372,29 +373,29 @@ static void print_nothing_of(const char *file, uint64_t device) {
 }
 
 int tool_replay(char **at) {
-    static struct wanted wanted;
+    static struct settings settings;
     struct replay_request request;
     struct results results = {0};
     int status = 0;
-    set_defaults(&wanted);
-    at = parse(&wanted, at);
+    set_defaults(&settings);
+    at = parse(&settings, at);
     if (!*at) {
         fail(STATUS_OWN_FAILURE, "replay", "wanted is a file; - is the standard input");
     }
-    make_request(&wanted, &request);
+    make_request(&settings, &request);
     for (; *at; at++) {
         struct histories *file = add_file(&results);
         size_t before = results.count;
         bool good = read_file(*at, file) == 0;
         if (good) {
-            compare(&wanted, &request, *at, file, &results);
+            compare(&settings, &request, *at, file, &results);
         }
         if (good && results.count == before) {
-            print_nothing_of(*at, wanted.device);
+            print_nothing_of(*at, settings.device);
         }
         status = results.count == before ? EXIT_FAILURE : status;
     }
-    bool printed = print_results(&wanted, &request, &results) == 0;
+    bool printed = print_results(&settings, &request, &results) == 0;
     status = !printed ? STATUS_OWN_FAILURE : has_failed(&results) ? EXIT_FAILURE : status;
     free_results(&results);
     return status;

@@ -1,6 +1,6 @@
 /*
- * Blocks that are live when the trace begins are allocated first. What the pools had from the
- * driver stands in the trace as well.
+ * Converts a trace to histories. Blocks that are live when the trace begins are allocated first.
+ * The trace also has the reserved memory of the pools, which becomes the recorded peak.
  */
 #include "tool/replay_trace.h"
 
@@ -25,7 +25,8 @@ static int mark_period(struct histories *histories, const struct trace_event *ev
     return 0;
 }
 
-/* A carried event has the time at which it happened, long before the trace. */
+/** Returns the time of an event. A carried event gets the time of the front, because its own time
+ * may lie long before the trace. */
 static uint64_t time_us(const struct trace_file *file, size_t i) {
     return (i < file->carried ? file->front_ns : file->events[i].time_ns) / 1000;
 }

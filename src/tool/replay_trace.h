@@ -1,12 +1,12 @@
 /*
- * A trace of the library's own as histories.
+ * Reads a trace of the library as histories.
  */
 #ifndef GPUCACHE_TOOL_REPLAY_TRACE_H
 #define GPUCACHE_TOOL_REPLAY_TRACE_H
 
 #include "replay/history.h"
 
-/** 0, or a negative errno and histories->why. */
+/** Reads a trace. Returns 0, or a negative errno with a text in histories->why. */
 int replay_trace_read(const char *path, struct histories *histories);
 
 #endif

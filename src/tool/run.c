@@ -1,16 +1,16 @@
 /*
- * gpucache run: a program under the library.
+ * gpucache run: runs a program with the library.
  *
  *      gpucache run --memory-limit=8G -- ./app
  *          finds libgpucache.so, puts GPUCACHE_MEMORY_LIMIT=8G and LD_PRELOAD into the environment,
- *          and becomes ./app
+ *          and calls execvp() for ./app
  *
- * It becomes the program and does not start it, so that exit status, signals, process id and
- * terminal are the program's own without anything being passed on; but for --max-peak (peak.c).
+ * The program replaces this process: exit status, signals, process id and terminal are its own.
+ * Only --max-peak starts a child instead (peak.c). The library is searched in this order:
  *
- * The library is looked for beside the command, as both lie in a build, then where it lies from the
- * command's folder in an installation (so that one may be moved as a whole), then where it was to
- * be installed.
+ *      1. in the folder of the command, for a build
+ *      2. at its place relative to that folder, so that an installation may be moved as a whole
+ *      3. in the folder of the installation
  */
 #include "process/value.h"
 #include "tool/arguments.h"
@@ -26,7 +26,7 @@
 
 #define LIBRARY "libgpucache.so"
 
-/* The folder of this command, through symbolic links. */
+/** Writes the folder of this command, with symbolic links resolved. */
 static void own_folder(char folder[PATH_MAX]) {
     ssize_t length = readlink("/proc/self/exe", folder, PATH_MAX - 1);
 
@@ -55,7 +55,7 @@ static void find_library(char path[PATH_MAX]) {
     exit(STATUS_OWN_FAILURE);
 }
 
-/* In front of what a variable holds already, if anything. */
+/** Puts a text in front of the value of an environment variable. */
 static void put_in_front(const char *variable, const char *first) {
     const char *rest = getenv(variable);
     char *value = NULL;
@@ -66,7 +66,7 @@ static void put_in_front(const char *variable, const char *first) {
     free(value);
 }
 
-/* Whether one of LD_PRELOAD's libraries has this name; they are parted by colons and spaces. */
+/** Returns whether LD_PRELOAD has the library. Colons and spaces separate its names. */
 static bool preloaded(void) {
     const char *at = getenv("LD_PRELOAD");
 
@@ -90,8 +90,8 @@ static void preload(void) {
         put_in_front("LD_PRELOAD", path);
         return;
     }
-    /* LD_PRELOAD cannot hold a path with a space. LD_LIBRARY_PATH can, and a bare name is looked
-     * for there. */
+    /* LD_PRELOAD cannot hold a path with a space. LD_LIBRARY_PATH can, and the dynamic linker
+     * searches a bare name there. */
     if (strpbrk(path, ":;"))
         fail(STATUS_OWN_FAILURE, path,
              "the dynamic linker takes no path with a colon or semicolon");
@@ -106,9 +106,9 @@ void tool_become(char **program) {
     fail(status, *program, strerror(errno));
 }
 
-/* ---- options of its own ---- */
+/* ---- the command's own options ---- */
 
-/* The frameworks' switches for their own caches, as far as the environment has one. */
+/* Environment variables with which frameworks disable their own caches. */
 static const struct {
     const char *variable, *value, *effect;
 } switches[] = {
