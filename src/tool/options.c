@@ -79,7 +79,7 @@ int tool_options(char **arguments) {
 
     struct arguments left = {.command = "options", .at = arguments, .variables = true};
     while (arguments_next(&left) == ARGUMENT_VARIABLE)
-        tool_take_option(left.option, left.value, false); /* not strict: shows the effective value */
+        tool_take_option(left.option, left.value, false); /* shows the effective value */
     if (*left.at)
         fail(STATUS_OWN_FAILURE, "options", "takes nothing but --name=value");
     options_load();

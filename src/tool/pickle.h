@@ -2,8 +2,8 @@
  * Writes nested lists and dictionaries, as a Python pickle or as JSON.
  *
  * The pickle has protocol 2, and only the opcodes that PyTorch's memory viewer knows: the viewer
- * has its own unpickler. That unpickler passes each batch of a list as the arguments of one call,
- * so batches are small.
+ * has its own unpickler. PyTorch's unpickler passes each batch of a list as the arguments of one
+ * call, so batches are small.
  */
 #ifndef GPUCACHE_TOOL_PICKLE_H
 #define GPUCACHE_TOOL_PICKLE_H

@@ -1,5 +1,5 @@
 /*
- * Messages of the tool on stderr.
+ * Writes the tool's messages to stderr.
  */
 #include "process/print.h"
 #include "tool/tool.h"

@@ -1,5 +1,5 @@
 /*
- * The screen of gpucache top, with ncurses if it was there when this was built.
+ * Draws the screen of gpucache top with ncurses, if the build found ncurses.
  */
 #include "tool/screen.h"
 
@@ -18,24 +18,24 @@
 #define LINE 512
 #define GRAPH_LINES 8
 #define LIVE_LINES 5
-#define LEAST_COLUMNS 24 /* that sentences are parted at */
-#define SHOWN_NS 1000000 /* what is not 0 does not read so */
-#define LEAST_HISTORY 16 /* columns; with less there is none */
-#define HEIGHTS 9        /* a cell can be full to so many heights, none and all of it among them */
+#define LEAST_COLUMNS 24 /* sentences are wrapped at this width or more */
+#define SHOWN_NS 1000000 /* the smallest age that is printed, so that none reads as 0 */
+#define LEAST_HISTORY 16 /* columns; the history is not drawn in fewer */
+#define HEIGHTS 9        /* fill levels of a cell, from empty to full */
 
 static const char *const blocks[HEIGHTS] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 static const char *const letters[HEIGHTS] = {" ", ".", ".", ":", ":", "+", "+", "#", "#"};
-static const char *const *heights = letters; /* those that the terminal can show */
+static const char *const *heights = letters; /* the set that the terminal can show */
 
 struct screen {
     struct top *top;
-    int pid; /* of the chosen row: rows move */
+    int pid; /* process of the selected row, because rows move */
     unsigned ordinal;
     int chosen, first;
-    bool help; /* the keys are shown */
+    bool help; /* the help is shown */
 };
 
-/** Puts what is written so far on a line, as far as the screen is wide. */
+/** Draws the text on a line, cut to the width of the screen. */
 static void put(int y, struct print *text, attr_t attributes) {
     const char *line = print_end(text);
     if (y < 0 || y >= LINES)
@@ -78,7 +78,7 @@ static void choose(struct screen *screen, int row) {
     screen->ordinal = (unsigned)top->rows[row].device.ordinal;
 }
 
-/** Each value as a block of one of eight heights, against the highest. */
+/** Draws each value as a cell whose fill level is relative to the highest value. */
 static void put_history(int y, int x, const struct history *history) {
     int capacity = COLS - x;
     uint64_t highest = 0;
@@ -95,13 +95,13 @@ static void put_history(int y, int x, const struct history *history) {
     }
 }
 
-/** Prints a text if all of it fits: half a number is another number. */
+/** Prints a text only if all of it fits: half a number would be another number. */
 static void add_clause(struct print *text, const char *name, const char *value) {
     if (text->used + strlen(name) + strlen(value) <= (size_t)COLS)
         print_format(text, "%s%s", name, value);
 }
 
-/** Those that run, or those that do not. */
+/** Counts the processes that run, or those that do not. */
 static size_t count_processes(const struct top *top, bool running) {
     size_t count = 0;
     for (size_t i = 0; i < top->row_count; i++) {
@@ -113,7 +113,7 @@ static size_t count_processes(const struct top *top, bool running) {
     return count;
 }
 
-/** The dead hold nothing. */
+/** Draws the sums of all running processes, because dead processes hold no memory. */
 static void draw_sums(const struct top *top) {
     char line[LINE];
     struct print text;
@@ -135,7 +135,7 @@ static void draw_sums(const struct top *top) {
     put(0, &text, A_BOLD);
 }
 
-/** The longest that fits. */
+/** Draws the longest of the texts that fits on the screen. */
 static void put_keys(const char *const *keys) {
     while (keys[1] && strlen(*keys) > (size_t)COLS)
         keys++;
@@ -153,7 +153,7 @@ static const char *const table_keys[] = {
 static const char *const one_keys[] = {"enter goes back  arrows choose another  ? help  q ends",
                                        "enter goes back  ? help  q ends", "q ends", NULL};
 
-/** Says that there is no process, and which folders can hold no page, which may be the reason. */
+/** Draws that there is no process, and which folders cannot hold pages: a possible reason. */
 static void draw_nothing(void) {
     char text[PAGES_BARRED];
     int y = 2;
@@ -215,7 +215,7 @@ static void draw_graph(int y, const struct history *history, uint64_t most) {
     }
 }
 
-/** Sentences, in as many lines as they need; returns the next one. */
+/** Draws sentences in as many lines as they need. Returns the next line. */
 static int put_lines(int y, const struct lines *words) {
     for (size_t i = 0; i < words->count; i++)
         put_text(y++, words->text[i], A_NORMAL);
@@ -239,7 +239,7 @@ static int draw_figures(int y, const struct top_row *row) {
                    {"active", &device->active},
                    {"reserved", &device->reserved},
                    {"outside", &row->derived.outside}};
-    size_t figures = COLS < 57 ? 2 : 4; /* whole columns */
+    size_t figures = COLS < 57 ? 2 : 4; /* only as many columns as fit */
     put_text(y++,
              figures == 2 ? "                 now        peak"
                           : "                 now        peak       taken       freed",
@@ -293,10 +293,10 @@ static void draw_events(int y, const struct page *page) {
     char line[LINE];
     struct print text;
     put_text(y++, page_event_head, A_REVERSE);
-    for (size_t i = count; i > 0 && y < LINES - 1; i--) { /* the newest first */
+    for (size_t i = count; i > 0 && y < LINES - 1; i--) { /* newest first */
         print_init(&text, -1, line, sizeof line);
         page_print_event(page, &text, &events[i - 1]);
-        text.used -= text.used > 0; /* its end of line */
+        text.used -= text.used > 0; /* without the newline */
         put(y++, &text, A_NORMAL);
     }
     free(events);
@@ -361,7 +361,7 @@ static void draw(struct screen *screen) {
 
 /* ---- keys ---- */
 
-/** False: that was enough. */
+/** Executes a key. Returns false if the key ends the program. */
 static bool obey(struct screen *screen, int key) {
     struct top *top = screen->top;
     unsigned column = top->column;

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define TOP_NOTHING "no process of yours uses CUDA under the library"
-#define TOP_HISTORY 512 /* values that are remembered of a device of a process */
+#define TOP_HISTORY 512 /* values in the history of a device of a process */
 
 enum top_column {
     TOP_PID,
@@ -30,9 +30,9 @@ struct history {
     int pid;
     uint64_t started_ns;
     unsigned ordinal;
-    bool seen; /* at the last look */
+    bool seen; /* found at the last read */
     size_t count;
-    uint64_t values[TOP_HISTORY]; /* live bytes, the newest last */
+    uint64_t values[TOP_HISTORY]; /* live bytes, newest last */
 };
 
 struct top_row {
@@ -40,9 +40,9 @@ struct top_row {
     struct stats_device device;
     struct report_derived derived;
     struct history *history;
-    bool has_nvml; /* NVML knows the device */
+    bool has_nvml; /* NVML has values for the device */
     struct nvml_figures nvml;
-    uint64_t sizes_age; /* by how much the sizes of what is live are older; ns */
+    uint64_t sizes_age; /* nanoseconds by which the live sizes are older */
 };
 
 struct top {
@@ -51,18 +51,18 @@ struct top {
     size_t row_count;
     struct history **histories;
     size_t history_count;
-    int *pids; /* that are wanted; none: all */
+    int *pids; /* the processes that the user named; empty: all */
     size_t pid_count;
-    enum top_column column; /* sorted by */
-    bool dead;              /* the last figures of killed processes too */
-    bool detail;            /* one process is shown */
-    bool nvml;              /* some row has its figures */
-    bool tick;              /* an interval has passed: a key alone makes no history */
+    enum top_column column; /* rows are sorted by it */
+    bool dead;              /* killed processes are shown too, with their last values */
+    bool detail;            /* the view of one process is shown */
+    bool nvml;              /* some row has values of NVML */
+    bool tick;              /* an interval has passed; a key press adds nothing to the history */
     uint64_t interval_ms;
-    unsigned width; /* of the screen; 0: whatever there is */
+    unsigned width; /* columns of the screen; 0: no limit */
 };
 
-/** Reads everything anew. Rows are good until the next time. */
+/** Reads all pages again. Rows are valid until the next call. */
 void top_read(struct top *top);
 
 double top_hit_rate(const struct top_row *row);
@@ -71,13 +71,13 @@ double top_hit_rate(const struct top_row *row);
 void top_print_head(struct print *out, const struct top *top);
 void top_print_row(struct print *out, const struct top *top, const struct top_row *row);
 
-/** Columns that it takes, with the names of usual programs. */
+/** Returns the columns of the table, with names of usual length. */
 unsigned top_width(const struct top *top);
 
-/** Whether there is a screen to be had. */
+/** Returns whether there is a terminal and ncurses for it. */
 bool screen_can(void);
 
-/** Shows it until the user has had enough. */
+/** Shows the screen until the user quits. Returns the exit status. */
 int screen_run(struct top *top);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * gpucache snapshot: a trace as a memory snapshot of PyTorch's, which its memory_viz and the viewer
- * in the browser open.
+ * gpucache snapshot: converts a trace to a memory snapshot in the format of PyTorch, for PyTorch's
+ * memory_viz and its viewer in the browser.
  */
 #include "tool/snapshot.h"
 #include "tool/arguments.h"
@@ -16,13 +16,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LAST 200000 /* events; beyond some 600 000 browsers fail */
+#define LAST 200000 /* default number of events; browsers fail beyond some 600 000 */
 
-/* ---- segments, as they are in the end ---- */
+/* ---- segments at the end of the trace ---- */
 
 struct segment {
     uint64_t address, bytes;
-    uint32_t stack; /* that made the pool take it; of pages none */
+    uint32_t stack; /* whose allocation made the pool grow; none for pages */
     bool pages;
 };
 
@@ -31,7 +31,7 @@ static int by_address(const void *a, const void *b) {
     return (first->address > second->address) - (first->address < second->address);
 }
 
-/** Pages side by side are one. */
+/** Joins adjacent pages to one segment. Returns the new count. */
 static size_t join_pages(struct segment *list, size_t count) {
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
@@ -63,7 +63,7 @@ static struct segment *list_segments(const struct view *of, size_t *count) {
     return list;
 }
 
-/** `block`: who has it; NULL: nobody. */
+/** Writes a block, or free memory if `block` is NULL. */
 static void write_block(struct snapshot *snapshot, uint64_t address, uint64_t bytes,
                         const struct trace_event *block) {
     struct pickle *to = &snapshot->pickle;
@@ -84,7 +84,9 @@ static void write_block(struct snapshot *snapshot, uint64_t address, uint64_t by
     pickle_close(to);
 }
 
-/** The blocks of a segment without gaps; `blocks` are those that begin there, `count` of them. */
+/**
+ * Writes the memory of a segment without gaps: the `count` blocks in it, and free memory between.
+ */
 static void write_blocks(struct snapshot *to, const struct segment *segment,
                          const struct trace_event *blocks, size_t count) {
     uint64_t at = segment->address, end = at + segment->bytes;
@@ -146,9 +148,9 @@ static void write_segments(struct snapshot *to, unsigned device) {
     free(live);
 }
 
-/* ---- the whole ---- */
+/* ---- the file ---- */
 
-/** One text for each: the viewer shows every text of a list on a line of its own. */
+/** Writes one text for each option: the viewer shows each text of a list on its own line. */
 static void write_options(struct pickle *to, const char *lines) {
     char line[sizeof((struct trace_header *)NULL)->options];
     pickle_list(to);

@@ -1,10 +1,9 @@
 /*
- * A snapshot under way: what a trace shows of each device at one moment, and where it is written
- * to.
+ * The state of the conversion of a trace to a snapshot: the output, and the view of each device.
  *
- * The viewer replays the trace backwards, from what there is in the end. So what is shown has to
- * agree: every block lies, at every moment, in a segment that is there. A block that lies in none
- * that the trace knows is left out.
+ * Invariant: each block that is written lies in a segment that exists at that moment. PyTorch's
+ * viewer needs that, because it replays the trace backwards from the state at the end. A block in
+ * no known segment is left out.
  */
 #ifndef GPUCACHE_TOOL_SNAPSHOT_H
 #define GPUCACHE_TOOL_SNAPSHOT_H
@@ -15,11 +14,11 @@
 /* A device at one moment of the trace, as a snapshot shows it. */
 struct view {
     struct trace_live_set
-        shown; /* blocks, segments, and pages that are covered by segments or shown themselves */
-    struct trace_live_set mapped; /* pages that are shown themselves */
+        shown; /* blocks, segments, and pages that lie in segments or are written themselves */
+    struct trace_live_set mapped; /* pages that are written themselves */
     unsigned device;
-    size_t left_out; /* blocks */
-    bool silent;     /* before the front: nothing is written */
+    size_t left_out; /* blocks that are not written */
+    bool silent;     /* before the front: update the view, write nothing */
 };
 
 struct snapshot {
@@ -28,24 +27,25 @@ struct snapshot {
     struct view views[STATS_MAX_DEVICES];
     struct snapshot_frames *frames;
     unsigned devices;
-    uint64_t covered; /* bytes of segments of which a reader knows each page */
+    uint64_t covered; /* bytes of segments whose pages are all in `shown` */
 };
 
-/** Writes the entries of a device, and leaves its view as of the last one. */
+/** Writes the entries of a device. Afterwards its view shows the state after the last entry. */
 void snapshot_trace(struct snapshot *to, unsigned device);
 
-/** The frames of a stack, or words that say why there are none; and those of what nobody has. */
+/* Write the frames of a stack, or a text that says why there are none; and the frames of memory
+ * without a block. */
 void snapshot_frames(struct snapshot *to, uint32_t stack);
 void snapshot_no_frames(struct snapshot *to);
 
-/* Around all of them. */
+/* Begin and end the writing of frames. */
 void snapshot_frames_begin(struct snapshot *to);
 void snapshot_frames_end(struct snapshot *to);
 
-/** Who made the pool grow: whom the thread that took a segment or page has given a block next. */
+/** Finds the stack that made the pool grow: the thread's next allocation after the growth. */
 void snapshot_attribute(struct trace_file *file);
 
-/** Since 1970, of a time in the trace. */
+/** Converts a time of the trace to microseconds since 1970. */
 int64_t snapshot_time_us(const struct snapshot *of, uint64_t ns);
 
 #endif

@@ -1,8 +1,7 @@
 /*
- * The callers of allocations in a snapshot: lists of frames as the viewer knows them.
+ * Writes the call stacks of a snapshot: lists of frames in the viewer's format.
  *
- * A stack is written once, and so is a frame that several have: the pickle refers to them from then
- * on.
+ * Each stack and each frame is written once. Later uses are references in the pickle.
  */
 #include "tool/snapshot.h"
 #include "tool/tool.h"
@@ -14,7 +13,7 @@
 #include <string.h>
 
 struct snapshot_frames {
-    uint32_t *stacks, *frames; /* their places in the pickle's memo, by number */
+    uint32_t *stacks, *frames; /* indices in the pickle's memo, by number of the stack or frame */
     uint32_t stack_count, frame_count;
     uint32_t nothing, unused;
 };
@@ -55,7 +54,7 @@ static void write_frame(struct pickle *to, const char *file, unsigned line, cons
     pickle_close(to);
 }
 
-/** Of a frame without a name the viewer shows at least where it lies. */
+/** Writes module and offset as the name of a frame without a function name. */
 static void write_place(struct pickle *to, const struct stats_frame *frame) {
     char name[1152];
     const char *file = frame->file, *slash = file ? strrchr(file, '/') : NULL;
@@ -74,8 +73,10 @@ static void write_one(struct snapshot *to, const struct stats_frame *frame) {
         write_place(&to->pickle, frame);
 }
 
-/* Writes a frame, and those that were inlined into it; refers to the innermost one if it stands
- * there already. */
+/**
+ * Writes a frame and the functions into which it was inlined. The innermost one becomes a reference
+ * if it was written before.
+ */
 static void write_known(struct snapshot *to, uint32_t number) {
     struct snapshot_frames *of = to->frames;
     uint32_t other = 0, *memo = number < of->frame_count ? &of->frames[number] : &other;
@@ -89,7 +90,7 @@ static void write_known(struct snapshot *to, uint32_t number) {
         write_one(to, frame);
 }
 
-/** An empty list makes the viewer guess why. */
+/** Writes one frame with a text, because the viewer does not explain an empty list. */
 static void write_words(struct snapshot *to, uint32_t *memo, const char *words) {
     if (pickle_again(&to->pickle, *memo))
         return;
@@ -127,9 +128,9 @@ void snapshot_no_frames(struct snapshot *to) {
     write_words(to, &to->frames->unused, "gpucache: free");
 }
 
-/* ---- what made the pool grow ---- */
+/* ---- stacks that made the pool grow ---- */
 
-#define THREADS 4096 /* a power of two; of those that share a place nothing is said */
+#define THREADS 4096 /* a power of two; threads that share a slot get no stack */
 
 void snapshot_attribute(struct trace_file *file) {
     static struct { uint32_t thread, stack; } next[THREADS];

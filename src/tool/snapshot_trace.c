@@ -1,9 +1,11 @@
 /*
- * The entries of a snapshot: from what happened to what the viewer knows.
+ * Writes the entries of a snapshot: converts the events of a trace to the viewer's entries.
  */
 #include "tool/snapshot.h"
 
-/* Bytes of segments at one moment: a broken file may say that a device has them again and again. */
+/*
+ * Bytes of segments at one moment, at most: a damaged file may list the same segments many times.
+ */
 #define COVERED_MOST ((uint64_t)8 << 40)
 
 /* ---- entries of the trace ---- */
@@ -88,7 +90,7 @@ static void free_block(struct snapshot *to, struct view *of, const struct trace_
     const struct trace_event *block = trace_live_set_at(&of->shown, TRACE_BLOCKS, event->address);
     if (!block)
         return;
-    uint32_t stack = block->stack; /* a free shows who had it, as PyTorch's do */
+    uint32_t stack = block->stack; /* a free has the stack of the allocation, as in PyTorch */
     trace_live_set_apply(&of->shown, event);
     say(to, of, "free_requested", event->address, event->value, event->time_ns, stack);
     say(to, of, "free_completed", event->address, event->value, event->time_ns, stack);

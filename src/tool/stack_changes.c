@@ -1,8 +1,8 @@
 /*
- * Call stacks that hold more than before: the call stacks of two reports side by side.
+ * Compares the call stacks of two reports, and prints which of them hold more or less memory.
  *
- * A stack is the same one where its frames have the same names and lines. What a line holds that
- * has moved is gone in one report and new in the other.
+ * Two stacks are equal if their frames have the same names and lines. If a source line has moved,
+ * its stack appears as removed in one report and as new in the other.
  */
 #include "report/holders.h"
 #include "report/lines.h"
@@ -20,7 +20,7 @@ struct change {
 };
 
 struct changes {
-    struct change list[NAMED]; /* the largest first */
+    struct change list[NAMED]; /* largest first */
     unsigned count, others;
 };
 
@@ -43,7 +43,7 @@ static void note(struct changes *changes, const struct change *change) {
     changes->list[at] = *change;
 }
 
-/* The next row of the device; they are in the order of stacks. */
+/** Returns the next row of the device. Rows are sorted by stack. */
 static const struct stack_row *next(const struct parsed_stacks *stacks, int device, size_t *at) {
     while (*at < stacks->row_count && stacks->rows[*at].device != device)
         ++*at;

@@ -1,5 +1,5 @@
 /*
- * The names of a report's call stacks, equal ones as one, and folded stacks.
+ * Resolves the names of a report's call stacks, merges equal stacks, and prints folded stacks.
  */
 #include "report/holders.h"
 #include "tool/stacks.h"
@@ -23,7 +23,7 @@ void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbol
                           const char *build_id) {
     const struct symbol *found;
     const struct stats_frame frame = stack->frames[at];
-    /* the address is that of the instruction behind the call */
+    /* A return address is after the call instruction, so look up the byte before it. */
     unsigned count = frame.function || !frame.file || frame.offset == 0
                          ? 0
                          : symbols_find(symbols, frame.file, build_id, frame.offset - 1, &found);
@@ -49,7 +49,7 @@ void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbol
     stack->count += count - 1;
 }
 
-/** From the outermost frame on, since one may become several. */
+/** Resolves the frames of a stack, outermost first, because one frame may become several. */
 static void resolve(const struct parsed_stacks *stacks, struct symbols *symbols,
                     struct stack_frames *stack) {
     for (unsigned i = stack->count; i > 0; i--) {
@@ -98,7 +98,7 @@ static void add_holder(struct stats_holder *to, const struct stats_holder *holde
     to->byte_seconds_ns = rest % 1000000000;
 }
 
-/** Two addresses of one line (of a loop that the compiler has unrolled) are one holder. */
+/** Merges equal stacks. Two addresses may belong to one line, for example in an unrolled loop. */
 static void merge(struct parsed_stacks *stacks) {
     size_t kept = 0;
     if (stacks->row_count > 0)

@@ -47,24 +47,24 @@ unsigned symbols_find(struct symbols *symbols, const char *path, const char *bui
 #include <string.h>
 #include <unistd.h>
 
-/** A file that was opened, or could not be. */
+/** A file that was opened, or that could not be opened. */
 struct opened {
     char *path;
     Dwfl *session;
-    Dwfl_Module *module; /* NULL: nothing is known of it */
+    Dwfl_Module *module; /* NULL: no symbols are known */
     struct opened *next;
 };
 
 struct known {
     const struct opened *in;
     uint64_t offset;
-    struct symbol *list; /* innermost first, with texts of their own */
+    struct symbol *list; /* innermost first; each owns its texts */
     unsigned count;
     struct known *next;
 };
 
 #define SLOTS 4096
-#define INLINED_MOST 64 /* at one address; a broken file may have any number */
+#define INLINED_MOST 64 /* at one address; a damaged file may have any number */
 
 struct symbols {
     struct opened *files;
@@ -144,7 +144,7 @@ static struct opened *open_file(struct symbols *symbols, const char *path, const
     int fd = *path == '/' ? tool_open_regular(path) : -1;
     if (fd >= 0)
         file->module = dwfl_report_elf(file->session, path, path, fd, 0, true);
-    if (fd >= 0 && !file->module) /* else the session closes it */
+    if (fd >= 0 && !file->module) /* otherwise dwfl_end() closes it */
         close(fd);
     dwfl_report_end(file->session, NULL, NULL);
     if (file->module && !has_build_id(file->module, build_id)) {
@@ -156,8 +156,8 @@ static struct opened *open_file(struct symbols *symbols, const char *path, const
 
 /* ---- a name ---- */
 
-/** Without the parameters, which are longer than most lines: the brackets at the end and what they
- * hold. */
+/** Removes the parameters from a name, because they are longer than most lines: the last pair of
+ * parentheses and its contents. */
 static void shorten(char *name) {
     char *end = strrchr(name, ')');
     int depth = 0;
@@ -177,10 +177,10 @@ static char *readable(const struct symbols *symbols, const char *name) {
                       : NULL;
     if (plain && status == 0)
         shorten(plain);
-    return plain ? plain : strndup(name, strcspn(name, "@")); /* without its version */
+    return plain ? plain : strndup(name, strcspn(name, "@")); /* without the symbol version */
 }
 
-/** A place in the source; file NULL: not known. */
+/** A place in the source; file NULL: unknown. */
 struct place {
     const char *file;
     unsigned line;
@@ -219,16 +219,18 @@ static struct place call_of(Dwarf_Die *unit, Dwarf_Die *inlined) {
 }
 
 /**
- * Adds the functions that were inlined at the address, innermost first. Returns the place in the
- * function that holds them; without any, the place of the address itself.
+ * Adds the functions that were inlined at the address, innermost first. Returns the place of the
+ * outermost call in the function around them, or the place of the address if none was inlined.
  */
 static struct place add_inlined(const struct symbols *symbols, struct known *known,
                                 struct place place) {
     Dwarf_Addr bias;
     Dwarf_Die *unit = dwfl_module_addrdie(known->in->module, known->offset, &bias);
     Dwarf_Die *scopes = NULL, *around = NULL;
-    /* The scopes of an address end at the innermost inlined function, and go on where that is
-     * defined. Those of its entry are the ones around it in this function. */
+    /*
+     * dwarf_getscopes() lists the scopes up to the innermost inlined function, and then those of
+     * its definition. The scopes around its entry are the ones in this function.
+     */
     int count = unit ? dwarf_getscopes(unit, known->offset - bias, &scopes) : 0;
     count = count > 0 ? dwarf_getscopes_die(&scopes[0], &around) : 0;
     for (int i = 0; i < count && known->count < INLINED_MOST; i++) {

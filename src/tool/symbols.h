@@ -1,6 +1,6 @@
 /*
- * Names of addresses in files, from their symbols and debug information, by libdw where the tool
- * was built with it.
+ * Finds the names of addresses in files, from symbols and debug information. Uses libdw, if the
+ * build found libdw.
  */
 #ifndef GPUCACHE_TOOL_SYMBOLS_H
 #define GPUCACHE_TOOL_SYMBOLS_H
@@ -10,23 +10,23 @@
 struct stats_frame;
 struct symbols;
 
-/** NULL: names are not found by this build. */
+/** Starts a session. Returns NULL if this build has no libdw. */
 struct symbols *symbols_open(void);
 void symbols_close(struct symbols *symbols);
 
-/** Says once, on stderr, that this build cannot find names, if one of these frames has none. */
+/** Prints once to stderr that this build cannot find names, if one of the frames has no name. */
 void symbols_say_missing(const struct stats_frame *frames, unsigned count);
 
 struct symbol {
-    const char *function, *file; /* file NULL: not known; kept until symbols_close() */
-    unsigned line;               /* 0: not known */
+    const char *function, *file; /* file NULL: unknown; valid until symbols_close() */
+    unsigned line;               /* 0: unknown */
 };
 
 /**
- * Finds the functions at an offset of a file, as its own addresses count: innermost first those
- * that the compiler inlined there, last the one that the symbol table has. Returns their number,
- * and 0 if they are not known; also where the file is not the one of that build id any more (if
- * that is not empty), which is said once. The list is kept until symbols_close().
+ * Finds the functions at an offset in a file, in the file's own addresses. The list has the inlined
+ * functions, innermost first, and last the function of the symbol table. It is valid until
+ * symbols_close(). Returns the number of functions, or 0 if they are unknown. Returns 0 also if the
+ * file now has another build ID than `build_id` (unless that is empty), and prints that once.
  */
 unsigned symbols_find(struct symbols *symbols, const char *path, const char *build_id,
                       uint64_t offset, const struct symbol **list);

@@ -1,10 +1,10 @@
 /*
- * Several reports as one table, and two side by side.
+ * Prints several reports as one table, and two reports in adjacent columns.
  *
- * The ranks of a job do the same work on the same devices, so what one of them has apart from the
- * others is worth a look. A figure is marked when it lies more than a tenth away from the median,
- * and more than five times as far as half of the ranks do: one rank with a leak stands out, a job
- * whose ranks all differ marks none.
+ * The ranks of a job do the same work on equal devices, so a rank with other values may have a
+ * leak. A value is marked if it differs from the median by more than a tenth, and by more than five
+ * times the median difference. One rank with a leak is then marked, and none in a job whose ranks
+ * all differ.
  */
 #include "tool/table.h"
 
@@ -36,7 +36,7 @@ static uint64_t distance(uint64_t a, uint64_t b) {
     return a > b ? a - b : b - a;
 }
 
-/** Returns the median of sorted values; of an even number of them, the mean of the middle two. */
+/** Returns the median of sorted values, which is the mean of the middle two for an even count. */
 static uint64_t median(const uint64_t *sorted, size_t count) {
     uint64_t low = sorted[(count - 1) / 2], high = sorted[count / 2];
     return low + (high - low) / 2;
@@ -160,7 +160,7 @@ void parsed_reports_print_table(const struct parsed_reports *reports, struct pri
     table_free(&table);
 }
 
-/* ---- two ---- */
+/* ---- two reports ---- */
 
 static void print_change(struct print *out, const char *name, bool bytes, uint64_t before,
                          uint64_t after) {

@@ -1,5 +1,5 @@
 /*
- * Several reports side by side: one row for each device of each process.
+ * A table of several reports, with one row for each device of each process.
  */
 #ifndef GPUCACHE_TOOL_TABLE_H
 #define GPUCACHE_TOOL_TABLE_H
@@ -7,7 +7,7 @@
 #include "tool/parsed_report.h"
 
 #define TABLE_FIGURES 6
-#define TABLE_FEWEST 3 /* rows that have a median worth the name */
+#define TABLE_FEWEST 3 /* the median of fewer rows is not used */
 
 struct table_row {
     const struct parsed_report *report;
@@ -15,15 +15,15 @@ struct table_row {
     uint64_t figures[TABLE_FIGURES];
 };
 
-/* The spread of a column over its rows. */
+/* The distribution of a column's values. */
 struct table_spread {
-    uint64_t least, median, most, far; /* what is further away than `far` is marked */
+    uint64_t least, median, most, far; /* values further than `far` from the median are marked */
 };
 
 struct table {
-    struct table_row *rows; /* in the order of ranks */
+    struct table_row *rows; /* sorted by rank */
     size_t count;
-    struct table_spread spreads[TABLE_FIGURES]; /* if there are any rows */
+    struct table_spread spreads[TABLE_FIGURES]; /* valid if there are rows */
 };
 
 extern const struct table_column {
@@ -31,11 +31,11 @@ extern const struct table_column {
     bool bytes;
 } table_columns[TABLE_FIGURES];
 
-/** A table of all reports; freed by table_free(). */
+/** Makes the table of all reports. The caller frees it with table_free(). */
 struct table table_of(const struct parsed_reports *reports);
 void table_free(struct table *table);
 
-/** A figure as the column shows it. */
+/** Returns a value as the column shows it. */
 const char *table_worded(char buffer[LINES_VALUE], unsigned column, uint64_t value);
 bool table_is_far(const struct table *table, const struct table_row *row, unsigned column);
 

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SCRIPTS_MOST 5    /* interpreters that are scripts themselves; the kernel follows as many */
+#define SCRIPTS_MOST 5    /* interpreters that are scripts themselves, at most, as in the kernel */
 #define SEGMENTS_MOST 256 /* program headers that are read */
 #define LINE 256          /* bytes of the #! line that the kernel reads */
 
@@ -20,7 +20,7 @@
 #endif
 
 enum fit {
-    FITS, /* or nothing is known about the file */
+    FITS, /* the library can be loaded, or nothing is known about the file */
     SCRIPT,
     STATIC,
     MUSL,
@@ -30,7 +30,7 @@ enum fit {
 
 static const struct {
     const char *words;
-    bool preload; /* it does no harm, and programs that this one starts have it */
+    bool preload; /* harmless here, and useful for programs that this one starts */
 } fits[] = {
     [FITS] = {NULL, true},
     [SCRIPT] = {NULL, true},
@@ -76,7 +76,7 @@ static bool is_loader(const char *path) {
     return strncmp(name, "ld-", 3) == 0 || strncmp(name, "ld.so", 5) == 0;
 }
 
-/** Tells by the interpreter that the program headers name. */
+/** Decides by the interpreter in the program headers. */
 static enum fit fit_of_elf(int fd, const char *path, const Elf64_Ehdr *header) {
     if (header->e_ident[EI_CLASS] == ELFCLASS32)
         return OF_32_BITS;
@@ -101,7 +101,7 @@ static enum fit fit_of_elf(int fd, const char *path, const Elf64_Ehdr *header) {
     return is_musl(path) ? MUSL : is_loader(path) ? FITS : STATIC;
 }
 
-/** Takes the interpreter out of a #! line. False: there is none. */
+/** Copies the interpreter from a #! line. Returns false if there is none. */
 static bool take_interpreter(const char *line, char path[PATH_MAX]) {
     line += strspn(line, " \t");
     size_t length = strcspn(line, " \t\r\n");
@@ -109,7 +109,7 @@ static bool take_interpreter(const char *line, char path[PATH_MAX]) {
     return length > 0;
 }
 
-/** Looks at one file. A script's interpreter is left in `path`. */
+/** Checks one file. Stores the interpreter of a script in `path`. */
 static enum fit fit_of(char path[PATH_MAX]) {
     union {
         Elf64_Ehdr elf;

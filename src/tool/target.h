@@ -1,5 +1,6 @@
 /*
- * The program that gpucache run starts: where it is, and whether the library can be loaded into it.
+ * Finds the program that gpucache run starts, and decides whether the library can be loaded into
+ * it.
  */
 #ifndef GPUCACHE_TOOL_TARGET_H
 #define GPUCACHE_TOOL_TARGET_H
@@ -7,13 +8,13 @@
 #include <limits.h>
 #include <stdbool.h>
 
-/** Finds the file that execvp() would run. False: there is none. */
+/** Finds the file that execvp() would run. Returns false if there is none. */
 bool target_find(const char *name, char path[PATH_MAX]);
 
 /**
- * Says on stderr, in one line, why the library cannot be loaded into a program, if so. Returns
- * whether to preload it nevertheless: false where the preload would end the program, or have its
- * dynamic linker complain.
+ * Prints one line to stderr if the library cannot be loaded into a program. Returns whether to
+ * preload it anyway. Returns false if the preload would end the program, or if its dynamic linker
+ * would print an error.
  */
 bool target_takes_library(const char *name);
 

@@ -1,10 +1,10 @@
 /*
- * gpucache timeline: traces as trace-event JSON, which Perfetto and chrome://tracing open.
+ * gpucache timeline: writes traces as trace-event JSON for Perfetto and chrome://tracing.
  *
- * One process for each trace. Its counters are the figures of the reports, one event for each:
- * viewers would stack several of one event on one another, and these contain each other. What
- * changes a counter by less than a thousandth of its peak within a millisecond is left out; its
- * highest and its last value never are.
+ * Each trace becomes one process, whose counters are the metrics of the reports. Each counter has
+ * its own event: viewers stack the counters of one event, but these metrics contain one another.
+ * A change of less than a thousandth of the counter's peak within a millisecond is left out. The
+ * highest and the last value are always written.
  */
 #include "process/print.h"
 #include "process/value.h"
@@ -21,10 +21,10 @@
 #define STEP_NS 1000000
 #define STEP_SHARE 1000
 #define HOST_PIDS                                                                                  \
-    10000000 /* between the numbers of processes of different hosts, which may be equal */
+    10000000 /* offset between process numbers of different hosts, which may be equal */
 
-/* Counters of a device. Those of memory outside the pool stand at OUTSIDE + the number of their
- * kind; kinds that are counted together share a name, and the counter of the lowest number. */
+/* Counters of a device. A kind of unpooled memory has the counter OUTSIDE + its number. Kinds that
+ * are counted together share a name, and the counter of the lowest number. */
 enum { REQUESTED, ALLOCATED, RESERVED, OUTSIDE, COUNTERS = OUTSIDE + TRACE_OUTSIDE_MOST + 1 };
 
 static const char *const names[COUNTERS] = {
@@ -46,7 +46,7 @@ struct timeline {
     struct counter counters[STATS_MAX_DEVICES][COUNTERS];
     uint64_t base_real_ns;
     uint64_t pid;
-    bool first, writing; /* else the peaks are found out */
+    bool first, writing; /* not writing: the first pass, which finds the peaks */
 };
 
 /* ---- events ---- */
@@ -120,7 +120,7 @@ static void add(struct timeline *to, const struct trace_event *event, unsigned w
                 event->time_ns);
 }
 
-/** Of a figure (trace_figure()); 0: it has none. */
+/** Returns the counter of a metric (trace_figure()), or 0 for none. */
 static unsigned counter_of(unsigned figure) {
     unsigned which = figure == 0 ? RESERVED : OUTSIDE + figure - 1;
     for (unsigned i = OUTSIDE; names[which] && i < which; i++)
@@ -142,7 +142,7 @@ static void count(struct timeline *to, const struct trace_event *event) {
     }
 }
 
-/** Counts the blocks that are live at the front, at its time. */
+/** Writes the counters at the front, with the blocks that are live there. */
 static void begin_with(struct timeline *to, uint64_t front_ns) {
     uint64_t sums[STATS_MAX_DEVICES][2] = {{0}};
     for (size_t i = 0; i < to->file->carried; i++) {
@@ -160,7 +160,7 @@ static void begin_with(struct timeline *to, uint64_t front_ns) {
     }
 }
 
-/** The figures at the front, and then one event after another. */
+/** Starts with the metrics at the front, and then calls show() for each event. */
 static void go_through(struct timeline *to,
                        void (*show)(struct timeline *, const struct trace_event *)) {
     const struct trace_file *file = to->file;
@@ -240,7 +240,8 @@ static void name_process(struct timeline *to) {
     name_track(to, "process_name", 0, print_end(&text));
 }
 
-/** The counters as they are in the end, which is what the last report says. */
+/** Writes the last value of each counter, unless it is written already. The last report has the
+ * same values. */
 static void close_counters(struct timeline *to) {
     for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
         for (unsigned which = 0; which < COUNTERS; which++)
@@ -265,7 +266,7 @@ static void write_trace(struct timeline *to, const struct trace_file *file, uint
 
 struct source {
     struct trace_file file;
-    uint64_t pid; /* that no other one has */
+    uint64_t pid; /* unique in the output */
 };
 
 static void number(struct source *sources, size_t at) {
@@ -273,7 +274,7 @@ static void number(struct source *sources, size_t at) {
     for (size_t i = 0; i < at; i++)
         if (sources[i].pid == pid) {
             pid += HOST_PIDS;
-            i = (size_t)-1; /* from the first one again */
+            i = (size_t)-1; /* checks all traces again */
         }
     sources[at].pid = pid;
 }

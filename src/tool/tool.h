@@ -1,5 +1,5 @@
 /*
- * The gpucache command: one file for each of its commands, and what they share.
+ * The commands of gpucache, one file each, and the functions that they share.
  */
 #ifndef GPUCACHE_TOOL_TOOL_H
 #define GPUCACHE_TOOL_TOOL_H
@@ -13,7 +13,7 @@
 struct option_info;
 struct program;
 
-/* As env(1) and timeout(1) have them. */
+/* Exit statuses, as in env(1) and timeout(1). */
 enum {
     STATUS_NO_PEAK = 122, /* --max-peak had nothing to judge */
     STATUS_ABOVE_PEAK = 123,
@@ -23,7 +23,7 @@ enum {
     STATUS_NOT_FOUND = 127
 };
 
-/* Each is given what stands behind its name, ended by NULL, and returns the exit status. */
+/* The commands. Each gets the words after its name, ended by NULL, and returns the exit status. */
 int tool_run(char **arguments);
 int tool_options(char **arguments);
 int tool_report(char **arguments);
@@ -35,41 +35,40 @@ int tool_timeline(char **arguments);
 int tool_snapshot(char **arguments);
 int tool_help(char **arguments);
 
-/** Writes `gpucache: ` and one line to stderr, by print_untrusted(): names of files and texts out
- * of files may stand in it. The format is one of print_format(). */
+/** Writes `gpucache: ` and one line to stderr. Uses print_untrusted(), because the line may contain
+ * file names and texts from files. The format is that of print_format(). */
 void tool_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /** Writes `gpucache: what: why` to stderr like tool_say(), and ends the process. */
 _Noreturn void fail(int status, const char *what, const char *why);
 
-/** Opens a regular file for reading, and waits for nobody. Returns a descriptor, or a negative
- * errno; -EINVAL: the file is no regular one. */
+/** Opens a regular file for reading, without blocking. Returns a descriptor or a negative errno;
+ * -EINVAL: the file is not regular. */
 int tool_open_regular(const char *path);
 
 /**
- * Puts the option `argument`, written as --name or --name=value, into the environment. Ends the
- * process if there is no such option, if its value is NULL, or, strictly, if its value makes no
- * sense.
+ * Puts an option, written as --name or --name=value, into the environment. Ends the process if the
+ * option is unknown or its value is NULL. `strictly` also ends the process if the value is invalid.
  */
 void tool_take_option(const char *argument, const char *value, bool strictly);
 
 /** Writes the name of an option as the command takes it behind --: `memory-limit`. */
 void tool_option_name(const struct option_info *option, char name[TOOL_OPTION_NAME]);
 
-/** Becomes a program, or ends. */
+/** Replaces this process by a program, or ends it with a message. */
 _Noreturn void tool_become(char **program);
 
 /**
- * Runs a program as a child. Returns the exit status: the program's own; where that is 0,
- * STATUS_ABOVE_PEAK if one of its processes held more than `most` bytes of a device, and
- * STATUS_NO_PEAK if none used a device, unless `or_none`.
+ * Runs a program as a child. Returns the program's exit status if it is not 0. Otherwise returns
+ * STATUS_ABOVE_PEAK if one of its processes held more than `most` bytes of a device, or
+ * STATUS_NO_PEAK if none used a device, unless `or_none`, or 0.
  */
 int tool_judge_peak(uint64_t most, bool or_none, char **program);
 
-/** A process number, or 0: it is none. */
+/** Parses a process number. Returns 0 for other texts. */
 int tool_pid(const char *argument);
 
-/** Writes the name of a program: of an interpreter also the script. */
+/** Writes the name of a program, and of the script if the program is an interpreter. */
 void tool_program_name(const struct program *program, char name[TOOL_PROGRAM_NAME]);
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * gpucache top: every process of this user under the library, again and again.
+ * gpucache top: shows every process of this user that uses the library, and updates the table.
  *
- * One row for each device of each process, sorted by a column; below it, of the one that is chosen,
- * its history, what it has live and its last events. The figures come from live pages
- * (tool/pages.h), which are looked for anew every time, so processes may come and go. Without a
- * terminal, or without ncurses where this was built, the table is printed once.
+ * The table has one row for each device of each process, sorted by a column. Below it are the
+ * history, the live sizes and the last events of the selected process. The values come from live
+ * pages (tool/pages.h). Each update searches the pages again, because processes start and end.
+ * Without a terminal, or in a build without ncurses, the table is printed once.
  */
 #include "process/value.h"
 #include "tool/arguments.h"
@@ -39,7 +39,7 @@ static void remember(struct history *history, uint64_t value) {
     history->values[history->count++] = value;
 }
 
-/** The history of that device of that process, made if there is none. */
+/** Returns the history of a device of a process, and makes it if there is none. */
 static struct history *history_of(struct top *top, const struct page *page, unsigned ordinal) {
     for (size_t i = 0; i < top->history_count; i++) {
         struct history *history = top->histories[i];
@@ -125,7 +125,7 @@ static enum top_column sorted_by;
 static int by_column(const void *a, const void *b) {
     const struct top_row *first = a, *second = b;
     double x = sort_value(first, sorted_by), y = sort_value(second, sorted_by);
-    if (x == y) /* rows that are equal stay where they are */
+    if (x == y) /* equal rows keep their order */
         return first->page->pid != second->page->pid
                    ? first->page->pid - second->page->pid
                    : first->device.ordinal - second->device.ordinal;
@@ -143,7 +143,7 @@ void top_read(struct top *top) {
         top->histories[i]->seen = false;
     for (size_t i = 0; i < top->pages.count; i++) {
         struct page *page = top->pages.list[i];
-        page_look(page); /* it may have ended since it was asked */
+        page_look(page); /* the process may have ended since the request */
         bool shown = (page_is_running(page) || top->dead) && page->state != PAGE_ENDED &&
                      is_wanted(top, page->pid);
         for (unsigned k = 0; shown && k < page_devices(page); k++)
@@ -155,7 +155,8 @@ void top_read(struct top *top) {
         qsort(top->rows, top->row_count, sizeof *top->rows, by_column);
 }
 
-/** An empty table does not say why. False: one that was named is not in it. */
+/** Prints a message for each missing process that the user named, and for an empty table. Returns
+ * false if a named process is missing. */
 static bool say_missing(const struct top *top) {
     bool all = true;
     for (size_t i = 0; i < top->pid_count; i++) {

@@ -1,16 +1,16 @@
 /*
- * The table of gpucache top as text. A narrow screen leaves columns out, by whole
- * columns, those that tell least first; never the one that rows are sorted by.
+ * Prints the table of gpucache top as text. A narrow screen leaves out whole columns, the least
+ * important first, but never the one by which rows are sorted.
  */
 #include "tool/screen.h"
 #include "tool/tool.h"
 
 #include <string.h>
 
-#define PROGRAM 28      /* of its name and rank, at most */
-#define MOST_WORTH 11   /* of a column; such are always there */
-#define PROGRAM_LEAST 1 /* of its name, on a narrow screen */
-#define PROGRAM_SEEN 12 /* that columns leave to it at least */
+#define PROGRAM 28      /* width of name and rank, at most */
+#define MOST_WORTH 11   /* importance of the columns that are always printed */
+#define PROGRAM_LEAST 1 /* width of the name, at least, on a narrow screen */
+#define PROGRAM_SEEN 12 /* width that optional columns leave for name and rank, at least */
 
 enum cell {
     CELL_PID,
@@ -31,7 +31,7 @@ static const struct {
     const char *name;
     unsigned width;
     int sorted;     /* enum top_column, or -1 */
-    unsigned worth; /* what is worth most comes first */
+    unsigned worth; /* importance; the highest is chosen first */
 } cells[CELLS] = {
     [CELL_PID] = {"PID", 8, TOP_PID, MOST_WORTH},
     [CELL_DEVICE] = {"DEV", 4, -1, 8},
@@ -53,8 +53,7 @@ static unsigned width_of(unsigned shown) {
     return width;
 }
 
-/** One bit for each column that there is room for: those that are always there, then by what they
- * are worth. */
+/** Returns a bit for each column that fits: the permanent columns, then others by importance. */
 static unsigned choose(const struct top *top) {
     unsigned shown = 0;
     for (unsigned worth = MOST_WORTH; worth > 0; worth--) {
@@ -115,11 +114,11 @@ static const char *words_of(char text[LINES_VALUE], const struct top_row *row, e
         return lines_size(text, device->reserved.peak);
     case CELL_LIMIT:
         return device->limit_bytes ? lines_size(text, device->limit_bytes) : "-";
-    case CELL_NVML: /* what the driver counts for the process */
+    case CELL_NVML: /* bytes of the process, counted by the driver */
         return row->has_nvml && row->nvml.process != NVML_UNKNOWN
                    ? lines_size(text, row->nvml.process)
                    : "-";
-    case CELL_USED: /* of the device, by all */
+    case CELL_USED: /* bytes of the device, by all processes */
         return row->has_nvml ? percent(text, (double)row->nvml.used / (double)row->nvml.total)
                              : "-";
     case CELL_FRAG:
@@ -132,9 +131,13 @@ static const char *words_of(char text[LINES_VALUE], const struct top_row *row, e
     return "";
 }
 
-/** The program, its rank, and whether that is as it is now. Where there is no room for all of it,
- * first how old it is goes, then the name is cut, and then the rank goes: half a rank would be
- * another one, and half a note none. */
+/**
+ * Prints the program's name, its rank, and a note if the values are old. If they do not fit:
+ *
+ *      1. the note is left out, because half a note means nothing
+ *      2. the name is cut
+ *      3. the rank is left out, because half a rank would be another rank
+ */
 static void print_program(struct print *out, const struct top *top, const struct page *page) {
     char whole[TOOL_PROGRAM_NAME], name[PROGRAM + 1], rank[32], note[64];
     struct print words;

@@ -10,10 +10,10 @@
 #include <string.h>
 
 #define KINDS 3
-#define MOST (1u << 20) /* numbers of a kind, which a broken file may say to be anything */
+#define MOST (1u << 20) /* largest number of a stack, frame or module that a damaged file may use */
 #define MOST_OF_STACK 256
 
-/* What a number stands for. */
+/* The definition of a number. */
 struct text {
     char *bytes;
     uint32_t count;
@@ -24,16 +24,16 @@ struct trace_callers {
         struct text *texts; /* by number */
         uint32_t capacity;
     } tables[KINDS];
-    struct stack_frames *frames; /* by number; one frame until it is looked up */
+    struct stack_frames *frames; /* by number; each has one frame until it is resolved */
     bool *frame_known;
     uint32_t frame_capacity;
     struct symbols *symbols;
     bool looked_for_symbols;
     uint32_t numbers[MOST_OF_STACK];
-    /* the text that is being put together */
+    /* the text that is being assembled from records */
     unsigned kind;
     uint32_t number, bytes, got;
-    size_t next; /* place of its next piece; 0: there is none */
+    size_t next; /* slot of the next piece; 0: none */
     char text[TRACE_PIECE * TRACE_CHUNK_SLOTS];
 };
 
@@ -114,7 +114,7 @@ void trace_callers_take(struct trace_callers *callers, unsigned kind, const uint
         callers->next = place + 1;
 }
 
-/* ---- asking ---- */
+/* ---- queries ---- */
 
 static const struct text *text_of(const struct trace_callers *callers, unsigned kind,
                                   uint32_t number) {
@@ -141,7 +141,7 @@ static const char *build_id_of(const struct trace_callers *callers, const char *
     return "";
 }
 
-/* Names in large libraries take seconds: only those are looked for that somebody asks for. */
+/** Resolves a frame at its first use, because names in large libraries take seconds. */
 static void look_up(struct trace_callers *callers, struct stack_frames *frames) {
     if (!callers->looked_for_symbols)
         callers->symbols = symbols_open();

@@ -1,6 +1,6 @@
 /*
- * The call stacks that a trace's events name by number (trace/callers.h), as far as they stand in
- * the file in one piece; with the names that the library left to be found.
+ * Reads the call stacks that a trace's events name by number (trace/callers.h), and finds the names
+ * of native frames. Stacks that are incomplete in the file are unknown.
  */
 #ifndef GPUCACHE_TOOL_TRACE_CALLERS_H
 #define GPUCACHE_TOOL_TRACE_CALLERS_H
@@ -16,27 +16,27 @@ struct trace_callers;
 struct trace_callers *trace_callers_open(void);
 void trace_callers_free(struct trace_callers *callers);
 
-/** Whether a record is one of theirs, and no event. */
+/** Returns whether a record of this kind is part of a definition, and not an event. */
 bool trace_callers_are(unsigned kind);
 
-/** Takes a record in, whose place in the file is `place`; in the order of places. */
+/** Adds the record at slot `place` of the file. Called in the order of slots. */
 void trace_callers_take(struct trace_callers *callers, unsigned kind, const uint64_t words[7],
                         size_t place);
 
 /**
- * The numbers of a stack's frames, innermost first; where there are lines of Python those alone.
- * *count 0: nothing is known of it. Good until the next call.
+ * Returns the numbers of a stack's frames, innermost first, valid until the next call. If the stack
+ * has Python frames, returns only these. *count is 0 if the stack is unknown.
  */
 const uint32_t *trace_callers_stack(struct trace_callers *callers, uint32_t stack, unsigned *count);
 
 /**
- * A frame, by its number; `index` counts the functions there, innermost first, of which all but the
- * last were inlined. NULL beyond the last one. Its texts stay.
+ * Returns a function of a frame, given the frame's number. `index` counts the functions, innermost
+ * first; all but the last were inlined. NULL beyond the last one. The texts stay valid.
  */
 const struct stats_frame *trace_callers_frame(struct trace_callers *callers, uint32_t frame,
                                               unsigned index);
 
-/** Numbers of stacks and frames are less. */
+/* Return a bound that all numbers of stacks, or of frames, are less than. */
 uint32_t trace_callers_stacks(const struct trace_callers *callers);
 uint32_t trace_callers_frames(const struct trace_callers *callers);
 

@@ -1,9 +1,10 @@
 /*
- * From records in the order of time to a list that contradicts nothing (trace_file.h).
+ * Converts the records of a trace, sorted by time, to a consistent list (trace_file.h).
  *
- * What was written of the time up to the front only says what lives there. And nobody has to ask
- * whether what an event ends is there: where records are missing, because a thread was killed
- * before it had written one, or because more lived than could be kept, the list is completed.
+ * Records up to the front only show what lived there. Records may be missing, because a thread was
+ * killed before it wrote one, or because more lived than could be kept. The conversion adds the
+ * missing events, so that readers need not check whether the object that an event ends is live.
+ * "Object" means a block, a segment or a page.
  */
 #include "tool/tool.h"
 #include "tool/trace_file.h"
@@ -12,20 +13,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/** What a reader goes through the records with. */
+/** The state of one pass over the records. */
 struct pass {
     struct trace_live_set live_set;
-    struct trace_live_set ended; /* what has ended after the front, by address */
+    struct trace_live_set ended; /* objects that have ended after the front, by address */
     struct trace_live_set
-        contexts; /* the same of contexts; the blocks' addresses are their spaces */
-    struct trace_event *out, *before; /* the list, and what it has to begin with besides */
+        contexts; /* contexts that have ended after the front; the address is their space */
+    struct trace_event *out, *before; /* the list, and carried events to put before it */
     size_t count, capacity, before_count, before_capacity;
     uint64_t front_ns;
-    uint64_t in_vain;   /* looks at what was not there */
-    uint64_t forgotten; /* pages of which only the end is known */
+    uint64_t in_vain;   /* look-ups of objects that were not live */
+    uint64_t forgotten; /* pages whose end is known, but not their begin */
 };
 
-/* A broken file may say of every record that it ends all there could be. */
+/* Bounds for damaged files, in which every record may end all possible objects. */
 #define IN_VAIN_MOST ((uint64_t)1 << 26)
 #define FORGOTTEN_MOST                                                                             \
     ((uint64_t)1                                                                                   \
@@ -55,7 +56,10 @@ static const struct {
     [TRACE_PAGES] = {TRACE_MAP, TRACE_UNMAP},
 };
 
-/** Keeps the address of what ends, for end(). Where the trace has no front nobody asks. */
+/**
+ * Keeps the address of an object that ends, for is_too_late(). A trace without a front does not
+ * need it.
+ */
 static void note_end(struct pass *pass, const struct trace_event *event) {
     struct trace_event note = {.address = event->address, .bytes = event->bytes};
     for (enum trace_sort sort = 0; sort < TRACE_SORTS; sort++)
@@ -69,7 +73,7 @@ static void note_end(struct pass *pass, const struct trace_event *event) {
     }
 }
 
-/** Applies an event to what lives, and adds it to the list unless it is older than the front. */
+/** Applies an event to the live set, and adds it to the list unless it is older than the front. */
 static void happen(struct pass *pass, const struct trace_event *event) {
     trace_live_set_apply(&pass->live_set, event);
     if (event->time_ns > pass->front_ns) {
@@ -78,7 +82,7 @@ static void happen(struct pass *pass, const struct trace_event *event) {
     }
 }
 
-/** What ends something, at another's time. */
+/** Adds the end of an object, at the time of another event that implies the end. */
 static void end_object(struct pass *pass, const struct trace_event *begun, enum trace_kind kind,
                        const struct trace_event *cause) {
     struct trace_event end = *begun;
@@ -92,7 +96,8 @@ static void end_object(struct pass *pass, const struct trace_event *begun, enum 
     happen(pass, &end);
 }
 
-/** Where something is already, its end was not written: two of one time, or a killed thread. */
+/** Begins an object. If one is live at the address, its end was not written (equal times, or a
+ * killed thread) and is added first. */
 static void begin(struct pass *pass, enum trace_sort sort, const struct trace_event *event) {
     const struct trace_event *there = trace_live_set_at(&pass->live_set, sort, event->address);
     if (there) {
@@ -102,16 +107,16 @@ static void begin(struct pass *pass, enum trace_sort sort, const struct trace_ev
     happen(pass, event);
 }
 
-/** Returns whether the event cannot be the end of what lived at the front: its context, or
- * something at its address, has ended since. That comes of records that are missing. */
+/** Returns whether the event cannot be the end of an object that lived at the front, because its
+ * context or an object at its address has ended since. Missing records cause this. */
 static bool is_too_late(const struct pass *pass, enum trace_sort sort,
                         const struct trace_event *event) {
     return trace_live_set_at(&pass->ended, sort, event->address) ||
            trace_live_set_at(&pass->contexts, TRACE_BLOCKS, event->space);
 }
 
-/** Ends one thing. A thing that is not there lived at the front if it can have, and its begin was
- * forgotten. */
+/** Ends one object. If the object is not live, it lived at the front, if that is possible, and the
+ * record of its begin was dropped. */
 static void end(struct pass *pass, enum trace_sort sort, const struct trace_event *event) {
     const struct trace_event *begun = trace_live_set_at(&pass->live_set, sort, event->address);
     bool there = begun != NULL;
@@ -119,7 +124,7 @@ static void end(struct pass *pass, enum trace_sort sort, const struct trace_even
     bool forgotten = !there && pass->front_ns != 0 && event->time_ns > pass->front_ns &&
                      !is_too_late(pass, sort, event);
     if (other || (!there && !forgotten))
-        return; /* it has ended already, with its context, or because another one was there */
+        return; /* ended already with its context, or when another object began there */
     if (!there) {
         struct trace_event made = *event;
         made.kind = (uint8_t)sorts[sort].begins;
@@ -196,14 +201,14 @@ static void complete(struct pass *pass, const struct trace_event *event) {
     }
 }
 
-/** A figure of a device becomes what an event before the front says. */
+/** Sets a metric of a device to the value in an event before the front. */
 static void keep_figure(struct trace_file *file, const struct trace_event *event) {
     unsigned figure = trace_figure(event->kind, event->value);
     if (figure < TRACE_FIGURES && event->device < STATS_MAX_DEVICES)
         file->before[event->device][figure] = event->detail;
 }
 
-/** What those say that were dropped; `ticks` of the newest. */
+/** Sets the metrics to the values of the dropped records, which the header has. */
 static void start_figures(struct trace_file *file) {
     for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
         for (unsigned figure = 0; figure < TRACE_FIGURES; figure++)
@@ -211,7 +216,7 @@ static void start_figures(struct trace_file *file) {
                 atomic_load(&file->header->devices[device].before[figure].bytes);
 }
 
-/** Whether a record that was kept says something newer than those that were dropped. */
+/** Returns whether a record has a newer metric than the dropped records. */
 static bool is_newer(const struct trace_header *header, const struct trace_event *event) {
     unsigned figure = trace_figure(event->kind, event->value);
     return figure < TRACE_FIGURES && event->device < STATS_MAX_DEVICES &&
@@ -219,7 +224,7 @@ static bool is_newer(const struct trace_header *header, const struct trace_event
                trace_ns(header, atomic_load(&header->devices[event->device].before[figure].ticks));
 }
 
-/** Adds what lives now to the list of what a trace begins with. */
+/** Adds all live objects to the list of carried events. */
 static void carry(struct pass *pass) {
     static const enum trace_sort order[] = {TRACE_SEGMENTS, TRACE_PAGES, TRACE_BLOCKS};
     for (unsigned i = 0; i < TRACE_SORTS; i++) {
@@ -243,7 +248,7 @@ static int by_order(const void *a, const void *b) {
     return (first->address > second->address) - (first->address < second->address);
 }
 
-/** The list of the file becomes that of the pass. */
+/** Replaces the list of the file by that of the pass. */
 static void take_over(struct trace_file *file, struct pass *pass) {
     size_t count = pass->before_count + pass->count;
     struct trace_event *events = malloc((count + 1) * sizeof *events);
@@ -280,8 +285,8 @@ void trace_file_complete(struct trace_file *file) {
     for (; i < file->count && file->events[i].time_ns <= pass.front_ns; i++) {
         if (is_newer(file->header, &file->events[i]))
             keep_figure(file, &file->events[i]);
-        /* the end of what is dead may be forgotten; where it is not, that it lived is learnt from
-         * that */
+        /* Skips dead objects: the record of their end may be dropped. If it is not, end() adds the
+         * object. */
         if (!(file->events[i].flags & TRACE_DEAD))
             complete(&pass, &file->events[i]);
     }

@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 #define LATE_NS                                                                                    \
-    250000000 /* a thread may have lost its processor between a record's time and its writing */
-#define READ_SLOTS 4096 /* at a time */
+    250000000 /* a thread may be preempted between reading the clock and writing the record */
+#define READ_SLOTS 4096 /* read at once */
 #define DEVICE_MOST                                                                                \
-    ((uint64_t)4 << 40) /* bytes of one device; readers go through them page by page */
+    ((uint64_t)4 << 40) /* bytes of one device, at most: readers walk them page by page */
 
 static _Noreturn void no_memory(void) {
     fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
@@ -83,8 +83,7 @@ bool trace_file_is(const char *path) {
     return is;
 }
 
-/** Whether a device has room for what a record says to be there, which a broken file may say of
- * anything. */
+/** Returns whether the size in a record is possible for the device. A damaged file may have any. */
 static bool fits(const struct trace_header *header, const uint64_t words[8], unsigned kind,
                  unsigned device) {
     uint64_t total = device < STATS_MAX_DEVICES ? header->devices[device].total_bytes : 0;
@@ -93,7 +92,7 @@ static bool fits(const struct trace_header *header, const uint64_t words[8], uns
     case TRACE_ALLOCATE:
     case TRACE_FREE:
         return words[2] <= most && words[3] <= most && words[1] < UINT64_MAX - most;
-    case TRACE_MAP: /* of one page; readers go through its bytes again when it ends */
+    case TRACE_MAP: /* one page; readers walk its bytes again when it ends */
         return words[2] == TRACE_PAGE_BYTES && words[1] < UINT64_MAX - most;
     case TRACE_UNMAP:
     case TRACE_MOMENT_GROW:
@@ -104,7 +103,7 @@ static bool fits(const struct trace_header *header, const uint64_t words[8], uns
     }
 }
 
-/** False: there is none, or it is being written. */
+/** Reads a record. Returns false if the slot has none, or if the process is writing it. */
 static bool take_record(const struct trace_header *header, const uint64_t words[8], size_t place,
                         struct trace_event *event) {
     uint64_t head = words[7];
@@ -128,18 +127,18 @@ static bool take_record(const struct trace_header *header, const uint64_t words[
     return true;
 }
 
-/** Puts a mark's text together; *used bytes of the texts are taken. */
+/** Appends a record's part to a mark's text. *used bytes of file->texts are in use. */
 static void take_text(struct trace_file *file, const uint64_t words[8], size_t *used) {
     struct trace_event *event = &file->events[file->count - 1];
     char *text = file->texts + *used;
     const size_t bytes = TRACE_LABEL_WORDS * sizeof(uint64_t);
-    if (event->kind == TRACE_TEXT) { /* the record before it goes on */
+    if (event->kind == TRACE_TEXT) { /* continues the record before it */
         bool follows = file->count > 1 && event[-1].text && event[-1].place + 1 == event->place &&
                        event[-1].time_ns == event->time_ns;
         file->count--;
         if (!follows)
             return;
-        text -= 1; /* its end */
+        text -= 1; /* over the NUL */
         event[-1].place++;
         *used -= 1;
     } else {
@@ -150,7 +149,7 @@ static void take_text(struct trace_file *file, const uint64_t words[8], size_t *
     *used += strlen(text) + 1;
 }
 
-/** Whether it is no event, but of what events name. */
+/** Returns whether the record is part of a definition (trace_callers.h), and adds it there. */
 static bool take_caller(struct trace_file *file, const uint64_t words[8], size_t place) {
     uint64_t head = words[7];
     unsigned kind = (uint8_t)head;
@@ -161,7 +160,7 @@ static bool take_caller(struct trace_file *file, const uint64_t words[8], size_t
     return true;
 }
 
-/** The records of one piece of the file, from slot `at` on. */
+/** Reads the records of one part of the file, which begins at slot `at`. */
 static void take_slots(struct trace_file *file, const uint64_t (*slots)[8], size_t count, size_t at,
                        size_t *used) {
     for (size_t i = 0; i < count; i++) {
@@ -181,7 +180,7 @@ static int read_slots(int fd, struct trace_file *file, uint64_t slots) {
     size_t used = 0;
     ssize_t got = 1;
     file->events = malloc((slots + 1) * sizeof *file->events);
-    /* no more than that can be marks; what is not touched takes no memory */
+    /* As if all slots were marks; untouched pages take no memory. */
     file->texts = malloc((slots + 1) * (TRACE_LABEL_WORDS * sizeof(uint64_t) + 1));
     file->callers = trace_callers_open();
     if (!buffer || !file->events || !file->texts)
@@ -203,8 +202,8 @@ static int by_time(const void *a, const void *b) {
     return result ? result : (first->place > second->place) - (first->place < second->place);
 }
 
-/** Of a running process: what it has not written yet when the read begins is left out, so that
- * nothing is there whose cause is missing. */
+/** Drops events after `end_ns`, the begin of the read. A running process may have written a later
+ * event, but not yet an earlier one that it depends on. */
 static void drop_after(struct trace_file *file, uint64_t end_ns) {
     while (file->count > 0 && file->events[file->count - 1].time_ns > end_ns)
         file->count--;
@@ -238,8 +237,8 @@ static int read_all(int fd, struct trace_file *file) {
     return r;
 }
 
-/** What was dropped while the records were read counts as dropped; their times stay what they are.
- */
+/** Reads the header again, because the process may have dropped records during the read. Keeps the
+ * conversion of times. */
 static int read_header_again(int fd, struct trace_file *file, const char **why) {
     struct trace_header *again = read_header(fd, why);
     if (!again)

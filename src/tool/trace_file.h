@@ -1,6 +1,5 @@
 /*
- * A trace (trace/format.h) as a reader sees it: one list of events in the order of time that
- * contradicts nothing.
+ * Reads a trace (trace/format.h) as one consistent list of events, sorted by time.
  *
  *      struct trace_file file;
  *      const char *why;
@@ -10,16 +9,14 @@
  *          trace_file_free(&file);
  *      }
  *
- * The first `carried` events are what lived when the trace begins, each with the event that brought
- * it (flag TRACE_CARRIED, its own old time): segments (MOMENT_GROW with an address), pages (MAP),
- * blocks (ALLOCATE). Behind them:
+ * The first `carried` events began the objects that live when the trace begins (TRACE_CARRIED, with
+ * their old times): segments (MOMENT_GROW with an address), pages (MAP), blocks (ALLOCATE). Later:
  *
- *  - a FREE, GIVE_BACK (with an address) or UNMAP is of what is there at that moment; UNMAP is one
- * for each page
- *  - an ALLOCATE is where nothing is
- *  - a CONTEXT_END comes after a FREE, GIVE_BACK and UNMAP for all that went with the context
+ *  - each FREE, GIVE_BACK with an address, and UNMAP ends a live object; UNMAP ends one page
+ *  - each ALLOCATE has an address without a block
+ *  - each CONTEXT_END follows the ends of all objects of the context
  *
- * It may also be of a process that is running: then it ends when the read began.
+ * The list of a running process ends at the begin of the read.
  */
 #ifndef GPUCACHE_TOOL_TRACE_FILE_H
 #define GPUCACHE_TOOL_TRACE_FILE_H
@@ -31,38 +28,37 @@ struct trace_file {
     const struct trace_header *header;
     struct trace_event *events;
     size_t count;
-    size_t carried;    /* of them */
-    uint64_t front_ns; /* what is behind the carried ones came after this moment */
-    uint64_t end_ns;   /* of the last event; for a running process, when it was read */
-    uint64_t before[STATS_MAX_DEVICES][TRACE_FIGURES]; /* figures at the front (trace_figure()) */
+    size_t carried;    /* number of carried events */
+    uint64_t front_ns; /* all other events are later */
+    uint64_t end_ns;   /* time of the last event; for a running process, of the read */
+    uint64_t before[STATS_MAX_DEVICES][TRACE_FIGURES]; /* metrics at the front (trace_figure()) */
     uint64_t dropped;                                  /* events older than the trace, or cut off */
     bool running;
-    bool incredible; /* it ends more that was not there than any process can: some ends are left out
-                      */
+    bool incredible; /* the file is damaged: too many ends of unknown objects; some are left out */
     char *texts;
-    struct trace_callers *callers; /* the stacks that events name */
+    struct trace_callers *callers; /* the call stacks of the events */
 };
 
-/** Returns whether the file is a trace at all, of any version. */
+/** Returns whether the file is a trace, of any version. */
 bool trace_file_is(const char *path);
 bool trace_file_is_open(int fd);
 
-/** Reads a trace, which has to be a regular file. Returns 0, or a negative errno, and in *why a
- * text for the user. */
+/** Reads a trace, which must be a regular file. Returns 0, or a negative errno and in *why a text
+ * for the user. */
 int trace_file_read(const char *path, struct trace_file *file, const char **why);
 
-/** Does the same with an open file, and closes it. */
+/** Reads a trace from an open file as trace_file_read() does, and closes the file. */
 int trace_file_read_open(int fd, struct trace_file *file, const char **why);
 
-/** Makes the list of a file what stands above; trace_file_read() has done so. */
+/** Makes the list of a file consistent, as described above. trace_file_read() calls it. */
 void trace_file_complete(struct trace_file *file);
 
-/** Keeps the last so many events, and what lived before them as carried. */
+/** Keeps only the last `last` events, and carried events for the objects that lived before them. */
 void trace_file_cut(struct trace_file *file, size_t last);
 
 void trace_file_free(struct trace_file *file);
 
-/** What the tool calls a kind of event, and of a CARRIED one. */
+/* Return the tool's words for a kind of event, and for a carried event. */
 const char *trace_event_words(unsigned kind);
 
 #endif

@@ -15,7 +15,7 @@ static size_t home_of(const struct trace_table *table, uint64_t address) {
     return (size_t)hash_key(address) & (table->capacity - 1);
 }
 
-/** Where the address is, or would be put. */
+/** Returns the slot that has the address, or the free slot for it. */
 static size_t slot_of(const struct trace_table *table, uint64_t address) {
     size_t at = home_of(table, address);
     while (table->slots[at].kind != TRACE_NONE && table->slots[at].address != address)
@@ -49,7 +49,7 @@ static void take(struct trace_table *table, uint64_t address) {
     if (!table->capacity || table->slots[at].kind == TRACE_NONE)
         return;
     table->count--;
-    /* what probed past it moves up */
+    /* Moves later entries of the probe sequence up, so that no gap hides them. */
     for (;;) {
         next = (next + 1) & (table->capacity - 1);
         if (table->slots[next].kind == TRACE_NONE)

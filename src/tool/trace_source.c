@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/** A file as /proc/PID/maps names it. */
+/** A mapped file, as /proc/PID/maps describes it. */
 struct mapped_file {
     unsigned major, minor;
     unsigned long long inode;
@@ -23,8 +23,8 @@ static bool read_file(const char *line, struct mapped_file *file) {
     return sscanf(line, "%*s %*s %*s %x:%x %llu", &file->major, &file->minor, &file->inode) == 3;
 }
 
-/** Returns whether an open file is the one that a process has mapped. Maps the file, and compares
- * the two entries in maps: on an overlay or btrfs fstat() tells another device than maps. */
+/** Returns whether an open file is the one that a process has mapped. Maps the file and compares
+ * the two lines of maps, because on overlayfs or btrfs fstat() has another device number. */
 static bool is_same(int fd, const struct mapped_file *file) {
     char line[PATH_MAX + 256];
     struct mapped_file own = {0};
@@ -41,8 +41,8 @@ static bool is_same(int fd, const struct mapped_file *file) {
            own.inode == file->inode;
 }
 
-/** Opens a file if it is a trace, and that of the mapping: another file may lie at the path.
- * Returns a descriptor, or -1. */
+/** Opens a file if it is a trace and the mapped file: the path may name another file by now.
+ * Returns a descriptor or -1. */
 static int open_mapped(const char *path, const struct mapped_file *file) {
     int fd = tool_open_regular(path);
     if (fd >= 0 && trace_file_is_open(fd) && is_same(fd, file))
@@ -52,8 +52,8 @@ static int open_mapped(const char *path, const struct mapped_file *file) {
     return -1;
 }
 
-/** Opens the trace that a process has mapped, by its path as this process sees it, or as that one
- * does. Returns a descriptor, or -1; *error: why the trace could not be looked for, or 0. */
+/** Opens the trace that a process has mapped, by its path here, or by its path in the process's own
+ * file system. Returns a descriptor or -1. *error is the reason if the search failed, or 0. */
 static int find_mapped(int pid, char path[PATH_MAX], int *error) {
     char name[64], line[PATH_MAX + 256];
     int fd = -1;

@@ -1,13 +1,13 @@
 /*
- * Where a trace is: a file's name, or the number of a process that records one.
+ * Finds a trace by the name of a file, or by the number of a process that records one.
  */
 #ifndef GPUCACHE_TOOL_TRACE_SOURCE_H
 #define GPUCACHE_TOOL_TRACE_SOURCE_H
 
 #include "tool/trace_file.h"
 
-/** Reads the trace that is meant, the last `last` events of it (0: all), or says on stderr why not
- * and returns false. Says what the trace lacks, too. */
+/** Reads a trace, or only its last `last` events (0: all). Prints to stderr if events are missing.
+ * On failure prints the reason and returns false. */
 bool trace_source_read(const char *source, uint64_t last, struct trace_file *file);
 
 #endif
