@@ -19,7 +19,7 @@ struct chunk *chunks_at_least(struct chunk *tree, uint64_t bytes) {
     return found;
 }
 
-/* A treap: priorities at random keep it flat, whatever the order of the chunks. */
+/* A treap: random priorities keep the tree flat for any order of chunks. */
 void chunks_insert(struct chunk **tree, struct chunk *chunk) {
     while (*tree && (*tree)->priority >= chunk->priority) {
         tree = is_less(*tree, chunk->bytes, chunk->address) ? &(*tree)->right : &(*tree)->left;

@@ -1,6 +1,6 @@
 /*
- * Ranges of memory that are cut and merged, and the free ones of them by size: what the models of
- * other allocators are made of.
+ * Ranges of memory that are cut and merged, and trees of free ones by size. The models of other
+ * allocators (models.c) are built from them. One thread uses them, without a lock.
  */
 #ifndef GPUCACHE_REPLAY_CHUNKS_H
 #define GPUCACHE_REPLAY_CHUNKS_H
@@ -10,25 +10,27 @@
 
 struct chunk {
     uint64_t address, bytes;
-    struct chunk *before, *behind; /* neighbours of the same segment */
+    struct chunk *before, *behind; /* neighbours in the same segment */
     bool free;
-    uint32_t pool; /* which tree it is in while it is free */
-    /* the tree */
+    uint32_t pool; /* number of the tree that has the chunk while it is free */
+    /* links of the tree */
     struct chunk *left, *right;
     uint32_t priority;
 };
 
-/** The free one of at least so many bytes: the smallest, the lowest of equals. NULL. */
+/** Returns the smallest free chunk of at least `bytes`, of equals the lowest; NULL: none. */
 struct chunk *chunks_at_least(struct chunk *tree, uint64_t bytes);
 void chunks_insert(struct chunk **tree, struct chunk *chunk);
 void chunks_remove(struct chunk **tree, struct chunk *chunk);
 
-/** A new one, on its own; NULL without memory. */
+/** Makes a chunk without neighbours. Returns NULL without memory. */
 struct chunk *chunk_new(uint64_t address, uint64_t bytes, uint32_t pool);
-/** Leaves the first `bytes` and returns the rest as its neighbour; neither in a tree. NULL without
- * memory. */
+/**
+ * Cuts a chunk after `bytes` and returns the rest, its neighbour. Neither may be in a tree. Returns
+ * NULL without memory.
+ */
 struct chunk *chunk_cut(struct chunk *chunk, uint64_t bytes);
-/** Takes the neighbour behind in. */
+/** Merges a chunk with the neighbour behind it. */
 void chunk_merge(struct chunk *chunk);
 
 #endif

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 
-/** Sets the seed to the 16 random bytes that the kernel gives each process. */
+/** Sets the seed to the 16 random bytes that the kernel gives each process (AT_RANDOM). */
 static void read_seed(_Atomic uint64_t seed[2]) {
     uint64_t random[2] = {0};
     const void *bytes = (const void *)getauxval(AT_RANDOM);
@@ -15,7 +15,7 @@ static void read_seed(_Atomic uint64_t seed[2]) {
 }
 
 uint64_t hash_key(uint64_t key) {
-    static _Atomic uint64_t seed[2]; /* the first one odd; 0: not read yet */
+    static _Atomic uint64_t seed[2]; /* the first is odd; 0: not read yet */
     uint64_t factor = atomic_load_explicit(&seed[0], memory_order_acquire);
     if (factor == 0) {
         read_seed(seed);

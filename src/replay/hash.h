@@ -1,13 +1,13 @@
 /*
- * A hash of numbers that come out of files. The seed is another one in each process, so nobody can
- * write a file whose keys all fall on one place of a table.
+ * A hash of numbers from files. Each process has another seed, so nobody can write a file whose
+ * keys all have the same hash.
  */
 #ifndef GPUCACHE_REPLAY_HASH_H
 #define GPUCACHE_REPLAY_HASH_H
 
 #include <stdint.h>
 
-/** Returns 64 bits, all of which depend on all of the key. */
+/** Returns a hash of 64 bits, each of which depends on all bits of the key. */
 uint64_t hash_key(uint64_t key);
 
 #endif

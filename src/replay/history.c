@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NONE UINT32_MAX /* the key's block is not live */
+#define NONE UINT32_MAX /* no live block has the key */
 #define STREAM_MOST 0xffffff
 
 static size_t place_of(const struct history_map *map, uint64_t key) {
@@ -17,7 +17,8 @@ static size_t place_of(const struct history_map *map, uint64_t key) {
     return at;
 }
 
-static int make_room(struct history_map *map) {
+/** Doubles the map when it is half full. Returns 0 or -ENOMEM. */
+static int enlarge(struct history_map *map) {
     struct history_map larger = {.capacity = map->capacity ? 2 * map->capacity : 64,
                                  .count = map->count};
     if (2 * map->count < map->capacity) {
@@ -37,9 +38,9 @@ static int make_room(struct history_map *map) {
     return 0;
 }
 
-/* The value of a key, `absent` if it is new. NULL without memory. */
+/** Returns the value of a key, with `absent` for a new key. Returns NULL without memory. */
 static uint32_t *value_of(struct history_map *map, uint64_t key, uint32_t absent) {
-    if (make_room(map) != 0) {
+    if (enlarge(map) != 0) {
         return NULL;
     }
     struct history_entry *entry = &map->entries[place_of(map, key)];
@@ -98,7 +99,7 @@ int history_free(struct history *history, uint64_t time_us, uint64_t key) {
         return 0;
     }
     *value_of(&history->live, key, NONE) = NONE;
-    /* `block` is the event that allocated it, until the history is whole */
+    /* While the history grows, the map has the index of the allocating event. */
     const struct history_event *of = &history->events[block];
     history->requested -= of->bytes;
     return add(history, time_us, 0, of->block, of->stream);

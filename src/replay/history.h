@@ -1,9 +1,9 @@
 /*
- * The allocations and frees of a program in their order: what a replay runs through a pool.
+ * The allocations and frees of a program in order, which a replay repeats with a pool.
  *
- * Readers of files make one of these for each device. They name blocks by keys of their own (an
- * address, a number); here each life of a block has a number, so that every free is of one
- * allocation that is there. An entry that does not fit is left out and counted, never guessed.
+ * Readers of files make a history for each device. They name blocks by keys (an address or a
+ * number). A history gives each allocation a number. Invariant: each free belongs to an earlier
+ * allocation that is still live. An entry of a file that contradicts this is counted and left out.
  */
 #ifndef GPUCACHE_REPLAY_HISTORY_H
 #define GPUCACHE_REPLAY_HISTORY_H
@@ -12,18 +12,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HISTORY_BYTES_MOST ((uint64_t)1 << 47) /* of one allocation; what is more is no size */
+#define HISTORY_BYTES_MOST ((uint64_t)1 << 47) /* of one allocation; larger numbers are no sizes */
 #define HISTORY_WHY 200
-#define HISTORY_THREADS_MOST 64 /* where a program has had more, some are run as one */
+#define HISTORY_THREADS_MOST 64 /* beyond it, several threads of the program share one */
 
 struct history_event {
-    uint64_t time_us;                 /* since the first; never less than the one before */
+    uint64_t time_us;                 /* since the first event; never decreases */
     uint64_t bytes;                   /* 0: a free */
-    uint32_t block;                   /* a number for each life of a block, from 0 */
-    uint32_t stream : 24, thread : 8; /* from 0, in order of appearance */
+    uint32_t block;                   /* number of the allocation, from 0 */
+    uint32_t stream : 24, thread : 8; /* numbers from 0, in order of appearance */
 };
 
-/* From keys to numbers. */
+/* A map from keys to numbers. */
 struct history_map {
     struct history_entry {
         uint64_t key;
@@ -34,52 +34,51 @@ struct history_map {
 };
 
 struct history {
-    int device; /* -1: the file does not say */
+    int device; /* -1: unknown */
     struct history_event *events;
     size_t count, capacity;
-    size_t *periods; /* the event that each begins with */
+    size_t *periods; /* index of the first event of each period */
     size_t period_count, period_room;
     uint32_t blocks, streams, threads;
-    uint32_t thread; /* of the next events */
+    uint32_t thread; /* thread of the events that follow */
     struct history_map live, stream_numbers, thread_numbers;
     uint64_t begin_us, requested, requested_peak;
     bool begun;
-    uint64_t unknown_frees; /* of blocks that were never allocated */
-    uint64_t
-        lost_frees; /* an address was allocated again: there was a free that is not in the file */
-    uint64_t failures; /* allocations that failed when it was recorded */
-    bool cut;          /* the last line is not whole */
-    /* Bytes that the program's own allocator held, if the file has them. */
-    const char *recorded_by; /* "PyTorch"; NULL */
+    uint64_t unknown_frees; /* frees without an allocation */
+    uint64_t lost_frees;    /* frees that the file lacks: the address was allocated twice */
+    uint64_t failures;      /* allocations that failed in the recorded program */
+    bool cut;               /* the last line is incomplete */
+    /* Bytes that the recorded allocator held, if the file has them. */
+    const char *recorded_by; /* name of the recorded allocator, such as "PyTorch", or NULL */
     uint64_t recorded_peak, recorded_requested_peak;
 };
 
 struct histories {
     struct history *list; /* by device */
     size_t count;
-    char why[HISTORY_WHY]; /* what is wrong with the file */
+    char why[HISTORY_WHY]; /* the error in the file, for the user */
 };
 
-/** Returns the history of a device, and makes it if there is none. NULL without memory. */
+/** Returns the history of a device, and makes it if there is none. Returns NULL without memory. */
 struct history *histories_of(struct histories *histories, int device);
 void histories_free(struct histories *histories);
 
-/* Each returns 0, or -ENOMEM. Times may begin anywhere; one that goes back counts as the one
- * before. */
+/* Add an event. Return 0 or -ENOMEM. Times may begin at any value; an earlier time than the last
+ * one counts as the last one. */
 int history_allocate(struct history *history, uint64_t time_us, uint64_t key, uint64_t bytes,
                      uint64_t stream);
 int history_free(struct history *history, uint64_t time_us, uint64_t key);
 int history_period(struct history *history);
 
-/** The events that follow are of this thread, whatever it is called; of one and the same where a
- * file does not say. */
+/** Sets the thread of the events that follow, by any number. Without a call, all events have the
+ * same thread. */
 int history_on_thread(struct history *history, uint64_t thread);
 
-/** So many periods of equally many events, where the file marks none. */
+/** Replaces the periods of a history by periods of equally many events. Returns 0 or -ENOMEM. */
 int history_cut_into(struct history *history, size_t periods);
 void history_end(struct history *history);
 
-/** Whether a block is live. */
+/** Returns whether the block of a key is live. */
 bool history_has(const struct history *history, uint64_t key);
 
 #endif

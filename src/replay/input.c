@@ -14,8 +14,8 @@
 #include <zstd.h>
 #endif
 
-#define INPUT_MOST ((size_t)8 << 30)   /* unpacked: a small file may claim to be any size */
-#define SMALL_MOST ((size_t)256 << 20) /* of a small one, and so many times its own size */
+#define INPUT_MOST ((size_t)8 << 30)   /* bytes, unpacked: a packed file may claim any size */
+#define SMALL_MOST ((size_t)256 << 20) /* bytes, plus PACKED_MOST times the file's size */
 #define PACKED_MOST 1024
 
 static int complain(char why[HISTORY_WHY], int code, const char *text) {
@@ -23,8 +23,8 @@ static int complain(char why[HISTORY_WHY], int code, const char *text) {
     return code;
 }
 
-/* Room for `more` bytes and a NUL. */
-static int make_room(struct input *input, size_t *capacity, size_t more) {
+/** Enlarges the buffer for `more` bytes and a NUL. Returns 0, -EFBIG or -ENOMEM. */
+static int enlarge(struct input *input, size_t *capacity, size_t more) {
     if (input->count + more >= INPUT_MOST || input->count + more >= input->most) {
         return -EFBIG;
     }
@@ -44,7 +44,7 @@ static int make_room(struct input *input, size_t *capacity, size_t more) {
 static int read_all(int fd, struct input *input) {
     size_t capacity = 0;
     for (;;) {
-        int r = make_room(input, &capacity, 1 << 16);
+        int r = enlarge(input, &capacity, 1 << 16);
         if (r != 0) {
             return r;
         }
@@ -69,7 +69,7 @@ static int unpack_xz(const struct input *packed, struct input *input, char why[H
     stream.next_in = (const uint8_t *)packed->bytes;
     stream.avail_in = packed->count;
     while (got == LZMA_OK && r == 0) {
-        r = make_room(input, &capacity, 1 << 16);
+        r = enlarge(input, &capacity, 1 << 16);
         if (r == 0) {
             stream.next_out = (uint8_t *)input->bytes + input->count;
             stream.avail_out = 1 << 16;
@@ -99,7 +99,7 @@ static int unpack_zstd(const struct input *packed, struct input *input, char why
     size_t capacity = 0, left = stream ? 1 : 0;
     int r = stream ? 0 : -ENOMEM;
     while (r == 0 && (in.pos < in.size || left != 0) && !ZSTD_isError(left)) {
-        r = make_room(input, &capacity, 1 << 16);
+        r = enlarge(input, &capacity, 1 << 16);
         ZSTD_outBuffer out = {input->bytes + input->count, 1 << 16, 0};
         size_t was = in.pos;
         if (r == 0) {
@@ -107,7 +107,7 @@ static int unpack_zstd(const struct input *packed, struct input *input, char why
             input->count += out.pos;
         }
         if (r == 0 && in.pos == was && out.pos == 0) {
-            break; /* it ends within a frame */
+            break; /* the file ends inside a frame */
         }
     }
     ZSTD_freeDStream(stream);

@@ -1,35 +1,39 @@
 /*
- * Files that tell what a program allocated, in the formats that there are:
+ * Reads files with the allocations of a program, in these formats:
  *
- *      time_us,thread,op,id,bytes           as tests/data/traces has them; `# period` where a period begins
+ *      time_us,thread,op,id,bytes           tests/data/traces; `# period` begins a period
  *      a ID BYTES, f ID                     the same without times
  *      Thread,Time,Action,Pointer,Size,Stream     RMM's log, with times of the day or in seconds
  *      a pickle of protocol 2 to 5          PyTorch's memory snapshot
  *      { as JSON                            the same
  *
- * each also packed by xz or zstd, where the tool was built with these.
+ * Each may be packed with xz or zstd, if the tool was built with these libraries.
  */
 #ifndef GPUCACHE_REPLAY_INPUT_H
 #define GPUCACHE_REPLAY_INPUT_H
 
 #include "replay/history.h"
 
-/** A whole file, unpacked. Ended by a NUL that does not count. */
+/** The contents of a file, unpacked. A NUL follows, which `count` does not include. */
 struct input {
     char *bytes;
     size_t count;
-    size_t
-        most; /* bytes that a file of this size may become; where it is packed, it may claim any */
+    size_t most; /* bytes, at most, for a file of this size: a packed file may claim any size */
 };
 
-/** 0, or a negative errno and `why`. `-` is the standard input. */
+/**
+ * Reads and unpacks a file; `-` is the standard input. Returns 0, or a negative errno and `why`.
+ */
 int input_read(const char *path, struct input *input, char why[HISTORY_WHY]);
 void input_free(struct input *input);
 
-/** 0, or a negative errno and histories->why. Histories are to be freed in any case. */
+/**
+ * Converts a file to histories. Returns 0, or a negative errno and histories->why. The caller frees
+ * the histories in both cases.
+ */
 int input_histories(const struct input *input, struct histories *histories);
 
-/* The formats, each from its own file. -EINVAL: why. */
+/* The readers of the formats, each in its own file. They return -EINVAL and set histories->why. */
 bool rows_are_known(const struct input *input);
 int rows_read(const struct input *input, struct histories *histories);
 int snapshot_read(const struct input *input, struct histories *histories);

@@ -1,9 +1,9 @@
 /*
- * Reads JSON into the values that a pickle is read into, with the same machine: an opening bracket
- * is a mark, and a closing one makes a list or dictionary of what stands above it. Memory has the
- * same bound.
+ * Reads JSON into the values of a pickle, with the pickle's machine. An opening bracket pushes a
+ * mark. A closing bracket makes a list or dictionary of the values above the mark. The bound on
+ * memory is the same.
  *
- * Texts stay as they are written, with their escapes: keys and words of a snapshot have none.
+ * Texts keep their escapes, because keys and words of a snapshot have none.
  */
 #include "replay/pickle_machine.h"
 
@@ -14,12 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEEPEST 64 /* brackets in each other; one bit each */
+#define DEEPEST 64 /* nested brackets; one bit each */
 
 struct reader {
     struct machine machine;
-    uint64_t
-        dicts; /* a bit for each open bracket, the innermost lowest: whether it is a dictionary */
+    uint64_t dicts; /* a bit for each open bracket, innermost lowest; 1: a dictionary */
     unsigned depth;
 };
 
@@ -29,7 +28,7 @@ static void skip_blanks(struct machine *machine) {
     }
 }
 
-/** Takes a character, and blanks in front of it. */
+/** Skips blanks and the wanted character. Returns false if another character follows. */
 static bool take(struct machine *machine, char wanted) {
     skip_blanks(machine);
     bool there = machine->at < machine->end && *machine->at == (unsigned char)wanted;
@@ -42,7 +41,7 @@ static int fail(struct machine *machine) {
                                       : machine_truncated(machine);
 }
 
-/** Reads a text behind its first quote. */
+/** Reads a text, from the character after its first quote. */
 static int read_text(struct machine *machine) {
     const unsigned char *first = machine->at;
     while (machine->at < machine->end && *machine->at != '"') {
@@ -76,7 +75,7 @@ static int read_number(struct machine *machine) {
     while (machine->at < machine->end && *machine->at && strchr("+-.eE0123456789", *machine->at)) {
         machine->at++;
     }
-    if (machine->at > whole) { /* nothing in a snapshot that is looked at has a fraction */
+    if (machine->at > whole) { /* no value that a reader of snapshots uses has a fraction */
         value = (struct pickle_value){.kind = PICKLE_FLOAT};
     } else if (!fits) {
         value.kind = PICKLE_HUGE;
@@ -92,7 +91,7 @@ static bool take_word(struct machine *machine, const char *word) {
     return there;
 }
 
-/** Reads a text, number or word. */
+/** Reads a text, a number or a word. */
 static int read_plain(struct machine *machine) {
     static const struct {
         const char *word;
@@ -116,7 +115,7 @@ static int read_key(struct machine *machine) {
     return r != 0 ? r : take(machine, ':') ? 0 : fail(machine);
 }
 
-/** Closes the brackets that end here. *more: a comma was taken, and another value follows. */
+/** Closes the brackets that end here. Sets *more if a comma was read, so another value follows. */
 static int end_value(struct reader *reader, bool *more) {
     struct machine *machine = &reader->machine;
     for (*more = false; reader->depth > 0 && !*more;) {
@@ -138,7 +137,7 @@ static int end_value(struct reader *reader, bool *more) {
     return 0;
 }
 
-/** Opens a list or dictionary. *more: whether it has a value. */
+/** Opens a list or dictionary. Sets *more if it is not empty. */
 static int open_bracket(struct reader *reader, bool dict, bool *more) {
     struct machine *machine = &reader->machine;
     if (reader->depth == DEEPEST) {

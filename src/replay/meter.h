@@ -1,6 +1,6 @@
 /*
- * Counters of a replay, of the pool or of a model: memory, pages, calls, over the time of a
- * history.
+ * Counts memory, pages and driver calls of a replay, with the pool or with a model. One thread at a
+ * time counts, so there is no lock.
  */
 #ifndef GPUCACHE_REPLAY_METER_H
 #define GPUCACHE_REPLAY_METER_H
@@ -10,29 +10,31 @@
 #define METER_PARTS 10
 #define METER_PAGE ((uint64_t)2 << 20)
 
-/* Durations of driver calls: one H200, driver 580 (docs/measurements.md). Of a handle, whatever
- * its length, and of segments, whose time goes with their size as well. */
+/*
+ * Durations of driver calls on one H200 with driver 580 (docs/measurements.md). The time of a
+ * handle does not depend on its length. The time of a segment grows with its size.
+ */
 enum {
     COST_CREATE_NS = 15000,
-    COST_MAP_NS = 40000, /* and set access */
+    COST_MAP_NS = 40000, /* to map and to set access */
     COST_UNMAP_NS = 30000,
     COST_RELEASE_NS = 22000,
-    COST_MALLOC_NS = 24500,   /* or free */
-    COST_MALLOC_MIB_NS = 170, /* more for each MiB */
+    COST_MALLOC_NS = 24500,   /* of cudaMalloc or cudaFree */
+    COST_MALLOC_MIB_NS = 170, /* in addition for each MiB */
 };
 
 struct meter {
     const struct history *history;
-    size_t at; /* the event under way */
+    size_t at; /* index of the current event */
     size_t period;
     uint64_t requested, requested_peak, reserved, reserved_peak;
-    uint64_t mapped; /* pages, at first and anew */
+    uint64_t mapped; /* pages mapped, for the first time or again */
     uint64_t mapped_until_last_quarter;
-    uint64_t *mapped_by_period; /* as many as the history has */
-    uint64_t calls, calls_ns;   /* of the driver; their time is an estimate */
+    uint64_t *mapped_by_period; /* one for each period of the history */
+    uint64_t calls, calls_ns;   /* driver calls, and their estimated time */
     uint64_t barriers, waits, waited_us;
-    bool out_of_memory; /* at that event */
-    int error;          /* what else ended it, a negative errno or the pool's own check */
+    bool out_of_memory; /* the replay ended at event `at` for lack of memory */
+    int error;          /* another error that ended it: a negative errno, or the pool's own check */
     /* Sums over the events of each tenth. */
     double requested_sum[METER_PARTS], reserved_sum[METER_PARTS];
 };
@@ -45,15 +47,15 @@ void meter_take(struct meter *meter, uint64_t bytes);
 void meter_give(struct meter *meter, uint64_t bytes);
 void meter_map(struct meter *meter, uint64_t pages);
 void meter_call(struct meter *meter, uint64_t calls, uint64_t each_ns);
-/** cudaMalloc, or cudaFree. */
+/** Counts a cudaMalloc or a cudaFree of so many bytes. */
 void meter_call_for(struct meter *meter, uint64_t bytes);
 
-/** What lay idle of what was reserved in a tenth, on the average; 0 to 1. */
+/** Returns the mean idle part of reserved memory in a tenth of the history, from 0 to 1. */
 double meter_idle(const struct meter *meter, unsigned part);
 double meter_ratio(const struct meter *meter);
-/** Pages mapped per period in the last quarter of the history. */
+/** Returns the pages mapped per period in the last quarter of the history. */
 double meter_mapped_late(const struct meter *meter);
-/** The last period, from 1, that a page was mapped in; 0: none, or there are no periods. */
+/** Returns the last period in which a page was mapped, from 1; 0: none, or no periods. */
 size_t meter_last_mapped(const struct meter *meter);
 
 #endif

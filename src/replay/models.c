@@ -10,21 +10,21 @@
 #define SMALL_MOST MIB
 #define SMALL_SEGMENT (2 * MIB)
 #define LARGE_SEGMENT (20 * MIB)
-#define SHARED_MOST (10 * MIB) /* below that, LARGE_SEGMENT serves several */
+#define SHARED_MOST (10 * MIB) /* below it, a LARGE_SEGMENT serves several blocks */
 #define WHOLE_TIMES 2
-#define RANGE (LARGE_SEGMENT << 22) /* addresses for one that grows: a multiple of all pages */
+#define RANGE (LARGE_SEGMENT << 22) /* addresses of a growing range: a multiple of both pages */
 
 const char *const model_names[MODELS + 1] = {"PyTorch", "PyTorch expandable", "whole blocks",
                                              "cudaMalloc", NULL};
 
-/* Pools are numbered: two for each stream, of small blocks and of large ones. */
+/* The state of a model. Each stream has two pools, for small and for large blocks, with numbers. */
 struct world {
     enum model model;
     struct meter *meter;
     uint64_t limit, next_address;
-    struct chunk **trees, **tops; /* by pool; the last chunk of a range that grows */
+    struct chunk **trees, **tops; /* by pool: free chunks; the last chunk of a growing range */
     uint32_t pools;
-    struct chunk **live; /* by number of the block */
+    struct chunk **live; /* by number of the allocation */
 };
 
 static uint64_t round_up(uint64_t bytes, uint64_t to) {
@@ -35,7 +35,7 @@ static uint64_t page_of(uint32_t pool) {
     return pool % 2 ? LARGE_SEGMENT : SMALL_SEGMENT;
 }
 
-/* ---- from the driver, and back ---- */
+/* ---- memory of the driver ---- */
 
 static void return_segment(struct world *world, struct chunk *chunk) {
     meter_give(world->meter, chunk->bytes);
@@ -44,7 +44,7 @@ static void return_segment(struct world *world, struct chunk *chunk) {
     free(chunk);
 }
 
-/* Address ranges without a block. */
+/** Returns a segment without a live block, or NULL. */
 static struct chunk *idle_segment(struct chunk *tree) {
     if (!tree || (!tree->before && !tree->behind)) {
         return tree;
@@ -53,7 +53,10 @@ static struct chunk *idle_segment(struct chunk *tree) {
     return found ? found : idle_segment(tree->right);
 }
 
-/* Whole pages of a free chunk go; its addresses are not used again, of which there are plenty. */
+/**
+ * Returns the whole pages of a free chunk to the driver. Their addresses are not used again,
+ * because there are enough.
+ */
 static bool return_pages(struct world *world, struct chunk *chunk) {
     uint64_t page = page_of(chunk->pool);
     uint64_t begin = round_up(chunk->address, page);
@@ -105,8 +108,8 @@ static void return_idle(struct world *world) {
     }
 }
 
-/* Returns whether the limit allows so many more bytes, and gives idle memory back for them. */
-static bool has_room(struct world *world, uint64_t bytes) {
+/** Returns whether the limit allows so many more bytes. Gives idle memory back first, if needed. */
+static bool fits_limit(struct world *world, uint64_t bytes) {
     if (!world->limit || world->meter->reserved + bytes <= world->limit) {
         return true;
     }
@@ -115,14 +118,14 @@ static bool has_room(struct world *world, uint64_t bytes) {
 }
 
 static int take(struct world *world, uint64_t bytes) {
-    if (!has_room(world, bytes)) {
+    if (!fits_limit(world, bytes)) {
         return -ENOMEM;
     }
     meter_take(world->meter, bytes);
     return 0;
 }
 
-/* A segment on its own, as a free chunk in no tree. */
+/** Allocates a segment from the driver, as a free chunk that is in no tree. */
 static int take_segment(struct world *world, uint32_t pool, uint64_t bytes, struct chunk **chunk) {
     int r = take(world, bytes);
     if (r == 0) {
@@ -134,15 +137,15 @@ static int take_segment(struct world *world, uint32_t pool, uint64_t bytes, stru
     return r;
 }
 
-/* Bytes that the free end of the range lacks. */
+/** Returns the bytes by which a range must grow for a block at its end, which may be free. */
 static uint64_t lack_of(const struct world *world, uint32_t pool, uint64_t bytes) {
     const struct chunk *top = world->tops[pool];
     return round_up(bytes - (top && top->free ? top->bytes : 0), page_of(pool));
 }
 
-/* The range grows at its end, which may be free. */
+/** Grows a range at its end. */
 static int grow_range(struct world *world, uint32_t pool, uint64_t bytes, struct chunk **chunk) {
-    has_room(world, lack_of(world, pool, bytes)); /* that may take the end away */
+    fits_limit(world, lack_of(world, pool, bytes)); /* may give the free end back: compute again */
     uint64_t more = lack_of(world, pool, bytes);
     struct chunk *top = world->tops[pool];
     if (world->limit && world->meter->reserved + more > world->limit) {
@@ -179,7 +182,7 @@ static uint64_t segment_for(uint64_t bytes) {
                                  : round_up(bytes, SMALL_SEGMENT);
 }
 
-/* The best fit; at the end of a range that grows only if there is no other. */
+/** Returns the best fit. Uses the end of a growing range only if no other chunk fits. */
 static struct chunk *best_fit(struct world *world, uint32_t pool, uint64_t bytes) {
     struct chunk *top = world->tops[pool], *found;
     bool apart = world->model == MODEL_EXPANDABLE && top && top->free;
@@ -280,7 +283,7 @@ static void release(struct world *world, struct chunk *chunk) {
     }
 }
 
-/* ---- all of it ---- */
+/* ---- the replay ---- */
 
 static int run_event(struct world *world, const struct history_event *event, uint64_t *sizes) {
     if (event->bytes == 0) {

@@ -1,7 +1,7 @@
 /*
- * Other allocators' policies, written from their documentation: the memory that each would have
- * reserved for a history. A model reuses memory within a stream at once, so the delay of the device
- * makes no difference to it.
+ * Models of other allocators, written from their documentation. They compute the memory that each
+ * would have reserved for a history. A model reuses memory within a stream at once, so the delay of
+ * the device does not change its result.
  *
  *      PyTorch               sizes rounded to 512 bytes. Up to 1 MiB from segments of 2 MiB, up
  *                            to 10 MiB from segments of 20 MiB, else from one of the size rounded
@@ -16,7 +16,7 @@
  *      cudaMalloc            every free returns the memory: pages of 2 MiB, which blocks of up to
  *                            1 MiB share
  *
- * With a limit PyTorch gives back what is wholly free before it fails; whole blocks likewise.
+ * With a limit, the models of PyTorch and of whole blocks return free segments before they fail.
  */
 #ifndef GPUCACHE_REPLAY_MODELS_H
 #define GPUCACHE_REPLAY_MODELS_H
@@ -27,7 +27,7 @@ enum model { MODEL_PYTORCH, MODEL_EXPANDABLE, MODEL_WHOLE, MODEL_NATIVE, MODELS 
 
 extern const char *const model_names[MODELS + 1];
 
-/** `meter` is started; `limit` of what is reserved, 0: none. */
+/** Runs a model. The caller has started `meter`. `limit` bounds reserved bytes; 0: no limit. */
 void model_run(enum model model, uint64_t limit, struct meter *meter);
 
 #endif

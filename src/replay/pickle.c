@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Names that a pickle may ask to be imported, called or fetched from elsewhere. */
+/* Opcodes that import, call or load something named by the pickle. They are refused by name. */
 static const struct {
     unsigned char opcode;
     const char *name;
@@ -42,7 +42,7 @@ static int unknown(struct machine *machine, unsigned char opcode) {
     return machine_fail(machine, wrong);
 }
 
-/* Scalars and texts. 1: it is none of these. */
+/** Executes an opcode of scalars and texts. Returns 1 for other opcodes. */
 static int run_value(struct machine *machine, unsigned char opcode) {
     switch (opcode) {
     case 'N':
@@ -63,7 +63,7 @@ static int run_value(struct machine *machine, unsigned char opcode) {
         return machine_push_long(machine, 4);
     case 'G':
         return machine_push_float(machine);
-    case 'U': /* bytes of Python 2 */
+    case 'U': /* a str of Python 2 */
     case 'C':
     case 0x8c:
         return machine_push_text(machine, 1);
@@ -80,7 +80,7 @@ static int run_value(struct machine *machine, unsigned char opcode) {
     }
 }
 
-/* Lists, tuples, sets, dictionaries. 1: it is none of these. */
+/** Executes an opcode of lists, tuples, sets and dictionaries. Returns 1 for other opcodes. */
 static int run_container(struct machine *machine, unsigned char opcode) {
     switch (opcode) {
     case ']':
@@ -133,7 +133,7 @@ static int run_other(struct machine *machine, unsigned char opcode) {
         return machine_drop_marked(machine);
     case '2':
         return machine_duplicate(machine);
-    case 0x95: /* the length of what follows */
+    case 0x95: /* FRAME: the length of the next part */
         return skip(machine, 8);
     case '.':
         return stop(machine);

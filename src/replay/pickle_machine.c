@@ -27,7 +27,7 @@ static int ask_for(struct machine *machine, size_t bytes) {
     return 0;
 }
 
-/* Room for one more. */
+/** Enlarges a list for one more item. Returns 0, -ENOMEM, or -EINVAL beyond the bound. */
 static int grow(struct machine *machine, void *list, size_t count, size_t *capacity, size_t each) {
     void **of = list;
     if (count < *capacity) {
@@ -55,7 +55,7 @@ int machine_push(struct machine *machine, struct pickle_value value) {
     return r;
 }
 
-/* Items above the last mark belong to it; nothing takes those below. */
+/** Returns the number of items below the last mark, which no operation may pop. */
 static size_t floor_of(const struct machine *machine) {
     return machine->mark_count > 0 ? machine->marks[machine->mark_count - 1] : 0;
 }
@@ -85,7 +85,7 @@ int machine_push_integer(struct machine *machine, unsigned bytes, bool is_signed
     return machine_push(machine, (struct pickle_value){.kind = PICKLE_INT, .integer = integer});
 }
 
-/* Two's complement of any length. */
+/** Pushes an integer in two's complement, of any length. */
 int machine_push_long(struct machine *machine, unsigned length_bytes) {
     uint64_t length, value = 0;
     if (!machine_number(machine, length_bytes, &length) ||
@@ -137,7 +137,7 @@ int machine_push_text(struct machine *machine, unsigned length_bytes) {
     return machine_push(machine, value);
 }
 
-/* A list with the uppermost items of the stack in it. */
+/** Pops the uppermost items and pushes a list of them. */
 int machine_push_list(struct machine *machine, enum pickle_kind kind, size_t items) {
     int r = ask_for(machine, sizeof *machine->pickle->lists + items * sizeof *machine->stack);
     struct pickle_list *list = r == 0 ? calloc(1, sizeof *list) : NULL;
@@ -182,7 +182,7 @@ int machine_push_tuple(struct machine *machine, size_t items) {
                                : machine_fail(machine, "the stack is empty");
 }
 
-/* The uppermost items go into the list or dictionary below them. */
+/** Pops the uppermost items and appends them to the list or dictionary below. */
 int machine_append(struct machine *machine, enum pickle_kind kind, size_t items) {
     if (!has(machine, items + 1)) {
         return machine_fail(machine, "the stack is empty");
@@ -222,7 +222,8 @@ int machine_store(struct machine *machine, uint64_t place) {
     if (!has(machine, 1)) {
         return machine_fail(machine, "the stack is empty");
     }
-    /* numbers are given in turn: one beyond the length of the file is there to take memory */
+    /* Picklers number the memo in order. A larger number than the file's length could only serve to
+     * use up memory. */
     if (place > (uint64_t)(machine->end - machine->begin)) {
         return machine_fail(machine, "a number of the memo is larger than the file");
     }

@@ -1,9 +1,8 @@
 /*
- * The machine that a pickle is a program for, as far as plain data goes: a stack with marks, and a
- * memo.
+ * The stack machine that executes a pickle with plain data: a stack with marks, and a memo.
  *
- * Functions return 0, -ENOMEM, or -EINVAL with what is wrong; reading past the end of the file is
- * such a thing, and so is taking what lies below the last mark.
+ * Functions return 0, -ENOMEM, or -EINVAL with the error in `wrong`. A read past the end of the
+ * file is an error, and so is a pop below the last mark.
  */
 #ifndef GPUCACHE_REPLAY_PICKLE_MACHINE_H
 #define GPUCACHE_REPLAY_PICKLE_MACHINE_H
@@ -16,12 +15,12 @@ struct machine {
     struct pickle_value *stack, *memo;
     size_t depth, stack_room, memo_count, memo_room;
     size_t *marks, mark_count, mark_room;
-    size_t most;       /* bytes that may still be asked for */
-    const char *wrong; /* NULL: nothing */
+    size_t most;       /* bytes that may still be allocated */
+    const char *wrong; /* the error, or NULL */
     bool stopped;
 };
 
-/** Frees the machine's own memory; what was read stays in machine->pickle. */
+/** Frees the memory of the machine, but not machine->pickle with the values. */
 void machine_free(struct machine *machine);
 
 int machine_fail(struct machine *machine, const char *wrong);

@@ -1,12 +1,12 @@
 /*
- * The values of a pickle that was read.
+ * Reads the values of a pickle (pickle.h).
  */
 #include "replay/pickle.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define KEYS_MOST 64 /* of a dictionary that are looked at */
+#define KEYS_MOST 64 /* keys of a dictionary that are compared, at most */
 
 void pickle_free(struct pickle *pickle) {
     while (pickle->lists) {

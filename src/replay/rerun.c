@@ -12,18 +12,19 @@ static struct device {
     struct meter *meter;
     uint64_t now_us, delay_us, limit;
     uint64_t next_address, next_page, recorded_at[BACKEND_SLOTS];
-    uint64_t barrier_until_us, waited_until_us; /* the newest one holds up all streams */
-    uint64_t on_its_way, returns_at_us;         /* released, but not the device's yet */
-    unsigned asked, asked_back;                 /* in vain, since the last event of the history */
-    uint64_t ticked_us;                         /* the last time */
-    bool ticking;                               /* something is idle */
+    uint64_t barrier_until_us, waited_until_us; /* ends of the newest barrier and of all waits */
+    uint64_t on_its_way, returns_at_us;         /* bytes released and not free yet; when they are */
+    unsigned asked,
+        asked_back;     /* failed queries since the last event: of events, of `on_its_way` */
+    uint64_t ticked_us; /* time of the last tick */
+    bool ticking;       /* some memory is idle */
 } device;
 
-/* Whoever asks so often at one moment waits by asking: then time goes on. */
-#define ASKED_MOST 256
-#define ASKED_US 50
-#define ASKED_BACK 16 /* or for what was released: then that is waited for */
-#define TICK_US 1000  /* between two ticks, at least */
+/* A pool that queries so often at one moment is polling: the time then advances. */
+#define ASKED_MOST 256 /* queries of an event */
+#define ASKED_US 50    /* the advance, for each further query */
+#define ASKED_BACK 16  /* queries of released memory; further ones wait for its return */
+#define TICK_US 1000   /* between two ticks, at least */
 
 static int take(uint64_t bytes) {
     uint64_t held = device.meter->reserved;
@@ -41,7 +42,7 @@ static int take(uint64_t bytes) {
 static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
     (void)backend;
     *address = device.next_address;
-    device.next_address += bytes + METER_PAGE; /* never adjacent: segments do not merge */
+    device.next_address += bytes + METER_PAGE; /* not adjacent, so that segments do not merge */
     return 0;
 }
 
@@ -62,8 +63,8 @@ static bool is_reached(uint64_t us) {
     return device.now_us >= us || device.waited_until_us >= us;
 }
 
-/* The history goes on at its own time: what else it would have waited for later is waited for all
- * the same. */
+/** Counts a wait. The time of the history does not change: later events would have waited for the
+ * same work. */
 static void wait_until(uint64_t us) {
     device.meter->waited_us += us > device.now_us ? us - device.now_us : 0;
     device.waited_until_us = us > device.waited_until_us ? us : device.waited_until_us;
@@ -169,7 +170,9 @@ static void idle(struct backend *backend) {
     device.ticking = true;
 }
 
-/* Returns the time at which the program would be: calls of the driver take some. */
+/**
+ * Returns the time of the program in nanoseconds: that of the history plus that of driver calls.
+ */
 static uint64_t clock_of_history(struct backend *backend) {
     (void)backend;
     return device.now_us * 1000 + device.meter->calls_ns;
@@ -211,8 +214,8 @@ static const struct backend_ops pages = {
     .clock = clock_of_history,
 };
 
-/* What the library's helper thread does meanwhile, at its times. The program does not wait for
- * that. */
+/** Runs the decay of the library's helper thread up to a time, in its ticks. Waits of the helper
+ * thread do not count, because the program does not wait for it. */
 static void decay_until(struct pool *pool, uint64_t us, uint64_t decay_us) {
     uint64_t tick_us = decay_us / DECAY_TICKS > TICK_US ? decay_us / DECAY_TICKS : TICK_US;
     uint64_t waited_us = device.meter->waited_us;
@@ -231,9 +234,9 @@ static void decay_until(struct pool *pool, uint64_t us, uint64_t decay_us) {
 struct run {
     const struct history *history;
     struct pool *pool;
-    uint64_t *addresses, *sizes; /* of its blocks */
+    uint64_t *addresses, *sizes; /* by number of the allocation */
     uint64_t decay_us;
-    size_t at; /* the next event */
+    size_t at; /* index of the next event */
 };
 
 static int run_event(const struct run *run, const struct history_event *event) {
@@ -250,7 +253,7 @@ static int run_event(const struct run *run, const struct history_event *event) {
     return allocated;
 }
 
-/* All of them that one thread does in a row. */
+/** Runs the events of one thread up to the next event of another. Returns that thread. */
 static int run_turn(void *with) {
     struct run *run = with;
     const struct history *history = run->history;

@@ -1,8 +1,8 @@
 /*
- * A history through the library's own pool, on a device that is made up.
+ * Replays a history with the library's own pool, on a simulated device.
  *
- * The device lags behind: an event has finished so long after it was recorded, in the history's own
- * time. Memory has no contents and calls take no time. All else is the pool as programs have it,
+ * An event of the device completes a fixed delay after it was recorded, in the time of the history.
+ * Memory has no contents. Calls take no time in the history. The pool is the one that programs use,
  * with as many threads as the history has.
  */
 #ifndef GPUCACHE_REPLAY_RERUN_H
@@ -14,14 +14,15 @@
 struct rerun_setting {
     bool pages;
     uint64_t delay_us;
-    uint64_t budget;   /* 0: auto */
-    uint64_t limit;    /* of what is reserved; 0: none */
-    uint64_t capacity; /* of the device */
-    uint64_t decay_us; /* 0: never */
+    uint64_t budget;   /* bytes; 0: automatic */
+    uint64_t limit;    /* on reserved bytes; 0: none */
+    uint64_t capacity; /* bytes of the device */
+    uint64_t decay_us; /* 0: idle memory is never returned */
     enum pool_reuse reuse;
 };
 
-/** Once for each process: the pool has no end. `meter` is started. */
+/** Runs a history. Called at most once in a process, because a pool cannot be destroyed. The caller
+ * has started `meter`. */
 void rerun(const struct rerun_setting *setting, struct meter *meter);
 
 #endif

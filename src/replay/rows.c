@@ -1,6 +1,6 @@
 /*
- * The formats of one event a line. A line that is of another form is an error with its number; only
- * the last one may be cut off, as a program leaves it that was killed.
+ * Reads the formats with one event per line. A line in another format is an error, which names the
+ * line. Only the last line may be incomplete, because the program may have been killed.
  */
 #include "replay/input.h"
 
@@ -15,8 +15,8 @@
 struct rows {
     struct history *history;
     enum rows_format { ROWS_TRACE, ROWS_PLAIN, ROWS_RMM } format;
-    uint64_t last_us, days_us; /* times of the day begin anew at midnight */
-    uint64_t number;           /* of the line */
+    uint64_t last_us, days_us; /* the last time; days so far, because times restart at midnight */
+    uint64_t number;           /* of the current line */
 };
 
 static const struct {
@@ -33,7 +33,7 @@ struct field {
     size_t length;
 };
 
-/* A line's fields; a separator more than that makes them too many. */
+/** Splits a line into fields. A line with more than FIELDS fields gives FIELDS + 1. */
 static size_t split(const char *line, size_t length, char separator, struct field fields[FIELDS]) {
     size_t count = 0;
     while (count < FIELDS) {
@@ -69,7 +69,7 @@ static bool number_of(struct field field, unsigned base, uint64_t *value) {
     return field.length > 0;
 }
 
-/* 0x7f0000000000, 0, (nil), nullptr. */
+/** Reads 0x7f0000000000, 0, (nil) or nullptr. */
 static bool pointer_of(struct field field, uint64_t *value) {
     *value = 0;
     if (is(field, "(nil)") || is(field, "nullptr")) {
@@ -79,7 +79,7 @@ static bool pointer_of(struct field field, uint64_t *value) {
     return number_of(hex ? (struct field){field.text + 2, field.length - 2} : field, 16, value);
 }
 
-/* 12:34:56.123456, 12:34:56:123456, or seconds since 1970 with decimals. */
+/** Reads 12:34:56.123456, 12:34:56:123456, or seconds since 1970 with decimals. */
 static bool time_of(struct rows *rows, struct field field, uint64_t *us) {
     struct field parts[FIELDS], last;
     size_t count = split(field.text, field.length, ':', parts);
@@ -121,7 +121,7 @@ static bool size_of(struct field field, uint64_t *bytes) {
     return number_of(field, 10, bytes) && *bytes <= HISTORY_BYTES_MOST;
 }
 
-/* 0, -EINVAL for another form, -ENOMEM. */
+/** Reads an event. Returns 0, -ENOMEM, or -EINVAL for a line in another format. */
 static int read_trace(struct rows *rows, const struct field *fields, size_t count) {
     uint64_t time, thread, id, bytes = 0;
     if (count < 4 || count > 5 || !number_of(fields[0], 10, &time) || time > TIME_MOST ||
@@ -138,7 +138,7 @@ static int read_trace(struct rows *rows, const struct field *fields, size_t coun
                    : history_allocate(rows->history, time, id, bytes, 0);
 }
 
-/* Without times: an event a microsecond. */
+/** Reads an event without a time. The events get times one microsecond apart. */
 static int read_plain(struct rows *rows, const struct field *fields, size_t count) {
     uint64_t id, bytes;
     if (count < 2 || !number_of(fields[1], 10, &id)) {
@@ -195,7 +195,7 @@ static int read_line(struct rows *rows, const char *line, size_t length) {
                                         : read_rmm(rows, fields, count);
 }
 
-/* By the first line that is not a comment. -1: none of them. */
+/** Returns the format of the first line that is not a comment, or -1 for an unknown format. */
 static int format_of(const struct input *input) {
     const char *line = input->bytes, *end = input->bytes + input->count;
     while (line < end && *line == '#') {

@@ -1,11 +1,11 @@
 /*
- * PyTorch's memory snapshot: torch.cuda.memory._record_memory_history(), later
- * _dump_snapshot(FILE). Also the same as JSON, and both as gpucache snapshot writes them.
+ * Reads PyTorch's memory snapshot, of torch.cuda.memory._record_memory_history() and later
+ * _dump_snapshot(FILE), as a pickle or as JSON. gpucache snapshot writes both too.
  *
- * It has what happened on each device, the newest so many entries, and the allocator's segments at
- * the end. What was live before the first entry is known by what it is: an active block at the end,
- * or a free, of which there is no allocation. Those are allocated first. What PyTorch had reserved
- * before is what it has at the end without what the entries added.
+ * A snapshot has the newest entries of each device, and the allocator's segments at the end. Blocks
+ * that were live before the first entry are found in two ways: an active block at the end, or a
+ * free, without an allocation among the entries. They are allocated first. The memory reserved
+ * before the first entry is that at the end minus the changes of all entries.
  */
 #include "replay/input.h"
 #include "replay/pickle.h"
@@ -32,14 +32,14 @@ struct reader {
     struct histories *histories;
     const struct pickle_value *segments, *trace;
     int device;
-    struct history scratch; /* of the entries alone */
+    struct history scratch; /* only the entries, to find blocks without an allocation */
     struct {
         uint64_t address, bytes, stream;
-    } * first; /* live before */
-    size_t first_count, first_room;
-    int64_t reserved, reserved_most; /* beside what it was before */
+    } * first; /* blocks that were live before the first entry */
+    size_t first_count, first_capacity;
+    int64_t reserved, reserved_most; /* change since the first entry, and its maximum */
     bool expandable;
-    bool by_library; /* gpucache snapshot has written it */
+    bool by_library; /* written by gpucache snapshot */
 };
 
 static const struct {
@@ -81,7 +81,7 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
                    : complain(reader, "has an entry of device_traces without an action");
     }
     if (!pickle_u64(pickle_get(from, "time_us"), TIME_MOST, &entry->time_us)) {
-        entry->time_us = at; /* PyTorch 2.0 and older; an event a microsecond */
+        entry->time_us = at; /* PyTorch 2.0 and older have no times: one microsecond per entry */
     }
     const struct pickle_value *stream = pickle_get(from, "stream");
     entry->stream = stream && stream->kind == PICKLE_INT ? (uint64_t)stream->integer : 0;
@@ -100,14 +100,14 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
 }
 
 static int was_live(struct reader *reader, uint64_t address, uint64_t bytes, uint64_t stream) {
-    if (reader->first_count == reader->first_room) {
-        size_t capacity = reader->first_room ? 2 * reader->first_room : 64;
+    if (reader->first_count == reader->first_capacity) {
+        size_t capacity = reader->first_capacity ? 2 * reader->first_capacity : 64;
         void *larger = realloc(reader->first, capacity * sizeof *reader->first);
         if (!larger) {
             return -ENOMEM;
         }
         reader->first = larger;
-        reader->first_room = capacity;
+        reader->first_capacity = capacity;
     }
     reader->first[reader->first_count].address = address;
     reader->first[reader->first_count].bytes = bytes;
@@ -138,7 +138,7 @@ static int first_look_at(struct reader *reader, const struct entry *entry) {
             return was_live(reader, entry->address, entry->bytes, entry->stream);
         }
         return history_free(scratch, entry->time_us, entry->address);
-    case FREE_COMPLETED: /* mostly of one that was requested */
+    case FREE_COMPLETED: /* usually follows a FREE_REQUESTED of the same block */
         return history_has(scratch, entry->address)
                    ? history_free(scratch, entry->time_us, entry->address)
                    : 0;
@@ -150,7 +150,7 @@ static int first_look_at(struct reader *reader, const struct entry *entry) {
     }
 }
 
-/* A block of a segment at the end. */
+/** Reads a block of a segment at the end. */
 static int read_block(struct reader *reader, const struct pickle_value *block, uint64_t *address,
                       uint64_t stream) {
     uint64_t size, bytes, own = *address;
@@ -278,7 +278,7 @@ int snapshot_read(const struct input *input, struct histories *histories) {
     const struct pickle_value *settings = pickle_get(&pickle.root, "allocator_settings");
     bool by_library = pickle_is(pickle_get(settings, "allocator"), "libgpucache");
     pickle.visits_left =
-        4 * pickle.visits_left; /* twice each entry, and a segment for each device */
+        4 * pickle.visits_left; /* each entry is read twice, and each segment once per device */
     for (size_t i = 0; r == 0 && i < pickle_count(traces); i++) {
         struct reader reader = {.pickle = &pickle,
                                 .histories = histories,

@@ -18,7 +18,7 @@ static struct turns {
     } of[HISTORY_THREADS_MOST];
 } turns;
 
-/* Only the thread that has the turn runs. */
+/** Ends all threads. Only the thread that has the turn calls this. */
 static void end(void) {
     turns.over = true;
     for (unsigned i = 0; i < turns.threads; i++) {
@@ -27,7 +27,7 @@ static void end(void) {
 }
 
 static void wait_for(struct turn *own) {
-    while (sem_wait(&own->comes) != 0) { /* a signal's handler has run */
+    while (sem_wait(&own->comes) != 0) { /* interrupted by a signal handler */
     }
 }
 

@@ -1,17 +1,17 @@
 /*
- * Threads that take turns: what a program did on several is done again on as many, one after
- * another as it was.
+ * Runs threads one at a time, in a given order. A replay has as many threads as the recorded
+ * program, and repeats its events in their order.
  */
 #ifndef GPUCACHE_REPLAY_TURNS_H
 #define GPUCACHE_REPLAY_TURNS_H
 
 #define TURNS_OVER (-1)
 
-/** Does what is next of one thread. Returns whose turn it is then, or TURNS_OVER. */
+/** Runs the next part of one thread. Returns the thread whose turn is next, or TURNS_OVER. */
 typedef int turns_act(void *with);
 
-/** From the first thread's turn on. A single one is the caller itself. 0, or -EAGAIN where the
- * system has no thread. */
+/** Starts the threads and runs until TURNS_OVER, beginning with thread `first`. A single thread is
+ * the caller itself. Returns 0, or -EAGAIN if a thread cannot be created. */
 int turns_take(unsigned threads, int first, turns_act *act, void *with);
 
 #endif
