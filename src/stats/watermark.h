@@ -1,15 +1,6 @@
-#ifndef GPUCACHE_STATS_WATERMARK_H
-#define GPUCACHE_STATS_WATERMARK_H
-
-#include "stats/counters.h"
-
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-
 /*
- * The amount that an owner holds, and its peak since the last aggregation (peaks.c). An allocation
- * compares two numbers, a free changes one:
+ * A watermark: the amount that an owner holds, and its peak since the last aggregation (peaks.c).
+ * An allocation compares two numbers, a free changes one:
  *
  *      taken        sum of all allocations
  *      crest        value of `taken` at which the next new peak begins: peak plus all frees
@@ -19,6 +10,15 @@
  * All arithmetic is modulo 2^64. `live` is signed: a thread may free more than it allocated. Only
  * the owner writes.
  */
+#ifndef GPUCACHE_STATS_WATERMARK_H
+#define GPUCACHE_STATS_WATERMARK_H
+
+#include "stats/counters.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
 struct watermark {
     stat_counter taken, crest, peak;
 };

@@ -1,8 +1,8 @@
 /*
- * The script of gpucache report --html: texts, the model of processes, and the parts of the page.
+ * The script of gpucache report --html: texts, the data of processes, and the parts of the page.
  *
- * The reports are data of unknown origin. Each text reaches the page through text(), as a text node or
- * as the value of an attribute that this script names. Nothing here parses markup.
+ * Reports may come from anybody. Each of their texts reaches the page through text(), as a text node or
+ * as the value of an attribute that this script names. No function parses markup.
  */
 
 /* ---- elements ---- */
@@ -30,7 +30,7 @@ function set(element, attributes) {
   return element;
 }
 
-/** Makes an element; a function among the attributes listens to the event of that name. */
+/** Makes an element. An attribute that is a function handles the event of the attribute's name. */
 function el(tag, attributes, ...children) {
   return add(set(document.createElement(tag), attributes), children);
 }
@@ -71,7 +71,7 @@ function table(words, rows, foot) {
     el("tbody", null, rows.map((row) => cells(row, "td"))), foot && el("tfoot", null, cells(foot, "td"))));
 }
 
-/** Makes a fold whose contents are made when it is opened, and before the page is printed. */
+/** Makes a fold. Its contents are made when it is first opened, or before the page is printed. */
 function fold(words, make, attributes) {
   const of = el("details", attributes, el("summary", null, words));
   const fill = () => of.open && of.childElementCount === 1 && add(of, [make()]);
@@ -87,7 +87,7 @@ function fourDigits(hundredths) {
     : (Math.floor((hundredths + 5) / 10) / 10).toFixed(1);
 }
 
-/** Writes bytes as the text report does. */
+/** Formats bytes as the text report does. */
 function size(bytes) {
   if (bytes < 0) return "-" + size(-bytes);
   if (bytes < 1024) return bytes + " B";
@@ -106,7 +106,7 @@ function plural(count, word) {
   return count + " " + word + (count === 1 ? "" : "s");
 }
 
-/** Writes a number for an axis: whole, or with one decimal. */
+/** Formats a number for an axis: whole, or with one decimal. */
 function short(value, name) {
   const rest = value % 1;
   return (value >= 100 || rest < 0.05 || rest > 0.95 ? value.toFixed(0) : value.toFixed(1)) + " " + name;
@@ -118,7 +118,7 @@ function shortSize(bytes) {
   return short(bytes, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"][unit]);
 }
 
-/** Writes a time in the unit that suits `longest`: the times of an axis have one unit. */
+/** Formats a time in the unit that suits `longest`, so that all times of an axis have one unit. */
 function duration(seconds, longest) {
   const units = [[172800, 86400, "d"], [7200, 3600, "h"], [120, 60, "min"], [1, 1, "s"], [1e-3, 1e-3, "ms"], [0, 1e-6, "us"]];
   const most = Math.abs(longest ?? seconds);
@@ -160,14 +160,14 @@ function frameText(frame) {
 const OWN = 1, PYTHON = 2, ENTRY = 4;
 const is = (frame, bit) => ((model.frames.get(frame)?.[1] ?? 0) & bit) !== 0;
 
-/** Returns a frame for a short line. */
+/** Returns the text of a frame for a short line. */
 function brief(frame) {
   return model.frames.get(frame)?.[0] ?? frame;
 }
 
 /**
- * Returns the two frames of a stack that the text report names first. Of a stack with lines of Python
- * only those count. The program's own frames come before others, and libraries that call the driver last.
+ * Returns the two frames of a stack that the text report names first. In a stack with Python frames only
+ * these count. The program's own frames come first, and libraries that call the driver last.
  */
 function named(stack) {
   const python = stack.some((frame) => is(frame, PYTHON)), lines = stack.filter((frame) => !python || is(frame, PYTHON));
@@ -204,7 +204,7 @@ function read(data) {
   return {written: data.written, reports: all, processes, frames: new Map(Object.entries(data.frames))};
 }
 
-/* ---- side by side ---- */
+/* ---- the table of several reports ---- */
 
 const FIGURES = [
   ["Live", (d) => d.requested_bytes.current, size], ["Peak", (d) => d.requested_bytes.peak, size],
@@ -217,8 +217,8 @@ function median(values) {
   return low + Math.floor((high - low) / 2);
 }
 
-/** Returns the median, and the distance from it above which a figure stands out: a tenth of it, and five
- * times the median distance. */
+/** Returns the median, and the distance from it above which a value is marked: the larger of a tenth of
+ * the median and five times the median distance. */
 function spread(values) {
   const middle = median(values), far = 5 * median(values.map((value) => Math.abs(value - middle)));
   return {middle, far: values.length < 3 ? Infinity : Math.max(far, Math.floor(middle / 10)), most: Math.max(...values)};
@@ -356,7 +356,7 @@ function processPart(of, alone, open) {
 
 const drawings = []; // functions that draw a canvas again
 
-/** Opens what an address such as #p3d0 names, which may not be made yet. */
+/** Opens the part that an address such as #p3d0 names. The part may not be made yet. */
 function follow() {
   const found = /^#(p\d+)(d\d+)?$/.exec(location.hash), of = found && document.getElementById(found[1]);
   if (of && of.tagName === "DETAILS") (of.open = true, of.fill());
@@ -389,7 +389,7 @@ function tipUnder(event) {
   else hideTip();
 }
 
-/** Makes the page fit for paper, or for a screen again: in light colours, with every process unfolded. */
+/** Prepares the page for print (light colours, every process unfolded), or for the screen again. */
 function paper(printed) {
   document.documentElement.classList.toggle("paper", printed);
   if (printed) document.querySelectorAll("details.process, details.compare").forEach((of) => (of.open = true, of.fill()));

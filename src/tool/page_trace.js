@@ -2,16 +2,16 @@
 /* ================ a trace: every allocation over time ================ */
 
 /*
- * One column of pixels is one state of the pool: its live blocks, the oldest at the bottom. A redraw goes
- * once through the events of the view. It keeps the live blocks as a list, in the order of their allocation.
- * Blocks of less than half a pixel are one band at the bottom: a column has at most twice as many blocks as
- * pixels, however many the trace has.
+ * A column of pixels shows one state of the pool: its live blocks, the oldest at the bottom. A redraw walks
+ * the events of the view once. It keeps a list of the live blocks, in the order of their allocation. Blocks
+ * of less than half a pixel become one band at the bottom. A column therefore has at most twice as many
+ * blocks as pixels, for any number of blocks in the trace.
  */
 
 const TRACE_HEIGHT = 360, TRACE_WIDTH = 1600, LARGEST = 8;
 
-/** Returns the events of a device: `t`, `block` (of a free ~block) and `live` by event; `group`, `address`
- * and the events `came` and `went` by block. */
+/** Returns the events of a device. Arrays by event: `t`, `block` (~block for a free), `live`. Arrays by
+ * block: `group`, `address`, and the events `came` and `went`. */
 function decodeTrace(device, end) {
   const bytes = Uint8Array.from(atob(device.events), (c) => c.charCodeAt(0)), most = bytes.length;
   const of = {t: new Float64Array(most), block: new Int32Array(most), live: new Float64Array(most), group: new Uint32Array(most),
@@ -62,7 +62,7 @@ function eventAt(of, view, position) {
   return low;
 }
 
-/** Returns the state of each column, as its last event: of several states the one with most live. */
+/** Returns for each column the event whose state it shows: of several states the one with most live. */
 function columnStates(of, view, width) {
   const states = new Int32Array(width), scale = width / (view.to - view.from);
   let event = eventAt(of, view, view.from);
@@ -137,8 +137,8 @@ function packed(hue, saturation, light) {
   return (255 << 24 | part(4) << 16 | part(8) << 8 | part(0)) >>> 0;
 }
 
-/** Returns the colours of groups: one hue for each call stack, or for each size where there are no stacks.
- * Beside a chosen group the others are pale. */
+/** Returns the colours of groups: one hue for each call stack, or for each size if there are no stacks.
+ * If a group is chosen, the others are pale. */
 function traceLook(of, chosen, dark) {
   const look = {even: new Uint32Array(of.sizes.length), odd: new Uint32Array(of.sizes.length), edge: new Uint32Array(of.sizes.length),
     small: dark ? packed(210, 0.1, 0.4) : packed(210, 0.1, 0.62)};
@@ -218,7 +218,7 @@ function largestPart(trace, of, view, {most: state, plain}, choose) {
 
 /* ---- the drawing ---- */
 
-/** Returns the largest reserve in the view, and the points of its line. */
+/** Returns the highest reserved memory in the view, and the points of its line. */
 function reservedIn(device, view, of) {
   const rows = device.reserved, place = (ns) => view.byEvent ? eventAt(of, {}, ns) : ns, points = [];
   for (let i = 0; i < rows.length; i++) {
@@ -316,7 +316,7 @@ function overview(of, view, strip, changed) {
   return draw;
 }
 
-/** Connects the drawing with pointer, fingers and keys. Returns its buttons. */
+/** Handles the pointer, touch and keys of the drawing. Returns its buttons. */
 function traceControls(trace, device, of, into) {
   const first = of.t[0], last = Math.max(trace.end_ns, of.t[of.events - 1], first + 1), view = {};
   let chosen = null, shown = null, block = -1, waiting = 0, later = 0, strip = () => {};

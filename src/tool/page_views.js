@@ -1,5 +1,5 @@
 
-/* ================ one device: figures, memory over time, and what memory was at a moment ================ */
+/* ================ one device: values, memory over time, and memory at a moment ================ */
 
 const HOLDERS_MOST = 40, HOLDERS_FEWEST = 5, LEAST_SHARE = 0.1, EVENTS_LAST = 100, POINTS = 800, SIZE_MOST = 2 ** 29; // the upper bound of the last class that has one
 
@@ -17,7 +17,7 @@ function tiles(device) {
     tile("Out of memory", String(device.ooms), device.oom_retries + " retries", device.ooms > 0));
 }
 
-/** Draws what this process holds of the device's memory, or of the limit. */
+/** Draws the share of this process in the device's memory, or in the limit. */
 function bar(device) {
   const limit = device.limit_bytes, whole = limit || device.total_bytes, live = device.requested_bytes.current;
   const parts = [["live", "live", live], ["round", "rounding", Math.max(0, device.allocated_bytes.current - live)],
@@ -31,9 +31,9 @@ function bar(device) {
       ["rest", limit ? "left of the limit" : "used by others, or free", size(Math.max(0, whole - held))]]));
 }
 
-/* ---- a stretch of time that can be zoomed ---- */
+/* ---- zoom of a time interval ---- */
 
-/** Lets pointer, fingers, wheel and keys choose a stretch of `view`: {from, to, least, most, closest}.
+/** Lets pointer, touch, wheel and keys choose an interval of `view`: {from, to, least, most, closest}.
  * Returns the buttons that do the same. */
 function zoomable(element, view, changed) {
   const fingers = new Map();
@@ -84,7 +84,7 @@ function zoomable(element, view, changed) {
 
 const LINES = [["Reserved", "reserved"], ["Live", "live"], ["Outside the pool", "outside"]];
 
-/** Keeps the lowest and the highest of each stretch where there are more points than a screen has columns. */
+/** Keeps only the lowest and the highest point of each interval, if there are more than columns. */
 function thin(points) {
   const stretch = Math.floor(points.length / (POINTS / 2)) + 1, kept = [];
   if (points.length <= POINTS) return points;
@@ -103,7 +103,7 @@ function when(series, seconds, longest) {
   return series.backwards && seconds > -1e-6 ? "now" : duration(Math.abs(seconds), Math.abs(longest ?? seconds)) + (series.backwards ? " before" : "");
 }
 
-/** Draws what `view` has of a series: {title, hint, points, lines, marks, limit, backwards}. */
+/** Draws the interval `view` of a series: {title, hint, points, lines, marks, limit, backwards}. */
 function drawSeries(series, view, into) {
   const {points, limit, lines} = series, inside = points.filter((p) => p.t >= view.from && p.t <= view.to);
   const at = (t) => (view.to > view.from ? 1000 * (t - view.from) / (view.to - view.from) : 0).toFixed(2);
@@ -187,8 +187,8 @@ function recorded(recorder) {
 }
 
 /**
- * Returns the time behind which the recorder has every event of large blocks that the figures contain.
- * -1: all of them. Infinity: not even the last ones. A full ring has lost its older events.
+ * Returns the time after which the recorder has every event of large blocks that the values include.
+ * -1: it has all. Infinity: it lacks even the last ones. A full ring has lost its older events.
  */
 function completeBehind(events, moment) {
   const first = [], last = [];
@@ -202,8 +202,8 @@ function completeBehind(events, moment) {
   return Math.max(-1, ...first.slice(1).filter((time) => time !== undefined));
 }
 
-/** Counts back from the figures the bytes that were live before each event. Events of several threads
- * within one tick of the clock are one step: their order is not known. */
+/** Computes the live bytes before each event, backwards from the current values. Events of several
+ * threads within one tick of the clock are one step, because their order is unknown. */
 function recorderSeries(report, ordinal) {
   const recorder = report.extra.recorder, device = deviceOf(report, ordinal), moment = recorder?.moments.find((of) => of.device === ordinal);
   if (!device || !moment) return null;
@@ -274,8 +274,8 @@ function mapWords(device, {pieces, merged_up_to_bytes: grain}) {
     grain > 0 && " What is shorter than " + size(grain) + " stands together with its neighbours."];
 }
 
-/** Draws rows of equal length in the order of addresses. A piece is as wide as it is long, and filled as
- * far as it is live. */
+/** Draws rows of equal length in order of addresses. The width of a piece is its length; the filled part
+ * is live. */
 function map(device) {
   const of = device.segment_map, pieces = (of?.pieces ?? []).filter(([, bytes]) => bytes > 0), total = pieces.reduce((sum, [, bytes]) => sum + bytes, 0);
   if (total === 0)
@@ -308,7 +308,7 @@ function track(tip, boxes) {
   return el("div", {class: "track", "data-tip": tip}, boxes.map(([name, width]) => el("i", {class: name, style: {width}})));
 }
 
-/** Draws bars by the logarithm: a program asks for a million small blocks and ten large ones. */
+/** Draws bars with logarithmic lengths: a program may have a million small blocks and ten large ones. */
 function sizes(device) {
   const rows = device.size_classes.filter((row) => row.total > 0), bits = (value) => value > 0 ? Math.floor(Math.log2(value)) + 1 : 0;
   const most = bits(Math.max(0, ...rows.map((row) => row.total)));
@@ -319,7 +319,7 @@ function sizes(device) {
     el("span", {class: "n"}, row.total, " ", el("small", null, row.live + " live"))])), key([["total", "in all"], ["live", "live"]]));
 }
 
-/* ---- who holds it ---- */
+/* ---- holders ---- */
 
 function stackList(stack) {
   return el("details", null, el("summary", null, named(stack).join(" \u2190 ")), el("ol", null, stack.map((frame) =>
@@ -361,7 +361,7 @@ function holders(device) {
 const WEIGHTS = [["live", "live now", (of) => of.live_bytes], ["peak", "at the peak", (of) => of.peak_bytes], ["total", "asked for in all", (of) => of.total_bytes],
   ["byte-seconds", "bytes times seconds", (of) => of.byte_seconds]];
 
-/** Makes the tree of calls, the outermost frame first; a node's value contains its children's. */
+/** Makes the tree of calls, from the outermost frame. The value of a node includes its children's. */
 function flameTree(rows, weight) {
   const root = {name: "all of it", value: 0, children: new Map(), depth: 0};
   for (const of of rows) {
@@ -381,7 +381,7 @@ function flameTree(rows, weight) {
 
 const sorted = (node) => [...node.children.values()].sort((a, b) => b.value - a.value);
 
-/** Returns the value of the nodes that a search finds; of nodes within each other the outermost counts. */
+/** Returns the sum of the nodes that a search finds. Of nested nodes only the outermost counts. */
 function found(node, matches) {
   return matches(node) ? node.value : sorted(node).reduce((sum, child) => sum + found(child, matches), 0);
 }
@@ -447,7 +447,7 @@ function flame(device) {
 
 /* ---- at a moment ---- */
 
-/** Returns the reports worth a look: the last OOM, the newest, and the one with most live. */
+/** Returns the reports to show: the last OOM, the newest, and the one with the most live memory. */
 function momentsOf(of, ordinal, few) {
   const reports = of.reports.filter((report) => deviceOf(report, ordinal)), newest = of.newest, live = (report) => deviceOf(report, ordinal)?.requested_bytes.current ?? -1;
   const oom = [...reports].reverse().find((report) => report.oom && report.oom.device === ordinal);
@@ -471,7 +471,7 @@ function moments(of, ordinal, few) {
   return el("div", {class: "moments"}, el("div", {class: "tabs", role: "tablist"}, tabs), views.map(([, view]) => view));
 }
 
-/* ---- all of a device ---- */
+/* ---- the view of a device ---- */
 
 function counters(device) {
   const rows = Object.entries(device).filter(([name, value]) => typeof value === "number" && name !== "device");

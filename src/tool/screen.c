@@ -226,7 +226,7 @@ static void start_lines(struct lines *words) {
     lines_init(words, LINES_MAX, COLS > LEAST_COLUMNS ? (size_t)COLS : LEAST_COLUMNS);
 }
 
-static int draw_figures(int y, const struct top_row *row) {
+static int draw_metrics(int y, const struct top_row *row) {
     const struct stats_device *device = &row->device;
     char line[LINE];
     struct print text;
@@ -239,9 +239,9 @@ static int draw_figures(int y, const struct top_row *row) {
                    {"active", &device->active},
                    {"reserved", &device->reserved},
                    {"outside", &row->derived.outside}};
-    size_t figures = COLS < 57 ? 2 : 4; /* only as many columns as fit */
+    size_t columns = COLS < 57 ? 2 : 4; /* only as many columns as fit */
     put_text(y++,
-             figures == 2 ? "                 now        peak"
+             columns == 2 ? "                 now        peak"
                           : "                 now        peak       taken       freed",
              A_REVERSE);
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
@@ -249,7 +249,7 @@ static int draw_figures(int y, const struct top_row *row) {
         print_cell(&text, metrics[i].name, 9, PRINT_LEFT);
         const struct stats_metric *metric = metrics[i].metric;
         const uint64_t values[] = {metric->current, metric->peak, metric->total, metric->freed};
-        for (size_t k = 0; k < figures; k++)
+        for (size_t k = 0; k < columns; k++)
             print_cell(&text, SIZE(values[k]), k == 0 ? 11 : 12, PRINT_RIGHT);
         put(y++, &text, A_NORMAL);
     }
@@ -312,7 +312,7 @@ static void draw_one(struct screen *screen) {
     print_format(&text, ", %s, figures %s s old", page_state_words(row->page),
                  SECONDS(page_age_ns(row->page)));
     put(0, &text, A_BOLD);
-    int y = draw_figures(1, row);
+    int y = draw_metrics(1, row);
     y = draw_nvml(y, row);
     y = draw_live(y, row);
     draw_graph(y + 1, row->history, row->device.requested.peak);

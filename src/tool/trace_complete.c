@@ -202,14 +202,14 @@ static void complete(struct pass *pass, const struct trace_event *event) {
 }
 
 /** Sets a metric of a device to the value in an event before the front. */
-static void keep_figure(struct trace_file *file, const struct trace_event *event) {
+static void keep_metric(struct trace_file *file, const struct trace_event *event) {
     unsigned figure = trace_figure(event->kind, event->value);
     if (figure < TRACE_FIGURES && event->device < STATS_MAX_DEVICES)
         file->before[event->device][figure] = event->detail;
 }
 
 /** Sets the metrics to the values of the dropped records, which the header has. */
-static void start_figures(struct trace_file *file) {
+static void start_metrics(struct trace_file *file) {
     for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
         for (unsigned figure = 0; figure < TRACE_FIGURES; figure++)
             file->before[device][figure] =
@@ -281,10 +281,10 @@ static uint64_t front_of(const struct trace_header *header) {
 void trace_file_complete(struct trace_file *file) {
     struct pass pass = {.front_ns = front_of(file->header)};
     size_t i = 0;
-    start_figures(file);
+    start_metrics(file);
     for (; i < file->count && file->events[i].time_ns <= pass.front_ns; i++) {
         if (is_newer(file->header, &file->events[i]))
-            keep_figure(file, &file->events[i]);
+            keep_metric(file, &file->events[i]);
         /* Skips dead objects: the record of their end may be dropped. If it is not, end() adds the
          * object. */
         if (!(file->events[i].flags & TRACE_DEAD))
@@ -305,7 +305,7 @@ void trace_file_cut(struct trace_file *file, size_t last) {
     for (size_t i = 0; i < cut; i++) {
         trace_live_set_apply(&pass.live_set, &file->events[i]);
         if (i >= file->carried)
-            keep_figure(file, &file->events[i]);
+            keep_metric(file, &file->events[i]);
     }
     carry(&pass);
     for (size_t i = cut; i < file->count; i++)

@@ -228,7 +228,7 @@ static bool stays(const struct trace_record *record, uint64_t head, bool forget)
 }
 
 /** Stores the metric of a record that is about to be dropped, as the state before the trace. */
-static void keep_figure(const struct trace_record *record, uint64_t head) {
+static void keep_metric(const struct trace_record *record, uint64_t head) {
     unsigned device = (uint16_t)(head >> 16);
     unsigned figure = trace_figure(kind_of(head), atomic_load(&record->value));
     uint64_t ticks = atomic_load(&record->ticks);
@@ -255,7 +255,7 @@ static unsigned announce(struct trace_record *chunk, bool forget) {
         if (!(flags_of(head) & TRACE_CARRIED)) {
             dropped += kind_of(head) != TRACE_TEXT;
             until = time > until ? time : until;
-            keep_figure(&chunk[i], head);
+            keep_metric(&chunk[i], head);
         }
     }
     atomic_store(&header->dropped_until, until);
