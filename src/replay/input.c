@@ -129,6 +129,7 @@ static bool begins(const struct input *input, const char *with, size_t count) {
     return input->count >= count && memcmp(input->bytes, with, count) == 0;
 }
 
+/** Unpacks a file in place, recognised by its first bytes. Returns -ENOTSUP for gzip. */
 static int unpack(struct input *input, char why[HISTORY_WHY]) {
     struct input packed = *input, empty = {.most = SMALL_MOST + PACKED_MOST * packed.count};
     int r = 0;

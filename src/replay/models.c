@@ -232,6 +232,7 @@ static int allocate_cut(struct world *world, uint32_t stream, uint64_t bytes,
     return r == 0 ? cut_rest(world, *chunk, bytes) : r;
 }
 
+/** Allocates a whole chunk of the stream: one that is less than twice as long, or a new segment. */
 static int allocate_whole(struct world *world, uint32_t stream, uint64_t bytes,
                           struct chunk **chunk) {
     bytes = round_up(bytes, UNIT);
@@ -259,6 +260,9 @@ static int allocate(struct world *world, const struct history_event *event) {
     }
 }
 
+/**
+ * Frees a block: merges it with free neighbours. cudaMalloc also returns a segment that is free.
+ */
 static void release(struct world *world, struct chunk *chunk) {
     struct chunk **tree = &world->trees[chunk->pool];
     if (chunk->before && chunk->before->free) {

@@ -128,7 +128,10 @@ static int count_segment(struct reader *reader, const struct entry *entry) {
     return 0;
 }
 
-static int first_look_at(struct reader *reader, const struct entry *entry) {
+/**
+ * First pass: collects blocks that were live before the first entry, and counts reserved memory.
+ */
+static int first_pass(struct reader *reader, const struct entry *entry) {
     struct history *scratch = &reader->scratch;
     switch (entry->action) {
     case ALLOC:
@@ -172,6 +175,7 @@ static int read_block(struct reader *reader, const struct pickle_value *block, u
     return was_live(reader, own, bytes, stream);
 }
 
+/** Reads a segment at the end, if it is on the device, and adds its size to *total. */
 static int read_segment(struct reader *reader, const struct pickle_value *segment,
                         uint64_t *total) {
     const struct pickle_value *blocks = pickle_get(segment, "blocks");
@@ -199,7 +203,8 @@ static int read_segment(struct reader *reader, const struct pickle_value *segmen
     return r;
 }
 
-static int second_look_at(struct history *history, const struct entry *entry) {
+/** Second pass: adds an entry to the history. Ignores frees of blocks that are not live. */
+static int second_pass(struct history *history, const struct entry *entry) {
     switch (entry->action) {
     case ALLOC:
         return history_allocate(history, entry->time_us, entry->address, entry->bytes,
@@ -217,6 +222,7 @@ static int second_look_at(struct history *history, const struct entry *entry) {
     }
 }
 
+/** Fills the history: first the blocks that were live before, then all entries. */
 static int fill(struct reader *reader, struct history *history) {
     struct entry entry = {0};
     int r = pickle_count(reader->trace) > 0 ? read_entry(reader, 0, &entry) : 0;
@@ -226,17 +232,18 @@ static int fill(struct reader *reader, struct history *history) {
     }
     for (size_t i = 0; i < pickle_count(reader->trace) && r == 0; i++) {
         r = read_entry(reader, i, &entry);
-        r = r == 0 ? second_look_at(history, &entry) : r;
+        r = r == 0 ? second_pass(history, &entry) : r;
     }
     return r;
 }
 
-static int look_at_all(struct reader *reader, uint64_t *total) {
+/** Runs the first pass over all entries and segments of the device. *total: bytes of segments. */
+static int run_first_pass(struct reader *reader, uint64_t *total) {
     struct entry entry;
     int r = 0;
     for (size_t i = 0; i < pickle_count(reader->trace) && r == 0; i++) {
         r = read_entry(reader, i, &entry);
-        r = r == 0 ? first_look_at(reader, &entry) : r;
+        r = r == 0 ? first_pass(reader, &entry) : r;
     }
     for (size_t i = 0; i < pickle_count(reader->segments) && r == 0; i++) {
         r = read_segment(reader, &reader->segments->list->items[i], total);
@@ -244,9 +251,10 @@ static int look_at_all(struct reader *reader, uint64_t *total) {
     return r;
 }
 
+/** Reads one device in two passes. Makes no history for a device without blocks. */
 static int read_device(struct reader *reader) {
     uint64_t total = 0;
-    int r = look_at_all(reader, &total);
+    int r = run_first_pass(reader, &total);
     if (r == 0 && (reader->scratch.count > 0 || reader->first_count > 0)) {
         struct history *history = histories_of(reader->histories, reader->device);
         if (!history) {

@@ -181,6 +181,7 @@ void holders_print_stack(const struct stats_stacks *stacks, uint32_t stack, stru
         print_str(first, ": no frames");
 }
 
+/** Writes the holders of a list, each on one or two lines, and the sum of all others. */
 static void write_list(const struct list *list, void (*line)(void *with, struct print *text),
                        void *with) {
     char text[512], more[512];

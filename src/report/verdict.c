@@ -53,6 +53,7 @@ static void assess(struct situation *now) {
                       : (oom->requested + GROWTH - 1) / GROWTH * GROWTH;
 }
 
+/** Returns the cause of the OOM: the first one whose test is true (see the head of the file). */
 static enum cause find_cause(const struct situation *now) {
     const struct stats_device *device = now->device;
     uint64_t requested = now->oom->requested;

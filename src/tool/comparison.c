@@ -9,6 +9,7 @@
 /* The state of a row whose process has not written its result yet. */
 #define UNFINISHED (-ECHILD)
 
+/** Maps memory that all child processes share, with a meter for each row. Returns 0 or -ENOMEM. */
 static int share(struct comparison *comparison) {
     size_t periods = comparison->history->period_count;
     size_t each = sizeof(struct meter) + periods * sizeof(uint64_t);
@@ -49,6 +50,9 @@ static void wait_for_one(size_t *running) {
     *running -= pid > 0 || errno == ECHILD;
 }
 
+/**
+ * Runs each row in a child process, and waits for all. Returns 0 or the negative errno of fork().
+ */
 static int run_rows(struct comparison *comparison) {
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     size_t running = 0, most = processors > 1 ? (size_t)processors : 1;

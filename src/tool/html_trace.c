@@ -105,6 +105,7 @@ static void put_time(struct column *of, const struct trace_event *event, bool fr
     of->at_ns = at;
 }
 
+/** Writes an allocation, or a free of a live block. Ignores a free of another block. */
 static void put_event(struct column *of, const struct trace_event *event) {
     if (event->kind == TRACE_ALLOCATE) {
         uint64_t unit = event->address / UNIT;

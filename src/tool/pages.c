@@ -126,6 +126,7 @@ static void copy_head(struct page *page, const struct live_page *head) {
     copy_program(page, head);
 }
 
+/** Opens and maps one page. Returns NULL if the file is no valid page of this version. */
 static struct page *open_page(int folder, const char *name, bool *other_version) {
     static struct live_page head; /* only HEAD_BYTES are used */
     struct stat file;
@@ -175,6 +176,7 @@ bool pages_have_other(const struct pages *pages, int pid) {
     return false;
 }
 
+/** Opens all pages in a folder, except those of ended processes. Closes `folder`. */
 static void open_folder(struct pages *pages, int folder, int pid) {
     DIR *entries = fdopendir(folder);
     struct dirent *entry;

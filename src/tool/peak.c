@@ -34,6 +34,7 @@ static void pass_on(int number, siginfo_t *info, void *context) {
 
 /* ---- the file ---- */
 
+/** Makes the file to which the library in all child processes writes its peaks, and maps it. */
 static struct peaks *make_file(char *path, size_t size) {
     const char *folder = getenv("TMPDIR");
     snprintf(path, size, "%s/gpucache-peaks-XXXXXX", folder && *folder == '/' ? folder : "/tmp");
@@ -55,6 +56,8 @@ static struct peaks *make_file(char *path, size_t size) {
 
 /* ---- the program ---- */
 
+/** Starts the program and waits for its end. Returns its wait status. All signals are blocked until
+ * the handlers are set, so that none is lost. */
 static int wait_for_end(char **program) {
     sigset_t all, before;
     int status;
@@ -97,6 +100,7 @@ static int end_like(int status) {
 
 /* ---- the verdict ---- */
 
+/** Prints each device whose peak is above the bound. Returns whether there is one. */
 static bool exceeds(const struct peaks *peaks, uint64_t most) {
     bool above = false;
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {

@@ -80,6 +80,7 @@ static bool preloaded(void) {
     return false;
 }
 
+/** Adds the library to LD_PRELOAD, unless LD_PRELOAD has it. Ends the process if it cannot. */
 static void preload(void) {
     char path[PATH_MAX];
 

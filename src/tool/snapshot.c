@@ -44,6 +44,9 @@ static size_t join_pages(struct segment *list, size_t count) {
     return kept;
 }
 
+/**
+ * Returns the segments and joined pages of a device, sorted by address. The caller frees the list.
+ */
 static struct segment *list_segments(const struct view *of, size_t *count) {
     size_t whole, pages;
     struct trace_event *segments = trace_live_set_list(&of->shown, TRACE_SEGMENTS, &whole);

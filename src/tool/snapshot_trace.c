@@ -41,6 +41,7 @@ static void say(struct snapshot *to, const struct view *of, const char *action, 
 
 /* ---- pages ---- */
 
+/** Adds the pages of an address range to `shown`, or removes them. */
 static void cover(struct view *of, uint64_t address, uint64_t bytes, bool covered) {
     struct trace_event page = {.kind = covered ? TRACE_MAP : TRACE_UNMAP,
                                .bytes = TRACE_PAGE_BYTES};
@@ -66,6 +67,8 @@ static void unmap_page(struct snapshot *to, struct view *of, const struct trace_
 
 /* ---- blocks and segments ---- */
 
+/** Returns whether a block lies in segments and pages that are shown. A block without a pool must
+ * begin at a segment of its own. */
 static bool is_covered(const struct view *of, const struct trace_event *block) {
     uint64_t bytes = block->value > 0 ? block->value : 1;
     if (block->space == 0)
@@ -96,6 +99,9 @@ static void free_block(struct snapshot *to, struct view *of, const struct trace_
     say(to, of, "free_completed", event->address, event->value, event->time_ns, stack);
 }
 
+/**
+ * Adds or removes a segment. Ignores growth by pages (address 0) and segments beyond COVERED_MOST.
+ */
 static void change_segment(struct snapshot *to, struct view *of, const struct trace_event *event,
                            bool comes) {
     const struct trace_event *there = trace_live_set_at(&of->shown, TRACE_SEGMENTS, event->address);

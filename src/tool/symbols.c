@@ -131,6 +131,8 @@ static const Dwfl_Callbacks callbacks = {.find_elf = dwfl_build_id_find_elf,
                                          .find_debuginfo = dwfl_standard_find_debuginfo,
                                          .section_address = dwfl_offline_section_address};
 
+/** Opens a file at its first use, and keeps the result. The file has no symbols if its build ID
+ * differs, which is printed once. */
 static struct opened *open_file(struct symbols *symbols, const char *path, const char *build_id) {
     for (struct opened *file = symbols->files; file; file = file->next)
         if (strcmp(file->path, path) == 0)

@@ -44,6 +44,7 @@ static void put(struct trace_table *table, const struct trace_event *event, uint
     table->slots[at].address = address;
 }
 
+/** Removes the entry of an address, if there is one. */
 static void take(struct trace_table *table, uint64_t address) {
     size_t at = table->capacity ? slot_of(table, address) : 0, next = at;
     if (!table->capacity || table->slots[at].kind == TRACE_NONE)

@@ -293,6 +293,7 @@ static void write_options(void) {
     print_end(&out);
 }
 
+/** Writes the header. The magic is last: a reader that sees it sees all other fields. */
 static void write_header(void) {
     const struct program *of = program();
     start_clock();
