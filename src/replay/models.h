@@ -1,7 +1,15 @@
 /*
  * Models of other allocators, written from their documentation. They compute the memory that each
  * would have reserved for a history. A model reuses memory within a stream at once, so the delay of
- * the device does not change its result.
+ * the device does not change its result. The policies are described at enum model.
+ */
+#ifndef GPUCACHE_REPLAY_MODELS_H
+#define GPUCACHE_REPLAY_MODELS_H
+
+#include "replay/meter.h"
+
+/**
+ * The policies, in the order of the enumerators:
  *
  *      PyTorch               sizes rounded to 512 bytes. Up to 1 MiB from segments of 2 MiB, up
  *                            to 10 MiB from segments of 20 MiB, else from one of the size rounded
@@ -18,11 +26,6 @@
  *
  * With a limit, the models of PyTorch and of whole blocks return free segments before they fail.
  */
-#ifndef GPUCACHE_REPLAY_MODELS_H
-#define GPUCACHE_REPLAY_MODELS_H
-
-#include "replay/meter.h"
-
 enum model { MODEL_PYTORCH, MODEL_EXPANDABLE, MODEL_WHOLE, MODEL_NATIVE, MODELS };
 
 extern const char *const model_names[MODELS + 1];

@@ -1,6 +1,20 @@
 /*
  * Writes a trace into a page: size, address and stack of each block, and the times of its
- * allocation and its free. An event takes about ten bytes.
+ * allocation and its free. An event takes about ten bytes. html_data.c calls
+ * html_print_trace() for each trace. The format of the trace is described below the includes.
+ */
+#include "tool/html.h"
+
+#include "report/holders.h"
+#include "tool/tool.h"
+
+#include <errno.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * The JSON object of a trace:
  *
  *      {"name", "pid", "rank", "host", "began",      the process; `began` in seconds since 1970
  *       "front_ns", "end_ns", "dropped", "running",  times count from `began`
@@ -22,15 +36,6 @@
  *
  * Blocks that are live when the trace begins are allocations at `front_ns`.
  */
-#include "tool/html.h"
-
-#include "report/holders.h"
-#include "tool/tool.h"
-
-#include <errno.h>
-#include <search.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define UNIT 512
 #define FRAME 1280 /* bytes of a frame, as html_data.c has it */

@@ -8,6 +8,15 @@
  *              look_at(&file.events[i]);
  *          trace_file_free(&file);
  *      }
+ */
+#ifndef GPUCACHE_TOOL_TRACE_FILE_H
+#define GPUCACHE_TOOL_TRACE_FILE_H
+
+#include "tool/trace_callers.h"
+#include "tool/trace_live_set.h"
+
+/**
+ * A trace that was read.
  *
  * The first `carried` events began the objects that live when the trace begins (TRACE_CARRIED, with
  * their old times): segments (MOMENT_GROW with an address), pages (MAP), blocks (ALLOCATE). Later:
@@ -18,12 +27,6 @@
  *
  * The list of a running process ends at the begin of the read.
  */
-#ifndef GPUCACHE_TOOL_TRACE_FILE_H
-#define GPUCACHE_TOOL_TRACE_FILE_H
-
-#include "tool/trace_callers.h"
-#include "tool/trace_live_set.h"
-
 struct trace_file {
     const struct trace_header *header;
     struct trace_event *events;
@@ -50,7 +53,9 @@ int trace_file_read(const char *path, struct trace_file *file, const char **why)
 /** Reads a trace from an open file as trace_file_read() does, and closes the file. */
 int trace_file_read_open(int fd, struct trace_file *file, const char **why);
 
-/** Makes the list of a file consistent, as described above. trace_file_read() calls it. */
+/**
+ * Makes the list of a file consistent, as struct trace_file requires. trace_file_read() calls it.
+ */
 void trace_file_complete(struct trace_file *file);
 
 /** Keeps only the last `last` events, and carried events for the objects that lived before them. */
