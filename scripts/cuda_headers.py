@@ -179,7 +179,7 @@ class Check:
                                 "-Dtoolkit=" + self.header(version)], capture_output=True, text=True)
         shutil.rmtree(path)
         plain = subprocess.run(["cc", "-fsyntax-only", "-I" + ROOT + "/src", "-isystem",
-                                self.header(version) + "/include", ROOT + "/src/driver/entries.c"],
+                                self.header(version) + "/include", ROOT + "/src/driver/table/entries.c"],
                                capture_output=True, text=True)
         if "is of CUDA " + text(version) not in meson.stdout or meson.returncode == 0:
             self.failures.append("meson does not name a header of CUDA %s:\n%s" % (text(version), meson.stdout))

@@ -11,6 +11,7 @@
 #ifdef GPUCACHE_ASSERTIONS
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 /** Prints the false condition and its position. Ends the process by SIGABRT. */
 _Noreturn void assert_failed(const char *condition, const char *file, int line);

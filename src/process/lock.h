@@ -32,7 +32,7 @@ struct lock {
 #define LOCK_INITIALIZER(name)                                                                     \
     {                                                                                              \
         PTHREAD_MUTEX_INITIALIZER, LOCK_##name, {                                                  \
-            0                                                                                      \
+            NULL                                                                                   \
         }                                                                                          \
     }
 

@@ -1,8 +1,8 @@
 #include "replay/rerun.h"
 
-#include "tuning/tuning.h"
 #include "replay/turns.h"
 #include "stats/stats.h"
+#include "tuning/tuning.h"
 
 #include <errno.h>
 #include <stdlib.h>

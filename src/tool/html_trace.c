@@ -125,7 +125,8 @@ static void put_event(struct column *of, const struct trace_event *event) {
             ++of->blocks; /* read again from trace_live_set_at() when the block is freed */
         trace_live_set_apply(&of->live_set, &block);
     } else if (event->kind == TRACE_FREE) {
-        const struct trace_event *block = trace_live_set_at(&of->live_set, TRACE_BLOCKS, event->address);
+        const struct trace_event *block =
+            trace_live_set_at(&of->live_set, TRACE_BLOCKS, event->address);
         if (!block)
             return;
         put_time(of, event, true);

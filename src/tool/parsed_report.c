@@ -113,8 +113,7 @@ static void read_lists(const struct parsed_report *report, struct stats_device *
     for (const struct json *row = live ? live->first : NULL;
          row && device->live_groups < STATS_LIVE_SIZES; row = row->next) {
         if (report->stacks)
-            device->live_stacks[device->live_groups] =
-                parsed_stacks_add(report->stacks, row);
+            device->live_stacks[device->live_groups] = parsed_stacks_add(report->stacks, row);
         device->live[device->live_groups++] =
             (struct stats_live){json_u64(json_get(row, "bytes")), json_u64(json_get(row, "count"))};
     }
@@ -209,7 +208,8 @@ static const char *take_memory(struct parsed_reports *reports, size_t devices) {
 }
 
 /** Adds one report. Returns NULL, or why it is refused. */
-static const char *read_report(struct parsed_reports *reports, const char *source, const struct json *from) {
+static const char *read_report(struct parsed_reports *reports, const char *source,
+                               const struct json *from) {
     const struct json *devices = json_get(from, "devices");
     size_t count = 0;
     for (const struct json *device = devices ? devices->first : NULL; device; device = device->next)
@@ -308,8 +308,8 @@ static void note_age(struct parsed_report *report) {
                  "%s s old",
                  page->pid, old);
     else if (page->state == PAGE_SIGNALLED)
-        snprintf(report->note, sizeof report->note, "process %d died %s s ago of: %s", page->pid, old,
-                 strsignal(page->signal));
+        snprintf(report->note, sizeof report->note, "process %d died %s s ago of: %s", page->pid,
+                 old, strsignal(page->signal));
     else if (!page->fresh && age > OLD_NS)
         snprintf(report->note, sizeof report->note,
                  "process %d does not answer now; its figures are %s s old", page->pid, old);
@@ -324,9 +324,9 @@ void parsed_reports_read_page(struct parsed_reports *reports, struct page *page)
     report->process = page_process(page);
     report->process.program = &report->program;
     report->head = (struct report_head){.process = &report->process,
-                                       .reason = "request",
-                                       .driver_version = atomic_load(&page->live->driver_version),
-                                       .host_bytes = atomic_load(&page->live->host_bytes)};
+                                        .reason = "request",
+                                        .driver_version = atomic_load(&page->live->driver_version),
+                                        .host_bytes = atomic_load(&page->live->host_bytes)};
     struct stats_device read;
     struct page_moment moment;
     uint64_t age, oldest = 0;
@@ -350,7 +350,8 @@ void parsed_reports_read_page(struct parsed_reports *reports, struct page *page)
 
 /* ---- out again ---- */
 
-void parsed_report_print(const struct parsed_report *report, enum report_format format, struct print *out) {
+void parsed_report_print(const struct parsed_report *report, enum report_format format,
+                         struct print *out) {
     static struct emitter emitter;
     walk_begin(&emitter, format, out, &report->head);
     for (size_t i = 0; i < report->device_count; i++)

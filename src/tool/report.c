@@ -132,7 +132,8 @@ static bool read_one(struct parsed_reports *reports, struct pages *pages, const 
 }
 
 /** Whose stacks they are, where that has to be told: the process, the device, or both. */
-static void write_root(const struct parsed_report *report, int device, bool several, char *to, size_t size) {
+static void write_root(const struct parsed_report *report, int device, bool several, char *to,
+                       size_t size) {
     char process[64] = "", number[32] = "";
     if (several && report->program.rank >= 0)
         snprintf(process, sizeof process, "rank %lld", (long long)report->program.rank);
@@ -159,7 +160,8 @@ static bool is_of_several(const struct parsed_reports *reports) {
     return count > 1;
 }
 
-static bool print_folded(const struct parsed_reports *reports, enum folded weight, struct print *out) {
+static bool print_folded(const struct parsed_reports *reports, enum folded weight,
+                         struct print *out) {
     bool any = false, several = is_of_several(reports);
     char root[128];
     for (size_t i = 0; i < reports->count; i++) {
@@ -178,7 +180,8 @@ static bool print_folded(const struct parsed_reports *reports, enum folded weigh
     return any;
 }
 
-static void print_all(const struct parsed_reports *reports, const struct wanted *wanted, struct print *out) {
+static void print_all(const struct parsed_reports *reports, const struct wanted *wanted,
+                      struct print *out) {
     for (size_t i = 0; i < reports->count; i++) {
         const struct parsed_report *report = reports->list[i];
         if (*report->note)
@@ -249,7 +252,7 @@ int tool_report(char **arguments) {
         fail(STATUS_OWN_FAILURE, "--compare", "wanted are two reports");
     for (size_t i = 0; i < reports.count; i++)
         parsed_stacks_resolve(reports.list[i]->stacks,
-                             wanted.format == REPORT_TEXT && wanted.folded == FOLDED_NOT);
+                              wanted.format == REPORT_TEXT && wanted.folded == FOLDED_NOT);
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     if (wanted.html)
         good &= reports.count + page.trace_count > 0 && write_html(&page, wanted.html);

@@ -77,14 +77,14 @@ void parsed_stacks_resolve(struct parsed_stacks *stacks, bool brief);
 int stack_frames_compare(const struct stack_frames *a, const struct stack_frames *b);
 
 /** Says which stacks of a device held more at its peak, or less, than in the report before; both resolved alike. Nothing where one has none. */
-void parsed_stacks_print_changes(const struct parsed_stacks *before, const struct parsed_stacks *after,
-                                int device, struct print *out);
+void parsed_stacks_print_changes(const struct parsed_stacks *before,
+                                 const struct parsed_stacks *after, int device, struct print *out);
 
 enum folded { FOLDED_NOT, FOLDED_BYTE_SECONDS, FOLDED_PEAK, FOLDED_LIVE };
 
 /** Writes the holders of a device as flame graph tools read them: frames from the outermost on, a blank, the weight.
  * `root` stands in front of each, if it is not empty. */
 void parsed_stacks_fold(const struct parsed_stacks *stacks, int device, enum folded weight,
-                       const char *root, struct print *out);
+                        const char *root, struct print *out);
 
 #endif

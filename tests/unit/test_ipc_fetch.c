@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "driver/table/entries.h"
 #include "driver/ipc/ipc_fetch.h"
 #include "driver/ipc/ipc_wire.h"
+#include "driver/table/entries.h"
 
 #include <errno.h>
 

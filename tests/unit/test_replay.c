@@ -7,11 +7,11 @@
 
 #include <cmocka.h>
 
-#include "tuning/tuning.h"
 #include "replay/input.h"
 #include "replay/models.h"
 #include "replay/rerun.h"
 #include "replay/turns.h"
+#include "tuning/tuning.h"
 
 #include <errno.h>
 #include <pthread.h>
