@@ -204,7 +204,7 @@ pythons() {
 stage_wheel() {
     local python folder=$build_root/wheel/installed programs=$build_root/gcc/tests/programs script
     CC=gcc setup_build "$build_root/gcc" --buildtype=release --werror &&
-        ninja -C "$build_root/gcc" tests/programs/{laws,limit,client} tests/sim/libcuda.so.1 tests/sim/old/libcuda.so.1 || return 1
+        ninja -C "$build_root/gcc" tests/programs/{reuse_never_early,limit_threads,load_entries} tests/sim/libcuda.so.1 tests/sim/old/libcuda.so.1 || return 1
     "$root/scripts/wheel.sh" x86_64 aarch64 || return 1
     for python in $(pythons | sed -n '1p;$p' | cut -d ' ' -f 2); do
         rm -rf "$folder"
@@ -220,7 +220,7 @@ stage_wheel() {
     fi
     fetch_tool kubernetes-validate 1.37.0
     PYTHONPATH=$fetched python3 "$root/tests/wheel/manifests.py" "$root"/docs/kubernetes/*.yaml || return 1
-    for script in client laws limit; do
+    for script in load_entries reuse_never_early limit_threads; do
         GPUCACHE_TEST_LIBRARY=$(echo "$folder"/lib/python3*/site-packages/libgpucache/libgpucache.so) \
         GPUCACHE_TEST_PROGRAMS=$programs GPUCACHE_TEST_SIM=$build_root/gcc/tests/sim \
         GPUCACHE_TEST_SIM_OLD=$build_root/gcc/tests/sim/old python3 "$root/tests/programs/$script.py" || return 1

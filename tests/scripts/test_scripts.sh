@@ -36,7 +36,7 @@ mkdir "$copy"
     tar xf - -C "$copy"
 
 for script in demo.sh test.sh gpu-check.sh peers.sh soak.sh wheel.sh deb.sh bare.sh release.sh packaging/image.sh; do
-    check "$script --help" 0 "$script" "$copy/scripts/$script" --help
+    check "$script --help" 0 "${script##*/}" "$copy/scripts/$script" --help
 done
 ONE_LINE=1 check "a stage that there is not" 1 "no stage 'nonsense'" env BUILD_ROOT="$work/out" "$copy/scripts/test.sh" nonsense
 ONE_LINE=1 check "a time that is none" 1 "'soon' is no time" env BUILD_ROOT="$work/out" "$copy/scripts/soak.sh" soon
