@@ -6,8 +6,9 @@ run does without one mechanism. The first row is of the pool as it is; the other
 
   pages, segments   reserved over requested: mean of the traces of replay.py, and the trace that gets most worse
   calls, barriers, waits  of all those traces with that backend: calls of the driver, barriers, ms of waits on the CPU
-  fits, states, brim  rows of the programs under tests/programs that fail, in both backends
-  refused           of 1000 requests of brim that the driver alone serves, by backend
+  overhead, pair cost, fragmentation  rows of mem_overhead, mem_pair_cost and oom_fragmentation under tests/programs that
+          fail, in both backends
+  refused           of 1000 requests of oom_fragmentation that the driver alone serves, by backend
   instructions      of the seven patterns of instructions.py together, in per cent
 
 Figures of traces are means over replays with a device that is 0 to 20 ms behind (LAGS). Of a mechanism that concerns
@@ -25,7 +26,7 @@ import replay
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TESTS = os.path.join(HERE, "..", "programs")
-SCRIPTS = {"fits": "fits.py", "states": "states.py", "brim": "brim.py"}
+SCRIPTS = {"overhead": "mem_overhead.py", "pair cost": "mem_pair_cost.py", "fragmentation": "oom_fragmentation.py"}
 BACKENDS = ("pages", "segments")
 LAGS = (0, 500, 2000, 20000)
 COLUMNS = ("pages", "worst", "calls", "barriers", "waits ms", "segments", "worst", "calls", "barriers", "waits ms",
@@ -107,7 +108,7 @@ def of_programs(figures, base):
     for name in SCRIPTS:
         found = {backend: figures["programs"][name, backend] for backend in figures["backends"]}
         row.append("%d" % sum(len(failed) for failed, _ in found.values()))
-        if name == "brim":
+        if name == "fragmentation":
             row.append(", ".join("%.1f" % refused for _, refused in found.values()))
     row.append("%+.1f" % (100 * figures["instructions"] / base["instructions"] - 100) if base else
                "%.0f" % figures["instructions"])
