@@ -63,7 +63,7 @@ def tried(build, script, backend):
     environment = dict(
         os.environ, GPUCACHE_TEST_PROGRAMS=programs_of, GPUCACHE_TEST_SIM=os.path.join(build, "tests", "sim"),
         GPUCACHE_TEST_LIBRARY=os.path.join(build, "libgpucache.so"),
-        GPUCACHE_TEST_BACKEND="pages" if backend == "pages" else "")
+        GPUCACHE_TEST_BACKEND=backend)
     done = subprocess.run([sys.executable, os.path.join(TESTS, script)], env=environment, capture_output=True,
                           text=True, timeout=600)
     if not re.search(r"^\d+ checks, ", done.stdout, re.M):
