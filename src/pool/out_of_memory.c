@@ -1,7 +1,7 @@
 /*
  * Out of memory: steps 14 to 21 of the ladder of an allocation (slow_path.c has the table).
  *
- * try_after_refusal() tries each source once. oom_retry() repeats that while memory moves: another
+ * try_after_refusal() tries each source once. retry_refused() repeats that while memory moves: another
  * thread may take what this thread waited for, and free as much. The pool's lock protects all; it is
  * released around every wait, and state is read anew afterwards.
  */
@@ -168,7 +168,7 @@ static bool may_have_missed(const struct pool *pool, const struct moment *since)
  * A refusal is therefore final only if no more memory exists than when the last try began. The lock
  * is held from that last check until the return.
  */
-int oom_retry(struct pool *pool, struct alloc_request *request, int refusal) {
+int retry_refused(struct pool *pool, struct alloc_request *request, int refusal) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     struct oom_state oom = {.time_budget = LATE_WAIT_NS};

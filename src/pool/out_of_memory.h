@@ -10,6 +10,6 @@
  * growth returned. Returns 0 with request->block, or the refusal. The pool's lock is held on entry
  * and on return; it is released in between.
  */
-int oom_retry(struct pool *pool, struct alloc_request *request, int refusal);
+int retry_refused(struct pool *pool, struct alloc_request *request, int refusal);
 
 #endif

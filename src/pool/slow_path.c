@@ -207,7 +207,7 @@ static int grow_or_retry(struct pool *pool, struct cache *cache, struct alloc_re
     if (source_refused(r)) {
         source->refused_at = budget_used(source) > 0 ? budget_used(source) : 1;
         source->budget_stale = true; /* budget_update() at the end of this slow path */
-        r = oom_retry(pool, request, r);
+        r = retry_refused(pool, request, r);
         counter_add(&source->counters.oom_retries, r == 0);
     }
     counter_add(&source->counters.cache_misses, r == 0);

@@ -233,7 +233,7 @@ static void release_excess(struct source *source, uint64_t bytes, uint64_t budge
  * Halves the length of new handles if free memory is trapped next to live blocks. All must hold:
  *
  *      1  the growth exceeds the budget by more than one part in VMM_PINNED_SHARE of it
- *      2  the excess is more than all idle segments: to wait for work would not help
+ *      2  the excess is more than all idle segments, so a wait for work would not help
  *      3  the pool has as much free memory as the excess, besides what the growth holds
  *      4  since the last halving as much was mapped as the pool reserves
  */

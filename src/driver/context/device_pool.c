@@ -120,6 +120,12 @@ static bool reuse_pool(struct device_pool *entry, CUcontext context, struct devi
     return started;
 }
 
+/* Returns the bytes that either kind of backend needs: a failed attempt for one device leaves its
+ * memory to the next attempt, which may be for a device with the other kind. */
+static size_t backend_bytes(void) {
+    return segments_kind->bytes > vmm_kind->bytes ? segments_kind->bytes : vmm_kind->bytes;
+}
+
 /* Creates a pool and adds it to the device's list. NULL: no host memory, or the driver refused.
  * Host memory of a failed attempt is kept in `entry` for the next one. */
 static struct device_pool *new_pool(CUcontext context, struct device *device, uint64_t reached_by) {
@@ -127,7 +133,7 @@ static struct device_pool *new_pool(CUcontext context, struct device *device, ui
     if (!entry && !(entry = host_map(sizeof *entry, 4096))) {
         return NULL;
     }
-    if (!entry->backend && !(entry->backend = host_map(kind_of(device)->bytes, 4096))) {
+    if (!entry->backend && !(entry->backend = host_map(backend_bytes(), 4096))) {
         return NULL;
     }
     if (start(entry, context, device, reached_by) != 0) {

@@ -36,12 +36,12 @@ struct backend_kind {
     /** Gives one more device access to all memory. NULL: the driver gives access by itself. */
     CUresult (*grant_access)(struct device_backend *own, CUdevice device);
 
-    /** Returns the reason, in words, why a device cannot have this kind. NULL: it can. A NULL
-     * function: every device can. */
+    /** Returns the reason, in words, why a device cannot have this kind. NULL: it can. Called
+     * for the vmm kind only, which has the function. */
     const char *(*unavailable)(struct device *device);
 
-    /** Returns the reason, in words, why the memory could have no IPC handles. NULL: it can. A NULL
-     * function: the memory of every device can. */
+    /** Returns the reason, in words, why the memory could have no IPC handles. NULL: it can.
+     * Called for the vmm kind only, which has the function. */
     const char *(*not_exportable)(const struct device *device);
 };
 

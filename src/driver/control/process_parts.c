@@ -40,7 +40,7 @@ static void connect_layers(void) {
 const struct process_hooks process_hook_table[] = {
     {.start = connect_layers}, /* before any context or device is used */
     {.start = exit_handler_start},
-    {.start = block_stacks_start}, /* after the options are read, before any allocation */
+    {.start = stack_recording_start}, /* after the options are read, before any allocation */
     {.start = tracing_start, .forked = trace_forked}, /* as the row above */
     {.forked = entries_forked},
     {.forked = context_forked},

@@ -50,7 +50,7 @@ static void show_oom(const struct device *device, size_t bytes, size_t free_byte
     static _Atomic unsigned shown;
     flight_event(FLIGHT_OOM, (unsigned)device->ordinal, 0, bytes, 0);
     if (trace_on()) {
-        uint32_t stack = block_stacks_on() ? stacks_here(device->ordinal) : 0;
+        uint32_t stack = stack_recording_is_on() ? stacks_here(device->ordinal) : 0;
         trace_oom((unsigned)device->ordinal, bytes, free_bytes, trace_stack(stats_stacks(), stack));
     }
     if (atomic_load(&shown) < SHOWN_OOMS && atomic_fetch_add(&shown, 1) < SHOWN_OOMS) {
@@ -125,7 +125,7 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
         return refused_alloc(pool, r, dptr, bytes, result);
     }
     uint32_t stack = 0;
-    if (block_stacks_on()) {
+    if (stack_recording_is_on()) {
         int ordinal = device_pool_owner(pool)->ordinal;
         stack = stacks_here(ordinal);
         stacks_take(stack, address, bytes);
@@ -160,7 +160,7 @@ static CUresult native_end(struct unpooled_call *request, CUresult answer,
     if (answer == CUDA_ERROR_OUT_OF_MEMORY && request->device) {
         out_of_memory(request->device, request->bytes, false);
     }
-    bool recorded = block_stacks_on() && answer == CUDA_SUCCESS && request->device;
+    bool recorded = stack_recording_is_on() && answer == CUDA_SUCCESS && request->device;
     if (recorded) {
         request->stack = stacks_here(request->device->ordinal);
     }

@@ -12,13 +12,13 @@ static bool belongs_or_gone(uint64_t address, const void *context) {
 }
 
 void block_stacks_forget(const struct context *context) {
-    if (block_stacks_on()) {
+    if (stack_recording_is_on()) {
         stacks_drop(belongs_or_gone, context);
     }
 }
 
 bool block_stacks_free_begin(uint64_t address, struct stacks_block *block) {
-    return block_stacks_on() && stacks_give(address, block);
+    return stack_recording_is_on() && stacks_give(address, block);
 }
 
 /* Restores the record only if the block is live. A free with an error may have freed the block: the

@@ -23,7 +23,7 @@ void block_stacks_forget(const struct context *context);
 
 /** Resets the peak of a device to its live bytes. */
 static inline void block_stacks_reset_peak(int device) {
-    if (block_stacks_on()) {
+    if (stack_recording_is_on()) {
         stacks_reset_peak(device);
     }
 }
@@ -32,7 +32,7 @@ static inline void block_stacks_reset_peak(int device) {
  * Replaces the list of live sizes by one with call stacks, if stacks are recorded. Returns true.
  */
 static inline bool block_stacks_read_live(int device, struct stats_device *stats) {
-    if (block_stacks_on()) {
+    if (stack_recording_is_on()) {
         stacks_read_live(device, stats);
     }
     return true;

@@ -10,10 +10,10 @@
 atomic_bool stacks_recorded;
 
 const struct stats_stacks *stats_stacks(void) {
-    return block_stacks_on() ? stacks_view() : NULL;
+    return stack_recording_is_on() ? stacks_view() : NULL;
 }
 
-void block_stacks_start(void) {
+void stack_recording_start(void) {
     if (options()->stacks > 0 && stacks_start(options()->stacks, loader_next_dlsym)) {
         atomic_fetch_add(&capture_unusual, 1);
         atomic_store(&stacks_recorded, true);

@@ -14,12 +14,12 @@
 extern atomic_bool stacks_recorded;
 
 /** Returns whether call stacks are recorded. */
-static inline bool block_stacks_on(void) {
+static inline bool stack_recording_is_on(void) {
     return __builtin_expect(atomic_load_explicit(&stacks_recorded, memory_order_relaxed), 0);
 }
 
 /** Starts the recording if GPUCACHE_STACKS asks for it. A lifecycle hook of the process's start.
  * The child of a fork does not record: all its calls go to the driver. */
-void block_stacks_start(void);
+void stack_recording_start(void);
 
 #endif
