@@ -1,9 +1,9 @@
 /*
  * Out of memory: steps 14 to 21 of the ladder of an allocation (slow_path.c has the table).
  *
- * try_after_refusal() tries each source once. retry_refused() repeats that while memory moves: another
- * thread may take what this thread waited for, and free as much. The pool's lock protects all; it is
- * released around every wait, and state is read anew afterwards.
+ * try_after_refusal() tries each source once. retry_refused() repeats that while memory moves:
+ * another thread may take what this thread waited for, and free as much. The pool's lock protects
+ * all; it is released around every wait, and state is read anew afterwards.
  */
 #include "pool/out_of_memory.h"
 
