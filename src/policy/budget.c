@@ -162,7 +162,7 @@ void budget_recompute(struct source *source) {
     }
     bool sync = source->config.reuse == POOL_SYNC;
     uint64_t most = sync ? 0 : budget_event_bytes(source, budget);
-    set_if_changed(&source->event_least, min_u64(budget / EVENT_LEAST_SHARE, most));
+    set_if_changed(&source->event_least, most / EVENT_PART);
     set_if_changed(&source->event_bytes, most);
     source->refused_seen = refused;
     source->budget_stale = false;

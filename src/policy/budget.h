@@ -76,7 +76,7 @@ static inline uint64_t budget_expected(const struct source *source) {
 static inline uint64_t budget_event_bytes(const struct source *source, uint64_t budget) {
     uint64_t used = max_u64(budget, budget_used(source)), capacity = source->backend->capacity;
     uint64_t growable = source->refused_at == 0 && used < capacity ? capacity - used : 0;
-    uint64_t most = clamp_u64(EVENT_BYTES_LAST, growable / EVENT_ROOM_SHARE, EVENT_BYTES);
+    uint64_t most = clamp_u64(EVENT_BYTES_LAST, growable / EVENT_PART, EVENT_BYTES);
     return min_u64(budget / EVENT_SHARE + SMALL_MAX_BYTES, most);
 }
 

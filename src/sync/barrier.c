@@ -100,7 +100,7 @@ static bool decays(const struct source *source) {
 /*
  * Pending blocks may not fit the next requests, and the pool then grows by as much as is pending.
  * If such a growth would exceed the budget, frees of large blocks record events even without
- * pressure. Otherwise they record for decay only, once per 1/DECAY_EVENT_SHARE of the reserved
+ * pressure. Otherwise they record for decay only, once per 1/EVENT_PART of the reserved
  * bytes if that is more than budget_event_bytes().
  */
 bool sync_event_is_due(struct source *source, uint64_t freed) {
@@ -111,7 +111,7 @@ bool sync_event_is_due(struct source *source, uint64_t freed) {
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     source->freed_large += freed;
     uint64_t most = budget_event_bytes(source, budget),
-             part = budget_used(source) / DECAY_EVENT_SHARE;
+             part = budget_used(source) / EVENT_PART;
     return source->freed_large > (within_budget && part > most ? part : most);
 }
 
