@@ -11,8 +11,8 @@ run does without one mechanism. The first row is of the pool as it is; the other
   refused           of 1000 requests of oom_fragmentation that the driver alone serves, by backend
   instructions      of the seven patterns of instructions.py together, in per cent
 
-Figures of traces are means over replays with a device that is 0 to 20 ms behind (LAGS). Of a mechanism that concerns
-one backend only that backend is run, but for the instructions, which are of segments. --fast runs the traces only.
+Values of traces are means over replays with a device that is 0 to 20 ms behind (LAGS). A mechanism that concerns one
+backend is run on that backend only. Instructions are always counted on segments. --fast runs the traces only.
 """
 import os
 import re
@@ -74,24 +74,24 @@ def tried(build, script, backend):
 
 
 def measured(build, paths, backends, fast):
-    """All figures of one run; of the programs by (script, backend): failed rows, and the share refused."""
-    figures = {"backends": backends, "traces": replayed(build, paths, backends)}
+    """Returns the results of one run. Programs are keyed by (script, backend): failed rows, and the share refused."""
+    results = {"backends": backends, "traces": replayed(build, paths, backends)}
     if not fast:
-        figures["programs"] = {(name, backend): tried(build, script, backend)
+        results["programs"] = {(name, backend): tried(build, script, backend)
                                for name, script in SCRIPTS.items() for backend in backends}
-        figures["instructions"] = sum(count for count, _ in instructions.measure(build).values())
-    return figures
+        results["instructions"] = sum(count for count, _ in instructions.measure(build).values())
+    return results
 
 
 def mean(ratios):
     return sum(ratios.values()) / len(ratios)
 
 
-def of_traces(figures, base, backend):
-    """The five cells of a backend; `base` is None for the row of all mechanisms."""
-    if backend not in figures["backends"]:
+def of_traces(results, base, backend):
+    """Returns the five cells of a backend. `base` is None for the row of all mechanisms."""
+    if backend not in results["backends"]:
         return [""] * 5
-    ratios, sums = (part[backend] for part in figures["traces"])
+    ratios, sums = (part[backend] for part in results["traces"])
     if not base:
         worst = max(ratios, key=ratios.get)
         return ["%.3f" % mean(ratios), "%s %.3f" % (worst, ratios[worst]), *("%.0f" % figure for figure in sums)]
@@ -103,21 +103,21 @@ def of_traces(figures, base, backend):
             "%+.0f %%" % (100 * calls / were[0] - 100), "%+.0f %%" % (100 * barriers / were[1] - 100), "%+.0f" % (waits - were[2])]
 
 
-def of_programs(figures, base):
+def of_programs(results, base):
     row = []
     for name in SCRIPTS:
-        found = {backend: figures["programs"][name, backend] for backend in figures["backends"]}
+        found = {backend: results["programs"][name, backend] for backend in results["backends"]}
         row.append("%d" % sum(len(failed) for failed, _ in found.values()))
         if name == "fragmentation":
             row.append(", ".join("%.1f" % refused for _, refused in found.values()))
-    row.append("%+.1f" % (100 * figures["instructions"] / base["instructions"] - 100) if base else
-               "%.0f" % figures["instructions"])
+    row.append("%+.1f" % (100 * results["instructions"] / base["instructions"] - 100) if base else
+               "%.0f" % results["instructions"])
     return row
 
 
-def cells(figures, base):
-    traces = [cell for backend in BACKENDS for cell in of_traces(figures, base, backend)]
-    return traces + (of_programs(figures, base) if "programs" in figures else [])
+def cells(results, base):
+    traces = [cell for backend in BACKENDS for cell in of_traces(results, base, backend)]
+    return traces + (of_programs(results, base) if "programs" in results else [])
 
 
 def main():
@@ -134,13 +134,13 @@ def main():
         base = None
         for name in (None, *chosen):
             os.environ["ABLATE"] = name or ""
-            figures = measured(build, paths, concerned(name, known), fast)
-            print("| %s | %s |" % (known.get(name, name) if name else "nothing", " | ".join(cells(figures, base))),
+            results = measured(build, paths, concerned(name, known), fast)
+            print("| %s | %s |" % (known.get(name, name) if name else "nothing", " | ".join(cells(results, base))),
                   flush=True)
-            for (script, backend), (failed, _) in figures.get("programs", {}).items():
+            for (script, backend), (failed, _) in results.get("programs", {}).items():
                 for row in failed:
                     print("%s: %s, %s: %s" % (name, script, backend, row), file=sys.stderr, flush=True)
-            base = base or figures
+            base = base or results
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def box(start, sides):
 
 
 class Patch:
-    """Density, momentum and energy in a box of cells; the state to be goes beside the one that is."""
+    """Holds density, momentum and energy of a box of cells, before and after a time step."""
 
     def __init__(self, sides, place):
         self.sides, self.place = sides, place
@@ -30,14 +30,14 @@ class Patch:
     def inside(self):
         return self.state[box((0, 0, 0), self.sides)]
 
-    def settle(self, parents):
-        """Where in a coarser patch it lies."""
+    def attach(self, parents):
+        """Sets the part of a coarser patch that this patch covers."""
         self.parent = parents[self.place % len(parents)]
         self.covers = tuple(min(n // 2, m) for n, m in zip(self.sides, self.parent.sides))
         self.start = tuple(7 * self.place % (m - n + 1) for n, m in zip(self.covers, self.parent.sides))
 
     def fill(self):
-        """All of it from the coarser patch."""
+        """Fills the patch by interpolating its coarser patch."""
         coarse = self.parent.state[box((a - 2 for a in self.start), (n + 4 for n in self.covers))]
         self.state.copy_(F.interpolate(coarse[None], self.state.shape[1:], mode="trilinear")[0])
 
@@ -79,8 +79,8 @@ class Patch:
             flux[4] += pressure * velocity[axis]
             speed, n = velocity[axis].abs() + sound, self.sides[axis] + 2 * GHOSTS - 1
             fastest = torch.maximum(speed.narrow(axis, 0, n), speed.narrow(axis, 1, n))
-            across = flux.narrow(1 + axis, 0, n) + flux.narrow(1 + axis, 1, n) - fastest * u.diff(dim=1 + axis)
-            new.narrow(1 + axis, 1, n - 1).sub_(across.diff(dim=1 + axis), alpha=ratio / 2)
+            through = flux.narrow(1 + axis, 0, n) + flux.narrow(1 + axis, 1, n) - fastest * u.diff(dim=1 + axis)
+            new.narrow(1 + axis, 1, n - 1).sub_(through.diff(dim=1 + axis), alpha=ratio / 2)
         self.state, self.other = new, u
 
     def give_parent(self):
@@ -109,11 +109,11 @@ def amr(unit=8):
         return [(p, tuple(unit * dice.randint(5 - level, 11 - level) for _ in range(3))) for p in places]
 
     def regrid(level, boxes):
-        """New patches beside the old ones. What nothing changed for stays."""
+        """Replaces the patches of `level`. Unchanged patches stay; old ones live until the new ones are filled."""
         stays, new = {(patch.place, patch.sides): patch for patch in levels[level]}, []
         for place, sides in boxes:
             patch = stays.get((place, sides)) or Patch(sides, place)
-            patch.settle(levels[level - 1] or coarsest)
+            patch.attach(levels[level - 1] or coarsest)
             if (place, sides) not in stays:
                 patch.fill()
             new.append(patch)

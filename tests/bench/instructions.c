@@ -1,14 +1,14 @@
 /*
- * instructions PATTERN PAIRS: so many allocations and their frees, for instructions.py to count what
- * the library executes. Nothing in it depends on time or chance.
+ * instructions PATTERN PAIRS: makes PAIRS allocations and frees, for instructions.py to count the
+ * library's instructions. The program does not depend on time or chance.
  *
  *   fixed       64 KiB, freed at once
  *   mixed       512 bytes to 128 KiB, 32 blocks live, replaced at random
  *   large       4 MiB, freed at once
  *   handover    mixed sizes; one thread allocates 64, the other frees them, in turns
  *   inside      no pair: a question about the last byte of a block of 1 MiB, and of one of 64 MiB
- *   figures     no pair: once in 64, the statistics of 20 000 live blocks
- *   pinned      once in 32, a pinned block of one size, freed at once, beside 2000 that are kept
+ *   statistics  no pair: once in 64, the statistics of 20 000 live blocks
+ *   pinned      once in 32, a pinned block of one size, freed at once, while 2000 others are free
  *
  * A warm-up of WARM pairs comes before them in every run.
  */
@@ -107,7 +107,7 @@ static void run_inside(long pairs) {
     }
 }
 
-static void run_figures(long pairs) {
+static void run_statistics(long pairs) {
     int (*get)(int, struct gpucache_stats *) =
         (int (*)(int, struct gpucache_stats *))dlsym(RTLD_DEFAULT, "gpucache_get_stats");
     struct gpucache_stats stats = {.size = sizeof stats};
@@ -154,8 +154,8 @@ int main(int argc, char **argv) {
         run_handover(pairs);
     } else if (strcmp(argv[1], "inside") == 0) {
         run_inside(pairs);
-    } else if (strcmp(argv[1], "figures") == 0) {
-        run_figures(pairs);
+    } else if (strcmp(argv[1], "statistics") == 0) {
+        run_statistics(pairs);
     } else if (strcmp(argv[1], "pinned") == 0) {
         run_pinned(pairs);
     } else {

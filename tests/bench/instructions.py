@@ -5,9 +5,9 @@ Runs tests/bench/instructions.c of the build folder BUILD (build/gcc) under the 
 simulated driver, under callgrind, and compares with instructions.txt. --update writes that file
 anew. Exit status: 0, 1 if a figure is exceeded, 77 if valgrind is missing.
 
-Counted are the library's own instructions and those of libc and of the loader on its behalf; the
-driver's are not, but how often the driver is called is a figure of its own. A program of PAIRS
-pairs and one of twice as many are run: the difference has no start, no warm-up and no end in it.
+Counts the instructions of the library, and those of libc and the loader that run for the library.
+The driver's instructions are not counted; the driver's calls are, in a column of their own. The
+program runs once with PAIRS pairs and once with twice as many: start, warm-up and end cancel out.
 """
 
 import os
@@ -20,26 +20,26 @@ from concurrent.futures import ThreadPoolExecutor
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 TABLE = os.path.join(HERE, "instructions.txt")
-PATTERNS = ("fixed", "mixed", "large", "handover", "inside", "figures", "pinned")
+PATTERNS = ("fixed", "mixed", "large", "handover", "inside", "statistics", "pinned")
 PAIRS = 8192
 SLACK = 1.10
 CALLS_SLACK = 0.01  # driver calls do not depend on the compiler
 
 HEAD = """\
-# What a cached allocation and its free cost, on the simulated driver: instructions of the library,
-# and calls of the driver. tests/bench/instructions.c says what the patterns are. A tenth more
-# instructions are allowed than what stands here. Made, after `scripts/test.sh cost`, by
+# Cost of a cached allocation and its free on the simulated driver: instructions of the library, and
+# calls of the driver. tests/bench/instructions.c describes the patterns. The test allows a tenth more
+# instructions than this table. To make the table again, after `scripts/test.sh cost`:
 #
 #   python3 tests/bench/instructions.py --update build/gcc
 #
-# from gcc's release code for x86_64. The same source repeats with one compiler, but for a reading of the
-# live page more or less (0.4, or 9 beside many blocks); between gcc 11 and 14 it differed by 6 % when that
-# was last looked at, with the same driver calls.
+# It is measured with gcc's release code for x86_64. The same source and compiler give the same counts,
+# except for one more or less update of the live page (0.4 instructions, or 9 with many blocks).
+# gcc 11 and gcc 14 differed by 6 % when last compared, with the same driver calls.
 """
 
 
 def self_and_helpers(path):
-    """Instructions in the library, and in what it calls that is neither itself nor the driver."""
+    """Counts instructions in the library, and in what the library calls except the driver."""
     total, where, callee, of_call = 0, "", None, False
     with open(path) as file:
         for line in file:
@@ -74,12 +74,12 @@ def count(build, pattern, pairs):
             LD_LIBRARY_PATH=os.path.join(build, "tests", "sim"),
             GPUCACHE_REPORT="off",
             GPUCACHE_BACKEND="segments",
-            GPUCACHE_SIM_MEMORY="1G",  # valgrind has no room for the addresses of more
+            GPUCACHE_SIM_MEMORY="1G",  # valgrind has no addresses for more
             GPUCACHE_SIM_EAGER="100",
             GPUCACHE_SIM_IDLE_MS="0",  # no work at times of its own
             GPUCACHE_SIM_COUNTS=calls,
         )
-        if pattern == "figures":  # 20 000 blocks are much to read, as often as time on a busy machine has gone by
+        if pattern == "statistics":  # an update of the live page, which depends on the time, reads all 20 000 blocks
             env["GPUCACHE_LIVE"] = "off"
         command = ["valgrind", "-q", "--tool=callgrind", "--callgrind-out-file=" + out]
         command += ["--compress-strings=no", "--compress-pos=no"]
@@ -110,11 +110,11 @@ def read_table():
     return rows
 
 
-def write_table(figures):
+def write_table(measured):
     with open(TABLE, "w") as file:
         file.write(HEAD)
         file.write("%-10s %12s %12s\n" % ("pattern", "instructions", "driver_calls"))
-        for pattern, (instructions, calls) in figures.items():
+        for pattern, (instructions, calls) in measured.items():
             file.write("%-10s %12.1f %12.3f\n" % (pattern, instructions, calls))
 
 
@@ -124,13 +124,13 @@ def main():
     if not shutil.which("valgrind"):
         print("skipped: no valgrind here")
         return 77
-    figures = measure(build)
+    measured = measure(build)
     if "--update" in sys.argv:
-        write_table(figures)
+        write_table(measured)
         print(open(TABLE).read(), end="")
         return 0
     allowed, failed = read_table(), False
-    for pattern, found in figures.items():
+    for pattern, found in measured.items():
         if pattern not in allowed:
             print("FAIL %s: no line in instructions.txt" % pattern)
             failed = True
@@ -145,7 +145,7 @@ def main():
                 "%-4s %s: %.5g %s per pair, %.5g in instructions.txt, at most %.5g"
                 % (verdict, pattern, value, name, was, limit)
             )
-    if not failed and any(figures[p][0] < allowed[p][0] / SLACK for p in figures):
+    if not failed and any(measured[p][0] < allowed[p][0] / SLACK for p in measured):
         print("note: fewer than before; --update makes that the new measure")
     return 1 if failed else 0
 

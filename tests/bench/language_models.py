@@ -1,6 +1,6 @@
 """Programs of workloads.py with language models: inference, moe, adapters. Sizes are those of programs.py.
 
-Weights are random. What a size depends on is drawn from seeded generators, so every run asks for the same.
+Weights are random. Seeded generators draw the sizes, so every run makes the same requests.
 """
 
 from random import Random
@@ -18,7 +18,7 @@ def plain(into, out):
 
 
 class Adapted(nn.Module):
-    """A frozen layer, and beside it a product of two thin ones that are learned, in 4 bytes."""
+    """Adds the product of two thin learned layers, in 4 bytes, to a frozen layer."""
 
     def __init__(self, into, out, rank=16):
         super().__init__()

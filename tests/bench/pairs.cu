@@ -1,7 +1,7 @@
 /*
  * pairs [allocator...]: cudamalloc, driver (cuMemAlloc as cuGetProcAddress gives it), async
  * (cudaMallocAsync, threshold unlimited), cub (CachingDeviceAllocator), rmm_pool and rmm_arena (of
- * pairs_rmm.so beside this program). Run natively for the peers and under the library for ours.
+ * pairs_rmm.so in the program's folder). Run natively for the peers and under the library for ours.
  */
 #include <cub/util_allocator.cuh>
 #include <cuda_runtime.h>
@@ -17,7 +17,7 @@ struct cudamalloc {
         CHECK(cudaSetDevice(0));
     }
     void leave() {}
-    void settle() {
+    void synchronise() {
         CHECK(cudaDeviceSynchronize());
     }
     void *allocate(size_t bytes) {
@@ -44,7 +44,7 @@ struct driver {
         CHECK(cuCtxSetCurrent(context));
     }
     void leave() {}
-    void settle() {
+    void synchronise() {
         CHECK(cuCtxSynchronize());
     }
     void *allocate(size_t bytes) {

@@ -1,6 +1,6 @@
 /*
- * What one cached allocate + free pair costs, for any allocator: pairs.cu, pairs_rmm.cpp and
- * pairs_torch.cpp bring the allocators.
+ * Measures the cost of one cached pair of allocation and free, for any allocator. pairs.cu,
+ * pairs_rmm.cpp and pairs_torch.cpp define the allocators.
  *
  *   fixed       64 KiB, freed at once
  *   mixed       512 bytes to 2 MiB, 32 blocks live in each thread, replaced at random
@@ -8,14 +8,14 @@
  *   rmm         RMM's random_allocations benchmark: 1000 allocations of 1 B to 64 MiB, at most
  *               16 000 MiB live, allocate with probability 0.73, else free at random
  *
- * Each is run three times for the mean, with a clock read at the ends only, of which the median is
- * taken: hosts that others use as well stumble now and then. Once more for the distribution, with a
- * time stamp around each pair. Before each, the pattern runs for as long without being measured; of
- * rmm one round. Figures are nanoseconds per pair as each thread sees it. In handover and rmm an
- * allocation and its free stand apart: there the distribution is of single calls, of both kinds, and
- * in handover the mean is of the producer's turn, which makes one allocation.
+ * Three runs measure the mean, with a clock that is read at the ends only. Their median counts,
+ * because a shared host may delay one of them. A fourth run measures the distribution, with a time
+ * stamp around each pair. Before each run the pattern runs for as long without a measurement (rmm:
+ * one round). Values are nanoseconds per pair as each thread sees it. In handover and rmm the free
+ * does not follow its allocation, so the distribution has single calls of both kinds. The mean of
+ * handover is of the producer's turn, which makes one allocation.
  *
- * A free is told the size of its block, because some allocators want it; all pay for carrying it.
+ * A free gets the size of its block, because some allocators need it. All allocators pay for that.
  */
 #ifndef GPU_BENCH_PAIRS_H
 #define GPU_BENCH_PAIRS_H
@@ -60,7 +60,7 @@ static inline size_t mixed_size(uint64_t *random) {
     return (size_t)std::exp2(9 + (double)(rng(random) >> 40) / (1 << 24) * 12);
 }
 
-/* What one thread found out. */
+/* The measurements of one thread. */
 struct result {
     double ns = 0;
     uint64_t pairs = 0;
@@ -331,7 +331,7 @@ template <class A> void all(const char *name, A &a, double seconds) {
                     });
                 for (auto &t : pool)
                     t.join();
-                a.settle();
+                a.synchronise();
                 if (stamps)
                     report(title, results, scale);
                 else

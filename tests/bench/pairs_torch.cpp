@@ -10,7 +10,7 @@ struct torch_cache {
         c10::cuda::set_device(0);
     }
     void leave() {}
-    void settle() {
+    void synchronise() {
         CHECK(cudaDeviceSynchronize());
     }
     void *allocate(size_t bytes) {

@@ -26,7 +26,7 @@ from random import Random
 
 KI, MI = 1 << 10, 1 << 20
 
-# What an operation makes: its result, memory while it runs, whether the backward pass needs the result, the bytes of
+# The memory of an operation: its result, temporary memory, whether the backward pass needs the result, and the bytes of
 # its weights' gradient. `hold` keeps the result until the operation that names the same key in `use` has run.
 Op = namedtuple("Op", "out temp kept weight flops hold use", defaults=((), True, 0, 0, None, None))
 
@@ -434,7 +434,7 @@ def advance(p, patches):
 
 
 def regrid(p, old, wanted):
-    """New patches beside the old ones, filled from them. Where nothing changed the patch stays."""
+    """Makes the new patches from the old ones. An unchanged patch stays."""
     stays = {patch.place: patch for patch in old}
     new = []
     for place, sides in wanted:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""replay.py BUILD [--all] [LAG_US...]: what programs allocated through the pool, by `gpucache replay`, as a table.
+"""replay.py BUILD [--all] [LAG_US...]: replays allocations of programs with `gpucache replay`, and prints a table.
 
-The recorded traces of tests/data/traces and the programs of programs.py, with each backend and each time that the
-device is behind (0, 500, 2000 and 20 000 us if none is named): what was reserved at its peak over what was requested at
-its peak, and the pages in segments that a period of the last quarter made, in per cent of those that are live. A period
-of a recorded trace is a step. Fails where a ratio exceeds its bound, or calls of the driver take longer than cudaMalloc and
-cudaFree would and an eighth of the time.
+Replays the recorded traces of tests/data/traces and the programs of programs.py with each backend and each lag of the
+device (0, 500, 2000 and 20 000 us if none is named). A row has the peak of reserved over the peak of requested bytes, and
+the pages of segments that a period of the last quarter made, in per cent of the live pages. A period of a recorded trace
+is a step. Fails if a ratio exceeds its bound, or if calls of the driver take longer than those of cudaMalloc and cudaFree
+would and an eighth of the time.
 
---all has models of other allocators beside them, all periods of the programs, and these once more with equal periods:
-the last period in which a segment was made.
+--all adds models of other allocators and all periods of the programs. It also replays the programs with equal periods,
+and prints the last period in which a segment was made.
 """
 
 import json

@@ -61,7 +61,7 @@ def run(build, folder):
         GPUCACHE_REPORT="off",
         GPUCACHE_LIVE="off",
         GPUCACHE_BACKEND="pages",
-        GPUCACHE_SIM_MEMORY="1G",  # valgrind has no room for the addresses of more
+        GPUCACHE_SIM_MEMORY="1G",  # valgrind has no addresses for more
         GPUCACHE_SIM_IDLE_MS="0",
     )
     command = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no"]

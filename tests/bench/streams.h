@@ -1,6 +1,6 @@
 /*
- * A stream for each thread that measures, kept from one measurement to the next: allocators remember
- * the streams they have seen, and a new one each time would be measured as well.
+ * One stream for each thread that measures, kept from one measurement to the next. Allocators keep
+ * a record of each stream, so the cost of a new stream would be measured too.
  */
 #ifndef GPU_BENCH_STREAMS_H
 #define GPU_BENCH_STREAMS_H
@@ -32,7 +32,7 @@ static inline void return_stream() {
     idle_streams.push_back(own_stream);
 }
 
-/* Of an allocator whose threads each have a stream of their own. */
+/* The base of an allocator whose threads each have a stream of their own. */
 struct on_own_stream {
     void enter() {
         CHECK(cudaSetDevice(0));
@@ -41,7 +41,7 @@ struct on_own_stream {
     void leave() {
         return_stream();
     }
-    void settle() {
+    void synchronise() {
         CHECK(cudaDeviceSynchronize());
     }
 };
