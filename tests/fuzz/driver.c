@@ -138,10 +138,10 @@ static const uint64_t numbers[] = {0,
                                    UINT64_MAX - 1,
                                    UINT64_MAX};
 
-/** Makes room for bytes at a place, as far as there is room. Returns how many. */
+/** Opens a gap of up to `bytes` bytes at `at`, as the input's bound permits. Returns its size. */
 static size_t open_gap(size_t at, size_t bytes) {
-    size_t room = INPUT_MOST - input_size;
-    bytes = bytes < room ? bytes : room;
+    size_t space = INPUT_MOST - input_size;
+    bytes = bytes < space ? bytes : space;
     memmove(input + at + bytes, input + at, input_size - at);
     input_size += bytes;
     return bytes;
@@ -395,7 +395,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/** In the order of names: readdir() has another one on every file system. */
+/** Compares names. The order of readdir() differs between file systems. */
 static void add_folder(const char *path) {
     char *names[FILES_MOST], whole[512];
     size_t count = 0;

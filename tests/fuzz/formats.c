@@ -1,5 +1,5 @@
 /*
- * Checks that what the command has written can be read again.
+ * Checks that the files which the command writes can be read again.
  */
 #include "fuzz.h"
 

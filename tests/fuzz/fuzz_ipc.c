@@ -1,9 +1,9 @@
 /*
- * Messages between exporter and importer of memory in pages, through real sockets: what an exporter
- * takes from an importer (ipc_server.c), what an importer takes from an exporter (ipc_fetch.c), and
- * handles from anywhere (ipc_handle.c).
+ * Sends random messages between exporter and importer of memory in pages, through real sockets: to
+ * the exporter (ipc_server.c), to the importer (ipc_fetch.c), and handles of any source
+ * (ipc_handle.c).
  *
- * The driver is made up. It checks that pages are mapped one behind the other in the addresses that
+ * The driver is a fake. It checks that pages are mapped one behind the other in the addresses that
  * were reserved. After each input no descriptor is left.
  */
 #include "fuzz.h"

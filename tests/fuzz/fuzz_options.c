@@ -1,10 +1,10 @@
 /*
- * Options from random text: each value is either taken, and then what is in force is in its range,
- * or refused with exactly one warning, and then the default is in force. Sizes and shares are
- * compared with what they mean.
+ * Reads options from random text. A value is either accepted, and the option is then in its range,
+ * or refused with exactly one warning, and the option then has its default. Sizes and shares are
+ * compared with a second parser.
  *
- * Options are read once per process, so the module itself is included, and one option is read again
- * and again.
+ * Options are read once per process, so the target includes the module's source and reads one
+ * option again and again.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -93,14 +93,14 @@ static const char *const pieces[] = {"0",
                                      "0.000000000000000000000001",
                                      "barrier"};
 
-static void make_text(char *text, size_t room, enum option_id id) {
+static void make_text(char *text, size_t size, enum option_id id) {
     size_t used = 0;
     unsigned count = below(below(8) ? 6 : 400);
     const char *seed = below(2) ? option_table[id].initial : "";
-    used = (size_t)snprintf(text, room, "%s", seed);
-    for (unsigned i = 0; i < count && used + 32 < room; i++) {
+    used = (size_t)snprintf(text, size, "%s", seed);
+    for (unsigned i = 0; i < count && used + 32 < size; i++) {
         const char *piece = pieces[below(sizeof pieces / sizeof *pieces)];
-        used += (size_t)snprintf(text + used, room - used, "%s", piece);
+        used += (size_t)snprintf(text + used, size - used, "%s", piece);
     }
     for (unsigned i = below(3); i > 0 && used > 0; i--) {
         text[below((unsigned)used)] = (char)(1 + below(255));
@@ -114,8 +114,8 @@ static void make_text(char *text, size_t room, enum option_id id) {
 
 static int messages = -1; /* stands in for stderr */
 
-static size_t take_messages(char *text, size_t room) {
-    ssize_t got = pread(messages, text, room - 1, 0);
+static size_t take_messages(char *text, size_t size) {
+    ssize_t got = pread(messages, text, size - 1, 0);
     assert_true(got >= 0);
     text[got] = '\0';
     assert_int_equal(ftruncate(messages, 0), 0);

@@ -2,9 +2,9 @@
  * The live page of a process that is hostile, or was killed in the middle of a write, as gpucache
  * top, report, metrics and ctl see it.
  *
- * A page has some 200 KiB, mostly figures. So an input is a list of changes of a whole page: a
- * place (4 bytes), a count (1 byte), and so many bytes. The seals of the flight recorder's events
- * are made right after that.
+ * A page has some 200 KiB, mostly counters. To stay short, an input is a list of changes of a whole
+ * page: a place (4 bytes), a count (1 byte), and so many bytes. The target then corrects the seals
+ * of the flight recorder's events.
  */
 #include "fuzz.h"
 

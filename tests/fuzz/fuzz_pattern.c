@@ -1,8 +1,8 @@
 /*
- * Patterns of file names, from the environment, and what becomes of them: no name of a program or a
- * host leads to another folder, and each attempt has another name than those before.
+ * Expands patterns of file names from the environment. No name of a program or host leads to
+ * another folder, and each attempt has a new name.
  *
- * No file is made: the function that would make one only takes the name down.
+ * No file is made: the function that would make one only records the name.
  */
 #include "fuzz.h"
 
@@ -51,7 +51,7 @@ int fuzz_one(const uint8_t *data, size_t size) {
     static char text[2 * VALUE_PATTERN], pattern[VALUE_PATTERN], path[VALUE_PATTERN];
     struct fuzz_input input = {data, size};
     taken_most = 1 + fuzz_take_byte(&input) % ATTEMPTS_HERE;
-    size_t room = 1 + fuzz_take_byte(&input) % 64u * 65u;
+    size_t limit = 1 + fuzz_take_byte(&input) % 64u * 65u;
     self = (struct program){.rank = fuzz_take_byte(&input) - 1};
     fuzz_take(&input, self.name, fuzz_take_byte(&input) % sizeof self.name);
     fuzz_take(&input, self.host, fuzz_take_byte(&input) % sizeof self.host);
@@ -64,9 +64,9 @@ int fuzz_one(const uint8_t *data, size_t size) {
         return 0;
     FUZZ_CHECK(memchr(pattern, '\0', sizeof pattern));
     taken = 0;
-    int r = open_pattern(pattern, path, room, take_name);
+    int r = open_pattern(pattern, path, limit, take_name);
     FUZZ_CHECK(r == 1 || r == -ENAMETOOLONG);
-    FUZZ_CHECK(r != 1 || (taken == taken_most && strlen(path) < room));
+    FUZZ_CHECK(r != 1 || (taken == taken_most && strlen(path) < limit));
     for (unsigned i = 0; i < taken; i++)
         FUZZ_CHECK(count_slashes(names[i]) == count_slashes(pattern));
     return 0;

@@ -1,9 +1,9 @@
 /*
  * A file of reports as JSON, read by gpucache report and printed in each of its forms.
  *
- * Texts of the file reach a terminal, a page of HTML and JSON again. None may command the terminal,
- * and the JSON must be JSON. The files that a report names as modules are not opened here: names
- * are made up.
+ * Texts of the file reach a terminal, a page of HTML and JSON again. No text may command the
+ * terminal, and the JSON must be valid. The target does not open the files that a report names as
+ * modules; it makes up their symbols.
  */
 #include "fuzz.h"
 #include "made_up_symbols.h"

@@ -1,10 +1,10 @@
 /*
  * A trace, read as gpucache replay, timeline and snapshot read it.
  *
- * The header of a trace has 32 KiB, and a record counts only with its seal. So an input is short:
- * `struct start`, and then records of which the target makes the seals, unless the input says that
- * they stay as they are. What the reader makes of it must contradict nothing (tool/trace_file.h),
- * and what is written of it must be JSON and a pickle.
+ * The header of a trace has 32 KiB, and a record counts only with its seal. To stay short, an input
+ * is `struct start` and then records. The target makes their seals unless the input keeps them. The
+ * reader's result must keep the promises of tool/trace_file.h, and the files that are written from
+ * it must be valid JSON and a valid pickle.
  */
 #include "histories.h"
 #include "made_up_symbols.h"

@@ -1,5 +1,5 @@
 /*
- * What a reader of replay promises of the histories that it makes (replay/history.h).
+ * Checks the promises of replay's readers about the histories that they make (replay/history.h).
  */
 #ifndef GPUCACHE_FUZZ_HISTORIES_H
 #define GPUCACHE_FUZZ_HISTORIES_H
@@ -28,7 +28,7 @@ static inline void fuzz_check_history(const struct history *history) {
     free(lives);
 }
 
-/** Reads an input by its first bytes, as gpucache replay does, and checks what comes of it. */
+/** Reads an input by its first bytes, as gpucache replay does, and checks the result. */
 static inline void fuzz_read_histories(const uint8_t *data, size_t size) {
     struct input input = {.bytes = malloc(size + 1), .count = size, .most = SIZE_MAX};
     struct histories histories;

@@ -138,18 +138,18 @@ def pages():
     write("page", "shorter", b"\xff" + change(devices, struct.pack("<Q", 2)))
     write("page", "head", b"\0" + change(88, b"n" * 64) + change(152, b"h" * 68) + change(220, b"python\0train.py\0")
           + change(732, struct.pack("<2I", 512, 2)))
-    write("page", "figures", b"\0" + change(devices + 8, b"\xff" * 200) + change(devices + 16, b"NVIDIA\x1b[2J")
+    write("page", "counters", b"\0" + change(devices + 8, b"\xff" * 200) + change(devices + 16, b"NVIDIA\x1b[2J")
           + change(devices, struct.pack("<Q", 1)))
 
 
 def patterns():
-    def pattern(text, name=b"app", host=b"node", taken=0, room=63, rank=1):
-        return bytes([taken, room, rank, len(name)]) + name + bytes([len(host)]) + host + text
+    def pattern(text, name=b"app", host=b"node", taken=0, limit=63, rank=1):
+        return bytes([taken, limit, rank, len(name)]) + name + bytes([len(host)]) + host + text
     write("pattern", "all", pattern(b"/tmp/%p-%h-%e-%r-%n.json"))
     write("pattern", "taken", pattern(b"report.%p.%%", taken=4))
     write("pattern", "numbered", pattern(b"/tmp/%n/%n.txt", taken=3, rank=0))
     write("pattern", "names", pattern(b"/var/%e/%h", name=b"../../etc", host=b".."))
-    write("pattern", "short", pattern(b"/tmp/abcdefghijklmnopqrstuvwxyz%e", room=0))
+    write("pattern", "short", pattern(b"/tmp/abcdefghijklmnopqrstuvwxyz%e", limit=0))
     write("pattern", "unknown", pattern(b"%x/%"))
 
 

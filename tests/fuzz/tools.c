@@ -1,5 +1,5 @@
 /*
- * What fuzz targets share.
+ * Functions that the fuzz targets share (fuzz.h).
  */
 #include "fuzz.h"
 
