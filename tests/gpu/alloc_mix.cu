@@ -2,9 +2,9 @@
  * alloc_mix [threads] [steps] [most_mib] [seed]: random allocations over several streams, every
  * block's contents checked.
  *
- * A block is filled by a kernel and, just before it is freed, checked by another that may still sit
- * behind a slow kernel when the free is called: whoever is given that memory too early overwrites
- * what the check is about to read. Every eighth block is handed to the next thread and freed there.
+ * A kernel fills each block. Just before the free another kernel checks it, and may still wait
+ * behind a slow kernel when the free is called. If the memory is reused too early, the new block's
+ * data fail the check. Every eighth block is handed to the next thread and freed there.
  */
 #include <cmath>
 #include <cuda_runtime.h>

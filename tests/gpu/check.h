@@ -1,11 +1,10 @@
 /*
- * What every GPU test program shares: error checks, a clock, a seeded random number, the `time:`
- * line.
+ * Functions that all GPU test programs share: error checks, a clock, a seeded random number, the
+ * `time:` line.
  *
  * A program prints its results on stdout; they must be the same natively and under the library.
- * Whatever may differ between two runs (times, memory figures) goes on a line of its own that
- * starts with `time: `, which the runner (run.py) takes out before it compares: `time: NAME VALUE
- * UNIT`.
+ * Values that may differ between two runs (times, bytes) go on lines of their own, `time: NAME
+ * VALUE UNIT`. The runner (run.py) removes these lines before it compares.
  */
 #ifndef GPU_CHECK_H
 #define GPU_CHECK_H

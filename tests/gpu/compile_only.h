@@ -1,7 +1,7 @@
 /*
- * For clang to check a CUDA program against any version of the runtime's headers, without a toolkit:
- * what the compiler's own headers of nvcc would declare, as far as the programs here use it. Included
- * ahead of everything; nothing that is compiled with it can run.
+ * Lets clang check a CUDA program against any version of the runtime's headers, without a toolkit.
+ * Declares the names of nvcc's own headers that the programs of this folder use. It is included
+ * before all other headers; the result cannot run.
  */
 #ifndef GPUCACHE_TESTS_COMPILE_ONLY_H
 #define GPUCACHE_TESTS_COMPILE_ONLY_H
@@ -27,8 +27,8 @@
 extern const uint3 threadIdx, blockIdx;
 extern const dim3 blockDim, gridDim;
 
-/* A launch by <<<>>> calls the first of these where clang knows of a CUDA version from 9.2 on, and
- * the second one where it knows of none, as clang 18 without a toolkit. */
+/* A launch by <<<>>> calls the first function if clang knows a CUDA version of at least 9.2. It
+ * calls the second function if clang knows none, as clang 18 without a toolkit. */
 extern "C" unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared = 0,
                                                 struct CUstream_st *stream = nullptr);
 extern "C" int cudaConfigureCall(dim3 grid, dim3 block, size_t shared = 0,

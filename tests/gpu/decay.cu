@@ -1,7 +1,7 @@
 /*
- * decay [fits MIB]: lets go of memory, then has a kernel run for seconds; another process without the library, which is this
- * program with `fits`, takes what went back, while the kernel runs. Meant for the library with a short GPUCACHE_DECAY_MS;
- * the child sees the device natively.
+ * decay [fits MIB]: frees memory, then runs a kernel for seconds. While the kernel runs, a second
+ * process, this program with `fits` and without the library, must get the memory. Meant for the
+ * library with a short GPUCACHE_DECAY_MS.
  */
 #include "facts.cuh"
 
@@ -18,8 +18,8 @@ static int fits(size_t mib) {
         usleep(10000);
     size_t free_bytes, total;
     CHECK(cudaMemGetInfo(&free_bytes, &total));
-    printf("note: %zu MiB after %.1f s, %zu MiB are left\nfits %d\n", mib, now_s() - begin, free_bytes >> 20,
-           code == cudaSuccess);
+    printf("note: %zu MiB after %.1f s, %zu MiB are left\nfits %d\n", mib, now_s() - begin,
+           free_bytes >> 20, code == cudaSuccess);
     return 0;
 }
 

@@ -1,10 +1,10 @@
 /*
- * ended [facts] [rounds]: work whose stream, thread or graph the program ends while it is under way.
- * A free waits natively for that too, so memory it still writes may not be handed out again.
+ * ended [facts] [rounds]: destroys the stream, thread or graph of work that still runs. A native
+ * free waits for such work too, so the memory that it writes may not be handed out again.
  *
- * Without `facts` it prints how many words were wrong, natively and under the library none. With it,
- * run natively, it prints what the driver does: whether an event of the context captures such work,
- * and whether a wait of the context orders it.
+ * Without `facts` the program prints how many words were wrong: none, natively and under the
+ * library. With `facts`, run natively, it prints whether an event of the context captures such
+ * work, and whether a wait of the context orders it.
  */
 #include "facts.cuh"
 
@@ -60,10 +60,10 @@ static void in_graph(uint32_t *p, size_t n, uint32_t seed, int ms) {
 
 static void by_copy(uint32_t *p, size_t n, uint32_t seed, int ms) {
     static uint32_t *pinned;
-    static size_t room;
-    if (room < n) {
+    static size_t elements;
+    if (elements < n) {
         CHECK(cudaMallocHost(&pinned, n * sizeof *pinned));
-        room = n;
+        elements = n;
     }
     CHECK(cudaDeviceSynchronize()); /* the last round's copy still reads it */
     for (size_t i = 0; i < n; i++)

@@ -136,7 +136,7 @@ static void case_async() {
     CHECK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
     void *p, *q;
     p = device_block();
-    /* A second free of such a block is not tried: natively it succeeds and the driver crashes later. */
+    /* No second free of such a block: natively it succeeds, and the driver crashes later. */
     codes("cudaFreeAsync of cudaMalloc %d, last error %d;", {(int)cudaFreeAsync(p, s), last()});
     codes(" sync %d;", {(int)cudaStreamSynchronize(s)});
     CHECK(cudaMallocAsync(&q, 1 << 20, s));
@@ -227,7 +227,8 @@ static void case_fault_malloc() {
 static void case_fault_free() {
     void *p = device_block(), *q = device_block();
     fault();
-    codes("note: fault, then free %d, free %d, double free %d, free NULL %d, sync %d, last error %d\n",
+    codes("note: fault, then free %d, free %d, double free %d, free NULL %d, sync %d, last error "
+          "%d\n",
           {(int)cudaFree(p), (int)cudaFree(q), (int)cudaFree(p), (int)cudaFree(nullptr),
            (int)cudaDeviceSynchronize(), last()});
 }

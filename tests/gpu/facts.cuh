@@ -1,4 +1,4 @@
-/* What facts_order.cu and facts_memory.cu share. */
+/* Functions that facts_order.cu and facts_memory.cu share. */
 #ifndef GPU_FACTS_H
 #define GPU_FACTS_H
 

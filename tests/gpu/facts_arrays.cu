@@ -1,7 +1,7 @@
 /*
- * facts_arrays [section]: how much memory of the device an array takes, measured natively, beside what
- * the driver says of an array with the same descriptor whose memory is mapped later
- * (cuArrayGetMemoryRequirements). src/driver/limit/array_size.c computes it.
+ * facts_arrays [section]: measures natively how much device memory an array takes. Prints next to
+ * it the size that the driver names for an array with the same descriptor and deferred mapping
+ * (cuArrayGetMemoryRequirements). src/driver/limit/array_size.c computes the same size.
  */
 #include "facts.cuh"
 
@@ -96,7 +96,7 @@ static void measure_all(const std::vector<shape> &shapes) {
 
 static const CUarray_format U8 = CU_AD_FORMAT_UNSIGNED_INT8, F32 = CU_AD_FORMAT_FLOAT;
 
-/* Where rows, columns and slices are rounded up. */
+/* Finds the sizes at which rows, columns and slices are rounded up. */
 static void section_flat() {
     std::vector<shape> shapes;
     for (size_t width : {1, 15, 16, 17, 32, 33, 100, 128, 129, 1000, 1024, 4096, 4100})

@@ -1,17 +1,21 @@
 /*
- * facts_held [section]: what a wait of the context (cuCtxWaitEvent) holds up in streams that have no
- * work of their own, measured natively. A record in such a stream does not complete before the wait
- * is over, although cuStreamQuery and cuStreamSynchronize pass it over.
+ * facts_held [section]: measures natively what a wait of the context (cuCtxWaitEvent) delays in
+ * idle streams. An event recorded in such a stream does not complete before the wait is over,
+ * although cuStreamQuery and cuStreamSynchronize return at once.
  *
  * On an H100 (driver 580.159.04), with a wait for a kernel of 60 ms, in streams of every kind:
  *
- *      record in an idle stream         cuStreamQuery 0, synchronised in 0.0 ms, event after 60 ms
- *      5 ms of work before the wait     synchronised in 5.0 ms, event after 60 ms
- *      work after the wait              both after 65 ms
- *      wait for a complete event        counts as nothing; for one that is held up, both after 60 ms
- *      once the wait is over            1, 8 and 64 such records complete at the first query, 100 times of 100
- *      record in a blocking stream,     cuStreamQuery 0, synchronised in 0.0 ms, event after that work
- *      work in the null stream
+ *   | case                              | stream                             | event            |
+ *   | --------------------------------- | ---------------------------------- | ---------------- |
+ *   | record in an idle stream          | query 0, synchronised in 0.0 ms    | after 60 ms      |
+ *   | 5 ms of work before the wait      | synchronised in 5.0 ms             | after 60 ms      |
+ *   | work after the wait               | after 65 ms                        | after 65 ms      |
+ *   | wait for a complete event         | no delay                           | no delay         |
+ *   | wait for an event that is delayed | after 60 ms                        | after 60 ms      |
+ *   | 1, 8, 64 records, the wait over   |                                    | at first query,  |
+ *   |                                   |                                    | 100 times of 100 |
+ *   | record in a blocking stream, work | query 0, synchronised in 0.0 ms    | after that work  |
+ *   | in the null stream                |                                    |                  |
  *
  * cuStreamQuery of an idle stream took 0.3 us, behind a wait 1.6 us.
  */
@@ -50,7 +54,7 @@ static void work(CUstream s) {
     spin_ms(s, 5);
 }
 
-/* What is put into a stream before the wait of the context, and after it. */
+/* The contents of a stream before and after the wait of the context. */
 static const struct {
     const char *name;
     void (*before)(CUstream s), (*after)(CUstream s);
@@ -144,7 +148,8 @@ static void section_idle() {
     }
 }
 
-/* Whether records in idle streams are complete once the event that the context waits for is known to be. */
+/* Checks that records in idle streams are complete once a query has found the event complete for
+ * which the context waits. */
 static void section_after() {
     begin();
     for (int count : {1, 8, 64}) {
@@ -184,7 +189,8 @@ static void section_after() {
     }
 }
 
-/* The null stream and blocking streams stand for each other: does asking an idle one tell of the other's work? */
+/* Checks whether a query of an idle blocking stream reports work of the null stream, and the other
+ * way round. */
 static void section_legacy() {
     begin();
     CUstream blocking, second;

@@ -89,7 +89,7 @@ static void section_contexts() {
           {(int)cuEventQuery(ea), (int)cuCtxRecordEvent(a, ea), (int)cuCtxWaitEvent(a, ea)});
 }
 
-/* What a context leaves behind when it is destroyed. */
+/* Measures the memory that remains in use after a context is destroyed. */
 static void section_destroyed() {
     CHECK(cuInit(0));
     CUdevice dev;

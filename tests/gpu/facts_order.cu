@@ -103,7 +103,7 @@ static void section_record() {
     CHECK(cuCtxRecordEvent(ctx, first));
     printf("  destroying an incomplete event: code %d\n", (int)cuEventDestroy(first));
     printf("  all of that took %.1f ms of the kernel's 1000: %s\n", (now_s() - start) * 1e3,
-           cuEventQuery(busy) == CUDA_SUCCESS ? "kernel was already over, figures worthless"
+           cuEventQuery(busy) == CUDA_SUCCESS ? "kernel was already over, times are void"
                                               : "kernel still running");
     printf("  until a query says complete, nothing else called: %.1f ms\n", until_ready_ms(busy));
     CHECK(cudaDeviceSynchronize());
@@ -569,9 +569,10 @@ static void section_sticky() {
 }
 
 /*
- * Law 3 behind barriers. Kernel A spins until kernel B, launched last, sets its flag; K is a kernel of 30 ms before all of that. Which
- * order of records and waits makes B queue behind A? Each line is a scene: K, A and B launch; E and L record event E or L; w waits
- * for E in the context; f waits on the CPU for K; b is other work on B's stream.
+ * Tests which orders of records and waits make kernel B queue behind kernel A (law 3 with
+ * barriers). A spins until B, launched last, sets its flag. K is a kernel of 30 ms that runs before
+ * both. A scene is a text: K, A and B launch; E and L record the event E or L; w waits for E in the
+ * context; f waits on the CPU for K; b is other work on B's stream.
  */
 static bool hangs(const char *scene, bool used_stream) {
     CUcontext ctx = primary();
@@ -637,7 +638,8 @@ static void section_barrier() {
                hangs(scene, true) ? "HANGS" : "ends", hangs(scene, false) ? "HANGS" : "ends");
 }
 
-/* What a late record L, made while kernel A spins, holds up: does the program's next step take longer than without it? */
+/* The next steps of a program after a late record L, made while kernel A spins. Each is measured
+ * with and without the record. */
 static const char *const step_names[] = {"kernel, new stream",
                                          "kernel, legacy stream",
                                          "kernel, per-thread stream",
@@ -896,7 +898,7 @@ static void across_call(across &x, size_t which, bool own, CUstream stream) {
            across_calls[which].name, code, call, rest, x.word, mine, there[0], there[1]);
 }
 
-/* Beside a capture of a stream of b's: what a question about b's null stream, and a copy by a, do to it. */
+/* Tests how a capture of a stream of b reacts to a query of b's null stream, and to a copy by a. */
 static void across_capture(across &x, unsigned flags) {
     CUstream s;
     CUgraph graph;
@@ -920,8 +922,9 @@ static void across_capture(across &x, unsigned flags) {
 }
 
 /*
- * Two contexts of one device. On an H200 (driver 580) DtoH, HtoD and DtoD by a stood behind b's null stream where p was
- * of cuMemAlloc, copies in a stream and fills did not; where it was mapped, nothing did, and DtoH read the old value.
+ * Tests copies between two contexts of one device. On an H200 (driver 580), with p of cuMemAlloc,
+ * DtoH, HtoD and DtoD by a waited for b's null stream; copies in a stream and fills did not. With p
+ * mapped by VMM no call waited, and DtoH read the old value.
  */
 static void section_across() {
     across x = {};

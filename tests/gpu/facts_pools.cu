@@ -64,7 +64,7 @@ static void section_growth() {
         CHECK(cuCtxSynchronize());
         CHECK(cuMemPoolDestroy(pool));
     }
-    /* random sizes: does one allocation ever grow the pool by more than its own bytes rounded up? */
+    /* random sizes: one allocation must not grow the pool by more than its own rounded bytes */
     CUmemoryPool pool = new_pool(true);
     CUdeviceptr live[64] = {};
     uint64_t seed = 7;
@@ -234,10 +234,10 @@ static void section_graphs() {
     printf(" destroyed %zu,", graphs() / mib);
     spin_ms(s, 50);
     double ms = took_ms([&] { CHECK(cuDeviceGraphMemTrim(0)); });
-    printf(" trimmed %zu (%.2f ms beside 50 ms of work)\n", graphs() / mib, ms);
+    printf(" trimmed %zu (%.2f ms during 50 ms of work)\n", graphs() / mib, ms);
 }
 
-/* What a handle's words are for: zero ones, and whether the driver looks at them when it opens. */
+/* Finds the words of a handle that are zero, and those that the driver checks in an open. */
 static void section_ipc() {
     int down[2], up[2];
     enum { tries = 4 };
@@ -349,7 +349,7 @@ static void section_end() {
     CHECK(cuDeviceGetDefaultMemPool(&left_pool, 0));
 }
 
-/* What it costs to look at a call's result: the hooks are one call and one comparison around these. */
+/* Measures the calls around which a hook puts one call and one comparison. */
 static void section_calls() {
     primary();
     warm();

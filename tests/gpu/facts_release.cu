@@ -1,7 +1,7 @@
 /*
- * facts_release [section]: how memory goes back to the driver while the device is busy, and what the
- * end of a context does to the threads beside it, measured natively. Every section runs in a
- * process of its own.
+ * facts_release [section]: measures natively how memory returns to the driver while the device is
+ * busy, and how long the end of a context delays other threads. Every section runs in a process of
+ * its own.
  */
 #include "facts.cuh"
 
@@ -133,7 +133,8 @@ static void section_async_hang() {
            free_ms, waited, *gave_up);
 }
 
-/* As many busy streams as there may be queues of the hardware, and more: does ours wait behind one? */
+/* Runs as many busy streams as the hardware may have queues, and more. Tests whether another stream
+ * waits behind one of them. */
 static void section_async_crowd() {
     primary();
     warm();
@@ -224,13 +225,13 @@ static void section_asked_at_the_end() {
     CUcontext again;
     double retain = took_ms([&] { CHECK(cuDevicePrimaryCtxRetain(&again, 0)); });
     ender.join();
-    printf("  reset took %.0f ms; meanwhile cuCtxGetId of another context %.3f ms, of that one %d "
+    printf("  reset took %.0f ms; during it cuCtxGetId of another context %.3f ms, of that one %d "
            "in %.3f ms, cuEventCreate "
            "in another %.3f ms, cuDevicePrimaryCtxRetain %.1f ms\n",
            ended, other, r, own, event, retain);
 }
 
-/* What another thread's launches take while memory goes back. */
+/* Measures another thread's launches while memory returns to the driver. */
 static void section_async_threads() {
     primary();
     CUcontext ctx;
@@ -401,7 +402,8 @@ static void section_handles() {
            }));
 }
 
-/* What may be asked of a handle that has gone: each in a process of its own, because it may crash. */
+/* Tests the calls that accept the handle of an ended context. Each call has a process of its own,
+ * because it may crash. */
 static void stale_context(int (*ask)(CUcontext)) {
     CHECK(cuInit(0));
     for (int round = 0; round < 6; round++) {
@@ -488,10 +490,10 @@ static void section_stale_event_primary() {
     stale_event(true);
 }
 
-/* While one thread ends a context with a kernel of 300 ms in it, how long do others' calls take? */
-static void beside(const char *what, CUcontext mine, void (*end)(CUcontext), CUcontext theirs) {
+/* Measures calls of other threads while one thread ends a context with a kernel of 300 ms in it. */
+static void during_end(const char *what, CUcontext mine, void (*end)(CUcontext), CUcontext theirs) {
     std::atomic<bool> over{false};
-    printf("  beside %s, 300 ms in it: ", what);
+    printf("  during %s, 300 ms in it: ", what);
     CHECK(cuCtxSetCurrent(theirs));
     spin_ms(new_stream(), 300);
     CHECK(cuCtxSetCurrent(nullptr));
@@ -520,30 +522,30 @@ static void beside(const char *what, CUcontext mine, void (*end)(CUcontext), CUc
     printf("it took %.0f ms; GetState %.3f (%s), cuMemAlloc in another context %.3f, cuCtxCreate "
            "%.1f, then "
            "cuDevicePrimaryCtxRetain %.1f ms\n",
-           ended, get, before ? "meanwhile" : "afterwards", alloc, create, retain);
+           ended, get, before ? "during it" : "afterwards", alloc, create, retain);
 }
 
-static void section_beside() {
+static void section_during_end() {
     CHECK(cuInit(0));
     CUcontext mine, theirs;
     CHECK(cuCtxCreate_v2(&mine, 0, 0));
     warm();
     CHECK(cuCtxCreate_v2(&theirs, 0, 0));
     warm();
-    beside(
+    during_end(
         "cuCtxDestroy", mine, [](CUcontext c) { CHECK(cuCtxDestroy(c)); }, theirs);
     CHECK(cuDevicePrimaryCtxReset(0));
     CHECK(cuDevicePrimaryCtxRetain(&theirs, 0));
     CHECK(cuCtxSetCurrent(theirs));
     warm();
-    beside(
+    during_end(
         "cuDevicePrimaryCtxRelease", mine, [](CUcontext) { CHECK(cuDevicePrimaryCtxRelease(0)); },
         theirs);
     CHECK(cuDevicePrimaryCtxReset(0));
     CHECK(cuDevicePrimaryCtxRetain(&theirs, 0));
     CHECK(cuCtxSetCurrent(theirs));
     warm();
-    beside(
+    during_end(
         "cuDevicePrimaryCtxReset", mine, [](CUcontext) { CHECK(cuDevicePrimaryCtxReset(0)); },
         theirs);
 }
@@ -592,7 +594,7 @@ int main(int argc, char **argv) {
                     {"stale_destroy", section_stale_destroy},
                     {"stale_event", section_stale_event},
                     {"stale_event_primary", section_stale_event_primary},
-                    {"beside", section_beside},
+                    {"during_end", section_during_end},
                     {"codes", section_codes}};
     return run_cases(argc, argv, sections);
 }

@@ -4,7 +4,7 @@ import os
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "true")
 os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", ".10")
-# What is tuned by measuring differs from run to run, and the last digits with it.
+# Autotuning measures, so it chooses other kernels from run to run, and the last digits of results differ.
 os.environ.setdefault("XLA_FLAGS", "--xla_gpu_autotune_level=0")
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
 /*
- * The kernels the test programs share. A kernel that spins gives up by itself after `limit_s`, so
- * that a hang under test ends as a failed check and not as a machine that has to be given back.
+ * The kernels that the test programs share. A kernel that spins ends after `limit_s` at the latest:
+ * a hang under test fails a check, and the machine stays usable.
  */
 #ifndef GPU_KERNELS_CUH
 #define GPU_KERNELS_CUH

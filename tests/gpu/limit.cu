@@ -2,12 +2,13 @@
  * limit pool|all|race LIMIT_MIB: allocates until it is refused, under GPUCACHE_MEMORY_LIMIT of as
  * many MiB.
  *
- *   pool  cudaMalloc alone; all  every kind of device memory in turn; race  cudaMalloc from 16
- * threads
+ *   pool  cudaMalloc only
+ *   all   every kind of device memory in turn
+ *   race  cudaMalloc from 16 threads
  *
- * What is held must stay within the limit, in the program's own sum and as nvidia-smi sees it from
- * outside beside what the context itself takes. After freeing, as much must fit again. Meant for
- * the library; natively there is no limit.
+ * The memory held must stay within the limit: as the program's own sum, and as nvidia-smi sees it
+ * without the memory of the context. After the frees as much must fit again. Meant for the library;
+ * natively there is no limit.
  */
 #include <algorithm>
 #include <atomic>
@@ -75,8 +76,8 @@ static void give(const held &h) {
     }
 }
 
-/* The driver takes memory in 2 MiB. How many blocks of 3 MiB there are among the others is up to the threads: of 2048
- * MiB between 1536 and all are held, natively too. */
+/* The driver takes memory in units of 2 MiB. The number of blocks of 3 MiB depends on the threads,
+ * so between 1536 and 2048 of 2048 MiB are held, natively too. */
 static size_t as_taken(size_t bytes) {
     size_t unit = (size_t)2 << 20;
     return bytes > unit / 2 ? (bytes + unit - 1) / unit * unit : bytes;

@@ -37,8 +37,8 @@ class Used:
     """Bytes of the first device that are used, by whomever."""
 
     def __init__(self):
-        foreign = ("LD_PRELOAD", "PYTORCH_NO_CUDA_MEMORY_CACHING")
-        environment = {k: v for k, v in os.environ.items() if k not in foreign and not k.startswith("GPUCACHE_")}
+        removed = ("LD_PRELOAD", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+        environment = {k: v for k, v in os.environ.items() if k not in removed and not k.startswith("GPUCACHE_")}
         self.watcher = subprocess.Popen([sys.executable, os.path.abspath(__file__)], env=environment, text=True, bufsize=1,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 

@@ -4,7 +4,7 @@
 Started by scripts/gpu-check.sh, which builds the library; GPUCACHE_SO names it. Parts stand in
 PARTS at the end; without any named, those marked there run. Each program is a process of its own
 with a time limit. What it prints has to be the same in both runs except for lines that start with
-`time:` (figures) or `note:`. Every figure also goes to DIR/results.jsonl, what failed to
+`time:` (measured values) or `note:`. Every value also goes to DIR/results.jsonl, every failure to
 DIR/failures.txt.
 """
 
@@ -303,19 +303,19 @@ def part_overhead(c, out):
         command = c.program("programs/mem_overhead_refused", *row)
         if c.missing(name, command):
             continue
-        figures = [
+        results = [
             dict(re.findall(r"\b([a-z_]+)=([\d.]+)", run.text))
             for run in (
                 Run(command, timeout=100),
                 Run(command, library=c.library, timeout=100),
             )
         ]
-        served = [n for n in ("blocks", "large", "largest_mib", "pairs") if n in figures[0]]
-        good = bool(figures[0]) and all(
-            float(figures[1].get(n, 0)) >= 0.98 * float(figures[0][n]) for n in served
+        served = [n for n in ("blocks", "large", "largest_mib", "pairs") if n in results[0]]
+        good = bool(results[0]) and all(
+            float(results[1].get(n, 0)) >= 0.98 * float(values_of[0][n]) for n in served
         )
         note = "; natively ".join(
-            " ".join("%s %s" % one for one in f.items()) for f in reversed(figures)
+            " ".join("%s %s" % one for one in f.items()) for f in reversed(results)
         )
         c.table.add(name, None, None, None, good, note)
 
@@ -497,7 +497,7 @@ def part_decay(c, out):
         run = Run(c.program("decay"), {"GPUCACHE_BACKEND": backend, "GPUCACHE_DECAY_MS": "200"}, c.library, 60)
         turns = sum(re.fullmatch(r"turn \d: other's status 0, kernel runs", line) is not None for line in run.lines)
         good = run.ok() and run.lines.count("fits 1") == 2 and turns == 2
-        c.table.add("idle memory goes to another process beside a kernel: " + backend, None, None, None, good,
+        c.table.add("idle memory goes to another process during a kernel: " + backend, None, None, None, good,
                     "" if good else "; ".join(run.lines), run.said())
 
 
@@ -554,13 +554,13 @@ def not_built(c, out, label, name):
 FIGURES = ("mean", "p50", "p90", "p99", "p999", "max")
 
 
-def show_pairs(figures, path):
-    """Every allocator's figures for every pattern, for people."""
+def show_pairs(values_of, path):
+    """Writes the values of every allocator and pattern as a text table."""
     rows = [("pattern", "threads", "allocator", *FIGURES)]
-    keys = list(dict.fromkeys(k[:3] for k in figures))
+    keys = list(dict.fromkeys(k[:3] for k in values_of))
     for pattern, threads in dict.fromkeys((k[1], k[2]) for k in keys):
         for who in dict.fromkeys(k[0] for k in keys):
-            values = [figures.get((who, pattern, threads, f)) for f in FIGURES]
+            values = [values_of.get((who, pattern, threads, f)) for f in FIGURES]
             if any(v is not None for v in values):
                 shown = ["-" if v is None else "%.0f" % v for v in values]
                 rows.append((pattern, str(threads), who, *shown))
@@ -597,7 +597,7 @@ def part_bench(c, out):
         not_built(c, out, "PyTorch's C++ entry", "pairs_torch")
     else:
         runs["torch"] = Run(c.program("pairs_torch"), timeout=100)
-    figures = {}
+    values_of = {}
     for where, run in runs.items():
         if not run.ok():
             c.table.add(
@@ -607,44 +607,44 @@ def part_bench(c, out):
             who, pattern, threads, what = name.split("/")
             if where == "library":
                 who = {"driver": "ours", "cudamalloc": "ours_cudart"}[who]
-            figures[who, pattern, int(threads), what] = value
+            values_of[who, pattern, int(threads), what] = value
     c.table.json.write(
         json.dumps(
             {
                 "part": "bench",
                 "rmm": rmm,
-                "pairs": {"/".join(map(str, k)): v for k, v in figures.items()},
+                "pairs": {"/".join(map(str, k)): v for k, v in values_of.items()},
             }
         )
         + "\n"
     )
-    show_pairs(figures, os.path.join(out, "pairs.txt"))
+    show_pairs(values_of, os.path.join(out, "pairs.txt"))
     peers = ("async", "cub", "torch", "rmm_pool", "rmm_arena")
-    for pattern in dict.fromkeys(k[1] for k in figures):
-        for threads in sorted({k[2] for k in figures if k[1] == pattern}):
-            ours = figures.get(("ours", pattern, threads, "mean"))
+    for pattern in dict.fromkeys(k[1] for k in values_of):
+        for threads in sorted({k[2] for k in values_of if k[1] == pattern}):
+            ours = values_of.get(("ours", pattern, threads, "mean"))
             others = {
-                p: figures[p, pattern, threads, "mean"]
+                p: values_of[p, pattern, threads, "mean"]
                 for p in peers
-                if (p, pattern, threads, "mean") in figures
+                if (p, pattern, threads, "mean") in values_of
             }
             if ours is None or not others:
                 continue
             best = min(others.values())
             tail = [
-                figures.get(("ours", pattern, threads, q))
+                values_of.get(("ours", pattern, threads, q))
                 for q in FIGURES[1:]
             ]
             note = "peers: " + ", ".join("%s %.0f" % i for i in others.items())
-            native = figures.get(("driver", pattern, threads, "mean"))
+            native = values_of.get(("driver", pattern, threads, "mean"))
             if native:
                 note += ", native %.0f" % native
-            note += "; runtime entry %.0f" % figures.get(
+            note += "; runtime entry %.0f" % values_of.get(
                 ("ours_cudart", pattern, threads, "mean"), float("nan")
             )
             if all(t is not None for t in tail):
                 note += "; p50 p90 p99 p99.9 max: " + " ".join("%.0f" % t for t in tail)
-            alone = figures.get(("ours", "mixed" if pattern == "handover" else pattern, 1, "mean"))
+            alone = values_of.get(("ours", "mixed" if pattern == "handover" else pattern, 1, "mean"))
             goal = (
                 {
                     "fixed": {1: best / ours >= 8, 16: best / ours >= 100 and ours <= 1.5 * alone},
@@ -808,7 +808,7 @@ def main():
     parser.add_argument(
         "--out",
         default=os.environ.get("OUT") or os.path.join(BUILD, "out"),
-        help="where the figures go",
+        help="folder of the results",
     )
     parser.add_argument("--build-only", action="store_true")
     parser.add_argument(

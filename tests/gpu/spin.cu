@@ -3,11 +3,15 @@
  * that later work sets. Natively each of them ends; under the library it must too. A kernel that
  * would spin for ever gives up after five seconds and is counted.
  *
- *   order       free, launch A (spins), cudaMalloc, use the memory on another stream, launch B
- * there (sets the flag) grow        the same, with more asked for between A and B than was ever
- * freed persistent  a kernel started after frees serves requests from the host while the program
- * allocates and works beside it random      seeded sequences; a free only while no kernel spins
- * whose flag is not set yet (a native free would hang)
+ *   | case       | program                                                                       |
+ *   | ---------- | ----------------------------------------------------------------------------- |
+ *   | order      | free, launch A (spins), cudaMalloc, use the memory in another stream, launch  |
+ *   |            | B there (sets the flag)                                                       |
+ *   | grow       | the same, with larger requests between A and B than was ever freed            |
+ *   | persistent | a kernel started after frees serves requests of the host, while the program   |
+ *   |            | allocates and works                                                           |
+ *   | random     | seeded sequences; frees only while every spinning kernel's flag is set (a     |
+ *   |            | native free would hang)                                                       |
  */
 #include <cstring>
 #include <cuda_runtime.h>

@@ -1,16 +1,16 @@
-"""torch_figures.py BUILD [NAME]...: our figures beside PyTorch's own and NVML's.
+"""torch_metrics.py BUILD [NAME]...: compares the library's metrics with PyTorch's own and NVML's.
 
-Each program of tests/bench/workloads.py that is named (gpt, resnet and gnn if none is) runs with PyTorch's own cache and,
-uncached, on segments and on pages, all under BUILD/libgpucache.so. To be true within 1 %:
+Each named program of tests/bench/workloads.py (gpt, resnet and gnn if none is named) runs with PyTorch's own cache and,
+uncached, on segments and on pages, all under BUILD/libgpucache.so. These equations must hold within 1 %:
 
-    cached     what is requested of us = PyTorch's reserved_bytes, at the peak and now, and what others request
-    uncached   what is requested of us at the peak = PyTorch's allocated_bytes at the peak of the cached run, and what others request
-    all        what we have reserved and seen past the pool + the context = what the process has as NVML sees it
+    cached     requested_bytes of the library = PyTorch's reserved_bytes + requests of others, at the peak and now
+    uncached   requested_bytes of the library = PyTorch's allocated_bytes in the cached run + requests of others, at the peak
+    all        reserved_bytes + outside_bytes of the library + the context = memory of the process as NVML sees it
 
-The others are libraries that allocate for themselves: cublasCreate() takes 64 MiB for each thread that multiplies. They and the context
-are what a process of its own has besides, that multiplies two small matrices.
+The others are libraries that allocate for themselves: cublasCreate() takes 64 MiB for each thread that multiplies.
+Their requests and the context are measured in a process of its own that only multiplies two small matrices.
 
-No other process may use the GPU: a container's NVML knows processes by numbers of their host. Exit status 0, or 1.
+No other process may use the GPU: NVML in a container knows processes by the numbers of the host. Exit status 0, or 1.
 """
 import ctypes
 import json
@@ -21,20 +21,20 @@ import sys
 import nvml
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FIGURES = ("requested requested_peak allocated allocated_peak active active_peak reserved reserved_peak outside outside_peak "
+METRICS = ("requested requested_peak allocated allocated_peak active active_peak reserved reserved_peak outside outside_peak "
            "largest_free limit total allocations hits misses ooms").split()
 WITHIN = 0.01
 
 
 class Stats(ctypes.Structure):
     """struct gpucache_stats of gpucache.h."""
-    _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in FIGURES]
+    _fields_ = [("size", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in METRICS]
 
 
 def ours():
     found = Stats(size=ctypes.sizeof(Stats))
     assert ctypes.CDLL(None).gpucache_get_stats(0, ctypes.byref(found)) == 0
-    return {name: getattr(found, name) for name in FIGURES}
+    return {name: getattr(found, name) for name in METRICS}
 
 
 def small(_):
@@ -62,8 +62,8 @@ def child(name):
         for i in range(period):
             step(i)
         torch.cuda.synchronize()
-        figures, stats = ours(), torch.cuda.memory_stats() if torch.cuda.is_initialized() else {}
-        moments.append({"ours": figures, "nvml": used.now() - before,
+        metrics, stats = ours(), torch.cuda.memory_stats() if torch.cuda.is_initialized() else {}
+        moments.append({"ours": metrics, "nvml": used.now() - before,
                         "torch": {key: stats.get(key + ".all.peak", 0) for key in ("reserved_bytes", "allocated_bytes", "requested_bytes")},
                         "torch_reserved": stats.get("reserved_bytes.all.current", 0)})
     used.close()
@@ -83,12 +83,12 @@ def run(build, name, **options):
 def main():
     build, names, wrong = os.path.abspath(sys.argv[1]), sys.argv[2:] or ["gpt", "resnet", "gnn"], 0
 
-    def compare(what, our_figure, other):
+    def compare(what, our_value, other):
         nonlocal wrong
-        ratio = our_figure / other if other else 0.0
+        ratio = our_value / other if other else 0.0
         far = abs(ratio - 1) > WITHIN
         wrong += far
-        print("%-48s %14d %14d %.4f%s" % (what, our_figure, other, ratio, "  FAIL" if far else ""), flush=True)
+        print("%-48s %14d %14d %.4f%s" % (what, our_value, other, ratio, "  FAIL" if far else ""), flush=True)
 
     alone = run(build, "context")[-1]
     context, others = alone["nvml"] - held(alone), alone["ours"]["requested"] - alone["torch_reserved"]

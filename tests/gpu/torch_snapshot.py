@@ -1,7 +1,7 @@
-"""torch_snapshot.py GPUCACHE [NAME]: `gpucache replay` of a real memory snapshot says what PyTorch said.
+"""torch_snapshot.py GPUCACHE [NAME]: compares `gpucache replay` of a real memory snapshot with PyTorch's statistics.
 
-Runs a program of tests/bench/workloads.py (gpt) with PyTorch's own cache and its history recorded, dumps the snapshot, and compares:
-the peaks that PyTorch counted with those that the replay reads, and PyTorch's reserve with that of the model of its policy.
+Runs a program of tests/bench/workloads.py (gpt) with PyTorch's own cache, records its history, and dumps the snapshot.
+Compares PyTorch's peaks with those that the replay reads, and PyTorch's reserve with that of the model of its policy.
 Run by hand on a machine with a GPU:
 
     python3 tests/gpu/torch_snapshot.py build/gcc/gpucache gpt
@@ -41,13 +41,13 @@ def main():
     answer = json.loads(done.stdout.splitlines()[0])
     expandable = "expandable" in answer["recorded_by"]
     model = answer["rows"][expandable]["reserved_peak_bytes"]
-    figures = [("requested at its peak", stats["requested_bytes.all.peak"], answer["requested_peak_bytes"]),
+    pairs = [("requested at its peak", stats["requested_bytes.all.peak"], answer["requested_peak_bytes"]),
                ("reserved at its peak", stats["reserved_bytes.all.peak"], answer["recorded_reserved_peak_bytes"]),
                ("reserved, by the model", stats["reserved_bytes.all.peak"], model)]
-    for what, torch_says, replay_says in figures:
+    for what, torch_says, replay_says in pairs:
         print("%s: PyTorch %d, replay %d, %.4f" % (what, torch_says, replay_says, replay_says / torch_says))
-    exact = all(a == b for _, a, b in figures[:2])
-    return not (exact and 0.95 < model / figures[2][1] < 1.05)
+    exact = all(a == b for _, a, b in pairs[:2])
+    return not (exact and 0.95 < model / pairs[2][1] < 1.05)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """Who holds the memory of a PyTorch program, by call stack (docs/stacks.md).
 
 torch_stacks.py --check BUILD [OUT]
-                  runs itself under BUILD/libgpucache.so with and without GPUCACHE_STACKS=16, and out of memory; what
-                  has to be true is checked, figures are printed, reports and folded stacks are left in OUT. Exit status
-                  0, or 1
+                  runs itself under BUILD/libgpucache.so with and without GPUCACHE_STACKS=16, and out of memory; checks
+                  the reports, prints times and bytes, and leaves reports and folded stacks in OUT. Exit status 0, or 1
 torch_stacks.py STEPS
                   trains a small net that keeps the graph of every loss, and prints the time of a step
 """

@@ -20,7 +20,7 @@ class Table:
         self.part = ""
 
     def add(self, name, native, library, ratio, ok, note="", detail=None, **more):
-        """native, library: figures or words. ok: True, False, or None for mere information."""
+        """Adds a row. native, library: numbers or words. ok: True, False, or None for information only."""
 
         def show(x):
             return "-" if x is None else x if isinstance(x, str) else "%.4g" % x

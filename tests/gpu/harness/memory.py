@@ -68,20 +68,20 @@ class Turns:
 
 
 def check(c, name):
-    """Three rows for each kind of run: of time, of what is reserved, of what NVML sees."""
+    """Adds three rows for each kind of run: time, reserved bytes, and bytes as NVML sees them."""
     turns = Turns(c, name)
 
-    def row(label, figure, beside, who, most=None):
-        """most(the figure beside): what is wanted, nothing of PyTorch's own two."""
-        left, right = figure(beside), figure(who)
-        wrong = turns.trouble(beside) or turns.trouble(who)
+    def row(label, figure, base, who, most=None):
+        """Compares two runs. most(value of `base`) is the bound of `who`; None for PyTorch's own two."""
+        left, right = figure(base), figure(who)
+        wrong = turns.trouble(base) or turns.trouble(who)
         if not wrong and None in (left, right):
             wrong = "no figure"
         if not wrong and most and right > most(left):
             wrong = "wanted %.4g or less" % most(left)
-        runs = turns.runs[beside] + turns.runs[who]
+        runs = turns.runs[base] + turns.runs[who]
         c.table.add(
-            "%s: %s, %s: %s" % (name, beside, who, label),
+            "%s: %s, %s: %s" % (name, base, who, label),
             left,
             right,
             right / left if left and right else None,

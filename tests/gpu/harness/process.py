@@ -28,7 +28,7 @@ class Settings:
 
 
 class Run:
-    """One finished process: output, figures, status, and the reports the library wrote for it."""
+    """One finished process: output, measured values, status, and the reports that the library wrote for it."""
 
     def __init__(
         self, command, env=None, library=None, timeout=60, keep_preload=True, reports=True
