@@ -1,21 +1,20 @@
 /*
  * The devices' memory: a sparse memory file, mapped once, handed out in granules of 2 MiB.
  *
- * How much memory is used and where it lies are two questions here. The first is a counter of each
- * device: it has page tables, so whatever fits in total fits. The second is answered for all of
- * them from one file, sixteen times as large as they are, in which runs of granules are never hard
- * to find:
+ * Each device counts its used bytes. A device has page tables, so an allocation fits if its bytes
+ * fit in total. The addresses of all devices come from one file, sixteen times as large as the
+ * devices, in which runs of granules are easy to find:
  *
  *     | directory | live run | free run | live run | free |   never used ...        |
  *       shared      read/write  no access, no pages          ^ frontier
  *
  * A free run has no access rights and no pages, so a use after free cannot go unnoticed. Free runs
- * are merged with their neighbours (both ends of a run know its length) and kept in bins by size,
- * the latest first. Addresses come back at once, as a real driver's may: what was freed last is
- * handed out next if the request fits there, whatever the device and the context.
+ * are merged with their neighbours (both ends of a run have its length) and kept in bins by size,
+ * the latest first. Addresses are reused at once, as a real driver's may be: the run freed last is
+ * handed out next if the request fits there, in any device and context.
  *
- * The file is what other processes map. Its directory says how long an exported run is, so that
- * the file's descriptor and an offset are enough to import it.
+ * Other processes map the file. Its directory has the length of each exported run, so the file's
+ * descriptor and an offset are enough to import it.
  */
 #include "driver.h"
 

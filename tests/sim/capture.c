@@ -2,16 +2,19 @@
  * Stream capture: what is submitted becomes a graph instead of work.
  *
  * A capture begins in one stream and spreads to others that wait for an event recorded inside it.
- * Each captured stream remembers its tips, the nodes that its next node will need. While a capture
- * lasts some calls are errors and destroy it; which ones, and with which code, was measured
- * (probe.c) and is the point of this file:
+ * Each captured stream has a list of the nodes on which its next node will depend. During a capture
+ * some calls are errors and destroy it. The codes are measured (probe.c):
  *
- *   900  a call on the whole context, or on a captured stream; a call that may block or free
- *        memory, unless the capture and the thread are relaxed about it
- *   901  ending a capture that was destroyed
- *   903  ending it in another stream than it began in        904  ... with a branch not joined
- *   905  waiting for an event from outside                   907  asking for one from inside
- *   906  using the legacy stream while a blocking stream is captured
+ *   | code | call                                                                               |
+ *   | ---- | ---------------------------------------------------------------------------------- |
+ *   | 900  | a call on the whole context or on a captured stream; a call that may block or free |
+ *   |      | memory, unless the mode of the capture and of the thread is relaxed                |
+ *   | 901  | the end of a capture that was destroyed                                            |
+ *   | 903  | the end in another stream than the one of the beginning                            |
+ *   | 904  | the end with a branch that is not joined                                           |
+ *   | 905  | a wait for an event from outside                                                   |
+ *   | 906  | a use of the legacy stream while a blocking stream is captured                     |
+ *   | 907  | a query of an event from inside                                                    |
  */
 #include "graph.h"
 

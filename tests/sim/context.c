@@ -1,10 +1,10 @@
 /*
- * Contexts: made by hand and their ends, the stack each thread has of them, peer access.
+ * Contexts that a program creates: their ends, the stack of contexts of each thread, peer access.
  *
- * A context owns its streams, its memory and its unfinished work. A destroyed one stays behind as a
- * dead handle while threads have it on their stacks; from then on, mostly at once, the next context
- * has its handle, whatever the device. Calls that find a context being destroyed, by a thread that
- * waits for its work, find it destroyed.
+ * A context owns its streams, its memory and its unfinished work. A destroyed context stays a dead
+ * handle while threads have it on their stacks. After that, mostly at once, the next context of any
+ * device has its handle. A context is destroyed for other calls as soon as a thread destroys it,
+ * even while that thread still waits for its work.
  */
 #include "driver.h"
 

@@ -1,10 +1,10 @@
 /*
- * Copies and fills: from the many forms the driver has to one, struct copy and struct set.
+ * Copies and fills: translates the many forms of the driver to one, struct copy and struct set.
  *
- * Which side is device memory is decided from the address (all memory is in one address space), as
- * is when the call returns: a copy from pageable memory takes the bytes along at once, one into
- * pageable memory waits for its end, anything between device and pinned memory only queues. A
- * synchronous copy waits, except between two places on devices; a fill never does.
+ * The address decides which side is device memory (all memory is in one address space), and when
+ * the call returns. A copy from pageable memory takes the bytes at once; a copy to pageable memory
+ * waits for its end; a copy between device and pinned memory is only queued. A synchronous copy
+ * waits, except between two addresses of devices. A fill never waits.
  */
 #include "driver.h"
 

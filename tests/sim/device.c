@@ -1,5 +1,5 @@
 /*
- * Devices: what they are and what they can do. All alike, and modelled on one H200.
+ * Devices: their attributes. All are alike, and modelled on one H200.
  */
 #include "driver.h"
 

@@ -1,24 +1,26 @@
 /*
- * Inside the simulated driver: what its files share.
+ * Declarations that the files of the simulated driver share.
  *
- * One lock guards everything. An exported entry is one line: the ENTRY macros below enter the
- * driver (count the call, apply injected faults, check initialisation, context, capture, run a
- * little queued work), evaluate one expression under the lock, and leave. No function of these
- * files takes the lock itself or calls an exported cu* symbol: under LD_PRELOAD those belong
- * to somebody else.
+ * One lock guards all state. An exported entry is one line. The ENTRY macros below enter the
+ * driver, evaluate one expression under the lock, and leave. Entering counts the call, applies
+ * injected faults, checks initialisation, context and capture, and runs a little queued work. No
+ * function of these files takes the lock itself or calls an exported cu* symbol: with LD_PRELOAD
+ * such a call would reach another library.
  *
- *   gate.c     entering, leaving, the driver's life    range.c    which object holds an address
- *   entries.c  cuGetProcAddress and the table          arena.c    the devices' memory, in granules
- *   options.c  the environment                         heap.c     blocks inside it
- *   object.c   handles                                 memory.c   cuMemAlloc, cuMemFree, pinned
- *   device.c   devices, errors in words                pool.c     stream-ordered memory
- *   context.c  contexts and threads' stacks of them    vmm.c      virtual memory
- *   stream.c   streams                                 ipc.c      legacy IPC
- *   event.c    events of streams and contexts          array.c    arrays, mipmaps
- *   queue.c    the scheduler                           pointer.c  questions about addresses
- *   work.c     one piece of work                       capture.c  streams into graphs
- *   kernel.c   modules, functions, launches            graph.c    graphs
- *   copy.c     copies and fills                        green.c    green contexts
+ * | file      | subject                           | file      | subject                          |
+ * | --------- | --------------------------------- | --------- | -------------------------------- |
+ * | gate.c    | entry, return, start and end      | range.c   | the object that holds an address |
+ * | entries.c | cuGetProcAddress and the table    | arena.c   | the devices' memory, in granules |
+ * | options.c | the environment                   | heap.c    | blocks in the devices' memory    |
+ * | object.c  | handles                           | memory.c  | cuMemAlloc, cuMemFree, pinned    |
+ * | device.c  | devices, errors in words          | pool.c    | stream-ordered memory            |
+ * | context.c | contexts, threads' stacks of them | vmm.c     | virtual memory                   |
+ * | stream.c  | streams                           | ipc.c     | legacy IPC                       |
+ * | event.c   | events of streams and contexts    | array.c   | arrays, mipmaps                  |
+ * | queue.c   | the scheduler                     | pointer.c | queries of addresses             |
+ * | work.c    | one piece of work                 | capture.c | streams into graphs              |
+ * | kernel.c  | modules, functions, launches      | graph.c   | graphs                           |
+ * | copy.c    | copies and fills                  | green.c   | green contexts                   |
  */
 #ifndef GPUCACHE_TESTS_SIM_DRIVER_H
 #define GPUCACHE_TESTS_SIM_DRIVER_H
@@ -593,7 +595,7 @@ CUresult capture_context_call(struct context *context); /* record, wait, synchro
 CUresult capture_stream_call(struct stream *stream);    /* synchronise, query */
 CUresult capture_event_call(struct event *event);       /* the same of an event */
 CUresult capture_submit(struct stream *stream, struct work work);
-CUresult capture_implicit(struct stream *stream); /* 906 for the legacy stream beside a capture */
+CUresult capture_implicit(struct stream *stream); /* 906 for the legacy stream during a capture */
 CUresult capture_record(struct stream *stream, struct event *event);
 CUresult capture_wait(struct stream *stream, struct event *event, bool *handled);
 CUresult capture_allocate(struct stream *stream, size_t size, struct pool *pool, CUdeviceptr *out);

@@ -1,11 +1,11 @@
 /*
  * cuGetProcAddress: from name, version and flags to an exported symbol.
  *
- * A driver keeps every variant of an entry that ever was. A request gets the newest one that is not
- * newer than the version asked for. With the flag for per-thread default streams an entry that has
- * such variants is looked for among those only. The answer is always the address of an exported
- * symbol, so that it can be recognised by comparing with dlsym's. Variants newer than the simulated
- * driver do not exist.
+ * A driver keeps every variant that an entry ever had. A request gets the newest variant that is
+ * not newer than the requested version. With the flag for per-thread default streams only the
+ * variants for those count, if the entry has any. The answer is always the address of an exported
+ * symbol, so a caller can compare it with dlsym's. Variants newer than the simulated driver do not
+ * exist.
  */
 #include "driver.h"
 

@@ -3,8 +3,8 @@
  *
  * A SIM_ENTRY is implemented elsewhere in this folder; a SIM_STUB is defined here and answers
  * CUDA_ERROR_NOT_SUPPORTED. Each has an address of its own, since callers compare addresses. This
- * file knows the entries as bare symbols: with cuda.h in sight its macros would rename them, and
- * the prototypes would forbid the stubs.
+ * file declares the entries as symbols without a type: the macros of cuda.h would rename them, and
+ * its prototypes would forbid the stubs.
  */
 #define CUDA_ERROR_NOT_SUPPORTED 801
 

@@ -1,15 +1,15 @@
 /*
  * Events of streams and of contexts.
  *
- * Recording puts a place into a queue; the marker that goes with it is done when the queue got
- * there. An event refers to the marker of its latest record, and so does everybody who began to
- * wait for it before the next one.
+ * A record puts a marker into a queue. The marker is done when the queue reaches it. An event
+ * refers to the marker of its latest record, and so does every wait that began before the next
+ * record.
  *
- * A context event goes into a queue of its own, whose head is done when it is the oldest unfinished
- * piece of work of the whole context: then everything submitted before it is finished. A wait of a
- * context is a barrier: a number that every later piece of work of the context has to see passed.
- * It stands in line behind the context's records so far, whatever event it is for (measured,
- * tests/gpu/facts_order.cu): so it waits for the latest of them as well.
+ * A context event goes into a queue of its own. Its head is done when it is the oldest unfinished
+ * work of the whole context: then all work submitted before it is finished. A wait of a context is
+ * a barrier: a number that all later work of the context must see passed. The barrier also stands
+ * behind all earlier records of the context, for any event (measured, tests/gpu/facts_order.cu). It
+ * therefore waits for the latest record too.
  */
 #include "driver.h"
 

@@ -1,15 +1,14 @@
 /*
- * Entering and leaving the driver, and the driver's life.
+ * Enters and leaves the driver, and starts and ends it.
  *
- * Makes the checks of every entry, in the order of the real driver:
- * the process is not exiting, cuInit was called, the context is usable, no capture forbids the
- * call. The calls that a test wants to fail fail before anything was done. On the way in a few
- * steps of queued work may run: that is how the device and the CPU overlap in this simulation, and
- * since it is drawn from a seeded generator, a program with one thread runs the same every time.
+ * Makes the checks of every entry, in the order of the real driver: the process is not exiting,
+ * cuInit was called, the context is usable, no capture forbids the call. A call that a test lets
+ * fail does nothing. On entry a few steps of queued work may run: this overlaps device and CPU. A
+ * seeded generator draws the steps, so a program with one thread runs the same every time.
  *
- * A thread can be made to lose the CPU between the driver's work and its caller's next step, and on
- * its way into the driver: what the caller records beside such a call is then out of
- * date for as long as it likes, as it is on a busy machine once in a great while.
+ * A test can make threads lose the CPU on entry, and between the driver's work and the return. The
+ * caller's records of the call are then out of date for a long time, as happens rarely on a busy
+ * machine.
  */
 #include "driver.h"
 

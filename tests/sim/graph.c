@@ -1,10 +1,10 @@
 /*
  * Graphs: nodes, instantiation, and running them.
  *
- * A graph's nodes stand in an order in which every node comes after those it needs. Instantiating
- * copies them; a launch is one piece of work in a stream, of which each step runs a randomly chosen
- * node that has all it needs. Branches overlap as on a device, and a node that spins does not stop
- * its siblings.
+ * The nodes of a graph are ordered: each comes after the nodes on which it depends. Instantiating
+ * copies them. A launch is one piece of work in a stream; each of its steps runs a randomly chosen
+ * node whose dependencies are done. Branches overlap as on a device, and a node that spins does not
+ * stop its siblings.
  */
 #include "graph.h"
 

@@ -1,6 +1,6 @@
 /*
- * Graphs from the inside: shared by graph.c, which builds and runs them, and capture.c, which fills
- * them from streams.
+ * The structure of graphs, shared by graph.c, which builds and runs them, and capture.c, which
+ * fills them from streams.
  */
 #ifndef GPUCACHE_TESTS_SIM_GRAPH_H
 #define GPUCACHE_TESTS_SIM_GRAPH_H

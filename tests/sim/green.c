@@ -1,10 +1,10 @@
 /*
- * Green contexts, as far as to make one and to put work into it.
+ * Green contexts: their creation, and work in their streams.
  *
- * A green context here is a view of the device's primary context, and holds a reference to it. It has
- * streams and an order of work of its own; memory, code and events are the primary context's,
- * whose records and waits include the green ones' work (cuda.h, cuCtxRecordEvent). With the
- * primary context ends the view; the reference is given back by cuGreenCtxDestroy alone.
+ * A green context is a view of the device's primary context, and holds a reference to it. It has
+ * its own streams and its own order of work. Memory, code and events belong to the primary context;
+ * its records and waits include work of green contexts (cuda.h, cuCtxRecordEvent). The view ends
+ * with the primary context. Only cuGreenCtxDestroy gives the reference back.
  */
 #include "driver.h"
 

@@ -2,9 +2,10 @@
  * Blocks of device memory: small ones 512 bytes apart, large ones in granules of their own.
  *
  * A small block (less than a granule) lies in a chunk, one granule that a bitmap divides into units
- * of 512 bytes. A chunk goes back as soon as it is empty, and until then counts in full, as the
- * real driver counts. A freed small block is overwritten: its neighbours keep its page
- * accessible, so poison has to do what missing access rights do for large blocks.
+ * of 512 bytes. An empty chunk is freed at once; until then it counts in full, as with the real
+ * driver. A freed small block is overwritten with a pattern that shows a use after free. Large
+ * blocks lose their access rights instead; a small one's page must stay accessible for its
+ * neighbours.
  */
 #include "driver.h"
 

@@ -1,11 +1,11 @@
 /*
- * Legacy IPC: memory of cuMemAlloc opened in another process. Blocks of pools go the same way, once
- * their pool has been imported.
+ * Legacy IPC: memory of cuMemAlloc opened in another process. Blocks of pools are opened the same
+ * way, once their pool has been imported.
  *
  * A device's memory is a file, so a handle names the file (by process and descriptor), the place of
  * the whole allocation in it, and its size. It is the same for every address of one allocation, and
- * opening it gives the allocation's base. The exporter's memory must live on while it is mapped
- * elsewhere: its granules are never used again (see heap_give).
+ * opening it gives the allocation's base. The exporter's memory must stay while it is mapped
+ * elsewhere, so its granules are never used again (see heap_give).
  */
 #include "driver.h"
 

@@ -1,9 +1,9 @@
 /*
  * Modules, functions, launches: kernels that are host functions.
  *
- * Any image loads. A function is found by name: among the built-in kernels, among those that a test
- * registered, among the process's symbols. A launch copies its arguments, as the driver does, so it
- * has to know their sizes.
+ * Any image loads. A function is found by name: among the built-in kernels, those that a test
+ * registered, and the process's symbols. A launch copies its arguments, as the driver does, and
+ * therefore needs their sizes.
  */
 #include "driver.h"
 

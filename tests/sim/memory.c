@@ -1,11 +1,10 @@
 /*
  * cuMemAlloc and cuMemFree, and pinned host memory.
  *
- * A free waits. It returns when nothing submitted to the memory's context before it is unfinished,
- * peer copies of other contexts' streams included, another device's kernels not: that is what was
- * measured, and what programs rely on. Meanwhile it holds up every other thread that wants to
- * submit work to the context or to allocate from it. Memory of a pool is the exception: freeing it
- * does not wait, the pool sees to the order.
+ * A free waits until all work submitted to the memory's context before it is finished. This
+ * includes peer copies in streams of other contexts, but no kernels of another device (measured;
+ * programs rely on it). During the wait no other thread can submit work to the context or allocate
+ * from it. A free of a pool's memory does not wait: the pool keeps the order.
  */
 #include "driver.h"
 

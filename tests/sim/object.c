@@ -1,9 +1,10 @@
 /*
  * Handles: objects in slabs whose memory keeps its type for ever.
  *
- * A program may hand in a handle that it destroyed long ago, and the driver answers with an error
- * code. A dead object's memory is only ever reused for an object of the same kind, and `live`
- * tells. Free objects are reused last in, first out: a handle's value comes back soon, as natively.
+ * A program may pass a handle that it destroyed long ago, and the driver answers with an error
+ * code. The memory of a destroyed object is reused only for an object of the same kind; `live`
+ * tells them apart. Free objects are reused last in, first out, so a handle's value returns soon,
+ * as natively.
  */
 #include "driver.h"
 

@@ -1,7 +1,7 @@
 /*
  * The environment of the simulated driver: one table, read at once.
  *
- * A value that makes no sense is ignored; sim.h says what there is.
+ * An invalid value is ignored. sim.h documents the variables.
  */
 #include "driver.h"
 

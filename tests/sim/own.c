@@ -2,7 +2,7 @@
  * Memory that the driver takes for itself: for a context, for code, for kernels' local memory.
  *
  * The default is 0: all memory of a device is the program's. If a test sets a size, the calls that
- * need the memory fail as natively on a full device. It goes with its context.
+ * need the memory fail as natively on a full device. The memory is released with its context.
  */
 #include "driver.h"
 

@@ -1,12 +1,11 @@
 /*
  * Stream-ordered memory: pools, cuMemAllocAsync, cuMemFreeAsync.
  *
- * A pool keeps two accounts. The blocks themselves live in the device's arena and go back to it
- * when the stream reaches their free, so a block's bytes are never another block's while work may
- * touch them. The device is charged for `reserved`: the used bytes rounded up to 32 MiB,
- * which shrinks only at a synchronisation, down to the release threshold. The bytes of a block
- * count as unused from the moment its free is submitted, for the real pools hand memory on in
- * stream order without waiting.
+ * A pool keeps two counts. The blocks lie in the device's arena and return to it when the stream
+ * reaches their free. A block's bytes therefore belong to no other block while work may touch them.
+ * The device is charged for `reserved`: the used bytes rounded up to 32 MiB. It shrinks only at a
+ * synchronisation, down to the release threshold. The bytes of a block count as unused as soon as
+ * its free is submitted, because real pools reuse memory in stream order without waiting.
  *
  * Allocations of graphs come from one more pool of each device. A graph's block has an address from
  * when its node is made, and memory from the first launch until the graph and its copies are gone;

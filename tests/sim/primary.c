@@ -1,11 +1,11 @@
 /*
  * A device's primary context.
  *
- * It is one handle for ever; between the last release and the next retain it is dead. Retains are
- * counted, also those of green contexts: released by everybody else it lives until the
- * last green one is destroyed. A reset ends it whoever holds it, and leaves the count as it is.
+ * Its handle never changes; between the last release and the next retain it is dead. Retains are
+ * counted, green contexts included, so it lives until the last green one is destroyed. A reset ends
+ * it despite all references, and does not change the count.
  *
- * These calls follow one another: one that finds the context being destroyed waits until it is.
+ * These calls exclude each other: a call that finds the context being destroyed waits for the end.
  */
 #include "driver.h"
 

@@ -1,13 +1,13 @@
 /*
  * Asks a CUDA driver several hundred questions and prints the answers, one line each.
  *
- * The file probe-h200.txt has the answers of an H200. Run on the simulator, and where the two
- * differ, the simulator is wrong. A question that may not come back intact (a fault, a destroyed
- * context) stands last.
+ * The file probe-h200.txt has the answers of an H200. If the simulator answers otherwise, the
+ * simulator is wrong. Questions that may break the context (a fault, a destroyed context) stand
+ * last.
  *
- * Whether a call waits for work in flight is printed as "waits" or "returns". The result must not
- * depend on the machine's load, so no time is taken: the work goes on until it is told to end,
- * and it is told so when the call has returned, or when its thread was seen to wait (watch).
+ * The program prints "waits" if a call waits for work in flight, else "returns". No time is
+ * measured, so the result does not depend on the machine's load. The work goes on until the call
+ * has returned, or until its thread was seen to wait (watch).
  */
 #define __CUDA_API_VERSION_INTERNAL
 #include "driver/table/cuda_abi.h"
@@ -109,9 +109,10 @@ static uint64_t cpu_ns(clockid_t clock) {
 }
 
 /*
- * Returns when the thread is back from its call, or has been found asleep or spinning so often
- * that it can only be waiting. A thread that would run but gets no processor is neither. A thread
- * that sleeps for a lock of the driver gets it: this thread takes and returns them in between.
+ * Returns when the thread's call has returned, or when the thread was seen sleeping or spinning so
+ * often that it must be waiting. A thread that is ready to run but gets no processor does neither.
+ * A thread that sleeps for a lock of the driver gets it: this thread takes and releases them
+ * between.
  */
 static void watch(struct watched *watched) {
     CUcontext current;
@@ -655,7 +656,7 @@ static void *waiter(void *watched) {
     return NULL;
 }
 
-#define BESIDE(call)                                                                               \
+#define DURING_WAIT(call)                                                                          \
     do {                                                                                           \
         struct watched other = {0}, self = {0};                                                    \
         pthread_t thread;                                                                          \
@@ -666,7 +667,7 @@ static void *waiter(void *watched) {
         watch(&other);                                                                             \
         watch_me(&self);                                                                           \
         int result = (int)(call);                                                                  \
-        printf("beside %s: %-50s %d %s\n",                                                         \
+        printf("during %s: %-50s %d %s\n",                                                         \
                how_to_wait == 0   ? "cuMemFree"                                                    \
                : how_to_wait == 1 ? "cuCtxSync"                                                    \
                                   : "cuStreamSync",                                                \
@@ -680,7 +681,7 @@ static void CUDA_CB nothing(void *unused) {
     (void)unused;
 }
 
-static void beside(void) {
+static void during_wait(void) {
     CUmemGenericAllocationHandle handle;
     void *host;
     CUdeviceptr p, q;
@@ -695,33 +696,33 @@ static void beside(void) {
     MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     MUST(cuMemAlloc_v2(&q, 4096));
     for (how_to_wait = 0; how_to_wait < 3; how_to_wait++) {
-        BESIDE(cuLaunchKernel(sleep_us, 1, 1, 1, 1, 1, 1, 0, b, params, NULL));
-        BESIDE(cuMemAlloc_v2(&p, 64));
-        BESIDE(cuMemFree_v2(p));
-        BESIDE(cuMemsetD8Async(q, 0, 64, b));
-        BESIDE(cuEventRecord(event, b));
-        BESIDE(cuEventQuery(event));
-        BESIDE(cuStreamQuery(b));
-        BESIDE(cuStreamWaitEvent(b, event, 0));
-        BESIDE(cuCtxRecordEvent(context, event));
-        BESIDE(cuCtxWaitEvent(context, event));
-        BESIDE(cuCtxGetCurrent(&c));
-        BESIDE(cuMemGetInfo_v2(&x, &y));
-        BESIDE(cuMemGetAddressRange_v2(&p, &x, q));
-        BESIDE(cuPointerGetAttribute(&n, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, q));
-        BESIDE(cuStreamCreate(&s, 1));
-        BESIDE(cuMemAllocAsync(&p, 64, b));
-        BESIDE(cuMemFreeAsync(p, b));
-        BESIDE(cuMemHostAlloc(&host, 64, 0));
-        BESIDE(cuMemcpyDtoHAsync_v2(host, q, 64, b));
-        BESIDE(cuLaunchHostFunc(b, nothing, NULL));
-        BESIDE(cuMemCreate(&handle, 2 << 20, &prop, 0));
-        BESIDE(cuMemAddressReserve(&mapped, 2 << 20, 0, 0, 0));
-        BESIDE(cuMemMap(mapped, 2 << 20, 0, handle, 0));
-        BESIDE(cuMemSetAccess(mapped, 2 << 20, &access_desc, 1));
-        BESIDE(cuMemUnmap(mapped, 2 << 20));
-        BESIDE(cuMemRelease(handle));
-        BESIDE(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+        DURING_WAIT(cuLaunchKernel(sleep_us, 1, 1, 1, 1, 1, 1, 0, b, params, NULL));
+        DURING_WAIT(cuMemAlloc_v2(&p, 64));
+        DURING_WAIT(cuMemFree_v2(p));
+        DURING_WAIT(cuMemsetD8Async(q, 0, 64, b));
+        DURING_WAIT(cuEventRecord(event, b));
+        DURING_WAIT(cuEventQuery(event));
+        DURING_WAIT(cuStreamQuery(b));
+        DURING_WAIT(cuStreamWaitEvent(b, event, 0));
+        DURING_WAIT(cuCtxRecordEvent(context, event));
+        DURING_WAIT(cuCtxWaitEvent(context, event));
+        DURING_WAIT(cuCtxGetCurrent(&c));
+        DURING_WAIT(cuMemGetInfo_v2(&x, &y));
+        DURING_WAIT(cuMemGetAddressRange_v2(&p, &x, q));
+        DURING_WAIT(cuPointerGetAttribute(&n, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, q));
+        DURING_WAIT(cuStreamCreate(&s, 1));
+        DURING_WAIT(cuMemAllocAsync(&p, 64, b));
+        DURING_WAIT(cuMemFreeAsync(p, b));
+        DURING_WAIT(cuMemHostAlloc(&host, 64, 0));
+        DURING_WAIT(cuMemcpyDtoHAsync_v2(host, q, 64, b));
+        DURING_WAIT(cuLaunchHostFunc(b, nothing, NULL));
+        DURING_WAIT(cuMemCreate(&handle, 2 << 20, &prop, 0));
+        DURING_WAIT(cuMemAddressReserve(&mapped, 2 << 20, 0, 0, 0));
+        DURING_WAIT(cuMemMap(mapped, 2 << 20, 0, handle, 0));
+        DURING_WAIT(cuMemSetAccess(mapped, 2 << 20, &access_desc, 1));
+        DURING_WAIT(cuMemUnmap(mapped, 2 << 20));
+        DURING_WAIT(cuMemRelease(handle));
+        DURING_WAIT(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     }
 }
 
@@ -730,7 +731,7 @@ static void beside(void) {
 static const char *capture_note;
 static CUstreamCaptureMode capture_mode;
 
-/* The call beside a capture of stream a: its answer, the capture's state, how it ends. */
+/* Makes a call during a capture of stream a. Prints the answer, the capture's state and its end. */
 #define CAPTURING(call)                                                                            \
     do {                                                                                           \
         CUgraph ended = NULL;                                                                      \
@@ -815,7 +816,7 @@ static void capture_questions(void) {
     MUST(cuMemFree_v2(q));
 }
 
-static void *beside_thread(void *unused) {
+static void *other_thread(void *unused) {
     CUdeviceptr p;
     CUevent event;
 
@@ -862,9 +863,9 @@ static void captures(void) {
     for (int i = 0; i < 3; i++) {
         pthread_t thread;
         CUstreamCaptureStatus status;
-        printf("another thread beside a %s capture\n", names[i]);
+        printf("another thread during a %s capture\n", names[i]);
         MUST(cuStreamBeginCapture_v2(a, modes[i]));
-        pthread_create(&thread, NULL, beside_thread, NULL);
+        pthread_create(&thread, NULL, other_thread, NULL);
         pthread_join(thread, NULL);
         MUST(cuStreamIsCapturing(a, &status));
         printf("state %d end %d\n", (int)status, (int)cuStreamEndCapture(a, &graph));
@@ -1047,7 +1048,7 @@ static const struct {
     {"vmm", set_up, vmm},
     {"pointers", set_up, pointers},
     {"waiting", set_up, waiting},
-    {"beside", set_up, beside},
+    {"during_wait", set_up, during_wait},
     {"captures", set_up, captures},
     {"two contexts", set_up, two_contexts},
     {"faults", set_up, faults},

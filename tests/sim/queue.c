@@ -1,28 +1,28 @@
 /*
  * The scheduler: which queued work may run, and when it does.
  *
- * Every stream has a queue, first in, first out; every piece of work has a number that says when
- * it was submitted. All ordering rules are sentences about those numbers:
+ * Every stream has a queue, first in, first out. Every piece of work has a number: the order of
+ * submission. All ordering rules compare these numbers:
  *
- *     stream A   3   7   8      A head may run unless
- *     stream B   5   6            - it waits for an event that has not happened,
- *     legacy     4                - a context barrier older than it is not passed,
- *                                 - it is the legacy stream's and an older piece waits in a
- * blocking stream, or the other way round (5 waits for 4, 4 waits for 3),
- *                                 - it is a context event's record and an older piece of its
- *                                   context, in whatever stream, is not finished.
+ * | head of a queue                | may not run while                                            |
+ * | ------------------------------ | ------------------------------------------------------------ |
+ * | any                            | it waits for an event that has not completed                 |
+ * | any                            | an older context barrier is not passed                       |
+ * | legacy stream                  | an older piece waits in a blocking stream                    |
+ * | blocking stream                | an older piece waits in the legacy stream                    |
+ * | queue of a context's events    | older work of the context, in any stream, is not finished    |
  *
- * "All work of a context up to number n is finished" is the question that frees, context events and
- * synchronisation ask. Each context keeps its unfinished work in a list in order of submission, so
- * the answer is a look at the oldest. A peer copy stands in the lists of all contexts it touches.
+ * Frees, context events and synchronisation ask whether all work of a context up to number n is
+ * finished. Each context has a list of its unfinished work in order of submission, so the oldest
+ * entry answers. A peer copy stands in the lists of all contexts that it touches.
  *
- * Among the heads that may run, a seeded generator chooses. Work runs inside calls: a little on the
- * way into any call, and as much as it takes inside a call that waits. Kernels that spin are asked
- * again and again; when everything that may run spins, a waiting thread lets go of the lock and
- * waits for other threads to submit something, until it must be a hang.
+ * A seeded generator chooses among the heads that may run. Work runs inside calls: a little on
+ * entry to any call, and as much as necessary inside a call that waits. Kernels that spin are
+ * called again and again. If all work that may run spins, a waiting thread releases the lock and
+ * waits until other threads submit work, or until HANG_MS is over.
  *
  * A program may also wait for the device without calling the driver: on a flag that a kernel or a
- * host function sets. For that a thread runs the queues when no call came for a while.
+ * host function sets. For that case a thread runs the queues when no call came for IDLE_MS.
  */
 #include "driver.h"
 

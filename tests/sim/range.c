@@ -1,10 +1,10 @@
 /*
- * Which object holds an address.
+ * Finds the object that holds an address.
  *
- * Device memory, pinned memory, mapped memory: every piece that the driver knows is a range, no two
- * overlap, and all stand in one tree ordered by address. The tree is a treap: as deep as a random
- * one whatever the order of insertion. An address that is in no range is none of the driver's.
- * Reserved addresses, in which mapped ranges lie, have a second tree.
+ * Device memory, pinned memory and mapped memory of the driver are ranges. No two ranges overlap,
+ * and one tree holds them in order of address. The tree is a treap: its depth does not depend on
+ * the order of insertion. An address outside all ranges is not the driver's. Reserved addresses, in
+ * which mapped ranges lie, have a second tree.
  */
 #include "driver.h"
 

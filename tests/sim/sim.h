@@ -2,40 +2,42 @@
  * The control interface of the simulated CUDA driver.
  *
  * The simulator is a libcuda.so.1 whose devices are host memory and whose kernels are host
- * functions. A program uses it through the ordinary driver API; what stands here is for the tests
- * that want more: kernels of their own, schedules of their choice, faults on demand, and counts of
- * what was called. Link with the simulator or look the functions up with dlsym.
+ * functions. A program uses it through the ordinary driver API. This interface is for tests that
+ * need more: their own kernels and schedules, failing calls, and counts of calls. Link with the
+ * simulator or look the functions up with dlsym.
  *
  * Environment, read when the library is loaded and again by cuInit:
  *
- *   GPUCACHE_SIM_DEVICES         number of devices                                      1
- *   GPUCACHE_SIM_MEMORY          bytes per device, with K, M, G or T                    16G
- *   GPUCACHE_SIM_DRIVER_VERSION  what cuDriverGetVersion and cuGetProcAddress go by     13000
- *   GPUCACHE_SIM_SEED            seed of the scheduler                                  1
- *   GPUCACHE_SIM_EAGER           percent of the calls that run some queued work         50
- *   GPUCACHE_SIM_PEER            0: devices cannot access each other                    1
- *   GPUCACHE_SIM_VMM             0: devices have no virtual memory management           1
- *   GPUCACHE_SIM_POOLS           0: devices say that they have no stream-ordered memory 1
- *   GPUCACHE_SIM_IDLE_MS         run queued work when no call came for so long; 0 never 100
- *   GPUCACHE_SIM_HANG_MS         a call that waits so long without progress is a hang   20000
- *   GPUCACHE_SIM_SWITCH          percent of the ways into and out of a call on which the
- *                                thread lets others run before it goes on               0
- *   GPUCACHE_SIM_SWITCH_US       for at most so many microseconds                       200
- *   GPUCACHE_SIM_MISALIGN        bytes by which allocations of 2 MiB and more miss an
- *                                address that is a multiple of 2 MiB                    0
- *   GPUCACHE_SIM_EVENTS_GO       1: a call that names an event of a context that has ended, or
- *                                one that was destroyed, ends the process with status 98 0
- *   GPUCACHE_SIM_CONTEXT_BYTES   memory that the driver takes for a context, ...        0
- *   GPUCACHE_SIM_MODULE_BYTES    ... for a loaded module or library, ...                0
- *   GPUCACHE_SIM_LOCAL_BYTES     ... and at a context's first launch                    0
- *   GPUCACHE_SIM_FAIL            symbol:skip:error:times, comma separated; see sim_fail
- *   GPUCACHE_SIM_COUNTS          file to append "symbol calls" lines to when the process ends
+ *   | GPUCACHE_SIM_... | meaning                                                      | default |
+ *   | ---------------- | ------------------------------------------------------------ | ------- |
+ *   | DEVICES          | number of devices                                            | 1       |
+ *   | MEMORY           | bytes per device, with K, M, G or T                          | 16G     |
+ *   | DRIVER_VERSION   | version of cuDriverGetVersion and cuGetProcAddress           | 13000   |
+ *   | SEED             | seed of the scheduler                                        | 1       |
+ *   | EAGER            | per cent of the calls that run some queued work              | 50      |
+ *   | PEER             | 0: devices cannot access each other                          | 1       |
+ *   | VMM              | 0: devices have no virtual memory management                 | 1       |
+ *   | POOLS            | 0: devices report no stream-ordered memory                   | 1       |
+ *   | IDLE_MS          | run queued work after so long without a call; 0: never       | 100     |
+ *   | HANG_MS          | a call that waits so long without progress is a hang         | 20000   |
+ *   | SWITCH           | per cent of entries to and returns from a call at which the  |         |
+ *   |                  | thread lets others run                                       | 0       |
+ *   | SWITCH_US        | for at most so many microseconds                             | 200     |
+ *   | MISALIGN         | bytes by which allocations of at least 2 MiB miss a multiple |         |
+ *   |                  | of 2 MiB                                                     | 0       |
+ *   | EVENTS_GO        | 1: a call that names a destroyed event, or one of an ended   |         |
+ *   |                  | context, ends the process with status 98                     | 0       |
+ *   | CONTEXT_BYTES    | memory that the driver takes for a context                   | 0       |
+ *   | MODULE_BYTES     | the same for a loaded module or library                      | 0       |
+ *   | LOCAL_BYTES      | the same at the first launch of a context                    | 0       |
+ *   | FAIL             | symbol:skip:error:times, comma separated; see sim_fail()     |         |
+ *   | COUNTS           | file to which the process appends "symbol calls" at its end  |         |
  *
- * Handles and addresses come back at once: the next context has the handle of the one destroyed
- * last, unless that is still current in some thread; the next allocation that fits has the address
- * of the block freed last, whatever the device and the context. With GPUCACHE_SIM_CONTEXT_BYTES a
- * larger heap or printf buffer (cuCtxSetLimit) takes memory as well. The driver releases its own
- * memory at the end of the context, or of the module.
+ * Handles and addresses are reused at once. The next context has the handle of the one destroyed
+ * last, unless that is still current in a thread. The next allocation that fits has the address of
+ * the block freed last, in any device and context. With GPUCACHE_SIM_CONTEXT_BYTES a larger heap or
+ * printf buffer (cuCtxSetLimit) takes memory as well. The driver releases its own memory at the end
+ * of the context, or of the module.
  *
  * A hang prints "sim: hang in <call>" on stderr and ends the process with status 97.
  */

@@ -1,9 +1,9 @@
 /*
- * Streams: their life, waiting for them, and the small things one can put into them.
+ * Streams: creation, end, waits, host functions and memory operations.
  *
  * A stream belongs to a context. Each context has a legacy stream, which is ordered with all its
- * blocking streams, and one per-thread stream for each thread that asks. A destroyed stream is
- * gone as a handle, but what was queued still runs.
+ * blocking streams, and one per-thread stream for each thread that uses it. The handle of a
+ * destroyed stream is invalid, but its queued work still runs.
  */
 #include "driver.h"
 

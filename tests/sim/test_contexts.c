@@ -1,5 +1,5 @@
 /*
- * Contexts, peers, and context events: what a record captures and what a wait orders.
+ * Tests contexts, peers, and context events: the work that a record captures and a wait orders.
  */
 #include "test_sim.h"
 

@@ -1,5 +1,5 @@
 /*
- * The control interface, and green contexts.
+ * Tests the control interface (sim.h), and green contexts.
  */
 #include "test_sim.h"
 

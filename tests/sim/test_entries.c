@@ -1,5 +1,5 @@
 /*
- * Which symbol a name, a version and flags lead to.
+ * Tests which symbol cuGetProcAddress returns for a name, a version and flags.
  */
 #include "test_sim.h"
 

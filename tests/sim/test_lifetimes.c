@@ -1,6 +1,6 @@
 /*
- * Tests which addresses and handles return at once, and which object keeps another alive: handles,
- * addresses, green contexts' primary ones; and threads that meet a context's end.
+ * Tests which addresses and handles are reused at once, which object keeps another alive, and
+ * threads whose calls overlap the end of a context.
  */
 #include "test_sim.h"
 
@@ -242,7 +242,8 @@ static void test_a_primary_contexts_order_includes_green_work(void **state) {
     (void)view;
 }
 
-/* ---- ends beside other threads --------------------------------------------------------------- */
+/* ---- ends while other threads call ------------------------------------------------------------
+ */
 
 static _Atomic int answer;
 

@@ -1,5 +1,5 @@
 /*
- * Allocating, freeing, copying.
+ * Tests allocations, frees and copies.
  */
 #include "test_sim.h"
 

@@ -1,5 +1,5 @@
 /*
- * Pools, virtual memory, memory shared with another process, questions about addresses.
+ * Tests pools, virtual memory, memory shared with another process, and queries of addresses.
  */
 #include "test_sim.h"
 

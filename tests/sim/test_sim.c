@@ -1,8 +1,8 @@
 /*
- * The simulator against the facts: what was measured of the real driver must hold of it.
+ * Tests the simulator against answers that were measured on the real driver.
  *
- * This file has what the tests share and the scenes; the tests stand in a file per subject.
- * probe.c compares many more answers, but needs a GPU to compare with.
+ * This file has the functions that the tests share, and programs of several calls. The tests stand
+ * in one file per subject. probe.c compares many more answers, but needs a GPU to compare with.
  */
 #include "test_sim.h"
 

@@ -1,5 +1,5 @@
 /*
- * The scheduler: order where there must be, none where there need not, and the process's life.
+ * Tests the scheduler: required order is kept, other work is reordered. Tests the process's end.
  */
 #include "test_sim.h"
 

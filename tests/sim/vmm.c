@@ -1,13 +1,14 @@
 /*
- * Virtual memory: reserved addresses, physical memory, and mapping the one at the other.
+ * Virtual memory: reserved addresses, physical memory, and mappings.
  *
- * Physical memory is a run of granules of a device's memory file; mapping it maps that file, so
- * two mappings of one handle are the same bytes. Nothing here waits for the device: memory that is
- * unmapped under running work is gone for it, and the work faults.
+ * Physical memory is a run of granules of a device's memory file. A mapping maps that file, so two
+ * mappings of one handle have the same bytes. No call waits for the device: if memory is unmapped
+ * while work uses it, the work faults.
  *
- * An exported handle is a descriptor of the whole memory file whose file position says where the
- * run begins. The file's first granules are a directory, one word per granule, which says how long
- * the run is and whose. Exported runs are never reused, so an importer needs nobody's help.
+ * An exported handle is a descriptor of the whole memory file; its file position is the begin of
+ * the run. The file's first granules are a directory with one word per granule: the length and the
+ * device of a run. Exported runs are never reused, so an importer needs no answer from the
+ * exporter.
  */
 #include "driver.h"
 

@@ -1,10 +1,10 @@
 /*
  * One piece of work, and how it runs.
  *
- * Copies, fills and kernels go on in pieces of random length, so that other streams' work falls in
- * between as it does on a device. Device memory that a copy or a fill touches is checked whenever a
- * piece of it runs, not when it is submitted: if it was freed in the meantime, the context dies
- * with CUDA_ERROR_ILLEGAL_ADDRESS, as natively.
+ * Copies, fills and kernels run in pieces of random length, so work of other streams runs between
+ * them as on a device. The device memory of a copy or a fill is checked when a piece runs, not when
+ * it is submitted. If the memory was freed, the context ends with CUDA_ERROR_ILLEGAL_ADDRESS, as
+ * natively.
  */
 #include "driver.h"
 
