@@ -79,7 +79,7 @@ static void test_other_threads_are_bound_by_global_captures_only(void **state) {
     }
 }
 
-static void test_legacy_stream_beside_a_blocking_capture(void **state) {
+static void test_legacy_stream_during_a_blocking_capture(void **state) {
     CUstream blocking;
     CUstreamCaptureStatus status;
     CUgraph graph;
@@ -94,7 +94,7 @@ static void test_legacy_stream_beside_a_blocking_capture(void **state) {
     FAILS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
 }
 
-static void test_whose_context_a_stream_has_beside_a_blocking_capture(void **state) {
+static void test_whose_context_a_stream_has_during_a_blocking_capture(void **state) {
     CUstream blocking;
     CUstreamCaptureStatus status;
     CUcontext own;
@@ -166,8 +166,8 @@ int test_captures(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_captures_forbid_what_they_forbid_natively),
         TEST(test_other_threads_are_bound_by_global_captures_only),
-        TEST(test_legacy_stream_beside_a_blocking_capture),
-        TEST(test_whose_context_a_stream_has_beside_a_blocking_capture),
+        TEST(test_legacy_stream_during_a_blocking_capture),
+        TEST(test_whose_context_a_stream_has_during_a_blocking_capture),
         TEST(test_a_captured_fork_becomes_a_graph_that_runs),
     };
 

@@ -275,7 +275,7 @@ static void *free_here(void *address) {
 
 /* The release waits for the context's work; a thread that retains during the wait gets the next
  * life of it. */
-static void test_a_retain_beside_the_last_release_is_behind_it(void **state) {
+static void test_a_retain_during_the_last_release_comes_after_it(void **state) {
     CUcontext primary;
     pthread_t releases, retains;
     uint32_t *there;
@@ -301,7 +301,7 @@ static void test_a_retain_beside_the_last_release_is_behind_it(void **state) {
 }
 
 /* A free waits for the device while another thread ends the context: the memory goes once. */
-static void test_a_free_beside_the_contexts_end_frees_nothing_twice(void **state) {
+static void test_a_free_during_the_contexts_end_frees_nothing_twice(void **state) {
     CUcontext other;
     CUdeviceptr p;
     uint32_t *there;
@@ -349,8 +349,8 @@ int test_lifetimes(void) {
         TEST(test_a_green_context_holds_its_primary_one),
         TEST(test_a_reset_ends_green_contexts),
         TEST(test_a_primary_contexts_order_includes_green_work),
-        TEST(test_a_retain_beside_the_last_release_is_behind_it),
-        TEST(test_a_free_beside_the_contexts_end_frees_nothing_twice),
+        TEST(test_a_retain_during_the_last_release_comes_after_it),
+        TEST(test_a_free_during_the_contexts_end_frees_nothing_twice),
     };
 
     return cmocka_run_group_tests_name("lifetimes", tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /*
- * What a test has done in a child: options are read once in the life of a process, descriptors are closed,
- * signals kill.
+ * Runs parts of a test in a child process, because they read options once per process, close
+ * descriptors, or kill the process by a signal.
  */
 #ifndef GPUCACHE_TESTS_CHILD_H
 #define GPUCACHE_TESTS_CHILD_H
@@ -8,19 +8,20 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/** Returns whether valgrind runs this. It does not keep registers right for an access that a
- * handler has repaired. */
+/** Returns whether valgrind runs this process. After a handler repairs an access, valgrind
+ * continues with wrong registers. */
 bool child_under_valgrind(void);
 
-/** Waits for the end of a child: its status, as waitpid() has it. */
+/** Waits for the end of a child. Returns its status, as waitpid() does. */
 int child_status(pid_t child);
 
-/** Everything up to the end of what fd leads to, until the next call. */
+/** Reads fd to its end. The text is valid until the next call. */
 const char *child_read(int fd);
 
 /**
- * What body() writes to stderr in a child, which must end well; until the next call. With `variables`, a list
- * that ends with NULL, those are the child's whole environment.
+ * Returns the text that body() writes to stderr in a child, which must end with status 0. The text
+ * is valid until the next call. `variables` (NULL: unchanged) is the child's whole environment, a
+ * list that ends with NULL.
  */
 const char *child_stderr(const char *const *variables, void (*body)(void));
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""failing.py PROGRAM: checks that a failed assertion is printed with its condition, values and line, half way through a test too."""
+"""failing.py PROGRAM: checks that a failed assertion prints its condition, values and line, also in the middle of a test."""
 import os
 import re
 import resource

@@ -87,12 +87,12 @@ def circles(arrows):
     for file, other in arrows:
         graph[file].add(other)
 
-    def visit(file):
+    def search(file):
         index[file] = low[file] = len(index)
         stack.append(file)
         for other in sorted(graph[file]):
             if other not in index:
-                visit(other)
+                search(other)
             if other in stack:
                 low[file] = min(low[file], low[other])
         if low[file] == index[file]:
@@ -103,7 +103,7 @@ def circles(arrows):
     sys.setrecursionlimit(10000)
     for file in sorted(graph):
         if file not in index:
-            visit(file)
+            search(file)
     return found
 
 

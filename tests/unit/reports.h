@@ -1,5 +1,5 @@
 /*
- * Reports from made-up statistics, which are replaced by an array. Python's parser judges the JSON.
+ * Reports over fake statistics: an array replaces the module. Python's parser checks the JSON.
  */
 #ifndef GPUCACHE_TESTS_REPORTS_H
 #define GPUCACHE_TESTS_REPORTS_H
@@ -23,13 +23,13 @@
 
 extern struct segment_map the_map; /* of every device */
 
-/** A program that has done its work and leaks three blocks. Its books balance. */
+/** Adds a device of a program that has ended and leaks three blocks. Its counters agree. */
 struct stats_device *add_typical(int ordinal);
 
-/** Every figure as large as it can be, every text as long. */
+/** Adds a device with the largest counters and the longest texts. */
 struct stats_device *add_extreme(int ordinal);
 
-/** What stats_stacks() answers; NULL at the beginning of every test. */
+/** The result of stats_stacks(); NULL at the beginning of every test. */
 extern const struct stats_stacks *remembered;
 
 /** The tear-down of every test. */
@@ -37,10 +37,10 @@ int forget_devices(void **state);
 
 #define TEST(function) cmocka_unit_test_teardown(function, forget_devices)
 
-/** A report of this process as text. */
+/** Returns a report of this process as text. */
 const char *report_in(enum report_format format);
 
-/** What body() writes to stderr in a child with these variables. */
+/** Returns the text that body() writes to stderr in a child with these variables. */
 const char *stderr_with(const char *const *variables, void (*body)(void));
 
 #define STDERR_OF(body, ...) stderr_with((const char *const[]){__VA_ARGS__, NULL}, body)

@@ -1,4 +1,5 @@
-/* Cases that set up a sandbox: each in a process of its own, which cannot leave it. After cmocka.h. */
+/* Runs cases that set up a sandbox, each in a process of its own, because a sandbox cannot be left.
+ * Include it after cmocka.h. */
 #ifndef GPUCACHE_TESTS_SANDBOXED_H
 #define GPUCACHE_TESTS_SANDBOXED_H
 

@@ -188,7 +188,7 @@ static void *seize_first(void *order) {
     return NULL;
 }
 
-static void whoever_is_inside_is_waited_for(void **state) {
+static void an_owner_inside_is_waited_for(void **state) {
     (void)state;
     for (int owned = 0; owned < 2; owned++) {
         init(owned);
@@ -272,7 +272,7 @@ int main(void) {
         cmocka_unit_test(one_that_nobody_owns_is_a_lock),
         cmocka_unit_test(an_owner_may_seize_its_own),
         cmocka_unit_test(what_is_seized_cannot_be_entered_until_it_is_returned),
-        cmocka_unit_test(whoever_is_inside_is_waited_for),
+        cmocka_unit_test(an_owner_inside_is_waited_for),
         cmocka_unit_test(nor_where_the_kernel_refuses_from_now_on),
         cmocka_unit_test(nor_while_the_owner_is_inside),
     };

@@ -1,5 +1,6 @@
 /*
- * Who is told of the end of a context, in which order: the registry over a driver that has a few handles.
+ * Tests which callbacks are told of the end of a context, and in which order: the registry over a
+ * driver that has a few handles.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -181,7 +182,7 @@ static int start(void **state) {
     return 0;
 }
 
-/* Whatever a test has left; nobody looks at what is told then. */
+/* Ends the contexts that a test has left. The callbacks' records are not checked. */
 static int stop(void **state) {
     (void)state;
     struct context_ending ending = {.handle = CONTEXT, .primary_of = -1};
@@ -227,7 +228,7 @@ static void a_view_ends_alone(void **state) {
     assert_int_equal(context_count(), 2);
 }
 
-static void one_that_ended_unseen_is_told_of_when_its_handle_comes_back(void **state) {
+static void one_whose_end_was_missed_is_told_of_when_its_handle_is_reused(void **state) {
     (void)state;
     lives[(uintptr_t)CONTEXT]++;
     context_register(CONTEXT, CONTEXT_RETAINED, 0);
@@ -255,7 +256,7 @@ static struct pool *with_memory(CUcontext context, uint64_t address, uint64_t by
     return pool;
 }
 
-/* One page of an address that the driver gives out may have been one context's, the next another's. */
+/* The pages of an address that the driver returns may have belonged to several contexts. */
 static void all_that_had_an_address_before_are_forgotten(void **state) {
     (void)state;
     const uint64_t at = (uint64_t)1 << 40;
@@ -270,7 +271,8 @@ static void all_that_had_an_address_before_are_forgotten(void **state) {
     page_map_leave(at + PAGE_BYTES, PAGE_BYTES, other);
 }
 
-/* The driver gives its handle to the next one at once, before whoever ended it has told of that. */
+/* The driver reuses the handle at once, before the thread that ended the context reports the end.
+ */
 static void a_view_of_the_next_life_is_not_taken_for_one_of_the_last(void **state) {
     (void)state;
     struct context_ending ending = {.primary_of = -1, .green = GREEN};
@@ -333,14 +335,14 @@ static uintptr_t first_unknown(void) {
     return handle - 1;
 }
 
-/* A context that is alive and cannot be entered counts for two, so no other one is ever the only
- * one. That holds for good, so this is the last test. */
-static void a_context_without_host_memory_is_beside_every_other_one(void **state) {
+/* A live context that cannot be entered counts as two, so no other context is ever the only one.
+ * This state cannot be undone, so the test is the last one. */
+static void a_context_without_host_memory_counts_next_to_every_other_one(void **state) {
     (void)state;
-    unsigned awake_calls = all_awake, enter_calls = entered;
+    unsigned activations = all_awake, enter_calls = entered;
     no_memory = true;
     uintptr_t unknown = first_unknown();
-    assert_int_equal(all_awake, awake_calls + 1);
+    assert_int_equal(all_awake, activations + 1);
     assert_int_equal(entered, enter_calls + unknown - 5 + 1);
     for (uintptr_t handle = 5; handle <= unknown; handle++) {
         struct context_ending ending = {.handle = (CUcontext)handle, .primary_of = -1};
@@ -366,14 +368,14 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_context_that_ends_takes_its_views_along, start, stop),
         cmocka_unit_test_setup_teardown(a_call_that_did_not_end_it_lets_it_go_on, start, stop),
         cmocka_unit_test_setup_teardown(a_view_ends_alone, start, stop),
-        cmocka_unit_test_setup_teardown(one_that_ended_unseen_is_told_of_when_its_handle_comes_back,
-                                        start, stop),
+        cmocka_unit_test_setup_teardown(
+            one_whose_end_was_missed_is_told_of_when_its_handle_is_reused, start, stop),
         cmocka_unit_test_setup_teardown(a_view_of_the_next_life_is_not_taken_for_one_of_the_last,
                                         start, stop),
         cmocka_unit_test_setup_teardown(all_that_had_an_address_before_are_forgotten, start, stop),
         cmocka_unit_test_setup_teardown(one_without_a_view_may_end_the_primary_one, start, stop),
         cmocka_unit_test_setup_teardown(any_number_of_contexts_is_known, start, stop),
-        cmocka_unit_test(a_context_without_host_memory_is_beside_every_other_one),
+        cmocka_unit_test(a_context_without_host_memory_counts_next_to_every_other_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,7 +74,7 @@ static void what_is_freed_goes_back_after_the_whole_time(void **state) {
 }
 
 /* A growing thread may need the idle memory, and would otherwise wait until all has gone. */
-static void whoever_grows_goes_first(void **state) {
+static void a_pool_that_grows_goes_first(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     drop(get(100 * MIB));
@@ -219,7 +219,7 @@ static void what_is_usable_behind_a_barrier_waits_for_its_work(void **state) {
 }
 
 /* The kernel submitted after the frees never ends. */
-static void much_memory_goes_back_beside_work_that_came_later(void **state) {
+static void much_memory_goes_back_during_work_that_came_later(void **state) {
     (void)state;
     begin(16 * GIB, RELAXED);
     uint64_t blocks[32];
@@ -465,7 +465,7 @@ static void where_a_free_waits_nothing_goes(void **state) {
     assert_int_equal(fake->reserved, 8 * MIB);
 }
 
-/* ---- beside threads that allocate ---- */
+/* ---- while threads allocate ---- */
 
 #define ROUNDS 4000
 
@@ -504,7 +504,7 @@ static void *keeps_ticking(void *unused) {
  * Segments are reserved and released all the time. fake_reach() checks that none is released while
  * it is in use or its work runs.
  */
-static void beside_threads_that_allocate(void **state) {
+static void while_threads_allocate(void **state) {
     (void)state;
     const unsigned streams[] = {1, 2};
     pthread_t helper, threads[2];
@@ -534,7 +534,7 @@ static void beside_threads_that_allocate(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         BOTH(what_is_freed_goes_back_after_the_whole_time),
-        BOTH(whoever_grows_goes_first),
+        BOTH(a_pool_that_grows_goes_first),
         BOTH(what_nobody_asked_about_goes_back_too),
         BOTH(what_a_resting_thread_has_cached_goes_back),
         PAGES(what_a_working_thread_has_cached_stays),
@@ -542,7 +542,7 @@ int main(void) {
         BOTH(a_program_at_work_is_not_asked_about),
         BOTH(what_still_runs_stays),
         BOTH(what_is_usable_behind_a_barrier_waits_for_its_work),
-        BOTH(much_memory_goes_back_beside_work_that_came_later),
+        BOTH(much_memory_goes_back_during_work_that_came_later),
         BOTH(where_an_event_is_a_wait_no_free_leaves_one_more),
         BOTH(what_something_outside_reaches_goes_too),
         BOTH(after_a_fault_nothing_is_touched),
@@ -555,7 +555,7 @@ int main(void) {
         SEGMENTS(what_is_on_its_way_is_asked_after),
         SEGMENTS(while_a_context_may_be_ending_nothing_goes),
         SEGMENTS(where_a_free_waits_nothing_goes),
-        SEGMENTS(beside_threads_that_allocate),
+        SEGMENTS(while_threads_allocate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * The front door as the linker sees it: which symbols the built library shows, what it needs, how
- * it is linked. Reads the ELF file named as the argument, without loading it.
+ * Tests the dynamic symbols of the built library: exported and imported names, needed libraries,
+ * and flags of the link. Reads the ELF file named as the argument, without loading it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,7 +42,7 @@ static const struct row *row_of(const char *symbol) {
     return NULL;
 }
 
-/* What the library stands in front of, of libc's. */
+/* Returns whether the library replaces this function of libc. */
 static bool is_of_libc(const char *name) {
     static const char *const names[] = {
 #define LIBC(name, result, parameters) #name,
@@ -78,13 +78,13 @@ static const char *strings_of(const ElfW(Shdr) * of) {
     return file + sections[of->sh_link].sh_offset;
 }
 
-/* Calls visit(name, defined) for every dynamic symbol, but for those that stand for versions. */
-static void each_symbol(void (*visit)(const char *name, bool defined)) {
+/* Calls check(name, defined) for every dynamic symbol that is not the name of a version. */
+static void each_symbol(void (*check)(const char *name, bool defined)) {
     const ElfW(Shdr) *symbols = section(SHT_DYNSYM);
     const ElfW(Sym) *symbol = (const void *)(file + symbols->sh_offset);
     for (size_t i = 1; i < symbols->sh_size / sizeof *symbol; i++) {
         if (symbol[i].st_shndx != SHN_ABS) {
-            visit(strings_of(symbols) + symbol[i].st_name, symbol[i].st_shndx != SHN_UNDEF);
+            check(strings_of(symbols) + symbol[i].st_name, symbol[i].st_shndx != SHN_UNDEF);
         }
     }
 }
@@ -218,7 +218,7 @@ static void the_public_interface_is_exported(void **state) {
     }
 }
 
-/* Whoever overrides them in front of us asks for the next ones by version. */
+/* A library that overrides them before this one looks the next ones up by version. */
 static void dlsym_and_dlvsym_have_the_versions_of_libc(void **state) {
     (void)state;
     const char *first = header->e_machine == EM_X86_64 ? "GLIBC_2.2.5" : "GLIBC_2.17";

@@ -1,4 +1,4 @@
-/* Askers: who is waited for, and for how long. */
+/* Tests in-flight allocations: which threads a refused request waits for, and for how long. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -79,8 +79,8 @@ static void *is_refused(void *unused) {
     return unused;
 }
 
-/* Each still counts as asking: it has charged what it asks for. Who waits for the other in vain finds it slow; on a
- * busy machine one may be. */
+/* Each counts as in flight, because it has charged its bytes. A thread that waits in vain marks the
+ * other one as slow, which may happen on a busy machine. */
 static void two_who_were_refused_do_not_wait_for_each_other(void **state) {
     (void)state;
     pthread_t threads[2];
@@ -100,7 +100,7 @@ static void two_who_were_refused_do_not_wait_for_each_other(void **state) {
     assert_true(slow < 3);
 }
 
-static void whoever_comes_later_is_not(void **state) {
+static void a_later_thread_is_not_waited_for(void **state) {
     (void)state;
     pthread_t thread = begin(&stage), other;
     assert_int_equal(pthread_create(&other, NULL, ends_it, NULL), 0);
@@ -172,10 +172,10 @@ int main(void) {
         cmocka_unit_test(others_are_waited_for),
         cmocka_unit_test(what_one_gives_back_is_news_to_others),
         cmocka_unit_test(two_who_were_refused_do_not_wait_for_each_other),
-        cmocka_unit_test(whoever_comes_later_is_not),
+        cmocka_unit_test(a_later_thread_is_not_waited_for),
         cmocka_unit_test(nobody_waits_for_oneself),
         cmocka_unit_test(one_more_than_a_table_holds_is_waited_for),
         cmocka_unit_test(nobody_waits_for_ever),
     };
-    return cmocka_run_group_tests_name("askers", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("in_flight", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * How long an importer waits for an exporter, over sockets, a driver and a clock that are made up.
+ * Tests how long an importer waits for an exporter, over fakes of sockets, driver and clock.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@
 
 struct real_entries real_entries;
 
-/* What the exporter and the driver do, in milliseconds. */
+/* The clock, and the times that the exporter and the driver take, in milliseconds. */
 static int64_t now, answer_ms, map_ms;
 static uint32_t pages;
 static bool hangs_up;
@@ -154,7 +154,7 @@ static int fetch_after(int64_t answer, int64_t driver, uint32_t count, bool hang
     return r;
 }
 
-static void one_silent_exporter_costs_one_patience(void **state) {
+static void one_silent_exporter_costs_one_time_budget(void **state) {
     (void)state;
     assert_int_equal(fetch_after(WIRE_PATIENCE_MS + 1, 0, 3, false), -ETIMEDOUT);
     assert_int_equal(now, WIRE_PATIENCE_MS);
@@ -183,7 +183,7 @@ static void what_the_driver_takes_here_does_not_count(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_silent_exporter_costs_one_patience),
+        cmocka_unit_test(one_silent_exporter_costs_one_time_budget),
         cmocka_unit_test(a_slow_exporter_has_one_limit_for_all_its_answers),
         cmocka_unit_test(one_that_hangs_up_again_and_again_has_the_same),
         cmocka_unit_test(what_the_driver_takes_here_does_not_count),

@@ -1,4 +1,5 @@
-/* A fork waits until nobody looks through the libraries, and nobody begins to before it is over. */
+/* A fork waits until no thread walks the list of libraries, and no walk begins before the fork is
+ * over. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,16 +24,16 @@ static int look(struct dl_phdr_info *info, size_t bytes, void *with) {
     return 1;
 }
 
-static void *visit(void *with) {
+static void *walk(void *with) {
     libraries_visit(look, with);
     return NULL;
 }
 
-static void a_fork_waits_for_who_looks(void **state) {
+static void a_fork_waits_for_a_walk(void **state) {
     (void)state;
     pthread_t thread;
     unsigned us = 300000;
-    assert_int_equal(pthread_create(&thread, NULL, visit, &us), 0);
+    assert_int_equal(pthread_create(&thread, NULL, walk, &us), 0);
     while (!atomic_load(&inside)) {
         usleep(100);
     }
@@ -45,13 +46,13 @@ static void a_fork_waits_for_who_looks(void **state) {
     pthread_join(thread, NULL);
 }
 
-static void who_wants_to_look_waits_for_a_fork(void **state) {
+static void a_walk_waits_for_a_fork(void **state) {
     (void)state;
     pthread_t thread;
     unsigned us = 0;
     atomic_store(&looked, 0);
     libraries_before_fork();
-    assert_int_equal(pthread_create(&thread, NULL, visit, &us), 0);
+    assert_int_equal(pthread_create(&thread, NULL, walk, &us), 0);
     usleep(50000);
     assert_int_equal(atomic_load(&looked), 0);
     libraries_after_fork();
@@ -73,8 +74,8 @@ static void a_child_looks_at_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_fork_waits_for_who_looks),
-        cmocka_unit_test(who_wants_to_look_waits_for_a_fork),
+        cmocka_unit_test(a_fork_waits_for_a_walk),
+        cmocka_unit_test(a_walk_waits_for_a_fork),
         cmocka_unit_test(a_child_looks_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /*
- * The live page inside one process: what a reader may see while it is written, what a name and a
- * folder have to be, and the flight recorder under many writers. The statistics are replaced by ones
- * whose figures all say the same number, so that a mixture shows.
+ * Tests the live page in one process: a reader during writes, the checks of names and folders, and
+ * the flight recorder with many writers. All counters of the fake statistics have the same value,
+ * so a mixture of two states shows.
  */
 #include <setjmp.h>
 #include <stdarg.h>

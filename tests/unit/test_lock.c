@@ -1,5 +1,6 @@
 /*
- * The order of locks: whoever takes one out of order is told at once, though nobody waits for anybody.
+ * Tests the order of locks: a thread that breaks the order is stopped at once, even if no thread
+ * waits.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +28,7 @@ static int start(void **state) {
     return 0;
 }
 
-/* What a child says before it dies of SIGABRT; "" if it ends well. */
+/* Returns the message of a child that ends by SIGABRT; "" if it ends with status 0. */
 static const char *death_of(void (*body)(void)) {
     int pipes[2];
     assert_int_equal(pipe(pipes), 0);

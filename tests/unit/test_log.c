@@ -18,7 +18,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/** What body() writes to stderr in a child. */
+/** Returns the text that body() writes to stderr in a child. */
 static const char *stderr_of(void (*body)(void)) {
     return child_stderr(NULL, body);
 }

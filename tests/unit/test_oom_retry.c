@@ -1,6 +1,6 @@
 /*
- * Refused requests that are tried again, over pools of one number: what other threads do between two tries is done here when the library
- * gives idle memory back.
+ * Tests retries of refused requests. Numbers replace the pools. The actions of other threads
+ * between two retries happen when the library releases idle memory.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,13 +18,13 @@
 #include <string.h>
 
 static struct device device;
-static uint64_t idle, stuck, room, waits, limit_returns;
-static unsigned releases;  /* how often idle memory was asked for */
-static unsigned finishes;  /* and work waited for */
-static uint64_t under_way; /* so much is idle then */
-static uint64_t retired;   /* and so much of what streams hold back is */
-static unsigned taken,
-    returns; /* so often others take what came back and leave it idle; and give something back themselves */
+static uint64_t idle, stuck, available, waits, limit_returns;
+static unsigned releases;       /* how often idle memory was released */
+static unsigned finishes;       /* how often work was waited for */
+static uint64_t under_way;      /* bytes that are idle after that wait */
+static uint64_t deferred_bytes; /* bytes of deferred frees, idle after that wait */
+static unsigned taken;          /* how often others take released memory and keep it idle */
+static unsigned returns;        /* how often others release memory themselves */
 
 void deferred_reclaim_now(void) {}
 
@@ -35,7 +35,7 @@ uint64_t device_idle_bytes(const struct device *where, const struct device_backe
 
 uint64_t device_deferred_bytes(const struct device *where) {
     (void)where;
-    return retired;
+    return deferred_bytes;
 }
 
 uint64_t device_pool_left(struct device *where) {
@@ -45,20 +45,20 @@ uint64_t device_pool_left(struct device *where) {
 
 bool device_could_have(struct device *where, uint64_t bytes) {
     (void)where;
-    return bytes <= room + idle + retired;
+    return bytes <= available + idle + deferred_bytes;
 }
 
 uint64_t device_room(struct device *where) {
     (void)where;
-    return room;
+    return available;
 }
 
 bool device_pool_finish(struct device *where) {
     assert_ptr_equal(where, &device);
-    bool any = under_way + retired > 0;
+    bool any = under_way + deferred_bytes > 0;
     finishes++;
-    idle += under_way + retired;
-    under_way = retired = 0;
+    idle += under_way + deferred_bytes;
+    under_way = deferred_bytes = 0;
     return any;
 }
 
@@ -67,11 +67,11 @@ int device_pool_release_idle(struct device *where) {
     uint64_t gone = idle - stuck;
     releases++;
     idle -= gone;
-    room += gone;
+    available += gone;
     atomic_fetch_add(&in_flight_returns, gone > 0);
     if (taken > 0) {
         taken--;
-        room -= gone;
+        available -= gone;
         idle += gone;
     }
     return 0;
@@ -92,19 +92,19 @@ static int start(void **state) {
     (void)state;
     memset(&device, 0, sizeof device);
     device.total = 100;
-    idle = stuck = room = waits = limit_returns = 0;
+    idle = stuck = available = waits = limit_returns = 0;
     releases = finishes = taken = returns = 0;
-    under_way = retired = 0;
+    under_way = deferred_bytes = 0;
     return 0;
 }
 
-/* How often the driver is asked for `bytes`, served at last or not. */
+/* Returns how often the driver is asked for `bytes`. */
 static unsigned ask(uint64_t bytes, bool *served) {
     struct oom_retry oom_retry = {.returns = oom_retry_returns()};
     unsigned calls = 0;
     do {
         calls++;
-        *served = bytes <= room;
+        *served = bytes <= available;
         if (returns > 0) {
             returns--;
             atomic_fetch_add(&in_flight_returns, 1);
@@ -116,10 +116,10 @@ static unsigned ask(uint64_t bytes, bool *served) {
 static unsigned ask_the_limit(uint64_t bytes, bool *served) {
     struct oom_retry oom_retry = {0};
     unsigned charges = 1;
-    *served = bytes <= room;
+    *served = bytes <= available;
     while (!*served && oom_retry_at_limit(&device, bytes, &oom_retry)) {
         charges++;
-        *served = bytes <= room;
+        *served = bytes <= available;
     }
     return charges;
 }
@@ -163,7 +163,7 @@ static void not_for_ever(void **state) {
     assert_false(served);
 }
 
-/* What was freed while the rest was asked for is not stuck. */
+/* Memory that was freed during the request counts, too. */
 static void what_was_freed_since_is_asked_for(void **state) {
     (void)state;
     struct oom_retry oom_retry = {.returns = oom_retry_returns()};
@@ -172,10 +172,10 @@ static void what_was_freed_since_is_asked_for(void **state) {
     idle = 30;
     assert_true(oom_retry_at_driver(&device, 20, &oom_retry));
     assert_int_equal(releases, 2);
-    assert_int_equal(room, 10);
+    assert_int_equal(available, 10);
 }
 
-/* What it is behind may be waiting for what is done next. */
+/* The earlier work may itself wait for the program's next call. */
 static void work_is_waited_for_if_the_rest_is_not_enough(void **state) {
     (void)state;
     bool served;
@@ -185,7 +185,7 @@ static void work_is_waited_for_if_the_rest_is_not_enough(void **state) {
     assert_true(served);
     assert_int_equal(finishes, 0);
     idle = 1;
-    room = 0;
+    available = 0;
     assert_int_equal(ask(0x15, &served), 1); /* there may not be as much */
     assert_int_equal(finishes, 0);
     idle = 21;
@@ -195,31 +195,31 @@ static void work_is_waited_for_if_the_rest_is_not_enough(void **state) {
     assert_int_equal(finishes, 1);
 }
 
-/* A stream that a barrier holds up cannot say that it has got to a free. */
+/* A stream behind a barrier cannot report that it has reached a free. */
 static void what_streams_hold_back_is_waited_for(void **state) {
     (void)state;
     bool served;
-    retired = 50;
+    deferred_bytes = 50;
     assert_int_equal(ask(40, &served), 2);
     assert_true(served);
-    retired = 50;
-    room = 0;
+    deferred_bytes = 50;
+    available = 0;
     assert_int_equal(ask_the_limit(40, &served), 2);
     assert_true(served);
     assert_int_equal(finishes, 2);
 }
 
-/* Code that was unloaded, or another process's memory: nobody counts that. */
+/* Unloaded code and memory of other processes are not counted. */
 static void what_the_driver_has_by_then_is_asked_for(void **state) {
     (void)state;
     struct oom_retry oom_retry = {.returns = oom_retry_returns()};
     idle = stuck = 20;
     assert_true(oom_retry_at_driver(&device, 20, &oom_retry));
     idle = stuck = 30;
-    room = 19;
+    available = 19;
     assert_false(oom_retry_at_driver(&device, 20, &oom_retry));
     idle = stuck = 40;
-    room = 20;
+    available = 20;
     assert_true(oom_retry_at_driver(&device, 20, &oom_retry));
 }
 

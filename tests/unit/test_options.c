@@ -2,8 +2,8 @@
  * The options: every one with values that make sense and values that do not, and the exact words of
  * the warnings.
  *
- * Options are read once in the life of a process, so every case runs in a child of its own, with an
- * environment of its own and a pipe as stderr.
+ * Options are read once per process. Every case therefore runs in a child with its own environment
+ * and a pipe as stderr.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,8 +41,8 @@ static void load_and_check(void) {
     _exit(errno != EDOM ? 2 : check && !check() ? 1 : 0);
 }
 
-/** What options_load() writes to stderr with these variables set; then_true() runs after it and says
- * whether all is well. */
+/** Returns the text that options_load() writes to stderr with these variables. then_true() runs
+ * after it and must return true. */
 static const char *load_with(const char *const *variables, bool (*then_true)(void)) {
     check = then_true;
     return child_stderr(variables, load_and_check);
@@ -265,8 +265,7 @@ static void another_spelling_of_the_default_is_silent(void **state) {
 
 /* ---- nonsense ---- */
 
-/* What a value may look like at all is asserted in test_value.c; here, that every option refuses what
- * is none of its own. */
+/* Values that each option refuses. test_value.c tests the syntax of values. */
 static const struct {
     const char *name;
     const char *values[16];

@@ -167,7 +167,7 @@ static void *go_round(void *argument) {
 }
 
 /* Live bytes of one thread are not lost while another thread allocates and frees during the sum. */
-static void what_is_live_does_not_lie_idle_meanwhile(void **state) {
+static void live_memory_does_not_count_as_idle(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, 0);
     pthread_t threads[3];
@@ -207,7 +207,7 @@ static void a_cache_that_comes_or_goes_is_not_waited_for_for_ever(void **state) 
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(of_large_blocks_hardly_any_of_the_peak_is_lost),
-        TEST(what_is_live_does_not_lie_idle_meanwhile),
+        TEST(live_memory_does_not_count_as_idle),
         TEST(a_cache_that_comes_or_goes_is_not_waited_for_for_ever),
     };
     return cmocka_run_group_tests_name("peaks", tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /*
- * Pickles of plain data are read, those that would run something are refused, and no file takes more memory or reads
- * further than it is long.
+ * Tests that pickles of plain data are read, that pickles with code are refused, and that memory
+ * and reads are bounded by the length of the file.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -106,7 +106,7 @@ static void clamp_u64(void **state) {
     }
 }
 
-/* Whatever imports or calls, by its name. */
+/* Refused instructions, by name: they import or call. */
 static void refused(void **state) {
     (void)state;
     static const struct {

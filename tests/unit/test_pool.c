@@ -15,7 +15,7 @@ static const uint64_t sizes[] = {1,   511,     512,     513,     4096,        10
                                  MIB, MIB + 1, 2 * MIB, 5 * MIB, 5 * MIB + 1, 33 * MIB + 7};
 #define SIZES (sizeof sizes / sizeof *sizes)
 
-static void every_block_has_room_and_a_segment_of_its_own_device(void **state) {
+static void every_block_has_its_bytes_and_a_segment_of_its_own_device(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     uint64_t at[SIZES];
@@ -129,7 +129,7 @@ static void a_wrong_free_changes_nothing(void **state) {
     }
 }
 
-static void foreign_memory_is_not_ours(void **state) {
+static void memory_of_others_is_not_the_pools(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     uint64_t at = get(5 * MIB);
@@ -144,7 +144,7 @@ static void foreign_memory_is_not_ours(void **state) {
     assert_int_equal(pool_mark_externally_visible(at - MIB), -EINVAL);
 }
 
-static void a_segment_given_back_is_foreign_again(void **state) {
+static void a_segment_given_back_is_not_the_pools_again(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     uint64_t large = get(5 * MIB), small = get(100);
@@ -233,7 +233,7 @@ static void compare_peaks(const struct expected *e) {
     assert_true(is.peaks_exact);
 }
 
-static void the_books_balance_at_every_step(void **state) {
+static void the_counters_agree_at_every_step(void **state) {
     (void)state;
     static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
     static const uint64_t budgets[] = {RELAXED, TIGHT, 0};
@@ -790,14 +790,14 @@ static void a_hundred_threads_one_after_another_share_one_cache(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(every_block_has_room_and_a_segment_of_its_own_device),
+        TEST(every_block_has_its_bytes_and_a_segment_of_its_own_device),
         TEST(a_question_is_answered_for_every_byte_of_a_block_and_no_other),
         TEST(an_id_belongs_to_one_life_of_one_block),
         TEST(a_repeated_pair_of_calls_takes_no_more_memory),
         TEST(a_wrong_free_changes_nothing),
-        TEST(foreign_memory_is_not_ours),
-        TEST(a_segment_given_back_is_foreign_again),
-        TEST(the_books_balance_at_every_step),
+        TEST(memory_of_others_is_not_the_pools),
+        TEST(a_segment_given_back_is_not_the_pools_again),
+        TEST(the_counters_agree_at_every_step),
         TEST(the_peak_of_small_blocks_is_exact),
         TEST(the_peak_of_the_count_is_exact),
         TEST(a_large_block_after_small_ones_does_not_add_to_their_peak),

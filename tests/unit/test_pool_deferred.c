@@ -211,7 +211,7 @@ static bool reclaim_nothing(struct backend *backend, bool all) {
     return false;
 }
 
-static void what_another_thread_reclaims_meanwhile_is_not_missed(void **state) {
+static void a_reclaim_of_another_thread_is_not_missed(void **state) {
     (void)state;
     start(64 * MIB, POOL_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
@@ -343,7 +343,7 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
 }
 
 /* Half of the blocks are freed at once: by the fast path of their owner, and by other paths. */
-static void the_books_agree_whichever_way_blocks_go(void **state) {
+static void the_counters_agree_whichever_way_blocks_go(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     struct pool_deferred retired[100];
@@ -377,11 +377,11 @@ int main(void) {
         TEST(before_it_grows_the_pool_asks_what_has_come_free),
         TEST(before_a_request_is_refused_all_are_asked_again),
         TEST(barriers_are_waited_for_before_a_request_is_refused),
-        TEST(what_another_thread_reclaims_meanwhile_is_not_missed),
+        TEST(a_reclaim_of_another_thread_is_not_missed),
         TEST(ones_own_barrier_is_waited_for_and_not_anothers),
         TEST(no_use_of_a_block_is_refused_while_it_is_retired),
         TEST(the_backend_is_told_once_of_each_large_block),
-        TEST(the_books_agree_whichever_way_blocks_go),
+        TEST(the_counters_agree_whichever_way_blocks_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

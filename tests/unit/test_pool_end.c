@@ -180,7 +180,7 @@ static void a_range_freed_before_the_end_is_not_taken_after_it(void **state) {
 }
 
 /* A suspended backend gets no call: the context's objects may be gone. */
-static void a_quiet_backend_is_asked_nothing(void **state) {
+static void a_suspended_backend_is_asked_nothing(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, TIGHT);
     uint64_t a = get(100 * MIB), b = get(100);
@@ -199,8 +199,8 @@ static void a_quiet_backend_is_asked_nothing(void **state) {
     check();
 }
 
-/* Nor does the pool wait for an event that was recorded before. */
-static void a_quiet_backend_is_not_waited_for(void **state) {
+/* The pool does not wait for an event that was recorded before either. */
+static void a_suspended_backend_is_not_waited_for(void **state) {
     (void)state;
     start(GIB, POOL_WAIT, TIGHT);
     uint64_t a = get(100 * MIB);
@@ -237,7 +237,7 @@ static void memory_behind_a_barrier_does_not_go_back_before_its_work_is_over(voi
 }
 
 /* The kernel of another thread may never end. Idle memory goes back nevertheless. */
-static void idle_memory_goes_back_beside_work_that_does_not_end(void **state) {
+static void idle_memory_goes_back_during_work_that_does_not_end(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     uint64_t a = get(600 * MIB);
@@ -280,7 +280,7 @@ static void a_growth_waits_for_what_is_on_its_way_back(void **state) {
     pool = NULL;
 }
 
-/* Where a free waits for the device, no memory goes back while work runs. */
+/* If a free waits for the device, no memory goes back while work runs. */
 static void a_free_that_waits_is_made_on_an_idle_device_only(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -407,10 +407,10 @@ int main(void) {
         TEST(a_free_while_the_context_ends_leaves_nothing_behind),
         TEST(a_free_that_has_found_its_block_finds_that_it_has_ended),
         TEST(a_range_freed_before_the_end_is_not_taken_after_it),
-        TEST(a_quiet_backend_is_asked_nothing),
-        TEST(a_quiet_backend_is_not_waited_for),
+        TEST(a_suspended_backend_is_asked_nothing),
+        TEST(a_suspended_backend_is_not_waited_for),
         TEST(memory_behind_a_barrier_does_not_go_back_before_its_work_is_over),
-        TEST(idle_memory_goes_back_beside_work_that_does_not_end),
+        TEST(idle_memory_goes_back_during_work_that_does_not_end),
         TEST(a_growth_waits_for_what_is_on_its_way_back),
         TEST(a_free_that_waits_is_made_on_an_idle_device_only),
         TEST(while_a_context_may_be_ending_nothing_is_released),

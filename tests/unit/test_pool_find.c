@@ -143,7 +143,7 @@ static void *come_and_go(void *unused) {
     return NULL;
 }
 
-static void what_lives_is_found_beside_what_comes_and_goes(void **state) {
+static void live_blocks_are_found_while_others_come_and_go(void **state) {
     (void)state;
     pthread_t thread;
     start(GIB, POOL_BARRIER, RELAXED);
@@ -229,7 +229,7 @@ int main(void) {
         cmocka_unit_test_teardown(a_forgotten_block_starts_nowhere, stop),
         cmocka_unit_test_teardown(any_number_of_blocks_has_a_flag, stop),
         cmocka_unit_test_teardown(a_question_waits_for_nobody, stop),
-        cmocka_unit_test_teardown(what_lives_is_found_beside_what_comes_and_goes, stop),
+        cmocka_unit_test_teardown(live_blocks_are_found_while_others_come_and_go, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,7 +65,7 @@ static void a_buffer_that_grows_holds_little_more_than_itself(void **state) {
     grow_a_buffer(finish);
 }
 
-static void a_buffer_that_grows_beside_a_busy_device_holds_little_more(void **state) {
+static void a_buffer_that_grows_on_a_busy_device_holds_little_more(void **state) {
     (void)state;
     start_growing();
     grow_a_buffer(submit_more);
@@ -140,7 +140,7 @@ static void only_the_work_in_front_of_what_goes_back_is_waited_for(void **state)
     is_within_bounds();
 }
 
-static void what_has_finished_meanwhile_is_not_waited_for(void **state) {
+static void work_that_finished_by_now_is_not_waited_for(void **state) {
     (void)state;
     leave_two_idle();
     get_live(GIB); /* handed out behind a barrier */
@@ -179,7 +179,7 @@ static void work_of_a_late_event_is_not_waited_for(void **state) {
     assert_int_equal(fake->releases, 0);
 }
 
-/* ---- threads beside the one that asks ---- */
+/* ---- other threads during a request ---- */
 
 static const struct backend_ops *fake_ops;
 
@@ -317,7 +317,7 @@ static int take_all_meanwhile(struct backend *backend, unsigned slot) {
     return r;
 }
 
-static void what_others_have_freed_during_a_wait_is_ordered_before_the_pool_grows(void **state) {
+static void frees_of_others_during_a_wait_are_synchronised_before_the_pool_grows(void **state) {
     (void)state;
     enum { EACH = 20 };
     uint64_t at[EACH];
@@ -399,18 +399,18 @@ static void a_large_range_is_cut_before_the_pool_holds_too_much(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_buffer_that_grows_holds_little_more_than_itself),
-        TEST(a_buffer_that_grows_beside_a_busy_device_holds_little_more),
+        TEST(a_buffer_that_grows_on_a_busy_device_holds_little_more),
         TEST(blocks_of_another_size_in_the_next_phase_hold_little_more),
         TEST(sizes_within_the_bound_go_round_without_the_driver),
         TEST(only_the_work_in_front_of_what_goes_back_is_waited_for),
-        TEST(what_has_finished_meanwhile_is_not_waited_for),
+        TEST(work_that_finished_by_now_is_not_waited_for),
         TEST(nothing_is_waited_for_within_the_bound),
         TEST(work_of_a_late_event_is_not_waited_for),
         TEST(what_other_threads_are_bringing_counts),
         TEST(what_other_threads_are_bringing_is_in_use),
         TEST(only_what_was_freed_before_the_request_is_waited_for),
         TEST(other_threads_go_on_within_bounds_while_one_waits),
-        TEST(what_others_have_freed_during_a_wait_is_ordered_before_the_pool_grows),
+        TEST(frees_of_others_during_a_wait_are_synchronised_before_the_pool_grows),
         TEST(the_driver_has_back_what_is_released_before_the_pool_grows),
         TEST(a_large_range_is_cut_before_the_pool_holds_too_much),
     };

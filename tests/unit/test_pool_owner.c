@@ -276,7 +276,7 @@ static void *churn(void *unused) {
     return unused;
 }
 
-static void sums_are_right_beside_threads_that_come_and_go(void **state) {
+static void sums_are_right_while_threads_come_and_go(void **state) {
     (void)state;
     start(GIB, POOL_BARRIER, RELAXED);
     for (unsigned i = 0; i < 32; i++) {
@@ -379,7 +379,7 @@ int main(void) {
         TEST(an_id_that_no_block_can_have_goes_to_the_next_thread),
         TEST(blocks_of_an_ended_context_may_still_have_an_id),
         TEST(caches_of_threads_that_ended_leave_the_list_and_their_counts_stay),
-        TEST(sums_are_right_beside_threads_that_come_and_go),
+        TEST(sums_are_right_while_threads_come_and_go),
         TEST(when_ids_have_run_out_blocks_have_no_owner),
     };
     return cmocka_run_group_tests_name("owners of blocks", tests, NULL, NULL);

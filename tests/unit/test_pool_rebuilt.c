@@ -128,19 +128,19 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock) {
         struct magazine magazine = late;
         late.count = 0;
         pthread_mutex_lock(lock);
-        bool room = transfer_has_room(late_for, magazine.bytes);
-        if (room) {
+        bool fits = transfer_has_room(late_for, magazine.bytes);
+        if (fits) {
             transfer_put(late_for, &magazine);
         }
         __real_pthread_mutex_unlock(lock);
-        if (!room) {
+        if (!fits) {
             pending_add_list(&pool->source, magazine.first);
         }
     }
     return r;
 }
 
-static void what_comes_while_a_cache_is_put_to_sleep_is_not_left_there(void **state) {
+static void blocks_that_come_while_a_cache_becomes_inactive_are_not_left_there(void **state) {
     (void)state;
     for (int turn = 1; turn <= 3; turn++) { /* number of unlocks before delivery */
         start(64 * GIB, POOL_BARRIER, RELAXED);
@@ -222,7 +222,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_cache_that_sleeps_holds_nothing),
         TEST(a_magazine_that_stays_leaves_the_places_of_others),
-        TEST(what_comes_while_a_cache_is_put_to_sleep_is_not_left_there),
+        TEST(blocks_that_come_while_a_cache_becomes_inactive_are_not_left_there),
         TEST(a_block_is_not_handed_out_after_the_end),
         TEST(a_growth_in_pages_goes_on_in_the_next_context),
     };

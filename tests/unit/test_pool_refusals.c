@@ -1,7 +1,8 @@
 /*
  * The pool when the driver or the system refuses requests, sometimes or always.
  *
- * Linked with --wrap=nap: sleeps are counted and take only the time of the fake clock below.
+ * The test replaces the function that sleeps (see meson.build): it counts sleeps, which take only
+ * the time of the fake clock below.
  */
 #include "pool_bench.h"
 
@@ -12,7 +13,7 @@ static unsigned sleeps;
 static unsigned
     calm_at; /* number of sleeps after which a call that may end the context is over; 0: never */
 static uint64_t now_ns, ns_per_sleep;
-static void (*meanwhile)(void); /* acts as other threads and the device during a sleep */
+static void (*during_sleep)(void); /* acts as other threads and the device during a sleep */
 
 void __wrap_nap(uint64_t ns);
 void __wrap_nap(uint64_t ns) {
@@ -22,15 +23,15 @@ void __wrap_nap(uint64_t ns) {
     if (calm_at > 0 && sleeps >= calm_at) {
         fake->backend.suspended = false;
     }
-    if (meanwhile) {
-        meanwhile();
+    if (during_sleep) {
+        during_sleep();
     }
 }
 
 /* ---- records ---- */
 
 /* Starts over a backend that has not recorded an event yet. */
-static void start_in_doubt(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
+static void start_invalidated(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
     fake = fake_new(memory);
     fake->backend.refused = 1;
     pool = pool_create(&fake->backend, &(struct pool_config){.reuse = reuse, .budget = budget});
@@ -41,9 +42,9 @@ static void a_driver_that_never_records_is_synchronised_inside_frees(void **stat
     (void)state;
     static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
     for (int i = 0; i < 6; i++) {
-        start_in_doubt(64 * MIB, modes[i % 3], i < 3 ? TIGHT : RELAXED);
+        start_invalidated(64 * MIB, modes[i % 3], i < 3 ? TIGHT : RELAXED);
         fake->record_code = -EIO;
-        for (unsigned j = 0; j < 100; j++) { /* there is room for one at a time */
+        for (unsigned j = 0; j < 100; j++) { /* memory for one at a time */
             use_and_drop(get(40 * MIB));
         }
         assert_true(fake->synchronizes > 0);
@@ -59,7 +60,7 @@ static void a_driver_that_never_records_is_synchronised_inside_frees(void **stat
 
 static void the_first_free_shows_whether_the_driver_records(void **state) {
     (void)state;
-    start_in_doubt(GIB, POOL_BARRIER, RELAXED);
+    start_invalidated(GIB, POOL_BARRIER, RELAXED);
     uint64_t first = get(20 * MIB);
     get(512);
     get(64 * KIB); /* no update of the budget is due for some time */
@@ -87,7 +88,7 @@ static void a_record_refused_now_and_then_loses_nothing(void **state) {
     for (int i = 0; i < 6; i++) {
         start(64 * MIB, modes[i % 3], i < 3 ? TIGHT : RELAXED);
         fake->done_every = 50;
-        for (unsigned j = 0; j < 100; j++) { /* there is room for one at a time */
+        for (unsigned j = 0; j < 100; j++) { /* memory for one at a time */
             uint64_t at = get(40 * MIB);
             refuse_records(j % 4);
             use_and_drop(at);
@@ -157,7 +158,7 @@ static int reserve_as_the_context_ends(struct backend *backend, uint64_t bytes, 
     return r;
 }
 
-static void memory_of_a_context_that_ended_meanwhile_is_not_the_pools(void **state) {
+static void memory_of_a_context_that_ended_during_the_call_is_not_the_pools(void **state) {
     (void)state;
     static const uint64_t sizes[] = {100, 3 * MIB};
     for (int i = 0; i < 2; i++) {
@@ -196,7 +197,7 @@ static void set_clock(uint64_t per_sleep) {
     fake->backend.ops = &ops;
     ns_per_sleep = per_sleep;
     sleeps = calm_at = 0;
-    meanwhile = NULL;
+    during_sleep = NULL;
 }
 
 static void start_with_clock(uint64_t memory, uint64_t per_sleep) {
@@ -295,7 +296,7 @@ static void with_nothing_to_give_back_nothing_is_waited_for(void **state) {
 }
 
 /* Another thread's growth held most of the limit's charge, and gave it back. */
-static void what_was_lent_to_others_is_asked_for_again(void **state) {
+static void what_was_exported_to_others_is_asked_for_again(void **state) {
     (void)state;
     start_with_clock(64 * MIB, 1000);
     get(10 * MIB);
@@ -339,9 +340,9 @@ static void what_is_there_and_refused_was_not_lost_to_others(void **state) {
     fake->refusal = -ENOMEM;
     fake->refusals = UINT_MAX;
     fake_submit(fake, 1);
-    meanwhile = work_on;
+    during_sleep = work_on;
     assert_in_range(sleeps_until_refused(20 * MIB), 0, LATE_WAIT_S + 1);
-    meanwhile = NULL;
+    during_sleep = NULL;
 }
 
 /* ---- waits that native frees would have made ---- */
@@ -361,7 +362,7 @@ static void what_the_thread_itself_freed_is_waited_for_however_long(void **state
     (void)state;
     start_behind(1000000000);
     use_and_drop(get(3 * MIB));
-    meanwhile = end_at_last;
+    during_sleep = end_at_last;
     assert_true(pool_finish(pool));
     assert_int_equal(sleeps, 10 * LATE_WAIT_S);
     assert_false(pool_finish(pool));
@@ -419,9 +420,9 @@ static void what_was_submitted_after_a_free_is_not_waited_for(void **state) {
         drop(at[i]);
     }
     assert_int_equal(fake->records, BACKEND_SLOTS);
-    meanwhile = go_on;
+    during_sleep = go_on;
     assert_true(pool_finish(pool));
-    meanwhile = NULL;
+    during_sleep = NULL;
     assert_int_equal(fake->records, BACKEND_SLOTS + 1);
     assert_in_range(sleeps, 2, 10);
 }
@@ -495,7 +496,7 @@ static void an_end_that_is_over_is_not_waited_for(void **state) {
 
 /* ---- other processes at the limit ---- */
 
-/* Not if nothing came back between two queries. */
+/* The pool does not ask again if nothing came back between two queries. */
 static void what_others_give_back_is_asked_for_again(void **state) {
     (void)state;
     for (unsigned answers = 1; answers < 6; answers++) {
@@ -527,9 +528,9 @@ static void such_a_call_is_waited_for_once(void **state) {
         theirs[i] = get(2 * MIB);
     }
     use_and_drop_quietly(at, 0);
-    meanwhile = free_one;
+    during_sleep = free_one;
     assert_in_range(sleeps_until_refused(64 * MIB), LATE_WAIT_S, LATE_WAIT_S + 2);
-    meanwhile = NULL;
+    during_sleep = NULL;
     fake->backend.suspended = false;
 }
 
@@ -541,8 +542,8 @@ int main(void) {
         TEST(before_out_of_memory_a_refused_record_is_made_again),
         TEST(a_record_made_at_a_wrong_moment_counts_as_none_refused),
         TEST(memory_that_the_pool_cannot_manage_is_taken_once),
-        TEST(memory_of_a_context_that_ended_meanwhile_is_not_the_pools),
-        TEST(what_was_lent_to_others_is_asked_for_again),
+        TEST(memory_of_a_context_that_ended_during_the_call_is_not_the_pools),
+        TEST(what_was_exported_to_others_is_asked_for_again),
         TEST(a_wait_ends_by_the_clock),
         TEST(a_wait_ends_though_the_clock_stands_still),
         TEST(what_can_never_be_had_is_refused_at_once),

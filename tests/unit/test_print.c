@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/** What a call prints, as text: TEXT(print_u64(&out, 7)). */
+/** Returns the text that a call prints: TEXT(print_u64(&out, 7)). */
 #define TEXT(call)                                                                                 \
     ({                                                                                             \
         static char buffer[4096];                                                                  \
@@ -95,7 +95,7 @@ static void cells_pad_and_cut(void **state) {
     assert_string_equal(TEXT(print_cell(&out, "\x1b[m\xc3\xb6", 6, PRINT_LEFT)), "?[m?  ");
 }
 
-static void foreign_text_stays_on_its_line_and_in_its_columns(void **state) {
+static void text_of_others_stays_on_its_line_and_in_its_columns(void **state) {
     (void)state;
     assert_string_equal(TEXT(print_plain(&out, "a\nb\x1b[1m", 20)), "a?b?[1m");
     assert_string_equal(TEXT(print_plain(&out,
@@ -204,7 +204,7 @@ int main(void) {
         cmocka_unit_test(decimals_are_fixed_and_always_a_number),
         cmocka_unit_test(a_hundred_per_cent_means_all),
         cmocka_unit_test(cells_pad_and_cut),
-        cmocka_unit_test(foreign_text_stays_on_its_line_and_in_its_columns),
+        cmocka_unit_test(text_of_others_stays_on_its_line_and_in_its_columns),
         cmocka_unit_test(untrusted_text_keeps_its_letters_and_commands_no_terminal),
         cmocka_unit_test(json_strings_are_valid_whatever_the_bytes),
         cmocka_unit_test(formats_take_every_width),

@@ -1,4 +1,5 @@
-/* What is a reason for segments: a library that registers memory past the driver. test_rdma_libraries LIBRARY: one of that name. */
+/* Tests which loaded libraries make the library choose segments: those that register device memory
+ * without the driver. The argument is a library with such a name. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +28,7 @@ static void nothing_is_loaded(void **state) {
 /* NCCL loads what it needs later, if there are cards. */
 static void nccl_is_and_there_are_cards(void **state) {
     (void)state;
-    char folder[] = "/tmp/registrars.XXXXXX", cards[64], name[64], card[80];
+    char folder[] = "/tmp/rdma_libraries.XXXXXX", cards[64], name[64], card[80];
     assert_non_null(mkdtemp(folder));
     snprintf(cards, sizeof cards, "%s/cards", folder);
     snprintf(name, sizeof name, "%s/libnccl.so.2", folder);
@@ -62,5 +63,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_library_is),
     };
     library = argc > 1 ? argv[1] : "";
-    return cmocka_run_group_tests_name("registrars", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("rdma_libraries", tests, NULL, NULL);
 }

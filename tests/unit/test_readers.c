@@ -1,5 +1,5 @@
 /*
- * Readers of the tool beside an owner of the files who changes them at the worst moment.
+ * Tests readers of the tool while the owner of the files changes them at the worst moment.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
 /*
- * Histories from files of all formats; the models of other allocators; the pool on the replay's device.
+ * Tests histories from files of all formats, the models of other allocators, and the pool on the
+ * replay's device.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -131,7 +132,8 @@ static void rows_of_rmm(void **state) {
     }
 }
 
-/* Those beyond the most share one with an earlier one each; the number of a stream is whole. */
+/* A thread beyond HISTORY_THREADS_MOST shares the number of an earlier one. A stream keeps its
+ * number. */
 static void many_threads_and_streams(void **state) {
     (void)state;
     struct histories histories = {0};
@@ -268,7 +270,7 @@ static void cudamalloc_gives_back(void **state) {
     assert_int_equal(run_model(MODEL_NATIVE, 0, "a 1 5242880\nf 1\n").reserved, 0);
 }
 
-/* What is wholly free goes before one runs out; what is not, does not. */
+/* A model releases segments that are free as a whole before it is out of memory, and no others. */
 static void models_at_a_limit(void **state) {
     (void)state;
     static const char idle[] = "a 1 20971520\nf 1\na 2 41943040\n";
@@ -343,7 +345,8 @@ static struct meter run_pool(const struct rerun_setting *setting, const char *te
     return meter;
 }
 
-/* At the budget what the device has not reached yet costs a barrier; below, memory. A limit holds. */
+/* At the budget, frees that the device has not reached cost a barrier; below it, memory. A limit
+ * holds. */
 static void the_device_lags_behind(void **state) {
     (void)state;
     static const char text[] = "0,0,a,1,67108864\n1000,0,f,1\n4000,0,a,2,67108864\n";
@@ -384,7 +387,7 @@ static void pages_are_counted(void **state) {
     assert_true(meter.requested_sum[3] < 1); /* between the two nothing was requested */
 }
 
-/* What one thread's cache has another one does not get: there are as many as the history has. */
+/* Each thread of the history has its own cache, so no thread gets blocks of another one's cache. */
 static void caches_of_threads_are_apart(void **state) {
     (void)state;
     const struct rerun_setting setting = {.capacity = UINT64_C(1) << 40, .pages = true};

@@ -1,5 +1,6 @@
 /*
- * Who holds memory, in a report: the largest first, their own lines, within the box; and all of it in the JSON.
+ * Tests the holders of memory in a report: the largest first, one line each, within the table's
+ * width, and all of them in the JSON.
  */
 #include "reports.h"
 
@@ -91,7 +92,8 @@ static const struct stats_stacks stacks = {.frames = 16,
                                            .frame = frame,
                                            .module = module};
 
-/* The first holds 100 MiB at the peak, and nothing now; of the others each holds less than the one before. */
+/* The first stack holds 100 MiB at the peak and nothing now. Each other one holds less than the one
+ * before it. */
 static void add_holders(void) {
     memset(&all, 0, sizeof all);
     memset(lost, 0, sizeof lost);
@@ -163,7 +165,7 @@ static void assert_stack(uint32_t stack, const char *wanted, const char *more) {
     assert_string_equal(print_end(&second), more);
 }
 
-static void whoever_asks_the_driver_is_nobody_s_line(void **state) {
+static void a_frame_that_asks_the_driver_gets_no_line(void **state) {
     (void)state;
     assert_stack(5, ": at::(anonymous namespace)::reduce::run (libtorch_cuda.so)",
                  "    from bool at::operator<< <int> (libtorch_cpu.so)");
@@ -202,7 +204,7 @@ static void only_the_program_s_own_frames_are_its_own(void **state) {
     }
 }
 
-static void what_had_no_room_is_said(void **state) {
+static void dropped_stacks_are_said(void **state) {
     (void)state;
     add_holders();
     lost[0] = 41;
@@ -267,9 +269,9 @@ static void an_oom_tells_of_now(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(text_names_the_largest_with_their_own_lines),
-        TEST(whoever_asks_the_driver_is_nobody_s_line),
+        TEST(a_frame_that_asks_the_driver_gets_no_line),
         TEST(only_the_program_s_own_frames_are_its_own),
-        TEST(what_had_no_room_is_said),
+        TEST(dropped_stacks_are_said),
         TEST(nothing_is_said_of_stacks_that_are_not_remembered),
         TEST(json_has_all_of_them),
     };

@@ -3,7 +3,7 @@
  */
 #include "reports.h"
 
-static void json_follows_the_schema_and_the_books_balance(void **state) {
+static void json_follows_the_schema_and_the_counters_agree(void **state) {
     (void)state;
     add_typical(0);
     report_set_driver_version(13000);
@@ -35,7 +35,7 @@ static void json_follows_the_schema_and_the_books_balance(void **state) {
         "assert d['outside_bytes']['pinned_host']['current']==1<<30\n");
 }
 
-static void json_keeps_every_digit_of_the_largest_figures(void **state) {
+static void json_keeps_every_digit_of_the_largest_counters(void **state) {
     (void)state;
     add_typical(1)->limit_bytes = 8 * GIB;
     add_extreme(2);
@@ -82,8 +82,8 @@ static void json_shows_the_map_of_the_pool_in_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(json_follows_the_schema_and_the_books_balance),
-        TEST(json_keeps_every_digit_of_the_largest_figures),
+        TEST(json_follows_the_schema_and_the_counters_agree),
+        TEST(json_keeps_every_digit_of_the_largest_counters),
         TEST(json_shows_the_map_of_the_pool_in_rows),
         TEST(json_survives_strange_names_and_no_devices),
     };

@@ -1,7 +1,7 @@
 /*
- * What an OOM's verdict blames, and where it is said.
+ * Tests the verdict of a report about out of memory, and the places where it is written.
  *
- * What depends on options runs in a child, because they are read once in the life of a process.
+ * Cases that depend on options run in a child, because options are read once per process.
  */
 #include "reports.h"
 
@@ -48,8 +48,8 @@ static void the_limit_is_blamed_with_a_value_that_would_do(void **state) {
                 "No setting is known to help: all of it together is more than there is\n");
 }
 
-/* Whatever else the lines hold: nothing, a few sizes, more than fit, or a sentence that is too
- * long beside it. */
+/* Tested with lines that hold nothing else, a few sizes, too many sizes, or a sentence with which
+ * it does not fit. */
 static void what_would_name_the_holders_is_said_unless_it_is_on(void **state) {
     (void)state;
     struct stats_device *device = add_typical(0);
@@ -166,7 +166,7 @@ static void what_no_setting_helps_is_said_plainly(void **state) {
                 "No setting is known to help: the program itself can release what is outside\n");
 }
 
-static void unknown_figures_are_left_out(void **state) {
+static void unknown_counters_are_left_out(void **state) {
     (void)state;
     add_typical(0);
     oom = (struct report_oom){0, 2 * GIB, 0, 0, 0};
@@ -282,7 +282,7 @@ int main(void) {
         TEST(an_ooms_report_is_whole),
         TEST(others_are_blamed_when_they_hold_it),
         TEST(what_no_setting_helps_is_said_plainly),
-        TEST(unknown_figures_are_left_out),
+        TEST(unknown_counters_are_left_out),
         TEST(the_largest_oom_keeps_its_shape),
         TEST(an_oom_in_json_carries_the_verdict),
         TEST(a_program_that_probes_by_failing_gets_three_reports),

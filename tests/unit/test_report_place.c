@@ -1,7 +1,7 @@
 /*
- * Where a report goes: stderr, files, descriptors.
+ * Tests the destinations of a report: stderr, files, descriptors.
  *
- * What depends on options runs in a child, because they are read once in the life of a process.
+ * Cases that depend on options run in a child, because options are read once per process.
  */
 #include "reports.h"
 
@@ -141,7 +141,7 @@ static void write_many(void) {
 }
 
 /* Between the look at what it is and its opening, a file comes in its place. */
-static void a_file_that_was_put_there_meanwhile_is_not_written_to(void **state) {
+static void a_file_that_appears_during_the_call_is_not_written_to(void **state) {
     (void)state;
     add_typical(0);
     char variable[512], a[256], b[256], victim[256], rest[sizeof a + 16];
@@ -220,7 +220,7 @@ static void a_fifo_of_the_user_gets_the_report(void **state) {
 
 #define ANOTHER_USER 2001
 
-/** What another user has put there is a name that is taken: the report gets the next one. */
+/** A file of another user makes its name unavailable: the report gets the next name. */
 static void another_users_fifo_or_link_gets_nothing(void **state) {
     (void)state;
     if (geteuid() != 0)
@@ -314,7 +314,7 @@ static void one_line_says_where_a_report_was_written(void **state) {
     unlink(in_directory("said"));
 }
 
-/* So it does not mix with what other processes write to the same pipe. */
+/* One write does not mix with the writes of other processes to the same pipe. */
 static void a_report_on_eight_devices_leaves_in_one_write(void **state) {
     (void)state;
     static char text[1 << 18];
@@ -384,7 +384,7 @@ int main(void) {
         TEST(no_file_is_ever_written_twice),
         TEST(a_pattern_names_process_host_program_and_rank),
         TEST(what_is_no_file_is_written_to_as_it_is),
-        TEST(a_file_that_was_put_there_meanwhile_is_not_written_to),
+        TEST(a_file_that_appears_during_the_call_is_not_written_to),
         TEST(only_its_user_reads_a_report_unless_told_otherwise),
         TEST(a_fifo_of_the_user_gets_the_report),
         TEST(another_users_fifo_or_link_gets_nothing),

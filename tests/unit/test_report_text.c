@@ -131,7 +131,7 @@ static void no_figure_touches_the_border_of_its_cell(void **state) {
             fail_msg("a figure touches its border: %.40s\n%s", at, text);
 }
 
-/* What fits is whole: no line ends with a comma that nothing follows. */
+/* Printed sentences are whole: no line ends with a comma. */
 static void no_sentence_is_cut_off(void **state) {
     (void)state;
     struct stats_device *device = add_extreme(0);
@@ -181,7 +181,7 @@ static void one_kind_outside_has_an_exact_peak(void **state) {
     assert_says(report_in(REPORT_TEXT), "| Outside the pool |        0 B |     64.00 MiB |");
 }
 
-static void the_largest_figures_keep_the_tables_shape(void **state) {
+static void the_largest_counters_keep_the_tables_shape(void **state) {
     (void)state;
     add_extreme(63);
     const char *text = report_in(REPORT_TEXT);
@@ -229,7 +229,7 @@ int main(void) {
         TEST(the_limit_stands_above_the_table),
         TEST(a_peak_that_is_not_exact_is_marked),
         TEST(one_kind_outside_has_an_exact_peak),
-        TEST(the_largest_figures_keep_the_tables_shape),
+        TEST(the_largest_counters_keep_the_tables_shape),
         TEST(a_name_from_outside_cannot_break_the_table),
         TEST(every_used_device_has_a_table),
         TEST(no_device_is_said_when_asked),

@@ -1,5 +1,6 @@
 /*
- * The ring of a trace: the last events are there, whatever the threads' paces are, and what still lives of older ones.
+ * Tests the ring of a trace: it keeps the last events, at any pace of the threads, and the older
+ * allocations that are still live.
  */
 #include <setjmp.h>
 #include <stdarg.h>

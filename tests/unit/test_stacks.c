@@ -355,7 +355,7 @@ static void *allocate_and_free(void *number) {
     return NULL;
 }
 
-static void threads_leave_the_books_in_order(void **state) {
+static void threads_leave_the_counters_in_order(void **state) {
     (void)state;
     pthread_t threads[THREADS];
     struct stats_holder list[8];
@@ -364,7 +364,7 @@ static void threads_leave_the_books_in_order(void **state) {
     for (uintptr_t i = 0; i < THREADS; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, allocate_and_free, (void *)i), 0);
     }
-    for (unsigned i = 0; i < 200; i++) { /* a report, meanwhile */
+    for (unsigned i = 0; i < 200; i++) { /* reports while the threads allocate */
         unsigned count = holders(busy_device, list, 8);
         for (unsigned k = 0; k < count; k++) {
             assert_true(list[k].held.live.bytes <= THREADS * 11);
@@ -419,7 +419,7 @@ static __attribute__((noinline)) void deep(unsigned levels, int device, uint64_t
     __asm__ volatile("");
 }
 
-static void blocks_without_room_are_counted(void **state) {
+static void blocks_beyond_the_bound_are_counted(void **state) {
     (void)state;
     int device = fresh_device();
     uint64_t count = 0;
@@ -437,7 +437,7 @@ static void blocks_without_room_are_counted(void **state) {
     assert_int_equal(held(device).live.count, 0);
 }
 
-static void stacks_without_room_share_one_without_frames(void **state) {
+static void stacks_beyond_the_bound_share_one_without_frames(void **state) {
     (void)state;
     int device = fresh_device();
     struct stats_holder list[SITES];
@@ -459,7 +459,8 @@ static void stacks_without_room_share_one_without_frames(void **state) {
     assert_int_equal(without, view()->lost_stacks(view()->of));
 }
 
-/* At a thread's end libunwind takes a lock after ThreadSanitizer has put the thread away: libc's backtrace() there. */
+/* At a thread's end libunwind takes a lock after ThreadSanitizer has removed the thread. Returns
+ * libc's backtrace() there instead. */
 static void *look_up(void *handle, const char *name) {
 #ifdef __SANITIZE_THREAD__
     if (strcmp(name, "unw_backtrace") == 0) {
@@ -480,10 +481,10 @@ int main(void) {
         cmocka_unit_test(an_address_that_comes_back_belongs_to_who_got_it_last),
         cmocka_unit_test(what_went_with_its_context_is_dropped),
         cmocka_unit_test(sizes_stand_with_their_stacks),
-        cmocka_unit_test(threads_leave_the_books_in_order),
+        cmocka_unit_test(threads_leave_the_counters_in_order),
         cmocka_unit_test(a_small_stack_is_enough),
-        cmocka_unit_test(stacks_without_room_share_one_without_frames),
-        cmocka_unit_test(blocks_without_room_are_counted),
+        cmocka_unit_test(stacks_beyond_the_bound_share_one_without_frames),
+        cmocka_unit_test(blocks_beyond_the_bound_are_counted),
     };
     stacks_bounds = (struct stacks_bounds){.sites = SITES, .blocks_of_part = BLOCKS};
     assert_true(stacks_start(24, look_up));

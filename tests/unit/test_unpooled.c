@@ -1,6 +1,6 @@
 /*
- * The ledger of memory outside the pool, over a driver that does nothing: what other threads do while
- * the driver is being asked is done here between two calls.
+ * Tests the ledger of unpooled memory over a driver that does nothing. The actions of other threads
+ * during a driver call happen between two calls of the test.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,8 +36,8 @@ bool process_start(void) {
     return true;
 }
 
-static unsigned refusals,
-    came_back; /* so many charges are refused; so often something comes back meanwhile */
+static unsigned refusals;  /* how many charges are refused */
+static unsigned came_back; /* how often memory comes back during these */
 static uint64_t return_count;
 static unsigned waits;
 
@@ -196,7 +196,7 @@ static void what_the_driver_refuses_to_take_stays(void **state) {
     (void)state;
     take(UNPOOLED_MANAGED, MIB, AT);
     struct ledger_row *leaving = unpooled_leave_begin(UNPOOLED_POINTER, AT, 0);
-    assert_null(unpooled_leave_begin(UNPOOLED_POINTER, AT, 0)); /* nobody finds it meanwhile */
+    assert_null(unpooled_leave_begin(UNPOOLED_POINTER, AT, 0)); /* it is not found before the end */
     unpooled_leave_end(leaving, false);
     assert_int_equal(managed(), MIB);
     unpooled_leave(UNPOOLED_POINTER, AT);
@@ -400,7 +400,7 @@ static void where_nothing_comes_back_that_is_the_answer(void **state) {
     assert_int_equal(atomic_load(&device.in_flight.first.of[0].number), 0);
 }
 
-/* More than there ever is: whoever asks beside it may take long, and could not help. */
+/* The request is larger than the device: a wait for another thread's call cannot help. */
 static void for_the_impossible_nobody_is_waited_for(void **state) {
     (void)state;
     struct unpooled_call call;

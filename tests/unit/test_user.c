@@ -1,5 +1,5 @@
 /*
- * Who counts as this process's user.
+ * Tests which user identifiers count as this process's user.
  */
 #include <setjmp.h>
 #include <stdarg.h>

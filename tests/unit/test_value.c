@@ -1,6 +1,6 @@
 /*
- * How values are written: which texts are numbers, sizes, shares, switches, signals and file
- * patterns, what they mean, and which are none.
+ * Tests the syntax of values: which texts are numbers, sizes, shares, switches, signals and file
+ * patterns, their meanings, and which texts are refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>

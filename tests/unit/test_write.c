@@ -1,5 +1,6 @@
 /*
- * Writing: it kills nobody, holds nobody up, and leaves others' descriptors as they are.
+ * Tests writes: no signal ends the process, no write blocks, and no descriptor of the program
+ * changes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -228,7 +229,7 @@ static void a_reader_who_comes_late_gets_all_of_it(void **state) {
     assert_int_equal(child_status(child), 0);
 }
 
-/* So that no test begins with what the one before has given up. */
+/* Makes each test start without the state that an earlier one left after a failed write. */
 static int write_something(void **state) {
     (void)state;
     int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
