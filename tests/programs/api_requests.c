@@ -1,6 +1,6 @@
 /*
- * api_requests CASE: what a program asks of the library by gpucache.h, at awkward moments. Every
- * case says what it found; api_requests.py knows what is right.
+ * api_requests CASE: calls functions of gpucache.h during changes, in signal handlers, and before
+ * first use. Every case prints the results; api_requests.py has the expected lines.
  */
 #include "program.h"
 
@@ -205,7 +205,7 @@ static void raised(void) {
     printf("more: %d\n", (int)cuMemAlloc(&r, 2048 * MIB));
 }
 
-/* ---- giving back beside a kernel that waits for the program ---- */
+/* ---- release of memory while a kernel waits for the program ---- */
 
 /* How many of them the driver still has. */
 static unsigned still_there(void *const *host, unsigned count) {
@@ -251,7 +251,7 @@ static void pinned(void) {
     CHECK(cuCtxSynchronize());
     CHECK(launch_spin(&k, stream, (CUdeviceptr)flag, 1));
     clock_gettime(CLOCK_MONOTONIC, &before);
-    printf("beside a kernel that waits: %d\n", gpucache_empty_cache(-1));
+    printf("while a kernel waits: %d\n", gpucache_empty_cache(-1));
     clock_gettime(CLOCK_MONOTONIC, &after);
     printf("within 5 s: %d\n", after.tv_sec - before.tv_sec < 5);
     *(volatile uint32_t *)flag = 1;

@@ -14,7 +14,7 @@ EXPECTED = {
                "-22 -22 -22 -22 -22 -22 -22 -22 -22 -19 -19", "nothing changed: 134217728",
                "lifted: 0 0"],
     "raised": ["set: 0", "over it: 2", "far over it: 2", "raised: 0", "then: 0", "more: 0"],
-    "pinned": ["beside a kernel that waits: -16", "within 5 s: 1", "afterwards: 0",
+    "pinned": ["while a kernel waits: -16", "within 5 s: 1", "afterwards: 0",
                "without a context: 0", "still there: 0"],
 }
 

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through its debugging pipe: what a page shows, says on the console and asks of a network."""
+"""Drives a headless Chromium through its debugging pipe, and reads a page's contents, console and network requests."""
 import base64
 import json
 import os

@@ -1,10 +1,9 @@
 /*
- * ctx_activation: a second device's context comes, or wakes up, in several threads at once, while
- * memory of the first one is handed out behind a barrier. Work of the first context still writes
- * there, and only its own later work stands behind the barrier: so nobody may go on with the
- * second context before that work has finished, whichever thread woke it. A thread that goes on
- * with the first context waits for nothing. Prints who got through while that work could not
- * finish.
+ * ctx_activation: several threads create or activate a context of a second device at once, while
+ * memory of the first context is handed out behind a barrier. Work of the first context still
+ * writes to that memory, and only later work of the same context waits at the barrier. Therefore no
+ * thread may continue with the second context before that work has finished. A thread that uses the
+ * first context waits for nothing. Prints which threads continued while that work could not finish.
  */
 #include "program.h"
 
@@ -45,7 +44,7 @@ static void retain(void) {
     context[1] = same;
 }
 
-static void wake(void) {
+static void activate(void) {
     CHECK(cuCtxSetCurrent(context[1]));
 }
 
@@ -98,7 +97,7 @@ static void together(const char *what, void (*first)(void), void (*second)(void)
     over = true;
     for (unsigned i = 0; i < 3; i++)
         pthread_join(actors[i].thread, NULL);
-    printf("%s: %d %d, beside it: %d\n", what, early[0], early[1], early[2]);
+    printf("%s: %d %d, in the first context: %d\n", what, early[0], early[1], early[2]);
     take_back();
 }
 
@@ -115,7 +114,7 @@ int main(void) {
     for (int i = 0; i < 4; i++)
         CHECK(cuMemAlloc(&more[i], BYTES));
     together("retained by two", retain, retain);
-    together("woken by two", wake, wake);
-    together("woken beside a release of the first", release, wake);
+    together("activated by two", activate, activate);
+    together("activated during a release of the first", release, activate);
     return 0;
 }

@@ -3,9 +3,9 @@
 from harness import GPU, Tally, program, run
 
 EXPECTED = """\
-retained by two: 0 0, beside it: 1
-woken by two: 0 0, beside it: 1
-woken beside a release of the first: 0 0, beside it: 1
+retained by two: 0 0, in the first context: 1
+activated by two: 0 0, in the first context: 1
+activated during a release of the first: 0 0, in the first context: 1
 """
 
 tally = Tally()

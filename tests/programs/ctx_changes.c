@@ -1,26 +1,29 @@
 /*
- * ctx_changes CASE [ROUNDS]: programs whose contexts or streams change while memory is in use. A
- * case prints the same natively and under the library. A case that hangs prints nothing.
+ * ctx_changes CASE [ROUNDS]: runs a program whose contexts or streams change while memory is in
+ * use. A case prints the same lines natively and under the library. A case that hangs prints
+ * nothing.
  *
- *      beside_pairs      memory is taken and freed by one thread, while another one launches
- *                        kernels that wait for its next launch
- *      beside_spinner    a block that fits only if idle memory goes back, beside a kernel that
- *                        waits for what comes after
- *      late_context      memory handed out while old work is under way; then a context comes that
- *                        can reach it
- *      late_switch       the same, and a context of another device that was there all the time is
- *                        made current
- *      late_stream       the same, and a stream of such a context is used
- *      blocked           pairs beside a context that nothing can be submitted to
- *      peer              the same, with peer access
- *      came_back         the same, but another thread still has its handle current, from an
- *                        earlier life
- *      late_cpu          the same, and the CPU can reach it (SYNC_MEMOPS); simulator only
- *      host_function     a call that the driver refuses where it is made, and later ones
- *      dead_current      a context that was destroyed while another thread had it current
- *      green_last        a green context that is the last to hold the primary one
- *      reset_beside      the primary context is reset by another thread; allocations go on in a
- *                        third
+ *   | case                  | program                                                             |
+ *   | --------------------- | ------------------------------------------------------------------- |
+ *   | launches_during_pairs | one thread takes and frees memory, while another one launches       |
+ *   |                       | kernels that wait for its next launch                               |
+ *   | growth_during_spinner | a block that fits only if idle memory is released, while a kernel   |
+ *   |                       | waits for later work                                                |
+ *   | late_context          | memory is handed out during old work; then a context appears that   |
+ *   |                       | can reach it                                                        |
+ *   | late_switch           | the same, and an existing context of another device becomes current |
+ *   | late_stream           | the same, and a stream of such a context is used                    |
+ *   | blocked               | pairs, while another context accepts no work                        |
+ *   | peer                  | the same, with peer access                                          |
+ *   | came_back             | the same, but another thread still has the handle current, from an  |
+ *   |                       | earlier context                                                     |
+ *   | late_cpu              | the same, and the CPU can reach the memory (SYNC_MEMOPS); simulator |
+ *   |                       | only                                                                |
+ *   | host_function         | a call that the driver refuses inside a host function, and later    |
+ *   |                       | calls                                                               |
+ *   | dead_current          | a context that was destroyed while another thread had it current    |
+ *   | green_last            | a green context holds the last reference of the primary one         |
+ *   | reset_during_pairs    | one thread resets the primary context while another one allocates   |
  */
 #include "program.h"
 
@@ -72,7 +75,7 @@ static void *launch_pairs(void *flags) {
     return NULL;
 }
 
-static void beside_pairs(void) {
+static void launches_during_pairs(void) {
     CUdeviceptr flags, p;
     pthread_t thread;
     CHECK(cuMemAlloc(&flags, 4000000));
@@ -91,7 +94,7 @@ static void beside_pairs(void) {
 }
 
 /* On a device of 512 MiB. */
-static void beside_spinner(void) {
+static void growth_during_spinner(void) {
     CUstream a = stream_of_its_own(), b = stream_of_its_own();
     CUdeviceptr flag, p, q;
     CHECK(cuMemAlloc(&flag, 4));
@@ -351,7 +354,7 @@ static void *reset_again_and_again(void *unused) {
     return NULL;
 }
 
-static void reset_beside(void) {
+static void reset_during_pairs(void) {
     CUcontext mine;
     pthread_t thread;
     unsigned wrong = 0;
@@ -383,8 +386,8 @@ int main(int argc, char **argv) {
         void (*run)(void);
         bool in_primary;
     } cases[] = {
-        {"beside_pairs", beside_pairs, true},
-        {"beside_spinner", beside_spinner, true},
+        {"launches_during_pairs", launches_during_pairs, true},
+        {"growth_during_spinner", growth_during_spinner, true},
         {"late_context", late_context, true},
         {"late_cpu", late_cpu, true},
         {"late_switch", late_switch, true},
@@ -395,7 +398,7 @@ int main(int argc, char **argv) {
         {"host_function", host_function, true},
         {"dead_current", dead_current, true},
         {"green_last", green_last, false},
-        {"reset_beside", reset_beside, false},
+        {"reset_during_pairs", reset_during_pairs, false},
     };
     rounds = argc > 2 ? atoi(argv[2]) : rounds;
     for (unsigned i = 0; argc > 1 && i < sizeof cases / sizeof *cases; i++) {

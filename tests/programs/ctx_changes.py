@@ -7,8 +7,8 @@ TWO = {"GPUCACHE_SIM_DEVICES": "2"}
 
 # case: the simulator's options, seeds, whether an old driver knows it, whether a GPU can show it
 CASES = {
-    "beside_pairs": ({}, 3, False, False),
-    "beside_spinner": (SMALL, 2, True, False),
+    "launches_during_pairs": ({}, 3, False, False),
+    "growth_during_spinner": (SMALL, 2, True, False),
     "late_context": (TWO, 1, True, True),
     "late_switch": (TWO, 2, True, False),
     "late_stream": (TWO, 2, True, False),
@@ -19,7 +19,7 @@ CASES = {
     "host_function": ({}, 1, True, True),
     "dead_current": ({}, 2, True, False),  # the driver aborts in a thread that gives the handle back
     "green_last": ({}, 2, False, True),
-    "reset_beside": ({"GPUCACHE_SIM_SWITCH": "10"}, 3, True, True),
+    "reset_during_pairs": ({"GPUCACHE_SIM_SWITCH": "10"}, 3, True, True),
 }
 
 tally = Tally()

@@ -1,13 +1,15 @@
 /*
- * Children of a process that uses CUDA: to them there is no driver, and every entry has to say so,
- * as natively, whatever the parent's other threads were doing at the fork. `forked MODE`:
+ * ctx_forked MODE: forks a process that uses CUDA. A child has no driver, and every entry must
+ * return the native error, at any state of the parent's other threads.
  *
- *   answers     one child for each entry; prints what it answers
- *   busy N      threads of the parent never stop; N children call all entries and all functions of
- *               gpucache.h
- *   functions   what those functions answer in a child (only under the library)
- *   load LIBRARY N   N children load a library while a thread of the parent's maps pages
- *   thread      the child's only thread ends while another one of the parent's holds locks
+ *   | mode           | children                                                                   |
+ *   | -------------- | -------------------------------------------------------------------------- |
+ *   | answers        | one child for each entry; prints the answers                               |
+ *   | busy N         | N children call all entries and all functions of gpucache.h, while threads |
+ *   |                | of the parent never stop                                                   |
+ *   | functions      | prints the answers of these functions in a child (only under the library)  |
+ *   | load LIBRARY N | N children load a library while a thread of the parent maps pages          |
+ *   | thread         | the child's only thread ends while a thread of the parent holds locks      |
  */
 #include "program.h"
 

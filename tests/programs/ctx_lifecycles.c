@@ -1,30 +1,26 @@
 /*
- * Contexts that come and go beside threads that only allocate, use and free.
+ * Creates and ends contexts in some threads while other threads allocate, use and free.
  *
- * In each round one of the threads begins and ends something: a context of its own, the primary
- * context of a device (a retain and a release, now and then a reset), a green context; or it enters
- * another thread's context, or works in one that stays, or uses memory of a graph there. Blocks
- * are filled and checked in streams and by the CPU, handed to other threads and freed there, with
- * another context current; some are left to die with their context, and so is work that is still
- * queued.
+ * In each round a thread creates and ends its own context, the primary context of a device (retain
+ * and release, sometimes a reset) or a green context. Or it enters another thread's context, works
+ * in one that stays, or uses memory of a graph there. Streams and the CPU fill and check the
+ * blocks. Threads pass blocks on and free them with another context current. Some blocks and some
+ * queued work end with their context.
  *
  *      thread 1   create A ... fill, check, free ............ destroy A
  *      thread 2                    enter A: allocate, free |  create B (its handle was A's, its
  *      thread 3   retain P ... free a block of C, release P   addresses too) ...
  *      thread 4   works in C all the time
  *
- * All of it is correct CUDA: nobody uses a context after its end, and a primary context is reset
- * while no thread is between retaining and the end of its work. Releases, retains, frees and
- * allocations in other contexts fall where they fall. Natively no call fails and no word is
- * wrong.
+ * The program is correct CUDA: no thread uses a context after its end, and a primary context is
+ * reset only while no thread is between its retain and the end of its work. Natively no call fails
+ * and no word is wrong.
  *
- *   ctx_lifecycles ROUNDS [SEEDS [FIRST [THREADS [KINDS]]]]     so many rounds for each of so many
- *                                                               seeds
+ *   ctx_lifecycles ROUNDS [SEEDS [FIRST [THREADS [KINDS]]]]
  *
- * KINDS, to find out which of them it takes: o own contexts, v entries, p primary contexts, r
- * resets, g green contexts, s contexts that stay, n nodes of graphs; all by default.
- *
- * On the simulator GPUCACHE_SIM_SWITCH makes threads meet in the middle of such calls.
+ * ROUNDS is for each seed. KINDS selects the actions of a round: o own contexts, v entries into
+ * others, p primary contexts, r resets, g green contexts, s contexts that stay, n nodes of graphs;
+ * all by default. On the simulator GPUCACHE_SIM_SWITCH makes calls of threads overlap.
  */
 #include "program.h"
 #include "sim.h"
@@ -38,9 +34,9 @@
 #define MOST_THREADS 16
 #define MOST_DEVICES 4
 #define BLOCKS 12    /* of one thread in one place */
-#define HOUSES 3     /* contexts that may be visited, */
-#define STAYERS 2    /* threads that hardly do anything but work in */
-#define STAYING 2    /* contexts that stay for one seed, */
+#define SHARED 3     /* contexts that other threads may enter */
+#define STAYERS 2    /* threads that mostly work in contexts that stay */
+#define STAYING 2    /* contexts that stay for one seed */
 #define GIFTS 8      /* blocks of theirs on the way to another thread */
 #define END_WORDS 64 /* at both ends of a block, filled and checked */
 
@@ -74,7 +70,7 @@ struct place {
 };
 
 /* A context that other threads may enter before its maker destroys it. */
-struct house {
+struct shared_context {
     pthread_mutex_t lock;
     pthread_cond_t left;
     CUcontext context; /* NULL: nobody home */
@@ -92,8 +88,8 @@ static int device_count;
 /* Written by who resets, read by who uses; who waits to write comes first. */
 static pthread_rwlock_t resets[] = {[0 ... MOST_DEVICES - 1] =
                                         PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP};
-static struct house houses[] = {
-    [0 ... HOUSES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER}};
+static struct shared_context shared_contexts[] = {
+    [0 ... SHARED - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER}};
 static CUcontext staying[STAYING];
 static struct {
     pthread_mutex_t lock;
@@ -284,14 +280,14 @@ static int any_device(struct worker *me) {
 /* ---- lives of contexts
  * ------------------------------------------------------------------------- */
 
-static void open_house(struct house *h, CUcontext context) {
+static void share_context(struct shared_context *h, CUcontext context) {
     pthread_mutex_lock(&h->lock);
     if (!h->context)
         h->context = context;
     pthread_mutex_unlock(&h->lock);
 }
 
-static void close_house(struct house *h, CUcontext context) {
+static void unshare_context(struct shared_context *h, CUcontext context) {
     pthread_mutex_lock(&h->lock);
     if (h->context == context) {
         h->context = NULL;
@@ -302,23 +298,23 @@ static void close_house(struct house *h, CUcontext context) {
 }
 
 static void own_context(struct worker *me) {
-    struct house *house = &houses[pick(&me->random, HOUSES)];
+    struct shared_context *shared_context = &shared_contexts[pick(&me->random, SHARED)];
     CUcontext context, popped;
     struct place place;
     bool kernels = pick(&me->random, 3) == 0;
     TRY(cuCtxCreate_v2(&context, 0, devices[any_device(me)]));
     arrive(me, &place, kernels);
-    open_house(house, context);
+    share_context(shared_context, context);
     work_in(me, &place, 2 + pick(&me->random, 12), false);
     depart(me, &place, true);
-    close_house(house, context);
+    unshare_context(shared_context, context);
     if (pick(&me->random, 2))
         TRY(cuCtxPopCurrent(&popped));
     TRY(cuCtxDestroy(context));
 }
 
 static void enter_context(struct worker *me) {
-    struct house *h = &houses[pick(&me->random, HOUSES)];
+    struct shared_context *h = &shared_contexts[pick(&me->random, SHARED)];
     struct place place;
     CUcontext context, popped;
     pthread_mutex_lock(&h->lock);

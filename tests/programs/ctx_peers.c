@@ -1,10 +1,10 @@
 /*
- * ctx_peers: memory of one context, freed with work under way and taken again, then written by a
- * copy of the *other* context.
+ * ctx_peers: frees memory of one context during work, takes it again, and lets a copy of the
+ * *other* context write it.
  *
  * A device barrier orders the work of its own context only. With two contexts alive the library
- * has to wait on the CPU before it hands such memory out; behind a barrier, the old work of the
- * first context would overwrite what the second one copied. Prints how often that was so.
+ * must wait on the CPU before it hands such memory out. With a barrier only, old work of the first
+ * context would overwrite the copy of the second one. Prints how often that happened.
  */
 #include "program.h"
 

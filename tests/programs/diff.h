@@ -1,8 +1,8 @@
 /*
- * For the clients of the differential harness: one line per behaviour, "area: what: answers".
+ * Functions of the clients of diff.py, which print one line per behaviour: "area: what: answers".
  *
- * Codes, sizes, offsets, contents; never an address, a time, or a number that counts what the whole
- * process did. The same program must print the same lines natively and under the library.
+ * Answers are codes, sizes, offsets and contents, never an address, a time, or a count over the
+ * whole process. A client must print the same lines natively and under the library.
  */
 #ifndef GPUCACHE_TESTS_DIFF_H
 #define GPUCACHE_TESTS_DIFF_H

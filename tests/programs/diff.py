@@ -5,9 +5,9 @@ diff.py [--gpu] [--but] [CLIENT...]: all clients, or those named (--but: those n
 of an area prints one line per behaviour. The importer of diff_ipc runs under the library when the
 exporter does; without it, it must get errors and no bytes.
 
-A driver may answer the same question differently the next time, a GPU's more than the simulator. So
-each client runs natively twice, and on a GPU what differs between the two is not compared, but named.
-What a GPU's driver does not survive natively is left out, and named as well.
+A driver may answer the same query differently the next time, a GPU's more than the simulator. Each
+client therefore runs natively twice. On a GPU, lines that differ between the two runs are named and
+not compared. Sections that crash a GPU's driver natively are named and left out.
 """
 import re
 import sys
@@ -206,7 +206,7 @@ def imported(more):
 
 
 def asked():
-    """The driver is asked once after a change, every time beside another context, else not at all."""
+    """Checks that the driver is asked once after a change, every time with two contexts, else never."""
     ran = run([program("diff_current"), "count"], options=options({"GPUCACHE_REPORT": "off"}))
     times = {when: int(n) for when, n in re.findall(r"^(.*): (\d+)$", ran.out, re.M)}
     expected = {"begun": 1, "one": 0, "set": 1, "two": 100, "one again": 1, "two devices": 100,
@@ -220,7 +220,7 @@ def asked():
 
 
 def costs():
-    """A free in a stream costs the same whatever is pending, and a pair of calls beside them no more than a question."""
+    """Checks that pending frees make no free in a stream slower, and add one query to a pair of calls at most."""
     ran = run([program("diff_async"), "count"], options=options({"GPUCACHE_REPORT": "off"}))
     said = re.findall(r"^(.*): (\d+)$", ran.out, re.M)
     names = ["1000 pairs", "1000 frees", "1000 frees", "1000 pairs", "the first pair afterwards",

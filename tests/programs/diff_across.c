@@ -1,11 +1,11 @@
-/* Synchronous copies of memory that belongs to another context than the current one. */
+/* Prints answers of synchronous copies of memory of another context than the current one. */
 #include "diff.h"
 #include "green.h"
 
 static CUdevice device;
 
-/* A context whose null stream works and then fills a block, and the one that is current
- * meanwhile. */
+/* A context whose null stream works and then fills a block, and the context that is current at that
+ * time. */
 static struct {
     CUcontext here, there;
     struct kernels kernels; /* of the other one */

@@ -1,8 +1,8 @@
 /*
- * cuMemFreeAsync of ordinary memory: which stream it waits for, and what it answers.
+ * Prints which stream cuMemFreeAsync of cuMemAlloc's memory waits for, and its answers.
  *
  * diff_async          one line per behaviour
- * diff_async count    what it costs in calls of the driver; on the simulated driver only
+ * diff_async count    its calls of the driver; on the simulated driver only
  */
 #include "diff.h"
 
@@ -91,12 +91,12 @@ static void lines(void) {
     }
     unsigned flag = stop(stuck[0]);
     CHECK(cuMemFreeAsync(p[0], stuck[0]));
-    line("async: beside a stuck stream: %u", go_round(b));
+    line("async: with a stuck stream: %u", go_round(b));
     for (unsigned i = 1; i < 12; i++) {
         CHECK(launch_spin(&kernels, stuck[i], (CUdeviceptr)(uintptr_t)&flags[flag], 1));
         CHECK(cuMemFreeAsync(p[i], stuck[i]));
     }
-    line("async: beside twelve: %u", go_round(b));
+    line("async: with twelve: %u", go_round(b));
     go_on(flag);
     CHECK(cuCtxSynchronize());
     for (unsigned i = 0; i < 12; i++)
@@ -509,8 +509,8 @@ static void forks(void) {
     CHECK(cuMemFree(p));
 }
 
-/* The library looks after waiting blocks in the middle of somebody's capture. */
-static void asked_meanwhile(void) {
+/* The library updates deferred frees during a capture of the program. */
+static void emptied_during_a_capture(void) {
     int (*empty)(int) = (int (*)(int))dlsym(RTLD_DEFAULT, "gpucache_empty_cache");
     CUstream a = new_stream(), captured = new_stream();
     CUgraph graph = NULL;
@@ -603,8 +603,8 @@ int main(int argc, char **argv) {
     }
     if (section("forks"))
         forks();
-    if (section("asked meanwhile"))
-        asked_meanwhile();
+    if (section("emptied during a capture"))
+        emptied_during_a_capture();
     if (section("green"))
         green();
     if (section("again"))

@@ -1,5 +1,5 @@
-/* Copies and fills that do not stay within a block, by a word or by far, and of memory that was
- * freed. */
+/* Prints answers of copies and fills that exceed a block, by a word or by far, and of freed memory.
+ */
 #include "diff.h"
 
 static char host[8 * MIB];

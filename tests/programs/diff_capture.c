@@ -1,7 +1,7 @@
 /*
- * Allocating and freeing while a stream is being captured: in each capture mode, by the capturing
+ * Allocates and frees while a stream is being captured: in each capture mode, by the capturing
  * thread and by another, in each mode of the calling thread. Prints each call's code, whether the
- * capture survives, and whether its graph replays right.
+ * capture is still valid, and whether its graph replays right.
  */
 #include "diff.h"
 

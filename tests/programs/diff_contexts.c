@@ -1,4 +1,4 @@
-/* Contexts, devices, threads; and what is left when a context ends or a kernel faults. */
+/* Prints answers about contexts, devices and threads, also after a context's end or a fault. */
 #include "diff.h"
 
 #include <dlfcn.h>

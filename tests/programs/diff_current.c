@@ -2,9 +2,9 @@
  * Changes the current context between two allocations, in every public way: by each
  * version of each entry, from the program's scope, from the driver's handle and by request.
  *
- * The library asks the driver for the current context only when it may have changed, and that only
- * while there is one context. Every part begins and ends without a current context, and allocates
- * before each change. "count" prints how often 100 pairs of calls have asked (simulator only).
+ * The library asks the driver for the current context if it may have changed, or if there are two
+ * contexts. Every part begins and ends without a current context, and allocates before each change.
+ * "count" prints how often 100 pairs of calls have asked (simulator only).
  */
 #include "diff.h"
 #include "green.h"

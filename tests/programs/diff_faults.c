@@ -1,7 +1,7 @@
 /*
- * A fault that the program learns of in one certain way: diff_faults HOW. Prints the codes of
- * allocations and frees after a fault. The blocks are small and were freed before, so that the
- * library has all it needs without asking the driver.
+ * diff_faults HOW: prints the codes of allocations and frees after a fault. HOW is the call that
+ * reports the fault to the program. The blocks are small and were freed before, so the library
+ * could serve them without asking the driver.
  */
 #include "diff.h"
 

@@ -1,7 +1,7 @@
 /*
- * Memory shared between two processes by handle: blocks of many sizes at odd places, opened, read,
- * written and closed by the other one. The importer is this program once more, started anew; only
- * the exporter prints.
+ * Shares memory between two processes by handle: the other process opens, reads, writes and closes
+ * blocks of many sizes and offsets. The importer is a second run of this program; only the exporter
+ * prints.
  */
 #include "diff.h"
 

@@ -1,4 +1,4 @@
-/* Every way of allocating with every way of freeing, and contents that must survive. */
+/* Combines every call that allocates with every call that frees, and checks the contents. */
 #include "diff.h"
 
 static struct kernels kernels;

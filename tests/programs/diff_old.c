@@ -1,7 +1,7 @@
 /*
- * Entries as they were before their _v2, of the time of 32-bit device pointers, by every way to
- * come by one: from the program's scope, from the driver's handle, from cuGetProcAddress. They pass
- * by the library or are replaced, and either way they must answer as ever and leave the pool alone.
+ * Calls the entries before their _v2, with 32-bit device pointers, by every look-up: from the
+ * program's scope, from the driver's handle, from cuGetProcAddress. The library replaces some of
+ * them. All must answer as natively and must not change the pool.
  */
 #include "diff.h"
 

@@ -1,4 +1,4 @@
-/* Memory that passes by the pool, and what the device says it has. */
+/* Prints answers about unpooled memory, and the free memory of the device. */
 #include "diff.h"
 
 #include <unistd.h>
@@ -207,7 +207,7 @@ static void kept_elsewhere(void) {
 }
 
 /* The same of large blocks, and with one small block that lives on. */
-static void freed_beside_others(void) {
+static void freed_among_others(void) {
     static const struct {
         size_t first, then[3];
     } sizes[] = {{64 * MIB, {20 * MIB + 5, 10 * MIB + 5, 3 * MIB}},
@@ -271,7 +271,7 @@ int main(void) {
                  {"info again", info},
                  {"half an answer", half_an_answer},
                  {"no pool", no_pool},
-                 {"freed beside others", freed_beside_others}};
+                 {"freed among others", freed_among_others}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
         if (section(parts[i].name))
             parts[i].run();

@@ -1,4 +1,5 @@
-/* Two devices: peer access to memory allocated before and after it was enabled, and peer copies. */
+/* Prints answers of two devices: peer copies, and access to memory from before and after enabling.
+ */
 #include "diff.h"
 
 static CUcontext context[2];

@@ -227,19 +227,19 @@ static void without_a_context(void) {
 static void host_pages(void) {
     enum { HELD = 24, TURNS = 400 };
     CUdeviceptr held[HELD] = {0};
-    unsigned beside = 0;
+    unsigned misaligned = 0;
     uint64_t state = 1;
     for (unsigned i = 0; i < TURNS; i++) {
         CUdeviceptr *p = &held[pick(&state, HELD)];
         if (*p)
             CHECK(cuMemFree(*p));
         *p = take(3 * MIB + pick(&state, 5 * MIB));
-        beside += *p % (4 * KIB) != 0;
+        misaligned += *p % (4 * KIB) != 0;
     }
     for (unsigned i = 0; i < HELD; i++)
         if (held[i])
             CHECK(cuMemFree(held[i]));
-    line("pointers: %u of %d large blocks begin within a page of the host", beside, TURNS);
+    line("pointers: %u of %d large blocks begin within a page of the host", misaligned, TURNS);
 }
 
 static void set_nothing(void) {

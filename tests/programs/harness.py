@@ -1,11 +1,10 @@
-"""Running the programs: natively and under the library, on the simulator or on a GPU.
+"""Runs the programs natively and under the library, on the simulator or on a GPU.
 
-meson says where everything is: GPUCACHE_TEST_PROGRAMS (the built programs), GPUCACHE_TEST_LIBRARY
-(libgpucache.so), GPUCACHE_TEST_SIM and GPUCACHE_TEST_SIM_OLD (the folders of the two simulated
-drivers). By hand: `meson devenv`, or the same four variables. Scripts run on the library's default
-backend, pages, where they set no other, and with GPUCACHE_TEST_BACKEND=segments on segments. `--gpu` takes the machine's driver;
-`scripts/gpu-check.sh answers alone` runs all of them so. GPUCACHE_TEST_END is when to stop, as
-time.monotonic() counts: a script that gets there says so and ends.
+meson sets the paths: GPUCACHE_TEST_PROGRAMS (the built programs), GPUCACHE_TEST_LIBRARY (libgpucache.so),
+GPUCACHE_TEST_SIM and GPUCACHE_TEST_SIM_OLD (the folders of the two simulated drivers). By hand: `meson devenv`, or the
+same four variables. Programs run on pages, the library's default backend, unless a script sets another one; with
+GPUCACHE_TEST_BACKEND=segments on segments. `--gpu` selects the machine's driver; `scripts/gpu-check.sh answers alone`
+runs all scripts so. At the time GPUCACHE_TEST_END (of time.monotonic()) a script prints that it stops, and ends.
 """
 import concurrent.futures
 import ctypes

@@ -1,6 +1,6 @@
 /*
- * report_inlined: memory that objects own, as C++ programs have it. At -O2 all of it is one
- * function, main(): report_inlined.py looks whether a report tells the three buffers apart.
+ * report_inlined: allocates memory that C++ objects own. At -O2 all calls are inlined in main().
+ * report_inlined.py checks that a report distinguishes the three buffers.
  */
 #include <cstddef>
 #include <cstdlib>

@@ -1,11 +1,10 @@
 /*
- * Memory that something outside the context can reach: once it has been freed, it changes hands
- * only when the work on it has finished, because no barrier of the context orders who else reaches
- * it.
+ * Tests externally visible memory. After a free it may be handed out only when the work on it has
+ * finished: a barrier of the context does not order accesses from outside.
  *
- * `exports WAY` exports blocks in that way, frees them under work that is not finished, and says
- * whether memory came back before that was over. Natively never: the free waits. One way for each
- * run, because a page or segment stays what it once was. "plain" exports nothing.
+ * `ipc_exports WAY` exports blocks in one way, frees them during work, and prints whether memory
+ * came back before the end of the work. Natively never: the free waits. Each run tests one way,
+ * because a page or segment stays externally visible. "plain" exports nothing.
  */
 #include "program.h"
 

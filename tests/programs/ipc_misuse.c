@@ -1,8 +1,7 @@
 /*
- * Handles of another process's memory, misused: closed once too often, opened with flags that mean
- * nothing, changed by a bit, thousands of them. `sharing BLOCKS` prints what the driver answers;
- * with a second argument it opens as many blocks and prints how long a question about other memory
- * takes.
+ * Misuses handles of another process's memory: closes them twice, opens them with unknown flags,
+ * changes a bit, opens thousands. `ipc_misuse BLOCKS` prints the driver's answers. With a second
+ * argument it opens BLOCKS blocks and prints how long a query of other memory takes.
  */
 #include "diff.h"
 

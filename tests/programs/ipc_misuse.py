@@ -41,8 +41,8 @@ def look_up(backend):
         return [float(t) for t in re.search(r"ns: (\S+) (\S+) (\S+)", ran.out).groups()]
     few, many = ns(8), ns(4096)
     for what, a, b in zip(("other memory", "the first one", "the last one"), few, many):
-        tally.check(b < 10 * a + 1000, "sharing: %s: a question about %s takes %.0f ns beside 8 open "
-                    "blocks, %.0f beside 4096" % (backend, what, a, b))
+        tally.check(b < 10 * a + 1000, "sharing: %s: a query of %s takes %.0f ns with 8 open "
+                    "blocks, %.0f with 4096" % (backend, what, a, b))
 
 
 def main():

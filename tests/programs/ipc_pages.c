@@ -1,50 +1,49 @@
 /*
- * One of several processes that share memory by IPC handles. A script tells it what to do: a
- * command on each line of stdin, an answer on each of stdout.
+ * One of several processes that share memory by IPC handles. A script controls it: a command on
+ * each line of stdin, an answer on each line of stdout.
  *
- *   take N BYTES VALUE       a block, with VALUE in the first and the last word of each 2 MiB; its
- *                            address
- *   fill N VALUE             the same again
- *   wrong N VALUE            how many of these words hold something else
- *   export N                 code, and the handle's bytes as the driver or the library wrote it
- *                            over two backgrounds
- *   open N BYTES HANDLE      code, and whether the address is that of another block
- *   opens N BYTES HANDLE     the same, eight threads at once: their codes' sum, and how many
- *                            addresses came
- *   opening N 0 HANDLE       a thread that opens it and closes it for the rest of the process, in
- *                            a context of its own
- *   guarded N 0 HANDLE       the same, under a lock for which every fork waits too
- *   later N BYTES HANDLE     a thread that opens it;    then N    when it has: code
- *   close N, free N          code; an address stays known
- *   slow N                   a kernel that takes its time writes to the block, which is closed at
- *                            once: codes
- *   twice N 0 HANDLE         it is closed while work of before runs, opened again at the same
- *                            time, used, and closed again: codes
- *   aside N                  it is closed while work runs that goes on when another thread has
- *                            asked about it: codes
- *   captured N               it is closed while a stream is being captured: codes
- *   ask N                    what the driver says about a block that was opened
- *   files                    how many descriptors are open, and how many sockets among them
- *   limit COUNT              of descriptors
- *   ticks                    a signal comes every millisecond from now on
- *   daemon                   closes all sockets, as programs do that close what they did not open,
- *                            makes new ones and opens files in turn until their numbers reach 300,
- *                            and says how many
- *   same                     how many of those files are there still
- *   crowd                    closes all sockets, and opens files until no number is left
- *   thin                     closes those files again
- *   last                     files, but when all exit handlers and the driver's own have run
- *   fork                     a child, which stays until the end: its descriptors as above
- *   forks COUNT              so many children, one after the other: the fewest and the most
- *                            descriptors one of them had
- *   helpers                  how many threads have the library's name, and how many of these take
- *                            signals
- *   context DEVICE           one of its own from now on;  end    which ends
- *   turn                     the other one of the two is current
- *   peer                     the current one's device may reach what the other one has
- *   kernel N VALUE           a kernel of the current one reads the block: how many words are
- *                            something else
- *   churn                    a thread that allocates and frees for the rest of the process
+ *   | command              | action and answer                                                    |
+ *   | -------------------- | -------------------------------------------------------------------- |
+ *   | take N BYTES VALUE   | allocates block N, with VALUE in the first and the last word of each |
+ *   |                      | 2 MiB: its address                                                   |
+ *   | fill N VALUE         | writes VALUE into these words                                        |
+ *   | wrong N VALUE        | how many of these words have another value                           |
+ *   | export N             | code, and the bytes of the handle as written over two backgrounds    |
+ *   | open N BYTES HANDLE  | code, and whether the address is that of another block               |
+ *   | opens N BYTES HANDLE | the same by eight threads at once: sum of the codes, and how many    |
+ *   |                      | addresses                                                            |
+ *   | opening N 0 HANDLE   | a thread opens and closes it until the process ends, in its own      |
+ *   |                      | context                                                              |
+ *   | guarded N 0 HANDLE   | the same, under a lock for which every fork waits too                |
+ *   | later N BYTES HANDLE | a thread opens it; the code is the answer of then N                  |
+ *   | close N, free N      | code; the address stays known                                        |
+ *   | slow N               | a long kernel writes to the block, which is closed at once: codes    |
+ *   | twice N 0 HANDLE     | closes it during earlier work, opens it again at the same time, uses |
+ *   |                      | it, closes it: codes                                                 |
+ *   | aside N              | closes it during work that goes on when another thread has queried   |
+ *   |                      | it: codes                                                            |
+ *   | captured N           | closes it while a stream is being captured: codes                    |
+ *   | ask N                | the driver's answers about an opened block                           |
+ *   | files                | how many descriptors are open, and how many sockets among them       |
+ *   | limit COUNT          | sets the limit of descriptors                                        |
+ *   | ticks                | starts a signal every millisecond                                    |
+ *   | daemon               | closes all sockets, as daemons do, and opens sockets and files in    |
+ *   |                      | turn up to number 300: their count                                   |
+ *   | same                 | how many of those files are still the same                           |
+ *   | crowd                | closes all sockets, and opens files until no number is left          |
+ *   | thin                 | closes those files                                                   |
+ *   | last                 | as files, after all exit handlers and the driver's own have run      |
+ *   | fork                 | a child that stays until the end: its descriptors as above           |
+ *   | forks COUNT          | COUNT children, one after another: the fewest and the most           |
+ *   |                      | descriptors of one                                                   |
+ *   | helpers              | how many threads have the library's name, and how many of these take |
+ *   |                      | signals                                                              |
+ *   | context DEVICE, end  | uses a context of its own from now on; ends it                       |
+ *   | turn                 | makes the other one of the two contexts current                      |
+ *   | peer                 | gives the current device access to the other one's memory            |
+ *   | kernel N VALUE       | a kernel of the current context reads the block: how many words      |
+ *   |                      | differ                                                               |
+ *   | churn                | a thread allocates and frees until the process ends                  |
  */
 #include "program.h"
 

@@ -395,7 +395,7 @@ def closed_while_in_use():
 
 
 def closed_twice_while_in_use():
-    """The first one's wait is over before the work of whoever has opened it again meanwhile is."""
+    """A close waits for its own work only, not for work of another thread that has opened the block again."""
     with Process() as exporter, Process() as importer:
         handle = exporter.take(0, 12 * MIB, 1).export(0)
         importer.open(0, 12 * MIB, handle)
@@ -484,9 +484,9 @@ def reached_meanwhile():
             importer.do("later", 0, 2 * MIB, slow)
             time.sleep(0.5)
             importer.do("turn")
-            tally.check(importer.do("peer") == "0", "ipc_pages: access is given meanwhile")
+            tally.check(importer.do("peer") == "0", "ipc_pages: access is given at that time")
             tally.check(importer.do("then", 0) == "0", "ipc_pages: the block is opened")
-        tally.check(importer.do("kernel", 0, 1) == "0 0 0", "ipc_pages: access that was given meanwhile")
+        tally.check(importer.do("kernel", 0, 1) == "0 0 0", "ipc_pages: access that was given at that time")
         for fd in real:
             os.close(fd)
 
@@ -522,10 +522,10 @@ def ended_meanwhile():
                 time.sleep(delay)
                 exporter.kill()
                 code = int(importer.answer().split()[0])
-                tally.check(code == 0 or refused(code), "ipc_pages: killed meanwhile: %d" % code)
+                tally.check(code == 0 or refused(code), "ipc_pages: killed during the call: %d" % code)
                 if code == 0:
                     importer.do("close", 0)
-                tally.check(importer.do("files") == before, "ipc_pages: killed meanwhile: descriptors")
+                tally.check(importer.do("files") == before, "ipc_pages: killed during the call: descriptors")
 
 
 def freed():
@@ -552,7 +552,7 @@ def stopped():
         exporter.stop()
         importer.begin("open", 0, 5 * MIB, handle)
         with Process() as other:
-            tally.check(other.open(0, 5 * MIB, there) == 0, "ipc_pages: beside one that is stopped")
+            tally.check(other.open(0, 5 * MIB, there) == 0, "ipc_pages: while another one is stopped")
         tally.check(refused(int(importer.answer().split()[0])), "ipc_pages: of one that is stopped")
         os.kill(exporter.child.pid, signal.SIGCONT)
         tally.check(importer.open(0, 5 * MIB, handle) == 0, "ipc_pages: of one that goes on")
@@ -604,7 +604,7 @@ def forked():
             time.sleep(0.1)
             child = exporter.do("fork").split()
             tally.check(child[1] == sockets, "ipc_pages: a child has %s sockets, not %s" % (child[1], sockets))
-        tally.check(importer.open(0, 5000, handle) == 0, "ipc_pages: beside a child")
+        tally.check(importer.open(0, 5000, handle) == 0, "ipc_pages: while a child lives")
         exporter.kill()
         tally.check(refused(importer.open(1, 5000, exporter_less(handle))), "ipc_pages: only the child is left")
 
@@ -627,7 +627,7 @@ def forks():
 
 
 def guarded_forks():
-    """A fork that waits for a lock of the program's, whose holder opens a block meanwhile: neither waits without end."""
+    """A fork waits for a lock of the program, whose holder opens a block: both must end."""
     with Process() as exporter, Process() as importer:
         handle = exporter.take(0, 60 * MIB, 1).export(0)
         importer.take(1, 4, 1)
@@ -734,15 +734,15 @@ def strangers():
             data[bit // 8] ^= 1 << bit % 8
             tally.check(refused(importer.open(1, 5 * MIB, data.hex())), "ipc_pages: bit %d changed" % bit)
         idle = [connect(handle) for _ in range(40)]
-        tally.check(importer.open(0, 100 * MIB, handle) == 0, "ipc_pages: beside silent ones")
+        tally.check(importer.open(0, 100 * MIB, handle) == 0, "ipc_pages: while others are silent")
         for peer in idle:
             peer.close()
         tally.check(exporter.files(plain) == plain, "ipc_pages: descriptors after all that")
 
 
 def crowd():
-    """Many connections of this user that say nothing, and come back when they are hung up on: importers are served all the
-    same, because whoever has not asked yet loses its place soon."""
+    """Importers are served during many connections of this user that send nothing and connect again when they are closed.
+    A connection that sends no request is soon closed."""
     with Process() as exporter, Process() as importer:
         handle = exporter.take(0, 5 * MIB, 1).export(0)
         over = threading.Event()
@@ -772,7 +772,7 @@ def crowd():
         try:
             exporter.has_sockets(17)
             for turn in range(3):
-                tally.check(importer.open(0, 5 * MIB, handle) == 0, "ipc_pages: beside a crowd of silent ones")
+                tally.check(importer.open(0, 5 * MIB, handle) == 0, "ipc_pages: while a crowd is silent")
                 importer.do("close", 0)
         finally:
             over.set()
@@ -791,9 +791,9 @@ def other_users():
         words = words_of(handle)
         words[0] ^= 1
         strange = handle_of(words)
-        with LISTENER(strange, other=True) as listener:
+        with LISTENER(strange, other=True) as strange_exporter:
             tally.check(refused(importer.open(1, 5 * MIB, strange)), "ipc_pages: another user's exporter")
-            heard = listener.heard()
+            heard = strange_exporter.heard()
             tally.check(heard == 0, "ipc_pages: another user's exporter has heard %d bytes" % heard)
 
 
@@ -838,7 +838,7 @@ class LISTENER:
                 os._exit(1)
         os.close(go)
         if os.read(ready, 1) == b"":
-            raise RuntimeError("the listener has ended")
+            raise RuntimeError("the exporter of the other user has ended")
         for fd in (ready, self.write):
             os.close(fd)
         self.door.close()

@@ -1,7 +1,7 @@
 /*
- * The reserve of the driver's own pools: reserve CASE. Prints what the driver answered and what the
- * pools held, "CASE: what: values"; limit_driver_pools.py compares with natively, with the limit,
- * and with the report.
+ * limit_driver_pools CASE: prints the driver's answers and the reserve of the driver's own pools,
+ * as "CASE: what: values". limit_driver_pools.py compares the lines with the native ones, with the
+ * limit, and with the report.
  */
 #include "diff.h"
 #include "gpucache.h"
@@ -169,43 +169,42 @@ static void captured(void) {
     say("reserve at the end", graphs() + reserve(standard));
 }
 
-/* ---- with a limit of 256 MiB: idle memory is released, and no more is taken
- * ---------------------------------- */
+/* ---- with a limit of 256 MiB: idle memory is released, and no more is taken ---- */
 
-static void room_for_plain(void) {
+static void reserve_for_plain(void) {
     CUdeviceptr p = 0;
     keep_all(standard);
     take_and_free(standard, 200 * MIB);
-    CODES("room_for_plain: alloc", cuMemAlloc(&p, 100 * MIB));
-    line("room_for_plain: within: %d", reserve(standard) + 100 * MIB <= 256 * MIB);
+    CODES("reserve_for_plain: alloc", cuMemAlloc(&p, 100 * MIB));
+    line("reserve_for_plain: within: %d", reserve(standard) + 100 * MIB <= 256 * MIB);
     CHECK(cuMemFree(p));
 }
 
-static void room_for_another(void) {
+static void reserve_for_another(void) {
     CUmemoryPool other = new_pool();
     CUdeviceptr p = 0;
     keep_all(other);
     take_and_free(other, 200 * MIB);
-    CODES("room_for_another: alloc", cuMemAllocAsync(&p, 100 * MIB, 0));
-    line("room_for_another: within: %d", reserve(standard) + reserve(other) <= 256 * MIB);
+    CODES("reserve_for_another: alloc", cuMemAllocAsync(&p, 100 * MIB, 0));
+    line("reserve_for_another: within: %d", reserve(standard) + reserve(other) <= 256 * MIB);
 }
 
-/* Only as much goes as has to. */
-static void room_kept(void) {
+/* No more of the reserve is released than the request needs. */
+static void reserve_kept(void) {
     CUmemoryPool other = new_pool();
     CUdeviceptr p = 0;
     keep_all(other);
     take_and_free(other, 224 * MIB);
-    CODES("room_kept: alloc", cuMemAllocAsync(&p, 60 * MIB, 0));
-    line("room_kept: within: %d, kept: %d", reserve(standard) + reserve(other) <= 256 * MIB,
+    CODES("reserve_kept: alloc", cuMemAllocAsync(&p, 60 * MIB, 0));
+    line("reserve_kept: within: %d, kept: %d", reserve(standard) + reserve(other) <= 256 * MIB,
          reserve(other) >= 128 * MIB);
 }
 
-static void room_of_graphs(void) {
+static void reserve_of_graphs(void) {
     CUdeviceptr p = 0;
     run_graph(graph_of_node(200 * MIB));
-    CODES("room_of_graphs: alloc", cuMemAlloc(&p, 100 * MIB));
-    line("room_of_graphs: within: %d", graphs() + 100 * MIB <= 256 * MIB);
+    CODES("reserve_of_graphs: alloc", cuMemAlloc(&p, 100 * MIB));
+    line("reserve_of_graphs: within: %d", graphs() + 100 * MIB <= 256 * MIB);
     CHECK(cuMemFree(p));
 }
 
@@ -300,10 +299,10 @@ static const struct {
     {"destroyed", destroyed},
     {"graph", graph},
     {"captured", captured},
-    {"room_for_plain", room_for_plain},
-    {"room_for_another", room_for_another},
-    {"room_kept", room_kept},
-    {"room_of_graphs", room_of_graphs},
+    {"reserve_for_plain", reserve_for_plain},
+    {"reserve_for_another", reserve_for_another},
+    {"reserve_kept", reserve_kept},
+    {"reserve_of_graphs", reserve_of_graphs},
     {"full", full},
     {"lowered", lowered},
     {"threads", threads},

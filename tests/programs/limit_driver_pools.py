@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Checks that the reserve of the driver's own pools is counted and limited.
 
-Each case of limit_driver_pools.c without a limit: the same lines natively and here, and the report's figure is
-the reserve that the driver told the program. With a limit: what was asked for fits, because idle
-memory is released, and the pools never hold more.
+Without a limit each case of limit_driver_pools.c prints the native lines, and the report has the
+reserve that the driver told the program. With a limit every request fits, because idle memory is
+released, and the pools never hold more than the limit.
 """
 import re
 
@@ -15,10 +15,10 @@ RESERVE = program("limit_driver_pools")
 COUNTED = {"kept": 100, "kept_by_two": 140, "dropped": 0, "trimmed": 0, "set": 110, "reset": 10,
            "destroyed": 10, "graph": 50, "captured": 50}
 LIMITED = {
-    "room_for_plain": ["alloc: 0", "within: 1"],
-    "room_for_another": ["alloc: 0", "within: 1"],
-    "room_kept": ["alloc: 0", "within: 1, kept: 1"],
-    "room_of_graphs": ["alloc: 0", "within: 1"],
+    "reserve_for_plain": ["alloc: 0", "within: 1"],
+    "reserve_for_another": ["alloc: 0", "within: 1"],
+    "reserve_kept": ["alloc: 0", "within: 1, kept: 1"],
+    "reserve_of_graphs": ["alloc: 0", "within: 1"],
     "full": ["256 of 1 MiB, then 2; reserve within: 1", "one freed, one more, one too many: 0 2 2",
              "after all were freed: 0 2 0 0 0"],
     "lowered": ["alloc: 2 0", "free, nothing else is live: 0 0 0 0 0"],

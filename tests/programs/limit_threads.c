@@ -1,32 +1,28 @@
 /*
- * Threads at a limit: is anything refused that would have fitted?
+ * limit_threads MODE ARGUMENTS: checks that threads at a limit are refused nothing that fits.
  *
- *      limit_threads full MIB...           each thread takes blocks of one of the sizes until it
- *                                          is refused. Nobody frees
- *                                  anything, so what fits when all have stopped would have fitted
- *                                  before.
- *      limit_threads turns ROUNDS WHO...   each thread takes blocks and frees them, again and
- *                                          again. WHO is KIND:MIB or
- *                                  KIND:MIB:COUNT. The caller chooses sizes that all fit at once;
- *                                  what does not is asked for by threads of kind "more" and
- *                                  "moreasync", who are refused.
+ *   | mode                              | threads                                                 |
+ *   | --------------------------------- | ------------------------------------------------------- |
+ *   | full MIB...                       | each thread takes blocks of one of the sizes until it   |
+ *   |                                   | is refused; no thread frees. At the end nothing more    |
+ *   |                                   | may fit                                                 |
+ *   | turns ROUNDS WHO...               | each thread takes and frees blocks again and again. WHO |
+ *   |                                   | is KIND:MIB or KIND:MIB:COUNT. All sizes fit at once,   |
+ *   |                                   | except those of the kinds "more" and "moreasync", which |
+ *   |                                   | must be refused                                         |
+ *   | refused MIB HELD KIND...          | each thread requests more than HELD leaves, again and   |
+ *   |                                   | again. No thread may wait for another refused one       |
+ *   | mixed SEED COUNT MOST MIB KIND... | each thread takes and frees blocks of MIB, COUNT times, |
+ *   |                                   | in random order. Together the threads never request     |
+ *   |                                   | more than MOST                                          |
+ *   | behind KIND MIB US                | a block of MIB is freed during work of US microseconds. |
+ *   |                                   | A request of KIND must be served                        |
+ *   | two_contexts KIND MIB IDLE USED   | IDLE MiB are freed, and in another context USED MiB in  |
+ *   |                                   | use by work that ends only after the request. The       |
+ *   |                                   | request of MIB must be served                           |
  *
- *      limit_threads refused MIB HELD KIND...  of what HELD leaves each thread asks for more than
- *                                              there is, again and again: does
- *                                  any of them wait for another one that is refused as well?
- *
- *      limit_threads mixed SEED COUNT MOST MIB KIND...  each thread takes blocks of MIB and frees
- *                                                       them, COUNT times, in any order. All
- *                                  together never ask for more than MOST at once.
- *
- *      limit_threads behind KIND MIB US    a block of MIB that work of US microseconds uses is
- *                                          freed: is another one of KIND served?
- *      limit_threads beside KIND MIB IDLE USED  IDLE MiB are freed, and in another context USED,
- *                                               which work uses that ends when this thread has
- *                                  gone on: is one of MIB served?
- *
- *      kinds: pool, other (as pool, in another context of the device), async, create, array,
- *      managed; held: once, before the others begin; module: of GPUCACHE_SIM_MODULE_BYTES
+ * Kinds: pool, other (as pool, in another context of the device), async, create, array, managed;
+ * held: once, before the others begin; module: of GPUCACHE_SIM_MODULE_BYTES.
  */
 #include "program.h"
 
@@ -302,7 +298,7 @@ static void *free_in_the_other(void *bytes) {
     return NULL;
 }
 
-static void beside(const char *kind, size_t bytes, size_t idle, size_t used) {
+static void two_contexts(const char *kind, size_t bytes, size_t idle, size_t used) {
     struct block block;
     CUstream stream;
     pthread_t thread;
@@ -334,9 +330,9 @@ int main(int argc, char **argv) {
         refused((size_t)atoi(argv[2]) * MIB, (size_t)atoi(argv[3]) * MIB, argc - 4, argv + 4);
     } else if (argc > 4 && strcmp(argv[1], "behind") == 0) {
         behind(argv[2], (size_t)atoi(argv[3]) * MIB, strtoull(argv[4], NULL, 10));
-    } else if (argc > 5 && strcmp(argv[1], "beside") == 0) {
-        beside(argv[2], (size_t)atoi(argv[3]) * MIB, (size_t)atoi(argv[4]) * MIB,
-               (size_t)atoi(argv[5]) * MIB);
+    } else if (argc > 5 && strcmp(argv[1], "two_contexts") == 0) {
+        two_contexts(argv[2], (size_t)atoi(argv[3]) * MIB, (size_t)atoi(argv[4]) * MIB,
+                     (size_t)atoi(argv[5]) * MIB);
     } else if (argc > 6 && strcmp(argv[1], "mixed") == 0 && argc - 6 <= THREADS) {
         rounds = (unsigned)atoi(argv[3]);
         most = (size_t)atoi(argv[4]) * MIB;

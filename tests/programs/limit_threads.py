@@ -92,15 +92,15 @@ def behind():
                         "limit: %s behind work of 2.5 s: %s: status %s" % (kind, backend or "natively", ran.status), ran.out + ran.err)
 
 
-def beside():
-    """What is free goes before anybody waits for work that was only freed behind: that may end when the request has been answered."""
+def two_contexts():
+    """Free memory is released before any wait for work of deferred frees: that work may end only after the request's answer."""
     for kind in ("pool", "create", "array", "managed"):
         for backend in (None,) + BACKENDS:
             options = {**OFF, "GPUCACHE_SIM_MEMORY": "256M"}
-            ran = run([LIMIT, "beside", kind, "150", "100", "40"], under=backend is not None, timeout=20,
+            ran = run([LIMIT, "two_contexts", kind, "150", "100", "40"], under=backend is not None, timeout=20,
                       options={**options, "GPUCACHE_BACKEND": backend} if backend else options)
             tally.check((ran.status, ran.out) == (0, "answer 0\n"),
-                        "limit: %s beside a free that waits: %s: status %s" % (kind, backend or "natively", ran.status), ran.out + ran.err)
+                        "limit: %s during a free that waits: %s: status %s" % (kind, backend or "natively", ran.status), ran.out + ran.err)
 
 
 def full():
@@ -124,7 +124,7 @@ def refused():
 
 
 def taken_in_vain():
-    """Pages that are taken one by one for what is refused then are missing in other processes meanwhile."""
+    """Checks that no pages are taken one by one for a request that is then refused: other processes would miss them."""
     with tempfile.TemporaryDirectory() as folder:
         counts = folder + "/counts"
         ran = run([LIMIT, "refused", "100", "200"] + ["pool"] * 3,
@@ -143,7 +143,7 @@ def main():
     mixed()
     slow()
     behind()
-    beside()
+    two_contexts()
     full()
     refused()
     taken_in_vain()

@@ -1,7 +1,7 @@
 /*
- * Memory that passes by the pool, freed in one thread and taken in another, which the driver gives
- * the same addresses, arrays and handles at once: ledger KIND. As much is live at the end as was
- * at first; then a part of it is given back. limit_unpooled.py compares the report with that.
+ * limit_unpooled KIND: frees unpooled memory in one thread and takes it in another, which gets the
+ * same addresses, arrays and handles at once. The live bytes are the same at the end as at the
+ * begin; then a part of them is freed. limit_unpooled.py compares the report with these bytes.
  */
 #include "program.h"
 

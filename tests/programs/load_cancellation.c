@@ -1,10 +1,9 @@
 /*
- * A thread that another one has cancelled asks for memory before it gets to where it wants to end:
- * cuMemAlloc and cuMemFree are no places to end at (pthreads(7), "Cancellation points"), however
- * long they take.
+ * Cancels a thread that then asks for memory before it reaches its own cancellation point.
+ * cuMemAlloc and cuMemFree are no cancellation points (pthreads(7)), however long they take.
  *
- * load_cancellation [ROUNDS]: one line for each thread that did not get through. Nothing is waited
- * for natively but in the frees.
+ * load_cancellation [ROUNDS]: prints one line for each thread that ended inside a call. Natively
+ * only the frees wait.
  */
 #include "program.h"
 

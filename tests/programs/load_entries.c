@@ -1,14 +1,15 @@
 /*
- * A client as the CUDA runtime is one: dlopen, one dlsym, then hundreds of cuGetProcAddress
- * requests before any other call; and other ways to look symbols up. Prints for every look-up what
- * it led to, as "symbol object"; load_entries.py compares that with what the driver alone answers.
+ * Looks entries up as the CUDA runtime does: dlopen, one dlsym, then hundreds of cuGetProcAddress
+ * requests before any other call; and by other ways. Prints the result of every look-up as "symbol
+ * object"; load_entries.py compares it with the driver's own answer.
  *
- *   load_entries requests FILE    every request of the file (name, version, flags), and the odd
- *                                 ones
- *   load_entries symbols NAME...  dlsym and dlvsym with every kind of handle
- *   load_entries race             the first look-ups from eight threads at once
- *   load_entries missing          there is no libcuda
- *   load_entries weak             calls our entries though no driver is loaded
+ *   | load_entries ... | look-ups                                                         |
+ *   | ---------------- | ---------------------------------------------------------------- |
+ *   | requests FILE    | every request of the file (name, version, flags), and wrong ones |
+ *   | symbols NAME...  | dlsym and dlvsym with every kind of handle                       |
+ *   | race             | the first look-ups, from eight threads at once                   |
+ *   | missing          | without libcuda                                                  |
+ *   | weak             | calls of the library's entries while no driver is loaded         |
  */
 #include "driver/table/cuda_abi.h"
 

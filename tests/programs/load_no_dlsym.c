@@ -1,4 +1,4 @@
-/* In the place of dlsym.S, where the library is inside the program: nobody looks dlsym up there. */
+/* Replaces dlsym.S in programs that are linked with the library: they do not look dlsym up. */
 #include "loader/loader.h"
 
 #include <stddef.h>

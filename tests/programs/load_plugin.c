@@ -1,10 +1,11 @@
 /*
- * A plugin that is bound past everything that was preloaded (RTLD_DEEPBIND) and frees the program's
- * blocks at the driver itself. `plugin LIBRARY` prints what became of the others.
+ * Loads a plugin whose calls bypass preloaded libraries (RTLD_DEEPBIND), and which frees the
+ * program's blocks at the driver itself. `load_plugin LIBRARY` prints the state of the other
+ * blocks.
  *
- * Natively the driver frees just the block. A library that cut it out of something larger may have
- * the plugin refused; what else lies there must not go with it. The same file built with -DDEEP is
- * the plugin.
+ * Natively the driver frees just the block. Under the library the block is a part of a larger
+ * allocation: the plugin's free may be refused, but must not free other blocks. The same file built
+ * with -DDEEP is the plugin.
  */
 #include <cuda.h>
 

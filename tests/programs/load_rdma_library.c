@@ -1,6 +1,6 @@
-/* In the place of a library that registers memory with network cards: it has such a one's name. */
-int registrar(void);
+/* Has the name of a library that registers memory with network cards (meson.build). */
+int rdma_library(void);
 
-int registrar(void) {
+int rdma_library(void) {
     return 0;
 }

@@ -1,7 +1,6 @@
 /*
- * A program that never uses CUDA, looking at itself: what is loaded, how many threads there are,
- * what signals and exit status are like. `quiet CASE`; load_without_cuda.py compares with and
- * without the library.
+ * load_without_cuda CASE: prints the loaded objects, threads, signals and exit status of a program
+ * that never uses CUDA. load_without_cuda.py compares the lines with and without the library.
  */
 #include <dirent.h>
 #include <dlfcn.h>

@@ -1,7 +1,6 @@
 /*
- * Prints what happens to idle memory while the program allocates none: decay SCENE [MS]. Each
- * prints what it sees in lines of "what figure"; mem_decay.py knows what they have to be. `device`
- * is what the driver has handed out.
+ * mem_decay SCENE [MS]: prints the memory that the driver has handed out while the program
+ * allocates none, as lines of "NAME VALUE". mem_decay.py has the expected values.
  */
 #include "program.h"
 
@@ -16,7 +15,7 @@
 
 #define MIB ((size_t)1 << 20)
 
-static unsigned patience_ms = 60000;
+static unsigned budget_ms = 60000;
 static CUcontext context;
 static struct kernels kernels;
 static CUdeviceptr flags;
@@ -34,8 +33,8 @@ static uint64_t now_ms(void) {
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static void say(const char *what, unsigned long figure) {
-    printf("%s %lu\n", what, figure);
+static void say(const char *what, unsigned long value) {
+    printf("%s %lu\n", what, value);
     fflush(stdout);
 }
 
@@ -45,7 +44,7 @@ static unsigned long device_mib(void) {
 
 /* Waits without a call of the driver's until so little is left. */
 static void wait_for(unsigned long mib) {
-    for (unsigned ms = 0; ms < patience_ms && device_mib() > mib; ms += 5)
+    for (unsigned ms = 0; ms < budget_ms && device_mib() > mib; ms += 5)
         pause_ms(5);
 }
 
@@ -103,8 +102,8 @@ static void is_looked_at(void) {
         continue;
 }
 
-/* A kernel that runs on for all that time comes right behind the frees. */
-static void beside(void) {
+/* A kernel that is launched right after the frees runs for all that time. */
+static void during_a_kernel(void) {
     uint32_t go = 1;
     use(100, 20 * MIB);
     CHECK(launch_spin(&kernels, stream, flags, 1));
@@ -250,14 +249,19 @@ int main(int count, char **arguments) {
     const struct {
         const char *name;
         void (*run)(void);
-    } scenes[] = {{"sleeps", sleeps},           {"is_looked_at", is_looked_at},
-                  {"beside", beside},           {"steady", steady},
-                  {"captures", captures},       {"forks", forks},
-                  {"goes_on", goes_on},         {"goes_on_often", goes_on_often},
-                  {"in_a_stream", in_a_stream}, {"threads", counts_threads}};
+    } scenes[] = {{"sleeps", sleeps},
+                  {"is_looked_at", is_looked_at},
+                  {"during_a_kernel", during_a_kernel},
+                  {"steady", steady},
+                  {"captures", captures},
+                  {"forks", forks},
+                  {"goes_on", goes_on},
+                  {"goes_on_often", goes_on_often},
+                  {"in_a_stream", in_a_stream},
+                  {"threads", counts_threads}};
     const char *scene = count > 1 ? arguments[1] : "";
     if (strcmp(scene, "sleeps") == 0 && count == 3)
-        patience_ms = (unsigned)atoi(arguments[2]);
+        budget_ms = (unsigned)atoi(arguments[2]);
     set_up();
     for (unsigned i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(scene, scenes[i].name) == 0)

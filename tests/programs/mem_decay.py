@@ -65,11 +65,11 @@ def shown(name, backend):
                     done.stderr)
 
 
-def beside(name, backend):
+def during_a_kernel(name, backend):
     for way, options in WAYS.items():
-        said = scene(["beside"], {**backend, **SOON, **options})
+        said = scene(["during_a_kernel"], {**backend, **SOON, **options})
         tally.check(said.get("left", 9999) <= 150 and said.get("runs") == 1 and said.get("after", 99) <= 2,
-                    "decay: %s: beside a kernel that runs: %s" % (name, way), said)
+                    "decay: %s: during a kernel: %s" % (name, way), said)
 
 
 def in_time(decay_ms, options):
@@ -98,7 +98,7 @@ def in_a_stream(name, backend):
 
 def captures(name, backend):
     said = scene(["captures"], {**backend, **SOON})
-    tally.check(said.get("graph") == 0, "decay: %s: beside a capture" % name, said)
+    tally.check(said.get("graph") == 0, "decay: %s: during a capture" % name, said)
 
 
 def forks(name, backend):
@@ -152,7 +152,7 @@ def free_that_waits():
     tally.check(said.get("left", 0) == said.get("held") != None, "decay: a free that is refused", said)
 
 
-PARTS = (sleeps, shown, beside, steady, in_a_stream, captures, forks, ends, threads)
+PARTS = (sleeps, shown, during_a_kernel, steady, in_a_stream, captures, forks, ends, threads)
 
 
 def main():

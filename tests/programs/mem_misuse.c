@@ -1,7 +1,7 @@
 /*
- * One misuse, or one awkward but legal use, per case: `misuse CASE`. Each prints what the driver
- * answered, never an address; mem_misuse.py compares that with what it prints natively, and knows
- * the exit status and what may stand on stderr.
+ * mem_misuse CASE: makes one misuse, or one unusual but legal use. Each case prints the driver's
+ * answers, never an address. mem_misuse.py compares them with the native ones, and checks the exit
+ * status and stderr.
  */
 #include "program.h"
 
@@ -78,7 +78,7 @@ static void interior_free_large(void) {
     SAY(cuMemFree(p));
 }
 
-static void foreign_free(void) {
+static void free_of_no_device_memory(void) {
     char stack[64], *heap = malloc(4096);
     SAY(cuMemFree((CUdeviceptr)stack));
     SAY(cuMemFree((CUdeviceptr)heap));
@@ -724,7 +724,7 @@ static const struct {
     {"double_free_large", double_free_large, 0},
     {"interior_free", interior_free, 0},
     {"interior_free_large", interior_free_large, 0},
-    {"foreign_free", foreign_free, 0},
+    {"free_of_no_device_memory", free_of_no_device_memory, 0},
     {"free_of_host_memory", free_of_host_memory, 0},
     {"free_zero", free_zero, 0},
     {"alloc_zero", alloc_zero, 0},

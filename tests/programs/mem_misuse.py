@@ -2,7 +2,7 @@
 """Misuses memory and options, and expects the error codes of the driver and one warning.
 
 Each case of mem_misuse.c runs natively and under the library: same output, same exit status, nothing on
-stderr. Then come options that make no sense, reports that cannot be written, and what reports say.
+stderr. The script also tests invalid options, reports that cannot be written, and contents of reports.
 """
 import os
 import re
@@ -140,7 +140,7 @@ def unwritable_traces():
                           ("/dev/null", "not a file"), (folder + "/fifo", "not a file")]:
             one_line("trace to " + path[-30:], {"GPUCACHE_TRACE": path},
                      "gpucache: GPUCACHE_TRACE=%s: %s; no trace is written" % (re.escape(path), why), "table")
-            tally.check(not os.path.exists(path + ".1"), "misuse: trace to %s: nothing beside it" % path)
+            tally.check(not os.path.exists(path + ".1"), "misuse: trace to %s: no second file" % path)
 
 
 def report_files():
@@ -228,7 +228,7 @@ def reports():
 def text_report():
     ran = run([MISUSE, "exit_live"], options={})
     lines = ran.err.splitlines()
-    tally.check(ran.status == 7, "misuse: the status stays beside a report", ran.status)
+    tally.check(ran.status == 7, "misuse: a report does not change the status", ran.status)
     tally.check(0 < len(lines) <= 25, "misuse: a report has at most 25 lines", ran.err)
     tally.check(all(len(l) <= 75 for l in lines), "misuse: a report is at most 75 wide", ran.err)
     for row in ("Requested memory", "Allocated memory", "Active memory", "Reserved memory",

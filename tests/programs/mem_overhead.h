@@ -1,4 +1,4 @@
-/* Functions of all programs of mem_overhead.txt: a row prints its values as NAME=NUMBER, in one
+/* Functions of all programs of mem_overhead.txt. A row prints its values as NAME=NUMBER in one
  * line. */
 #ifndef FITS_H
 #define FITS_H

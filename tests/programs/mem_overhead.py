@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bounds what the library refuses, holds and costs beyond the native driver (`mem_overhead.txt`).
+"""Bounds the refusals, the memory and the time that the library adds to the native driver (`mem_overhead.txt`).
 
 Runs the rows of mem_overhead.txt, natively and under the library, checks their bounds and prints a table of the
 values. `mem_overhead.py NAME...` runs only the rows whose names begin so.

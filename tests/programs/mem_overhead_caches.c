@@ -1,4 +1,4 @@
-/* Rows of mem_overhead.txt: what thread caches hold and cost. For the simulator alone. */
+/* Rows of mem_overhead.txt: memory and cost of thread caches. For the simulator alone. */
 #include "mem_overhead.h"
 
 #include <pthread.h>

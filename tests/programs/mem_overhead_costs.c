@@ -80,7 +80,7 @@ static int slow(struct sim_launch *launch, void **params) {
 }
 
 /* second_device PAIRS MIB: blocks of MIB MiB, which threads cache, go round eight streams,
- * beside a device that was touched once. */
+ * after another device was used once. */
 static void second_device(char **arguments) {
     static const size_t sizes[] = {8};
     CUdeviceptr kept[8] = {0};

@@ -1,4 +1,4 @@
-/* Rows of mem_overhead.txt: what is held for nothing. For the simulator alone. */
+/* Rows of mem_overhead.txt: memory that is reserved without use. For the simulator alone. */
 #include "mem_overhead.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /*
- * Rows of mem_overhead.txt: what fits natively and is refused or stalled. On a GPU they run as
- * well, but for values that only the simulator has: what is held is then asked of nvidia-smi,
- * calls are 0.
+ * Rows of mem_overhead.txt: requests that fit natively and are refused or delayed. They run on a
+ * GPU too. Values of the simulator are then replaced: held memory comes from nvidia-smi, calls are
+ * 0.
  */
 #include "mem_overhead.h"
 
@@ -185,8 +185,8 @@ static void *keep_busy(void *unused) {
     return unused;
 }
 
-/* busy: beside a thread that always has kernels queued, ten sixteenths of the device in 160
- * blocks, used and freed, then in one block; three times. */
+/* busy: while a thread always has kernels queued, uses and frees ten sixteenths of the device in
+ * 160 blocks, then in one block; three times. */
 static void busy(char **arguments) {
     pthread_t thread;
     long blocks = 0, large = 0;

@@ -1,9 +1,9 @@
 /*
- * Prints what distinguishes memory of the virtual memory API from that of cuMemAlloc: questions,
- * calls of that API on it, and that it does not end with a context. One line per behaviour, as a
- * client of diff.py.
+ * Prints the behaviours in which memory of the virtual memory API differs from cuMemAlloc's:
+ * queries, calls of that API on it, and its life after the end of a context. One line per
+ * behaviour, as a client of diff.py.
  *
- * `paged LIBRARY` makes blocks of many sizes in turn, loads a library, and goes on with others.
+ * `mem_pages LIBRARY` makes blocks of many sizes, loads a library, and makes others.
  */
 #include "diff.h"
 
@@ -128,7 +128,7 @@ static void one_by_one(void) {
          cuMemUnmap(page_at(p[7]), MAPPING));
 }
 
-/* Memory of the program's own is its own to map and unmap, beside blocks. */
+/* The program may map and unmap memory of its own while it has blocks. */
 static void its_own(void) {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};

@@ -51,20 +51,20 @@ def choices():
     chosen("segments", {"GPUCACHE_BACKEND": "segments"}, "segments", "GPUCACHE_BACKEND=segments")
     for options in (PAGES, AUTO):
         chosen("disabled", {**options, "GPUCACHE_DISABLE": "1"}, "none", "GPUCACHE_DISABLE")
-    registrar = program("libibverbs.so.1")
-    beside = {"preload": [LIBRARY, registrar]}
-    chosen("auto beside libibverbs", AUTO, "segments", "libibverbs is loaded", **beside)
-    chosen("asked for beside libibverbs", PAGES, "pages", "GPUCACHE_BACKEND=pages", **beside)
-    chosen("segments beside libibverbs", {"GPUCACHE_BACKEND": "segments"}, "segments", "GPUCACHE_BACKEND=segments",
-           **beside)
-    chosen("libibverbs comes later", {**PAGES, "GPUCACHE_BUDGET": "0"}, "pages", "GPUCACHE_BACKEND=pages", [registrar])
-    chosen("auto, libibverbs comes later", {**AUTO, "GPUCACHE_BUDGET": "0"}, "pages", SUPPORTED, [registrar])
+    verbs = program("libibverbs.so.1")
+    with_verbs = {"preload": [LIBRARY, verbs]}
+    chosen("auto with libibverbs", AUTO, "segments", "libibverbs is loaded", **with_verbs)
+    chosen("asked for with libibverbs", PAGES, "pages", "GPUCACHE_BACKEND=pages", **with_verbs)
+    chosen("segments with libibverbs", {"GPUCACHE_BACKEND": "segments"}, "segments", "GPUCACHE_BACKEND=segments",
+           **with_verbs)
+    chosen("libibverbs comes later", {**PAGES, "GPUCACHE_BUDGET": "0"}, "pages", "GPUCACHE_BACKEND=pages", [verbs])
+    chosen("auto, libibverbs comes later", {**AUTO, "GPUCACHE_BUDGET": "0"}, "pages", SUPPORTED, [verbs])
     chosen("another library comes later", {**PAGES, "GPUCACHE_BUDGET": "0"}, "pages", "GPUCACHE_BACKEND=pages",
            [program("libplugin_deep.so")])
     linked = {"preload": [LIBRARY, program("libcufile.so.0")]}
-    chosen("auto beside libcufile", AUTO, "pages", SUPPORTED, **linked)
-    both = {"preload": [LIBRARY, program("libcufile.so.0"), registrar]}
-    chosen("auto beside both", AUTO, "segments", "libibverbs is loaded", **both)
+    chosen("auto with libcufile", AUTO, "pages", SUPPORTED, **linked)
+    both = {"preload": [LIBRARY, program("libcufile.so.0"), verbs]}
+    chosen("auto with both", AUTO, "segments", "libibverbs is loaded", **both)
     if GPU:
         return
     for options, reason in ((PAGES, "GPUCACHE_BACKEND=pages"), (AUTO, SUPPORTED)):

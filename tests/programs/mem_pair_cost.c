@@ -1,9 +1,9 @@
 /*
- * mem_pair_cost drawn SEED THREADS, states thrust TURNS THREADS: what a pair costs in the states
- * that programs leave the pool in. After a sequence of phases drawn from SEED (0: none), or after
- * the temporaries of thrust's algorithms, THREADS threads make pairs of one size each, the one
- * that went through the phases among them. Printed are the epochs that took for 100 pairs, for
- * each size and the most of all sizes up to a bound. For the simulator alone.
+ * mem_pair_cost drawn SEED THREADS, mem_pair_cost thrust TURNS THREADS: measures the cost of a pair
+ * in states of the pool that programs cause. First come phases drawn from SEED (0: none), or the
+ * temporaries of thrust's algorithms. Then THREADS threads, the one of the phases among them, make
+ * pairs of one size each. Prints the epochs closed for 100 pairs of each size, and the maximum over
+ * all sizes up to a bound. For the simulator alone.
  */
 #include "mem_overhead.h"
 

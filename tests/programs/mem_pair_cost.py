@@ -14,9 +14,9 @@ SEEDS = range(50)
 RUNS = 3
 BOUNDS = {"to_64k": 100 / 32, "to_256k": 100 / 16, "to_1m": 100 / 8}
 
-# Rows that exceed a bound so far, and by how much: they are run and reported, and do not fail. All are programs of one
-# thread that may keep 8 MiB, four pages: one block cached in the middle of a page, and no more fit beside it. Which rows
-# meet that depends on where blocks begin in a page. Of 401 seeds 46 exceed a bound on segments and 38 on pages (1 MiB).
+# Rows that exceed a bound, and by how much: they are run and reported, and do not fail. All are programs of one thread
+# that may keep 8 MiB, four pages. If one block is cached in the middle of a page, no second one fits into that page.
+# The address of a block in its page decides. Of 401 seeds 46 exceed a bound on segments and 38 on pages (1 MiB).
 EXCEED = {
     "segments": {
         "8G drawn 10 1": "1 MiB 25",
@@ -59,7 +59,7 @@ def measured(memory, arguments):
 def check(name, memory, arguments):
     ran, holds = measured(memory, arguments)
     runs = 1
-    # Where a block of several threads begins in a slab depends on their schedule: the best of RUNS runs counts.
+    # The address of a block of several threads in its slab depends on the schedule: the best of RUNS runs counts.
     while not holds and arguments[-1] != "1" and runs < RUNS:
         ran, holds = measured(memory, arguments)
         runs += 1

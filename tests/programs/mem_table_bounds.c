@@ -1,14 +1,16 @@
 /*
- * Tables of the library at their bound plus one (docs/design/internals.md, "Bounds"): tables NAME
- * [COUNT]. Prints codes and counts, which are the same natively.
+ * mem_table_bounds NAME [COUNT]: fills a table of the library to its bound plus one
+ * (docs/design/internals.md, "Bounds"). Prints codes and counts, which are the same natively.
  *
- *      contexts COUNT   so many contexts beside two others, which go on when they have ended
- *      memops COUNT     SYNC_MEMOPS of so many blocks
- *      streams COUNT    frees in so many streams, more in each than a stream has events
- *      captures COUNT   so many captures at once
- *      pinned COUNT     so many blocks of pinned memory, freed and taken again
- *      devices          the last device of all
- *      no_current       the driver does not say what is current
+ *   | name           | action                                                                  |
+ *   | -------------- | ----------------------------------------------------------------------- |
+ *   | contexts COUNT | COUNT contexts next to two others, which are used after the others' end |
+ *   | memops COUNT   | SYNC_MEMOPS of COUNT blocks                                             |
+ *   | streams COUNT  | frees in COUNT streams, more in each than a stream has events           |
+ *   | captures COUNT | COUNT captures at once                                                  |
+ *   | pinned COUNT   | COUNT blocks of pinned memory, freed and taken again                    |
+ *   | devices        | a block on the last device                                              |
+ *   | no_current     | the driver fails to name the current context                            |
  */
 #include "diff.h"
 #include "sim.h"
@@ -250,7 +252,7 @@ static void no_current(void) {
     CODES("tables: no current: free, alloc, free", cuMemFree(p[4]), cuMemAlloc(&q, 3 * MIB),
           cuMemFree(q));
     CHECK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
-    CODES("tables: no current: free beside a capture, its end", cuMemFreeAsync(p[6], stream),
+    CODES("tables: no current: free during a capture, its end", cuMemFreeAsync(p[6], stream),
           cuStreamEndCapture(captured, &graph));
     CHECK(cuCtxSetCurrent(NULL));
     CODES("tables: no current: without one", cuMemAlloc(&q, 3 * MIB), cuMemFreeAsync(p[5], NULL));

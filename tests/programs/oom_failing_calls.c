@@ -1,13 +1,12 @@
 /*
- * The driver fails in the middle: faults FOLDER FIRST LAST STEP SYMBOL ERROR TIMES. One program
- * that uses a bit of everything runs in a child for each k of FIRST, FIRST + STEP, ... LAST: the
- * k-th call of SYMBOL ("*": of any) fails, and TIMES - 1 after it (-1: all, and what the program
- * sees does not matter). The program does again what it was refused. Refusals and contents must
- * equal those of the first child, in which no call fails. Reports of
- * child k go to FOLDER/k.
+ * oom_failing_calls FOLDER FIRST LAST STEP SYMBOL ERROR TIMES: runs a program that uses most
+ * entries in a child for each k of FIRST, FIRST + STEP, ... LAST. The k-th call of SYMBOL ("*":
+ * any) fails, and TIMES - 1 calls after it (-1: all; the program's output then does not matter).
+ * The program repeats a refused call. Refusals and contents must equal those of the first child, in
+ * which no call fails. Reports of child k go to FOLDER/k.
  *
- * Its own launches, copies and waits do not fail: what does is what allocations and frees ask of
- * the driver, and the library of its own. For the simulator only.
+ * The program's own launches, copies and waits do not fail. Calls of the library for allocations
+ * and frees do. For the simulator only.
  */
 #include "diff.h"
 
@@ -286,7 +285,7 @@ static void capture(void) {
     TRY(answer, "cuStreamEndCapture", cuStreamEndCapture(streams[1], &graph));
     if (graph)
         SAFELY(cuGraphDestroy(graph));
-    /* in the mode that the thread had, no allocation is allowed beside another thread's */
+    /* the thread's own mode allows no allocation during a capture of another thread */
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     SAFELY(cuThreadExchangeStreamCaptureMode(&mode));
     SEEN("mode %d\n", (int)mode);
@@ -314,8 +313,8 @@ static void to_the_brim(void) {
             look_for_overlap(block);
             write_marks(block, streams[count++ % 2]);
         }
-        /* what the driver will not unmap several times in a row is not there for other blocks
-         * meanwhile */
+        /* if the driver refuses several unmaps in a row, that memory cannot serve other blocks yet
+         */
         if (!several)
             SEEN("%u of %zu\n", count, sizes[turn]);
         else if (count < 8)

@@ -1,9 +1,9 @@
 /*
- * Allocations and frees up to the brim of a device, drawn from a seed: `brim SEED` asks the driver
- * alone and prints what it answered; `brim SEED ANSWERS`, under the library, asks for what was
- * served there and prints how much of that is refused. One to eight threads take turns in one to
- * three contexts, on streams that are busy or idle. For the simulator, whose memory is
- * GPUCACHE_SIM_MEMORY.
+ * Draws allocations and frees from a seed until a device is nearly full. `oom_fragmentation SEED`
+ * asks the driver alone and prints its answers. `oom_fragmentation SEED ANSWERS`, under the
+ * library, makes the requests that the driver served and prints how many are refused. One to eight
+ * threads alternate in one to three contexts, on busy or idle streams. For the simulator, whose
+ * memory is GPUCACHE_SIM_MEMORY.
  */
 #include "program.h"
 

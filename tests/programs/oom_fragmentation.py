@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Bounds the share of requests that fragmentation refuses near the end of a device.
 
-Each seed runs natively, which says what is served, and then under the library. What is refused there is what
-fragmentation of segments costs: its share is printed, by how much of the device was live, and bounded.
+Each seed runs natively, to find the requests that are served, and then under the library. Requests that are
+refused there are the cost of fragmentation. Their share, by the live part of the device, is printed and bounded.
 `oom_fragmentation.py FIRST LAST` runs other seeds.
 """
 import sys

@@ -2,18 +2,17 @@
  * Requests on a full device that the driver alone serves. Live memory never exceeds the device, so
  * each request must succeed.
  *
- *      oom_full_device barrier KIND     one thread, 64 MiB: what cuMemFreeAsync frees in an idle
- *                                       stream, while the context's
- *                               streams wait for a kernel, is there for a request of KIND, and
- *                               cuMemGetInfo counts it
- *      oom_full_device streams SEED     three threads, 48 MiB: one of them frees in the order of
- *                                       its stream
- *      oom_full_device caches SEED      four threads, 10 MiB: blocks of one size, freed into the
- *                                       caches of their threads
- *      oom_full_device one SEED         64 MiB: a thread takes and frees 32 MiB all the time,
- *                                       another one asks for 1 MiB once
+ *   | mode         | memory | program                                                          |
+ *   | ------------ | ------ | ---------------------------------------------------------------- |
+ *   | barrier KIND | 64 MiB | one thread: memory of cuMemFreeAsync in an idle stream serves a  |
+ *   |              |        | request of KIND while the context's streams wait for a kernel;   |
+ *   |              |        | cuMemGetInfo counts it                                           |
+ *   | streams SEED | 48 MiB | three threads, one of which frees in the order of its stream     |
+ *   | caches SEED  | 10 MiB | four threads, with blocks of one size in the caches of threads   |
+ *   | one SEED     | 64 MiB | one thread takes and frees 32 MiB all the time; another requests |
+ *   |              |        | 1 MiB once                                                       |
  *
- * For the simulator alone, with so much memory (GPUCACHE_SIM_MEMORY).
+ * For the simulator alone, with GPUCACHE_SIM_MEMORY of that size.
  */
 #include "program.h"
 #include "sim.h"

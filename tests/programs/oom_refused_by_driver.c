@@ -1,7 +1,7 @@
 /*
- * Prints what a program sees while the driver or the system refuses calls of the library: refusals
- * CASE. The same lines natively and under the library; oom_refused_by_driver.py says what is
- * refused.
+ * oom_refused_by_driver CASE: prints a program's results while the driver or the system refuses
+ * calls of the library. The lines must be the native ones. oom_refused_by_driver.py sets the
+ * refusals.
  */
 #include "../sandbox.h"
 #include "diff.h"

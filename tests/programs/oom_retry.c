@@ -1,11 +1,12 @@
 /*
- * Makes calls that take driver memory, with 48 MiB freed before: natively they would be
- * there for it.
+ * Makes calls that take driver memory, after 48 MiB were freed. Natively these bytes are available
+ * to the calls.
  *
- *      oom_retry refused ENTRY...   each entry answers that it is out of memory, whatever is asked
- *                                   of it: how
- *                              often the driver was asked, and whether it got memory back before
- *      oom_retry served             some are refused once: does the program get what it wants?
+ *   | oom_retry ...    | each entry                                                             |
+ *   | ---------------- | ---------------------------------------------------------------------- |
+ *   | refused ENTRY... | always answers out of memory; prints how often the driver was asked,   |
+ *   |                  | and whether it got memory back before                                  |
+ *   | served           | is refused once; prints whether the program's call succeeds            |
  *
  * For the simulator alone.
  */

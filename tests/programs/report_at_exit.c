@@ -1,7 +1,6 @@
 /*
- * A program that uses CUDA and then ends in one way: `ending WAY STATE`, STATE being what it has
- * done about the signal before. And what else a program can tell of the library's handlers:
- * `ending CASE`.
+ * report_at_exit WAY STATE: uses CUDA and then ends in one way. STATE is the program's own handling
+ * of the signal. `report_at_exit CASE` tests other effects of the library's handlers on a program.
  */
 #include "program.h"
 
@@ -603,8 +602,8 @@ static size_t writable(struct range *ranges, size_t max) {
     return count;
 }
 
-/* How often this process's other threads have gone to sleep; -1: one of them is awake, or about
- * to be. */
+/* Returns how often this process's other threads have slept; -1: one of them runs, or is about to.
+ */
 static long sleeps_of_others(void) {
     long sum = 0;
     DIR *tasks = opendir("/proc/self/task");

@@ -1,6 +1,6 @@
 /*
- * report_contents CASE: something for a report to tell. The last line says whether the last
- * request was served; report_contents.py compares what the report says with what is so.
+ * report_contents CASE: produces contents for a report. The last line tells whether the last
+ * request was served; report_contents.py compares the report with the program's actions.
  */
 #include "program.h"
 
@@ -67,7 +67,7 @@ static void odd_sizes(void) {
     ask(300 * MIB + 1);
 }
 
-static void beside_an_array(void) {
+static void next_to_an_array(void) {
     CUarray array;
     CUDA_ARRAY_DESCRIPTOR of = {
         .Width = 4096, .Height = 4096, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
@@ -109,7 +109,7 @@ int main(int argc, char **argv) {
         {"long_pieces", long_pieces},
         {"small_pieces", small_pieces},
         {"odd_sizes", odd_sizes},
-        {"beside_an_array", beside_an_array},
+        {"next_to_an_array", next_to_an_array},
         {"impossible", impossible},
         {"pairs", pairs},
         {"pinned", pinned},

@@ -10,7 +10,7 @@ from harness import BACKEND, GPU, LIBRARY, VARIANT, Tally, check_books, program,
 
 REPORTS = program("report_contents")
 SERVED_BECAUSE = "GPUCACHE_BACKEND=" + VARIANT if VARIANT else "driver and device support them"
-FULL = ("full", "large_pieces", "small_pieces", "odd_sizes", "beside_an_array")
+FULL = ("full", "large_pieces", "small_pieces", "odd_sizes", "next_to_an_array")
 if BACKEND != "pages":  # which serve it
     FULL += ("long_pieces",)
 LIMITS = ({"GPUCACHE_MEMORY_LIMIT": "1G"}, {"GPUCACHE_MEMORY_FRACTION": "0.0625"})

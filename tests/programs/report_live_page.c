@@ -1,26 +1,28 @@
 /*
- * report_live_page: does what it is told by lines on its standard input, one after another, and
- * says when each is done. report_live_page.py looks at its live page at the same time.
+ * report_live_page: runs commands, the lines of its standard input, one after another, and prints a
+ * line after each. report_live_page.py reads the live page at the same time. With an argument the
+ * program runs where files can be neither made nor removed.
  *
- *      allocate BYTES    free              sync
- *      churn             small blocks and large ones at random, in three threads, with waits,
- *                        until the next line
- *      turns BYTES       a block that stays, and one that comes and goes with a wait and a
- *                        millisecond each, until the next line
- *      rush BYTES        the same without waits
- *      handed BYTES      as turns, by two threads: one allocates the block that comes, the other
- *                        frees it
- *      quiet N           so many small pairs, without a call that could be noticed
- *      exit _exit abort kill             ends
- *      exec [PATH]       becomes /bin/sleep 60, or fails to become PATH
- *      bare_exec         becomes it past libc
- *      fork              a child that allocates and stays; its number is printed
- *      fork_apart        one that is the first process of a namespace, as its parent is; it exits
- *      vfork             a child that runs /bin/true
- *      close             every descriptor but the first three
- *      capture on|off
- *
- * With an argument it does so where making and removing files is forbidden.
+ *   | command                    | action                                                         |
+ *   | -------------------------- | -------------------------------------------------------------- |
+ *   | allocate BYTES, free, sync | one call                                                       |
+ *   | churn                      | small and large blocks at random, in three threads, with       |
+ *   |                            | waits, until the next line                                     |
+ *   | turns BYTES                | a block that stays, and one that is allocated and freed with a |
+ *   |                            | wait and a millisecond each, until the next line               |
+ *   | rush BYTES                 | the same without waits                                         |
+ *   | handed BYTES               | as turns, in two threads: one allocates the block, the other   |
+ *   |                            | one frees it                                                   |
+ *   | quiet N                    | N small pairs without any other call                           |
+ *   | exit, _exit, abort, kill   | ends                                                           |
+ *   | exec [PATH]                | becomes /bin/sleep 60, or fails to become PATH                 |
+ *   | bare_exec                  | becomes it by a system call, without libc                      |
+ *   | fork                       | a child that allocates and stays; prints its number            |
+ *   | fork_apart                 | a child that is the first process of a namespace, as its       |
+ *   |                            | parent is; it exits                                            |
+ *   | vfork                      | a child that runs /bin/true                                    |
+ *   | close                      | closes every descriptor but the first three                    |
+ *   | capture on, capture off    | begins and ends a capture                                      |
  */
 #include "program.h"
 

@@ -88,7 +88,7 @@ class Program:
         return self.wait()
 
     def report(self):
-        """What the tool says. The program only waits for its next order meanwhile."""
+        """Returns the tool's report while the program waits for its next command."""
         return self.place.report(self.pid)
 
     def end(self, order=None, expected=None):
@@ -163,7 +163,7 @@ def native_threads():
     return threads
 
 
-def figures_are_true():
+def metrics_are_true():
     place = Place()
     one = Program(place)
     one.do("allocate %d" % (3 * MIB))
@@ -184,35 +184,35 @@ def figures_are_true():
                 device["requested_bytes"])
     page = lambda: open(place.path(place.pages()[0]), "rb").read()
     before = page()
-    tally.check(eventually(lambda: page() != before), "live: the figures are read when nobody asks and the program sleeps")
+    tally.check(eventually(lambda: page() != before), "live: the metrics are updated when nobody asks and the program sleeps")
     one.send("quiet 1000000000")
     total = lambda: one.report()["devices"][0]["requested_bytes"]["total"]
     seen = [total()]
-    for _ in range(2): # on a busy machine a report may not wait long enough for new figures
+    for _ in range(2): # on a busy machine a report may not wait long enough for an update
         eventually(lambda: total() > seen[-1])
         seen.append(total())
     tally.check(seen[0] < seen[1] < seen[2], "live: short ways only, while they go on", seen)
     os.kill(one.pid, signal.SIGSTOP)
     tally.check(eventually(lambda: re.search(r"does not answer now; its figures are [\d.]+ s old",
                                              place.tool("report", str(one.pid)).stderr)),
-                "live: old figures are said to be old")
+                "live: old metrics are said to be old")
     one.child.kill()
     one.end()
 
 
-def books_balance_while_they_change():
+def counters_agree_while_they_change():
     place = Place()
     one = Program(place)
     one.send("churn")
     looks, seen = 60, set()
     for _ in range(looks):
         report = place.report(one.pid)
-        if not tally.check(report, "live: a report while figures change"):
+        if not tally.check(report, "live: a report while counters change"):
             break
         broken = check_books(report)
         tally.check(not broken, "live: counters while they change", "\n".join(broken))
         seen.add(report["devices"][0]["requested_bytes"]["total"])
-    tally.check(len(seen) > looks // 4, "live: figures move on", "%d of %d" % (len(seen), looks))
+    tally.check(len(seen) > looks // 4, "live: counters change", "%d of %d" % (len(seen), looks))
     said = "".join(place.tool("report", "--format=json", str(one.pid)).stderr for _ in range(looks))
     tally.check("0.000 s" not in said, "live: what is older is not 0 s older", said)
     one.do("enough")
@@ -229,7 +229,7 @@ def after_a_kill():
     one.end("kill", -signal.SIGKILL)
     report, text = place.report(one.pid), place.tool("report", str(one.pid))
     tally.check(report and report["devices"][0]["requested_bytes"]["current"] == 1000 + 7 * MIB and
-                report["devices"][0]["ooms"] == 1, "live: the last figures of a killed process", report)
+                report["devices"][0]["ooms"] == 1, "live: the last metrics of a killed process", report)
     tally.check("without a last word" in text.stderr and "live" in text.stdout, "live: it is said to be gone", text.stderr)
     events = text.stdout[text.stdout.find("Time "):]
     tally.check(re.search(r"grow +2\.00 MiB", events) and re.search(r"allocate +7\.00 MiB +0x", events) and
@@ -244,7 +244,7 @@ def after_a_kill():
     tally.check("died" in text.stderr and "Abort" in text.stderr and
                 report["devices"][0]["requested_bytes"]["current"] == 1000 + 12345,
                 "live: after a crash", text.stderr)
-    # a short way is in the last figures too, if the signal was seen; it is not lost in the history
+    # a fast pair is in the last metrics too, if the signal was seen; it is not lost in the history
     done = place.tool("ctl", str(one.pid), "report")
     tally.check(done.returncode == 1 and "has ended" in done.stderr, "live: no order to the dead", done.stderr)
 
@@ -426,7 +426,7 @@ def in_other_places():
         if done:
             tally.check(done.stdout == wanted and not done.stderr,
                         "live: harmless: " + what, done.stdout + done.stderr)
-    # pages of whoever else runs here would be shown too
+    # pages of other processes of this machine would be shown too
     done = unshare(start + 'mount -t tmpfs x /dev/shm && mount -t tmpfs x /run && mkdir -p -m 700 /run/user/0 && '
                    'mkfifo /run/orders /run/answers && { XDG_RUNTIME_DIR=/run/user/0 run </run/orders >/run/answers & } && '
                    'exec 3>/run/orders 4</run/answers && echo sync >&3 && read answer <&4 && '
@@ -462,8 +462,8 @@ def in_other_places():
 
 def main():
     is_there()
-    figures_are_true()
-    books_balance_while_they_change()
+    metrics_are_true()
+    counters_agree_while_they_change()
     after_a_kill()
     dead_pages_go()
     children()

@@ -1,6 +1,6 @@
 /*
- * A CUDA program uses its stderr and its descriptors, and must not notice that reports go there:
- * `stderr CASE`.
+ * report_output CASE: uses stderr and descriptors in one way, and prints their state. Reports that
+ * go there must not change it.
  */
 #include "program.h"
 

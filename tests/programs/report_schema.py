@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that reports follow docs/report-schema.json, and that the schema lacks no field of theirs."""
+"""Checks that reports follow docs/report-schema.json, and that the schema has all their fields."""
 import copy
 import glob
 import json

@@ -1,6 +1,6 @@
 /*
- * Allocations of which a report is to say who made them. `stacks PART` prints the same natively
- * and under the library. Functions have names that the script looks for.
+ * report_stacks PART: makes allocations whose call stacks a report must name. The output is the
+ * same natively and under the library. report_stacks.py looks for the names of the functions.
  */
 #include "program.h"
 

@@ -1,5 +1,5 @@
-"""A program in Python whose lines a report is to name. It runs under every version of Python that is here, so it
-uses nothing but ctypes. Arguments: how often to go round, and "oom" if memory is to run out at the end."""
+"""A program in Python whose lines a report must name. It runs under every installed version of Python, so it uses only
+ctypes. Arguments: the number of rounds, and "oom" for an out of memory at the end."""
 import ctypes
 import sys
 import threading

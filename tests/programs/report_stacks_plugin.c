@@ -1,5 +1,5 @@
 /*
- * A library that allocates while it is opened: its constructor runs under the loader's lock.
+ * A library that allocates in its constructor, which runs under the loader's lock.
  */
 #include <cuda.h>
 

@@ -1,6 +1,6 @@
 /*
- * Two libraries that differ in one function, whose call lies at the same offset in both. One keeps
- * its frame by rbp; the other has a number there, which is no address.
+ * Builds two libraries that differ in one function, whose call lies at the same offset in both. One
+ * has its frame pointer in rbp; the other has a number there that is no address.
  */
 #if defined(__x86_64__)
 __asm__("    .text\n"

@@ -1,24 +1,23 @@
 /*
- * Law 2: memory handed out is touched by no work submitted before it was freed.
+ * Tests law 2: no work submitted before a free touches the memory after it is handed out again.
  *
- * Random schedules. Some threads allocate, let streams of every kind write and check patterns,
- * copy, hand blocks to each other, and free without waiting for anything. A schedule is a correct
- * CUDA program: work on one block is ordered by its stream or by events, and nothing is submitted
- * for a block after its free. Natively a free waits, and no check fails; and if the library
- * hands a block out while old work still has to come, that work's late write or early check shows.
+ * Runs random schedules. Threads allocate, let streams of every kind write and check patterns,
+ * copy, pass blocks on, and free without a wait. A schedule is a correct CUDA program: its stream
+ * or events order the work on a block, and no work for a block is submitted after its free.
+ * Natively a free waits, and no check fails. If the library hands a block out too early, a late
+ * write or check of the old work fails:
  *
  *      stream A   fill(old)......check(old)            both still queued when old is freed
- *      stream B                            fill(new)...check(new)      same memory: somebody errs
+ *      stream B                            fill(new)...check(new)      same memory: one check fails
  *
- * Every 512 bytes of a block one word is written and checked: no two blocks of the pool can overlap
- * by less. On the simulator its scheduler lets work run late, and its memory tells when work
- * touches what was given back to the driver. On a GPU the kernels below wait a while before they
- * begin.
+ * One word in every 512 bytes of a block is written and checked: blocks of the pool cannot overlap
+ * by less. The simulator's scheduler runs work late, and its memory reports accesses to memory that
+ * the driver has got back. On a GPU the kernels below start with a delay.
  *
  *   reuse_never_early SCHEDULES SEED THREADS [EAGER]
  *
- * THREADS: at most so many, 1 to 4; with 1 a run repeats exactly. EAGER: how many percent of the
- * calls run queued work at least; more where the library has to wait for it by asking.
+ * THREADS: the most threads, 1 to 4; with 1 a run repeats exactly. EAGER: the least per cent of
+ * calls that run queued work; more if the library waits by queries.
  */
 #include "program.h"
 #include "sim.h"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks law 2, never early, in every reuse mode and under pressure.
 
-reuse_never_early.py [SCHEDULES [NAME]]: so many schedules in each configuration, or only in the named one. What
-the report counts shows that a configuration really went the way it is meant to go.
+reuse_never_early.py [SCHEDULES [NAME]]: runs SCHEDULES schedules in each configuration, or only in the named one.
+The counters of the report prove that a configuration used the mechanism that it tests.
 """
 import sys
 

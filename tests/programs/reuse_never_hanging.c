@@ -1,19 +1,19 @@
 /*
- * Law 3: no program hangs under the library that ends natively.
+ * Tests law 3: a program that ends natively does not hang under the library.
  *
- * The programs here have kernels that spin on a flag which later work sets, as persistent kernels,
- * flag-waiting pipelines and collectives do. A program that makes new work wait for such a kernel,
- * or waits for it on the CPU, waits forever: the setter then queues behind its own spinner. A free
- * may do that, natively it waits too; an allocation may not.
+ * The programs have kernels that spin on a flag which later work sets, as persistent kernels and
+ * collectives do. If new work waits for such a kernel, or the CPU waits for it, the program hangs:
+ * the setter queues behind its own spinner. A free may wait so, because it does natively; an
+ * allocation may not.
  *
  *   reuse_never_hanging NAME                     one of the scenes below; "all": one after another
  *   reuse_never_hanging random COUNT SEED N      random programs of N threads
  *
- * The random ones end natively by construction: a setter goes only to a stream that has no spinner
- * left without its setter, and nothing is freed or waited for as a whole while there is such a
- * spinner anywhere. Plain driver API: runs on a GPU too, with CUDA_DEVICE_MAX_CONNECTIONS=32: where
- * two of the 16 streams share a queue of the hardware, work behind a spinner in one of them holds
- * up the other.
+ * Random programs end natively by construction. A setter goes only to a stream without an open
+ * spinner, that is, one whose setter is not yet launched. There are no frees and no waits for the
+ * whole context while a spinner is open. The programs run on a GPU too, with
+ * CUDA_DEVICE_MAX_CONNECTIONS=32: two of the 16 streams must not share a hardware queue, because
+ * work behind a spinner in one of them would delay the other.
  */
 #include "program.h"
 

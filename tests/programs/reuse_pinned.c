@@ -1,11 +1,10 @@
 /*
- * reuse_pinned: host memory that is freed while copies and kernels still use it, and asked for
- * again at once, many times over.
+ * reuse_pinned: frees host memory while copies and kernels still use it, and requests it again at
+ * once, many times.
  *
- * Each block is filled by the device or copied from by it, in streams that are far behind, and
- * then freed without waiting. A block that came back too early would be overwritten by old work,
- * or old work would read what is new: both are checked. Prints how often the driver was asked for
- * memory (simulator only: argv[1] is "count").
+ * The device fills or reads each block in streams that are far behind; the program frees it without
+ * a wait. If a block comes back too early, old work overwrites it or reads new contents: both are
+ * checked. With "count" prints how often the driver was asked for memory (simulator only).
  */
 #include "program.h"
 
@@ -86,7 +85,7 @@ static unsigned behind_a_barrier(struct kernels *k, CUstream stream, CUdeviceptr
 }
 
 /* Of two equal blocks the one freed last is in use for a while; the other one serves. */
-static unsigned beside_one_in_use(struct kernels *k, CUstream stream, CUdeviceptr source) {
+static unsigned with_one_in_use(struct kernels *k, CUstream stream, CUdeviceptr source) {
     void *a, *b, *c;
     CHECK(cuMemAllocHost(&a, 77 * WORDS));
     CHECK(cuMemAllocHost(&b, 77 * WORDS));
@@ -158,9 +157,9 @@ int main(int argc, char **argv) {
         CHECK(cuCtxSynchronize());
     }
     unsigned pairs = (unsigned)(calls("cuMemAllocHost_v2") - before);
-    unsigned more = beside_one_in_use(&k, stream, source);
+    unsigned more = with_one_in_use(&k, stream, source);
     if (argc > 1 && strcmp(argv[1], "count") == 0) {
-        printf("driver calls beside one in use: %u\n", more);
+        printf("driver calls with one in use: %u\n", more);
         printf("driver calls for 100 pairs: %u\n", pairs);
     }
     return 0;

@@ -31,7 +31,7 @@ def main():
             kept = name not in ("off", "sync")
             tally.check(calls(ran) <= 2 if kept else calls(ran) == 100,
                         "%s: %d calls of the driver for 100 pairs" % (name, calls(ran)))
-            tally.check(not kept or "calls beside one in use: 0" in ran.out,
+            tally.check(not kept or "calls with one in use: 0" in ran.out,
                         "%s: one in use hides one that is not" % name, ran.out)
 
 

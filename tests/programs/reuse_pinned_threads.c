@@ -1,7 +1,7 @@
 /*
- * reuse_pinned_threads: pinned memory that two threads free at once, of which one succeeds; and
- * pinned memory that one thread frees while another one ends its context. Memory that is kept for
- * the next request has to exist. argv[1]: how often.
+ * reuse_pinned_threads ROUNDS: two threads free the same pinned memory at once, and one succeeds;
+ * and one thread frees pinned memory while another one ends its context. Memory that is kept for
+ * the next request must exist.
  */
 #include "program.h"
 
@@ -77,7 +77,7 @@ static void *free_meanwhile(void *unused) {
         for (unsigned j = 0; j < BLOCKS; j++)
             cuMemFreeHost(host[j]);
     }
-    printf("freed beside the end: gone: %u\n", gone);
+    printf("freed during the end: gone: %u\n", gone);
     return unused;
 }
 

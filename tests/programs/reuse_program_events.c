@@ -1,17 +1,16 @@
 /*
- * Programs that record and wait for whole contexts themselves, and do so before they allocate
- * anything.
+ * Records and waits for whole contexts in the program, before its first allocation.
  *
- * A wait of a context stands in line behind every record made in it. After the program's first
- * wait no event may be recorded later in the same device: not in a pool that begins later either,
- * and not in that of the device whose green context it is.
+ * A wait of a context stands behind all earlier records of the context. After the program's first
+ * wait the library may record no event later on the same device. This includes pools that begin
+ * later, and the pool of the device to which a green context belongs.
  *
- *   reuse_program_events first         waits before its first allocation; ends unless a late
- *                                      record is in its way
- *   reuse_program_events first again   and records after it
- *   reuse_program_events green WHICH D a green context of device D records or waits; on the
- *   simulated driver
- *                        it says how many records its next allocation makes there
+ *   | reuse_program_events ... | program                                                         |
+ *   | ------------------------ | --------------------------------------------------------------- |
+ *   | first                    | waits before its first allocation; hangs behind a late record   |
+ *   | first again              | the same, and records after the allocation                      |
+ *   | green WHICH D            | a green context of device D records or waits; on the simulator  |
+ *   |                          | prints how many records the next allocation makes there         |
  */
 #include "program.h"
 

@@ -178,7 +178,7 @@ def map_of(rest, device):
     while step < total // 5:
         step *= 2
     most = 2 if len(pieces) < 8 else 5 if len(pieces) < 40 else 10
-    row = -(-total // (most * step // 16)) * step // 16  # rows begin at round figures
+    row = -(-total // (most * step // 16)) * step // 16  # rows begin at round numbers
     same("rows of the map", [w[0] for w in rest.take(r'<div class="maprow"><span>\+(.*?)</span>')],
          [short_size(start) for start in range(0, total, row)] if total else [])
 
@@ -271,7 +271,7 @@ def flame(rest, device):
 
 
 def comparison(rest, reports):
-    """The first report beside the last one."""
+    """Compares the first report with the last one."""
     (section,), = rest.take(r'<details class="card compare"[^>]*>(.*?)</details>') or [[""]]
     tally.check(bool(section) == (len(reports) > 1), "numbers: two reports")
     if not section:
@@ -360,7 +360,7 @@ def compare(place, reports, what):
 
 
 def distinct(report):
-    """A report of which no two figures are alike, and that is consistent."""
+    """Returns a consistent report in which no two numbers are equal."""
     device = report["devices"][0]
     metrics = {"requested_bytes": (301, 911), "allocated_bytes": (307, 929), "active_bytes": (401, 977), "reserved_bytes": (809, 1201)}
     for name, (now, peak) in metrics.items():
@@ -383,8 +383,8 @@ def copied(report, **more):
 
 
 def side_by_side(place, report):
-    """The table of several processes: each row, and the medians."""
-    figures = lambda d: [d["requested_bytes"]["current"], d["requested_bytes"]["peak"], d["reserved_bytes"]["current"],
+    """Compares the table of several processes with their reports: each row, and the medians."""
+    columns = lambda d: [d["requested_bytes"]["current"], d["requested_bytes"]["peak"], d["reserved_bytes"]["current"],
                          d["reserved_bytes"]["peak"], sum(d["outside_bytes"][kind]["current"] for kind in OUTSIDE), d["ooms"]]
     worded = lambda numbers: [size(number) for number in numbers[:-1]] + [str(numbers[-1])]
     with tempfile.TemporaryDirectory() as folder:
@@ -404,8 +404,8 @@ def side_by_side(place, report):
     rows = [[plain(cell) for cell in re.split("<td[^>]*>", row)[1:]] for row in re.split("<tr>", table[0])[2:]]
     tips = re.findall('data-tip="(.*?)"', table[0])
     same("side by side", [[cell.strip() for cell in row if cell.strip()] for row in rows if row], [
-        [str(r["rank"]), str(r["pid"]), r["host"], str(r["devices"][0]["device"]), *worded(figures(r["devices"][0]))] for r in reports] + [
-            ["Median", *worded([(b + c) // 2 for _, b, c, _ in [sorted(of) for of in zip(*[figures(r["devices"][0]) for r in reports])]])]])
+        [str(r["rank"]), str(r["pid"]), r["host"], str(r["devices"][0]["device"]), *worded(columns(r["devices"][0]))] for r in reports] + [
+            ["Median", *worded([(b + c) // 2 for _, b, c, _ in [sorted(of) for of in zip(*[columns(r["devices"][0]) for r in reports])]])]])
     same("side by side: bars", tips, ["live %s, idle %s" % (size(d["requested_bytes"]["current"]), size(
         d["pending_bytes"] + d["ready_bytes"])) for r in reports for d in r["devices"]])
 
@@ -452,7 +452,7 @@ def while_it_runs(place, order):
     for _ in range(20):
         for levels, live in last_moments([place.tool("report", "--html=-", str(one.pid)).stdout for _ in range(20)]):
             if not levels:
-                continue  # the recorder has come round since the figures were read
+                continue  # the recorder has overwritten the event since the metrics were read
             tally.check(set(levels) <= start | {max(start) + block, max(start) + 2 * block}, "numbers: levels while it runs: " + order,
                         sorted(set(levels)))
             same("the end of the chart", size(levels[-1]), live)
@@ -466,7 +466,7 @@ def while_it_runs(place, order):
 
 
 def after_a_kill(place):
-    """Of a process that was killed while blocks came and went, the recorder may have nothing that the figures contain."""
+    """If a process is killed during allocations, the recorder may lack events that the metrics contain."""
     pages, block = [], 16 * MIB
     for _ in range(4):
         one = Program(place)
@@ -495,7 +495,7 @@ def main():
     tally.check(re.findall(r"in \d+: (.*?) +\|", text)[0] in re.search("<summary>([^<]*?) ←", page[0])[1],
                 "numbers: names as in the text", page[0])
     many = distinct(copied(stacks))
-    colours(compare(place, [many], "distinct figures"))
+    colours(compare(place, [many], "distinct numbers"))
     side_by_side(place, many)
     pending = copied(many)
     pending["devices"][0].update({"pending_bytes": (809 - 307) * MIB, "ready_bytes": 0})

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks that the page of `gpucache report --html` is safe, complete and usable.
 
-Nothing from outside gets out of its place, and the page needs nothing else. In a browser, if there is one: nothing is
-requested, nothing goes wrong, nothing is wider than the screen, and the keyboard does what the pointer does."""
+No text of a report becomes markup, and the page needs no other file. In a browser, if there is one: the page requests
+nothing, reports no error, is never wider than the screen, and the keyboard can do all that the pointer can."""
 import base64
 import hashlib
 import html.parser
@@ -313,7 +313,7 @@ def other_files(place):
     with tempfile.TemporaryDirectory() as folder:
         path = lambda name: os.path.join(folder, name)
         report = '{"schema":"gpucache-report/1","devices":[]}\n'
-        others = {"rank0.json": report, "rank1.json": report, "empty": "", "foreign.html": "<!DOCTYPE html>\n<html lang=\"en\"></html>\n"}
+        others = {"rank0.json": report, "rank1.json": report, "empty": "", "other.html": "<!DOCTYPE html>\n<html lang=\"en\"></html>\n"}
         for name, text in others.items():
             with open(path(name), "w") as file:
                 file.write(text)
@@ -323,7 +323,7 @@ def other_files(place):
                                  (["--html=" + path("rank0.json"), path("rank1.json")], "is not overwritten"),
                                  (["--html=" + path("link"), path("rank1.json")], "is not overwritten"),
                                  (["--html=" + path("empty"), path("rank1.json")], "is not overwritten"),
-                                 (["--html=" + path("foreign.html"), path("rank1.json")], "is not overwritten")):
+                                 (["--html=" + path("other.html"), path("rank1.json")], "is not overwritten")):
             done = place.tool("report", *arguments)
             tally.check(done.returncode == 125 and words in done.stderr and done.stderr.count("\n") == 1 and not done.stdout,
                         "html: refused: %s" % arguments, done.stderr)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the page of a trace with the trace, and searches it by pointer, keyboard and finger.
 
-Prints how many frames a second the browser draws of 200,000 events. That is no check."""
+Prints how many frames a second the browser draws of 200,000 events, without a bound."""
 import json
 import os
 import sys
@@ -105,7 +105,7 @@ def every_event(place, folder):
     tally.check(chromium.run(PAINTED) == [], "trace: what is painted", chromium.run(PAINTED))
     allocations = sum(e[0] == "alloc" for e in found)
     tally.check("%d allocations in %d events of the trace" % (allocations, len(found)) in text(), "trace: how many", text()[:2000])
-    tally.check(chromium.run("document.querySelectorAll('article').length") == 1, "trace: beside the report of its process")
+    tally.check(chromium.run("document.querySelectorAll('article').length") == 1, "trace: together with the report of its process")
     rows = largest()
     tally.check(any("(stacks.c" in row or "leak" in row or "keep" in row for row in rows), "trace: who holds most", rows)
     open_page(place, folder, trace)  # without a report

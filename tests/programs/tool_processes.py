@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs `report`, `ctl`, `top` and `metrics` beside running processes."""
+"""Runs `report`, `ctl`, `top` and `metrics` on running processes."""
 import glob
 import json
 import os
@@ -19,7 +19,7 @@ tally = Tally()
 
 
 def told(place, *arguments):
-    """The tool's answer. The programs only wait for their next orders meanwhile."""
+    """Returns the tool's answer while the programs wait for their next commands."""
     return place.tool(*map(str, arguments))
 
 
@@ -135,14 +135,14 @@ def cut_short():
         eventually(lambda: read(other.path(name)) != before or child.poll() is not None)  # it has asked, and waits
         os.truncate(other.path(name), 0)
         said = child.communicate(timeout=60)[1]
-        tally.check(child.returncode >= 0, "tool: a page is cut short beside %s" % arguments[0], "%s %s" % (child.returncode, said))
+        tally.check(child.returncode >= 0, "tool: a page is cut short during %s" % arguments[0], "%s %s" % (child.returncode, said))
     one.end()
 
 
 # ---- ctl ----
 
 def waiting(place, one, *arguments):
-    """gpucache ctl beside a program that is stopped, from the moment that it says what it waits for."""
+    """Starts gpucache ctl for a stopped program, and returns when it prints what it waits for."""
     child = subprocess.Popen([COMMAND, "ctl", "--timeout=600", str(one.pid), *arguments], stdout=subprocess.DEVNULL,
                              stderr=subprocess.PIPE, text=True, env={**environment(False), **place.options})
     said = child.stderr.readline()
@@ -196,7 +196,7 @@ def last_words():
         begun = eventually(lambda: "empty cache" in place.tool("report", str(one.pid)).stdout)
         one.end(order, status)
         err = child.communicate(timeout=60)[1]
-        tally.check(begun and child.returncode == 0, "tool: an order beside %s" % order, err)
+        tally.check(begun and child.returncode == 0, "tool: a command during %s" % order, err)
 
 
 def orders():
@@ -394,7 +394,7 @@ def metrics():
                     {name: len(rows) for name, (kind, rows) in families.items()})
         live = dict(families["gpucache_requested_bytes"][1])
         mine = [value for labels, value in live.items() if 'pid="%d"' % programs[0].pid in labels]
-        tally.check(mine == [6000], "tool: the figures", live)
+        tally.check(mine == [6000], "tool: the metrics", live)
         tally.check('program="a \\"b\\\\ c"' in text, "tool: names with quotes", text[:600])
         tally.check(text.endswith("# EOF\n") == (format == "openmetrics"), "tool: the end of " + format, text[-80:])
     done = place.tool("metrics", "--format=xml")
@@ -474,7 +474,7 @@ def top():
 
 
 def nvml():
-    """The driver's own figures beside ours, if there is an NVML."""
+    """Checks that `top` shows NVML's memory next to the library's, if there is an NVML."""
     place = Place()
     one = Program(place)
     one.do("allocate 50000000")
@@ -497,10 +497,10 @@ def nvml():
             ("a process that it does not see", "GPU 4294967296 17179869184\n", ["-", "25%"])):
         head, row = shown(text % one.pid if "%d" in text else text)
         tally.check(head[7:9] == ["NVML", "USED"] and row[7:9] == expected, "tool: NVML, " + what, "%s\n%s" % (head, row))
-    for what, text, path in (("another kind of device", "XYZ 1 2\n", folder), ("a device without figures", "GPU -1 -1\n", folder),
+    for what, text, path in (("another kind of device", "XYZ 1 2\n", folder), ("a device without values", "GPU -1 -1\n", folder),
                              ("no driver", "", folder), ("no NVML", "GPU 1 2\n", "/nonexistent")):
         head, row = shown(text, path)
-        tally.check("NVML" not in head and len(row) == len(head), "tool: without NVML's figures: " + what, "%s\n%s" % (head, row))
+        tally.check("NVML" not in head and len(row) == len(head), "tool: without NVML's values: " + what, "%s\n%s" % (head, row))
     one.end()
 
 
@@ -553,7 +553,7 @@ def on_a_screen(place, many):
             tally.check(re.search(r"q ends *\n*$", screen), "tool: top of %s columns: how to end it" % size, screen)
         if size == "80":
             tally.check(re.search(r"(?m)^ +%s .*%%  li rank 15$" % pids[4], screen), "tool: a name gives way to a rank", screen)
-        if size == "40":  # whole columns and whole figures
+        if size == "40":  # whole columns and whole numbers
             tally.check(re.match(r"gpucache top: 7 processes\n", screen), "tool: top of 40 columns: no half figure", screen)
             tally.check(re.search(r"\n +%s +[\d.]+ MiB +[\d.]+ [KM]?i?B  live" % pids[1], screen), "tool: top of 40 columns", screen)
             tmux("send-keys", "Enter")

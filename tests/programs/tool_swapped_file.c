@@ -1,6 +1,6 @@
 /*
- * Preloaded into the gpucache command: the file that GPUCACHE_TEST_SWAPPED names becomes a FIFO as
- * soon as somebody has looked at it by name.
+ * Preloaded into the gpucache command: turns the file that GPUCACHE_TEST_SWAPPED names into a FIFO
+ * after the first stat() of its name.
  */
 #include <fcntl.h>
 #include <stdlib.h>

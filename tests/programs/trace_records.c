@@ -1,24 +1,28 @@
 /*
- * trace_records: makes what a trace is to have on record. Its arguments are done one after another:
+ * trace_records ACTION...: makes events for a trace. Runs its arguments one after another:
  *
- *      mix=EVENTS,LIVE,THREADS,SEED  each thread keeps about LIVE blocks of all sizes and replaces
- *                                    them at random; what lives in the end stays. Some are freed
- *                                    in the order of a stream, some by the next thread
- *      pairs=N       an allocation and its free of 64 KiB, N times; prints nanoseconds for both
- *      churn=N       N threads, one after another, that allocate and free a few blocks each
- *      mark=TEXT     gpucache_mark()
- *      hold=COUNT,BYTES      blocks that stay
- *      drop          frees all that stay
- *      oom=BYTES     an allocation that fails
- *      empty         gpucache_empty_cache(-1)
- *      outside       memory past the pool: of each kind something, of which a part stays
- *      context       a context with blocks in it, which is destroyed
- *      fork          a child that allocates, frees and marks; it exits
- *      vfork         a child that only exits
- *      sync kill
- *      bus           an access behind the end of a file that is mapped
- *      wait          until its standard input ends, after a line on its standard output; stir: the
- *                    same, while a thread goes on as mix does
+ *   | action                       | events                                                       |
+ *   | ---------------------------- | ------------------------------------------------------------ |
+ *   | mix=EVENTS,LIVE,THREADS,SEED | each thread keeps about LIVE blocks of all sizes and         |
+ *   |                              | replaces them at random; live blocks stay at the end. Some   |
+ *   |                              | are freed in stream order, some by the next thread           |
+ *   | pairs=N                      | N pairs of allocation and free of 64 KiB; prints nanoseconds |
+ *   |                              | for both                                                     |
+ *   | churn=N                      | N threads, one after another, which allocate and free a few  |
+ *   |                              | blocks each                                                  |
+ *   | mark=TEXT                    | gpucache_mark()                                              |
+ *   | hold=COUNT,BYTES             | COUNT blocks that stay                                       |
+ *   | drop                         | frees all blocks that stay                                   |
+ *   | oom=BYTES                    | an allocation that fails                                     |
+ *   | empty                        | gpucache_empty_cache(-1)                                     |
+ *   | outside                      | unpooled memory of each kind, of which a part stays          |
+ *   | context                      | a context with blocks, which is destroyed                    |
+ *   | fork                         | a child that allocates, frees, marks and exits               |
+ *   | vfork                        | a child that only exits                                      |
+ *   | sync, kill                   | cuCtxSynchronize(), SIGKILL                                  |
+ *   | bus                          | an access behind the end of a mapped file                    |
+ *   | wait                         | prints a line and waits for the end of its standard input    |
+ *   | stir                         | the same, while a thread continues as in mix                 |
  */
 #define GPUCACHE_API __attribute__((weak))
 #include "gpucache.h"

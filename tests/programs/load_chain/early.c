@@ -1,6 +1,6 @@
 /*
- * A library that uses the driver in its constructor, before main and perhaps before anything of
- * ours was run, and again in its destructor. Linked with -lcuda.
+ * A library that uses the driver in its constructor, before main() and perhaps before the library's
+ * constructor, and again in its destructor. Linked with -lcuda.
  */
 #include <cuda.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Opens the shared objects named, "+" before one for everybody to see, and calls the chain_main of
- * each that has one. */
+/* Opens the named shared objects (with "+": RTLD_GLOBAL), and calls the chain_main() of each that
+ * has one. */
 #include <dlfcn.h>
 #include <stdio.h>
 

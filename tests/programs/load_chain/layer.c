@@ -1,9 +1,9 @@
 /*
  * Another preloaded library, which wraps functions of libc and of the driver by RTLD_NEXT. With
- * OVERRIDE it has a dlsym of its own as well, as tracers do, with OVERRIDE_VERSION a dlvsym.
- * Compiled with optimisation that dlsym jumps to the next one; without it calls, and RTLD_NEXT
- * then is looked for behind this library, whoever asked. Both are out there. OVERRIDE says where
- * the next dlsym is looked for: NEXT, DEFAULT or LIBC; all three are out there too.
+ * OVERRIDE it has its own dlsym, as tracers do, with OVERRIDE_VERSION its own dlvsym. Compiled with
+ * optimisation that dlsym jumps to the next one. Without it dlsym calls the next one, and RTLD_NEXT
+ * then means the libraries behind this one, for any caller. OVERRIDE names the place of the next
+ * dlsym: NEXT, DEFAULT or LIBC. Real libraries have all these forms.
  */
 #include <dlfcn.h>
 #include <stddef.h>

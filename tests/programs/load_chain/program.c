@@ -1,7 +1,7 @@
 /*
- * Prints what a program sees through a chain of preloaded libraries. Linked with -lcuda as a
- * program, and as its twin (-DTWIN) a shared object that a host opens. Prints answers, never
- * addresses. With OVERRIDE the program has a dlsym of its own, of which all others hear.
+ * Prints the answers that a program gets through a chain of preloaded libraries, never addresses.
+ * Linked with -lcuda as a program, and with -DTWIN as a shared object that host.c opens. With
+ * OVERRIDE the program has its own dlsym, which then serves all libraries.
  */
 #include <cuda.h>
 #include <dlfcn.h>
