@@ -1,11 +1,13 @@
 /*
  * Reads files with the allocations of a program, in these formats:
  *
- *      time_us,thread,op,id,bytes           tests/data/traces; `# period` begins a period
- *      a ID BYTES, f ID                     the same without times
- *      Thread,Time,Action,Pointer,Size,Stream     RMM's log, with times of the day or in seconds
- *      a pickle of protocol 2 to 5          PyTorch's memory snapshot
- *      { as JSON                            the same
+ *   | format                                 | file                                           |
+ *   | -------------------------------------- | ---------------------------------------------- |
+ *   | time_us,thread,op,id,bytes             | tests/data/traces; `# period` begins a period  |
+ *   | a ID BYTES, f ID                       | the same without times                         |
+ *   | Thread,Time,Action,Pointer,Size,Stream | RMM's log, with times of the day or in seconds |
+ *   | a pickle of protocol 2 to 5            | PyTorch's memory snapshot                      |
+ *   | { as JSON                              | the same                                       |
  *
  * Each may be packed with xz or zstd, if the tool was built with these libraries.
  */

@@ -177,7 +177,7 @@ int pickle_read_json(const char *bytes, size_t count, size_t most, struct pickle
     struct reader reader = {
         .machine = {
             .at = begin, .begin = begin, .end = begin + count, .pickle = pickle, .most = most}};
-    *pickle = (struct pickle){.visits_left = count};
+    *pickle = (struct pickle){.reads_left = count};
     int r = run(&reader);
     if (r == 0) {
         pickle->root = reader.machine.stack[0];

@@ -170,7 +170,7 @@ int pickle_read(const char *bytes, size_t count, size_t most, struct pickle *pic
     const unsigned char *begin = (const unsigned char *)bytes;
     struct machine machine = {
         .at = begin, .begin = begin, .end = begin + count, .pickle = pickle, .most = most};
-    *pickle = (struct pickle){.visits_left = count};
+    *pickle = (struct pickle){.reads_left = count};
     int r = run(&machine);
     if (r == 0) {
         pickle->root = machine.stack[0];

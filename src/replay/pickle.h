@@ -46,7 +46,7 @@ struct pickle_list {
 struct pickle {
     struct pickle_value root;
     struct pickle_list *lists;
-    uint64_t visits_left;
+    uint64_t reads_left;
 };
 
 /**
@@ -67,8 +67,8 @@ const struct pickle_value *pickle_get(const struct pickle_value *dict, const cha
 /** Returns the number of items of a list, or 0 for other values. */
 size_t pickle_count(const struct pickle_value *list);
 
-/** Counts a visited value. Returns false after more visits than a file of that length has values:
- * the values then contain themselves or one another many times. */
+/** Counts a value that is read. Returns false after more reads than a file of that length has
+ * values: the values then contain themselves or one another many times. */
 bool pickle_visit(struct pickle *pickle);
 
 bool pickle_is(const struct pickle_value *value, const char *text);

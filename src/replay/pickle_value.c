@@ -38,7 +38,7 @@ size_t pickle_count(const struct pickle_value *list) {
 }
 
 bool pickle_visit(struct pickle *pickle) {
-    return pickle->visits_left > 0 && pickle->visits_left-- > 0;
+    return pickle->reads_left > 0 && pickle->reads_left-- > 0;
 }
 
 bool pickle_u64(const struct pickle_value *value, uint64_t most, uint64_t *number) {

@@ -285,8 +285,8 @@ int snapshot_read(const struct input *input, struct histories *histories) {
     }
     const struct pickle_value *settings = pickle_get(&pickle.root, "allocator_settings");
     bool by_library = pickle_is(pickle_get(settings, "allocator"), "libgpucache");
-    pickle.visits_left =
-        4 * pickle.visits_left; /* each entry is read twice, and each segment once per device */
+    pickle.reads_left =
+        4 * pickle.reads_left; /* each entry is read twice, and each segment once per device */
     for (size_t i = 0; r == 0 && i < pickle_count(traces); i++) {
         struct reader reader = {.pickle = &pickle,
                                 .histories = histories,

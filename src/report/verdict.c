@@ -3,12 +3,14 @@
  *
  * find_cause() decides from the counters alone. Causes, in the order of the tests:
  *
- *      TOO_LARGE                the device is smaller than the request
- *      REFUSED                  the driver had the memory and refused
- *      PENDING, FRAGMENTED      the idle memory would have been enough
- *      LIMITED                  the limit is too small
- *      OTHERS, UNPOOLED_POOL    other processes, or unpooled memory, hold enough
- *      LIVE                     the program's live memory fills the device
+ *   | cause                 | test                                             |
+ *   | --------------------- | ------------------------------------------------ |
+ *   | TOO_LARGE             | the device is smaller than the request           |
+ *   | REFUSED               | the driver had the memory and refused            |
+ *   | PENDING, FRAGMENTED   | the idle memory would have been enough           |
+ *   | LIMITED               | the limit is too small                           |
+ *   | OTHERS, UNPOOLED_POOL | other processes, or unpooled memory, hold enough |
+ *   | LIVE                  | the program's live memory fills the device       |
  *
  * Advice names only settings that the counters show to help.
  */

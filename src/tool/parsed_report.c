@@ -14,7 +14,7 @@
 #define DEVICE_BYTES                                                                               \
     (sizeof(struct stats_device) + sizeof(struct segment_map) +                                    \
      sizeof(const char *[STATS_LIVE_SIZES]))
-#define OLD_NS 1000000000 /* figures that are older are said to be */
+#define OLD_NS 1000000000 /* metrics are called old from this age on */
 #define SHOWN_NS 1000000  /* what is not 0 does not read so */
 #define TOO_LARGE "takes more memory than reports of its size do"
 
@@ -82,10 +82,10 @@ static struct stats_metric read_metric(const struct json *from) {
         json_u64(json_get(from, "total")), json_u64(json_get(from, "freed"))};
 }
 
-/** A gauge stands where json.c puts it: beside the others, or with what follows from it. */
+/** Reads a gauge: a member of `from`, or of its member "fragmentation". */
 static uint64_t read_gauge(const struct json *from, const char *name) {
-    const struct json *beside = json_get(from, name);
-    return json_u64(beside ? beside : json_get(json_get(from, "fragmentation"), name));
+    const struct json *own = json_get(from, name);
+    return json_u64(own ? own : json_get(json_get(from, "fragmentation"), name));
 }
 
 /** Counters of nanoseconds are written as seconds. */
@@ -239,8 +239,9 @@ static const char *read_report(struct parsed_reports *reports, const char *sourc
     return NULL;
 }
 
-/** The next line, without its end. False: there is none, or it is longer than any report, which *error says. */
-static bool read_line(FILE *file, char **line, size_t *room, int *error) {
+/** Reads the next line, without its end. Returns false at the end of the file, and with *error set
+ * if the line is longer than any report. */
+static bool read_line(FILE *file, char **line, size_t *capacity, int *error) {
     size_t count = 0;
     int byte = getc_unlocked(file);
     if (byte == EOF)
@@ -249,9 +250,9 @@ static bool read_line(FILE *file, char **line, size_t *room, int *error) {
         bool ends = byte == EOF || byte == '\n';
         if (count == LINE_MOST)
             return *error = EFBIG, false;
-        if (count == *room) {
-            *room = 2 * count + 4096;
-            *line = grown(*line, *room - 1, 1);
+        if (count == *capacity) {
+            *capacity = 2 * count + 4096;
+            *line = grown(*line, *capacity - 1, 1);
         }
         (*line)[count++] = ends ? '\0' : (char)byte;
         if (ends)
@@ -261,12 +262,12 @@ static bool read_line(FILE *file, char **line, size_t *room, int *error) {
 
 bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, const char **why) {
     char *line = NULL;
-    size_t room = 0, before = reports->count;
+    size_t capacity = 0, before = reports->count;
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
     int error = file ? 0 : errno;
     const char *refused = NULL;
     reports->memory_left = JSON_MEMORY;
-    while (file && !refused && read_line(file, &line, &room, &error)) {
+    while (file && !refused && read_line(file, &line, &capacity, &error)) {
         const char *at = line;
         struct json *value = *line == '{' ? json_read(&at) : NULL;
         reports->memory_left += JSON_TIMES * strlen(line);

@@ -17,7 +17,7 @@
 #define ANSWER_MS 1000
 #define EVENTS 10
 
-struct wanted {
+struct settings {
     enum report_format format;
     uint64_t events; /* of the flight recorder, of each kind at most */
     bool each, compare;
@@ -50,32 +50,32 @@ static void check_html(const struct arguments *arguments) {
              : "would be overwritten with a page: wanted is --html=FILE in front of the reports");
 }
 
-static char **parse(struct wanted *wanted, char **arguments) {
+static char **parse(struct settings *settings, char **arguments) {
     struct arguments left = {.command = "report", .at = arguments};
     for (;;) {
         switch ((int)arguments_next(&left)) {
         case ARGUMENT_report_each:
-            wanted->each = true;
+            settings->each = true;
             break;
         case ARGUMENT_report_compare:
-            wanted->compare = true;
+            settings->compare = true;
             break;
         case ARGUMENT_report_html:
-            wanted->html = left.value;
+            settings->html = left.value;
             check_html(&left);
             break;
         case ARGUMENT_report_folded:
-            wanted->folded = parse_folded(left.value);
-            if (wanted->folded == FOLDED_NOT)
+            settings->folded = parse_folded(left.value);
+            if (settings->folded == FOLDED_NOT)
                 arguments_refuse(&left);
             break;
         case ARGUMENT_report_format:
             if (strcmp(left.value, "text") != 0 && strcmp(left.value, "json") != 0)
                 arguments_refuse(&left);
-            wanted->format = *left.value == 't' ? REPORT_TEXT : REPORT_JSON;
+            settings->format = *left.value == 't' ? REPORT_TEXT : REPORT_JSON;
             break;
         case ARGUMENT_report_events:
-            if (!value_number(left.value, 1000000, &wanted->events))
+            if (!value_number(left.value, 1000000, &settings->events))
                 arguments_refuse(&left);
             break;
         default:
@@ -180,7 +180,7 @@ static bool print_folded(const struct parsed_reports *reports, enum folded weigh
     return any;
 }
 
-static void print_all(const struct parsed_reports *reports, const struct wanted *wanted,
+static void print_all(const struct parsed_reports *reports, const struct settings *settings,
                       struct print *out) {
     for (size_t i = 0; i < reports->count; i++) {
         const struct parsed_report *report = reports->list[i];
@@ -188,9 +188,9 @@ static void print_all(const struct parsed_reports *reports, const struct wanted 
             tool_say("%s", report->note);
         if (*report->sizes_note)
             tool_say("%s", report->sizes_note);
-        parsed_report_print(report, wanted->format, out);
-        if (report->page && wanted->format == REPORT_TEXT && wanted->events > 0)
-            page_print_events(report->page, out, wanted->events);
+        parsed_report_print(report, settings->format, out);
+        if (report->page && settings->format == REPORT_TEXT && settings->events > 0)
+            page_print_events(report->page, out, settings->events);
     }
 }
 
@@ -234,36 +234,36 @@ static bool write_html(const struct html *page, const char *path) {
 
 int tool_report(char **arguments) {
     static char buffer[65536];
-    struct wanted wanted = {.events = EVENTS};
+    struct settings settings = {.events = EVENTS};
     struct parsed_reports reports = {0};
     struct html page = {.reports = &reports};
     struct pages pages = {0};
     struct print out;
     bool good = true;
-    char **sources = parse(&wanted, arguments);
+    char **sources = parse(&settings, arguments);
     if (!*sources)
         fail(STATUS_OWN_FAILURE, "report", "wanted is a file with reports, or a process number");
-    if (wanted.html)
+    if (settings.html)
         good = read_traces(&page, sources);
     ask_processes(&pages, sources);
     for (; *sources; sources++)
         good &= read_one(&reports, &pages, *sources);
-    if (wanted.compare && reports.count != 2 && good)
+    if (settings.compare && reports.count != 2 && good)
         fail(STATUS_OWN_FAILURE, "--compare", "wanted are two reports");
     for (size_t i = 0; i < reports.count; i++)
         parsed_stacks_resolve(reports.list[i]->stacks,
-                              wanted.format == REPORT_TEXT && wanted.folded == FOLDED_NOT);
+                              settings.format == REPORT_TEXT && settings.folded == FOLDED_NOT);
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
-    if (wanted.html)
-        good &= reports.count + page.trace_count > 0 && write_html(&page, wanted.html);
-    else if (wanted.folded != FOLDED_NOT)
-        good &= print_folded(&reports, wanted.folded, &out);
-    else if (wanted.compare && reports.count == 2)
+    if (settings.html)
+        good &= reports.count + page.trace_count > 0 && write_html(&page, settings.html);
+    else if (settings.folded != FOLDED_NOT)
+        good &= print_folded(&reports, settings.folded, &out);
+    else if (settings.compare && reports.count == 2)
         parsed_reports_print_difference(reports.list[0], reports.list[1], &out);
-    else if (reports.count > 1 && !wanted.each && wanted.format == REPORT_TEXT)
+    else if (reports.count > 1 && !settings.each && settings.format == REPORT_TEXT)
         parsed_reports_print_table(&reports, &out);
     else
-        print_all(&reports, &wanted, &out);
+        print_all(&reports, &settings, &out);
     good &= print_flush(&out) == 0;
     free_traces(&page);
     parsed_reports_free(&reports);

@@ -191,7 +191,7 @@ static inline uint64_t trace_ns(const struct trace_header *header, uint64_t tick
 }
 
 _Static_assert(sizeof(struct trace_record) == TRACE_RECORD_BYTES, "records are one cache line");
-_Static_assert(sizeof(struct trace_header) <= TRACE_HEADER_BYTES, "the header has its room");
+_Static_assert(sizeof(struct trace_header) <= TRACE_HEADER_BYTES, "the header fits");
 _Static_assert(TRACE_KINDS <= TRACE_MOMENTS, "moments come after all others");
 
 #endif

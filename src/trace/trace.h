@@ -6,10 +6,12 @@
  * ring's lock only to get its next chunk, which may drop old records (ring.h). Without a trace,
  * allocations and frees make no check: a trace disables their fast paths (driver/state/capture.h).
  *
- *      the file cannot be opened or mapped    one warning, no trace
- *      the file cannot grow further           the trace continues and reuses its chunks
- *      another process truncates the file     the trace ends (process/guard.h)
- *      child of a fork                        records nothing
+ *   | case                                | effect                                    |
+ *   | ----------------------------------- | ----------------------------------------- |
+ *   | the file cannot be opened or mapped | one warning, no trace                     |
+ *   | the file cannot grow further        | the trace continues and reuses its chunks |
+ *   | another process truncates the file  | the trace ends (process/guard.h)          |
+ *   | child of a fork                     | records nothing                           |
  */
 #ifndef GPUCACHE_TRACE_TRACE_H
 #define GPUCACHE_TRACE_TRACE_H

@@ -174,7 +174,7 @@ static void send_one(int fd, struct fuzz_input *input) {
 static void import_from(struct fuzz_input *input) {
     const struct ipc_ticket ticket = {1, {2, 3}, UNIT};
     struct ipc_fetched fetched = {0};
-    struct fetch fetch = {.ticket = &ticket, .into = &fetched, .patience = WIRE_WHOLE_MS};
+    struct fetch fetch = {.ticket = &ticket, .into = &fetched, .budget_ms = WIRE_WHOLE_MS};
     int pair[2];
     FUZZ_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
     int next = lowest_free();

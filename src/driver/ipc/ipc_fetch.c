@@ -18,18 +18,18 @@ struct fetch {
     struct ipc_fetched *into; /* span 0: no addresses are reserved yet */
     uint64_t mapped;          /* bytes mapped so far */
     uint64_t reached_by;
-    int64_t patience; /* time budget: milliseconds left to wait for the exporter */
+    int64_t budget_ms; /* time left to wait for the exporter */
     int fd;
 };
 
 /* Returns the deadline of a wait for the exporter that begins now. */
 static int64_t deadline_of(const struct fetch *fetch, int64_t now) {
-    return now + (fetch->patience < WIRE_PATIENCE_MS ? fetch->patience : WIRE_PATIENCE_MS);
+    return now + (fetch->budget_ms < WIRE_PATIENCE_MS ? fetch->budget_ms : WIRE_PATIENCE_MS);
 }
 
 /* Subtracts a wait from the time budget. The driver's time for a large block is not subtracted. */
 static void waited_since(struct fetch *fetch, int64_t begin) {
-    fetch->patience -= wire_clock_ms() - begin;
+    fetch->budget_ms -= wire_clock_ms() - begin;
 }
 
 /* Requests the next pages. Returns 0 when the answer can be read, else a negative errno. */
@@ -178,7 +178,7 @@ static int connect_and_fetch(struct fetch *fetch) {
 
 int ipc_fetch(const struct ipc_ticket *ticket, uint64_t reached_by, struct ipc_fetched *fetched) {
     struct fetch fetch = {
-        .ticket = ticket, .into = fetched, .reached_by = reached_by, .patience = WIRE_WHOLE_MS};
+        .ticket = ticket, .into = fetched, .reached_by = reached_by, .budget_ms = WIRE_WHOLE_MS};
     int saved = errno;
     *fetched = (struct ipc_fetched){0};
     CUstreamCaptureMode mode = capture_relax();

@@ -180,30 +180,30 @@ static int64_t deadline_of(const struct socket *peer, bool any_place) {
  * Arguments of a poll. Only open sockets are in the list, since poll accepts at most RLIMIT_NOFILE
  * entries.
  */
-struct wanted {
+struct polled {
     struct pollfd fds[PEERS + 1];
     struct socket *of[PEERS + 1];
     unsigned count;
 };
 
-static void want(struct wanted *wanted, struct socket *socket) {
-    wanted->fds[wanted->count] = (struct pollfd){.fd = socket->fd, .events = POLLIN};
-    wanted->of[wanted->count++] = socket;
+static void poll_socket(struct polled *polled, struct socket *socket) {
+    polled->fds[polled->count] = (struct pollfd){.fd = socket->fd, .events = POLLIN};
+    polled->of[polled->count++] = socket;
 }
 
 /* Waits until a socket is readable or a peer was silent for too long. */
-static void wait_for_any(struct wanted *wanted, bool any_place) {
+static void wait_for_any(struct polled *polled, bool any_place) {
     int64_t deadline = INT64_MAX;
-    wanted->count = 0;
+    polled->count = 0;
     for (unsigned i = 0; i < PEERS; i++) {
         if (peers[i].fd >= 0) {
             int64_t own = deadline_of(&peers[i], any_place);
             deadline = own < deadline ? own : deadline;
-            want(wanted, &peers[i]);
+            poll_socket(polled, &peers[i]);
         }
     }
     if (any_place) {
-        want(wanted, &door);
+        poll_socket(polled, &door);
         deadline =
             /*
              * A closed listening socket is reopened at once, since no importer can connect until
@@ -214,8 +214,8 @@ static void wait_for_any(struct wanted *wanted, bool any_place) {
     int64_t now = wire_clock_ms(), left = deadline > now ? deadline - now : 0;
     struct timespec limit = {left / 1000, left % 1000 * 1000000};
     struct timespec *until = deadline == INT64_MAX ? NULL : &limit;
-    if (syscall(SYS_ppoll, wanted->fds, wanted->count, until, NULL, 0) < 0) {
-        wanted->count = 0;
+    if (syscall(SYS_ppoll, polled->fds, polled->count, until, NULL, 0) < 0) {
+        polled->count = 0;
         wire_sleep_ms(TURN_MS);
     }
 }
@@ -237,15 +237,15 @@ static void look_at_door(bool spoke) {
 
 static void *serve_all(void *unused) {
     for (;;) {
-        struct wanted wanted;
+        struct polled polled;
         bool any_place = free_place() != NULL;
-        wait_for_any(&wanted, any_place);
-        for (unsigned i = 0; i < wanted.count; i++) {
-            bool spoke = wanted.fds[i].revents != 0;
-            if (wanted.of[i] == &door) {
+        wait_for_any(&polled, any_place);
+        for (unsigned i = 0; i < polled.count; i++) {
+            bool spoke = polled.fds[i].revents != 0;
+            if (polled.of[i] == &door) {
                 look_at_door(spoke);
             } else {
-                look_at_peer(wanted.of[i], spoke, any_place);
+                look_at_peer(polled.of[i], spoke, any_place);
             }
         }
     }

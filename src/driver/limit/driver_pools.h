@@ -3,11 +3,13 @@
  *
  * Each pool counts, and is charged, the larger of its live bytes and its reserve. Freed memory
  * stays in the reserve until a synchronisation finds the reserve above the release threshold. A
- * query of the reserve (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) costs a driver call. It is made
+ * query of the reserve (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) costs a driver call.
  *
- *      without a limit  when the live bytes exceed the last result, at the first wait after a free,
- *                       and when the program asks the driver how much memory is in use
- *      with a limit     also after every allocation, and before an allocation is refused
+ *   | case            | a query is made                                                           |
+ *   | --------------- | ------------------------------------------------------------------------- |
+ *   | without a limit | when the live bytes exceed the last result, at the first wait after a     |
+ *   |                 | free, and when the program asks the driver how much memory is in use      |
+ *   | with a limit    | also after every allocation, and before an allocation is refused          |
  *
  * Reports and gpucache_get_stats() use the last result. Functions take the lock MEMPOOL.
  */

@@ -7,12 +7,14 @@
  * driver has freed the memory. The driver may give freed memory to another thread before the free
  * returns, and a context may end during a call. Calls are therefore bracketed:
  *
- *      unpooled_begin        charges the bytes and lists the call
- *      (driver call)
- *      unpooled_end          adds and counts the row if the context still exists
- *      unpooled_leave_begin  hides the row, which stays counted
- *      (driver call)
- *      unpooled_leave_end    counts the free, or lists the row again if the driver refused
+ *   | step                 | effect                                                        |
+ *   | -------------------- | ------------------------------------------------------------- |
+ *   | unpooled_begin       | charges the bytes and lists the call                          |
+ *   | (driver call)        |                                                               |
+ *   | unpooled_end         | adds and counts the row if the context still exists           |
+ *   | unpooled_leave_begin | hides the row, which stays counted                            |
+ *   | (driver call)        |                                                               |
+ *   | unpooled_leave_end   | counts the free, or lists the row again if the driver refused |
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_UNPOOLED_H
 #define GPUCACHE_DRIVER_LIMIT_UNPOOLED_H

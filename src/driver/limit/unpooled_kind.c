@@ -40,7 +40,7 @@ uint64_t unpooled_kind_bytes(enum unpooled_kind kind, const struct device *devic
  * Counts a cuMemAlloc that the driver served like a block of a pool with a segment of its own.
  * Takes the lock of the device.
  */
-static void book_native(struct device *device, int64_t change) {
+static void count_native(struct device *device, int64_t change) {
     struct counters *counters = &device->outside;
     lock_acquire(&device->lock);
     metric_change(&counters->requested, change);
@@ -57,7 +57,7 @@ static void book_native(struct device *device, int64_t change) {
 void unpooled_kind_book(enum unpooled_kind kind, struct device *device, int64_t change) {
     size_t at = kinds[kind].metric;
     if (kind == UNPOOLED_NATIVE) {
-        book_native(device, change);
+        count_native(device, change);
     } else if (at != NOWHERE && kind != UNPOOLED_STREAM_ORDERED) {
         device_book(device, (struct metric *)(void *)((char *)&device->outside + at), change);
     }

@@ -26,20 +26,20 @@ void *address_map_before(const struct address_map *map, uint64_t address) {
 
 /* Makes space for one more row. Returns false without host memory. */
 static bool grow(struct address_map *map) {
-    if (map->count < map->room) {
+    if (map->count < map->capacity) {
         return true;
     }
-    size_t capacity = map->room ? map->room * 2 : ROWS_LEAST;
+    size_t capacity = map->capacity ? map->capacity * 2 : ROWS_LEAST;
     struct address_map_row *wider = host_map(capacity * sizeof *wider, 4096);
     if (!wider) {
         return false;
     }
     if (map->rows) {
         memcpy(wider, map->rows, map->count * sizeof *wider);
-        host_unmap(map->rows, map->room * sizeof *wider);
+        host_unmap(map->rows, map->capacity * sizeof *wider);
     }
     map->rows = wider;
-    map->room = capacity;
+    map->capacity = capacity;
     return true;
 }
 

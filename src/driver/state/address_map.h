@@ -18,7 +18,7 @@ struct address_map_row {
 
 struct address_map {
     struct address_map_row *rows; /* sorted by `start`; several may have the same one */
-    size_t count, room;           /* rows in use, and rows in the host memory of `rows` */
+    size_t count, capacity;       /* rows in use, and rows in the host memory of `rows` */
 };
 
 /** Returns the index of the first row at or after `start`; `count` if there is none. */
