@@ -32,7 +32,7 @@ class Option:
         self.name, self.is_list = row[2], macro == "LIST"
         self.value = None if macro == "FLAG" else "LIST" if self.is_list else row[3]
         self.initial = "" if macro == "FLAG" else row[4]
-        # What the value may be, if it is made of words.
+        # The accepted words of the value, if it has such.
         self.words = [] if macro == "FLAG" or not row[3].islower() else row[3].split("|")
         self.meaning = row[-1] + (": " + ", ".join(self.words) if self.is_list else "")
 

@@ -1,5 +1,5 @@
-# What the scripts share: sourced, never run. A script's first lines see to bash, and find this file
-# though the script was called by a symbolic link.
+# Functions that the scripts share: sourced, never run. A script's first lines run it in bash, and find
+# this file also if the script was called by a symbolic link.
 
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 build_root=${BUILD_ROOT:-$root/build}

@@ -1,7 +1,7 @@
 #!/bin/bash
 # demo.sh [command...]: installs what is missing, builds, and runs an unmodified CUDA program under
 # the library, whose report appears at its end. With arguments, runs that command instead of the
-# project's own example. Where there is no GPU, the simulated driver takes its place.
+# project's own example. Without a GPU the program runs on the simulated driver.
 #
 # BUILD_ROOT names another place than build/ for what is built.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"

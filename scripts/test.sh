@@ -231,7 +231,7 @@ stage_debian13() {
     "$root/scripts/debian.sh" trixie gcc
 }
 
-# No distribution has all of them. Those that one lacks are named; one at least has to be there.
+# No distribution has all of them. Missing compilers are named; at least one must be there.
 stage_compilers() {
     local compiler used=() absent=() red=() counted=()
     mkdir -p "$build_root/compilers"

@@ -26,7 +26,7 @@ def under_gpucache():
 
 
 def stats(device=-1):
-    """The figures of a device, or of all; None where there are none."""
+    """Returns the metrics of a device, or of all; None if there are none."""
     found = Stats(size=ctypes.sizeof(Stats))
     if under_gpucache() and gpucache.gpucache_get_stats(device, ctypes.byref(found)) == 0:
         return found

@@ -85,7 +85,7 @@ rm bin/ninja
 ONE_LINE=1 check "no apt, and something is missing" 1 'no apt-get to install them: ninja-build' \
     env PATH="$work/bin" BUILD_ROOT="a build" "$copy/scripts/demo.sh"
 
-# What an interrupted meson leaves.
+# The files that an interrupted meson leaves.
 interrupted() {
     mkdir -p half/demo/meson-private
     touch half/demo/meson-private/build.dat
