@@ -1,4 +1,4 @@
-"""What scripts/coverage.py makes of src/tool/commands.def: parts of the manual page, and the completion of shells."""
+"""Texts that scripts/coverage.py makes from src/tool/commands.def: parts of the manual page, and the completion of shells."""
 import re
 
 MACROS = ["COMMAND", "FLAG", "VALUE", "LIST"]
@@ -49,7 +49,7 @@ class Variable:
 
 
 def commands(rows):
-    """Of the rows of commands.def: COMMAND, then its options."""
+    """Returns the rows of commands.def, grouped: a COMMAND, then its options."""
     found = []
     for macro, row in rows:
         if macro == "COMMAND":

@@ -104,7 +104,7 @@ def version(number):
 
 
 def exists(name):
-    """Whether a name of the last column leads to a file under tests/."""
+    """Returns whether a name of the last column is a file under tests/."""
     path = name if "/" in name else "programs/" + name
     return any(glob.glob(os.path.join(ROOT, "tests", path + suffix))
                for suffix in (".c", ".cu", ".py"))

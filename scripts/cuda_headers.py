@@ -67,7 +67,7 @@ def fetch(folder, version):
 
 
 def offered():
-    """Every (major, minor) that PyPI has, 11.7 too; None without a network."""
+    """Returns every (major, minor) that PyPI has, 11.7 too, or None without a network."""
     versions = set()
     for package in [*PACKAGES.values(), NEWER]:
         asked = subprocess.run([*PIP, "index", "versions", package], capture_output=True, text=True)
@@ -157,7 +157,7 @@ class Check:
                       if fields[-1] in ("entries", "real_entries") or fields[-1].startswith("first_"))
 
     def version(self, version, programs):
-        """Everything against one header: (sources, exported symbols, table)."""
+        """Builds everything against one header. Returns (sources, exported symbols, table)."""
         os.makedirs(os.path.join(self.header(version), "objects"), exist_ok=True)
         results = list(self.pool.map(lambda entry: self.compile(version, entry),
                                      self.commands.values()))

@@ -67,7 +67,7 @@ class Patch:
             self.state[ghosts] = neighbour.state[box(start, sides)]
 
     def advance(self, ratio=0.03):
-        """By a step of `ratio` times a cell's width: Rusanov's fluxes through all faces."""
+        """Advances by `ratio` times a cell's width, with Rusanov's fluxes through all faces."""
         u, new = self.state, self.other.copy_(self.state)
         density = u[0].clamp_min(1e-3)
         velocity = u[1:4] / density

@@ -112,7 +112,7 @@ class UNet(nn.Module):
 
 
 def picture_decoder(finest):
-    """From the model's own pixels to the picture's, eight times as many in each direction."""
+    """Makes the layers from the model's pixels to the picture's, eight times as many in each direction."""
     stages, into = [nn.Conv2d(4, 4 * finest, 3, padding=1)], 4 * finest
     for level, out in enumerate((4 * finest, 4 * finest, 2 * finest, finest)):
         stages += [Resized(into, True)] if level else []
@@ -135,7 +135,7 @@ def diffusion(channels=(320, 640, 1280, 1280), seen=768, finest=128, shrunk=1):
         return torch.randn(*shape, device=device, generator=dice)
 
     def make(height, width):
-        """With the text and without, in one batch."""
+        """Makes a picture; one batch has a row with the text and one without."""
         x, text = drawn(1, 4, height, width), drawn(2, 77, seen)
         with torch.no_grad():
             for time in (999, 749, 499, 249):

@@ -124,7 +124,7 @@ class Decoder(nn.Module):
         self.words = None if tied else plain(width, vocabulary)
 
     def forward(self, ids, start=0, cache=None):
-        """Where there is a cache, of the last token only."""
+        """Returns the output; with a cache, of the last token only."""
         x, places = self.tokens(ids), angles(start, ids.shape[1], self.head)
         for layer in self.layers:
             x = layer(x, places, cache)

@@ -371,7 +371,7 @@ def unet(batch, height, width):
 
 
 def decoder(height, width):
-    """From the model's own pixels to the picture's."""
+    """Writes the layers from the model's pixels to the picture's."""
     ops = []
     for channels, times in ((512, 1), (512, 2), (256, 4), (128, 8)):
         pixels = height * width * times * times

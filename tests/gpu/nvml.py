@@ -1,7 +1,7 @@
-"""nvml.py: what NVML says is used of the first device, asked from a process of its own, without the library.
+"""nvml.py: asks NVML how much of the first device is used, from a process of its own, without the library.
 
-Within a process that runs under the library NVML's answer is the library's: what lies idle in the pool counts as free
-there, as after a native free. So it says little of what the pool takes; other processes see all of it.
+Within a process under the library the library answers for NVML: idle memory of the pool counts as free, as after a
+native free. Other processes see all memory of the pool.
 """
 
 import ctypes

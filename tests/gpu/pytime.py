@@ -1,4 +1,4 @@
-"""What the Python programs share: the `time:` line of check.h and the median time of a step."""
+"""Functions that the Python programs share: the `time:` line of check.h and the median time of a step."""
 
 import statistics
 import sys

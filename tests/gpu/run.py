@@ -296,7 +296,7 @@ OVERHEAD = (
 
 
 def part_overhead(c, out):
-    """What fits natively fits: no count of what was served, and no largest block, is below 98 % of the
+    """Checks that requests which fit natively fit: no count of served requests, and no largest block, is below 98 % of the
     native one."""
     for row in OVERHEAD:
         name = " ".join(row)
@@ -746,7 +746,7 @@ def part_gnn(c, out):
 
 
 def part_memory(c, out, names=memory.PROGRAMS):
-    """All of them take longer than the usual --limit; memory_gpt and so on are of one each."""
+    """Runs all eight programs, which takes longer than the usual --limit; memory_gpt and so on run one each."""
     for name in names:
         memory.check(c, name)
 

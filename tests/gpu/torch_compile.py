@@ -1,6 +1,6 @@
 """torch_compile.py: torch.compile(mode="reduce-overhead"), which replays CUDA graphs from pools of
-its own, with allocations between the steps. Where the compiler does not work it says so in a note,
-and nothing else."""
+its own, with allocations between the steps. If the compiler does not work, the program prints only a
+note."""
 
 import sys
 

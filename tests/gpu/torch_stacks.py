@@ -1,4 +1,4 @@
-"""Who holds the memory of a PyTorch program, by call stack (docs/stacks.md).
+"""Shows which call stacks hold the memory of a PyTorch program (docs/stacks.md).
 
 torch_stacks.py --check BUILD [OUT]
                   runs itself under BUILD/libgpucache.so with and without GPUCACHE_STACKS=16, and out of memory; checks

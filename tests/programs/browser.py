@@ -94,7 +94,7 @@ class Browser:
         return done["result"].get("value")
 
     def said(self):
-        """What stood on the console, and errors of the script."""
+        """Returns the text of the console, and errors of the script."""
         self.run("1")
         return [json.dumps(e["params"])[:1000] for e in self.events
                 if e.get("method") in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")]

@@ -44,7 +44,7 @@ tally = Tally()
 
 
 def empty(device):
-    """What is left in the counters of a device; all of it has gone with a context."""
+    """Returns the counters of a device that are not 0; all its memory has ended with its contexts."""
     left = [name for name in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes",
                               "allocations", "segments") if device[name]["current"] != 0]
     return left + [kind for kind, of in device["outside_bytes"].items() if of["current"] != 0]

@@ -233,7 +233,7 @@ def costs():
 
 
 def outside(skip):
-    """Everything that passes by was counted, and everything was given back but what leaks natively."""
+    """Checks that all unpooled memory was counted and freed, except memory that leaks natively."""
     ran, report = run_with_report([program("diff_outside")],
                                   options=options({"PROGRAM_SKIP": ",".join(skip)}))
     if not tally.check(report is not None, "diff: no report of diff_outside", ran.err):

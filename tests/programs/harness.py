@@ -81,8 +81,8 @@ def environment(under, options=None, old=False, preload=None):
 
 
 def real_driver():
-    """The folder of the libcuda.so.1 that the loader finds on this machine, and where else it looks.
-    That driver is started here as well: a device without any user sleeps, and takes its time to wake."""
+    """Returns the folder of the libcuda.so.1 that the loader finds, and the loader's other folders. Starts the driver too,
+    because a device without users sleeps and takes some time to start."""
     ctypes.CDLL("libcuda.so.1").cuInit(0)
     with open("/proc/self/maps") as maps:
         found = re.search(r"(/\S*)/libcuda\.so[.\d]*$", maps.read(), re.M)
@@ -118,7 +118,7 @@ def run(command, under=True, options=None, old=False, timeout=TIMEOUT, preload=N
 
 
 class Parts:
-    """What a program printed, by its parts, and which of them it did not survive."""
+    """The output of a program, by its parts, and the parts that crashed."""
 
     def __init__(self):
         self.lines, self.died, self.err = {}, {}, ""
@@ -179,7 +179,7 @@ def run_with_reports(command, options=None, **more):
 
 
 def check_books(report):
-    """What always holds between the values of a report; the sentences that do not."""
+    """Checks the equations between the values of a report. Returns those that do not hold, as sentences."""
     broken = []
     for device in report["devices"]:
         def holds(condition, what):
@@ -233,7 +233,7 @@ class Tally:
         return good
 
     def note(self, text):
-        """What a person should know, and no failure: on a GPU, what cannot be compared and why."""
+        """Prints a note for people that is no failure: on a GPU, what cannot be compared and why."""
         with self.lock:
             print("note: %s" % text)
             sys.stdout.flush()

@@ -28,7 +28,7 @@ def same():
 
 
 def look_ups():
-    """What is asked about any memory does not grow with what is open."""
+    """Checks that the time of a query of other memory does not grow with the number of open blocks."""
     for backend in ("segments", "pages"):
         look_up(backend)
 

@@ -173,7 +173,7 @@ def receive(peer):
 
 
 def answers_of(handle):
-    """Of each answer for one block: its first page, the block's pages, descriptors, and the pages of each."""
+    """Returns for each answer about a block: its first page, its pages, descriptors, and the pages of each."""
     answers, first, pages = [], 0, 1
     with connect(handle) as peer:
         while first < pages:
@@ -288,7 +288,7 @@ def handles():
 
 
 def mixed():
-    """What an importer's own memory comes from does not matter."""
+    """Checks that an importer may use either backend for its own memory."""
     for ours, theirs in ((SEGMENTS, PAGES), (PAGES, SEGMENTS), (TIGHT, TIGHT)):
         with Process(ours) as importer, Process(theirs) as exporter:
             for n, size in enumerate((4, 5000, 2 * MIB, 33 * MIB + 4)):
@@ -331,7 +331,7 @@ def each_other():
 
 
 def freed_while_open():
-    """What an importer has open stays mapped for it, whatever becomes of the block."""
+    """Checks that an open block stays mapped in the importer after the exporter frees it."""
     with Process(TIGHT, GPUCACHE_SIM_MEMORY="256M") as exporter, Process() as importer:
         for n, size in enumerate((40 * MIB, 4096)):
             handle = exporter.take(n, size, 11).export(n)
@@ -428,7 +428,7 @@ def asked_while_closed():
 
 
 def contexts():
-    """What one has opened ends with it; another one opens the same for itself."""
+    """Checks that an open block ends with the context that opened it; another context can open it for itself."""
     def act(exporter, importer):
         exporter.take(0, 12 * MIB, 1)
         handle = exporter.export(0)
@@ -457,7 +457,7 @@ def devices():
         return said + [importer.wrong(0, 1), importer.do("close", 0)]
 
     def kernels(exporter, importer):
-        """Of the device that opened it, and of one that may reach what that has: opened before that was said, or after."""
+        """Reads the block by kernels of the device that opened it and of a peer, with access given before or after the open."""
         handles = [exporter.take(n, 12 * MIB, 1).export(n) for n in range(2)]
         importer.do("context", 1)
         said = [importer.open(0, 12 * MIB, handles[0]), importer.do("kernel", 0, 1), importer.do("turn"), importer.do("peer"),
@@ -498,7 +498,7 @@ def pages_of(handle):
 
 
 def ended(how):
-    """What is open stays, whatever becomes of the exporter; what is opened after that is refused."""
+    """Checks that open blocks stay after the end of the exporter, and that later opens are refused."""
     def act(exporter, importer):
         exporter.take(0, 12 * MIB, 1).take(1, 12 * MIB, 2)
         handles = [exporter.export(n) for n in range(2)]
@@ -509,8 +509,8 @@ def ended(how):
     natively("the exporter has %s" % how, act)
 
 
-def ended_meanwhile():
-    """In the middle of a large block: an error in the end, and nothing stays behind."""
+def ended_during_open():
+    """Ends the exporter while a large block is being opened: the open fails, and no memory or descriptor is left."""
     size, memory = 8000 * 2 * MIB, {"GPUCACHE_SIM_MEMORY": "64G"}
     with Process(**memory) as importer:
         importer.take(2, 4, 1)
@@ -690,7 +690,7 @@ def no_number_meanwhile():
 
 
 def no_socket():
-    """Where there can be none, an export says so, once; and the next one tries again."""
+    """Checks that an export without a socket fails with one message, and that the next export tries again."""
     with Process() as exporter:
         exporter.take(0, 5000, 1)
         exporter.do("limit", int(exporter.do("files").split()[0]))
@@ -708,7 +708,7 @@ def no_socket():
 # ---- peers that are none ----
 
 def strangers():
-    """Whoever asks for what was not exported, or as nobody asks, gets nothing; and others are served all the same."""
+    """Checks that requests for memory that is not exported, and wrong requests, get nothing and delay nobody."""
     with Process() as exporter, Process() as importer:
         handle = exporter.take(0, 100 * MIB, 1).export(0)
         others = [int(exporter.take(n, 5 * MIB, 2).address, 16) for n in (1, 2)]
@@ -798,7 +798,7 @@ def other_users():
 
 
 def as_other(sentence):
-    """Whether something is true of a process of another user; 0: it is."""
+    """Evaluates a sentence in a process of another user. Returns 0 if it is true."""
     child = os.fork()
     if child == 0:
         try:
@@ -874,7 +874,7 @@ class LISTENER:
 
 
 def false_exporters():
-    """Whatever an exporter answers, the importer has the driver's code, and no descriptor more than before."""
+    """Checks that any wrong answer of an exporter gives the driver's error code and leaks no descriptor."""
     def answer(offset=0, size=5 * MIB, pages=3, count=3, magic=MAGIC, length=1, unused=0):
         return struct.pack("<3Q4I", magic, offset, size, pages, count, length, unused)
     with Process() as exporter, Process() as importer:
@@ -927,7 +927,7 @@ def times():
 
 
 ALL = [large, short_of_descriptors, short_for_a_moment, again_and_again, handles, mixed, together, each_other, freed_while_open, anywhere, questions,
-       closed_while_in_use, closed_twice_while_in_use, closed_while_captured, asked_while_closed, contexts, devices, reached_meanwhile, lambda: ended("killed"), lambda: ended("ended"), ended_meanwhile, freed, stopped,
+       closed_while_in_use, closed_twice_while_in_use, closed_while_captured, asked_while_closed, contexts, devices, reached_meanwhile, lambda: ended("killed"), lambda: ended("ended"), ended_during_open, freed, stopped,
        helper, end_of_the_driver, forked, forks, guarded_forks, closed_by_its_program, no_number_meanwhile, no_socket, strangers, crowd, other_users, false_exporters]
 
 

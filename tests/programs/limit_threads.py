@@ -113,7 +113,7 @@ def full():
 
 
 def refused():
-    """By the driver, not by a limit."""
+    """Checks requests that the driver refuses, without a limit."""
     for kind in ("array", "create", "pool", "async"):
         for backend in BACKENDS:
             ran = run([LIMIT, "refused", "100", "200"] + [kind] * 3,

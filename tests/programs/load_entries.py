@@ -24,7 +24,7 @@ OURS = replaced()
 
 
 def expected(line):
-    """What a line of the driver alone becomes under the library."""
+    """Returns the line that must appear under the library for a line of the driver alone."""
     def place(match):
         symbol = match.group(1)
         return symbol + (" libgpucache.so" if symbol in OURS else match.group(0)[len(symbol):])
@@ -32,8 +32,8 @@ def expected(line):
 
 
 def known_difference(native, ours):
-    """Where no driver is in the global scope, our exported entries are. A look-up may find them, as
-    good as the driver's once there is one, or find nothing, but then the message names our file."""
+    """Returns whether a difference is allowed. Without a driver in the global scope, look-ups may find the library's exported
+    entries, which work once there is a driver. Or they find nothing, and the message names the library's file."""
     nothing = re.fullmatch(r"(.* (default|next|program) (\w+)): nothing; .*: (undefined symbol: \w+)",
                            native)
     if not nothing or nothing.group(3) not in OURS:

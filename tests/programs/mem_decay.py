@@ -24,7 +24,7 @@ tally = Tally()
 
 
 def scene(arguments, options, **more):
-    """What it printed, as a dictionary."""
+    """Runs a scene. Returns its lines as a dictionary."""
     ran = run([DECAY, *arguments], options={**OFF, **options}, **more)
     said = dict(line.rsplit(" ", 1) for line in ran.out.splitlines())
     tally.check(ran.status == 0 and ran.err == "", "decay: %s: status %s" % (" ".join(arguments), ran.status),
@@ -73,7 +73,7 @@ def during_a_kernel(name, backend):
 
 
 def in_time(decay_ms, options):
-    """What it said when it came back to all of its memory within the decay time; on a busy machine it may not at once."""
+    """Returns the values of a run that used all of its memory again within the decay time. A busy machine may need several runs."""
     for _ in range(20):
         said = scene(["steady"], {**options, "GPUCACHE_DECAY_MS": decay_ms})
         if said.pop("slowest", 0) < int(decay_ms if decay_ms != "never" else 10**9):

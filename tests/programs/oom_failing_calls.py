@@ -47,7 +47,7 @@ def sweep(symbol, error, times, first, last, step, **options):
 
 
 def as_natively(backend):
-    """To whom nothing happens."""
+    """Compares the output natively and under the library while no call fails."""
     values = []
     with tempfile.TemporaryDirectory() as folder:
         for under in (False, True):

@@ -31,7 +31,7 @@ def well_formed(what, text):
 
 
 def advice():
-    """What is advised helps: the same program with it is served. Where nothing is known, that is said."""
+    """Checks that advice helps: the same program is served with it. Without advice the report says that none is known."""
     for case in FULL:
         for limit in LIMITS:
             what = "reports: %s, %s" % (case, limit)
@@ -93,7 +93,7 @@ def values():
 
 
 def reuse():
-    """What is in force, not what was asked for."""
+    """Checks that reports name the mode in force, not the requested one."""
     for options, old, value in (({}, False, "barrier"), ({}, True, "wait"),
                                 ({"GPUCACHE_REUSE": "sync"}, True, "sync"),
                                 ({"GPUCACHE_DISABLE": "1"}, False, "none")):
@@ -103,8 +103,8 @@ def reuse():
 
 
 def passed_through():
-    """With GPUCACHE_DISABLE and under compute-sanitizer every allocation is the driver's, counted, and the report says so;
-    under a profiler, which is injected in the same way, none is."""
+    """Checks that with GPUCACHE_DISABLE and under compute-sanitizer every allocation is the driver's, is counted, and the
+    report says so. Under a profiler, which is injected in the same way, the library pools as usual."""
     why = "under compute-sanitizer"
     port = {"NV_SANITIZER_INJECTION_PORT_BASE": "47000"}
     injection = "CUDA_INJECTION64_PATH"

@@ -39,7 +39,7 @@ class Waiting:
 
 
 def cut(folder):
-    """As logrotate's copytruncate does it, or somebody who writes to the file: the program goes on as if nothing were."""
+    """Truncates a file, as logrotate's copytruncate or another writer does: the program must continue unchanged."""
     path = os.path.join(folder, "cut")
     for bytes_left in (0, 40000):
         for reports in ("off", os.path.join(folder, "r.%n")):
@@ -78,7 +78,7 @@ def kept_apart(folder):
 
 
 def changed(folder):
-    """What stands in the header is not relied on."""
+    """Changes the header: the library must not rely on it."""
     path = os.path.join(folder, "changed")
     one = Waiting("hold=20,3000000", "wait", "drop", "sync", "empty", options={
         "GPUCACHE_TRACE": path, "GPUCACHE_TRACE_EVENTS": "1000"})

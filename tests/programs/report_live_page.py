@@ -21,7 +21,8 @@ OFF = {"GPUCACHE_REPORT": "off"}
 
 
 def fed(command, place, feed):
-    """What it said and how it ended; feed() is called as long as it runs. To files: it may say more than a pipe takes."""
+    """Returns output and status of a program; feed() is called while it runs. Output goes to files, because it may be longer
+    than a pipe holds."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = subprocess.Popen(command, env={**environment(False), **place.options}, stdout=out, stderr=err,
                                  stdin=subprocess.DEVNULL)
@@ -309,7 +310,7 @@ def children():
 
 
 def of_another_version():
-    """What lies there says of which version it is, at the same place in every layout."""
+    """Checks pages of other versions: every layout has the version at the same place."""
     place = Place()
     one = Program(place)
     name = place.pages()[0]
@@ -338,7 +339,7 @@ def of_another_version():
 
 
 def at_once():
-    """None of many that start together is without a page, or in another one's way."""
+    """Checks that each of many programs that start together has its own page."""
     place = Place()
     many = [subprocess.Popen([LIVE], env={**environment(True, OFF), **place.options}, stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(150)]
@@ -389,7 +390,7 @@ def where_it_cannot_be():
 
 
 def unshare(script, what):
-    """Runs a script where it is root of namespaces of its own; None where that is not allowed."""
+    """Runs a script as root of its own namespaces. Returns None if that is not allowed."""
     if not shutil.which("unshare"):
         print("note: %s: left out, there is no unshare" % what)
         return None

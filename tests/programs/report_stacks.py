@@ -81,7 +81,7 @@ def part(name, *arguments, options=ON, what=None):
 
 
 def of(report, *functions):
-    """Of all holders whose stack has these, from the innermost one on: the sums."""
+    """Returns the sums over all holders whose stacks have these functions in this order, from the innermost one on."""
     sums = {}
     for holder in report["devices"][0]["holders"]:
         frames = [re.sub(r" \(.*", "", frame) for frame in holder["stack"]]
@@ -96,7 +96,7 @@ def of(report, *functions):
 # ---- C ----
 
 def has_libunwind():
-    """As the library looks for it."""
+    """Returns whether there is a libunwind, looked up as the library does."""
     try:
         ctypes.CDLL("libunwind.so.8")
     except OSError:
@@ -259,7 +259,7 @@ def the_rest():
 
 
 def a_library_where_another_was():
-    """What the unwinder remembers of the first one's addresses is wrong for the second one, and so are its names."""
+    """Loads a second library at the addresses of a closed one: the unwinder's cache and the names of the first are wrong there."""
     paths = [os.path.realpath(os.path.join(PROGRAMS, "libstacks_%s.so" % name)) for name in ("first", "second")]
     for frames in ("1", "24"):
         what = "stacks: a library where another was, %s frames" % frames

@@ -15,8 +15,8 @@ tally = Tally()
 
 
 def green(which, device):
-    """From a green context's first record or wait on its device's pool makes no late record; others do.
-    Where nothing decays: what is to go back is recorded on time."""
+    """Checks that no record is made late on a device's pool after a green context's first record or wait; others make late
+    records. Nothing decays here, because releases record events in frees."""
     ran = run([program("reuse_program_events"), "green", which, device],
               options={"GPUCACHE_SIM_DEVICES": "2", "GPUCACHE_REPORT": "off", "GPUCACHE_DECAY_MS": "never", **SIM})
     late = dict(re.findall(r"late records (\w+): (\d+)", ran.out))

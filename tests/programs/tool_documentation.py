@@ -151,7 +151,7 @@ def manual():
 
 
 def in_bash(line):
-    """What bash offers at the end of a line; it parts words at = by itself."""
+    """Returns the completions of bash at the end of a line; bash splits words at =."""
     script = ("source %s\nCOMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=() COMP_TYPE=9\ncompopt() { :; }\n"
               "IFS=$'\\n' read -r -d '' -a COMP_WORDS < <(sed 's/=/\\n=\\n/g; s/ /\\n/g' <<<\"$1\")\n"
               "[[ $1 == *[\\ =] ]] && COMP_WORDS+=('')\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_gpucache\n"

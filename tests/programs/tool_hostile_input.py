@@ -19,7 +19,7 @@ UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e
 
 
 def safe(text):
-    """Whether a terminal shows the text and does nothing else."""
+    """Returns whether a terminal only shows the text."""
     return not UNSAFE.search(text) and not re.search("^INJECTED", text, re.M)
 
 
@@ -98,7 +98,7 @@ def pages():
 
 
 def measured(path):
-    """How `report` ended on a file, what it said, and the most memory that it had, in MiB."""
+    """Runs `report` on a file. Returns its status, its output, and its peak of memory in MiB."""
     with tempfile.TemporaryFile("w+") as err:
         child = subprocess.Popen([COMMAND, "report", path], env=environment(False), stdout=subprocess.DEVNULL, stderr=err)
         _, status, used = os.wait4(child.pid, 0)

@@ -72,14 +72,14 @@ class Rest:
         self.text = text
 
     def take(self, pattern, part=None):
-        """All that a pattern finds, in order; it is gone then."""
+        """Returns all matches of a pattern, in order, and removes them."""
         found = [html.unescape("\x00".join(m.groups())).split("\x00") if m.groups() else [m.group()]
                  for m in re.finditer(pattern, self.text, re.S)]
         self.text = re.sub(pattern, " ", self.text, flags=re.S)
         return found
 
     def words(self):
-        """What a reader can still see of it."""
+        """Returns the visible text that is left."""
         seen = re.findall(r'(?:data-tip|data-name|aria-label|data-bytes)="([^"]*)"', self.text)
         return [w for w in re.sub("<[^>]*>", "\n", self.text).split("\n") + seen if re.search(r"\d", w)]
 
@@ -426,8 +426,8 @@ def reports_of_a_process(place):
 
 
 def last_moments(pages):
-    """What the charts of the last moments show: of each page the levels of live memory, and what is live. One page of all of
-    them, each as a process of its own, so that the browser draws them at once."""
+    """Compares the charts of the last moments: each page's levels of live memory, and its live memory. One page has all
+    reports, each as its own process, so that the browser draws them at once."""
     together = {**data_of(pages[0]), "reports": [], "extras": []}
     for i, page in enumerate(pages):
         data = data_of(page)

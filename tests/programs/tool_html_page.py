@@ -88,7 +88,7 @@ def tips(page):
 
 
 def in_browser(path, looks=((390, False), (1600, True))):
-    """What a person would see: at widths, in light and dark colours, and on paper."""
+    """Checks what a person sees: at several widths, in light and dark colours, and on paper."""
     for width, dark in looks if chromium else ():
         what = "html: %d columns, %s: " % (width, "dark" if dark else "light")
         chromium.look(width, 900, dark, touch=width < 500)
@@ -137,7 +137,7 @@ def of_files(place, folder):
 
 
 def map_in_words(place, folder, reports):
-    """What is free in one piece of the map, and what stands at its end as a sum."""
+    """Checks the words for free memory in one piece of the map, and for the sum at its end."""
     report = json.loads(json.dumps(reports[-1]))
     device = report["devices"][0]
     start = 1 << 40
@@ -174,7 +174,7 @@ def axis_and_numbers(place, folder, reports):
 
 
 def hostile(place, folder, reports):
-    """Whatever stands in a report stays a text."""
+    """Checks that every text of a report stays a text."""
     report = json.loads(json.dumps(reports[-1]))
     device = report["devices"][0]
     report.update({"command": ["/bin/" + EVIL, EVIL, "-->", "http://example.com/x"], "host": EVIL, "version": EVIL, "reason": EVIL})

@@ -408,7 +408,7 @@ def metrics():
 
 
 def judge(texts):
-    """By the parsers of those who read them, where they are installed."""
+    """Checks metrics by the parsers of Prometheus and others, if they are installed."""
     # where scripts/test.sh puts it
     sys.path += glob.glob(os.path.join(os.path.dirname(os.path.dirname(LIBRARY)), "tools", "prometheus_client-*"))
     try:

@@ -39,7 +39,7 @@ def features():
 
 
 def on_a_terminal(*arguments):
-    """What stderr says of a command whose standard input and output are a terminal."""
+    """Returns stderr of a command whose standard input and output are a terminal."""
     ours, theirs = pty.openpty()
     try:
         return subprocess.run([LESSER, *arguments], env={**environment(False), **Place().options}, stdin=theirs, stdout=theirs,

@@ -66,7 +66,7 @@ def named(entry):
 
 
 def python(folder):
-    """What lives in the end is what the report's holders say, stack by stack; and who asked in vain is known."""
+    """Compares live allocations with the report's holders, stack by stack. Checks the stack of a failed allocation."""
     path, report = trace(folder, [sys.executable, LINES, "5", "oom"], status=1)
     if not report["stacks"]["python"]:
         tally.note("lines of this Python cannot be read")

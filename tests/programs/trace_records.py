@@ -91,7 +91,7 @@ def check_figures(what, timeline, report, peaks=True):
 # ---- snapshots ----
 
 def backwards(entries, segments):
-    """Replays a device's trace from its end, as the viewer does. What is wrong, or None."""
+    """Replays a device's trace from its end, as the viewer does. Returns the first error, or None."""
     extents = {s["address"]: s["total_size"] for s in segments}
     blocks = {}
     for s in segments:

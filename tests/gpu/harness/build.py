@@ -187,7 +187,7 @@ def rmm_flags():
 
 
 def driver_library():
-    """What to link for -lcuda: the toolkit's stub, else the driver itself."""
+    """Returns the library to link for -lcuda: the toolkit's stub, else the driver itself."""
     found = [
         f
         for name in ("libcuda.so", "libcuda.so.1")

@@ -76,7 +76,7 @@ class Table:
 
 
 class Checks:
-    """What the parts are written in."""
+    """The checks that the parts of run.py use."""
 
     def __init__(self, table, library, broken):
         self.table, self.library, self.broken = table, library, broken

@@ -1,5 +1,5 @@
-"""What a program of tests/bench/workloads.py reserves and takes: with PyTorch's own cache, with that and expandable
-segments, and uncached under the library on segments and on pages. No other process may use the GPU."""
+"""Measures memory and time of a program of tests/bench/workloads.py: with PyTorch's own cache, with that and
+expandable segments, and uncached under the library on segments and on pages. No other process may use the GPU."""
 
 import os
 

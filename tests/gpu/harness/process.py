@@ -99,7 +99,7 @@ class Run:
         return self.status == 0 and not self.timed_out
 
     def said(self):
-        """What it said when it failed."""
+        """Returns status, time and output as text, for a failed run."""
         return "status %s%s after %.1f s\n%s\n%s" % (
             self.status,
             " (time limit)" if self.timed_out else "",
@@ -119,8 +119,9 @@ class Run:
 
 
 def books(run, clean=False):
-    """What is wrong with the library's reports, '' if nothing: law 4, as far as a report at exit
-    can show it. clean: the program has freed all it took, and took it over and over again."""
+    """Returns the errors of the library's reports, '' if there are none: law 4, as far as a report at exit can show it.
+
+    clean: the program has freed all its memory, and has allocated it again and again."""
     if run.report_trouble:
         return run.report_trouble
     if not run.reports:
