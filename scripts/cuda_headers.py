@@ -28,7 +28,7 @@ OLDEST = (11, 8)
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 # of each version the headers are the same on every platform
 PLATFORMS = ["--platform", "manylinux1_x86_64", "--platform", "manylinux2014_x86_64"]
-# these need CUB or Thrust besides
+# these also need CUB or Thrust
 NEED_CCCL = ("thrust_loop.cu", "pairs.cu")
 
 

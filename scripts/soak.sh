@@ -76,7 +76,7 @@ wait_for() {
     status=$?
 }
 
-# run_target TARGET: writes its log, and its figures to a file.
+# run_target TARGET: writes its log, and its counts to a file.
 run_target() {
     local target=$1 corpus=$root/tests/fuzz/corpus/$1 own=$folder/corpus/$1 output=$log/soak-$1.log began=$SECONDS status
     rm -f "$findings/fuzz_$target-"*
@@ -91,7 +91,7 @@ run_target() {
         wait_for $!
         inputs=$(sed -n 's/^fuzz_[a-z]*: \([0-9]*\) inputs in .*/\1/p' "$output")
     fi
-    echo "$status ${inputs:-0} $((SECONDS - began))" >"$log/soak-$target.figures"
+    echo "$status ${inputs:-0} $((SECONDS - began))" >"$log/soak-$target.counts"
 }
 
 # Each job takes the targets whose place is its own.
@@ -107,7 +107,7 @@ wait
 total=0 red=0
 printf '%-10s %12s %8s  %s\n' target inputs seconds findings
 for target in "${targets[@]}"; do
-    read -r status inputs took <"$log/soak-$target.figures" || status=1 inputs=0 took=0
+    read -r status inputs took <"$log/soak-$target.counts" || status=1 inputs=0 took=0
     found=none
     if [ "$status" != 0 ]; then
         red=$((red + 1))

@@ -55,7 +55,8 @@ int main(void) {
     if (gpucache_empty_cache && gpucache_empty_cache(-1) == 0)
         say("given back");
 
-    /* from here on this process takes no more than so much; what is too much fails as on a full device */
+    /* from here on this process takes no more than so much; a larger request fails as on a full
+     * device */
     if (gpucache_set_memory_limit && gpucache_set_memory_limit(-1, 512 * MIB) == 0)
         printf("within a limit: %s\n",
                cuMemAlloc(&more, 600 * MIB) == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "?");

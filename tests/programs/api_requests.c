@@ -220,7 +220,7 @@ static void *empty(void *unused) {
     return unused;
 }
 
-/* In a thread that has none. */
+/* Calls the functions in a thread without a current context. */
 static void in_no_context(void) {
     void *host[8];
     pthread_t thread;

@@ -93,7 +93,7 @@ static void launches_during_pairs(void) {
     pthread_join(thread, NULL);
 }
 
-/* On a device of 512 MiB. */
+/* Needs a device of 512 MiB. */
 static void growth_during_spinner(void) {
     CUstream a = stream_of_its_own(), b = stream_of_its_own();
     CUdeviceptr flag, p, q;

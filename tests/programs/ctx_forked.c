@@ -41,7 +41,8 @@ static CUcontext context;
 static CUdeviceptr live;
 static uint64_t zeros[512]; /* what a pointer among the arguments may lead to */
 
-/* With nothing, with a pointer of this process's, with places to write to, and with both. */
+/* Calls an entry four times: with zeros, with a pointer of this process, with addresses to write
+ * to, and with both. */
 static void ask(unsigned i, int answers[4]) {
     any *call = entries[i].call;
     uint64_t z = (uint64_t)(uintptr_t)zeros, p = live;
@@ -252,8 +253,7 @@ static int functions(void) {
     return 0;
 }
 
-/* In pages every size comes with a look at the libraries that are loaded, under the loader's
- * lock. */
+/* Allocates in pages, which reads the list of loaded libraries under the loader's lock. */
 static void *remap(void *unused) {
     CUdeviceptr p[4];
     unsigned seed = 1;

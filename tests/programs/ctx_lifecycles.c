@@ -156,7 +156,7 @@ static void check_later(struct place *p, const struct block *b) {
                b);
 }
 
-/* By the CPU; its work must be over. */
+/* Checks a block by the CPU. Its work must have finished. */
 static void check_now(const struct block *b) {
     uint32_t first = ~b->value, last = ~b->value;
     CUdeviceptr base = 0;
@@ -205,8 +205,8 @@ static struct block exchange(unsigned at, struct block b) {
     return there;
 }
 
-/* With whatever context is current: the block's own need not be. Its free waits for the work
- * that is under way in its own context; no work of another one ever touches it. */
+/* Checks and frees a block of another thread, with any context current. The free waits for the work
+ * of the block's own context; no other context's work uses the block. */
 static void accept(struct block b) {
     if (b.address == 0)
         return;
@@ -382,7 +382,7 @@ static void reset(struct worker *me) {
         TRY(cuDevicePrimaryCtxRelease(device));
 }
 
-/* It may be the only one that holds the primary context, or the last. */
+/* Uses a green context, which may have the only or the last reference of the primary context. */
 static void green_context(struct worker *me) {
     CUdevResource all;
     CUdevResourceDesc desc;

@@ -52,8 +52,8 @@ static size_t part_of_device(unsigned parts) {
     return free_bytes / 20 * 19 / parts / (2 * MIB) * (2 * MIB);
 }
 
-/* How many blocks can be had. They are freed again, which natively waits for the kernel that
- * spins. */
+/* Returns how many blocks can be allocated, and frees them. Natively the free waits for the kernel
+ * that spins. */
 static unsigned can_have(size_t bytes, unsigned most, unsigned flag) {
     CUdeviceptr p[32];
     unsigned count = 0;
@@ -376,7 +376,7 @@ static void green(void) {
 
 typedef CUresult free_async(CUdeviceptr, CUstream);
 
-/* Each thread's own stream, under either of its names; threads come and go. */
+/* Frees in the thread's own stream, by both of its names, in a thread that then ends. */
 static void *in_thread(void *number) {
     free_async *own = (free_async *)dlsym(RTLD_DEFAULT, "cuMemFreeAsync_ptsz");
     unsigned at = *(unsigned *)number;

@@ -206,7 +206,7 @@ static void kept_elsewhere(void) {
     CHECK(cuCtxSetCurrent(first));
 }
 
-/* The same of large blocks, and with one small block that lives on. */
+/* Does the same with large blocks, and with one small block that stays live. */
 static void freed_among_others(void) {
     static const struct {
         size_t first, then[3];

@@ -90,14 +90,14 @@ static void changed(void) {
     }
 }
 
-/* As src/driver/ipc/ipc.c has it. */
+/* The same function as in src/driver/ipc. */
 static uint64_t mix(uint64_t x) {
     x = (x ^ x >> 32) * 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9u;
     return x ^ x >> 32;
 }
 
-/* By somebody who has read the source: what does not lie in the segment is refused all the same. */
+/* Forges handles with knowledge of the source: addresses outside the segment must be refused. */
 static void forged(void) {
     unsigned opened = 0;
     CUdeviceptr q;

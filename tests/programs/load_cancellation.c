@@ -38,7 +38,7 @@ static void *ask(void *data) {
     return NULL;
 }
 
-/* All memory is freed behind work that goes on, and then asked for in one block. */
+/* Frees all memory during work, then requests it as one block. */
 static bool one_round(CUstream stream, unsigned round) {
     struct asking asking = {.bytes = (BLOCKS - round % 2) * BYTES, .done = false};
     CUdeviceptr blocks[BLOCKS];

@@ -224,7 +224,7 @@ static void goes_on(void) {
     say("left", device_mib());
 }
 
-/* Again and again, while the thread is at work. */
+/* Calls execl() of an empty file many times while the library's thread works. Each call fails. */
 static void goes_on_often(void) {
     FILE *file = fopen("decay_often.tmp", "w");
     fclose(file);

@@ -23,7 +23,7 @@ static CUdeviceptr page_at(CUdeviceptr p) {
     return p / MAPPING * MAPPING;
 }
 
-/* Of flags the driver may write one byte or four. */
+/* Prints flags of a pointer. The driver may write one byte or four. */
 static void flags_of(const char *what, CUdeviceptr p) {
     static const struct {
         CUpointer_attribute attribute;

@@ -248,7 +248,7 @@ static void stream_ordered(void) {
     SAFELY(cuStreamSynchronize(streams[0]));
 }
 
-/* Of one block the handle is given away: its memory stays where it is. */
+/* Makes queries. One block is exported, so its memory stays at its address. */
 static void questions(void) {
     CUipcMemHandle handle;
     CUdeviceptr base = 0;
@@ -292,8 +292,8 @@ static void capture(void) {
     SAFELY(cuThreadExchangeStreamCaptureMode(&mode));
 }
 
-/* Until there is no more: of one size, of another, and again. As many of them fit side by side
- * as fit natively. */
+/* Allocates until memory is exhausted: one size, another size, and that again. As many blocks must
+ * fit as natively. */
 static void to_the_brim(void) {
     static const size_t sizes[] = {16 * MIB, 20 * MIB - 4 * KIB, 20 * MIB - 4 * KIB};
     for (unsigned turn = 0; turn < 3; turn++) {
@@ -357,7 +357,8 @@ static void limited(void) {
     gpucache_set_memory_limit(-1, 0);
 }
 
-/* Nothing is pooled: what is not free within a limit is what the library believes to have taken. */
+/* Compares the memory that the library has charged with `used`. Nothing is pooled, so the charge is
+ * the limit less free memory. */
 static void check_charge(uint64_t used) {
     size_t left = 0, total = 0;
     gpucache_set_memory_limit(-1, 64 * MIB);

@@ -227,7 +227,7 @@ static void handler(int number) {
     syscall(SYS_exit_group, HANDLED);
 }
 
-/* As programs do that clean up and then die of what they got. */
+/* A handler that cleans up and then ends the process by the same signal. */
 static void clean_up(int number) {
     say("cleaned up\n");
     signal(number, SIG_DFL);

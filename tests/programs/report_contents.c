@@ -25,7 +25,7 @@ static void ask(size_t bytes) {
     printf("%s\n", r == CUDA_SUCCESS ? "served" : r == CUDA_ERROR_OUT_OF_MEMORY ? "refused" : "?");
 }
 
-/* All that there may be is live. */
+/* Live memory fills the limit. */
 static void full(void) {
     fill(32 * MIB, 1024 * MIB);
     ask(100 * MIB);

@@ -63,7 +63,7 @@ static void no_stderr(void) {
     use_cuda();
 }
 
-/* Its stderr is a pipe, nearly full, whose reader waits for its end. */
+/* Writes a report to a nearly full pipe whose reader waits for the end of the process. */
 static void full_stderr(void) {
     int ends[2], status = 0, turns = 0;
     if (pipe(ends) != 0)

@@ -59,7 +59,8 @@ static unsigned read_late(struct kernels *k, CUstream stream, CUdeviceptr to, CU
     return wrong;
 }
 
-/* The same where device memory changes hands behind a barrier in between, which orders no CPU. */
+/* Does the same while device memory is reused behind a barrier: a barrier does not order the CPU.
+ */
 static unsigned behind_a_barrier(struct kernels *k, CUstream stream, CUdeviceptr source) {
     unsigned wrong = 0;
     for (unsigned i = 0; i < 20; i++) {
@@ -84,7 +85,8 @@ static unsigned behind_a_barrier(struct kernels *k, CUstream stream, CUdeviceptr
     return wrong;
 }
 
-/* Of two equal blocks the one freed last is in use for a while; the other one serves. */
+/* Frees two equal blocks. Work still uses the one freed last, so the other one must serve. Returns
+ * the driver calls. */
 static unsigned with_one_in_use(struct kernels *k, CUstream stream, CUdeviceptr source) {
     void *a, *b, *c;
     CHECK(cuMemAllocHost(&a, 77 * WORDS));

@@ -52,7 +52,7 @@ static size_t or_one(size_t value) {
     return value ? value : 1;
 }
 
-/* Its bytes, after pitch and slice were computed; 0 if the description makes no sense. */
+/* Computes pitch and slice. Returns the bytes of the array, or 0 for an invalid descriptor. */
 static size_t lay_out(struct array *array, const CUDA_ARRAY3D_DESCRIPTOR *desc) {
     size_t element = format_bytes(desc->Format) * desc->NumChannels;
     bool channels = desc->NumChannels == 1 || desc->NumChannels == 2 || desc->NumChannels == 4;

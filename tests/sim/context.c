@@ -291,7 +291,7 @@ static CUresult destroy(CUcontext handle) {
     return CUDA_SUCCESS;
 }
 
-/* By the header's words: of the current context, which must be one that was made by hand. */
+/* Attaches to the current context, which must be one of cuCtxCreate (cuda.h, cuCtxAttach). */
 static CUresult attach(CUcontext *handle, unsigned flags) {
     struct context *context = context_current();
 

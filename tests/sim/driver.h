@@ -236,7 +236,7 @@ void arena_retire(uintptr_t base, size_t granules); /* never reused */
 int arena_fd(void);
 uint64_t arena_offset(uintptr_t address);
 uintptr_t arena_base(void);
-/* Whether bytes at `base` may be touched by the CPU that plays the device. */
+/* Gives the CPU, which acts as the device, access to granules at `base`. */
 void arena_open(uintptr_t base, size_t granules);
 void arena_release(void);
 uintptr_t reserve_addresses(size_t size, size_t alignment); /* without access; 0: failed */
@@ -576,11 +576,12 @@ void array_forget_all(void);
 /* The address of an array, its pitch and the size of its slices; 0 if it is none. */
 uintptr_t array_address(CUarray handle, size_t *pitch, size_t *slice);
 CUresult memory_release(struct range *range); /* gives any kind of range back */
-/* The same when the work of its context is over; unless it went with the context by then. */
+/* Does the same when the work of its context has finished, unless the context's end released it
+ * before. */
 CUresult memory_release_behind(struct range *range);
 
-/* Memory of cuMemAlloc that cuMemFreeAsync has freed is there again when somebody has waited
- * for the device's work (tests/gpu/facts_release.cu), not before. */
+/* Memory of cuMemAlloc that cuMemFreeAsync has freed returns only after a wait for the device's
+ * work (tests/gpu/facts_release.cu). */
 void memory_wait_for_return(struct range *range);
 void memory_take_back(const struct device *device);
 

@@ -112,7 +112,7 @@ static int set_u32(struct sim_launch *launch, void **params) {
     return SIM_DONE;
 }
 
-/* For tests that measure: runs for so many microseconds of real time. */
+/* A kernel that runs for so many microseconds of real time, for tests that measure. */
 static int sleep_us(struct sim_launch *launch, void **params) {
     struct timespec now;
 

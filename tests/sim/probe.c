@@ -84,8 +84,8 @@ static void enter(struct watched *watched) {
     __atomic_store_n(&watched->thread, (pid_t)syscall(SYS_gettid), __ATOMIC_SEQ_CST);
 }
 
-/* Whether it sleeps, or has slept since `slept` was counted: one that polls does so again and
- * again. */
+/* Returns whether the thread sleeps, or has slept since `slept` was counted, as a thread that polls
+ * does. */
 static bool sleeps(pid_t thread, unsigned long *slept) {
     char path[64], line[256], state = 'R';
     unsigned long count = *slept;
@@ -132,7 +132,8 @@ static void watch(struct watched *watched) {
     watched->waits = !__atomic_load_n(&watched->returned, __ATOMIC_SEQ_CST);
 }
 
-/* It stays until the call is back: the simulator calls it a hang when nobody is left to end it. */
+/* Watches a call, then ends the work. Stays until the call has returned: without another thread the
+ * simulator would report a hang. */
 static void *watch_and_finish(void *of) {
     struct watched *watched = of;
 

@@ -101,12 +101,12 @@ int sim_fail(const char *symbol, int skip, CUresult error, int times);
  * whether it was. */
 int sim_exempt(int on);
 
-/* How many calls could have been made to fail so far; and the symbol of the last one that was,
- * NULL: none. */
+/* Return how many calls could have been made to fail so far, and the symbol of the last call that
+ * was (NULL: none). */
 uint64_t sim_exposed(void);
 const char *sim_failed(void);
 
-/* How often `symbol` was called, failed calls included; "*" for all together. */
+/* Returns how often `symbol` was called, failed calls included; "*": all symbols. */
 uint64_t sim_calls(const char *symbol);
 
 /* 1 if a driver of the simulated version has this exported symbol, else 0. */

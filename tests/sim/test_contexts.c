@@ -200,7 +200,7 @@ static void test_late_records_hang_and_others_do_not(void **state) {
     assert_int_equal(run_scene("free in another thread"), SIM_HANG_STATUS);
 }
 
-/* As on an H100 (tests/gpu/facts_held.cu). */
+/* The same as measured on an H100 (tests/gpu/facts_held.cu). */
 static void
 test_records_in_idle_streams_are_held_up_and_asking_the_stream_passes_them_over(void **state) {
     CUstream busy, idle[2];

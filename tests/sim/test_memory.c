@@ -120,7 +120,7 @@ static void test_use_after_free_is_a_fault(void **state) {
     OK(cuCtxDestroy_v2(context));
 }
 
-/* Its neighbours keep a small block accessible, and what was never touched needs no memory. */
+/* Neighbours keep a freed small block accessible. Pages that were never used need no memory. */
 static void test_what_was_written_to_a_small_block_is_gone_with_it(void **state) {
     const size_t bytes = 300 << 10, middle = 150 << 10;
     CUdeviceptr keep, p;
@@ -239,7 +239,7 @@ static void test_large_blocks_may_lie_anywhere(void **state) {
     assert_int_equal(sim_used_memory(0), used);
 }
 
-/* As natively: what the driver needs for itself it may not get. */
+/* The driver may lack memory for itself, as natively. */
 static void test_the_driver_takes_memory_for_a_context(void **state) {
     CUcontext other;
     CUdeviceptr p;

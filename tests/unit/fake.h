@@ -40,8 +40,8 @@ struct fake_segment {
     bool taken;
 };
 
-/* For a device that maps memory: the mappings, and the last work that used each. A handle is as
- * many pages of 2 MiB as it is long, and is named by the first. */
+/* A device that maps memory has a table of mappings, with the last work that used each. A handle is
+ * a row of pages of 2 MiB, and has the number of the first. */
 #define FAKE_PAGES 4096
 #define FAKE_MAPPED 32768 /* pages of 2 MiB, from `base` on */
 

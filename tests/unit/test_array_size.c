@@ -65,7 +65,7 @@ static void rows_and_columns_are_made_of_tiles(void **state) {
     assert_sizes(tiled, sizeof tiled / sizeof *tiled);
 }
 
-/* As cuArrayGetMemoryRequirements says of an H200, within its 64 KiB. */
+/* The sizes are those of cuArrayGetMemoryRequirements on an H200, within its 64 KiB. */
 static void tiles_are_stacked_up_to_the_next_power_of_two(void **state) {
     (void)state;
     static const struct extent stacked[] = {

@@ -243,7 +243,7 @@ static CUresult CUDAAPI current_is(CUcontext *context) {
     return CUDA_SUCCESS;
 }
 
-/* Its pool, which owns so much from an address on. */
+/* Returns the pool of a context, after giving it `bytes` at `address` in the page map. */
 static struct pool *with_memory(CUcontext context, uint64_t address, uint64_t bytes) {
     real_entries.real_cuCtxGetCurrent = current_is;
     device_now = &here;

@@ -104,7 +104,7 @@ static const char *version_name(unsigned number) {
     return NULL;
 }
 
-/* Whether the file defines a symbol under a version, or, with NULL, without one. */
+/* Returns whether the file defines a symbol with this version (NULL: without one). */
 static bool is_defined(const char *name, const char *version, bool by_default) {
     const ElfW(Shdr) *symbols = section(SHT_DYNSYM), *versions = section(SHT_GNU_versym);
     const ElfW(Sym) *symbol = (const void *)(file + symbols->sh_offset);

@@ -25,7 +25,7 @@
 
 #define GIB (1ull << 30)
 
-/* Before libc's. A set-user-ID program has no environment. */
+/* Replaces secure_getenv() of libc: a set-user-ID program has no environment. */
 static bool set_user_id;
 
 char *secure_getenv(const char *name) {

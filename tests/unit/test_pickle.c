@@ -18,7 +18,8 @@
 
 #define BYTES(text) (text), sizeof(text) - 1
 
-/* In memory that ends where the file does, for sanitizers and valgrind. */
+/* Reads a pickle in memory that ends with the file, so that sanitizers and valgrind see reads
+ * behind the end. */
 static int read_pickle(const char *bytes, size_t count, struct pickle *pickle, char why[200]) {
     char *copy = malloc(count + 1);
     assert_non_null(copy);

@@ -150,7 +150,7 @@ static void many_threads_and_streams(void **state) {
     histories_free(&histories);
 }
 
-/* With the number of the line, and what was wanted. */
+/* Errors name the line and the expected text. */
 static void rows_that_are_none(void **state) {
     (void)state;
     static const struct {
@@ -407,7 +407,7 @@ static void caches_of_threads_are_apart(void **state) {
     assert_true(reserved[1] > reserved[0]);
 }
 
-/* At the times of the history: after the whole decay time, and no sooner. */
+/* Memory decays at the times of the history: after the whole decay time, and not earlier. */
 static void what_is_idle_decays(void **state) {
     (void)state;
     static const char late[] = "0,0,a,1,67108864\n1000,0,f,1\n7000000,0,a,2,20971520\n";

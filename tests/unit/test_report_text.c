@@ -105,7 +105,8 @@ static void an_empty_pool_has_no_external_fragmentation(void **state) {
     assert_silent_on(text, "external");
 }
 
-/* How pending memory will lie is not known before its work has ended: it is not in pieces. */
+/* The free ranges of pending memory are not known before its work has finished, so it does not
+ * count. */
 static void pending_memory_is_no_external_fragmentation(void **state) {
     (void)state;
     struct stats_device *device = add_typical(0);

@@ -54,7 +54,7 @@ static void write_event(unsigned thread, unsigned slot) {
     place->left--;
 }
 
-/** In a child: the ring is opened once in a process. */
+/** Runs a test in a child, because a process opens the ring once. */
 static void in_a_child(void (*run)(void)) {
     char path[] = "/tmp/ring-XXXXXX";
     int fd = mkstemp(path);
@@ -142,7 +142,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context) {
         _exit(4);
 }
 
-/** Everything that the ring knows becomes zeros, at several moments. */
+/** Truncates the file at several moments, so that all state of the ring becomes zeros. */
 static void cut_short(void) {
     const struct sigaction repair = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO};
     sigaction(SIGBUS, &repair, NULL);

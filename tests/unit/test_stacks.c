@@ -93,7 +93,7 @@ static struct stats_holder only_holder(int device) {
     return list[0];
 }
 
-/* Each test has a device of its own: what was is not forgotten. */
+/* Returns a new device for each test, because stacks of a device are never dropped. */
 static int fresh_device(void) {
     static int next;
     return next++;

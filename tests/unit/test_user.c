@@ -33,7 +33,7 @@ static void only_the_effective_user_is_own(void **state) {
     assert_int_equal(child_status(child), 0);
 }
 
-/** In a new user namespace without numbers everybody is the overflow user: the process too. */
+/** In a new user namespace without a map every user is the overflow user, the process too. */
 static void nobody_that_the_namespace_does_not_know_is_own(void **state) {
     (void)state;
     pid_t child = fork();

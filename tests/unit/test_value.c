@@ -15,7 +15,7 @@
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
-/** Whether the text is a size as a whole. */
+/** Returns whether the whole text is a size. */
 static bool size(const char *text, uint64_t *bytes) {
     return value_take_size(&text, bytes) && *text == '\0';
 }

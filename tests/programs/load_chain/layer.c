@@ -15,7 +15,7 @@
 
 typedef void *dlsym_function(void *, const char *);
 
-/* How often somebody asked for a name that begins with "ato": not ours, so nobody asks for more. */
+/* Count look-ups of a name that begins with "ato" (no name of the library), and allocations. */
 int NAME(asked_layer_, LAYER);
 int NAME(allocated_layer_, LAYER);
 
