@@ -118,10 +118,10 @@ static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
  *   3. Bounds of budget and goal: the capacity of the device, and the reserve at which growing was
  *      refused. Segments leave 1/BUDGET_DEVICE_SHARE of the device to others; VMM need not, because
  *      idle handles can be released at any time.
- *   4. Pressure, if one holds: mode POOL_SYNC; the program synchronises its contexts itself;
+ *   4. Pressure, if one holds: mode REUSE_SYNC; the program synchronises its contexts itself;
  *      a record was refused, so that frees show whether records work; a capture is under way; the
  *      reserve is above the budget less 1/PRESSURE_SHARE of the goal.
- *   5. The bytes per event of frees under pressure; 0 in mode POOL_SYNC: every free records.
+ *   5. The bytes per event of frees under pressure; 0 in mode REUSE_SYNC: every free records.
  *
  * GPUCACHE_BUDGET replaces steps 1 and 2.
  */
@@ -152,7 +152,7 @@ void budget_recompute(struct source *source) {
     source->goal = goal;
     unsigned refused = source->backend->refused;
     bool records_fail = refused > 0 && source->backend->has_events;
-    bool pressure = source->config.reuse == POOL_SYNC || source->application_syncs ||
+    bool pressure = source->config.reuse == REUSE_SYNC || source->application_syncs ||
                     records_fail || backend_is_captured(source->backend) ||
                     budget_used(source) > budget - goal / PRESSURE_SHARE;
     set_if_changed(&source->budget, budget);
@@ -160,7 +160,7 @@ void budget_recompute(struct source *source) {
         uint64_t since = pressure ? pressure_since(epochs_stamp(&source->epochs), false) : 0;
         atomic_store_explicit(&source->pressure, since, memory_order_relaxed);
     }
-    bool sync = source->config.reuse == POOL_SYNC;
+    bool sync = source->config.reuse == REUSE_SYNC;
     uint64_t most = sync ? 0 : budget_event_bytes(source, budget);
     set_if_changed(&source->event_least, most / EVENT_PART);
     set_if_changed(&source->event_bytes, most);

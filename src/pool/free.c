@@ -68,7 +68,7 @@ static bool needs_sync(const struct source *source, bool due) {
  * alone the lock is only tried: a later free can record the event.
  */
 static bool lock_for(struct source *source, bool must, bool records) {
-    if (must || source->config.reuse == POOL_SYNC) {
+    if (must || source->config.reuse == REUSE_SYNC) {
         lock_acquire(&source->lock);
         return true;
     }

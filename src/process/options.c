@@ -88,7 +88,7 @@ static bool parse_report_interval(const char *text, struct options *to) {
 }
 
 static bool parse_reuse(const char *text, struct options *to) {
-    int reuse = value_word(text, (const char *const[]){"barrier", "wait", "sync", NULL});
+    int reuse = value_word(text, reuse_names);
     to->reuse = (enum reuse)reuse;
     return reuse >= 0;
 }

@@ -6,6 +6,7 @@
 #define GPUCACHE_PROCESS_OPTIONS_H
 
 #include "process/log.h"
+#include "process/reuse.h"
 #include "process/value.h"
 
 #include <stdbool.h>
@@ -33,7 +34,6 @@ enum option_id {
 
 enum report_destination { REPORT_TO_STDERR, REPORT_TO_NOWHERE, REPORT_TO_FILE };
 enum report_format { REPORT_TEXT, REPORT_JSON };
-enum reuse { REUSE_BARRIER, REUSE_WAIT, REUSE_SYNC };
 enum backend_choice { BACKEND_AUTO, BACKEND_SEGMENTS, BACKEND_PAGES };
 
 struct options {

@@ -18,7 +18,7 @@ struct rerun_setting {
     uint64_t limit;    /* on reserved bytes; 0: none */
     uint64_t capacity; /* bytes of the device */
     uint64_t decay_us; /* 0: idle memory is never returned */
-    enum pool_reuse reuse;
+    enum reuse reuse;
 };
 
 /** Runs a history. Called at most once in a process, because a pool cannot be destroyed. The caller

@@ -117,7 +117,7 @@ bool sync_event_is_due(struct source *source, uint64_t freed) {
 
 void sync_in_free(struct source *source, bool due) {
     ASSERT_HELD(&source->lock);
-    bool sync = source->config.reuse == POOL_SYNC;
+    bool sync = source->config.reuse == REUSE_SYNC;
     bool pressure = due || atomic_load_explicit(&source->pressure, memory_order_relaxed);
     if (!source->backend->has_events) {
         if (sync || pressure || source->pending_bytes > SYNCHRONIZE_BYTES) {
@@ -158,7 +158,7 @@ void sync_in_free(struct source *source, bool due) {
  */
 static bool late_record_blocks_barriers(const struct source *source) {
     return source->application_syncs ||
-           (source->config.reuse == POOL_BARRIER && epochs_barrier_allowed(&source->epochs) &&
+           (source->config.reuse == REUSE_BARRIER && epochs_barrier_allowed(&source->epochs) &&
             atomic_load_explicit(&source->pressure, memory_order_relaxed));
 }
 
@@ -214,7 +214,7 @@ enum way { WAY_NONE, WAY_BARRIER, WAY_WAIT };
  * a growth would exceed the budget, and at 14 to 21 after a refusal.
  */
 static enum way choose_way(const struct source *source, uint64_t stamp, enum sync_effort effort) {
-    if (source->config.reuse != POOL_BARRIER || barrier_serialises_streams(source, stamp)) {
+    if (source->config.reuse != REUSE_BARRIER || barrier_serialises_streams(source, stamp)) {
         return WAY_WAIT;
     }
     if (!epochs_barrier_allowed(&source->epochs)) {

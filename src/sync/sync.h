@@ -18,7 +18,7 @@ int sync_close_on_time(struct source *source);
 
 /**
  * Records an event in a free, or waits for the work in front of it, as the reuse mode demands.
- * `due` has the effect of pressure. Waits in mode POOL_SYNC, and if no event can be recorded.
+ * `due` has the effect of pressure. Waits in mode REUSE_SYNC, and if no event can be recorded.
  */
 void sync_in_free(struct source *source, bool due);
 

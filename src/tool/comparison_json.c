@@ -38,7 +38,6 @@ static void print_history(struct print *out, const struct comparison *comparison
 }
 
 static void print_setting(struct print *out, const struct row *row) {
-    static const char *const reuse[] = {"barrier", "wait", "sync"};
     const struct candidate *candidate = row->candidate;
     const struct rerun_setting *setting = &candidate->setting;
     print_str(out, "{\"name\":");
@@ -47,7 +46,7 @@ static void print_setting(struct print *out, const struct row *row) {
     print_number(out, "limit_bytes", setting->limit);
     if (!candidate->is_model) {
         print_format(out, ",\"backend\":\"%s\",\"reuse\":\"%s\"",
-                     setting->pages ? "pages" : "segments", reuse[setting->reuse]);
+                     setting->pages ? "pages" : "segments", reuse_names[setting->reuse]);
         print_number(out, "budget_bytes", setting->budget);
         print_number(out, "delay_us", row->delay_us);
     }

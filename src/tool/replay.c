@@ -26,7 +26,6 @@
 
 static const char *const backend_words[] = {"segments", "pages",      "pytorch", "expandable",
                                             "whole",    "cudamalloc", NULL};
-static const char *const reuse_words[] = {"barrier", "wait", "sync", NULL};
 static const char *const format_words[] = {"text", "json", NULL};
 
 struct settings {
@@ -65,7 +64,7 @@ static bool take_backend(struct settings *settings, const char *text, size_t i) 
 }
 
 static bool take_reuse(struct settings *settings, const char *text, size_t i) {
-    return (settings->reuses[i] = value_word(text, reuse_words)) >= 0;
+    return (settings->reuses[i] = value_word(text, reuse_names)) >= 0;
 }
 
 static bool take_size_or(const char *text, const char *none, uint64_t *bytes) {
@@ -193,7 +192,7 @@ static void name_candidate(const struct settings *settings, struct candidate *ca
                     : setting->pages    ? "pages"
                                         : "segments");
     if (settings->reuse_count > 1 && !candidate->is_model) {
-        print_format(&out, ", %s", reuse_words[setting->reuse]);
+        print_format(&out, ", %s", reuse_names[setting->reuse]);
     }
     if (setting->budget) {
         print_format(&out, ", budget %s", SIZE(setting->budget == NO_BUDGET ? 0 : setting->budget));
@@ -228,7 +227,7 @@ static void add_backend(const struct settings *settings, struct replay_request *
     candidate.setting.pages = backend == 1;
     for (size_t i = 0; i < settings->reuse_count; i++) {
         for (size_t k = 0; k < settings->budget_count; k++) {
-            candidate.setting.reuse = (enum pool_reuse)settings->reuses[i];
+            candidate.setting.reuse = (enum reuse)settings->reuses[i];
             candidate.setting.budget = settings->budgets[k];
             add_candidate(settings, request, &candidate);
         }

@@ -34,7 +34,7 @@ static struct pool *pool;
 
 static bool maps_pages; /* pools started from now on use the pages backend */
 
-static void start(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
+static void start(uint64_t memory, enum reuse reuse, uint64_t budget) {
     fake = fake_new(memory);
     if (maps_pages) {
         fake_map_pages(fake);

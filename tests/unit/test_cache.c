@@ -300,7 +300,7 @@ static struct cache *mine(void) {
  * cache_bin_check_idle(), except the bin of size `asked`.
  */
 static void cache_some(unsigned asked) {
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
     drop(get(32 * MIB));
     let_hold(48 * MIB);

@@ -23,7 +23,7 @@ static int with_segments(void **state) {
 }
 
 static void begin(uint64_t memory, uint64_t budget) {
-    start(memory, POOL_BARRIER, budget);
+    start(memory, REUSE_BARRIER, budget);
     pool->source.config.decays = true;
 }
 

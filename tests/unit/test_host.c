@@ -100,7 +100,7 @@ static void whatever_mapping_fails_the_request_passes_through(void **state) {
             uint64_t at[ROUNDS] = {0};
             unsigned passed = 0;
             fail_mappings(FOR_EVER, 0);
-            start(4 * GIB, POOL_BARRIER, from % 2 ? TIGHT : RELAXED);
+            start(4 * GIB, REUSE_BARRIER, from % 2 ? TIGHT : RELAXED);
             fail_mappings(from, counts[c]);
             passed = use(at);
             assert_true(passed > 0 || counts[c] < FOR_EVER || maps <= from);
@@ -123,7 +123,7 @@ static void whatever_mapping_fails_the_request_passes_through(void **state) {
 
 static void without_host_memory_no_device_memory_is_taken(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     fail_mappings(0, FOR_EVER);
     unsigned passed = 0;
     for (unsigned i = 0; i < 100; i++) {
@@ -145,7 +145,7 @@ static void no_handles_are_created_in_vain(void **state) {
     maps_pages = true;
     for (unsigned before = 2; before < 4; before++) { /* segments that exist before the requests */
         unsigned passed = 0;
-        start(8 * GIB, POOL_BARRIER, RELAXED);
+        start(8 * GIB, REUSE_BARRIER, RELAXED);
         for (unsigned i = 0; i < before; i++) {
             get(2 * MIB);
         }
@@ -182,7 +182,7 @@ static int map_and_take_descriptors(struct backend *backend, uint64_t address, u
 static void handles_without_descriptors_go_back_to_the_driver(void **state) {
     (void)state;
     maps_pages = true;
-    start(4 * GIB, POOL_BARRIER, 96 * MIB);
+    start(4 * GIB, REUSE_BARRIER, 96 * MIB);
     uint64_t at[5], more;
     for (unsigned i = 0; i < 5; i++) {
         at[i] = get(16 * MIB);
@@ -243,7 +243,7 @@ static int stop_vmm(void **state) {
 /* The driver then answers that there is no memory. */
 static void out_of_both_memories_passes_through(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get(60 * MIB);
     unsigned passed = 0;
     fail_mappings(0, FOR_EVER);
@@ -264,7 +264,7 @@ static void a_pool_that_cannot_be_made_leaves_nothing(void **state) {
     for (unsigned from = 0; from < 2; from++) {
         size_t before = mapped;
         fail_mappings(from, 1);
-        assert_null(pool_create(&fake->backend, &(struct pool_config){.reuse = POOL_BARRIER}));
+        assert_null(pool_create(&fake->backend, &(struct pool_config){.reuse = REUSE_BARRIER}));
         assert_int_equal(mapped, before);
     }
     fail_mappings(FOR_EVER, 0);
@@ -277,13 +277,13 @@ static void a_pool_that_cannot_be_made_leaves_nothing(void **state) {
 static void host_bytes_counts_all_mappings(void **state) {
     (void)state;
     size_t others = mapped - host_bytes();
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     for (unsigned i = 0; i < 2 * ROUNDS; i++) {
         get(sizes[i % SIZES]);
         assert_int_equal(host_bytes(), mapped - others);
     }
     fail_mappings(1, 1); /* the mapping before it is unmapped */
-    assert_null(pool_create(&fake->backend, &(struct pool_config){.reuse = POOL_BARRIER}));
+    assert_null(pool_create(&fake->backend, &(struct pool_config){.reuse = REUSE_BARRIER}));
     fail_mappings(FOR_EVER, 0);
     assert_int_equal(host_bytes(), mapped - others);
 }
@@ -321,7 +321,7 @@ static void host_bytes_stays_right_when_two_threads_make_a_spare_leaf(void **sta
 
 static void descriptors_of_small_blocks_take_a_fifteenth_of_their_memory(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     for (unsigned i = 0; i < 64; i++) { /* maps all else that the pool needs */
         get(MIB);
     }
@@ -346,7 +346,7 @@ static unsigned resident(const struct slab *slab) {
 
 static void what_goes_back_to_the_driver_takes_no_host_memory(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     for (int i = 0; i < 2; i++) {
         uint64_t at[1024];
         for (unsigned j = 0; j < 1024; j++) {
@@ -394,7 +394,7 @@ static void objects_that_were_prepared_need_no_more_memory(void **state) {
  */
 static void a_thread_gets_its_cache_as_soon_as_there_is_memory(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     fail_mappings(0, 1); /* the cache's mapping fails, later ones succeed */
     uint64_t at = get(100);
     assert_int_equal(pool->caches_owned, 0);

@@ -118,7 +118,7 @@ static double run(const struct program *what, uint64_t with_seed) {
     first_seed = with_seed;
     live = live_peak = held_count = 0;
     maps_pages = what->pages;
-    start((uint64_t)7 * GIB, POOL_BARRIER, RELAXED);
+    start((uint64_t)7 * GIB, REUSE_BARRIER, RELAXED);
     pool->quota_most = 96 * MIB; /* as on a large device */
     pthread_barrier_init(&turn, NULL, what->threads);
     for (uintptr_t i = 0; i < what->threads; i++) {
@@ -169,7 +169,7 @@ static void *go_round(void *argument) {
 /* Live bytes of one thread are not lost while another thread allocates and frees during the sum. */
 static void live_memory_does_not_count_as_idle(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 0);
+    start(GIB, REUSE_BARRIER, 0);
     pthread_t threads[3];
     pthread_barrier_init(&turn, NULL, 4);
     get(64 * MIB);
@@ -194,7 +194,7 @@ static void live_memory_does_not_count_as_idle(void **state) {
 /* A signal handler that reads the peaks may have interrupted the thread that adds the cache. */
 static void a_cache_that_comes_or_goes_is_not_waited_for_for_ever(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 0);
+    start(GIB, REUSE_BARRIER, 0);
     get(64 * MIB);
     atomic_fetch_add(&pool->moves, 1);
     uint64_t seen = peaks_sums(pool).of[WATERMARK_ALLOCATED].live;

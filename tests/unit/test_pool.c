@@ -17,7 +17,7 @@ static const uint64_t sizes[] = {1,   511,     512,     513,     4096,        10
 
 static void every_block_has_its_bytes_and_a_segment_of_its_own_device(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t at[SIZES];
     for (size_t i = 0; i < SIZES; i++) {
         at[i] = get(sizes[i]);
@@ -43,7 +43,7 @@ static void every_block_has_its_bytes_and_a_segment_of_its_own_device(void **sta
 
 static void a_question_is_answered_for_every_byte_of_a_block_and_no_other(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     for (size_t i = 0; i < SIZES; i++) {
         uint64_t at = get(sizes[i]);
         struct pool_block block;
@@ -65,7 +65,7 @@ static void a_question_is_answered_for_every_byte_of_a_block_and_no_other(void *
 
 static void an_id_belongs_to_one_life_of_one_block(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t seen[2 * SIZES];
     for (size_t i = 0; i < 2 * SIZES; i++) {
         uint64_t bytes = sizes[i / 2], at = get(bytes);
@@ -83,7 +83,7 @@ static void an_id_belongs_to_one_life_of_one_block(void **state) {
 
 static void a_repeated_pair_of_calls_takes_no_more_memory(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     for (size_t i = 0; i < SIZES; i++) {
         uint64_t at = get(sizes[i]);
         use_and_drop(at);
@@ -106,7 +106,7 @@ static void a_repeated_pair_of_calls_takes_no_more_memory(void **state) {
 
 static void a_wrong_free_changes_nothing(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     for (size_t i = 0; i < SIZES; i++) {
         uint64_t at = get(sizes[i]), other = get(sizes[i]);
         struct stats_device before = fake_books(pool);
@@ -131,7 +131,7 @@ static void a_wrong_free_changes_nothing(void **state) {
 
 static void memory_of_others_is_not_the_pools(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get(5 * MIB);
     assert_int_equal(fake_pool_free(0), -ENOENT);
     assert_int_equal(fake_pool_free(1), -ENOENT);
@@ -146,7 +146,7 @@ static void memory_of_others_is_not_the_pools(void **state) {
 
 static void a_segment_given_back_is_not_the_pools_again(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t large = get(5 * MIB), small = get(100);
     drop(large);
     drop(small);
@@ -235,7 +235,7 @@ static void compare_peaks(const struct expected *e) {
 
 static void the_counters_agree_at_every_step(void **state) {
     (void)state;
-    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    static const enum reuse modes[] = {REUSE_BARRIER, REUSE_WAIT, REUSE_SYNC};
     static const uint64_t budgets[] = {RELAXED, TIGHT, 0};
     for (int round = 0; round < 9; round++) {
         start(GIB, modes[round / 3], budgets[round % 3]);
@@ -273,7 +273,7 @@ static void the_counters_agree_at_every_step(void **state) {
 
 static void the_peak_of_small_blocks_is_exact(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     struct expected e = {0};
     uint64_t at[64];
     for (int round = 1; round <= 8; round++) {
@@ -297,7 +297,7 @@ static void the_peak_of_small_blocks_is_exact(void **state) {
  */
 static void the_peak_of_the_count_is_exact(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t at[40];
     for (int i = 0; i < 40; i++) {
         at[i] = get(i % 4 ? 1000 : 3 * MIB);
@@ -311,7 +311,7 @@ static void the_peak_of_the_count_is_exact(void **state) {
 
 static void a_large_block_after_small_ones_does_not_add_to_their_peak(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     struct expected e = {0};
     uint64_t at[8];
     for (int i = 0; i < 8; i++) {
@@ -330,7 +330,7 @@ static void a_large_block_after_small_ones_does_not_add_to_their_peak(void **sta
 
 static void a_large_block_freed_after_small_ones_still_counts_for_their_peak(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     struct expected e = {0};
     uint64_t kept = get(MIB), cached = get(MIB);
     use_and_drop(kept);
@@ -353,7 +353,7 @@ static void a_large_block_freed_after_small_ones_still_counts_for_their_peak(voi
 
 static void two_pools_of_one_thread_have_exact_peaks(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     struct fake *other_fake = fake_new(GIB);
     struct pool *other =
         pool_create(&other_fake->backend, &(struct pool_config){.budget = RELAXED});
@@ -401,7 +401,7 @@ static void *run_thread(void *(*body)(void *)) {
 
 static void the_peak_of_a_thread_that_ended_is_not_added_for_ever(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     assert_null(run_thread(small_peak_and_end));
     struct expected e = {.requested_peak = 8 * MIB, .allocated_peak = 8 * MIB};
     uint64_t large = get(100 * MIB);
@@ -430,7 +430,7 @@ static void *hold_small_blocks(void *unused) {
 /* With several caches the peak may be a lower bound, if the statistics report the error. */
 static void the_error_of_a_shared_peak_is_not_understated(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     pthread_barrier_init(&step, NULL, 5);
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) {
@@ -463,7 +463,7 @@ static uint64_t live_of_any_class(const struct stats_device *counters) {
 
 static void a_sum_in_which_a_free_is_seen_and_its_allocation_is_not_is_nothing(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     get(4096);
     for (unsigned i = 0; i < WATERMARKS; i++) {
         watermark_fall(&cache_mine(pool)->watermarks[i], 10000);
@@ -501,7 +501,7 @@ static void *have_a_cache(void *unused) {
  */
 static void blocks_that_change_hands_are_not_counted_twice(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     struct exchange exchange = {.places = PLACES, .bytes = always_64_kib};
     exchange_start_asking(&exchange);
     pthread_t bystanders[BYSTANDERS];
@@ -542,7 +542,7 @@ static void blocks_that_change_hands_are_not_counted_twice(void **state) {
 
 static void reset_peaks_are_the_current_values(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t large = get(10 * MIB), small = get(MIB), kept = get(3000);
     drop(large);
     drop(small);
@@ -557,7 +557,7 @@ static void reset_peaks_are_the_current_values(void **state) {
 
 static void active_is_what_cannot_be_handed_out_at_once(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t large = get(4 * MIB), small = get(64 * KIB);
     struct stats_device is = fake_books(pool);
     assert_in_range(is.reserved.current - is.ready_bytes, is.allocated.current,
@@ -578,7 +578,7 @@ static void active_is_what_cannot_be_handed_out_at_once(void **state) {
 
 static void misses_count_what_the_driver_was_asked_for(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get(5 * MIB);
     assert_int_equal(fake_books(pool).cache_misses, 1);
     drop(at);
@@ -596,7 +596,7 @@ static void misses_count_what_the_driver_was_asked_for(void **state) {
 
 static void a_forgotten_pool_knows_nothing_and_serves_the_next_context(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t at[SIZES];
     for (size_t i = 0; i < SIZES; i++) {
         at[i] = get(sizes[i]);
@@ -650,7 +650,7 @@ static int health_in_a_host_function(struct backend *backend) {
  */
 static void a_refusal_of_one_call_does_not_end_the_pool(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     const struct backend_ops *usual = fake->backend.ops;
     struct backend_ops ops = *usual;
     ops.health = health_in_a_host_function;
@@ -669,7 +669,7 @@ static void every_slow_way_asks_whether_the_context_lives(void **state) {
     (void)state;
     static const uint64_t asked[] = {100, 3 * MIB, 8 * GIB, UINT64_MAX};
     for (int i = 0; i < 4; i++) {
-        start(GIB, POOL_BARRIER, RELAXED);
+        start(GIB, REUSE_BARRIER, RELAXED);
         struct backend_ops ops = *fake->backend.ops;
         ops.health = health_of_a_dead_context;
         fake->backend.ops = &ops;
@@ -682,7 +682,7 @@ static void every_slow_way_asks_whether_the_context_lives(void **state) {
 
 static void a_broken_context_answers_with_its_error(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t address, at = get(100), large = get(5 * MIB);
     assert_int_equal(pool_broken(pool), 0);
     pool_break(pool, 719);
@@ -723,7 +723,7 @@ static void *free_shared(void *unused) {
 
 static void what_one_thread_asked_for_another_may_free(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     assert_null(run_thread(alloc_shared));
     check();
     assert_int_equal(fake_books(pool).requested.current, 1024 * 2048);
@@ -737,7 +737,7 @@ static void what_one_thread_asked_for_another_may_free(void **state) {
 
 static void a_thread_that_ends_leaves_its_blocks_to_the_others(void **state) {
     (void)state;
-    start(2 * MIB, POOL_BARRIER, RELAXED); /* no memory for a second slab */
+    start(2 * MIB, REUSE_BARRIER, RELAXED); /* no memory for a second slab */
     assert_null(run_thread(alloc_shared));
     assert_null(run_thread(free_shared));
     uint64_t at = get(MIB);
@@ -767,7 +767,7 @@ static void *free_in_a_destructor(void *unused) {
 /* The destructor runs after the one that takes the thread's caches away. */
 static void a_free_in_a_threads_last_destructor_is_not_lost(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     get(100); /* creates the pool's key first */
     assert_int_equal(pthread_key_create(&late_key, free_late), 0);
     assert_null(run_thread(free_in_a_destructor));
@@ -778,7 +778,7 @@ static void a_free_in_a_threads_last_destructor_is_not_lost(void **state) {
 
 static void a_hundred_threads_one_after_another_share_one_cache(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     for (int i = 0; i < 100; i++) {
         assert_null(run_thread(alloc_shared));
         assert_null(run_thread(free_shared));

@@ -23,7 +23,7 @@ static const uint64_t sizes[] = {1, 512, 5000, 100000, MIB, MIB + 1, 3 * MIB, 20
 
 static void a_retired_block_is_gone_for_everybody(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     for (size_t i = 0; i < SIZES; i++) {
         uint64_t at = get(sizes[i]);
         struct pool_block block;
@@ -41,7 +41,7 @@ static void a_retired_block_is_gone_for_everybody(void **state) {
 
 static void only_the_start_of_a_live_block_can_be_retired(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     struct pool_deferred retired;
     uint64_t small = get(5000), large = get(3 * MIB);
     assert_int_equal(pool_defer_free(small + 512, &retired), -EINVAL);
@@ -57,7 +57,7 @@ static void only_the_start_of_a_live_block_can_be_retired(void **state) {
 
 static void a_retired_block_is_nobodys_until_it_comes_back(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get(40 * MIB), other;
     struct pool_deferred retired = defer_free(at);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), -ENOMEM);
@@ -74,7 +74,7 @@ static void a_retired_block_is_nobodys_until_it_comes_back(void **state) {
 /* Other streams may never end, so that no context event completes. */
 static void a_retired_block_comes_back_ready(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     fake_submit(fake, 0);
     fake->busy_for_ever = true;
     for (size_t i = 0; i < 20; i++) {
@@ -89,7 +89,7 @@ static void a_retired_block_comes_back_ready(void **state) {
 /* The block was handed out behind a barrier: the work in front of the barrier may still run. */
 static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
     (void)state;
-    start(256 * MIB, POOL_BARRIER, TIGHT);
+    start(256 * MIB, REUSE_BARRIER, TIGHT);
     uint64_t at = get(40 * MIB), other = get(40 * MIB);
     assert_int_equal(pool_mark_externally_visible(at), 0);
     uint64_t number = fake_submit(fake, 0);
@@ -107,7 +107,7 @@ static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
 
 static void a_retired_block_is_forgotten_with_its_context(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     struct pool_deferred small = defer_free(get(5000)), large = defer_free(get(3 * MIB));
     pool_forget(pool);
     uint64_t a = get(5000), b = get(3 * MIB);
@@ -134,7 +134,7 @@ static bool reclaim_one(struct backend *backend, bool all) {
 
 static void before_it_grows_the_pool_asks_what_has_come_free(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
     ops.reclaim_deferred = reclaim_one;
     fake->backend.ops = &ops;
@@ -157,7 +157,7 @@ static bool reclaim_later(struct backend *backend, bool all) {
 
 static void before_a_request_is_refused_all_are_asked_again(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
     ops.reclaim_deferred = reclaim_later;
     fake->backend.ops = &ops;
@@ -187,7 +187,7 @@ static bool reclaim_behind_a_barrier(struct backend *backend, bool all) {
 
 static void barriers_are_waited_for_before_a_request_is_refused(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
     ops.reclaim_deferred = reclaim_behind_a_barrier;
     ops.pass_barriers = pass_barriers;
@@ -213,7 +213,7 @@ static bool reclaim_nothing(struct backend *backend, bool all) {
 
 static void a_reclaim_of_another_thread_is_not_missed(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
     ops.reclaim_deferred = reclaim_nothing;
     ops.pass_barriers = reclaim_elsewhere;
@@ -233,7 +233,7 @@ static void a_reclaim_of_another_thread_is_not_missed(void **state) {
 static void ones_own_barrier_is_waited_for_and_not_anothers(void **state) {
     (void)state;
     for (unsigned own = 0; own < 2; own++) {
-        start(64 * MIB, POOL_BARRIER, TIGHT);
+        start(64 * MIB, REUSE_BARRIER, TIGHT);
         struct backend_ops ops = *fake->backend.ops;
         ops.reclaim_deferred = reclaim_nothing;
         fake->backend.ops = &ops;
@@ -290,7 +290,7 @@ static void ask_whether_refused(struct backend *backend, uint64_t address, uint6
 /* Any thread may use the memory until the stream reaches the free. */
 static void no_use_of_a_block_is_refused_while_it_is_retired(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
     ops.freed = ask_whether_refused;
     fake->backend.ops = &ops;
@@ -316,7 +316,7 @@ static bool reclaim_at_last(struct backend *backend, bool all) {
 /* Includes a block that only a retry served, and each kind of free. */
 static void the_backend_is_told_once_of_each_large_block(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
     ops.reclaim_deferred = reclaim_at_last;
     ops.allocated = note_allocated;
@@ -345,7 +345,7 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
 /* Half of the blocks are freed at once: by the fast path of their owner, and by other paths. */
 static void the_counters_agree_whichever_way_blocks_go(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     struct pool_deferred retired[100];
     uint64_t at[200];
     for (unsigned round = 0; round < 20; round++) {

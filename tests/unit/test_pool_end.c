@@ -53,7 +53,7 @@ static void *free_while_it_ends(void *number) {
  */
 static void a_free_while_the_context_ends_leaves_nothing_behind(void **state) {
     (void)state;
-    start(64 * GIB, POOL_BARRIER, RELAXED);
+    start(64 * GIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
     pthread_t threads[THREADS];
     static uint64_t all[THREADS * BLOCKS];
@@ -107,7 +107,7 @@ static void a_free_that_has_found_its_block_finds_that_it_has_ended(void **state
     static const uint64_t sizes[] = {4096, 3 * MIB};
     for (int i = 0; i < 2; i++) {
         pthread_t thread;
-        start(64 * GIB, POOL_BARRIER, RELAXED);
+        start(64 * GIB, REUSE_BARRIER, RELAXED);
         if (!biased_can_start()) {
             skip(); /* pool_forget() could not take a held spin lock */
         }
@@ -165,7 +165,7 @@ static void end_while_it_is_freed(struct backend *backend, uint64_t address, uin
  */
 static void a_range_freed_before_the_end_is_not_taken_after_it(void **state) {
     (void)state;
-    start(64 * GIB, POOL_BARRIER, RELAXED);
+    start(64 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get(100 * MIB);
     const struct backend_ops *before = fake->backend.ops;
     struct backend_ops ops = *before;
@@ -182,7 +182,7 @@ static void a_range_freed_before_the_end_is_not_taken_after_it(void **state) {
 /* A suspended backend gets no call: the context's objects may be gone. */
 static void a_suspended_backend_is_asked_nothing(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start(GIB, REUSE_BARRIER, TIGHT);
     uint64_t a = get(100 * MIB), b = get(100);
     fake->backend.suspended = true;
     unsigned before = fake->records + fake->queries + fake->orders + fake->waits + fake->releases;
@@ -202,7 +202,7 @@ static void a_suspended_backend_is_asked_nothing(void **state) {
 /* The pool does not wait for an event that was recorded before either. */
 static void a_suspended_backend_is_not_waited_for(void **state) {
     (void)state;
-    start(GIB, POOL_WAIT, TIGHT);
+    start(GIB, REUSE_WAIT, TIGHT);
     uint64_t a = get(100 * MIB);
     use_and_drop(a);
     assert_int_equal(fake->records, 1);
@@ -222,7 +222,7 @@ static void a_suspended_backend_is_not_waited_for(void **state) {
 /* A barrier makes memory free that old work still uses. It does not allow its release. */
 static void memory_behind_a_barrier_does_not_go_back_before_its_work_is_over(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start(GIB, REUSE_BARRIER, TIGHT);
     uint64_t a = get(100 * MIB), b = get(100 * MIB);
     use_and_drop(a);
     use_and_drop(b);
@@ -239,7 +239,7 @@ static void memory_behind_a_barrier_does_not_go_back_before_its_work_is_over(voi
 /* The kernel of another thread may never end. Idle memory goes back nevertheless. */
 static void idle_memory_goes_back_during_work_that_does_not_end(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t a = get(600 * MIB);
     use_and_drop(a);
     fake_finish_all(fake);
@@ -262,7 +262,7 @@ static int comes_late(struct backend *backend) {
 /* The driver completes a release later, and refuses allocations until then. */
 static void a_growth_waits_for_what_is_on_its_way_back(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     drop(get(600 * MIB));
     uint64_t ticket = pool_sync_begin(pool);
     pool_sync_end(pool, ticket);
@@ -283,7 +283,7 @@ static void a_growth_waits_for_what_is_on_its_way_back(void **state) {
 /* If a free waits for the device, no memory goes back while work runs. */
 static void a_free_that_waits_is_made_on_an_idle_device_only(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     fake->backend.release_waits = true;
     drop(get(600 * MIB));
     fake_finish_all(fake);
@@ -301,7 +301,7 @@ static void a_free_that_waits_is_made_on_an_idle_device_only(void **state) {
  */
 static void while_a_context_may_be_ending_nothing_is_released(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     drop(get(600 * MIB));
     pool_sync_end(pool, pool_sync_begin(pool));
     get(8 * MIB);
@@ -325,7 +325,7 @@ static int ends_with_the_context(struct backend *backend, uint64_t address, uint
 /* A free that waits releases source.lock. Memory that ended with the context is not put back. */
 static void what_a_context_took_along_during_its_release_has_gone(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     fake->backend.release_waits = true;
     drop(get(600 * MIB));
     fake_finish_all(fake);
@@ -359,7 +359,7 @@ static void old_work_is_over_before_memory_is_reached_from_outside(void **state)
     (void)state;
     static const uint64_t sizes[] = {100 * MIB, 100};
     for (int i = 0; i < 2; i++) {
-        start(GIB, POOL_BARRIER, TIGHT);
+        start(GIB, REUSE_BARRIER, TIGHT);
         uint64_t at = get_behind_a_barrier(sizes[i]);
         assert_false(fake_is_past(fake, 0, 1, true));
         assert_int_equal(pool_mark_externally_visible(at), 0);
@@ -371,7 +371,7 @@ static void old_work_is_over_before_memory_is_reached_from_outside(void **state)
 
 static void old_work_is_over_after_a_wait_for_barriers(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start(GIB, REUSE_BARRIER, TIGHT);
     get_behind_a_barrier(100 * MIB);
     fake_submit(fake, 1);
     pool_wait_for_barriers(pool);
@@ -381,7 +381,7 @@ static void old_work_is_over_after_a_wait_for_barriers(void **state) {
 /* A driver that cannot say whether an event has completed may never do so. */
 static void barriers_are_waited_for_where_queries_fail(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start(GIB, REUSE_BARRIER, TIGHT);
     get_behind_a_barrier(100 * MIB);
     fake->query_code = -EBUSY;
     alarm(60); /* a failure would not end */
@@ -394,7 +394,7 @@ static void barriers_are_waited_for_where_queries_fail(void **state) {
 /* Without memory handed out behind a barrier, there is nothing to wait for. */
 static void a_pool_without_barriers_waits_for_none(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     use_and_drop(get(100 * MIB));
     uint64_t at = get(100 * MIB);
     fake->busy_for_ever = true;

@@ -16,7 +16,7 @@ static void a_block_is_found_wherever_it_lies(void **state) {
     (void)state;
     static const uint64_t steps[] = {512,       512 * 63,    512 * 64, 512 * 65,    MIB - 512, MIB,
                                      MIB + 512, 3 * MIB / 2, 2 * MIB,  5 * MIB / 2, 7 * MIB};
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t at[88], bytes[88];
     for (unsigned i = 0; i < 88; i++) {
         bytes[i] = steps[(i * 7 + i / 11) % 11];
@@ -41,7 +41,7 @@ static void a_block_is_found_wherever_it_lies(void **state) {
 static void a_forgotten_block_starts_nowhere(void **state) {
     (void)state;
     uint64_t first = 0;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     for (unsigned i = 0; i < 1000; i++)
         first = i ? (get(512 * (1 + i % 7)), first) : get(512);
     pool_forget(pool);
@@ -59,7 +59,7 @@ static void a_forgotten_block_starts_nowhere(void **state) {
 static void any_number_of_blocks_has_a_flag(void **state) {
     (void)state;
     static uint64_t at[3000];
-    start(8 * GIB, POOL_BARRIER, RELAXED);
+    start(8 * GIB, REUSE_BARRIER, RELAXED);
     for (unsigned i = 0; i < 3000; i++) {
         at[i] = get(i % 3 ? 1000 : MIB + 512);
         if (i % 2)
@@ -116,7 +116,7 @@ static unsigned answered_while_held(void *(*asks)(void *), unsigned of) {
 /* The holder of source.lock may be inside a long driver call. */
 static void a_question_waits_for_nobody(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     asked[0] = get(MIB);
     asked[1] = get(3 * MIB);
     pool_block_id(asked[0]);
@@ -146,7 +146,7 @@ static void *come_and_go(void *unused) {
 static void live_blocks_are_found_while_others_come_and_go(void **state) {
     (void)state;
     pthread_t thread;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t mine[4] = {get(MIB), get(2000), get(MIB + 512), get(3 * MIB)};
     uint64_t bytes[4] = {MIB, 2000, MIB + 512, 3 * MIB}, wrong = 0, strange = 0;
     over = false;
@@ -189,7 +189,7 @@ static void *read_figures(void *unused) {
 static void live_sizes_are_listed_while_others_work(void **state) {
     (void)state;
     uint64_t at[300];
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     for (unsigned i = 0; i < 300; i++)
         at[i] = get(i < 200 ? 700 : i < 290 ? 100000 : MIB + 512);
     for (unsigned i = 0; i < 300; i += 2)
@@ -205,7 +205,7 @@ static void live_sizes_are_listed_while_others_work(void **state) {
 /* The size that holds most memory is allocated after hundreds of others. */
 static void the_largest_holder_is_named_among_many_sizes(void **state) {
     (void)state;
-    start(8 * GIB, POOL_BARRIER, RELAXED);
+    start(8 * GIB, REUSE_BARRIER, RELAXED);
     for (unsigned i = 0; i < 2000; i++)
         get(1000 + i * 400);
     for (unsigned i = 0; i < 40; i++)

@@ -10,7 +10,7 @@ static uint64_t live, live_peak;
 
 /* Starts a pool on a large device. */
 static void start_growing(void) {
-    start(140 * GIB, POOL_BARRIER, 0);
+    start(140 * GIB, REUSE_BARRIER, 0);
     live = live_peak = 0;
 }
 
@@ -321,7 +321,7 @@ static void frees_of_others_during_a_wait_are_synchronised_before_the_pool_grows
     (void)state;
     enum { EACH = 20 };
     uint64_t at[EACH];
-    start(140 * GIB, POOL_BARRIER, EACH * 256 * MIB);
+    start(140 * GIB, REUSE_BARRIER, EACH * 256 * MIB);
     pool_expect_streams(4); /* makes the pool wait */
     for (int i = 0; i < EACH; i++) {
         at[i] = get(256 * MIB);

@@ -39,7 +39,7 @@ static int drop_elsewhere(uint64_t address) {
 
 static void a_block_is_its_threads_until_another_one_frees_one(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     if (!biased_can_start()) {
         skip();
     }
@@ -58,7 +58,7 @@ static void a_block_is_its_threads_until_another_one_frees_one(void **state) {
 
 static void a_wrong_free_by_another_thread_takes_nothing_away(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t block = get(4096);
     bool owned = owns_blocks(own_cache());
     assert_int_equal(drop_elsewhere(block + 512), -EINVAL);
@@ -82,7 +82,7 @@ static void *drop_and_say(void *argument) {
 
 static void the_owner_is_not_disturbed_in_the_middle_of_a_free(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     if (!biased_can_start()) {
         skip();
     }
@@ -121,7 +121,7 @@ static void *end_another(void *unused) {
 
 static void the_next_thread_of_a_cache_does_not_own_what_the_last_one_left(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t left = (uintptr_t)run(ask_and_end, NULL);
     uint64_t other = (uintptr_t)run(end_another, NULL);
     assert_int_not_equal(other, 0);
@@ -133,7 +133,7 @@ static void the_next_thread_of_a_cache_does_not_own_what_the_last_one_left(void 
 
 static void what_an_ended_thread_had_allocated_stays_counted(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t left = (uintptr_t)run(ask_and_end, NULL);
     struct stats_device counters = fake_books(pool);
     assert_int_equal(counters.allocated.current, 4096);
@@ -168,7 +168,7 @@ static unsigned number_after(uint64_t *other) {
 /* A program that starts a thread for every request would otherwise use up all IDs. */
 static void an_id_that_no_block_can_have_goes_to_the_next_thread(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     if (!biased_can_start()) {
         skip();
     }
@@ -194,7 +194,7 @@ static void *ask_forget_and_end(void *unused) {
 
 static void blocks_of_an_ended_context_may_still_have_an_id(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     if (!biased_can_start()) {
         skip();
     }
@@ -233,7 +233,7 @@ static void *ask_drop_and_stay(void *unused) {
 
 static void caches_of_threads_that_ended_leave_the_list_and_their_counts_stay(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     drop(get(5000));
     for (unsigned round = 0; round < 3; round++) {
         pthread_t threads[MANY];
@@ -278,7 +278,7 @@ static void *churn(void *unused) {
 
 static void sums_are_right_while_threads_come_and_go(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     for (unsigned i = 0; i < 32; i++) {
         run(ask_and_end, NULL); /* the next thread takes over the counts of ended threads */
     }
@@ -306,7 +306,7 @@ static bool runs_short(void) {
 
 static void when_ids_have_run_out_blocks_have_no_owner(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     if (!biased_can_start()) {
         skip();
     }
@@ -345,7 +345,7 @@ static void *contest(void *unused) {
  */
 static void of_two_frees_at_once_one_is_right(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     int rounds = runs_short() ? 200 : 3000;
     for (int i = 0; i < rounds; i++) {
         at_start = 0;

@@ -313,8 +313,7 @@ static void *thread_body(void *argument) {
     return NULL;
 }
 
-static void run(enum pool_reuse reuse, bool has_events, uint64_t budget, unsigned seed,
-                bool roles) {
+static void run(enum reuse reuse, bool has_events, uint64_t budget, unsigned seed, bool roles) {
     clear_map();
     failures = 0;
     start(MEMORY, reuse, budget);
@@ -375,7 +374,7 @@ static unsigned long from_environment(const char *name, unsigned long otherwise)
     return text ? strtoul(text, NULL, 10) : otherwise;
 }
 
-static void run_all(enum pool_reuse reuse) {
+static void run_all(enum reuse reuse) {
     static const uint64_t budgets[] = {TIGHT, 24 * MIB, 0, RELAXED};
     unsigned long seed = from_environment("POOL_TEST_SEED", 1);
     steps_in_all = from_environment("POOL_TEST_OPS", 240000);
@@ -388,17 +387,17 @@ static void run_all(enum pool_reuse reuse) {
 
 static void no_block_is_handed_out_early_behind_barriers(void **state) {
     (void)state;
-    run_all(POOL_BARRIER);
+    run_all(REUSE_BARRIER);
 }
 
 static void no_block_is_handed_out_early_after_waits(void **state) {
     (void)state;
-    run_all(POOL_WAIT);
+    run_all(REUSE_WAIT);
 }
 
 static void no_block_is_handed_out_early_when_every_free_waits(void **state) {
     (void)state;
-    run_all(POOL_SYNC);
+    run_all(REUSE_SYNC);
 }
 
 int main(void) {

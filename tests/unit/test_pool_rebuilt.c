@@ -47,7 +47,7 @@ static void *ask_for_one(void *unused) {
 /* An inactive cache takes one block from the common transfer cache, and leaves the others there. */
 static void a_cache_that_sleeps_holds_nothing(void **state) {
     (void)state;
-    start(64 * GIB, POOL_BARRIER, RELAXED);
+    start(64 * GIB, REUSE_BARRIER, RELAXED);
     leave_some_for_anybody();
     in_a_thread(ask_for_one);
     check();
@@ -80,7 +80,7 @@ static void let_wait_for(struct cache *cache, uint64_t bytes, uint32_t count) {
 /* A magazine that is not requested and does not fit in the cache does not block others. */
 static void a_magazine_that_stays_leaves_the_places_of_others(void **state) {
     (void)state;
-    start(64 * GIB, POOL_BARRIER, RELAXED);
+    start(64 * GIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
     drop(get(BLOCK));
     struct cache *cache = cache_mine(pool);
@@ -143,7 +143,7 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock) {
 static void blocks_that_come_while_a_cache_becomes_inactive_are_not_left_there(void **state) {
     (void)state;
     for (int turn = 1; turn <= 3; turn++) { /* number of unlocks before delivery */
-        start(64 * GIB, POOL_BARRIER, RELAXED);
+        start(64 * GIB, REUSE_BARRIER, RELAXED);
         struct transfer *anybodys = &pool->common->transfer;
         drop(get(BLOCK));
         struct cache *cache = cache_mine(pool);
@@ -184,7 +184,7 @@ static int reserve_at_the_end(struct backend *backend, uint64_t bytes, uint64_t 
 /* The pool reserves memory for several blocks, and the context ends during that. */
 static void a_block_is_not_handed_out_after_the_end(void **state) {
     (void)state;
-    start(64 * GIB, POOL_BARRIER, RELAXED);
+    start(64 * GIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
     fake_ops = fake->backend.ops;
     ops = *fake_ops;
@@ -205,7 +205,7 @@ static void a_block_is_not_handed_out_after_the_end(void **state) {
 static void a_growth_in_pages_goes_on_in_the_next_context(void **state) {
     (void)state;
     maps_pages = true;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     get(20 * MIB);
     ends_in_growth = true;
     uint64_t address = get(20 * MIB);

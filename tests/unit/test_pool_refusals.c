@@ -31,7 +31,7 @@ void __wrap_nap(uint64_t ns) {
 /* ---- records ---- */
 
 /* Starts over a backend that has not recorded an event yet. */
-static void start_invalidated(uint64_t memory, enum pool_reuse reuse, uint64_t budget) {
+static void start_invalidated(uint64_t memory, enum reuse reuse, uint64_t budget) {
     fake = fake_new(memory);
     fake->backend.refused = 1;
     pool = pool_create(&fake->backend, &(struct pool_config){.reuse = reuse, .budget = budget});
@@ -40,7 +40,7 @@ static void start_invalidated(uint64_t memory, enum pool_reuse reuse, uint64_t b
 
 static void a_driver_that_never_records_is_synchronised_inside_frees(void **state) {
     (void)state;
-    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    static const enum reuse modes[] = {REUSE_BARRIER, REUSE_WAIT, REUSE_SYNC};
     for (int i = 0; i < 6; i++) {
         start_invalidated(64 * MIB, modes[i % 3], i < 3 ? TIGHT : RELAXED);
         fake->record_code = -EIO;
@@ -60,7 +60,7 @@ static void a_driver_that_never_records_is_synchronised_inside_frees(void **stat
 
 static void the_first_free_shows_whether_the_driver_records(void **state) {
     (void)state;
-    start_invalidated(GIB, POOL_BARRIER, RELAXED);
+    start_invalidated(GIB, REUSE_BARRIER, RELAXED);
     uint64_t first = get(20 * MIB);
     get(512);
     get(64 * KIB); /* no update of the budget is due for some time */
@@ -84,7 +84,7 @@ static void refuse_records(unsigned count) {
 
 static void a_record_refused_now_and_then_loses_nothing(void **state) {
     (void)state;
-    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    static const enum reuse modes[] = {REUSE_BARRIER, REUSE_WAIT, REUSE_SYNC};
     for (int i = 0; i < 6; i++) {
         start(64 * MIB, modes[i % 3], i < 3 ? TIGHT : RELAXED);
         fake->done_every = 50;
@@ -103,7 +103,7 @@ static void a_record_refused_now_and_then_loses_nothing(void **state) {
 
 static void before_out_of_memory_a_refused_record_is_made_again(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get(40 * MIB);
     fake->record_code = -EBUSY; /* like during a capture */
     use_and_drop(at);
@@ -114,7 +114,7 @@ static void before_out_of_memory_a_refused_record_is_made_again(void **state) {
 
 static void a_record_made_at_a_wrong_moment_counts_as_none_refused(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start(GIB, REUSE_BARRIER, TIGHT);
     fake->record_code = -EBUSY;
     for (int i = 0; i < 3 * BACKEND_REFUSALS; i++) {
         use_and_drop(get(3 * MIB));
@@ -129,7 +129,7 @@ static void memory_that_the_pool_cannot_manage_is_taken_once(void **state) {
     (void)state;
     static const uint64_t odd[] = {512, (uint64_t)1 << 50}; /* in a slab; beyond the page map */
     for (int i = 0; i < 2; i++) {
-        start(64 * MIB, POOL_BARRIER, TIGHT);
+        start(64 * MIB, REUSE_BARRIER, TIGHT);
         uint64_t kept = get(3 * MIB), small = get(100), at;
         fake->misalign = odd[i];
         unsigned reserves = fake->reserves;
@@ -162,7 +162,7 @@ static void memory_of_a_context_that_ended_during_the_call_is_not_the_pools(void
     (void)state;
     static const uint64_t sizes[] = {100, 3 * MIB};
     for (int i = 0; i < 2; i++) {
-        start(64 * MIB, POOL_BARRIER, RELAXED);
+        start(64 * MIB, REUSE_BARRIER, RELAXED);
         usual_ops = fake->backend.ops;
         struct backend_ops ops = *usual_ops;
         ops.reserve = reserve_as_the_context_ends;
@@ -201,7 +201,7 @@ static void set_clock(uint64_t per_sleep) {
 }
 
 static void start_with_clock(uint64_t memory, uint64_t per_sleep) {
-    start(memory, POOL_BARRIER, RELAXED);
+    start(memory, REUSE_BARRIER, RELAXED);
     set_clock(per_sleep);
 }
 
@@ -348,7 +348,7 @@ static void what_is_there_and_refused_was_not_lost_to_others(void **state) {
 /* ---- waits that native frees would have made ---- */
 
 static void start_behind(uint64_t per_sleep) {
-    start(GIB, POOL_BARRIER, TIGHT);
+    start(GIB, REUSE_BARRIER, TIGHT);
     set_clock(per_sleep);
 }
 
@@ -500,7 +500,7 @@ static void an_end_that_is_over_is_not_waited_for(void **state) {
 static void what_others_give_back_is_asked_for_again(void **state) {
     (void)state;
     for (unsigned answers = 1; answers < 6; answers++) {
-        start(GIB, POOL_BARRIER, RELAXED);
+        start(GIB, REUSE_BARRIER, RELAXED);
         fake->limit = 2 * MIB;
         fake->others = 62 * MIB;
         fake->answers = answers; /* the first query precedes any request */

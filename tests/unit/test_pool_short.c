@@ -30,7 +30,7 @@ static void at_the_capacity_hardly_any_freed_byte_is_without_an_event(void **sta
     (void)state;
     for (unsigned others = 0; others < 2; others++) {
         maps_pages = true;
-        start(others ? 4 * GIB : GIB, POOL_BARRIER, 0);
+        start(others ? 4 * GIB : GIB, REUSE_BARRIER, 0);
         maps_pages = false;
         uint64_t at[64], more;
         for (unsigned i = 0; i < 64; i++) {
@@ -60,7 +60,7 @@ static void at_the_capacity_hardly_any_freed_byte_is_without_an_event(void **sta
 static void near_the_capacity_few_freed_bytes_are_without_an_event(void **state) {
     (void)state;
     maps_pages = true;
-    start(GIB + 256 * MIB, POOL_BARRIER, 0);
+    start(GIB + 256 * MIB, REUSE_BARRIER, 0);
     maps_pages = false;
     uint64_t at[64], more;
     for (unsigned i = 0; i < 64; i++) {
@@ -80,7 +80,7 @@ static void near_the_capacity_few_freed_bytes_are_without_an_event(void **state)
 
 static void a_request_above_the_capacity_is_refused_without_asking(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     uint64_t at;
     assert_int_equal(try(64 * MIB + 1, &at), -ENOMEM);
     assert_int_equal(try(UINT64_MAX, &at), -ENOMEM);
@@ -92,7 +92,7 @@ static void a_request_above_the_capacity_is_refused_without_asking(void **state)
 
 static void an_error_of_the_driver_is_returned_at_once(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     drop(get(2 * MIB)); /* idle, so it could be released */
     fake_finish_all(fake);
     fake->refusal = 719;
@@ -110,7 +110,7 @@ static void a_refused_growth_is_retried_smaller(void **state) {
     (void)state;
     static const int codes[] = {-ENOMEM, -EDQUOT};
     for (int i = 0; i < 2; i++) {
-        start(GIB, POOL_BARRIER, RELAXED);
+        start(GIB, REUSE_BARRIER, RELAXED);
         get(512 * MIB);
         unsigned reserves = fake->reserves;
         fake->refusal = codes[i];
@@ -127,14 +127,14 @@ static void a_refused_growth_is_retried_smaller(void **state) {
 
 static void memory_the_pool_cannot_manage_goes_back(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     fake->misalign = 512;
     uint64_t at;
     assert_int_equal(try(3 * MIB, &at), -ERANGE);
     assert_int_equal(try(100, &at), -ERANGE);
     assert_int_equal(fake->reserved, 0);
     assert_int_equal(stop(NULL), 0);
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     fake->misalign = (uint64_t)1 << 50;
     assert_int_equal(try(3 * MIB, &at), -ERANGE);
     assert_int_equal(fake->reserved, 0);
@@ -143,7 +143,7 @@ static void memory_the_pool_cannot_manage_goes_back(void **state) {
 /* After the limit was raised or removed, earlier refusals no longer bound the budget. */
 static void a_raised_limit_is_used_at_once(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     uint64_t at;
     get(32 * MIB);
     assert_true(is_out_of_memory(try(64 * MIB, &at)));
@@ -167,7 +167,7 @@ static int reserve_and_end(struct backend *backend, uint64_t bytes, uint64_t *ad
 
 static void memory_of_a_growth_is_lost_with_its_context(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     plain_ops = fake->backend.ops;
     struct backend_ops ops = *plain_ops;
     ops.reserve = reserve_and_end;
@@ -185,7 +185,7 @@ static void memory_of_a_growth_is_lost_with_its_context(void **state) {
 
 static void no_request_fails_while_the_pool_has_the_memory(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     uint64_t at[16];
     for (int i = 0; i < 16; i++) {
         at[i] = get(4 * MIB);
@@ -211,7 +211,7 @@ static void the_first_units_of_segments_are_used_last(void **state) {
     (void)state;
     static const uint64_t sizes[] = {64 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 16 * MIB};
     for (int i = 0; i < 6; i++) {
-        start(GIB, POOL_BARRIER, RELAXED);
+        start(GIB, REUSE_BARRIER, RELAXED);
         uint64_t bytes = sizes[i], at = 0, more;
         for (uint64_t taken = 0; taken < GIB; taken += bytes) {
             at = get(bytes);
@@ -241,7 +241,7 @@ static void the_first_units_of_segments_are_used_last(void **state) {
 static void fill_with(uint64_t bytes) {
     uint64_t device = bytes < 5 * MIB ? GIB : 8 * GIB, at;
     uint64_t each = (bytes + 2 * MIB - 1) & ~(2 * MIB - 1), natively = device / each;
-    start(device, POOL_BARRIER, RELAXED);
+    start(device, REUSE_BARRIER, RELAXED);
     for (uint64_t i = 0; i < natively; i++) {
         assert_int_equal(try(bytes, &at), 0);
         assert_true(fake->reserved <= (i + 1) * each + 34 * MIB);
@@ -259,14 +259,14 @@ static void as_many_of_one_size_fit_as_natively(void **state) {
         fill_with(mib * MIB);
         assert_int_equal(stop(NULL), 0);
     }
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
 }
 
 static void a_live_small_block_keeps_only_its_own_slab(void **state) {
     (void)state;
     static const uint64_t sizes[] = {512, 64 * KIB, 512 * KIB, MIB};
     for (int i = 0; i < 4; i++) {
-        start(GIB, POOL_BARRIER, RELAXED);
+        start(GIB, REUSE_BARRIER, RELAXED);
         uint64_t count = 300 * MIB / sizes[i], *at = calloc(count, sizeof *at), more;
         for (uint64_t j = 0; j < count; j++) {
             at[j] = get(sizes[i]);
@@ -288,7 +288,7 @@ static void a_live_small_block_keeps_only_its_own_slab(void **state) {
 
 static void idle_segments_of_the_wrong_size_are_released(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     uint64_t a = get(32 * MIB), b = get(32 * MIB);
     use_and_drop(a);
     use_and_drop(b);
@@ -301,7 +301,7 @@ static void idle_segments_of_the_wrong_size_are_released(void **state) {
 
 static void no_more_is_released_than_is_needed(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     fake->backend.capacity = 64 * GIB; /* the driver has less, which the budget does not know */
     uint64_t at[4];
     for (int i = 0; i < 4; i++) {
@@ -318,7 +318,7 @@ static void no_more_is_released_than_is_needed(void **state) {
 
 static void idle_slabs_are_released_for_large_blocks_and_back(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     static uint64_t at[64];
     for (int i = 0; i < 64; i++) {
         at[i] = get(MIB);
@@ -338,7 +338,7 @@ static void idle_slabs_are_released_for_large_blocks_and_back(void **state) {
 
 static void pending_memory_is_synchronised_before_a_request_fails(void **state) {
     (void)state;
-    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT};
+    static const enum reuse modes[] = {REUSE_BARRIER, REUSE_WAIT};
     for (int i = 0; i < 2; i++) {
         start(64 * MIB, modes[i], TIGHT);
         uint64_t at = get(64 * MIB);
@@ -356,7 +356,7 @@ static void pending_memory_is_synchronised_before_a_request_fails(void **state) 
 /* No event was recorded in a free, so nothing may be waited for; but the work completes soon. */
 static void work_that_ends_soon_is_waited_for_in_the_end(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get(64 * MIB);
     use_and_drop(at);
     fake->done_after = 20;
@@ -376,7 +376,7 @@ static void work_that_ends_soon_is_waited_for_in_the_end(void **state) {
  */
 static void a_busy_device_with_a_full_list_of_events_is_waited_for(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, TIGHT);
+    start(64 * MIB, REUSE_BARRIER, TIGHT);
     uint64_t at[32];
     for (int i = 0; i < 32; i++) {
         at[i] = get(2 * MIB);
@@ -414,7 +414,7 @@ static void the_caches_of_other_threads_are_flushed(void **state) {
     (void)state;
     static const uint64_t sizes[] = {512 * KIB, 700 * KIB, 4 * MIB};
     for (int i = 0; i < 3; i++) {
-        start(4 * MIB, POOL_BARRIER, RELAXED);
+        start(4 * MIB, REUSE_BARRIER, RELAXED);
         pthread_barrier_init(&step, NULL, 2);
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, cache_and_stay, NULL), 0);
@@ -456,7 +456,7 @@ static uint64_t free_while_asked(struct backend *backend, uint64_t *others) {
 
 static void a_block_cached_while_a_request_is_refused_serves_it(void **state) {
     (void)state;
-    start(4 * MIB, POOL_BARRIER, RELAXED);
+    start(4 * MIB, REUSE_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
     ops.available = free_while_asked;
     fake->backend.ops = &ops;
@@ -488,7 +488,7 @@ static void *free_pending_and_end(void *unused) {
  */
 static void free_blocks_of_another_cache_do_not_queue_behind_pending_ones(void **state) {
     (void)state;
-    start(4 * MIB + 2 * MIB, POOL_BARRIER, RELAXED);
+    start(4 * MIB + 2 * MIB, REUSE_BARRIER, RELAXED);
     pending_block = get(512 * KIB);
     pthread_barrier_init(&step, NULL, 2);
     pthread_t thread, ending;
@@ -521,7 +521,7 @@ static void free_blocks_of_another_cache_do_not_queue_behind_pending_ones(void *
 /* Slabs that are taken ahead must leave enough for a large block. */
 static void slabs_taken_ahead_do_not_fail_a_large_request(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     fake->limit = GIB;
     get(900 * MIB);
     get(100); /* one slab is enough */
@@ -533,7 +533,7 @@ static void slabs_taken_ahead_do_not_fail_a_large_request(void **state) {
 
 static void a_trim_releases_all_idle_memory(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t kept = get(100), large = get(5 * MIB), page = get(MIB);
     uint64_t other[8];
     for (int i = 0; i < 8; i++) {
@@ -557,7 +557,7 @@ static void a_trim_releases_all_idle_memory(void **state) {
 
 static void a_trim_does_not_wait_unless_told_to(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     use_and_drop(get(5 * MIB));
     pool_trim(pool, false);
     assert_int_equal(fake->releases, 0);
@@ -569,7 +569,7 @@ static void a_trim_does_not_wait_unless_told_to(void **state) {
 
 static void memory_in_use_is_never_released(void **state) {
     (void)state;
-    start(16 * MIB, POOL_BARRIER, TIGHT);
+    start(16 * MIB, REUSE_BARRIER, TIGHT);
     uint64_t at = get(8 * MIB), other = get(8 * MIB);
     use_and_drop(at);
     get(4 * MIB); /* safe by a barrier, but earlier work still runs */
@@ -615,7 +615,7 @@ static void *at_the_limit(void *argument) {
 
 static void the_limit_holds_and_nothing_is_lost_with_many_threads(void **state) {
     (void)state;
-    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    static const enum reuse modes[] = {REUSE_BARRIER, REUSE_WAIT, REUSE_SYNC};
     for (int mode = 0; mode < 3; mode++) {
         start(GIB, modes[mode], 0);
         fake->limit = LIMIT;

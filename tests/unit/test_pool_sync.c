@@ -46,7 +46,7 @@ static bool comes_back(uint64_t old, uint64_t bytes) {
 
 static void without_pressure_frees_call_no_driver(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t at[256];
     for (int i = 0; i < 256; i++) {
         at[i] = get(i % 4 ? 1 + 777 * (uint64_t)i : 2 * MIB + 512 * (uint64_t)i);
@@ -62,7 +62,7 @@ static void without_pressure_memory_comes_back_after_its_work(void **state) {
     (void)state;
     static const uint64_t sizes[] = {100, 64 * KIB, MIB, 3 * MIB};
     for (int i = 0; i < 4; i++) {
-        start(4 * GIB, POOL_BARRIER, RELAXED);
+        start(4 * GIB, REUSE_BARRIER, RELAXED);
         uint64_t at = get(sizes[i]);
         use_and_drop(at);
         assert_true(stays_away(at, sizes[i]));
@@ -79,7 +79,7 @@ static void without_pressure_memory_comes_back_after_its_work(void **state) {
 
 static void work_submitted_after_the_record_is_waited_for_too(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t a = get(3 * MIB), b = get(3 * MIB);
     use_and_drop(a);
     assert_true(stays_away(a, 3 * MIB)); /* closes a's epoch outside a free */
@@ -95,7 +95,7 @@ static void work_submitted_after_the_record_is_waited_for_too(void **state) {
 
 static void under_pressure_each_large_free_records_one_event(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start(GIB, REUSE_BARRIER, TIGHT);
     uint64_t at[8];
     for (int i = 0; i < 8; i++) {
         at[i] = get(3 * MIB);
@@ -110,7 +110,7 @@ static void under_pressure_each_large_free_records_one_event(void **state) {
 
 static void under_pressure_small_frees_share_events(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start(GIB, REUSE_BARRIER, TIGHT);
     uint64_t at[64];
     for (int i = 0; i < 64; i++) {
         at[i] = get(1000);
@@ -123,7 +123,7 @@ static void under_pressure_small_frees_share_events(void **state) {
 
 static void few_bytes_of_a_large_budget_need_no_event_of_their_own(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 256 * MIB);
+    start(GIB, REUSE_BARRIER, 256 * MIB);
     get(250 * MIB); /* pressure from here on */
     uint64_t at[256];
     for (int i = 0; i < 256; i++) {
@@ -151,7 +151,7 @@ static void *drop_many(void *at) {
 
 static void an_event_of_one_thread_serves_what_the_others_freed_before(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start(GIB, REUSE_BARRIER, TIGHT);
     uint64_t at[256];
     for (int i = 0; i < 256; i++) {
         at[i] = get(1000);
@@ -173,7 +173,7 @@ static void an_event_of_one_thread_serves_what_the_others_freed_before(void **st
 
 static void under_pressure_memory_comes_back_behind_one_barrier(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start(GIB, REUSE_BARRIER, TIGHT);
     uint64_t at = get(3 * MIB);
     unsigned reserves = fake->reserves;
     use_and_drop(at);
@@ -189,7 +189,7 @@ static void under_pressure_memory_comes_back_behind_one_barrier(void **state) {
 
 static void one_barrier_serves_every_block_freed_before_it(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start(GIB, REUSE_BARRIER, TIGHT);
     uint64_t at[8];
     for (int i = 0; i < 8; i++) {
         at[i] = get(3 * MIB);
@@ -208,7 +208,7 @@ static void one_barrier_serves_every_block_freed_before_it(void **state) {
 
 static void in_wait_mode_there_are_no_barriers(void **state) {
     (void)state;
-    start(GIB, POOL_WAIT, TIGHT);
+    start(GIB, REUSE_WAIT, TIGHT);
     uint64_t at = get(3 * MIB);
     use_and_drop(at);
     assert_int_equal(get(3 * MIB), at);
@@ -220,7 +220,7 @@ static void in_wait_mode_there_are_no_barriers(void **state) {
 
 static void concurrent_streams_are_not_serialised_for_the_oldest_block(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 32 * MIB);
+    start(GIB, REUSE_BARRIER, 32 * MIB);
     pool_expect_streams(4);
     uint64_t at[8];
     for (int i = 0; i < 8; i++) {
@@ -241,7 +241,7 @@ static void concurrent_streams_are_not_serialised_for_the_oldest_block(void **st
 
 static void the_cpu_does_not_wait_if_little_work_is_behind_the_event(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, 2 * GIB);
+    start(4 * GIB, REUSE_BARRIER, 2 * GIB);
     pool_expect_streams(4);
     uint64_t at[20];
     for (int i = 0; i < 20; i++) {
@@ -265,7 +265,7 @@ static void the_cpu_does_not_wait_if_little_work_is_behind_the_event(void **stat
 
 static void the_cpu_waits_if_a_barrier_is_not_enough(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start(GIB, REUSE_BARRIER, TIGHT);
     fake->order_code = -EBUSY; /* as if other contexts reach the memory */
     uint64_t at = get(3 * MIB);
     use_and_drop(at);
@@ -277,7 +277,7 @@ static void the_cpu_waits_if_a_barrier_is_not_enough(void **state) {
 /* The event may capture a kernel that spins until later work sets a flag. */
 static void the_pool_grows_rather_than_waits_for_an_event_recorded_later(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, 16 * MIB);
+    start(GIB, REUSE_BARRIER, 16 * MIB);
     uint64_t at = get(3 * MIB);
     use_and_drop(at);
     uint64_t other = get(3 * MIB); /* records an event outside a free */
@@ -292,7 +292,7 @@ static void the_pool_grows_rather_than_waits_for_an_event_recorded_later(void **
 static void a_pool_under_pressure_stays_within_its_budget(void **state) {
     (void)state;
     static const uint64_t sizes[] = {3 * MIB, 5 * MIB + 512, 7 * MIB};
-    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT};
+    static const enum reuse modes[] = {REUSE_BARRIER, REUSE_WAIT};
     for (int round = 0; round < 4; round++) {
         start(4 * GIB, modes[round / 2], 64 * MIB);
         for (unsigned i = 0; i < 4000; i++) { /* no work completes by itself */
@@ -308,7 +308,7 @@ static void a_pool_under_pressure_stays_within_its_budget(void **state) {
 
 static void without_a_budget_the_peak_and_a_floor_decide(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, 0);
+    start(4 * GIB, REUSE_BARRIER, 0);
     for (int i = 0; i < 400; i++) {
         use_and_drop(get(4 * MIB));
     }
@@ -321,13 +321,13 @@ static void without_a_budget_the_peak_and_a_floor_decide(void **state) {
     drop(large);
 }
 
-/* ---- mode POOL_SYNC ---- */
+/* ---- mode REUSE_SYNC ---- */
 
 static void in_sync_mode_every_free_waits(void **state) {
     (void)state;
     static const uint64_t budgets[] = {RELAXED, TIGHT};
     for (int i = 0; i < 2; i++) {
-        start(GIB, POOL_SYNC, budgets[i]);
+        start(GIB, REUSE_SYNC, budgets[i]);
         static const uint64_t sizes[] = {1, 4096, MIB, MIB + 1, 7 * MIB};
         for (unsigned j = 0; j < 50; j++) {
             uint64_t at = get(sizes[j % 5]);
@@ -385,7 +385,7 @@ static int slow_wait(struct backend *backend, unsigned slot) {
 
 static void in_sync_mode_every_free_waits_however_many_threads_there_are(void **state) {
     (void)state;
-    start(GIB, POOL_SYNC, RELAXED);
+    start(GIB, REUSE_SYNC, RELAXED);
     quick_ops = fake->backend.ops;
     slow_ops = *quick_ops;
     slow_ops.wait = slow_wait;
@@ -409,7 +409,7 @@ static void in_sync_mode_every_free_waits_however_many_threads_there_are(void **
 
 static void during_a_capture_nothing_is_recorded_or_waited_for(void **state) {
     (void)state;
-    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    static const enum reuse modes[] = {REUSE_BARRIER, REUSE_WAIT, REUSE_SYNC};
     for (int i = 0; i < 3; i++) {
         start(GIB, modes[i], TIGHT);
         uint64_t at = get(3 * MIB);
@@ -440,7 +440,7 @@ static bool is_captured(struct backend *backend) {
  */
 static void under_pressure_a_free_during_a_capture_waits_for_all_work(void **state) {
     (void)state;
-    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    static const enum reuse modes[] = {REUSE_BARRIER, REUSE_WAIT, REUSE_SYNC};
     for (int i = 0; i < 3; i++) {
         start(GIB, modes[i], TIGHT);
         const struct backend_ops *before = fake->backend.ops;
@@ -466,7 +466,7 @@ static void under_pressure_a_free_during_a_capture_waits_for_all_work(void **sta
 
 static void an_old_driver_is_synchronised_inside_frees_only(void **state) {
     (void)state;
-    static const enum pool_reuse modes[] = {POOL_BARRIER, POOL_WAIT, POOL_SYNC};
+    static const enum reuse modes[] = {REUSE_BARRIER, REUSE_WAIT, REUSE_SYNC};
     for (int i = 0; i < 3; i++) {
         start(GIB, modes[i], TIGHT);
         fake->backend.has_events = false;
@@ -483,7 +483,7 @@ static void an_old_driver_is_synchronised_inside_frees_only(void **state) {
         for (int j = 0; j < 64; j++) {
             use_and_drop(at[j]);
         }
-        assert_int_equal(fake->synchronizes, modes[i] == POOL_SYNC ? 84 : 21);
+        assert_int_equal(fake->synchronizes, modes[i] == REUSE_SYNC ? 84 : 21);
         assert_int_equal(fake->orders + fake->waits + fake->queries, 0);
         check();
         if (i < 2) {
@@ -494,7 +494,7 @@ static void an_old_driver_is_synchronised_inside_frees_only(void **state) {
 
 static void without_pressure_an_old_driver_is_synchronised_once_for_many_bytes(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     fake->backend.has_events = false;
     for (int i = 0; i < 21; i++) {
         use_and_drop(get(3 * MIB));
@@ -511,7 +511,7 @@ static void without_pressure_an_old_driver_is_synchronised_once_for_many_bytes(v
 
 static void a_driver_that_claims_events_and_has_none_is_survived(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, TIGHT);
+    start(64 * MIB, REUSE_BARRIER, TIGHT);
     fake->record_code = -ENOSYS;
     uint64_t at = get(3 * MIB), other;
     use_and_drop(at);
@@ -524,7 +524,7 @@ static void a_driver_that_claims_events_and_has_none_is_survived(void **state) {
 
 static void a_wait_of_the_program_finishes_an_epoch_without_a_record(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t before = get(3 * MIB), during = get(5 * MIB);
     use_and_drop(before);
     uint64_t ticket = pool_sync_begin(pool);
@@ -542,7 +542,7 @@ static void a_wait_of_the_program_finishes_an_epoch_without_a_record(void **stat
 
 static void a_large_block_waits_in_its_cache(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
     uint64_t at = get(3 * MIB), other = get(5 * MIB);
     use_and_drop(at);
@@ -560,7 +560,7 @@ static void a_large_block_waits_in_its_cache(void **state) {
 
 static void a_cached_large_block_is_refused_a_second_free(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
     uint64_t at = get((MIB + MIB / 2));
     assert_int_equal(pool_free(at + 512), -EINVAL);
@@ -572,7 +572,7 @@ static void a_cached_large_block_is_refused_a_second_free(void **state) {
 
 static void a_cached_large_block_serves_a_request_that_fits(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
     uint64_t at = get((MIB + MIB / 2));
     drop(at);
@@ -586,7 +586,7 @@ static void a_cached_large_block_serves_a_request_that_fits(void **state) {
 
 static void cached_large_blocks_are_flushed_when_memory_is_short(void **state) {
     (void)state;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
     uint64_t at[15];
     for (int i = 0; i < 15; i++) {
@@ -617,7 +617,7 @@ static void *hold_the_lock(void *saw) {
 
 static void a_free_in_which_only_an_event_is_due_does_not_wait_for_the_lock(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, TIGHT); /* an event is due after every large free */
+    start(4 * GIB, REUSE_BARRIER, TIGHT); /* an event is due after every large free */
     keep_large_blocks();
     uint64_t at = get(2 * MIB), other = get(2 * MIB);
     let_hold(8 * MIB);
@@ -640,7 +640,7 @@ static void a_free_in_which_only_an_event_is_due_does_not_wait_for_the_lock(void
 
 static void a_free_that_records_queries_earlier_events(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, TIGHT);
+    start(4 * GIB, REUSE_BARRIER, TIGHT);
     keep_large_blocks();
     uint64_t at = get(2 * MIB), other = get(2 * MIB);
     let_hold(8 * MIB);
@@ -659,7 +659,7 @@ static void blocks_taken_ahead_stay_within_the_quota(void **state) {
     (void)state;
     static const uint64_t steps[] = {64 * KIB, MIB}; /* small blocks, large ones */
     for (int large = 0; large < 2; large++) {
-        start(4 * GIB, POOL_BARRIER, RELAXED);
+        start(4 * GIB, REUSE_BARRIER, RELAXED);
         keep_large_blocks();
         get(100); /* activates the cache, which has a quota from here on */
         const struct cache *cache = cache_mine(pool);
@@ -686,7 +686,7 @@ static void externally_visible_memory_is_reused_only_when_finished(void **state)
     (void)state;
     static const uint64_t sizes[] = {100, 64 * KIB, MIB, 3 * MIB, 3 * MIB};
     for (int i = 0; i < 5; i++) {
-        start(GIB, POOL_BARRIER, TIGHT);
+        start(GIB, REUSE_BARRIER, TIGHT);
         if (i == 4) {
             keep_large_blocks();
         }
@@ -709,7 +709,7 @@ static void externally_visible_memory_is_reused_only_when_finished(void **state)
 
 static void external_visibility_stays_with_the_memory(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, TIGHT);
+    start(GIB, REUSE_BARRIER, TIGHT);
     uint64_t at = get(100), neighbour = get(100);
     assert_int_equal(pool_mark_externally_visible(at), 0);
     for (int i = 0; i < 3; i++) {

@@ -15,7 +15,7 @@ static uint64_t clock_of_test(struct backend *backend) {
 static struct backend_ops ops;
 
 static void begin_with(uint64_t memory, uint64_t budget) {
-    start(memory, POOL_BARRIER, budget);
+    start(memory, REUSE_BARRIER, budget);
     ops = *fake->backend.ops;
     ops.clock = clock_of_test;
     fake->backend.ops = &ops;

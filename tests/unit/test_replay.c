@@ -361,7 +361,7 @@ static void the_device_lags_behind(void **state) {
         meter = run_pool(&setting, text);
         assert_int_equal(meter.reserved_peak, 64 * MIB);
         assert_int_equal(meter.barriers, 1);
-        setting.reuse = POOL_WAIT;
+        setting.reuse = REUSE_WAIT;
         meter = run_pool(&setting, text);
         assert_int_equal(meter.waited_us, 1000);
         setting.budget = UINT64_C(1) << 40;

@@ -32,7 +32,7 @@ static void *ask_and_rest(void *unused) {
 static int seize_a_resting_threads_cache(void) {
     pthread_t thread;
     void *result;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     pthread_barrier_init(&meet, NULL, 2);
     HOLDS(pthread_create(&thread, NULL, ask_and_rest, NULL) == 0);
     pthread_barrier_wait(&meet);
@@ -85,7 +85,7 @@ static void wait_for_turns(unsigned count) {
 
 static int swap_in_a_sandbox(void) {
     pthread_t threads[THREADS];
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     fake->done_every = 10;
     for (uintptr_t i = 0; i < THREADS; i++) {
         HOLDS(pthread_create(&threads[i], NULL, swap_blocks, (void *)(i + 1)) == 0);

@@ -53,7 +53,7 @@ static const struct segment_piece *piece_at(uint64_t address) {
 static void large_blocks_and_the_free_memory_between_them_are_exact(void **state) {
     (void)state;
     uint64_t at[8];
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t whole = get(200 * MIB);
     drop(whole);
     fake_finish_all(fake);
@@ -87,7 +87,7 @@ static void large_blocks_and_the_free_memory_between_them_are_exact(void **state
 static void free_memory_is_merged_with_a_freed_neighbour(void **state) {
     (void)state;
     uint64_t at[4];
-    start(GIB, POOL_SYNC, RELAXED);
+    start(GIB, REUSE_SYNC, RELAXED);
     drop(get(100 * MIB));
     for (unsigned i = 0; i < 4; i++)
         at[i] = get(20 * MIB + 512);
@@ -108,7 +108,7 @@ static void free_memory_is_merged_with_a_freed_neighbour(void **state) {
 static void what_comes_and_goes_is_all_there(void **state) {
     (void)state;
     uint64_t at[4];
-    start(GIB, POOL_SYNC, TIGHT);
+    start(GIB, REUSE_SYNC, TIGHT);
     for (unsigned round = 0; round < 50; round++) {
         for (unsigned i = 0; i < 4; i++)
             at[i] = get(MIB + 512 + (round * 7 + i * 3) % 11 * 300 * KIB);
@@ -122,7 +122,7 @@ static void what_comes_and_goes_is_all_there(void **state) {
 
 static void small_blocks_fill_their_slabs(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t at[3000];
     for (unsigned i = 0; i < 3000; i++)
         at[i] = get(1000 + i % 7 * 3000);
@@ -141,7 +141,7 @@ static void small_blocks_fill_their_slabs(void **state) {
 static void idle_vmm_memory_is_one_piece(void **state) {
     (void)state;
     maps_pages = true;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t at[9];
     for (unsigned i = 0; i < 9; i++)
         at[i] = get((5 + i) * MIB);
@@ -171,7 +171,7 @@ static int stop_vmm(void **state) {
 static void many_blocks_make_no_more_pieces(void **state) {
     (void)state;
     static uint64_t at[4000];
-    start(64 * GIB, POOL_BARRIER, RELAXED);
+    start(64 * GIB, REUSE_BARRIER, RELAXED);
     for (unsigned i = 0; i < 4000; i++)
         at[i] = get(i % 4 == 0 ? 500 * KIB : MIB + 512 + i % 13 * MIB);
     uint64_t giant = get(2 * GIB);

@@ -20,7 +20,7 @@ static void need_owners(void) {
 }
 
 static void begin(void) {
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
     drop(get(16 * MIB)); /* a large peak, so that the quotas are not those of a small program */
     finish();
@@ -546,7 +546,7 @@ static void what_waits_is_given_up_when_the_device_is_full(void **state) {
     (void)state;
     static const uint64_t sizes[] = {60 * KIB, 2 * MIB};
     for (int i = 0; i < 2; i++) {
-        start(64 * MIB, POOL_BARRIER, RELAXED);
+        start(64 * MIB, REUSE_BARRIER, RELAXED);
         keep_large_blocks();
         need_owners();
         hand_over(i ? 12 : 400, sizes[i]);
@@ -567,7 +567,7 @@ static void what_waits_is_given_up_when_the_device_is_full(void **state) {
 
 static void what_waits_is_given_up_ahead_of_growing_past_the_budget(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, TIGHT);
+    start(4 * GIB, REUSE_BARRIER, TIGHT);
     keep_large_blocks();
     need_owners();
     hand_over(40, (MIB + MIB / 2));
@@ -634,7 +634,7 @@ static uint64_t now_and_then_large(unsigned turn) {
 /* Two threads allocate, two free, and one trims the pool repeatedly. */
 static void nothing_is_lost_between_threads_while_another_trims(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
     get(100);
     struct exchange pairs[2] = {{.places = EXCHANGE_MOST, .bytes = now_and_then_large},

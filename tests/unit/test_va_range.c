@@ -87,7 +87,7 @@ enum { A, B, C, D, E, BLOCKS };
 static uint64_t blocks[BLOCKS];
 
 static void start_side_by_side(void) {
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     for (unsigned i = 0; i < BLOCKS; i++) {
         blocks[i] = get_mapped(EACH);
         assert_int_equal(blocks[i], blocks[0] + i * EACH);
@@ -114,7 +114,7 @@ static void make_free(unsigned which) {
 
 static void a_request_grows_by_what_it_lacks_at_the_end(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     get_mapped(10 * MIB);
     uint64_t end = get_mapped(20 * MIB);
     drop(end);
@@ -241,7 +241,7 @@ static void in_front_of_all(void **state) {
 
 static void a_block_over_several_segments_and_its_free(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     PARTS(5);
     uint64_t block = get_mapped(4 * PART + 512 * KIB), other = get_mapped(MIB + 256 * KIB);
     const struct segment *s[5];
@@ -283,7 +283,7 @@ static void a_block_over_several_segments_and_its_free(void **state) {
  * later. A segment in use stays, however old. */
 static void a_segment_inside_what_is_free_goes_back(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     pool->source.config.decays = true;
     pool->source.decay.tick = 100;
     uint64_t base = PARTS(5), live = get_mapped(MIB + 4 * KIB);
@@ -310,7 +310,7 @@ static void a_segment_inside_what_is_free_goes_back(void **state) {
 
 static void over_the_budget_what_is_idle_goes_back_first(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, 40 * MIB);
+    start(4 * GIB, REUSE_BARRIER, 40 * MIB);
     uint64_t idle = get_in_parts(5), live = get_mapped(2 * MIB);
     finish_all();
     drop(idle);
@@ -327,7 +327,7 @@ static void over_the_budget_what_is_idle_goes_back_first(void **state) {
 /* Gets a block in `parts` segments of 4 MiB, and returns one of 20 MiB. No free range is next to
  * either. */
 static uint64_t get_two(unsigned parts, uint64_t *first) {
-    start(4 * GIB, POOL_BARRIER, 60 * MIB);
+    start(4 * GIB, REUSE_BARRIER, 60 * MIB);
     *first = get_in_parts(parts);
     get_mapped(2 * MIB);
     uint64_t second = get_mapped(20 * MIB);
@@ -366,7 +366,7 @@ static void nor_is_memory_next_to_the_gap_taken_for_it(void **state) {
 
 static void below_it_nothing_does(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, 60 * MIB);
+    start(4 * GIB, REUSE_BARRIER, 60 * MIB);
     uint64_t idle = get_mapped(20 * MIB);
     get_mapped(2 * MIB);
     finish_all();
@@ -380,7 +380,7 @@ static void below_it_nothing_does(void **state) {
 /* Gets 128 MiB in long segments, which do not move, 32 MiB in short ones, which do, and 2 MiB
  * behind them, which stay. The fake checks that nothing is unmapped under work. */
 static uint64_t get_long(uint64_t budget) {
-    start(4 * GIB, POOL_BARRIER, budget);
+    start(4 * GIB, REUSE_BARRIER, budget);
     uint64_t at = get_mapped(160 * MIB);
     assert_int_equal(segment_at(at)->bytes, 32 * MIB);
     get_mapped(2 * MIB);
@@ -420,7 +420,7 @@ static void no_more_is_waited_for_than_a_growth_adds(void **state) {
  * other memory. */
 static void memory_next_to_the_gap_does_not_count(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, 24 * MIB);
+    start(4 * GIB, REUSE_BARRIER, 24 * MIB);
     get_mapped(2 * MIB);
     uint64_t near = get_mapped(20 * MIB);
     finish_all();
@@ -454,7 +454,7 @@ static void what_cannot_be_waited_for_does_not_go(void **state) {
 
 static void free_memory_next_to_the_gap_stays(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, 30 * MIB);
+    start(4 * GIB, REUSE_BARRIER, 30 * MIB);
     uint64_t far = get_mapped(4 * MIB);
     get_mapped(2 * MIB);
     uint64_t near = get_mapped(20 * MIB);
@@ -487,7 +487,7 @@ static void but_not_on_a_side_that_is_not_needed(void **state) {
     for (unsigned left = 0; left < 2; left++) {
         static const uint64_t lengths[2][3] = {{4 * MIB, 8 * MIB, 6 * MIB},
                                                {8 * MIB, 8 * MIB, 4 * MIB}};
-        start(4 * GIB, POOL_BARRIER, 40 * MIB);
+        start(4 * GIB, REUSE_BARRIER, 40 * MIB);
         uint64_t at[3];
         for (unsigned i = 0; i < 3; i++) {
             at[i] = get_mapped(lengths[left][i]);
@@ -513,7 +513,7 @@ static void but_not_on_a_side_that_is_not_needed(void **state) {
 /* Segments of both arenas are released. */
 static void slabs_go_back_for_large_blocks(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, 20 * MIB);
+    start(4 * GIB, REUSE_BARRIER, 20 * MIB);
     uint64_t small[16];
     for (unsigned i = 0; i < 16; i++) {
         small[i] = get(MIB);
@@ -534,7 +534,7 @@ static void pending_memory_goes_behind_a_barrier_ahead(void **state) {
     (void)state;
     for (unsigned much = 0; much < 2; much++) {
         for (unsigned streams = 0; streams <= 4; streams += 4) {
-            start(4 * GIB, POOL_BARRIER, 40 * MIB);
+            start(4 * GIB, REUSE_BARRIER, 40 * MIB);
             if (much) {
                 drop(get_mapped(900 * MIB));
                 finish_all();
@@ -586,7 +586,7 @@ static void get_whole(uint64_t *at, uint64_t *handles, unsigned count, unsigned 
 static void what_goes_back_is_mapped_where_it_is_needed(void **state) {
     (void)state;
     for (unsigned visible = 0; visible < 2; visible++) {
-        start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
+        start(4 * GIB, REUSE_BARRIER, 6 * WHOLE);
         uint64_t at[6], handles[6];
         get_whole(at, handles, 6, 0);
         for (unsigned i = 0; i < 5; i += 2) {
@@ -614,7 +614,7 @@ static void whole_though_not_all_of_it_is_needed(void **state) {
     (void)state;
     for (int code = 0; code >= -EIO; code -= EIO) {
         uint64_t at[5], handles[5], block;
-        start(5 * WHOLE, POOL_BARRIER, 82 * MIB);
+        start(5 * WHOLE, REUSE_BARRIER, 82 * MIB);
         get_whole(at, handles, 5, 5);
         fake->map_code = code;
         int r = pool_alloc(pool, 24 * MIB, &block);
@@ -643,7 +643,7 @@ static void whole_though_not_all_of_it_is_needed(void **state) {
 /* Makes the pool exceed its budget while the work of two of six segments still runs. A barrier lets
  * both move. */
 static uint64_t move_behind_a_barrier(uint64_t *at, uint64_t *handles) {
-    start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
+    start(4 * GIB, REUSE_BARRIER, 6 * WHOLE);
     get_whole(at, handles, 6, 0);
     drop_used(at[1], WHOLE), drop_used(at[3], WHOLE);
     pool->source.decay.tick = 9;
@@ -715,7 +715,7 @@ static int unmap_while_work_ends(struct backend *backend, uint64_t address, unsi
 static void what_moved_goes_back_whole_in_one_go(void **state) {
     (void)state;
     uint64_t at[6], handles[6];
-    start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
+    start(4 * GIB, REUSE_BARRIER, 6 * WHOLE);
     get_whole(at, handles, 6, 1);
     drop_used(at[2], WHOLE), drop_used(at[4], WHOLE);
     uint64_t block = get(2 * WHOLE);
@@ -790,7 +790,7 @@ static void what_cannot_be_unmapped_stays_a_stale_mapping(void **state) {
 static void externally_visible_memory_does_not_move(void **state) {
     (void)state;
     uint64_t at[6], handles[6];
-    start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
+    start(4 * GIB, REUSE_BARRIER, 6 * WHOLE);
     get_whole(at, handles, 6, 0);
     for (unsigned i = 1; i <= 3; i += 2) {
         assert_int_equal(pool_mark_externally_visible(at[i]), 0);
@@ -804,7 +804,7 @@ static void externally_visible_memory_does_not_move(void **state) {
 static void nothing_moves_without_an_entry_for_its_stale_mapping(void **state) {
     (void)state;
     uint64_t at[6], handles[6];
-    start(4 * GIB, POOL_BARRIER, 6 * WHOLE);
+    start(4 * GIB, REUSE_BARRIER, 6 * WHOLE);
     get_whole(at, handles, 6, 0);
     struct stale_mappings *stale_mappings = &pool->source.large.stale_mappings;
     for (unsigned i = 0; i < STALE_MOST; i++) { /* at other addresses */
@@ -833,7 +833,7 @@ static uint64_t first_to_move(uint64_t from) {
 static void segments_next_to_a_gap_move_first(void **state) {
     (void)state;
     uint64_t at[8];
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     for (unsigned i = 0; i < 8; i++) {
         at[i] = get_mapped(WHOLE);
         assert_int_equal(at[i], at[0] + i * WHOLE);
@@ -866,7 +866,7 @@ static void no_more_is_available_than_can_move_at_once(void **state) {
     (void)state;
     enum { COUNT = TRANSIT_MOST + 72 };
     static uint64_t at[2 * COUNT];
-    start(8 * GIB, POOL_BARRIER, 2 * COUNT * PART);
+    start(8 * GIB, REUSE_BARRIER, 2 * COUNT * PART);
     for (unsigned i = 0; i < 2 * COUNT; i++) {
         at[i] = get(PART);
     }
@@ -938,7 +938,7 @@ static void the_driver_is_asked_for_no_more_than_is_lacking(void **state) {
     for (unsigned lacking = 1; lacking <= 2; lacking++) {
         for (int code = 0; code >= -ENOMEM; code -= ENOMEM) {
             uint64_t at[7], handles[7], block;
-            start(64 * WHOLE, POOL_BARRIER, (7 + lacking) * WHOLE);
+            start(64 * WHOLE, REUSE_BARRIER, (7 + lacking) * WHOLE);
             get_whole(at, handles, 7, 5);
             watch();
             probe_code = code;
@@ -956,7 +956,7 @@ static void the_driver_is_asked_for_no_more_than_is_lacking(void **state) {
 /* With the free range at the end, half a segment is lacking. One of that length can move. */
 static void short_segments_are_mapped_where_they_are_needed(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, BLOCKS * EACH);
+    start(4 * GIB, REUSE_BARRIER, BLOCKS * EACH);
     for (unsigned i = 0; i < BLOCKS; i++) {
         blocks[i] = get_mapped(EACH);
     }
@@ -976,7 +976,7 @@ static void handles_that_moved_in_vain_are_counted(void **state) {
     static const int answers[] = {0, -ERANGE, -ENOMEM, 0, -ENOMEM, -EDQUOT};
     for (unsigned what = DOES; what < CASES; what++) {
         uint64_t at[5], handles[5], block;
-        start(64 * WHOLE, POOL_BARRIER, 6 * WHOLE);
+        start(64 * WHOLE, REUSE_BARRIER, 6 * WHOLE);
         get_whole(at, handles, 5, 5);
         fake->map_code = what == MAPS_NOT ? -EIO : what == MAP_LACKS_MEMORY ? -ENOMEM : 0;
         fake->unmap_code = what == UNMAPS_NOT ? -EIO : 0;
@@ -996,7 +996,7 @@ static void what_moved_for_a_growth_that_is_refused_is_not_lost(void **state) {
     enum { MAPS_NOT, LACKS_MEMORY, PROBE_REFUSES, CASES };
     for (unsigned what = MAPS_NOT; what < CASES; what++) {
         uint64_t at[6], handles[6], block;
-        start(64 * WHOLE, POOL_BARRIER, 6 * WHOLE);
+        start(64 * WHOLE, REUSE_BARRIER, 6 * WHOLE);
         get_whole(at, handles, 6, 0);
         drop_used(at[1], WHOLE), drop_used(at[3], WHOLE);
         watch();
@@ -1032,7 +1032,7 @@ static void what_goes_back_in_front_of_what_has_come(void **state) {
     static const uint64_t parts[] = {8, 4, 24, 16, 8, 16, 8};
     uint64_t at[7], block;
     struct backend_ops failing;
-    start(4 * GIB, POOL_BARRIER, 60 * MIB);
+    start(4 * GIB, REUSE_BARRIER, 60 * MIB);
     for (unsigned i = 0; i < 7; i++) {
         at[i] = get_mapped(parts[i] * MIB);
         assert_int_equal(at[i], i ? at[i - 1] + parts[i - 1] * MIB : at[0]);
@@ -1059,7 +1059,7 @@ static void what_goes_back_in_front_of_what_has_come(void **state) {
 static void segments_are_shorter_once_they_have_been_pinned(void **state) {
     (void)state;
     for (unsigned pinned = 0; pinned < 2; pinned++) {
-        start(4 * GIB, POOL_BARRIER, 64 * MIB);
+        start(4 * GIB, REUSE_BARRIER, 64 * MIB);
         drop(get_mapped(4 * WHOLE));
         finish_all();
         uint64_t at[8];
@@ -1082,7 +1082,7 @@ static void segments_are_shorter_once_they_have_been_pinned(void **state) {
 static void a_large_growth_comes_in_longer_segments(void **state) {
     (void)state;
     for (unsigned more = 0; more < 2; more++) {
-        start(64 * GIB, POOL_BARRIER, RELAXED);
+        start(64 * GIB, REUSE_BARRIER, RELAXED);
         pool->source.remap.size_shift = 2;
         assert_int_equal(segment_at(get(4 * GIB + more))->bytes, 4 * MIB + more * 2 * MIB);
         assert_int_equal(stop(NULL), 0);
@@ -1128,7 +1128,7 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
         {1, 2, true, 2, false, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        start(64 * GIB, POOL_BARRIER, cases[i].set ? PEAK + PEAK / VMM_SLACK : 0);
+        start(64 * GIB, REUSE_BARRIER, cases[i].set ? PEAK + PEAK / VMM_SLACK : 0);
         free_two_gib();
         pool->source.remap.slack = PEAK / REMAP_SLACK_STEP * cases[i].steps;
         pool->source.remap.slack_steps = cases[i].steps;
@@ -1171,7 +1171,7 @@ static void take_too_long(void) {
 /* A peak that the program has reset does not count. */
 static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
     (void)state;
-    start(64 * GIB, POOL_BARRIER, 0);
+    start(64 * GIB, REUSE_BARRIER, 0);
     uint64_t live = free_two_gib();
     take_too_long();
     get_mapped(3 * GIB / 2);
@@ -1198,7 +1198,7 @@ static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
 static void not_for_what_is_free_and_not_pinned(void **state) {
     (void)state;
     for (unsigned refused = 0; refused < 2; refused++) {
-        start(4 * GIB, POOL_BARRIER, 4 * WHOLE);
+        start(4 * GIB, REUSE_BARRIER, 4 * WHOLE);
         uint64_t first = get_mapped(3 * WHOLE / 2);
         get_mapped(WHOLE);
         uint64_t last = get_mapped(3 * WHOLE / 2);
@@ -1222,7 +1222,7 @@ static void not_for_what_is_free_and_not_pinned(void **state) {
 
 /* Gets 32 blocks. As much is live as at the peak. */
 static void get_32(uint64_t *at, uint64_t memory) {
-    start(memory, POOL_BARRIER, 0);
+    start(memory, REUSE_BARRIER, 0);
     for (unsigned i = 0; i < 32; i++) {
         at[i] = get_mapped(PEAK / 32);
     }
@@ -1289,7 +1289,7 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
     (void)state;
     for (uint64_t peak = GIB; peak <= 16 * GIB; peak *= 4) {
         uint64_t slack = peak / VMM_SLACK < BUDGET_FLOOR ? BUDGET_FLOOR : peak / VMM_SLACK;
-        start(64 * GIB, POOL_BARRIER, 0);
+        start(64 * GIB, REUSE_BARRIER, 0);
         counter_set(&pool->source.counters.allocated.peak, peak);
         pool->source.quotas += GIB;
         unsigned active = pool->source.active_count;
@@ -1334,7 +1334,7 @@ static void what_mapping_takes_adds_up(void **state) {
 /* An hour without remapping counts for nothing. */
 static void what_mapping_took_is_counted(void **state) {
     (void)state;
-    start(64 * GIB, POOL_BARRIER, 0);
+    start(64 * GIB, REUSE_BARRIER, 0);
     free_two_gib();
     pool->source.remap.since_ns -= 3600 * SECOND;
     pool->source.remap.peak = PEAK;
@@ -1377,7 +1377,7 @@ static void what_mapping_has_not_taken_is_kept_for_a_while(void **state) {
 
 static void what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one(void **state) {
     (void)state;
-    start(64 * GIB, POOL_BARRIER, 0);
+    start(64 * GIB, REUSE_BARRIER, 0);
     free_two_gib();
     pool->source.remap.slack_steps = 10;
     pool->source.remap.peak = PEAK / 2;
@@ -1388,7 +1388,7 @@ static void what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one(
 
 static void the_next_context_begins_anew(void **state) {
     (void)state;
-    start(64 * GIB, POOL_BARRIER, 0);
+    start(64 * GIB, REUSE_BARRIER, 0);
     free_two_gib();
     pool->source.remap.slack_steps = 10;
     pool->source.remap.slack = PEAK / 8;
@@ -1430,14 +1430,14 @@ static void hook(void (*call)(void)) {
 static void what_the_driver_has_not_is_refused(void **state) {
     (void)state;
     uint64_t address;
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     get_mapped(40 * MIB);
     assert_int_equal(pool_alloc(pool, 25 * MIB, &address), -ENOMEM);
     assert_int_equal(fake->reserved, 40 * MIB);
     check();
     get_mapped(24 * MIB);
     assert_int_equal(stop(NULL), 0);
-    start(64 * MIB, POOL_BARRIER, RELAXED);
+    start(64 * MIB, REUSE_BARRIER, RELAXED);
     fake->limit = 50 * MIB;
     get_mapped(40 * MIB);
     assert_int_equal(pool_alloc(pool, 12 * MIB, &address), -EDQUOT);
@@ -1451,7 +1451,7 @@ static void what_the_driver_has_not_is_refused(void **state) {
 static void what_was_had_in_vain_goes_back(void **state) {
     (void)state;
     uint64_t address;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t live = get_mapped(10 * MIB);
     fake->memory = (10 + 98) * MIB;
     assert_int_equal(pool_alloc(pool, 100 * MIB, &address), -ENOMEM);
@@ -1467,7 +1467,7 @@ static void what_was_had_in_vain_goes_back(void **state) {
 static void and_no_more_than_that(void **state) {
     (void)state;
     uint64_t address;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     get_mapped(2 * MIB);
     uint64_t end = get_mapped(20 * MIB);
     drop(end);
@@ -1484,7 +1484,7 @@ static void and_no_more_than_that(void **state) {
 static void what_cannot_be_mapped_is_the_driver_s(void **state) {
     (void)state;
     uint64_t address;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     fake->map_code = -EBUSY;
     assert_int_equal(pool_alloc(pool, 8 * MIB, &address), -ERANGE);
     assert_int_equal(fake->reserved, 0);
@@ -1500,7 +1500,7 @@ static void what_cannot_be_mapped_is_the_driver_s(void **state) {
 
 static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     pool->source.decay.tick = 5;
     uint64_t block = get_in_parts(4);
     assert_int_equal(pool_mark_externally_visible(block), 0);
@@ -1553,7 +1553,7 @@ static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
 /* The addresses stay reserved. */
 static void what_is_not_unmapped_at_the_end_keeps_its_addresses(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     get_mapped(8 * MIB);
     fake_finish_all(fake);
     fake->unmap_code = -EIO;
@@ -1598,7 +1598,7 @@ static void start_another_request(void) {
 /* The growth takes two calls. Another thread does not get what the first one brought. */
 static void a_growth_gets_what_it_has_mapped(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     hook(start_another_request);
     uint64_t block = get_mapped(100 * MIB);
     pthread_join(other_thread, NULL);
@@ -1610,7 +1610,7 @@ static void a_growth_gets_what_it_has_mapped(void **state) {
 /* A thread that waits for the remap lock takes what another thread mapped or freed in between. */
 static void what_others_have_mapped_will_do(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t block = get_mapped(90 * MIB);
     finish_all();
     lock_acquire(&pool->source.remap.lock);
@@ -1631,7 +1631,7 @@ static void what_others_have_mapped_will_do(void **state) {
 /* Another thread frees memory while addresses are reserved. Nothing is lacking then. */
 static void what_is_freed_in_between_will_do(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     fake->next = fake->base + ((uint64_t)64 << 30) - 64 * MIB;
     stolen = get_mapped(64 * MIB);
     finish_all();
@@ -1653,7 +1653,7 @@ static void wait_for_context_end(void) {
 /* The end of the context waits for the growth, and leaves nothing behind. */
 static void the_context_ends_while_the_pool_grows(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t end = get_mapped(20 * MIB), address;
     fake_finish_all(fake);
     drop(end);
@@ -1674,7 +1674,7 @@ static void the_context_ends_while_the_pool_grows(void **state) {
 static void fewer_addresses_are_asked_for_where_they_are_refused(void **state) {
     (void)state;
     uint64_t address;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     fake->next = fake->base + ((uint64_t)64 << 30) - 38 * MIB;
     uint64_t first = get_mapped(20 * MIB);
     assert_int_equal(fake->addresses, 32 * MIB);
@@ -1690,7 +1690,7 @@ static void fewer_addresses_are_asked_for_where_they_are_refused(void **state) {
  * two adjacent VA ranges. */
 static void adjacent_va_ranges_are_one(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     fake->next = fake->base + ((uint64_t)64 << 30) - 120 * MIB;
     uint64_t one = get_mapped(20 * MIB), other = get_mapped(50 * MIB);
     assert_int_equal(other, one + 64 * MIB);
@@ -1707,7 +1707,7 @@ static void adjacent_va_ranges_are_one(void **state) {
 
 static void another_va_range_is_reserved_where_one_is_full(void **state) {
     (void)state;
-    start(GIB, POOL_BARRIER, RELAXED);
+    start(GIB, REUSE_BARRIER, RELAXED);
     fake->next = fake->base + ((uint64_t)64 << 30) - 40 * MIB;
     uint64_t high = get_mapped(20 * MIB);
     fake->next = fake->base;
@@ -1735,7 +1735,7 @@ static void another_va_range_is_reserved_where_one_is_full(void **state) {
 
 static void a_large_growth_below_the_budget_takes_few_segments(void **state) {
     (void)state;
-    start(64 * GIB, POOL_BARRIER, RELAXED);
+    start(64 * GIB, REUSE_BARRIER, RELAXED);
     get_mapped(GIB);
     assert_int_equal(pool->source.large.segment_count, SEGMENTS);
     assert_int_equal(pool->source.large.segments->bytes, LONG);
@@ -1752,7 +1752,7 @@ static void a_large_growth_below_the_budget_takes_few_segments(void **state) {
 /* A block begins in the last VMM page of a large one. */
 static void a_block_behind_a_large_one_keeps_a_short_segment(void **state) {
     (void)state;
-    start(64 * GIB, POOL_BARRIER, RELAXED);
+    start(64 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get_mapped(GIB - 3 * MIB / 2), next = get_mapped(3 * MIB);
     assert_int_equal(next, at + GIB - 3 * MIB / 2);
     finish_all();
@@ -1764,13 +1764,13 @@ static void a_block_behind_a_large_one_keeps_a_short_segment(void **state) {
 
 static void beyond_the_budget_segments_are_short(void **state) {
     (void)state;
-    start(64 * GIB, POOL_BARRIER, PAGE);
+    start(64 * GIB, REUSE_BARRIER, PAGE);
     get_mapped(GIB);
     assert_int_equal(pool->source.large.segment_count, GIB / VMM_HANDLE);
 }
 
 static uint64_t free_gib(void) {
-    start(64 * GIB, POOL_BARRIER, RELAXED);
+    start(64 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get_mapped(GIB);
     drop_used(at, GIB);
     return at;
@@ -1818,7 +1818,7 @@ static void segments_are_as_long_as_their_request_needs(void **state) {
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
         for (unsigned size_shift = 0; size_shift < 3; size_shift++) {
             uint64_t wanted = rows[i][1 + size_shift] * MIB, bytes = rows[i][0] * MIB;
-            start(64 * GIB, POOL_BARRIER, PAGE);
+            start(64 * GIB, REUSE_BARRIER, PAGE);
             pool->source.remap.size_shift = size_shift;
             uint64_t at = get_mapped(bytes);
             assert_int_equal(segment_at(at)->bytes, min_u64(wanted, round_up(bytes, PAGE)));
@@ -1838,7 +1838,7 @@ static void segments_are_as_long_as_their_request_needs(void **state) {
 static void no_more_is_split_at_a_time(void **state) {
     (void)state;
     const uint64_t some = MAP_BATCH * VMM_HANDLE_LEAST;
-    start(64 * GIB, POOL_BARRIER, RELAXED);
+    start(64 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get_mapped(4 * GIB);
     assert_int_equal(segment_at(at)->bytes, 512 * MIB);
     drop_used(at, 4 * GIB);
@@ -1857,7 +1857,7 @@ static void no_more_is_split_at_a_time(void **state) {
 static void a_long_segment_is_split_for_a_slab(void **state) {
     (void)state;
     const uint64_t bytes = 18 * VMM_HANDLE; /* six long segments */
-    start(64 * GIB, POOL_BARRIER, bytes + PAGE);
+    start(64 * GIB, REUSE_BARRIER, bytes + PAGE);
     uint64_t at = get_mapped(bytes + 512 * KIB);
     get_mapped(MIB + 512 * KIB); /* keeps the short segment */
     finish_all();
@@ -1892,7 +1892,7 @@ static void it_is_not_split_before_its_work_has_finished(void **state) {
 static void a_long_segment_goes_in_parts(void **state) {
     (void)state;
     uint64_t at[4], more = GIB + 100 * MIB;
-    start(64 * GIB, POOL_BARRIER, 0);
+    start(64 * GIB, REUSE_BARRIER, 0);
     for (unsigned i = 0; i < 4; i++) {
         at[i] = get_mapped(GIB);
     }
@@ -1946,7 +1946,7 @@ static bool is_visible(uint64_t address) {
 
 static void all_segments_of_a_block_are_externally_visible(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t base = PARTS(5);
     get_mapped(5 * MIB);
     uint64_t block = get_mapped(8 * MIB);
@@ -1962,7 +1962,7 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
     (void)state;
     enum { ALL, BEGINNING, END, PLACES };
     for (unsigned place = 0; place < PLACES; place++) {
-        start(64 * GIB, POOL_BARRIER, RELAXED);
+        start(64 * GIB, REUSE_BARRIER, RELAXED);
         drop(get_mapped(100 * MIB));
         finish_all();
         let_hold(64 * MIB);
@@ -2004,7 +2004,7 @@ static void check_handles(const struct pool_exported *exported, uint64_t address
 
 static void an_export_names_all_handles_of_a_block(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     struct pool_exported exported;
     static const uint64_t parts[] = {PART, PART, PART, PART, PART,    6 * MIB,
                                      PART, PART, PART, PART, 6 * MIB, PART};
@@ -2043,7 +2043,7 @@ static void an_export_names_all_handles_of_a_block(void **state) {
 /* Handles behind the block are as long, but are not named. */
 static void and_only_those(void **state) {
     (void)state;
-    start(4 * GIB, POOL_BARRIER, RELAXED);
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
     struct pool_exported exported;
     PARTS(4);
     uint64_t block = get_mapped(2 * PART), other = get_mapped(2 * PART);

@@ -15,18 +15,6 @@
 #include "report/report.h"
 #include "trace/trace.h"
 
-static enum pool_reuse reuse_of_options(void) {
-    switch (options()->reuse) {
-    case REUSE_WAIT:
-        return POOL_WAIT;
-    case REUSE_SYNC:
-        return POOL_SYNC;
-    case REUSE_BARRIER:
-        break;
-    }
-    return POOL_BARRIER;
-}
-
 /* Tells the reports, the live page, the trace and the log which driver and backend a pool has. */
 static void report_start(const struct device_backend *backend) {
     int version = 0;
@@ -140,7 +128,7 @@ static struct device_pool *new_pool(CUcontext context, struct device *device, ui
         return NULL;
     }
     struct pool_config config = {
-        .reuse = reuse_of_options(),
+        .reuse = options()->reuse,
         .decays = decays(device, &entry->backend->backend),
     };
     if (options()->budget_bytes != OPTIONS_AUTOMATIC) {

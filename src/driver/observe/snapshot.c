@@ -87,7 +87,6 @@ static void derive(struct stats_device *out) {
  * or a pool has no context events. With the library disabled there are no pools: "none".
  */
 static const char *reuse_in_force(const struct device *device) {
-    static const char *const names[] = {"barrier", "wait", "sync"};
     bool events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         events = events && p->backend->backend.has_events;
@@ -95,7 +94,8 @@ static const char *reuse_in_force(const struct device *device) {
     if (options()->disable) {
         return "none";
     }
-    return names[options()->reuse == REUSE_BARRIER && !events ? REUSE_WAIT : options()->reuse];
+    return reuse_names[options()->reuse == REUSE_BARRIER && !events ? REUSE_WAIT
+                                                                    : options()->reuse];
 }
 
 static void read_backend(const struct device *device, struct stats_device *out) {
