@@ -8,13 +8,12 @@
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
 #include "heap/host.h"
+#include "heap/page.h"
 #include "pool/pool.h"
 #include "stats/stats.h"
 
 #include <errno.h>
 #include <stdatomic.h>
-
-#define PAGE ((uint64_t)2 << 20)
 
 /* The driver version of CUDA 12.2. With drivers of CUDA 12.0, exportable handles are slow. */
 #define EXPORTS_WELL_SINCE 12020
@@ -32,7 +31,7 @@ static _Atomic size_t range_count;
 static struct lock ranges_lock = LOCK_INITIALIZER(RANGES);
 
 static size_t size_of_range(uint64_t bytes) {
-    size_t words = (size_t)((bytes / PAGE + 63) / 64);
+    size_t words = (size_t)((bytes / PAGE_BYTES + 63) / 64);
     return (sizeof(struct vmm_range) + words * sizeof(uint64_t) + 4095) & ~(size_t)4095;
 }
 
@@ -101,7 +100,7 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
         return -ENOMEM;
     }
     CUstreamCaptureMode mode = capture_relax();
-    CUresult r = REAL(cuMemAddressReserve)(&at, bytes, PAGE, 0, 0);
+    CUresult r = REAL(cuMemAddressReserve)(&at, bytes, PAGE_BYTES, 0, 0);
     range->address = at;
     range->bytes = bytes;
     /* Another pool may still have these addresses in the page map, if the library did not see its
@@ -190,7 +189,7 @@ static unsigned release_all(unsigned count, const uint64_t *handles) {
 static int probe_handles(struct backend *backend, unsigned count) {
     struct vmm *vmm = of(backend);
     struct device *device = vmm->common.device;
-    uint64_t since = device_backend_begin(), bytes = count * PAGE, handle;
+    uint64_t since = device_backend_begin(), bytes = count * PAGE_BYTES, handle;
     size_t there, total;
     if (!device_allows(device, bytes)) {
         device_backend_show(&vmm->common, FLIGHT_LIMIT_REFUSED, 0, bytes, since);
@@ -212,7 +211,7 @@ static int probe_handles(struct backend *backend, unsigned count) {
 static int create_handles(struct backend *backend, unsigned count, unsigned length,
                           uint64_t *handles) {
     struct vmm *vmm = of(backend);
-    uint64_t since = device_backend_begin(), each = length * PAGE, all = count * each;
+    uint64_t since = device_backend_begin(), each = length * PAGE_BYTES, all = count * each;
     if (!device_charge(vmm->common.device, all)) {
         device_backend_show(&vmm->common, FLIGHT_LIMIT_REFUSED, 0, all, since);
         return -EDQUOT;
@@ -243,7 +242,7 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
  */
 static void release_handles(struct backend *backend, unsigned count, unsigned length,
                             const uint64_t *handles) {
-    uint64_t since = device_backend_begin(), each = length * PAGE;
+    uint64_t since = device_backend_begin(), each = length * PAGE_BYTES;
     CUstreamCaptureMode mode = capture_relax();
     unsigned gone = release_all(count, handles);
     capture_restore(mode);
@@ -285,7 +284,7 @@ static bool is_mapped(const struct vmm_range *range, uint64_t page) {
 
 static void set_mapped(uint64_t address, unsigned count, bool mapped) {
     struct vmm_range *range = range_around(address);
-    uint64_t first = (address - range->address) / PAGE;
+    uint64_t first = (address - range->address) / PAGE_BYTES;
     for (uint64_t i = first; i < first + count; i++) {
         uint64_t bit = (uint64_t)1 << i % 64;
         range->mapped[i / 64] = mapped ? range->mapped[i / 64] | bit : range->mapped[i / 64] & ~bit;
@@ -295,7 +294,7 @@ static void set_mapped(uint64_t address, unsigned count, bool mapped) {
 static int map(struct backend *backend, uint64_t address, unsigned count, unsigned length,
                const uint64_t *handles) {
     struct vmm *vmm = of(backend);
-    uint64_t each = length * PAGE;
+    uint64_t each = length * PAGE_BYTES;
     unsigned done = 0;
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
@@ -339,7 +338,7 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count, bool
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&vmm->lock);
     free_leaked(vmm);
-    CUresult r = REAL(cuMemUnmap)(address, count * PAGE);
+    CUresult r = REAL(cuMemUnmap)(address, count * PAGE_BYTES);
     if (r == CUDA_SUCCESS) {
         set_mapped(address, count, false);
     }
@@ -353,7 +352,7 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count, bool
 
 /* Gives access in one call for each run of mapped pages. */
 static CUresult grant_range_access(const struct vmm_range *range, const CUmemAccessDesc *access) {
-    uint64_t count = range->bytes / PAGE, from = 0;
+    uint64_t count = range->bytes / PAGE_BYTES, from = 0;
     CUresult r = CUDA_SUCCESS;
     while (r == CUDA_SUCCESS && from < count) {
         uint64_t to = from;
@@ -361,7 +360,8 @@ static CUresult grant_range_access(const struct vmm_range *range, const CUmemAcc
             to++;
         }
         if (to > from) {
-            r = REAL(cuMemSetAccess)(range->address + from * PAGE, (to - from) * PAGE, access, 1);
+            r = REAL(cuMemSetAccess)(range->address + from * PAGE_BYTES, (to - from) * PAGE_BYTES,
+                                     access, 1);
         }
         from = to + 1;
     }
@@ -442,15 +442,15 @@ static bool has_api(void) {
  * able: out of memory returns NULL. */
 static const char *try_page(struct vmm *vmm, CUdeviceptr at) {
     uint64_t handle;
-    CUresult r = create(vmm, PAGE, &handle);
+    CUresult r = create(vmm, PAGE_BYTES, &handle);
     if (r != CUDA_SUCCESS) {
         return r == CUDA_ERROR_OUT_OF_MEMORY ? NULL : "the driver refuses to create pages";
     }
-    bool mapped = REAL(cuMemMap)(at, PAGE, 0, handle, 0) == CUDA_SUCCESS;
-    bool accessible = mapped && give_access(vmm, at, PAGE) == CUDA_SUCCESS;
-    bool kept = mapped && REAL(cuMemUnmap)(at, PAGE) != CUDA_SUCCESS;
+    bool mapped = REAL(cuMemMap)(at, PAGE_BYTES, 0, handle, 0) == CUDA_SUCCESS;
+    bool accessible = mapped && give_access(vmm, at, PAGE_BYTES) == CUDA_SUCCESS;
+    bool kept = mapped && REAL(cuMemUnmap)(at, PAGE_BYTES) != CUDA_SUCCESS;
     if (release_all(1, &handle) == 0 || kept) {
-        device_charge_taken(vmm->common.device, PAGE);
+        device_charge_taken(vmm->common.device, PAGE_BYTES);
     }
     return accessible ? NULL : "the driver refuses to map pages";
 }
@@ -487,14 +487,14 @@ static const char *unavailable(struct device *device) {
     trial.prop = prop_of(device);
     if (REAL(cuMemGetAllocationGranularity)(&unit, &trial.prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) !=
             CUDA_SUCCESS ||
-        unit == 0 || PAGE % unit != 0) {
+        unit == 0 || PAGE_BYTES % unit != 0) {
         return "the driver has no pages of 2 MiB";
     }
     CUdeviceptr at = 0;
-    size_t bytes = (device->total + PAGE - 1) / PAGE * PAGE;
+    size_t bytes = (device->total + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     CUstreamCaptureMode mode = capture_relax();
     const char *reason = "the driver refuses to reserve addresses";
-    if (REAL(cuMemAddressReserve)(&at, bytes, PAGE, 0, 0) == CUDA_SUCCESS) {
+    if (REAL(cuMemAddressReserve)(&at, bytes, PAGE_BYTES, 0, 0) == CUDA_SUCCESS) {
         reason = try_page(&trial, at);
         REAL(cuMemAddressFree)(at, bytes);
     }

@@ -21,13 +21,13 @@
 #ifndef GPUCACHE_HEAP_PAGE_MAP_H
 #define GPUCACHE_HEAP_PAGE_MAP_H
 
+#include "heap/page.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define PAGE_SHIFT 21
-#define PAGE_BYTES ((uint64_t)1 << PAGE_SHIFT)
 #define PAGE_MAP_LEAF_BITS 14
 #define PAGE_MAP_ROOT_BITS 14
 #define PAGE_MAP_ADDRESS_BITS (PAGE_SHIFT + PAGE_MAP_LEAF_BITS + PAGE_MAP_ROOT_BITS)

@@ -8,7 +8,6 @@
 #include "replay/history.h"
 
 #define METER_PARTS 10
-#define METER_PAGE ((uint64_t)2 << 20)
 
 /*
  * Durations of driver calls on one H200 with driver 580 (docs/measurements.md). The time of a

@@ -1,5 +1,6 @@
 #include "replay/models.h"
 
+#include "heap/page.h"
 #include "replay/chunks.h"
 
 #include <errno.h>
@@ -153,7 +154,7 @@ static int grow_range(struct world *world, uint32_t pool, uint64_t bytes, struct
     }
     meter_take(world->meter, more);
     meter_call(world->meter, more / page_of(pool), COST_CREATE_NS + COST_MAP_NS);
-    meter_map(world->meter, more / METER_PAGE);
+    meter_map(world->meter, more / PAGE_BYTES);
     if (top && top->free) {
         chunks_remove(&world->trees[pool], top);
         top->bytes += more;

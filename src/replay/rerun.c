@@ -1,5 +1,6 @@
 #include "replay/rerun.h"
 
+#include "heap/page.h"
 #include "replay/turns.h"
 #include "stats/stats.h"
 #include "tuning/tuning.h"
@@ -42,7 +43,7 @@ static int take(uint64_t bytes) {
 static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
     (void)backend;
     *address = device.next_address;
-    device.next_address += bytes + METER_PAGE; /* not adjacent, so that segments do not merge */
+    device.next_address += bytes + PAGE_BYTES; /* not adjacent, so that segments do not merge */
     return 0;
 }
 
@@ -98,7 +99,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
 static int create_handles(struct backend *backend, unsigned count, unsigned length,
                           uint64_t *pages) {
     (void)backend;
-    int taken = take(count * length * METER_PAGE);
+    int taken = take(count * length * PAGE_BYTES);
     for (unsigned i = 0; taken == 0 && i < count; i++) {
         pages[i] = ++device.next_page;
     }
@@ -111,7 +112,7 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
 static void release_handles(struct backend *backend, unsigned count, unsigned length,
                             const uint64_t *pages) {
     (void)backend, (void)pages;
-    meter_give(device.meter, count * length * METER_PAGE);
+    meter_give(device.meter, count * length * PAGE_BYTES);
     meter_call(device.meter, count, COST_RELEASE_NS);
 }
 

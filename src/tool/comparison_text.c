@@ -1,6 +1,7 @@
 /*
  * Prints comparisons as tables.
  */
+#include "heap/page.h"
 #include "report/lines.h"
 #include "tool/comparison.h"
 
@@ -157,7 +158,7 @@ static const char *ratio_of(char buffer[LINES_VALUE], const struct row *row) {
 
 static const char *mapped_of(char buffer[LINES_VALUE], const struct row *row) {
     const struct meter *meter = row->meter;
-    uint64_t live = meter->requested_peak / METER_PAGE + 1;
+    uint64_t live = meter->requested_peak / PAGE_BYTES + 1;
     bool there = maps(row) && !row->candidate->is_model && meter->history->period_count > 0 &&
                  !meter->out_of_memory && meter->error == 0;
     return there ? decimals(buffer, 100 * meter_mapped_late(meter) / (double)live, 2) : "-";

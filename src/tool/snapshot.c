@@ -5,6 +5,7 @@
 #include "tool/snapshot.h"
 #include "tool/arguments.h"
 
+#include "heap/page.h"
 #include "process/value.h"
 #include "report/lines.h"
 #include "tool/tool.h"
@@ -58,7 +59,7 @@ static struct segment *list_segments(const struct view *of, size_t *count) {
         list[i] =
             (struct segment){segments[i].address, segments[i].bytes, segments[i].stack, false};
     for (size_t i = 0; i < pages; i++)
-        list[whole + i] = (struct segment){mapped[i].address, TRACE_PAGE_BYTES, 0, true};
+        list[whole + i] = (struct segment){mapped[i].address, PAGE_BYTES, 0, true};
     free(segments);
     free(mapped);
     qsort(list, whole + pages, sizeof *list, by_address);

@@ -1,6 +1,7 @@
 /*
  * Writes the entries of a snapshot: converts the events of a trace to the viewer's entries.
  */
+#include "heap/page.h"
 #include "tool/snapshot.h"
 
 /*
@@ -43,9 +44,8 @@ static void say(struct snapshot *to, const struct view *of, const char *action, 
 
 /** Adds the pages of an address range to `shown`, or removes them. */
 static void cover(struct view *of, uint64_t address, uint64_t bytes, bool covered) {
-    struct trace_event page = {.kind = covered ? TRACE_MAP : TRACE_UNMAP,
-                               .bytes = TRACE_PAGE_BYTES};
-    for (uint64_t at = 0; at < bytes; at += TRACE_PAGE_BYTES) {
+    struct trace_event page = {.kind = covered ? TRACE_MAP : TRACE_UNMAP, .bytes = PAGE_BYTES};
+    for (uint64_t at = 0; at < bytes; at += PAGE_BYTES) {
         page.address = address + at;
         trace_live_set_apply(&of->shown, &page);
     }
@@ -53,16 +53,16 @@ static void cover(struct view *of, uint64_t address, uint64_t bytes, bool covere
 
 static void map_page(struct snapshot *to, struct view *of, const struct trace_event *event) {
     trace_live_set_apply(&of->mapped, event);
-    cover(of, event->address, TRACE_PAGE_BYTES, true);
-    say(to, of, "segment_map", event->address, TRACE_PAGE_BYTES, event->time_ns, event->stack);
+    cover(of, event->address, PAGE_BYTES, true);
+    say(to, of, "segment_map", event->address, PAGE_BYTES, event->time_ns, event->stack);
 }
 
 static void unmap_page(struct snapshot *to, struct view *of, const struct trace_event *event) {
     if (!trace_live_set_at(&of->mapped, TRACE_PAGES, event->address))
         return;
     trace_live_set_apply(&of->mapped, event);
-    cover(of, event->address, TRACE_PAGE_BYTES, false);
-    say(to, of, "segment_unmap", event->address, TRACE_PAGE_BYTES, event->time_ns, 0);
+    cover(of, event->address, PAGE_BYTES, false);
+    say(to, of, "segment_unmap", event->address, PAGE_BYTES, event->time_ns, 0);
 }
 
 /* ---- blocks and segments ---- */
@@ -73,8 +73,8 @@ static bool is_covered(const struct view *of, const struct trace_event *block) {
     uint64_t bytes = block->value > 0 ? block->value : 1;
     if (block->space == 0)
         return trace_live_set_at(&of->shown, TRACE_SEGMENTS, block->address) != NULL;
-    for (uint64_t at = block->address & ~(TRACE_PAGE_BYTES - 1); at < block->address + bytes;
-         at += TRACE_PAGE_BYTES)
+    for (uint64_t at = block->address & ~(PAGE_BYTES - 1); at < block->address + bytes;
+         at += PAGE_BYTES)
         if (!trace_live_set_at(&of->shown, TRACE_PAGES, at))
             return false;
     return true;

@@ -6,6 +6,7 @@
  * missing events, so that readers need not check whether the object that an event ends is live.
  * "Object" means a block, a segment or a page.
  */
+#include "heap/page.h"
 #include "tool/tool.h"
 #include "tool/trace_file.h"
 
@@ -137,11 +138,10 @@ static void end(struct pass *pass, enum trace_sort sort, const struct trace_even
 }
 
 static void unmap(struct pass *pass, const struct trace_event *event) {
-    for (uint64_t at = 0; at < event->bytes && pass->in_vain < IN_VAIN_MOST;
-         at += TRACE_PAGE_BYTES) {
+    for (uint64_t at = 0; at < event->bytes && pass->in_vain < IN_VAIN_MOST; at += PAGE_BYTES) {
         struct trace_event page = *event;
         page.address += at;
-        page.bytes = TRACE_PAGE_BYTES;
+        page.bytes = PAGE_BYTES;
         bool there = trace_live_set_at(&pass->live_set, TRACE_PAGES, page.address) != NULL;
         pass->in_vain += !there;
         if (there || pass->forgotten < FORGOTTEN_MOST) {

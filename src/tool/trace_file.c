@@ -1,5 +1,6 @@
 #include "tool/trace_file.h"
 
+#include "heap/page.h"
 #include "live/place.h"
 #include "tool/tool.h"
 
@@ -93,7 +94,7 @@ static bool fits(const struct trace_header *header, const uint64_t words[8], uns
     case TRACE_FREE:
         return words[2] <= most && words[3] <= most && words[1] < UINT64_MAX - most;
     case TRACE_MAP: /* one page; readers walk its bytes again when it ends */
-        return words[2] == TRACE_PAGE_BYTES && words[1] < UINT64_MAX - most;
+        return words[2] == PAGE_BYTES && words[1] < UINT64_MAX - most;
     case TRACE_UNMAP:
     case TRACE_MOMENT_GROW:
     case TRACE_MOMENT_GIVE_BACK:

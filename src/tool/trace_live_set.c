@@ -1,5 +1,6 @@
 #include "tool/trace_live_set.h"
 
+#include "heap/page.h"
 #include "replay/hash.h"
 #include "tool/tool.h"
 
@@ -91,7 +92,7 @@ void trace_live_set_apply(struct trace_live_set *live_set, const struct trace_ev
         put(&tables[TRACE_PAGES], event, event->address);
         break;
     case TRACE_UNMAP:
-        for (uint64_t at = 0; at < event->bytes; at += TRACE_PAGE_BYTES)
+        for (uint64_t at = 0; at < event->bytes; at += PAGE_BYTES)
             take(&tables[TRACE_PAGES], event->address + at);
         break;
     case TRACE_MOMENT_GROW:

@@ -11,8 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TRACE_PAGE_BYTES ((uint64_t)2 << 20)
-
 /** An event of a trace. The words are those of trace/format.h. */
 struct trace_event {
     uint64_t time_ns, address, bytes, value, detail, space;

@@ -1,5 +1,6 @@
 #include "trace/trace.h"
 
+#include "heap/page.h"
 #include "live/place.h"
 #include "process/log.h"
 #include "process/options.h"
@@ -210,8 +211,8 @@ void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t fr
 void trace_map(unsigned device, uint64_t space, uint64_t address, unsigned count) {
     for (unsigned i = 0; i < count && trace_on(); i++) {
         struct trace_entry entry = {.ticks = trace_clock(),
-                                    .address = address + i * TRACE_PAGE,
-                                    .bytes = TRACE_PAGE,
+                                    .address = address + i * PAGE_BYTES,
+                                    .bytes = PAGE_BYTES,
                                     .space = space,
                                     .kind = TRACE_MAP,
                                     .device = device};
@@ -225,10 +226,10 @@ void trace_unmap(unsigned device, uint64_t space, uint64_t address, unsigned cou
     if (!trace_on())
         return;
     for (unsigned i = 0; i < count; i++)
-        note_thing(false, THINGS_PAGE, address + i * TRACE_PAGE, space, since);
+        note_thing(false, THINGS_PAGE, address + i * PAGE_BYTES, space, since);
     trace_write(&(struct trace_entry){.ticks = since,
                                       .address = address,
-                                      .bytes = count * TRACE_PAGE,
+                                      .bytes = count * PAGE_BYTES,
                                       .space = space,
                                       .kind = TRACE_UNMAP,
                                       .device = device});

@@ -88,8 +88,6 @@ void trace_oom(unsigned device, uint64_t bytes, uint64_t free_bytes, uint32_t st
 void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t freed,
                   uint32_t stack);
 
-#define TRACE_PAGE ((uint64_t)2 << 20)
-
 /**
  * Record that `count` adjacent VMM pages were mapped or unmapped. `since` is a time in ticks before
  * the call that unmapped them.

@@ -6,6 +6,7 @@
  * reader's result must keep the promises of tool/trace_file.h, and the files that are written from
  * it must be valid JSON and a valid pickle.
  */
+#include "heap/page.h"
 #include "histories.h"
 #include "made_up_symbols.h"
 
@@ -129,7 +130,7 @@ static void check_event(const struct trace_live_set *live_set, const struct trac
         FUZZ_CHECK(is_there(live_set, TRACE_BLOCKS, event->address));
         break;
     case TRACE_UNMAP:
-        FUZZ_CHECK(event->bytes == TRACE_PAGE_BYTES);
+        FUZZ_CHECK(event->bytes == PAGE_BYTES);
         FUZZ_CHECK(is_there(live_set, TRACE_PAGES, event->address));
         break;
     case TRACE_MOMENT_GIVE_BACK:

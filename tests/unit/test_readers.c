@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PAGE_BYTES (sizeof(struct live_page) + sizeof(struct live_slot))
+#define LIVE_PAGE_BYTES (sizeof(struct live_page) + sizeof(struct live_slot))
 
 static char folder[] = "/tmp/gpucache-readers-XXXXXX";
 static char page_path[256];
@@ -38,11 +38,11 @@ static struct live_page *make_page(void) {
     snprintf(page_path, sizeof page_path, "%s/gpucache/%s", folder, name);
     int fd = open(page_path, O_RDWR | O_CREAT | O_EXCL, 0600);
     assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, PAGE_BYTES), 0);
-    struct live_page *live = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_int_equal(ftruncate(fd, LIVE_PAGE_BYTES), 0);
+    struct live_page *live = mmap(NULL, LIVE_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert_ptr_not_equal(live, MAP_FAILED);
     close(fd);
-    live->page_bytes = PAGE_BYTES;
+    live->page_bytes = LIVE_PAGE_BYTES;
     live->slot_bytes = sizeof(struct live_slot);
     strcpy(live->version, GPUCACHE_VERSION);
     live->who = self;
@@ -95,7 +95,7 @@ static void a_head_that_changes_behind_its_check_is_not_read_again(void **state)
     pages_open(&pages, getpid());
     assert_int_equal(pages.count, 0);
     pages_close(&pages);
-    munmap(live, PAGE_BYTES);
+    munmap(live, LIVE_PAGE_BYTES);
     remove_page();
 }
 

@@ -23,6 +23,7 @@
 #include "driver/state/device.h"
 #include "driver/state/shutdown.h"
 #include "driver/table/entries.h"
+#include "heap/page.h"
 #include "pool/pool.h"
 #include "process/helper.h"
 #include "process/options.h"
@@ -34,8 +35,7 @@
 
 /* Base of the buffer identifiers of blocks: never reached by the driver, which counts from 1. */
 #define BLOCK_ID_BASE ((unsigned long long)1 << 62)
-#define ATTRIBUTES_MOST 1024u       /* above the number of every attribute */
-#define MAPPING ((uint64_t)2 << 20) /* bytes of the driver's smallest mapping of device memory */
+#define ATTRIBUTES_MOST 1024u /* above the number of every attribute */
 #define IMPORT_ID_BASE (BLOCK_ID_BASE + ((unsigned long long)1 << 61))
 
 /* --- free and total memory --- */
@@ -208,7 +208,7 @@ static CUcontext context_of(const struct known *block) {
  * of cuMemAlloc memory. Returns false if the driver's answer is right.
  */
 static bool answer_of_pages(void *data, CUpointer_attribute attribute, const struct known *block) {
-    uint64_t start = block->address & ~(MAPPING - 1);
+    uint64_t start = block->address & ~(PAGE_BYTES - 1);
     switch ((unsigned)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         memcpy(data, &(CUcontext){context_of(block)}, sizeof(CUcontext));
@@ -220,7 +220,7 @@ static bool answer_of_pages(void *data, CUpointer_attribute attribute, const str
         memcpy(data, &(CUdeviceptr){start}, sizeof(CUdeviceptr));
         return true;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: {
-        uint64_t end = (block->address + block->bytes + MAPPING - 1) & ~(MAPPING - 1);
+        uint64_t end = (block->address + block->bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
         memcpy(data, &(size_t){end - start}, sizeof(size_t));
         return true;
     }

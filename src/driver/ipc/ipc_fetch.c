@@ -4,11 +4,11 @@
 #include "driver/state/capture.h"
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
+#include "heap/page.h"
 #include "stats/stats.h"
 
 #include <errno.h>
 
-#define PAGE ((uint64_t)2 << 20)
 #define SPAN_MOST ((uint64_t)1 << 47)
 #define TRIES 15 /* connections to an exporter that hangs up */
 #define TRY_MS 100
@@ -38,7 +38,7 @@ static int ask(struct fetch *fetch) {
     const struct wire_request request = {.magic = WIRE_MAGIC,
                                          .token = {ticket->token[0], ticket->token[1]},
                                          .address = ticket->address,
-                                         .first = (uint32_t)(fetch->mapped / PAGE)};
+                                         .first = (uint32_t)(fetch->mapped / PAGE_BYTES)};
     int r = wire_send(fetch->fd, &request, sizeof request, NULL, 0);
     int64_t begin = wire_clock_ms();
     if (r == 0 && !wire_wait(fetch->fd, deadline_of(fetch, begin))) {
@@ -53,7 +53,7 @@ static int ask(struct fetch *fetch) {
  * said.
  */
 static bool begins_there(const struct fetch *fetch, const struct wire_answer *answer) {
-    return fetch->into->span == 0 ? answer->offset < answer->length * PAGE
+    return fetch->into->span == 0 ? answer->offset < answer->length * PAGE_BYTES
                                   : answer->offset == fetch->into->offset;
 }
 
@@ -63,22 +63,22 @@ static bool begins_there(const struct fetch *fetch, const struct wire_answer *an
  */
 static bool makes_sense(const struct fetch *fetch, const struct wire_answer *answer,
                         unsigned count) {
-    uint64_t span = answer->pages * PAGE;
+    uint64_t span = answer->pages * PAGE_BYTES;
     return answer->magic == WIRE_MAGIC && span > 0 && span <= SPAN_MOST &&
            begins_there(fetch, answer) && answer->bytes > 0 && answer->bytes <= span &&
            answer->offset <= span - answer->bytes &&
            (fetch->into->span == 0 || fetch->into->span == span) && count > 0 &&
            answer->length > 0 && answer->unused == 0 &&
-           (uint64_t)count * answer->length <= (span - fetch->mapped) / PAGE;
+           (uint64_t)count * answer->length <= (span - fetch->mapped) / PAGE_BYTES;
 }
 
 static CUresult reserve(struct fetch *fetch, const struct wire_answer *answer) {
     struct ipc_fetched *into = fetch->into;
-    uint64_t span = answer->pages * PAGE;
+    uint64_t span = answer->pages * PAGE_BYTES;
     if (into->span != 0) {
         return CUDA_SUCCESS;
     }
-    CUresult r = REAL(cuMemAddressReserve)(&into->base, span, PAGE, 0, 0);
+    CUresult r = REAL(cuMemAddressReserve)(&into->base, span, PAGE_BYTES, 0, 0);
     if (r == CUDA_SUCCESS) {
         into->span = span;
         into->offset = answer->offset;
@@ -123,7 +123,7 @@ static int map_some(struct fetch *fetch) {
     }
     for (unsigned i = 0; i < count; i++) {
         if (r == 0 && driver == CUDA_SUCCESS) {
-            driver = map_one(fetch, fds[i], answer.length * PAGE);
+            driver = map_one(fetch, fds[i], answer.length * PAGE_BYTES);
         }
         wire_close(fds[i]);
     }

@@ -1,5 +1,7 @@
 #include "driver/limit/array_size.h"
 
+#include "heap/page.h"
+
 #include <stdbool.h>
 
 /*
@@ -18,7 +20,6 @@
  */
 #define PIECE_BYTES 2048
 #define SHARED_MAX_BYTES ((uint64_t)1 << 20)
-#define PAGE_BYTES ((uint64_t)2 << 20)
 
 /* The table has numbers because an older cuda.h lacks the names of the later formats. */
 struct texels {

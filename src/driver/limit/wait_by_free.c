@@ -3,8 +3,7 @@
 #include "driver/state/capture.h"
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
-
-#define PIECE ((uint64_t)2 << 20) /* bytes that the driver takes at a time for small blocks */
+#include "heap/page.h"
 
 /*
  * Allocates one byte of device memory and frees it. Returns CUDA_ERROR_OUT_OF_MEMORY also if the
@@ -12,14 +11,14 @@
  */
 static CUresult take_and_free(struct device *device) {
     CUdeviceptr unused;
-    if (!device || !device_take(device, PIECE)) {
+    if (!device || !device_take(device, PAGE_BYTES)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult taken = REAL(cuMemAlloc_v2)(&unused, 1);
     CUresult r = taken == CUDA_SUCCESS ? REAL(cuMemFree_v2)(unused) : taken;
     /* if the free failed, the driver keeps the memory */
     if (r == CUDA_SUCCESS || taken != CUDA_SUCCESS) {
-        device_uncharge(device, PIECE);
+        device_uncharge(device, PAGE_BYTES);
     }
     return r;
 }
