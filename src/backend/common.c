@@ -2,6 +2,7 @@
 
 #include "driver/context/active_contexts.h"
 #include "driver/context/context.h"
+#include "driver/context/current.h"
 #include "driver/context/decay.h"
 #include "driver/context/device_pool.h"
 #include "driver/context/fault.h"
@@ -168,12 +169,7 @@ int device_backend_synchronize(struct backend *backend) {
         show_wait(own, since);
         return result;
     }
-    CUcontext popped;
-    CUresult r = REAL(cuCtxPushCurrent_v2)(own->context);
-    if (r == CUDA_SUCCESS) {
-        r = REAL(cuCtxSynchronize)();
-        REAL(cuCtxPopCurrent_v2)(&popped);
-    }
+    CUresult r = current_synchronize(own->context);
     capture_let_go();
     show_wait(own, since);
     return device_backend_answer(r);

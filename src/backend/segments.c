@@ -1,6 +1,7 @@
 #include "backend/segments.h"
 
 #include "driver/context/context.h"
+#include "driver/context/current.h"
 #include "driver/limit/room.h"
 #include "driver/state/capture.h"
 #include "driver/state/device.h"
@@ -53,14 +54,13 @@ static CUresult open_returns(struct segments *segments) {
  */
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct segments *segments = of(backend);
-    CUcontext popped;
     uint64_t since = device_backend_begin();
     bool waits = false;
     if (backend->suspended) {
         return -EBUSY;
     }
     CUstreamCaptureMode mode = capture_relax();
-    CUresult r = REAL(cuCtxPushCurrent_v2)(segments->common.context);
+    CUresult r = current_push(segments->common.context);
     if (r == CUDA_SUCCESS) {
         if (backend->release_waits) {
             r = REAL(cuMemFree_v2)(address);
@@ -68,7 +68,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
             r = REAL(cuMemFreeAsync)(address, segments->returns);
         }
         waits = r == CUDA_ERROR_NOT_SUPPORTED;
-        REAL(cuCtxPopCurrent_v2)(&popped);
+        current_pop();
     }
     capture_restore(mode);
     if (r == CUDA_SUCCESS) {
@@ -91,9 +91,8 @@ static int returned(struct backend *backend) {
     if (backend->suspended) {
         return -EBUSY;
     }
-    CUcontext popped;
     CUstreamCaptureMode mode = capture_relax();
-    CUresult r = REAL(cuCtxPushCurrent_v2)(segments->common.context);
+    CUresult r = current_push(segments->common.context);
     if (r == CUDA_SUCCESS) {
         r = REAL(cuStreamQuery)(segments->returns);
         if (r == CUDA_SUCCESS) {
@@ -103,7 +102,7 @@ static int returned(struct backend *backend) {
              */
             r = REAL(cuStreamSynchronize)(segments->returns);
         }
-        REAL(cuCtxPopCurrent_v2)(&popped);
+        current_pop();
     }
     capture_restore(mode);
     if (r == CUDA_SUCCESS) {

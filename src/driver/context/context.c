@@ -1,6 +1,7 @@
 #include "driver/context/context.h"
 
 #include "driver/context/active_contexts.h"
+#include "driver/context/current.h"
 #include "driver/context/device_backend.h"
 #include "driver/context/device_pool.h"
 #include "driver/state/shutdown.h"
@@ -169,12 +170,11 @@ static void open_pool(struct context *context) {
 static struct pool *pool_behind(CUcontext handle, bool *is_new) {
     struct context *primary = find_or_enter(handle, is_new);
     if (primary && !primary->pool) {
-        CUcontext popped;
-        if (REAL(cuCtxPushCurrent_v2)(primary->handle) != CUDA_SUCCESS) {
+        if (current_push(primary->handle) != CUDA_SUCCESS) {
             return NULL;
         }
         open_pool(primary);
-        REAL(cuCtxPopCurrent_v2)(&popped);
+        current_pop();
     }
     return primary ? primary->pool : NULL;
 }

@@ -1,6 +1,7 @@
 #include "driver/ipc/ipc_pages.h"
 
 #include "driver/context/context.h"
+#include "driver/context/current.h"
 #include "driver/context/fault.h"
 #include "driver/ipc/ipc_fetch.h"
 #include "driver/ipc/ipc_server.h"
@@ -165,15 +166,10 @@ CUresult ipc_pages_open(CUcontext context, CUdeviceptr *dptr, const struct ipc_t
 
 /* Waits for all work of a context, also while a stream is being captured. */
 static CUresult wait_for_context(CUcontext context) {
-    CUcontext popped;
     if (!capture_hold_off()) {
         return wait_by_free(context);
     }
-    CUresult r = REAL(cuCtxPushCurrent_v2)(context);
-    if (r == CUDA_SUCCESS) {
-        r = REAL(cuCtxSynchronize)();
-        REAL(cuCtxPopCurrent_v2)(&popped);
-    }
+    CUresult r = current_synchronize(context);
     capture_let_go();
     return r;
 }

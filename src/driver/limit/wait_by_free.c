@@ -1,5 +1,6 @@
 #include "driver/limit/wait_by_free.h"
 
+#include "driver/context/current.h"
 #include "driver/state/capture.h"
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
@@ -30,13 +31,12 @@ static CUresult take_and_free_pinned(void) {
 }
 
 CUresult wait_by_free(CUcontext context) {
-    CUcontext popped;
     CUstreamCaptureMode mode = capture_relax();
-    CUresult r = REAL(cuCtxPushCurrent_v2)(context);
+    CUresult r = current_push(context);
     if (r == CUDA_SUCCESS) {
         r = take_and_free(device_current());
         r = r == CUDA_ERROR_OUT_OF_MEMORY ? take_and_free_pinned() : r;
-        REAL(cuCtxPopCurrent_v2)(&popped);
+        current_pop();
     }
     capture_restore(mode);
     return r;

@@ -1,6 +1,7 @@
 #include "driver/reuse/deferred.h"
 
 #include "driver/context/context.h"
+#include "driver/context/current.h"
 #include "driver/state/capture.h"
 #include "driver/table/entries.h"
 #include "heap/host.h"
@@ -172,15 +173,15 @@ static void reclaim_oldest(struct lines *lines, struct line *line) {
  * Creates an event in `context`: an event belongs to the context that is current at its creation.
  */
 static CUresult make_event(CUcontext context, CUevent *event) {
-    CUcontext current = NULL, popped;
+    CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
     if (current == context) {
         return REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
     }
-    CUresult r = REAL(cuCtxPushCurrent_v2)(context);
+    CUresult r = current_push(context);
     if (r == CUDA_SUCCESS) {
         r = REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
-        REAL(cuCtxPopCurrent_v2)(&popped);
+        current_pop();
     }
     return r;
 }

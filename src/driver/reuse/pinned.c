@@ -1,6 +1,7 @@
 #include "driver/reuse/pinned.h"
 
 #include "driver/context/context.h"
+#include "driver/context/current.h"
 #include "driver/context/device_pool.h"
 #include "driver/state/address_map.h"
 #include "driver/state/capture.h"
@@ -267,16 +268,16 @@ static void *take_oldest_if_idle(CUcontext context) {
  */
 static bool release_one(void) {
     lock_acquire(&lock);
-    CUcontext context = context_of_oldest(), popped;
+    CUcontext context = context_of_oldest();
     lock_release(&lock);
-    if (!context || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) {
+    if (!context || current_push(context) != CUDA_SUCCESS) {
         return false;
     }
     void *host = take_oldest_if_idle(context);
     if (host) {
         driver_free(host);
     }
-    REAL(cuCtxPopCurrent_v2)(&popped);
+    current_pop();
     return host != NULL;
 }
 

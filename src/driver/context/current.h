@@ -1,0 +1,35 @@
+/*
+ * Makes another context current on the calling thread for a moment.
+ *
+ * The library calls the driver, not its own hooks: a context that only the library uses does not count as active
+ * (active_contexts.h). No lock protects anything here.
+ */
+#ifndef GPUCACHE_DRIVER_CONTEXT_CURRENT_H
+#define GPUCACHE_DRIVER_CONTEXT_CURRENT_H
+
+#include "driver/table/entries.h"
+
+/** Makes a context or view current on the calling thread. Returns the driver's answer. After
+ * CUDA_SUCCESS the caller must call current_pop() on the same thread. */
+static inline CUresult current_push(CUcontext context) {
+    return REAL(cuCtxPushCurrent_v2)(context);
+}
+
+/** Makes the context current again that was current before current_push(). */
+static inline void current_pop(void) {
+    CUcontext popped;
+    REAL(cuCtxPopCurrent_v2)(&popped);
+}
+
+/** Waits for all work of a context. No capture may be in progress, or begin meanwhile
+ * (capture_hold_off). Returns the driver's answer. */
+static inline CUresult current_synchronize(CUcontext context) {
+    CUresult r = current_push(context);
+    if (r == CUDA_SUCCESS) {
+        r = REAL(cuCtxSynchronize)();
+        current_pop();
+    }
+    return r;
+}
+
+#endif
