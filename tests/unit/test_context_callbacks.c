@@ -28,6 +28,7 @@
 #define CONTEXT ((CUcontext)1)
 #define VIEW ((CUcontext)2)
 #define OTHER ((CUcontext)3)
+#define UNSEEN ((CUcontext)4)
 #define GREEN ((CUgreenCtx)4)
 
 /* ---- the world around it ---- */
@@ -125,8 +126,11 @@ uint64_t active_contexts_activations(void) {
     return 0;
 }
 
+static unsigned drains; /* of the barriers of all pools */
+
 void active_contexts_drained(uint64_t until) {
     (void)until;
+    drains++;
 }
 
 static struct device here, *device_now;
@@ -141,13 +145,14 @@ struct device *device_used(int ordinal) {
 }
 
 static struct device_pool pools[5]; /* by the number of their context */
+static bool no_pool;                /* the device starts none */
 
 struct device_pool *device_pool_start(CUcontext context, struct device *device,
                                       uint64_t reached_by) {
     (void)device, (void)reached_by;
     struct device_pool *entry = &pools[(uintptr_t)context];
     entry->pool = (struct pool *)entry; /* nobody looks into it */
-    return entry;
+    return no_pool ? NULL : entry;
 }
 
 CUresult device_pool_grant_access(struct device_pool *pool, CUdevice by) {
@@ -297,6 +302,90 @@ static void one_without_a_view_may_end_the_primary_one(void **state) {
                               "deferred_suspend:off(view) ");
 }
 
+static CUcontext pushed;
+
+static CUresult CUDAAPI push(CUcontext context) {
+    pushed = context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult CUDAAPI pop(CUcontext *context) {
+    *context = pushed;
+    pushed = NULL;
+    return CUDA_SUCCESS;
+}
+
+/* The device of an unseen context is 2. Only the pushed context is current. */
+static CUresult CUDAAPI device_of_pushed(CUdevice *device) {
+    *device = 2;
+    return pushed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+/* Makes the registry find UNSEEN first, which gets no pool, and then CONTEXT on device 0. */
+static void see_without_pool(struct device *device) {
+    struct context_ending first = {.handle = CONTEXT, .primary_of = -1};
+    context_end_begin(&first);
+    context_end_done(&first, true);
+    real_entries.real_cuCtxGetCurrent = current_is;
+    current = UNSEEN;
+    device_now = device;
+    no_pool = true;
+    assert_null(context_find_pool());
+    device_now = NULL;
+    no_pool = false;
+    lives[(uintptr_t)CONTEXT]++;
+    context_register(CONTEXT, CONTEXT_RETAINED, 0);
+}
+
+static void a_context_of_an_unknown_device_is_the_primary_one_of_none(void **state) {
+    (void)state;
+    struct context_ending reset = {.primary_of = 0};
+    see_without_pool(NULL);
+    told[0] = 0;
+    context_end_begin(&reset);
+    assert_string_equal(told, "deferred_suspend:on(context) device_pool_suspend:on(context) ");
+    context_end_done(&reset, false);
+}
+
+static void a_context_without_a_pool_may_be_the_primary_one(void **state) {
+    (void)state;
+    struct device second = {.ordinal = 1};
+    struct context_ending reset = {.primary_of = 1};
+    see_without_pool(&second);
+    told[0] = 0;
+    context_end_begin(&reset);
+    assert_string_equal(told, "deferred_suspend:on(other) device_pool_suspend:on(other) ");
+    context_end_done(&reset, false);
+}
+
+/* The peer access of a context whose creation no hook saw is the first that is known of it. */
+static void a_context_first_seen_as_a_peer_is_the_primary_one_of_its_own_device(void **state) {
+    (void)state;
+    struct context_ending first = {.handle = CONTEXT, .primary_of = -1};
+    struct context_ending reset = {.primary_of = 0}, reset_other = {.primary_of = 2};
+    real_entries.real_cuCtxPushCurrent_v2 = push;
+    real_entries.real_cuCtxPopCurrent_v2 = pop;
+    real_entries.real_cuCtxGetDevice = device_of_pushed;
+    context_end_begin(&first);
+    context_end_done(&first, true); /* its place in the registry is the next one's */
+    unsigned before = drains;
+    assert_int_equal(context_grant_access(UNSEEN, 1), CUDA_SUCCESS);
+    assert_int_equal(drains, before + 1);
+    assert_int_equal(context_reached_by(UNSEEN), 2);
+    assert_null(pushed);
+    lives[(uintptr_t)CONTEXT]++;
+    context_register(CONTEXT, CONTEXT_RETAINED, 0);
+
+    told[0] = 0;
+    context_end_begin(&reset);
+    assert_string_equal(told, "deferred_suspend:on(context) device_pool_suspend:on(context) ");
+    context_end_done(&reset, false);
+    told[0] = 0;
+    context_end_begin(&reset_other);
+    assert_string_equal(told, "deferred_suspend:on(other) device_pool_suspend:on(other) ");
+    context_end_done(&reset_other, false);
+}
+
 /* More than the registry had places for once. */
 static void any_number_of_contexts_is_known(void **state) {
     (void)state;
@@ -374,6 +463,12 @@ int main(void) {
                                         start, stop),
         cmocka_unit_test_setup_teardown(all_that_had_an_address_before_are_forgotten, start, stop),
         cmocka_unit_test_setup_teardown(one_without_a_view_may_end_the_primary_one, start, stop),
+        cmocka_unit_test_setup_teardown(
+            a_context_first_seen_as_a_peer_is_the_primary_one_of_its_own_device, start, stop),
+        cmocka_unit_test_setup_teardown(a_context_of_an_unknown_device_is_the_primary_one_of_none,
+                                        start, stop),
+        cmocka_unit_test_setup_teardown(a_context_without_a_pool_may_be_the_primary_one, start,
+                                        stop),
         cmocka_unit_test_setup_teardown(any_number_of_contexts_is_known, start, stop),
         cmocka_unit_test(a_context_without_host_memory_counts_next_to_every_other_one),
     };

@@ -7,9 +7,11 @@
  * while its context is the only active one. An activation drains the barriers of all pools before
  * the call that caused it returns (context_drain_barriers).
  *
- * A context is active while it is current on a thread, until that thread has another one. The list
- * below says which contexts stay active permanently. A lock of rank AWAKE protects the state. The
- * registry (context.c) and the hooks of context, stream and peer entries call this file.
+ * A context is active while it is current on a thread, until that thread has another one. No hook
+ * sees a thread end, so the thread's last context stays active. Other pools then wait where a
+ * barrier would do. The list below says which contexts stay active permanently. A lock of rank
+ * AWAKE protects the state. The registry (context.c) and the hooks of context, stream and peer
+ * entries call this file.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_ACTIVE_CONTEXTS_H
 #define GPUCACHE_DRIVER_CONTEXT_ACTIVE_CONTEXTS_H

@@ -135,7 +135,8 @@ static struct context *enter(struct context fresh) {
 
 /* Returns the context or view of a handle, and enters a context that is new. Replaces one that has
  * ended. NULL: the driver has no such context, or there is no host memory. A context whose creation
- * no hook saw may be a primary one, so it counts as primary. */
+ * no hook saw may be a primary one, so it counts as primary. The caller sets the device of a new
+ * context. */
 static struct context *find_or_enter(CUcontext handle, bool *is_new) {
     struct context *context = find(handle);
     if (context && context->green) {
@@ -147,7 +148,8 @@ static struct context *find_or_enter(CUcontext handle, bool *is_new) {
     }
     unsigned long long id;
     if (!context && read_id(handle, &id)) {
-        context = enter((struct context){.handle = handle, .id = id, .primary = true});
+        context =
+            enter((struct context){.handle = handle, .id = id, .primary = true, .ordinal = -1});
         *is_new = context != NULL;
     }
     return context;
@@ -158,8 +160,10 @@ static void open_pool(struct context *context) {
     struct device *device = device_current();
     struct device_pool *entry =
         device ? device_pool_start(context->handle, device, context->reached_by) : NULL;
-    if (entry) {
+    if (device) {
         context->ordinal = device->ordinal;
+    }
+    if (entry) {
         context->entry = entry;
         context->pool = entry->pool;
     }
@@ -333,10 +337,16 @@ CUresult context_grant_access(CUcontext handle, CUdevice by) {
     struct context *context = find_or_enter(handle, &is_new);
     context = context && context->green ? find_or_enter(context->behind, &is_new) : context;
     struct device_pool *entry = context ? context->entry : NULL;
+    if (is_new) {
+        context->ordinal = current_device_of(context->handle);
+    }
     if (context) {
         context->reached_by |= device_bit(by);
     }
     lock_release(&registry);
+    if (is_new) {
+        context_drain_barriers();
+    }
     return entry ? device_pool_grant_access(entry, by) : CUDA_SUCCESS;
 }
 

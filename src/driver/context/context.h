@@ -40,7 +40,7 @@ struct context {
     unsigned long long id;     /* from cuCtxGetId; 0: unknown */
     unsigned ending;           /* calls in progress that may end the context */
     bool primary;              /* a primary context, or one whose kind is unknown */
-    CUdevice ordinal;          /* its device, once it is known */
+    CUdevice ordinal;          /* its device; -1: unknown */
     uint64_t reached_by;       /* devices that have peer access to its memory, a bit for each */
     struct pool *pool;         /* NULL before its first allocation */
     struct device_pool *entry; /* the pool's entry in the list of its device; NULL like `pool` */

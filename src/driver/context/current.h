@@ -21,6 +21,18 @@ static inline void current_pop(void) {
     REAL(cuCtxPopCurrent_v2)(&popped);
 }
 
+/** Returns the device of a context or view, or -1 if the driver refuses. */
+static inline CUdevice current_device_of(CUcontext context) {
+    CUdevice device = -1;
+    if (current_push(context) == CUDA_SUCCESS) {
+        if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
+            device = -1;
+        }
+        current_pop();
+    }
+    return device;
+}
+
 /** Waits for all work of a context. No capture may be in progress, or begin meanwhile
  * (capture_hold_off). Returns the driver's answer. */
 static inline CUresult current_synchronize(CUcontext context) {
