@@ -146,9 +146,7 @@ int device_backend_wait(struct backend *backend, unsigned slot) {
 
 int device_backend_health(struct backend *backend) {
     (void)backend;
-    int least, greatest;
-    /* this call reports a sticky error at the lowest cost */
-    return (int)REAL(cuCtxGetStreamPriorityRange)(&least, &greatest);
+    return (int)current_health();
 }
 
 bool device_backend_is_deadly(int code) {

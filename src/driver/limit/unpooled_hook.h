@@ -5,6 +5,7 @@
 #ifndef GPUCACHE_DRIVER_LIMIT_UNPOOLED_HOOK_H
 #define GPUCACHE_DRIVER_LIMIT_UNPOOLED_HOOK_H
 
+#include "driver/context/current.h"
 #include "driver/limit/retry.h"
 #include "driver/limit/unpooled.h"
 #include "driver/state/device.h"
@@ -24,9 +25,7 @@ static inline struct device *here(void) {
  * go on to read what the program's arguments point to.
  */
 static inline struct device *here_and_well(void) {
-    int least, greatest;
-    bool well = REAL(cuCtxGetStreamPriorityRange)(&least, &greatest) == CUDA_SUCCESS;
-    return well ? here() : NULL;
+    return current_health() == CUDA_SUCCESS ? here() : NULL;
 }
 
 /*
