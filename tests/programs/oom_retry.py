@@ -8,27 +8,19 @@ from harness import HERE, Tally, program, run
 ROOM = program("oom_retry")
 OFF = {"GPUCACHE_REPORT": "off"}
 TABLE = os.path.join(HERE, "..", "..", "src", "driver", "table", "entry_points.def")
-# of other rows than RETRIED
-MORE = ["cuModuleLoadDataEx", "cuLibraryLoadData", "cuLibraryLoadFromFile", "cuGraphInstantiate",
-        "cuGraphExecUpdate", "cuGreenCtxCreate", "cuCtxCreate_v2", "cuCtxCreate_v3", "cuCtxCreate_v4",
-        "cuDevicePrimaryCtxRetain", "cuStreamCreate", "cuStreamCreateWithPriority", "cuMemPoolCreate",
-        "cuGraphAddMemAllocNode", "cuGraphAddNode", "cuGraphAddNode_v2", "cuMemPoolImportPointer",
-        "cuMemImportFromShareableHandle", "cuMemMap", "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2",
-        "cuMemAllocManaged", "cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync",
-        "cuMemAllocFromPoolAsync_ptsz", "cuArrayCreate_v2", "cuArray3DCreate_v2",
-        "cuMipmappedArrayCreate", "cuMemCreate", "cuMemAllocHost_v2", "cuMemHostAlloc",
-        "cuMemHostRegister_v2"]
-
 tally = Tally()
 
 
 def retried():
+    """Returns the RETRIED entries, and the others whose row names this test."""
     with open(TABLE) as file:
-        return re.findall(r"^RETRIED\((\w+),", file.read(), re.M)
+        rows = re.findall(r'^(ENTRY|RETRIED)\((\w+),(.*?)"?\)$', file.read(), re.M | re.S)
+    return [symbol for macro, symbol, rest in rows
+            if macro == "RETRIED" or "programs/oom_retry" in rest.rpartition('"')[2]]
 
 
 def refused():
-    names = retried() + MORE
+    names = retried()
     native = run([ROOM, "refused"] + names, under=False)
     ran = run([ROOM, "refused"] + names, options=OFF)
     tally.check(native.status == 0 and ran.status == 0, "retry: status %s, natively %s" % (
