@@ -8,16 +8,7 @@
 
 /* ---- derived values ---- */
 
-/** Returns whether a kind of unpooled memory is device memory of this process. Host memory is not,
- * nor memory that another process allocated. */
-static bool takes_device_memory(const char *kind) {
-    return strcmp(kind, "pinned_host") != 0 && strcmp(kind, "ipc_imported") != 0;
-}
-
-static void add_outside(struct report_derived *derived, const char *kind,
-                        const struct stats_metric *metric) {
-    if (!takes_device_memory(kind))
-        return;
+static void add_outside(struct report_derived *derived, const struct stats_metric *metric) {
     struct stats_metric *sum = &derived->outside;
     derived->outside_peak_exact &= sum->peak == 0 || metric->peak == 0;
     sum->current += metric->current;
@@ -30,7 +21,8 @@ void report_derive(const struct stats_device *device, struct report_derived *der
     memset(derived, 0, sizeof *derived);
     derived->outside_peak_exact = true;
 #define METRIC(field, json, label)
-#define OUTSIDE(field, json) add_outside(derived, json, &device->field);
+#define OUTSIDE(field, json) add_outside(derived, &device->field);
+#define ELSEWHERE(field, json)
 #define GAUGE(field)
 #define COUNTER(field)
 #include "stats/fields.def"

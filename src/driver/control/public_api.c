@@ -15,6 +15,7 @@
 #include "process/log.h"
 #include "process/options.h"
 #include "process/process.h"
+#include "report/emitter.h"
 #include "report/report.h"
 #include "trace/trace.h"
 
@@ -55,12 +56,10 @@ static int add_stats(struct device *device, void *with) {
     ADD(active)
     ADD(reserved)
 #undef ADD
-    const struct stats_metric *outside[] = {&in.stream_ordered, &in.virtual_memory, &in.array,
-                                            &in.managed};
-    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
-        out->outside += outside[i]->current;
-        out->outside_peak += outside[i]->peak;
-    }
+    struct report_derived derived;
+    report_derive(&in, &derived);
+    out->outside += derived.outside.current;
+    out->outside_peak += derived.outside.peak;
     out->largest_free =
         in.largest_free_bytes > out->largest_free ? in.largest_free_bytes : out->largest_free;
     out->limit += in.limit_bytes;
