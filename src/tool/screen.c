@@ -79,7 +79,7 @@ static void choose(struct screen *screen, int row) {
 }
 
 /** Draws each value as a cell whose fill level is relative to the highest value. */
-static void put_history(int y, int x, const struct history *history) {
+static void put_history(int y, int x, const struct top_history *history) {
     int capacity = COLS - x;
     uint64_t highest = 0;
     if (capacity <= 0)
@@ -197,7 +197,7 @@ static void draw_table(struct screen *screen) {
 
 /* ---- one process ---- */
 
-static void draw_graph(int y, const struct history *history, uint64_t most) {
+static void draw_graph(int y, const struct top_history *history, uint64_t most) {
     int capacity = COLS - 12;
     uint64_t highest = most;
     if (capacity <= 0)

@@ -26,7 +26,7 @@ enum top_column {
     TOP_COLUMNS
 };
 
-struct history {
+struct top_history {
     int pid;
     uint64_t started_ns;
     unsigned ordinal;
@@ -39,7 +39,7 @@ struct top_row {
     struct page *page;
     struct stats_device device;
     struct report_derived derived;
-    struct history *history;
+    struct top_history *history;
     bool has_nvml; /* NVML has values for the device */
     struct nvml_figures nvml;
     uint64_t sizes_age; /* nanoseconds by which the live sizes are older */
@@ -49,7 +49,7 @@ struct top {
     struct pages pages;
     struct top_row *rows;
     size_t row_count;
-    struct history **histories;
+    struct top_history **histories;
     size_t history_count;
     int *pids; /* the processes that the user named; empty: all */
     size_t pid_count;

@@ -70,7 +70,7 @@ static struct segment *list_segments(const struct view *of, size_t *count) {
 /** Writes a block, or free memory if `block` is NULL. */
 static void write_block(struct snapshot *snapshot, uint64_t address, uint64_t bytes,
                         const struct trace_event *block) {
-    struct pickle *to = &snapshot->pickle;
+    struct pickle_writer *to = &snapshot->pickle;
     pickle_dict(to);
     pickle_key(to, "address");
     pickle_int(to, (int64_t)address);
@@ -108,7 +108,7 @@ static void write_blocks(struct snapshot *to, const struct segment *segment,
 
 static void write_segment(struct snapshot *snapshot, unsigned device, const struct segment *segment,
                           const struct trace_event *blocks, size_t count) {
-    struct pickle *to = &snapshot->pickle;
+    struct pickle_writer *to = &snapshot->pickle;
     uint64_t allocated = 0, requested = 0;
     for (size_t i = 0; i < count; i++) {
         allocated += blocks[i].value;
@@ -155,7 +155,7 @@ static void write_segments(struct snapshot *to, unsigned device) {
 /* ---- the file ---- */
 
 /** Writes one text for each option: the viewer shows each text of a list on its own line. */
-static void write_options(struct pickle *to, const char *lines) {
+static void write_options(struct pickle_writer *to, const char *lines) {
     char line[sizeof((struct trace_header *)NULL)->options];
     pickle_list(to);
     for (size_t length; *lines; lines += length + (lines[length] != '\0')) {
@@ -169,7 +169,7 @@ static void write_options(struct pickle *to, const char *lines) {
 
 static void write_settings(struct snapshot *to) {
     const struct trace_header *header = to->file->header;
-    struct pickle *pickle = &to->pickle;
+    struct pickle_writer *pickle = &to->pickle;
     pickle_dict(pickle);
     pickle_key(pickle, "allocator");
     pickle_text(pickle, "libgpucache");
@@ -187,7 +187,7 @@ static void write_settings(struct snapshot *to) {
 }
 
 static void write_marks(struct snapshot *to) {
-    struct pickle *pickle = &to->pickle;
+    struct pickle_writer *pickle = &to->pickle;
     pickle_list(pickle);
     for (size_t i = to->file->carried; i < to->file->count; i++) {
         const struct trace_event *event = &to->file->events[i];
@@ -208,7 +208,7 @@ static void write_marks(struct snapshot *to) {
 }
 
 static void write_all(struct snapshot *to) {
-    struct pickle *pickle = &to->pickle;
+    struct pickle_writer *pickle = &to->pickle;
     to->devices = 1;
     for (unsigned i = 0; i < STATS_MAX_DEVICES; i++)
         if (to->file->header->devices[i].total_bytes != 0)

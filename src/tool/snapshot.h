@@ -8,7 +8,7 @@
 #ifndef GPUCACHE_TOOL_SNAPSHOT_H
 #define GPUCACHE_TOOL_SNAPSHOT_H
 
-#include "tool/pickle.h"
+#include "tool/pickle_writer.h"
 #include "tool/trace_file.h"
 
 /* A device at one moment of the trace, as a snapshot shows it. */
@@ -22,7 +22,7 @@ struct view {
 };
 
 struct snapshot {
-    struct pickle pickle;
+    struct pickle_writer pickle;
     const struct trace_file *file;
     struct view views[STATS_MAX_DEVICES];
     struct snapshot_frames *frames;

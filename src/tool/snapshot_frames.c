@@ -43,7 +43,8 @@ void snapshot_frames_end(struct snapshot *to) {
     free(to->frames);
 }
 
-static void write_frame(struct pickle *to, const char *file, unsigned line, const char *name) {
+static void write_frame(struct pickle_writer *to, const char *file, unsigned line,
+                        const char *name) {
     pickle_dict(to);
     pickle_key(to, "filename");
     pickle_text(to, file);
@@ -55,7 +56,7 @@ static void write_frame(struct pickle *to, const char *file, unsigned line, cons
 }
 
 /** Writes module and offset as the name of a frame without a function name. */
-static void write_place(struct pickle *to, const struct stats_frame *frame) {
+static void write_place(struct pickle_writer *to, const struct stats_frame *frame) {
     char name[1152];
     const char *file = frame->file, *slash = file ? strrchr(file, '/') : NULL;
     snprintf(name, sizeof name, "%s%s0x%" PRIx64,

@@ -17,7 +17,7 @@ int64_t snapshot_time_us(const struct snapshot *of, uint64_t ns) {
 
 static void write_entry(struct snapshot *to, const char *action, const char *where,
                         uint64_t address, uint64_t bytes, uint64_t time_ns, uint32_t stack) {
-    struct pickle *pickle = &to->pickle;
+    struct pickle_writer *pickle = &to->pickle;
     pickle_dict(pickle);
     pickle_key(pickle, "action");
     pickle_word(pickle, action);

@@ -30,7 +30,7 @@ static void *grown(void *list, size_t count, size_t each) {
     return memory;
 }
 
-static void remember(struct history *history, uint64_t value) {
+static void remember(struct top_history *history, uint64_t value) {
     if (history->count == TOP_HISTORY) {
         memmove(history->values, history->values + 1,
                 (TOP_HISTORY - 1) * sizeof history->values[0]);
@@ -40,20 +40,20 @@ static void remember(struct history *history, uint64_t value) {
 }
 
 /** Returns the history of a device of a process, and makes it if there is none. */
-static struct history *history_of(struct top *top, const struct page *page, unsigned ordinal) {
+static struct top_history *history_of(struct top *top, const struct page *page, unsigned ordinal) {
     for (size_t i = 0; i < top->history_count; i++) {
-        struct history *history = top->histories[i];
+        struct top_history *history = top->histories[i];
         if (history->pid == page->pid && history->started_ns == page->started_ns &&
             history->ordinal == ordinal)
             return history;
     }
-    struct history *history = calloc(1, sizeof *history);
+    struct top_history *history = calloc(1, sizeof *history);
     if (!history)
         fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
     history->pid = page->pid;
     history->started_ns = page->started_ns;
     history->ordinal = ordinal;
-    top->histories = grown(top->histories, top->history_count + 1, sizeof(struct history *));
+    top->histories = grown(top->histories, top->history_count + 1, sizeof(struct top_history *));
     top->histories[top->history_count++] = history;
     return history;
 }

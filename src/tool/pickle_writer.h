@@ -5,8 +5,8 @@
  * has its own unpickler. PyTorch's unpickler passes each batch of a list as the arguments of one
  * call, so batches are small.
  */
-#ifndef GPUCACHE_TOOL_PICKLE_H
-#define GPUCACHE_TOOL_PICKLE_H
+#ifndef GPUCACHE_TOOL_PICKLE_WRITER_H
+#define GPUCACHE_TOOL_PICKLE_WRITER_H
 
 #include "process/print.h"
 
@@ -16,7 +16,7 @@
 #define PICKLE_DEPTH 16
 #define PICKLE_KNOWN 128 /* number of texts that are written only once */
 
-struct pickle {
+struct pickle_writer {
     struct print *out;
     bool json;
     unsigned depth;
@@ -29,28 +29,28 @@ struct pickle {
     uint32_t remembered; /* the last index used in the memo */
 };
 
-void pickle_begin(struct pickle *to, struct print *out, bool json);
-void pickle_end(struct pickle *to);
+void pickle_begin(struct pickle_writer *to, struct print *out, bool json);
+void pickle_end(struct pickle_writer *to);
 
 /* Write a value: the top-level one, an element of a list, or the value of a key. */
-void pickle_list(struct pickle *to);
-void pickle_dict(struct pickle *to);
-void pickle_close(struct pickle *to);
-void pickle_int(struct pickle *to, int64_t value);
-void pickle_bool(struct pickle *to, bool value);
-void pickle_text(struct pickle *to, const char *text);
-void pickle_pair(struct pickle *to, int64_t first, int64_t second);
+void pickle_list(struct pickle_writer *to);
+void pickle_dict(struct pickle_writer *to);
+void pickle_close(struct pickle_writer *to);
+void pickle_int(struct pickle_writer *to, int64_t value);
+void pickle_bool(struct pickle_writer *to, bool value);
+void pickle_text(struct pickle_writer *to, const char *text);
+void pickle_pair(struct pickle_writer *to, int64_t first, int64_t second);
 
 /** Writes a text that occurs often, such as a key. The text must stay valid. */
-void pickle_word(struct pickle *to, const char *word);
-void pickle_key(struct pickle *to, const char *key);
+void pickle_word(struct pickle_writer *to, const char *word);
+void pickle_key(struct pickle_writer *to, const char *key);
 
 /**
  * Writes a reference to a list or dictionary that is in the memo at `place`. Returns false if
  * `place` is 0 (the value is new) or if the format is JSON: then the caller writes the value, and
  * pickle_close() puts it into the memo.
  */
-bool pickle_again(struct pickle *to, uint32_t place);
-uint32_t pickle_remember(struct pickle *to);
+bool pickle_again(struct pickle_writer *to, uint32_t place);
+uint32_t pickle_remember(struct pickle_writer *to);
 
 #endif

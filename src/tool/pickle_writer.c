@@ -1,15 +1,15 @@
-#include "tool/pickle.h"
+#include "tool/pickle_writer.h"
 
 #include <string.h>
 
 #define BATCH 1000
 
-static void put(struct pickle *to, char opcode) {
+static void put(struct pickle_writer *to, char opcode) {
     print_char(to->out, opcode);
 }
 
 /** Writes an integer of `count` bytes, little endian. */
-static void put_bytes(struct pickle *to, uint64_t value, unsigned count) {
+static void put_bytes(struct pickle_writer *to, uint64_t value, unsigned count) {
     for (unsigned i = 0; i < count; i++)
         print_char(to->out, (char)(value >> 8 * i));
 }
@@ -17,7 +17,7 @@ static void put_bytes(struct pickle *to, uint64_t value, unsigned count) {
 /* ---- separators ---- */
 
 /** Writes what must precede an element of a list. */
-static void next(struct pickle *to) {
+static void next(struct pickle_writer *to) {
     if (to->depth == 0 || to->open[to->depth - 1].kind == '}')
         return;
     uint32_t count = to->open[to->depth - 1].count++;
@@ -27,7 +27,7 @@ static void next(struct pickle *to) {
         print_str(to->out, count > 0 ? "e(" : "(");
 }
 
-static void open(struct pickle *to, char kind) {
+static void open(struct pickle_writer *to, char kind) {
     next(to);
     if (to->json)
         put(to, kind == ']' ? '[' : '{');
@@ -37,15 +37,15 @@ static void open(struct pickle *to, char kind) {
     to->open[to->depth++].count = 0;
 }
 
-void pickle_list(struct pickle *to) {
+void pickle_list(struct pickle_writer *to) {
     open(to, ']');
 }
 
-void pickle_dict(struct pickle *to) {
+void pickle_dict(struct pickle_writer *to) {
     open(to, '}');
 }
 
-void pickle_close(struct pickle *to) {
+void pickle_close(struct pickle_writer *to) {
     to->depth--;
     char kind = to->open[to->depth].kind;
     if (to->json)
@@ -56,7 +56,7 @@ void pickle_close(struct pickle *to) {
         put(to, 'e');
 }
 
-void pickle_begin(struct pickle *to, struct print *out, bool json) {
+void pickle_begin(struct pickle_writer *to, struct print *out, bool json) {
     memset(to, 0, sizeof *to);
     to->out = out;
     to->json = json;
@@ -64,13 +64,13 @@ void pickle_begin(struct pickle *to, struct print *out, bool json) {
         print_bytes(out, "\x80\x02", 2);
 }
 
-void pickle_end(struct pickle *to) {
+void pickle_end(struct pickle_writer *to) {
     put(to, to->json ? '\n' : '.');
 }
 
 /* ---- values ---- */
 
-static void write_int(struct pickle *to, int64_t value) {
+static void write_int(struct pickle_writer *to, int64_t value) {
     if (value >= 0 && value < 256) {
         put(to, 'K');
         put_bytes(to, (uint64_t)value, 1);
@@ -90,7 +90,7 @@ static void write_int(struct pickle *to, int64_t value) {
     }
 }
 
-void pickle_int(struct pickle *to, int64_t value) {
+void pickle_int(struct pickle_writer *to, int64_t value) {
     next(to);
     if (to->json)
         print_i64(to->out, value);
@@ -98,7 +98,7 @@ void pickle_int(struct pickle *to, int64_t value) {
         write_int(to, value);
 }
 
-void pickle_bool(struct pickle *to, bool value) {
+void pickle_bool(struct pickle_writer *to, bool value) {
     next(to);
     if (to->json)
         print_str(to->out, value ? "true" : "false");
@@ -121,7 +121,7 @@ static size_t write_utf8(struct print *out, const char *text) {
     return bytes;
 }
 
-static void write_text(struct pickle *to, const char *text) {
+static void write_text(struct pickle_writer *to, const char *text) {
     if (to->json) {
         print_json_string(to->out, text);
         return;
@@ -131,12 +131,12 @@ static void write_text(struct pickle *to, const char *text) {
     write_utf8(to->out, text);
 }
 
-void pickle_text(struct pickle *to, const char *text) {
+void pickle_text(struct pickle_writer *to, const char *text) {
     next(to);
     write_text(to, text);
 }
 
-static void write_word(struct pickle *to, const char *word) {
+static void write_word(struct pickle_writer *to, const char *word) {
     unsigned at = 0;
     while (at < to->known_count && to->known[at] != word && strcmp(to->known[at], word) != 0)
         at++;
@@ -151,12 +151,12 @@ static void write_word(struct pickle *to, const char *word) {
         to->known[to->known_count++] = word;
 }
 
-void pickle_word(struct pickle *to, const char *word) {
+void pickle_word(struct pickle_writer *to, const char *word) {
     next(to);
     write_word(to, word);
 }
 
-void pickle_key(struct pickle *to, const char *key) {
+void pickle_key(struct pickle_writer *to, const char *key) {
     uint32_t count = to->open[to->depth - 1].count++;
     if (to->json && count > 0)
         put(to, ',');
@@ -165,7 +165,7 @@ void pickle_key(struct pickle *to, const char *key) {
         put(to, ':');
 }
 
-void pickle_pair(struct pickle *to, int64_t first, int64_t second) {
+void pickle_pair(struct pickle_writer *to, int64_t first, int64_t second) {
     next(to);
     if (to->json) {
         print_format(to->out, "[%lld,%lld]", (long long)first, (long long)second);
@@ -176,12 +176,12 @@ void pickle_pair(struct pickle *to, int64_t first, int64_t second) {
     put(to, '\x86');
 }
 
-static void put_place(struct pickle *to, char small, char large, uint32_t place) {
+static void put_place(struct pickle_writer *to, char small, char large, uint32_t place) {
     put(to, place < 256 ? small : large);
     put_bytes(to, place, place < 256 ? 1 : 4);
 }
 
-bool pickle_again(struct pickle *to, uint32_t place) {
+bool pickle_again(struct pickle_writer *to, uint32_t place) {
     if (to->json || place == 0)
         return false;
     next(to);
@@ -189,7 +189,7 @@ bool pickle_again(struct pickle *to, uint32_t place) {
     return true;
 }
 
-uint32_t pickle_remember(struct pickle *to) {
+uint32_t pickle_remember(struct pickle_writer *to) {
     if (to->json)
         return 0;
     to->remembered = to->remembered ? to->remembered + 1 : PICKLE_KNOWN;
