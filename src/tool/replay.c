@@ -17,11 +17,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LIST 32 /* values of one option, at most */
+#define LIST 32         /* values of one option, at most */
+#define CANDIDATES 1024 /* settings of a comparison, at most */
 #define PERIODS_MOST 1000000
 #define DELAY_MOST_US 3600000000
 #define DECAY_US 10000000 /* the library's default */
 #define NO_BUDGET 1
+#define TEXT(number) #number
+#define TEXT_OF(macro) TEXT(macro)
 #define CAPACITY ((uint64_t)1 << 45)
 
 static const char *const backend_words[] = {"segments", "pages",      "pytorch", "expandable",
@@ -33,7 +36,7 @@ struct settings {
     uint64_t budgets[LIST], limits[LIST], delays_us[LIST], decay_us, capacity, periods, device;
     size_t backend_count, reuse_count, budget_count, limit_count, delay_count;
     bool json, each;
-    struct candidate candidates[LIST * LIST];
+    struct candidate candidates[CANDIDATES];
 };
 
 /** Reads value number `i` of a list. Returns false if the value makes no sense. */
@@ -139,13 +142,13 @@ static bool take_option(struct settings *to, enum option_of_command option, cons
 /* The values that each option accepts, for messages. */
 static const char *const accepted[ARGUMENTS] = {
     [ARGUMENT_replay_backend] = "a list of segments, pages, pytorch, expandable, whole, cudamalloc",
-    [ARGUMENT_replay_delay] = "a list of up to 32 milliseconds such as 0,0.5,20",
+    [ARGUMENT_replay_delay] = "a list of up to " TEXT_OF(LIST) " milliseconds such as 0,0.5,20",
     [ARGUMENT_replay_budget] = "a list of sizes such as 8G, 0, or auto",
     [ARGUMENT_replay_limit] = "a list of sizes such as 8G, or none",
     [ARGUMENT_replay_reuse] = "a list of barrier, wait, sync",
     [ARGUMENT_replay_decay] = "milliseconds such as 500, or never",
     [ARGUMENT_replay_memory] = "a size such as 80G, up to 32T",
-    [ARGUMENT_replay_periods] = "a number",
+    [ARGUMENT_replay_periods] = "a number up to " TEXT_OF(PERIODS_MOST),
     [ARGUMENT_replay_device] = "a number from 0 to 63",
     [ARGUMENT_replay_format] = "text or json",
 };
@@ -205,8 +208,8 @@ static void name_candidate(const struct settings *settings, struct candidate *ca
 
 static void add_candidate(const struct settings *settings, struct replay_request *request,
                           const struct candidate *candidate) {
-    if (request->candidate_count == LIST * LIST) {
-        fail(STATUS_OWN_FAILURE, "replay", "these are more than 256 settings");
+    if (request->candidate_count == CANDIDATES) {
+        fail(STATUS_OWN_FAILURE, "replay", "these are more than " TEXT_OF(CANDIDATES) " settings");
     }
     struct candidate *to = &request->candidates[request->candidate_count++];
     *to = *candidate;

@@ -241,6 +241,9 @@ def settings():
     periods = answers("--backend=pages", "--delay=0", "--periods=4", path)[0]
     tally.check(periods["periods"] == 4 and len(periods["rows"][0]["pages_mapped_by_period"]) == 4,
                 "replays: periods", periods)
+    marked = file_of("marked", ROWS + "# period\n30000,0,a,999,5\n")
+    tally.check(answers("--backend=pages", "--delay=0", "--periods=4", marked)[0]["periods"] == 4 and
+                answers("--backend=pages", "--delay=0", marked)[0]["periods"] == 1, "replays: instead of marked periods")
     table = replay("--backend=pages,pytorch", path, file_of("other", ROWS)).stdout.decode().splitlines()
     tally.check([line.split()[0] for line in table[2:]] == ["plain", "PyTorch", "other", "PyTorch"] and
                 len(table[2].split()) == 2 + 4 + 4, "replays: several files, one table", table)
@@ -271,11 +274,13 @@ def wrong_arguments():
     path = file_of("plain", ROWS)
     for option, word in (("--backend=pages,cats", "cudamalloc"), ("--backend=", "segments"), ("--delay=-1", "milliseconds"),
                          ("--delay=1,,2", "milliseconds"), ("--limit=lots", "8G"), ("--budget=00", "auto"), ("--limit=0", "none"),
-                         ("--periods=x", "a number"), ("--device=64", "0 to 63"), ("--format=xml", "json"),
+                         ("--periods=x", "a number up to 1000000"), ("--device=64", "0 to 63"), ("--format=xml", "json"),
                          ("--memory=64T", "32T"), ("--decay=soon", "or never"), ("--decay=-1", "or never"),
                          ("--cats", "wanted is --backend"), ("--delays=1", "wanted is --backend"),
                          ("--delay=" + ",".join("1" * 33), "up to 32 milliseconds")):
         refused(option, path, word, options=[option], status=125)
+    refused("1025 settings", path, "more than 1024 settings", status=125,
+            options=["--backend=pages", "--reuse=" + ",".join(["wait"] * 32), "--budget=" + ",".join(["1G"] * 32), "--limit=1G,2G"])
     done = replay()
     tally.check(done.returncode == 125 and b"wanted is a file" in done.stderr, "replays: no file", done.stderr)
     refused("no such file", "/no/such/file", "No such file")
