@@ -6,7 +6,6 @@
 #include "tool/pages.h"
 #include "tool/tool.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -78,10 +77,9 @@ static void order_ring(struct page_event *events, size_t count) {
 }
 
 struct page_event *page_events(const struct page *page, size_t *count) {
-    struct page_event *events = calloc((size_t)FLIGHT_RINGS * FLIGHT_EVENTS, sizeof *events);
+    struct page_event *events =
+        checked(calloc((size_t)FLIGHT_RINGS * FLIGHT_EVENTS, sizeof *events));
     size_t found = 0;
-    if (!events)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
     for (unsigned ring = 0; ring < FLIGHT_RINGS; ring++) {
         size_t first = found;
         for (unsigned i = 0; i < FLIGHT_EVENTS; i++)

@@ -7,7 +7,6 @@
 #include "report/holders.h"
 #include "tool/tool.h"
 
-#include <errno.h>
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,9 +106,7 @@ static void print_once(struct print *out, const struct stats_frame *frame, void 
     print_end(&words);
     if (tfind(text, seen, compare_texts))
         return;
-    char *kept = strdup(text);
-    if (!kept || !tsearch(kept, seen, compare_texts))
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    checked(tsearch(checked(strdup(text)), seen, compare_texts));
     print_json_string(out, text);
     print_init(&words, -1, text, sizeof text);
     holders_print_short(&words, frame);

@@ -8,7 +8,6 @@
 #include "report/holders.h"
 #include "tool/tool.h"
 
-#include <errno.h>
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,12 +61,6 @@ struct column {
 
 static uint64_t began(const struct trace_file *file) {
     return file->header->started_ns;
-}
-
-static void *checked(void *memory) {
-    if (!memory)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    return memory;
 }
 
 /* ---- events ---- */

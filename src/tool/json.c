@@ -21,10 +21,7 @@ static void *allocate(size_t bytes) {
         return NULL;
     }
     memory_left -= cost;
-    void *memory = calloc(1, bytes);
-    if (!memory)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    return memory;
+    return checked(calloc(1, bytes));
 }
 
 static void skip(const char **at) {

@@ -3,7 +3,6 @@
 #include "tool/tool.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,9 +79,7 @@ static struct device *device_of(const char *uuid) {
     for (struct device *device = devices; device; device = device->next)
         if (strcmp(device->uuid, uuid) == 0)
             return device;
-    struct device *device = calloc(1, sizeof *device);
-    if (!device)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    struct device *device = checked(calloc(1, sizeof *device));
     snprintf(device->uuid, sizeof device->uuid, "%s", uuid);
     device->handle = handle_of(uuid);
     device->next = devices;
@@ -95,9 +92,8 @@ static void read_processes(struct device *device) {
     int result = NVML_SHORT;
     for (unsigned i = 0; nvml.processes && result == NVML_SHORT && i < ATTEMPTS; i++) {
         capacity = device->count + 16; /* count of the last read, or of the last attempt */
-        device->processes = realloc(device->processes, capacity * sizeof *device->processes);
-        if (!device->processes)
-            fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+        device->processes =
+            checked(realloc(device->processes, capacity * sizeof *device->processes));
         device->count = capacity;
         result = nvml.processes(device->handle, &device->count, device->processes);
     }

@@ -23,13 +23,6 @@
 
 static uint64_t own_namespace;
 
-static void *allocate(size_t bytes) {
-    void *memory = calloc(1, bytes);
-    if (!memory)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    return memory;
-}
-
 /* ---- one page ---- */
 
 void page_look(struct page *page) {
@@ -141,7 +134,7 @@ static struct page *open_page(int folder, const char *name, bool *other_version)
         close(fd);
         return NULL;
     }
-    struct page *page = allocate(sizeof *page);
+    struct page *page = checked(calloc(1, sizeof *page));
     page->live = memory;
     page->bytes = bytes;
     page->fd = fd;
@@ -154,19 +147,14 @@ static struct page *open_page(int folder, const char *name, bool *other_version)
 /* ---- all pages ---- */
 
 static void add_page(struct pages *pages, struct page *page) {
-    struct page **list = realloc(pages->list, (pages->count + 1) * sizeof(struct page *));
-    if (!list)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    list[pages->count++] = page;
-    pages->list = list;
+    pages->list = grown(pages->list, pages->count, pages->count + 1, sizeof(struct page *));
+    pages->list[pages->count++] = page;
 }
 
 static void add_other(struct pages *pages, int pid) {
-    int *others = realloc(pages->others, (pages->other_versions + 1) * sizeof *others);
-    if (!others)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    others[pages->other_versions++] = pid;
-    pages->others = others;
+    pages->others = grown(pages->others, pages->other_versions, pages->other_versions + 1,
+                          sizeof *pages->others);
+    pages->others[pages->other_versions++] = pid;
 }
 
 bool pages_have_other(const struct pages *pages, int pid) {

@@ -18,43 +18,27 @@
 #define SHOWN_NS 1000000  /* what is not 0 does not read so */
 #define TOO_LARGE "takes more memory than reports of its size do"
 
-static void *allocate(size_t bytes) {
-    void *memory = calloc(1, bytes);
-    if (!memory)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    return memory;
-}
-
-static void *grown(void *list, size_t count, size_t each) {
-    void *memory = realloc(list, (count + 1) * each);
-    if (!memory)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    return memory;
-}
-
 static struct parsed_report *add_sheet(struct parsed_reports *reports, const char *source) {
-    struct parsed_report *report = allocate(sizeof *report);
-    reports->list = grown(reports->list, reports->count, sizeof(struct parsed_report *));
+    struct parsed_report *report = checked(calloc(1, sizeof *report));
+    reports->list =
+        grown(reports->list, reports->count, reports->count + 1, sizeof(struct parsed_report *));
     reports->list[reports->count++] = report;
     snprintf(report->source, sizeof report->source, "%s", source);
     return report;
 }
 
 static struct stats_device *add_device(struct parsed_report *report) {
-    report->devices = grown(report->devices, report->device_count, sizeof *report->devices);
-    report->maps = grown(report->maps, report->device_count, sizeof *report->maps);
-    memset(&report->maps[report->device_count], 0, sizeof *report->maps);
-    struct stats_device *device = &report->devices[report->device_count++];
-    memset(device, 0, sizeof *device);
-    return device;
+    size_t count = report->device_count++;
+    report->devices = grown(report->devices, count, count + 1, sizeof *report->devices);
+    report->maps = grown(report->maps, count, count + 1, sizeof *report->maps);
+    return &report->devices[count];
 }
 
 /** The text, kept as long as the report. */
 static const char *keep(struct parsed_report *report, const char *text) {
-    report->texts = grown(report->texts, report->text_count, sizeof(char *));
-    char *kept = strdup(text);
-    report->texts[report->text_count++] = kept;
-    return kept ? kept : "";
+    report->texts =
+        grown(report->texts, report->text_count, report->text_count + 1, sizeof(char *));
+    return report->texts[report->text_count++] = checked(strdup(text));
 }
 
 void parsed_reports_free(struct parsed_reports *reports) {
@@ -252,7 +236,7 @@ static bool read_line(FILE *file, char **line, size_t *capacity, int *error) {
             return *error = EFBIG, false;
         if (count == *capacity) {
             *capacity = 2 * count + 4096;
-            *line = grown(*line, *capacity - 1, 1);
+            *line = checked(realloc(*line, *capacity));
         }
         (*line)[count++] = ends ? '\0' : (char)byte;
         if (ends)
@@ -339,7 +323,7 @@ void parsed_reports_read_page(struct parsed_reports *reports, struct page *page)
             size_t at = report->device_count;
             *add_device(report) = read;
             report->maps[at] = moment.map;
-            report->moments = grown(report->moments, at, sizeof moment);
+            report->moments = grown(report->moments, at, at + 1, sizeof moment);
             report->moments[at] = moment;
             oldest = age > oldest ? age : oldest;
         }

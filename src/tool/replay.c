@@ -257,24 +257,15 @@ struct results {
     size_t file_count;
 };
 
-static void *grown(void *list, size_t bytes) {
-    void *larger = realloc(list, bytes);
-    if (!larger) {
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    }
-    return larger;
-}
-
 static struct comparison *add_result(struct results *results) {
-    results->list = grown(results->list, (results->count + 1) * sizeof *results->list);
-    results->list[results->count] = (struct comparison){0};
+    results->list = grown(results->list, results->count, results->count + 1, sizeof *results->list);
     return &results->list[results->count++];
 }
 
 static struct histories *add_file(struct results *results) {
-    struct histories *file = grown(NULL, sizeof *file);
-    *file = (struct histories){0};
-    results->files = grown(results->files, (results->file_count + 1) * sizeof *results->files);
+    struct histories *file = checked(calloc(1, sizeof *file));
+    results->files =
+        grown(results->files, results->file_count, results->file_count + 1, sizeof *results->files);
     results->files[results->file_count++] = file;
     return file;
 }

@@ -94,9 +94,7 @@ static void ask_processes(struct pages *all, char **sources) {
         if (!all->list)
             pages_open(all, 0);
         struct page *page = pages_of(all, tool_pid(*source));
-        meant.list = realloc(meant.list, (meant.count + 1) * sizeof(struct page *));
-        if (!meant.list)
-            fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+        meant.list = grown(meant.list, meant.count, meant.count + 1, sizeof(struct page *));
         if (page)
             meant.list[meant.count++] = page;
     }
@@ -205,9 +203,7 @@ static bool read_traces(struct html *page, char **sources) {
             *kept++ = *sources;
             continue;
         }
-        traces = realloc(traces, (page->trace_count + 1) * sizeof *traces);
-        if (!traces)
-            fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+        traces = grown(traces, page->trace_count, page->trace_count + 1, sizeof *traces);
         if (trace_source_read(*sources, HTML_EVENTS, &traces[page->trace_count]))
             page->trace_count++;
         else

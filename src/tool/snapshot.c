@@ -11,7 +11,6 @@
 #include "tool/tool.h"
 #include "tool/trace_source.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,9 +51,7 @@ static struct segment *list_segments(const struct view *of, size_t *count) {
     size_t whole, pages;
     struct trace_event *segments = trace_live_set_list(&of->shown, TRACE_SEGMENTS, &whole);
     struct trace_event *mapped = trace_live_set_list(&of->mapped, TRACE_PAGES, &pages);
-    struct segment *list = calloc(whole + pages + 1, sizeof *list);
-    if (!list)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    struct segment *list = checked(calloc(whole + pages + 1, sizeof *list));
     for (size_t i = 0; i < whole; i++)
         list[i] =
             (struct segment){segments[i].address, segments[i].bytes, segments[i].stack, false};

@@ -6,7 +6,6 @@
 #include "tool/snapshot.h"
 #include "tool/tool.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,17 +18,12 @@ struct snapshot_frames {
 };
 
 static uint32_t *places(uint32_t count) {
-    uint32_t *list = calloc((size_t)count + 1, sizeof *list);
-    if (!list)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    return list;
+    return checked(calloc((size_t)count + 1, sizeof(uint32_t)));
 }
 
 void snapshot_frames_begin(struct snapshot *to) {
     struct trace_callers *callers = to->file->callers;
-    struct snapshot_frames *frames = calloc(1, sizeof *frames);
-    if (!frames)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    struct snapshot_frames *frames = checked(calloc(1, sizeof *frames));
     frames->stack_count = trace_callers_stacks(callers);
     frames->frame_count = trace_callers_frames(callers);
     frames->stacks = places(frames->stack_count);

@@ -6,7 +6,6 @@
 #include "tool/symbols.h"
 #include "tool/tool.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,9 +29,7 @@ void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbol
     if (count == 0)
         return;
     struct stats_frame *list =
-        realloc(stack->frames, (stack->count + count - 1) * sizeof *stack->frames);
-    if (!list)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+        checked(realloc(stack->frames, (stack->count + count - 1) * sizeof *stack->frames));
     memmove(list + at + count, list + at + 1, (stack->count - at - 1) * sizeof *list);
     for (unsigned i = 0; i < count; i++) {
         const char *file = found[i].file ? found[i].file : frame.file;

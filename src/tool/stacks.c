@@ -2,7 +2,6 @@
 
 #include "tool/tool.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,19 +65,8 @@ const struct stats_stacks *parsed_stacks_view(const struct parsed_stacks *stacks
 
 /* ---- reading ---- */
 
-static void *more(void *list, size_t count, size_t each) {
-    char *memory = realloc(list, (count + 1) * each);
-    if (!memory)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    memset(memory + count * each, 0, each);
-    return memory;
-}
-
 char *stack_text(const char *text, size_t length) {
-    char *kept = strndup(text, length);
-    if (!kept)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    return kept;
+    return checked(strndup(text, length));
 }
 
 static bool ends_with(const char *text, const char *end) {
@@ -140,12 +128,13 @@ static struct stats_frame read_frame(const struct json *from) {
 }
 
 uint32_t parsed_stacks_add(struct parsed_stacks *stacks, const struct json *holder) {
-    stacks->stacks = more(stacks->stacks, stacks->stack_count, sizeof *stacks->stacks);
+    stacks->stacks =
+        grown(stacks->stacks, stacks->stack_count, stacks->stack_count + 1, sizeof *stacks->stacks);
     struct stack_frames *stack = &stacks->stacks[stacks->stack_count++];
     const struct json *objects = json_get(holder, "frames"), *texts = json_get(holder, "stack");
     const struct json *frames = objects ? objects : texts; /* version 0.1.0 wrote texts alone */
     for (const struct json *at = frames ? frames->first : NULL; at; at = at->next) {
-        stack->frames = more(stack->frames, stack->count, sizeof *stack->frames);
+        stack->frames = grown(stack->frames, stack->count, stack->count + 1, sizeof *stack->frames);
         stack->frames[stack->count++] = objects ? read_frame(at) : stack_frame_read(json_text(at));
     }
     return (uint32_t)stacks->stack_count;
@@ -170,14 +159,16 @@ static void read_holder(struct parsed_stacks *stacks, int device, const struct j
                                   .total = read_share(from, "total_bytes", "total_count"),
                                   .byte_seconds = whole,
                                   .byte_seconds_ns = (uint32_t)(rest % 1000000000)};
-    stacks->rows = more(stacks->rows, stacks->row_count, sizeof *stacks->rows);
+    stacks->rows =
+        grown(stacks->rows, stacks->row_count, stacks->row_count + 1, sizeof *stacks->rows);
     stacks->rows[stacks->row_count++] = (struct stack_row){device, holder};
 }
 
 static void read_device(struct parsed_stacks *stacks, const struct json *from) {
     int device = (int)json_i64(json_get(from, "device"));
     const struct json *holders = json_get(from, "holders");
-    stacks->devices = more(stacks->devices, stacks->device_count, sizeof *stacks->devices);
+    stacks->devices = grown(stacks->devices, stacks->device_count, stacks->device_count + 1,
+                            sizeof *stacks->devices);
     stacks->devices[stacks->device_count++] =
         (struct stack_device){device, read_held(json_get(from, "held"))};
     for (const struct json *at = holders ? holders->first : NULL; at; at = at->next)
@@ -187,7 +178,8 @@ static void read_device(struct parsed_stacks *stacks, const struct json *from) {
 static void read_module(struct parsed_stacks *stacks, const struct json *from) {
     const char *path = json_text(json_get(from, "path"));
     const char *build_id = json_text(json_get(from, "build_id"));
-    stacks->modules = more(stacks->modules, stacks->module_count, sizeof *stacks->modules);
+    stacks->modules = grown(stacks->modules, stacks->module_count, stacks->module_count + 1,
+                            sizeof *stacks->modules);
     stacks->modules[stacks->module_count++] = (struct stack_module){
         stack_text(path, strlen(path)), stack_text(build_id, strlen(build_id))};
 }
@@ -203,7 +195,7 @@ struct parsed_stacks *parsed_stacks_read(const struct json *report) {
     const struct json *modules = json_get(report, "modules");
     if (!head || head->kind != JSON_OBJECT)
         return NULL;
-    struct parsed_stacks *stacks = more(NULL, 0, sizeof *stacks);
+    struct parsed_stacks *stacks = checked(calloc(1, sizeof *stacks));
     const char *name = json_text(json_get(head, "unwinder"));
     stacks->unwinder = stack_text(name, strlen(name));
     stacks->lost_stacks = json_u64(json_get(head, "lost_stacks"));

@@ -40,7 +40,6 @@ unsigned symbols_find(struct symbols *symbols, const char *path, const char *bui
 #include <dlfcn.h>
 #include <dwarf.h>
 #include <elfutils/libdwfl.h>
-#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,15 +75,8 @@ void symbols_say_missing(const struct stats_frame *frames, unsigned count) {
     (void)frames, (void)count;
 }
 
-static void *allocate(size_t bytes) {
-    void *memory = calloc(1, bytes);
-    if (!memory)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    return memory;
-}
-
 struct symbols *symbols_open(void) {
-    struct symbols *symbols = allocate(sizeof *symbols);
+    struct symbols *symbols = checked(calloc(1, sizeof *symbols));
     void *library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_LOCAL);
     void *found = library ? dlsym(library, "__cxa_demangle") : NULL;
     memcpy(&symbols->demangle, &found, sizeof found);
@@ -137,7 +129,7 @@ static struct opened *open_file(struct symbols *symbols, const char *path, const
     for (struct opened *file = symbols->files; file; file = file->next)
         if (strcmp(file->path, path) == 0)
             return file;
-    struct opened *file = allocate(sizeof *file);
+    struct opened *file = checked(calloc(1, sizeof *file));
     file->path = strdup(path);
     file->next = symbols->files;
     symbols->files = file;
@@ -189,11 +181,9 @@ struct place {
 };
 
 static void add(struct known *known, char *function, struct place place) {
-    known->list = realloc(known->list, (known->count + 1) * sizeof *known->list);
-    char *file = place.file ? strdup(place.file) : NULL;
-    if (!known->list || !function || (place.file && !file))
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    known->list[known->count++] = (struct symbol){function, file, place.line};
+    char *file = place.file ? checked(strdup(place.file)) : NULL;
+    known->list = grown(known->list, known->count, known->count + 1, sizeof *known->list);
+    known->list[known->count++] = (struct symbol){checked(function), file, place.line};
 }
 
 static char *name_of(const struct symbols *symbols, Dwarf_Die *die) {
@@ -271,7 +261,7 @@ unsigned symbols_find(struct symbols *symbols, const char *path, const char *bui
     while (known && (known->in != file || known->offset != offset))
         known = known->next;
     if (!known) {
-        known = allocate(sizeof *known);
+        known = checked(calloc(1, sizeof *known));
         known->in = file;
         known->offset = offset;
         known->next = *slot;

@@ -11,7 +11,6 @@
 #include "tool/stacks.h"
 #include "tool/tool.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -127,10 +126,8 @@ struct table table_of(const struct parsed_reports *reports) {
     size_t count = 0;
     for (size_t i = 0; i < reports->count; i++)
         count += reports->list[i]->device_count;
-    table.rows = calloc(count + 1, sizeof *table.rows);
-    uint64_t *values = calloc(count + 1, sizeof *values);
-    if (!table.rows || !values)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    table.rows = checked(calloc(count + 1, sizeof *table.rows));
+    uint64_t *values = checked(calloc(count + 1, sizeof *values));
     for (size_t i = 0; i < reports->count; i++)
         for (size_t k = 0; k < reports->list[i]->device_count; k++)
             table.rows[table.count++] = row_of(reports->list[i], &reports->list[i]->devices[k]);

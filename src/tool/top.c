@@ -12,7 +12,6 @@
 #include "tool/screen.h"
 #include "tool/tool.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,13 +21,6 @@
 #define INTERVAL_MS 1000
 
 /* ---- the rows ---- */
-
-static void *grown(void *list, size_t count, size_t each) {
-    void *memory = realloc(list, count * each);
-    if (!memory)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    return memory;
-}
 
 static void remember(struct top_history *history, uint64_t value) {
     if (history->count == TOP_HISTORY) {
@@ -47,13 +39,12 @@ static struct top_history *history_of(struct top *top, const struct page *page, 
             history->ordinal == ordinal)
             return history;
     }
-    struct top_history *history = calloc(1, sizeof *history);
-    if (!history)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    struct top_history *history = checked(calloc(1, sizeof *history));
     history->pid = page->pid;
     history->started_ns = page->started_ns;
     history->ordinal = ordinal;
-    top->histories = grown(top->histories, top->history_count + 1, sizeof(struct top_history *));
+    top->histories = grown(top->histories, top->history_count, top->history_count + 1,
+                           sizeof(struct top_history *));
     top->histories[top->history_count++] = history;
     return history;
 }
@@ -66,7 +57,7 @@ static bool is_wanted(const struct top *top, int pid) {
 }
 
 static void add_row(struct top *top, struct page *page, unsigned ordinal) {
-    top->rows = grown(top->rows, top->row_count + 1, sizeof *top->rows);
+    top->rows = grown(top->rows, top->row_count, top->row_count + 1, sizeof *top->rows);
     struct top_row *row = &top->rows[top->row_count];
     memset(row, 0, sizeof *row);
     if (!page_device(page, ordinal, &row->device, &row->sizes_age, NULL))
@@ -216,7 +207,7 @@ int tool_top(char **arguments) {
         int pid = tool_pid(*at);
         if (pid == 0)
             fail(STATUS_OWN_FAILURE, *at, "is no process number");
-        top.pids = grown(top.pids, top.pid_count + 1, sizeof *top.pids);
+        top.pids = grown(top.pids, top.pid_count, top.pid_count + 1, sizeof *top.pids);
         top.pids[top.pid_count++] = pid;
     }
     if (!once && !screen_can()) {

@@ -5,7 +5,6 @@
 #include "tool/tool.h"
 #include "trace/format.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,16 +36,8 @@ struct trace_callers {
     char text[TRACE_PIECE * TRACE_CHUNK_SLOTS];
 };
 
-static void *grown(void *list, uint32_t from, uint32_t to, size_t each) {
-    char *memory = realloc(list, to * each);
-    if (!memory)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    memset(memory + from * each, 0, (to - from) * each);
-    return memory;
-}
-
 struct trace_callers *trace_callers_open(void) {
-    return grown(NULL, 0, 1, sizeof(struct trace_callers));
+    return checked(calloc(1, sizeof(struct trace_callers)));
 }
 
 void trace_callers_free(struct trace_callers *callers) {
@@ -84,7 +75,7 @@ static void keep(struct trace_callers *callers) {
         table->capacity = capacity;
     }
     free(table->texts[number].bytes);
-    char *bytes = grown(NULL, 0, callers->bytes + 1, 1);
+    char *bytes = checked(calloc(1, callers->bytes + 1));
     memcpy(bytes, callers->text, callers->bytes);
     table->texts[number] = (struct text){bytes, callers->bytes};
 }
@@ -164,7 +155,7 @@ static struct stack_frames *read_frame(struct trace_callers *callers, uint32_t n
     struct stack_frames *frames =
         number < callers->frame_capacity ? &callers->frames[number] : NULL;
     if (frames && frames->count == 0 && text->bytes) {
-        frames->frames = grown(NULL, 0, 1, sizeof *frames->frames);
+        frames->frames = checked(calloc(1, sizeof *frames->frames));
         frames->frames[frames->count++] = stack_frame_read(text->bytes);
     }
     return frames;

@@ -10,7 +10,6 @@
 #include "tool/tool.h"
 #include "tool/trace_file.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,17 +33,11 @@ struct pass {
      << 20) /* the pages of 2 TiB, which are all there at one time                     \
                          */
 
-static _Noreturn void no_memory(void) {
-    fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-}
-
 static void append(struct trace_event **list, size_t *count, size_t *capacity,
                    const struct trace_event *event) {
     if (*count == *capacity) {
         *capacity = *capacity ? 2 * *capacity : 1024;
-        *list = realloc(*list, *capacity * sizeof **list);
-        if (!*list)
-            no_memory();
+        *list = checked(realloc(*list, *capacity * sizeof **list));
     }
     (*list)[(*count)++] = *event;
 }
@@ -251,9 +244,7 @@ static int by_order(const void *a, const void *b) {
 /** Replaces the list of the file by that of the pass. */
 static void take_over(struct trace_file *file, struct pass *pass) {
     size_t count = pass->before_count + pass->count;
-    struct trace_event *events = malloc((count + 1) * sizeof *events);
-    if (!events)
-        no_memory();
+    struct trace_event *events = checked(malloc((count + 1) * sizeof *events));
     if (pass->before_count > 0) {
         qsort(pass->before, pass->before_count, sizeof *pass->before, by_order);
         memcpy(events, pass->before, pass->before_count * sizeof *events);

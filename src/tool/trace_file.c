@@ -17,10 +17,6 @@
 #define DEVICE_MOST                                                                                \
     ((uint64_t)4 << 40) /* bytes of one device, at most: readers walk them page by page */
 
-static _Noreturn void no_memory(void) {
-    fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-}
-
 const char *trace_event_words(unsigned kind) {
     static const char *const words[] = {
 #define TRACE(number, kind, words) [number] = words,
@@ -44,9 +40,7 @@ const char *trace_event_words(unsigned kind) {
 /* ---- reading ---- */
 
 static struct trace_header *read_header(int fd, const char **why) {
-    struct trace_header *header = calloc(1, TRACE_HEADER_BYTES);
-    if (!header)
-        no_memory();
+    struct trace_header *header = checked(calloc(1, TRACE_HEADER_BYTES));
     ssize_t got = pread(fd, header, TRACE_HEADER_BYTES, 0);
     int error = errno;
     uint64_t magic = got == TRACE_HEADER_BYTES ? atomic_load(&header->magic) : 0;
@@ -177,15 +171,13 @@ static void take_slots(struct trace_file *file, const uint64_t (*slots)[8], size
 }
 
 static int read_slots(int fd, struct trace_file *file, uint64_t slots) {
-    uint64_t(*buffer)[8] = malloc((size_t)READ_SLOTS * TRACE_RECORD_BYTES);
+    uint64_t(*buffer)[8] = checked(malloc((size_t)READ_SLOTS * TRACE_RECORD_BYTES));
     size_t used = 0;
     ssize_t got = 1;
-    file->events = malloc((slots + 1) * sizeof *file->events);
+    file->events = checked(malloc((slots + 1) * sizeof *file->events));
     /* As if all slots were marks; untouched pages take no memory. */
-    file->texts = malloc((slots + 1) * (TRACE_LABEL_WORDS * sizeof(uint64_t) + 1));
+    file->texts = checked(malloc((slots + 1) * (TRACE_LABEL_WORDS * sizeof(uint64_t) + 1)));
     file->callers = trace_callers_open();
-    if (!buffer || !file->events || !file->texts)
-        no_memory();
     for (uint64_t at = 0; at < slots && got > 0; at += READ_SLOTS) {
         uint64_t count = slots - at < READ_SLOTS ? slots - at : READ_SLOTS;
         got = pread(fd, buffer, count * TRACE_RECORD_BYTES,

@@ -4,9 +4,7 @@
 #include "replay/hash.h"
 #include "tool/tool.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define FIRST_CAPACITY 1024
 
@@ -27,9 +25,7 @@ static size_t slot_of(const struct trace_table *table, uint64_t address) {
 static void grow(struct trace_table *table) {
     struct trace_table old = *table;
     table->capacity = old.capacity ? 2 * old.capacity : FIRST_CAPACITY;
-    table->slots = calloc(table->capacity, sizeof *table->slots);
-    if (!table->slots)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    table->slots = checked(calloc(table->capacity, sizeof *table->slots));
     for (size_t i = 0; i < old.capacity; i++)
         if (old.slots[i].kind != TRACE_NONE)
             table->slots[slot_of(table, old.slots[i].address)] = old.slots[i];
@@ -116,9 +112,7 @@ static int by_address(const void *a, const void *b) {
 struct trace_event *trace_live_set_list(const struct trace_live_set *live_set, enum trace_sort sort,
                                         size_t *count) {
     const struct trace_table *table = &live_set->tables[sort];
-    struct trace_event *list = calloc(table->count + 1, sizeof *list);
-    if (!list)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    struct trace_event *list = checked(calloc(table->count + 1, sizeof *list));
     *count = 0;
     for (size_t i = 0; i < table->capacity; i++)
         if (table->slots[i].kind != TRACE_NONE)

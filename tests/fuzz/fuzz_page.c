@@ -64,7 +64,7 @@ static void make_file(const uint8_t *data, size_t size) {
     if (!whole) {
         struct live_identity self = place_self();
         place_name(&self, name);
-        whole = allocate(BYTES);
+        whole = checked(calloc(1, BYTES));
         make_whole(whole);
         FUZZ_CHECK(mkdtemp(path));
         folder = open(path, O_DIRECTORY | O_CLOEXEC);
