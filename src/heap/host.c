@@ -47,6 +47,15 @@ void host_unmap(void *memory, size_t bytes) {
     }
 }
 
+void *host_grow(void *old, size_t old_bytes, size_t used, size_t bytes) {
+    void *larger = host_map(bytes, 4096);
+    if (larger && old) {
+        memcpy(larger, old, used);
+        host_unmap(old, old_bytes);
+    }
+    return larger;
+}
+
 static void *next_recycled(const void *object) {
     void *next;
     memcpy(&next, object, sizeof next);

@@ -36,6 +36,13 @@ uint64_t host_bytes(void);
 void host_unmap(void *memory, size_t bytes);
 
 /**
+ * Returns memory of `bytes` with the first `used` bytes of `old`, which has `old_bytes`, and unmaps
+ * `old`. No other thread may read `old`, which may be NULL. Returns NULL without host memory; `old`
+ * then stays.
+ */
+void *host_grow(void *old, size_t old_bytes, size_t used, size_t bytes);
+
+/**
  * Allocator of descriptors of one size, recycled through a free list. The caller's lock protects
  * it.
  */

@@ -55,13 +55,11 @@ static bool ensure_capacity(struct arena *arena, unsigned more) {
     while (capacity < least) {
         capacity *= 2;
     }
-    struct free_range *wider = host_map(capacity * sizeof *wider, 4096);
+    struct free_range *wider =
+        host_grow(arena->free, arena->free_capacity * sizeof *wider,
+                  arena->free_count * sizeof *wider, capacity * sizeof *wider);
     if (!wider) {
         return false;
-    }
-    if (arena->free) {
-        memcpy(wider, arena->free, arena->free_count * sizeof *wider);
-        host_unmap(arena->free, arena->free_capacity * sizeof *wider);
     }
     arena->free = wider;
     arena->free_capacity = capacity;

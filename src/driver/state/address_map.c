@@ -30,13 +30,10 @@ static bool grow(struct address_map *map) {
         return true;
     }
     size_t capacity = map->capacity ? map->capacity * 2 : ROWS_LEAST;
-    struct address_map_row *wider = host_map(capacity * sizeof *wider, 4096);
+    struct address_map_row *wider = host_grow(map->rows, map->capacity * sizeof *wider,
+                                              map->count * sizeof *wider, capacity * sizeof *wider);
     if (!wider) {
         return false;
-    }
-    if (map->rows) {
-        memcpy(wider, map->rows, map->count * sizeof *wider);
-        host_unmap(map->rows, map->capacity * sizeof *wider);
     }
     map->rows = wider;
     map->capacity = capacity;
