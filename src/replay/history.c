@@ -1,5 +1,6 @@
 #include "replay/history.h"
 
+#include "replay/grow.h"
 #include "replay/hash.h"
 
 #include <errno.h>
@@ -62,20 +63,10 @@ bool history_has(const struct history *history, uint64_t key) {
     return find(&history->live, key, &block);
 }
 
-static void *grown(void *list, size_t count, size_t *capacity, size_t each) {
-    if (count < *capacity) {
-        return list;
-    }
-    size_t more = *capacity ? 2 * *capacity : 64;
-    void *larger = realloc(list, more * each);
-    *capacity = larger ? more : *capacity;
-    return larger;
-}
-
 static int add(struct history *history, uint64_t time_us, uint64_t bytes, uint32_t block,
                uint32_t stream) {
     struct history_event *events =
-        grown(history->events, history->count, &history->capacity, sizeof *events);
+        grow(history->events, history->count, &history->capacity, sizeof *events);
     if (!events) {
         return -ENOMEM;
     }
@@ -143,8 +134,8 @@ int history_on_thread(struct history *history, uint64_t thread) {
 }
 
 int history_period(struct history *history) {
-    size_t *periods = grown(history->periods, history->period_count, &history->period_room,
-                            sizeof *history->periods);
+    size_t *periods = grow(history->periods, history->period_count, &history->period_room,
+                           sizeof *history->periods);
     if (!periods) {
         return -ENOMEM;
     }
@@ -164,6 +155,7 @@ int history_cut_into(struct history *history, size_t periods) {
     free(history->periods);
     history->periods = list;
     history->period_count = periods;
+    history->period_room = periods + 1;
     return 0;
 }
 

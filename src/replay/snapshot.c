@@ -7,6 +7,7 @@
  * free, without an allocation among the entries. They are allocated first. The memory reserved
  * before the first entry is that at the end minus the changes of all entries.
  */
+#include "replay/grow.h"
 #include "replay/input.h"
 #include "replay/pickle.h"
 
@@ -100,15 +101,12 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
 }
 
 static int was_live(struct reader *reader, uint64_t address, uint64_t bytes, uint64_t stream) {
-    if (reader->first_count == reader->first_capacity) {
-        size_t capacity = reader->first_capacity ? 2 * reader->first_capacity : 64;
-        void *larger = realloc(reader->first, capacity * sizeof *reader->first);
-        if (!larger) {
-            return -ENOMEM;
-        }
-        reader->first = larger;
-        reader->first_capacity = capacity;
+    void *list =
+        grow(reader->first, reader->first_count, &reader->first_capacity, sizeof *reader->first);
+    if (!list) {
+        return -ENOMEM;
     }
+    reader->first = list;
     reader->first[reader->first_count].address = address;
     reader->first[reader->first_count].bytes = bytes;
     reader->first[reader->first_count++].stream = stream;

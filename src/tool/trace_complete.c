@@ -7,6 +7,7 @@
  * "Object" means a block, a segment or a page.
  */
 #include "heap/page.h"
+#include "replay/grow.h"
 #include "tool/tool.h"
 #include "tool/trace_file.h"
 
@@ -35,10 +36,7 @@ struct pass {
 
 static void append(struct trace_event **list, size_t *count, size_t *capacity,
                    const struct trace_event *event) {
-    if (*count == *capacity) {
-        *capacity = *capacity ? 2 * *capacity : 1024;
-        *list = checked(realloc(*list, *capacity * sizeof **list));
-    }
+    *list = checked(grow(*list, *count, capacity, sizeof **list));
     (*list)[(*count)++] = *event;
 }
 
