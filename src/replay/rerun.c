@@ -179,40 +179,26 @@ static uint64_t clock_of_history(struct backend *backend) {
     return device.now_us * 1000 + device.meter->calls_ns;
 }
 
+/* The operations that both backends share. */
+#define COMMON_OPS                                                                                 \
+    .reserve = reserve, .release = release, .returned = returned, .record = record,                \
+    .query = query, .barrier = barrier, .wait = wait, .health = done, .synchronize = done,         \
+    .watch_idle = idle, .clock = clock_of_history
+
 static const struct backend_ops segments = {
     .name = "segments",
-    .reserve = reserve,
-    .release = release,
-    .returned = returned,
-    .record = record,
-    .query = query,
-    .barrier = barrier,
-    .wait = wait,
-    .health = done,
-    .synchronize = done,
-    .watch_idle = idle,
-    .clock = clock_of_history,
+    COMMON_OPS,
 };
 
 static const struct backend_ops pages = {
     .name = "pages",
-    .reserve = reserve,
-    .release = release,
-    .returned = returned,
     .reserve_addresses = reserve_addresses,
     .free_addresses = free_addresses,
     .create_handles = create_handles,
     .release_handles = release_handles,
     .map = map,
     .unmap = unmap,
-    .record = record,
-    .query = query,
-    .barrier = barrier,
-    .wait = wait,
-    .health = done,
-    .synchronize = done,
-    .watch_idle = idle,
-    .clock = clock_of_history,
+    COMMON_OPS,
 };
 
 /** Runs the decay of the library's helper thread up to a time, in its ticks. Waits of the helper

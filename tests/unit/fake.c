@@ -114,11 +114,19 @@ static void check_no_work(struct fake *fake, uint64_t address, uint64_t bytes) {
     }
 }
 
-static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
-    struct fake *fake = of(backend);
+/* Takes the lock. Returns false, without the lock, if the backend is suspended. */
+static bool lock_unless_suspended(struct fake *fake) {
     pthread_mutex_lock(&fake->lock);
     if (fake->backend.suspended) {
         pthread_mutex_unlock(&fake->lock);
+        return false;
+    }
+    return true;
+}
+
+static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
+    struct fake *fake = of(backend);
+    if (!lock_unless_suspended(fake)) {
         return -EBUSY;
     }
     fake->releases++;
@@ -166,9 +174,7 @@ static void forget_reserve(struct backend *backend, uint64_t bytes) {
 
 static int record(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
-    pthread_mutex_lock(&fake->lock);
-    if (fake->backend.suspended) {
-        pthread_mutex_unlock(&fake->lock);
+    if (!lock_unless_suspended(fake)) {
         return -EBUSY;
     }
     fake->records++;
@@ -191,9 +197,7 @@ static int record(struct backend *backend, unsigned slot) {
 
 static int query(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
-    pthread_mutex_lock(&fake->lock);
-    if (fake->backend.suspended) {
-        pthread_mutex_unlock(&fake->lock);
+    if (!lock_unless_suspended(fake)) {
         return -EBUSY;
     }
     fake->queries++;
@@ -213,9 +217,7 @@ static int query(struct backend *backend, unsigned slot) {
 
 static int barrier(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
-    pthread_mutex_lock(&fake->lock);
-    if (fake->backend.suspended) {
-        pthread_mutex_unlock(&fake->lock);
+    if (!lock_unless_suspended(fake)) {
         return -EBUSY;
     }
     fake->orders++;

@@ -149,10 +149,11 @@ static void before_it_grows_the_pool_asks_what_has_come_free(void **state) {
     stop(NULL);
 }
 
+static unsigned reclaim_calls; /* of reclaim_later(); a test sets it to 0 */
+
 /* Reclaims nothing at the first call, and one block at a later call. */
 static bool reclaim_later(struct backend *backend, bool all) {
-    static unsigned asked;
-    return asked++ > 0 && all && reclaim_one(backend, all);
+    return reclaim_calls++ > 0 && all && reclaim_one(backend, all);
 }
 
 static void before_a_request_is_refused_all_are_asked_again(void **state) {
@@ -160,6 +161,7 @@ static void before_a_request_is_refused_all_are_asked_again(void **state) {
     start(64 * MIB, REUSE_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
     ops.reclaim_deferred = reclaim_later;
+    reclaim_calls = 0;
     fake->backend.ops = &ops;
     uint64_t at = 0, other;
     for (unsigned i = 0; i < 64; i++) {
@@ -308,17 +310,13 @@ static void no_use_of_a_block_is_refused_while_it_is_retired(void **state) {
     stop(NULL);
 }
 
-static bool reclaim_at_last(struct backend *backend, bool all) {
-    static unsigned asked;
-    return asked++ > 0 && all && reclaim_one(backend, all);
-}
-
 /* Includes a block that only a retry served, and each kind of free. */
 static void the_backend_is_told_once_of_each_large_block(void **state) {
     (void)state;
     start(64 * MIB, REUSE_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
-    ops.reclaim_deferred = reclaim_at_last;
+    ops.reclaim_deferred = reclaim_later;
+    reclaim_calls = 0;
     ops.allocated = note_allocated;
     ops.freed = note_freed;
     fake->backend.ops = &ops;
