@@ -12,10 +12,11 @@ program runs once with PAIRS pairs and once with twice as many: start, warm-up a
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+
+import callgrind
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -68,25 +69,10 @@ def driver_calls(path):
 def count(build, pattern, pairs):
     with tempfile.TemporaryDirectory() as folder:
         out, calls = os.path.join(folder, "callgrind"), os.path.join(folder, "calls")
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("GPUCACHE_", "LD_"))}
-        env.update(
-            LD_PRELOAD=os.path.join(build, "libgpucache.so"),
-            LD_LIBRARY_PATH=os.path.join(build, "tests", "sim"),
-            GPUCACHE_REPORT="off",
-            GPUCACHE_BACKEND="segments",
-            GPUCACHE_SIM_MEMORY="1G",  # valgrind has no addresses for more
-            GPUCACHE_SIM_EAGER="100",
-            GPUCACHE_SIM_IDLE_MS="0",  # no work at times of its own
-            GPUCACHE_SIM_COUNTS=calls,
-        )
+        settings = {"GPUCACHE_BACKEND": "segments", "GPUCACHE_SIM_EAGER": "100", "GPUCACHE_SIM_COUNTS": calls}
         if pattern == "statistics":  # an update of the live page, which depends on the time, reads all 20 000 blocks
-            env["GPUCACHE_LIVE"] = "off"
-        command = ["valgrind", "-q", "--tool=callgrind", "--callgrind-out-file=" + out]
-        command += ["--compress-strings=no", "--compress-pos=no"]
-        command += [os.path.join(build, "tests", "bench", "instructions"), pattern, str(pairs)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
-        if done.returncode != 0:
-            sys.exit("%s: status %d\n%s" % (pattern, done.returncode, done.stderr))
+            settings["GPUCACHE_LIVE"] = "off"
+        callgrind.run(build, ["instructions", pattern, str(pairs)], out, settings, timeout=120)
         return self_and_helpers(out), driver_calls(calls)
 
 

@@ -10,9 +10,10 @@ the calls among them. --list prints the functions of one request. Exit status 77
 import collections
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
+
+import callgrind
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "src")
@@ -54,23 +55,8 @@ def functions_and_calls(path):
 
 
 def run(build, folder):
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("GPUCACHE_", "LD_"))}
-    env.update(
-        LD_PRELOAD=os.path.join(build, "libgpucache.so"),
-        LD_LIBRARY_PATH=os.path.join(build, "tests", "sim"),
-        GPUCACHE_REPORT="off",
-        GPUCACHE_LIVE="off",
-        GPUCACHE_BACKEND="pages",
-        GPUCACHE_SIM_MEMORY="1G",  # valgrind has no addresses for more
-        GPUCACHE_SIM_IDLE_MS="0",
-    )
-    command = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no"]
-    command += ["--compress-strings=no", "--compress-pos=no"]
-    command += ["--callgrind-out-file=" + os.path.join(folder, "out")]
-    command += [os.path.join(build, "tests", "bench", "request_path")]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    if done.returncode != 0:
-        sys.exit("request_path: status %d\n%s" % (done.returncode, done.stderr))
+    callgrind.run(build, ["request_path"], os.path.join(folder, "out"), {"GPUCACHE_LIVE": "off", "GPUCACHE_BACKEND": "pages"},
+                  "--instr-atstart=no")
     parts = [os.path.join(folder, "out.%d" % (i + 1)) for i in range(len(REQUESTS))]
     return dict(zip(REQUESTS, map(functions_and_calls, parts)))
 

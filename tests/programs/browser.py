@@ -4,11 +4,19 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
 PATH = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PATIENCE = 120  # seconds for an answer; a busy machine takes long to start a browser
+
+
+def need():
+    """Ends the test as skipped where there is no Chromium."""
+    if not PATH:
+        print("SKIPPED: there is no chromium here")
+        sys.exit(77)
 
 
 class Browser:

@@ -103,6 +103,21 @@ class Program:
         return err
 
 
+def write_reports(place, folder):
+    """Runs a process that reports after each of four allocations, at an OOM and at its exit. Returns the paths in that order."""
+    one = Program(place, {"GPUCACHE_REPORT": folder + "/r%n", "GPUCACHE_REPORT_FORMAT": "json", "GPUCACHE_MEMORY_LIMIT": "2G"})
+    for size in (70 * MIB, 30 * MIB, 3 * MIB, 900):
+        one.do("allocate %d" % size)
+        os.kill(one.pid, signal.SIGUSR2)
+        one.do("sync")
+    one.do("allocate 99999999999")
+    one.do("free")
+    one.do("free")
+    one.end("exit", 7)
+    names = (name for name in os.listdir(folder) if re.fullmatch(r"r\d+", name))
+    return [os.path.join(folder, name) for name in sorted(names, key=lambda name: int(name[1:]))]
+
+
 def eventually(condition, seconds=60):
     """Waits until it holds, which takes a moment; False: it never did."""
     end = time.monotonic() + seconds

@@ -8,14 +8,12 @@ import html
 import json
 import os
 import re
-import signal
-import sys
 import tempfile
 
 import browser
 from browser import Browser, data_of
 from harness import Tally, program, run_with_report
-from report_live_page import MIB, Place, Program, eventually
+from report_live_page import MIB, Place, Program, eventually, write_reports
 
 tally = Tally()
 UNIT = 512  # bytes of the map's units
@@ -412,17 +410,7 @@ def side_by_side(place, report):
 
 def reports_of_a_process(place):
     with tempfile.TemporaryDirectory() as folder:
-        one = Program(place, {"GPUCACHE_REPORT": folder + "/r%n", "GPUCACHE_REPORT_FORMAT": "json", "GPUCACHE_MEMORY_LIMIT": "2G"})
-        for order in (70 * MIB, 30 * MIB, 3 * MIB, 900):
-            one.do("allocate %d" % order)
-            os.kill(one.pid, signal.SIGUSR2)
-            one.do("sync")
-        one.do("allocate 99999999999")  # an OOM, and its report
-        one.do("free")
-        one.do("free")
-        one.end("exit", 7)
-        names = sorted(os.listdir(folder), key=lambda n: int(n[1:]))
-        return [json.load(open(os.path.join(folder, n), encoding="utf-8")) for n in names]
+        return [json.load(open(path, encoding="utf-8")) for path in write_reports(place, folder)]
 
 
 def last_moments(pages):
@@ -517,8 +505,6 @@ def compare_text(place, report):
 
 
 if __name__ == "__main__":
-    if not browser.PATH:
-        print("SKIPPED: there is no chromium here")
-        sys.exit(77)
+    browser.need()
     with Browser() as chromium:
         tally.run(main)

@@ -17,7 +17,7 @@ import time
 import browser
 from browser import Browser
 from harness import Tally
-from report_live_page import COMMAND, MIB, Place, Program, eventually, fed
+from report_live_page import COMMAND, MIB, Place, Program, eventually, fed, write_reports
 
 tally = Tally()
 chromium = None  # a browser, where there is one
@@ -106,19 +106,9 @@ def in_browser(path, looks=((390, False), (1600, True))):
 
 
 def of_files(place, folder):
-    one = Program(place, {"GPUCACHE_REPORT": folder + "/r%n", "GPUCACHE_REPORT_FORMAT": "json",
-                          "GPUCACHE_MEMORY_LIMIT": "2G"})
-    for size in (70 * MIB, 30 * MIB, 3 * MIB, 900):
-        one.do("allocate %d" % size)
-        os.kill(one.pid, signal.SIGUSR2)
-        one.do("sync")
-    one.do("allocate 99999999999")  # an OOM, and its report
-    one.do("free")
-    one.do("free")
-    one.end("exit", 7)
-    names = sorted((n for n in os.listdir(folder) if re.fullmatch(r"r\d+", n)), key=lambda n: int(n[1:]))
-    reports = [json.loads(open(os.path.join(folder, n)).read()) for n in names]
-    path, text, page = page_of(place, folder, *[os.path.join(folder, n) for n in reversed(names)])  # their order says nothing
+    paths = write_reports(place, folder)
+    reports = [json.loads(open(path).read()) for path in paths]
+    path, text, page = page_of(place, folder, *reversed(paths))  # their order says nothing
     if not chromium:
         return reports
     said = " ".join(page.texts)
