@@ -55,9 +55,8 @@ bool vmm_touches(uint64_t address, uint64_t bytes) {
     if (atomic_load(&range_count) == 0 || bytes == 0) {
         return false;
     }
-    uint64_t last = bytes - 1 > UINT64_MAX - address ? UINT64_MAX : address + bytes - 1;
     lock_acquire(&ranges_lock);
-    const struct vmm_range *range = address_map_before(&ranges, last);
+    const struct vmm_range *range = address_map_before_end(&ranges, address, bytes);
     bool touched = range && range->address + range->bytes > address;
     lock_release(&ranges_lock);
     return touched;

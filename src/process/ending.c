@@ -28,6 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define HELPER_PATIENCE_MS 1000 /* time of one order, one batch of pages or one segment */
 #define PATIENCE_MS 3000 /* time of a report: one second for its reader, the rest for writing */
 
 static _Atomic pid_t own_process; /* 0: CUDA has not been used */
@@ -41,6 +42,20 @@ static pid_t this_thread(void) {
 bool ending_is_own_process(void) {
     pid_t own = atomic_load(&own_process);
     return own != 0 && own == (pid_t)syscall(SYS_getpid);
+}
+
+void ending_stop_helper(const struct helper *helper, _Atomic int *turn) {
+    int saved = errno;
+    if (atomic_load(&helper->started) && ending_is_own_process())
+        helper_hold(turn, HELPER_PATIENCE_MS);
+    errno = saved;
+}
+
+void ending_of_helper(const struct helper *helper, _Atomic int *turn, enum process_end how) {
+    if (how == PROCESS_EXITS || how == PROCESS_EXECS)
+        ending_stop_helper(helper, turn);
+    else if (how == PROCESS_GOES_ON && ending_is_own_process())
+        helper_release(turn);
 }
 
 void ending_wait(void) {

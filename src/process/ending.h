@@ -5,6 +5,9 @@
 #ifndef GPUCACHE_PROCESS_ENDING_H
 #define GPUCACHE_PROCESS_ENDING_H
 
+#include "process/helper.h"
+#include "process/process.h"
+
 #include <stdbool.h>
 
 /** Enables the last report for this process. Called once, when the library starts. */
@@ -28,5 +31,15 @@ void ending_report(const char *reason);
  * about to end the process.
  */
 void ending_wait(void);
+
+/**
+ * Stops the work of a helper thread, after waiting at most one second for the piece in progress.
+ * Does nothing in a child, or if the thread was never made. Keeps errno.
+ */
+void ending_stop_helper(const struct helper *helper, _Atomic int *turn);
+
+/** Stops the work at an exit or exec, and allows it again after a failed exec. Does nothing if a
+ * signal ends the process. */
+void ending_of_helper(const struct helper *helper, _Atomic int *turn, enum process_end how);
 
 #endif

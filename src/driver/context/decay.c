@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #define LEAST_TICK_NS 1000000
-#define PATIENCE_MS 1000 /* for one batch of pages, or one segment */
 
 static _Atomic uint32_t asked; /* 1: a pool has idle memory; the thread's futex */
 static _Atomic int turn;       /* enum helper_turn: one tick, or one batch of pages or segment */
@@ -87,11 +86,7 @@ void decay_wake(void) {
 /* --- fork, and end of the process --- */
 
 void decay_stop(void) {
-    int saved = errno;
-    if (atomic_load(&thread.started) && ending_is_own_process()) {
-        helper_hold(&turn, PATIENCE_MS);
-    }
-    errno = saved;
+    ending_stop_helper(&thread, &turn);
 }
 
 void decay_forked(void) {
@@ -100,9 +95,5 @@ void decay_forked(void) {
 
 void decay_end(enum process_end how, int signal) {
     (void)signal;
-    if (how == PROCESS_EXITS || how == PROCESS_EXECS) {
-        decay_stop();
-    } else if (how == PROCESS_GOES_ON && ending_is_own_process()) {
-        helper_release(&turn);
-    }
+    ending_of_helper(&thread, &turn, how);
 }

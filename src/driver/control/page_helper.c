@@ -17,7 +17,6 @@
 
 #define REFRESH_NS 500000000 /* between two updates of the page, if no reader asks */
 #define ORDER_NS 10000000    /* between two checks whether a delayed order may begin */
-#define PATIENCE_MS 1000     /* how long the end of the process waits for an order in progress */
 
 static atomic_bool at_work; /* the thread for orders exists */
 static _Atomic int turn;    /* of the order in progress (enum helper_turn) */
@@ -132,11 +131,7 @@ void page_helper_start(void) {
 /* --- forks and ends --- */
 
 void page_helper_stop(void) {
-    int saved = errno;
-    if (atomic_load(&thread.started) && ending_is_own_process()) {
-        helper_hold(&turn, PATIENCE_MS);
-    }
-    errno = saved;
+    ending_stop_helper(&thread, &turn);
 }
 
 void page_helper_forked(void) {
@@ -145,9 +140,5 @@ void page_helper_forked(void) {
 
 void page_helper_end(enum process_end how, int signal) {
     (void)signal;
-    if (how == PROCESS_EXITS || how == PROCESS_EXECS) {
-        page_helper_stop();
-    } else if (how == PROCESS_GOES_ON && ending_is_own_process()) {
-        helper_release(&turn);
-    }
+    ending_of_helper(&thread, &turn, how);
 }

@@ -244,9 +244,8 @@ bool ipc_pages_touch(CUdeviceptr dptr, uint64_t bytes) {
     if (atomic_load(&ipc_blocks) == 0 || bytes == 0) {
         return false;
     }
-    uint64_t last = bytes - 1 > UINT64_MAX - dptr ? UINT64_MAX : dptr + bytes - 1;
     lock_acquire(&lock);
-    const struct opened *opened = address_map_before(&all, last);
+    const struct opened *opened = address_map_before_end(&all, dptr, bytes);
     bool touched = opened && opened->fetched.base + opened->fetched.span > dptr;
     lock_release(&lock);
     return touched;

@@ -24,6 +24,11 @@ void *address_map_before(const struct address_map *map, uint64_t address) {
     return behind > 0 ? map->rows[behind - 1].what : NULL;
 }
 
+void *address_map_before_end(const struct address_map *map, uint64_t address, uint64_t bytes) {
+    bool past = bytes - 1 > UINT64_MAX - address;
+    return address_map_before(map, past ? UINT64_MAX : address + bytes - 1);
+}
+
 /* Makes space for one more row. Returns false without host memory. */
 static bool grow(struct address_map *map) {
     if (map->count < map->capacity) {

@@ -27,6 +27,12 @@ size_t address_map_from(const struct address_map *map, uint64_t start);
 /** Returns the object that begins last at or before `address`. NULL: there is none. */
 void *address_map_before(const struct address_map *map, uint64_t address);
 
+/**
+ * Returns the object that begins last before the end of the range of `bytes`, at least 1, from
+ * `address`. The end may lie past the last address. NULL: there is none.
+ */
+void *address_map_before_end(const struct address_map *map, uint64_t address, uint64_t bytes);
+
 /** Adds an object that begins at `start`, in front of others that begin there. Returns false
  * without host memory. */
 bool address_map_add(struct address_map *map, uint64_t start, void *what);
