@@ -182,17 +182,13 @@ static bool pass_barriers(struct backend *backend) {
     return true;
 }
 
-/* The stream reached the free before, but its event could not complete. */
-static bool reclaim_behind_a_barrier(struct backend *backend, bool all) {
-    return passed && reclaim_one(backend, all);
-}
-
-static void barriers_are_waited_for_before_a_request_is_refused(void **state) {
-    (void)state;
+/* Checks that a request which needs the only block is served after its deferred free. */
+static void gets_the_deferred_block(bool (*reclaim)(struct backend *backend, bool all),
+                                    bool (*pass)(struct backend *backend)) {
     start(64 * MIB, REUSE_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
-    ops.reclaim_deferred = reclaim_behind_a_barrier;
-    ops.pass_barriers = pass_barriers;
+    ops.reclaim_deferred = reclaim;
+    ops.pass_barriers = pass;
     fake->backend.ops = &ops;
     uint64_t at = get(40 * MIB), other;
     reclaimed = 0;
@@ -200,6 +196,16 @@ static void barriers_are_waited_for_before_a_request_is_refused(void **state) {
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
     assert_int_equal(other, at);
     stop(NULL);
+}
+
+/* The stream reached the free before, but its event could not complete. */
+static bool reclaim_behind_a_barrier(struct backend *backend, bool all) {
+    return passed && reclaim_one(backend, all);
+}
+
+static void barriers_are_waited_for_before_a_request_is_refused(void **state) {
+    (void)state;
+    gets_the_deferred_block(reclaim_behind_a_barrier, pass_barriers);
 }
 
 /* Another thread reclaims the block first. The request must still find it. */
@@ -215,17 +221,7 @@ static bool reclaim_nothing(struct backend *backend, bool all) {
 
 static void a_reclaim_of_another_thread_is_not_missed(void **state) {
     (void)state;
-    start(64 * MIB, REUSE_BARRIER, RELAXED);
-    struct backend_ops ops = *fake->backend.ops;
-    ops.reclaim_deferred = reclaim_nothing;
-    ops.pass_barriers = reclaim_elsewhere;
-    fake->backend.ops = &ops;
-    uint64_t at = get(40 * MIB), other;
-    reclaimed = 0;
-    waiting = defer_free(at);
-    assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
-    assert_int_equal(other, at);
-    stop(NULL);
+    gets_the_deferred_block(reclaim_nothing, reclaim_elsewhere);
 }
 
 /*
