@@ -251,33 +251,20 @@ static void shorten_if_pinned(struct source *source, uint64_t bytes, uint64_t bu
 }
 
 /*
- * Limits of the time that remapping may take. A program that asks for the same blocks again and
- * again may get them at new addresses each time, and every time memory is mapped there.
+ * Returns true if remapping took more than one part in REMAP_TIME_SHARE of the elapsed time, and
+ * REMAP_TIME_MOST_NS: the goal then rises by one slack step. A program that requests the same
+ * blocks again and again may get them at new addresses each time, and each time memory is mapped
+ * there.
  *
- *      share   one part in this of the elapsed time is allowed, and
- *      more    this much besides, in ns
- *      kept    unused time that is credited to later bursts, at most this, in ns
- *
- * Remapping beyond the first rule raises the goal by one step, a part of the peak. Remapping beyond
- * the second rule raises it by a further step. Without the credit, a burst now and then would raise
- * the goal for ever.
+ * Credits unused time to later bursts, at most REMAP_TIME_KEPT_NS: without the credit, a burst now
+ * and then would raise the goal for ever. Starts the measurement anew after a step, and when the
+ * peak has risen by a slack step.
  */
-struct time_rule {
-    uint64_t share, more, kept;
-};
-
-static const struct time_rule first_step = {REMAP_TIME_SHARE, REMAP_TIME_MOST_NS, 0};
-static const struct time_rule further_steps = {REMAP_TIME_MUCH_SHARE, REMAP_TIME_AGAIN_NS,
-                                               REMAP_TIME_KEPT_NS};
-
-/* Applies the rules. Returns true if remapping took more than its share. The measurement starts
- * anew then, and when the peak has risen by one part in REMAP_PEAK_SHARE. */
 static bool remap_takes_too_long(struct source *source, uint64_t peak) {
-    const struct time_rule *rule = source->remap.slack_steps == 0 ? &first_step : &further_steps;
     uint64_t now = backend_clock(source->backend);
-    uint64_t allowed = (now - source->remap.since_ns) / rule->share;
-    bool risen = peak > source->remap.peak + source->remap.peak / REMAP_PEAK_SHARE;
-    bool too_long = source->remap.remap_ns > allowed + rule->more && !risen;
+    uint64_t allowed = (now - source->remap.since_ns) / REMAP_TIME_SHARE;
+    bool risen = peak > source->remap.peak + source->remap.peak / REMAP_SLACK_STEP;
+    bool too_long = source->remap.remap_ns > allowed + REMAP_TIME_MOST_NS && !risen;
     if (risen) { /* the same slack is fewer steps of a higher peak */
         source->remap.slack_steps =
             (unsigned)(source->remap.slack_steps * source->remap.peak / peak);
@@ -288,9 +275,9 @@ static bool remap_takes_too_long(struct source *source, uint64_t peak) {
     if (risen || too_long) {
         source->remap.since_ns = now;
         source->remap.remap_ns = 0;
-    } else if (allowed > source->remap.remap_ns + rule->kept) {
-        /* forgets unused time but for the credit */
-        source->remap.since_ns = now - (source->remap.remap_ns + rule->kept) * rule->share;
+    } else if (allowed > source->remap.remap_ns + REMAP_TIME_KEPT_NS) {
+        source->remap.since_ns =
+            now - (source->remap.remap_ns + REMAP_TIME_KEPT_NS) * REMAP_TIME_SHARE;
     }
     return too_long;
 }

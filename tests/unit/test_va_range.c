@@ -1111,21 +1111,15 @@ static uint64_t free_two_gib(void) {
 static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
     (void)state;
     const uint64_t share = 3600 * SECOND / REMAP_TIME_SHARE;
-    const uint64_t much = 3600 * SECOND / REMAP_TIME_MUCH_SHARE;
     static const struct {
         unsigned steps, then;
-        bool is_much;
         uint64_t ahead;
         bool risen, set;
     } cases[] = {
-        {0, 0, false, 0, false, false},
-        {0, 0, false, 1, false, false},
-        {0, 1, false, 2, false, false},
-        {0, 0, false, 2, true, false}, /* the peak has risen since */
-        {0, 0, false, 2, false, true}, /* an option sets the budget */
-        {1, 1, false, 2, false, false},
-        {1, 1, true, 1, false, false},
-        {1, 2, true, 2, false, false},
+        {0, 0, 0, false, false}, {0, 0, 1, false, false},
+        {0, 1, 2, false, false}, {0, 0, 2, true, false}, /* the peak has risen since */
+        {0, 0, 2, false, true},                          /* an option sets the budget */
+        {1, 1, 1, false, false}, {1, 2, 2, false, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         start(64 * GIB, REUSE_BARRIER, cases[i].set ? PEAK + PEAK / VMM_SLACK : 0);
@@ -1140,9 +1134,7 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
         assert_in_range(goal, PEAK + PEAK / VMM_SLACK + then - more - MIB,
                         PEAK + PEAK / VMM_SLACK + then - more + MIB);
         pool->source.remap.since_ns = backend_clock(pool->source.backend) - 3600 * SECOND;
-        uint64_t most = cases[i].steps == 0 ? REMAP_TIME_MOST_NS : REMAP_TIME_AGAIN_NS;
-        pool->source.remap.remap_ns =
-            (cases[i].is_much ? much : share) + cases[i].ahead * most * 3 / 4;
+        pool->source.remap.remap_ns = share + cases[i].ahead * REMAP_TIME_MOST_NS * 3 / 4;
         pool->source.remap.peak = cases[i].risen ? PEAK - PEAK / 32 : PEAK;
         uint64_t block = get_mapped(3 * GIB / 2);
         assert_in_range(fake->reserved, goal + more - WHOLE, goal + more + MIB);
@@ -1308,11 +1300,11 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
     }
 }
 
-/* The limit is one part in REMAP_TIME_SHARE, and REMAP_TIME_MOST_NS. With a clock that stands still
- * nothing adds up. */
+/* The limit is one part in REMAP_TIME_SHARE, REMAP_TIME_MOST_NS and the credit. With a clock that
+ * stands still nothing adds up. */
 static void what_mapping_takes_adds_up(void **state) {
     (void)state;
-    const uint64_t share = SECOND, each = REMAP_TIME_MOST_NS / 8 * 3;
+    const uint64_t share = SECOND, each = (REMAP_TIME_KEPT_NS + REMAP_TIME_MOST_NS) / 8 * 3;
     for (unsigned stands = 0; stands < 2; stands++) {
         uint64_t at[32];
         get_32(at, 64 * GIB);
@@ -1342,35 +1334,18 @@ static void what_mapping_took_is_counted(void **state) {
     assert_in_range(pool->source.remap.remap_ns, 1, 60 * SECOND);
 }
 
-/* Time without remapping gives no credit for later. */
-static void what_mapping_takes_now_is_not_measured_by_the_time_before(void **state) {
-    (void)state;
-    uint64_t at[32];
-    get_32(at, 64 * GIB);
-    watch();
-    pool->source.remap.peak = PEAK;
-    now_ns += 3600 * SECOND;
-    for (unsigned i = 0; i < 4; i++) {
-        map_takes_ns = 2 * REMAP_TIME_MOST_NS;
-        get_for_two(at + 4 * i, 250 * MIB);
-        assert_int_equal(pool->source.remap.slack_steps, i);
-    }
-    fake->backend.ops = unwatched;
-}
-
-/* With slack, unused time gives credit for a burst. */
+/* An hour without remapping gives credit for a burst, but no more than REMAP_TIME_KEPT_NS. */
 static void what_mapping_has_not_taken_is_kept_for_a_while(void **state) {
     (void)state;
     uint64_t at[32];
     get_32(at, 64 * GIB);
     watch();
     pool->source.remap.peak = PEAK;
-    pool->source.remap.slack_steps = 1;
     now_ns += 3600 * SECOND;
     for (unsigned i = 0; i < 5; i++) {
         map_takes_ns = REMAP_TIME_KEPT_NS / 10 * 4;
         get_for_two(at + 4 * i, 250 * MIB);
-        assert_int_equal(pool->source.remap.slack_steps, i < 3 ? 1 : i - 1);
+        assert_int_equal(pool->source.remap.slack_steps, i < 3 ? 0 : i - 2);
     }
     fake->backend.ops = unwatched;
 }
@@ -2114,7 +2089,6 @@ int main(void) {
         VMM_TEST(there_are_no_more_steps_than_that),
         VMM_TEST(the_goal_is_raised_by_a_part_of_the_peak_that_counts),
         VMM_TEST(what_mapping_took_is_counted),
-        VMM_TEST(what_mapping_takes_now_is_not_measured_by_the_time_before),
         VMM_TEST(what_mapping_has_not_taken_is_kept_for_a_while),
         VMM_TEST(what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one),
         VMM_TEST(the_next_context_begins_anew),
