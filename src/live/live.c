@@ -215,7 +215,9 @@ static void refresh_device(struct live_page *page, int ordinal, bool sizes, uint
     copy_text(fresh.backend, sizeof fresh.backend, fresh.stats.backend);
     copy_text(fresh.reuse, sizeof fresh.reuse, fresh.stats.reuse);
     copy_text(fresh.reason, sizeof fresh.reason, fresh.stats.backend_reason);
+    copy_text(fresh.limit_source, sizeof fresh.limit_source, fresh.stats.limit_source);
     fresh.stats.backend = fresh.stats.backend_reason = fresh.stats.reuse = NULL;
+    fresh.stats.limit_source = NULL;
     /* The previous number must be visible before the copy that it replaced is overwritten. */
     atomic_thread_fence(memory_order_release);
     memcpy(&slot->copies[(published + 1) % 2], &fresh, sizeof fresh);

@@ -10,6 +10,7 @@
  */
 #include "process/options.h"
 
+#include "process/hami.h"
 #include "process/print.h"
 #include "process/program.h"
 #include "process/sanitizer.h"
@@ -26,10 +27,10 @@
 #define VALUE_MAX 1024   /* a longer value is invalid for every option */
 #define VALUE_COLUMNS 40 /* part of a value that a warning shows */
 #define NAME_MAX_LENGTH VALUE_WORD
-#define SMALL_LIMIT (1 << 20) /* a smaller limit is a mistake */
 
 static struct options in_force, candidate;
-static char texts[OPTION_COUNT][VALUE_MAX]; /* empty: the default */
+static char texts[OPTION_COUNT][VALUE_MAX];         /* empty: the default */
+static struct hami_limit hami[OPTIONS_MAX_DEVICES]; /* empty where an option sets a limit */
 static atomic_flag loaded = ATOMIC_FLAG_INIT;
 
 const struct option_info option_table[OPTION_COUNT] = {
@@ -229,6 +230,14 @@ static const char *shown(char *buffer, size_t size, const char *value) {
     return print_end(&out);
 }
 
+/** Returns the first device that a variable of HAMi-core limits, or -1 if there is none. */
+static int first_hami(void) {
+    for (int device = 0; device < OPTIONS_MAX_DEVICES; device++)
+        if (hami[device].bytes != 0)
+            return device;
+    return -1;
+}
+
 /**
  * Reports an invalid value. A missing limit is an error instead of a warning, because another
  * user's job would be the first to notice.
@@ -243,9 +252,11 @@ static void say_refused(enum option_id id) {
     if (other == OPTION_COUNT)
         log_warn("%s=\"%s\" makes no sense: accepted are %s; using %s", option->name, value,
                  option->values, option->initial);
-    else if (options_from_environment(other))
+    else if (options_from_environment(other) || first_hami() >= 0)
         log_error("%s=\"%s\" makes no sense: accepted are %s; only %s limits the memory now",
-                  option->name, value, option->values, option_table[other].name);
+                  option->name, value, option->values,
+                  options_from_environment(other) ? option_table[other].name
+                                                  : hami[first_hami()].name);
     else
         log_error("%s=\"%s\" makes no sense: accepted are %s; there is no limit now", option->name,
                   value, option->values);
@@ -255,7 +266,7 @@ static void say_refused(enum option_id id) {
 static void warn_of_small_limit(void) {
     for (int device = 0; device < OPTIONS_MAX_DEVICES; device++) {
         uint64_t limit = in_force.memory_limit[device];
-        if (limit > 0 && limit < SMALL_LIMIT) {
+        if (limit > 0 && limit < VALUE_SMALL_LIMIT) {
             log_warn("%s=%s is a limit of %llu bytes, too little for anything; sizes take K, M, G "
                      "or T",
                      option_table[OPTION_MEMORY_LIMIT].name, texts[OPTION_MEMORY_LIMIT],
@@ -326,13 +337,17 @@ void options_load(void) {
     for (int id = 0; id < OPTION_COUNT; id++)
         if (id != OPTION_LOG)
             refused[id] = !load_option((enum option_id)id);
+    /* The environment of a set-user-ID program is ignored, as by secure_getenv(). */
+    char **environment = getauxval(AT_SECURE) ? NULL : environ;
+    if (!options_from_environment(OPTION_MEMORY_LIMIT) &&
+        !options_from_environment(OPTION_MEMORY_FRACTION))
+        hami_load(environment, hami);
     for (int id = 0; id < OPTION_COUNT; id++)
         if (refused[id])
             say_refused((enum option_id)id);
     warn_of_small_limit();
     disable_under_sanitizer();
-    /* The environment of a set-user-ID program is ignored, as by secure_getenv(). */
-    for (char **entry = environ; !getauxval(AT_SECURE) && entry && *entry; entry++)
+    for (char **entry = environment; entry && *entry; entry++)
         warn_if_unknown(*entry);
     if (in_force.report == REPORT_TO_STDERR)
         log_keep();
@@ -362,25 +377,18 @@ static uint64_t fraction_bytes(int device, uint64_t total_bytes) {
     return bytes > 0 ? bytes : 1;
 }
 
-enum option_id options_limit_source(int device, uint64_t total_bytes) {
+uint64_t options_limit(int device, uint64_t total_bytes, const char **source) {
+    *source = NULL;
     if (device < 0 || device >= OPTIONS_MAX_DEVICES)
-        return OPTION_COUNT;
+        return 0;
     uint64_t share = fraction_bytes(device, total_bytes);
     uint64_t limit = in_force.memory_limit[device];
-    if (limit != 0 && (share == 0 || limit <= share))
-        return OPTION_MEMORY_LIMIT;
-    return share != 0 ? OPTION_MEMORY_FRACTION : OPTION_COUNT;
-}
-
-uint64_t options_limit(int device, uint64_t total_bytes) {
-    switch (options_limit_source(device, total_bytes)) {
-    case OPTION_MEMORY_LIMIT:
-        return in_force.memory_limit[device];
-    case OPTION_MEMORY_FRACTION:
-        return fraction_bytes(device, total_bytes);
-    default:
-        return 0;
+    if (limit != 0 && (share == 0 || limit <= share)) {
+        *source = option_table[OPTION_MEMORY_LIMIT].name;
+        return limit;
     }
+    *source = share != 0 ? option_table[OPTION_MEMORY_FRACTION].name : hami[device].name;
+    return share != 0 ? share : hami[device].bytes;
 }
 
 static void print_assignment(struct print *out, enum option_id id) {
@@ -388,6 +396,21 @@ static void print_assignment(struct print *out, enum option_id id) {
     print_char(out, '=');
     print_escaped(out, options_text(id), VALUE_MAX);
     print_str(out, options_from_environment(id) ? " (environment)" : " (default)");
+}
+
+/**
+ * Prints the variable of HAMi-core that limits a device, with its bytes. Returns false, and prints
+ * nothing, if there is none or if it limits a device of a lower number too.
+ */
+static bool print_hami(struct print *out, int device) {
+    for (int before = 0; before < device; before++)
+        if (hami[before].name == hami[device].name)
+            return false;
+    if (!hami[device].name)
+        return false;
+    print_format(out, "%s=%llu (environment)", hami[device].name,
+                 (unsigned long long)hami[device].bytes);
+    return true;
 }
 
 void options_print(struct print *out) {
@@ -399,6 +422,9 @@ void options_print(struct print *out) {
         print_format(out, "\n    %s\n    accepted: %s\n    default: %s\n", option->meaning,
                      option->values, option->initial);
     }
+    for (int device = 0; device < OPTIONS_MAX_DEVICES; device++)
+        if (print_hami(out, device))
+            print_str(out, "\n    taken as the limit, because no option sets one\n");
 }
 
 void options_log(void) {
@@ -410,5 +436,10 @@ void options_log(void) {
         print_init(&out, -1, buffer, sizeof buffer);
         print_assignment(&out, (enum option_id)id);
         log_info("%s", print_end(&out));
+    }
+    for (int device = 0; device < OPTIONS_MAX_DEVICES; device++) {
+        print_init(&out, -1, buffer, sizeof buffer);
+        if (print_hami(&out, device))
+            log_info("%s", print_end(&out));
     }
 }

@@ -93,16 +93,11 @@ const char *options_text(enum option_id id);
 bool options_from_environment(enum option_id id);
 
 /**
- * Returns the limit in bytes for a device of `total_bytes`: the smaller of fraction and limit, or 0
- * if there is none.
+ * Returns the limit in bytes for a device of `total_bytes`: the smaller of fraction and limit.
+ * Without both options, the limit of HAMi-core's variables (hami.h). 0: there is no limit. Sets
+ * *source to the name of the variable that sets the limit, a constant, or to NULL.
  */
-uint64_t options_limit(int device, uint64_t total_bytes);
-
-/**
- * Returns the option that sets that limit: OPTION_MEMORY_LIMIT or OPTION_MEMORY_FRACTION, or
- * OPTION_COUNT if there is none.
- */
-enum option_id options_limit_source(int device, uint64_t total_bytes);
+uint64_t options_limit(int device, uint64_t total_bytes, const char **source);
 
 /** Prints all options: value in force, its origin, accepted values and meaning. */
 void options_print(struct print *out);

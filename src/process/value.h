@@ -14,10 +14,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VALUE_DEVICES 64       /* ordinals that a value may name */
-#define VALUE_PATTERN 4096     /* bytes of a file pattern, made absolute, with its NUL */
-#define VALUE_WORD 64          /* characters that value_distance() compares */
-#define VALUE_LETTERS "phern%" /* letters that a file pattern may have after % */
+#define VALUE_DEVICES 64            /* ordinals that a value may name */
+#define VALUE_PATTERN 4096          /* bytes of a file pattern, made absolute, with its NUL */
+#define VALUE_WORD 64               /* characters that value_distance() compares */
+#define VALUE_SMALL_LIMIT (1 << 20) /* a smaller memory limit is a mistake */
+#define VALUE_LETTERS "phern%"      /* letters that a file pattern may have after % */
 
 /** Returns whether two texts are the same, in upper or lower case. */
 bool value_equal(const char *a, const char *b);

@@ -150,6 +150,7 @@ static void device_begin(struct emitter *emitter) {
     string(emitter, "uuid", device->uuid);
     number(emitter, "total_bytes", device->total_bytes);
     number_or_null(emitter, "limit_bytes", device->limit_bytes, device->limit_bytes != 0);
+    string(emitter, "limit_source", device->limit_source);
     string(emitter, "backend", device->backend);
     string(emitter, "backend_reason", device->backend_reason);
     string(emitter, "reuse", device->reuse);

@@ -283,6 +283,13 @@ static void say_details(struct emitter *emitter) {
                      COUNT(pinned));
 }
 
+/** Writes which variable or call set the limit. */
+static void say_limit(struct emitter *emitter) {
+    const struct stats_device *device = emitter->device;
+    if (device->limit_bytes != 0 && device->limit_source)
+        lines_start(&emitter->words, "The limit comes from %s", device->limit_source);
+}
+
 /** Writes that there is no pool: without one most values mean little. */
 static void say_disabled(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
@@ -308,6 +315,7 @@ static void say_all(struct emitter *emitter) {
         return;
     }
     words->max--;
+    say_limit(emitter);
     say_disabled(emitter);
     say_peaks(emitter);
     say_hits(emitter);

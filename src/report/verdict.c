@@ -78,8 +78,8 @@ static enum cause find_cause(const struct situation *now) {
 }
 
 /**
- * Writes the option that sets the limit, with a value for which the request would have been served.
- * Returns the length of the text, or 0 if no limit would have helped.
+ * Writes the variable that sets the limit, with a value for which the request would have been
+ * served. Returns the length of the text, or 0 if no limit would have helped.
  */
 static size_t larger_limit(char words[LINES_COLUMNS + 1], const struct situation *now) {
     const struct report_oom *oom = now->oom;
@@ -91,18 +91,15 @@ static size_t larger_limit(char words[LINES_COLUMNS + 1], const struct situation
     uint64_t hundredths = (uint64_t)((unsigned __int128)needed * 100 / oom->device_total) + 1;
     struct print out;
     print_init(&out, -1, words, LINES_COLUMNS + 1);
-    switch (options_limit_source(oom->device, oom->device_total)) {
-    case OPTION_MEMORY_LIMIT:
-        print_format(&out, "GPUCACHE_MEMORY_LIMIT=%lluM",
+    const char *source = now->device->limit_source;
+    bool share = source && strcmp(source, option_table[OPTION_MEMORY_FRACTION].name) == 0;
+    if (share && hundredths <= 100)
+        print_format(&out, "%s=%s", source, RATIO((double)hundredths / 100));
+    else if (source && !share && strstr(source, "_MEMORY_LIMIT"))
+        print_format(&out, "%s=%lluM", source,
                      (unsigned long long)(needed / MIB + (needed % MIB != 0)));
-        break;
-    case OPTION_MEMORY_FRACTION:
-        if (hundredths <= 100)
-            print_format(&out, "GPUCACHE_MEMORY_FRACTION=%s", RATIO((double)hundredths / 100));
-        break;
-    default:
+    else if (!share)
         print_format(&out, "a limit of %s", SIZE(needed + MIB));
-    }
     return strlen(print_end(&out));
 }
 

@@ -45,11 +45,12 @@ static inline unsigned stats_size_class(uint64_t bytes) {
 /** Everything known of one device. */
 struct stats_device {
     int ordinal;
-    char name[64];        /* as cuDeviceGetName gives it */
-    char uuid[48];        /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
-    uint64_t total_bytes; /* the device's memory */
-    uint64_t limit_bytes; /* 0: no limit */
-    const char *backend;  /* "segments", "pages", or "none" while disabled or without a pool */
+    char name[64];            /* as cuDeviceGetName gives it */
+    char uuid[48];            /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+    uint64_t total_bytes;     /* the device's memory */
+    uint64_t limit_bytes;     /* 0: no limit */
+    const char *limit_source; /* variable or call that set the limit; NULL: no limit */
+    const char *backend;      /* "segments", "pages", or "none" while disabled or without a pool */
     const char *backend_reason; /* in words */
     const char *reuse;          /* in force: "barrier", "wait", "sync", or "none" while disabled */
     bool peaks_exact;           /*

@@ -317,13 +317,14 @@ static struct live_device *copy_device(const struct page *page, unsigned ordinal
 
 bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
                  uint64_t *sizes_age, struct page_moment *moment) {
-    static char texts[STATS_MAX_DEVICES][3][sizeof((struct live_device *)0)->reason];
+    static char texts[STATS_MAX_DEVICES][4][sizeof((struct live_device *)0)->reason];
     struct live_device *copy = copy_device(page, ordinal);
     if (!copy)
         return false;
     memcpy(texts[ordinal][0], copy->backend, sizeof copy->backend - 1);
     memcpy(texts[ordinal][1], copy->reuse, sizeof copy->reuse - 1);
     memcpy(texts[ordinal][2], copy->reason, sizeof copy->reason - 1);
+    memcpy(texts[ordinal][3], copy->limit_source, sizeof copy->limit_source - 1);
     *stats = copy->stats;
     unsigned char exact; /* in a damaged page neither 0 nor 1 */
     memcpy(&exact, &copy->stats.peaks_exact, sizeof exact);
@@ -331,6 +332,7 @@ bool page_device(const struct page *page, unsigned ordinal, struct stats_device 
     stats->backend = texts[ordinal][0];
     stats->reuse = texts[ordinal][1];
     stats->backend_reason = texts[ordinal][2];
+    stats->limit_source = stats->limit_bytes != 0 ? texts[ordinal][3] : NULL;
     stats->name[sizeof stats->name - 1] = stats->uuid[sizeof stats->uuid - 1] = '\0';
     if (stats->live_groups > STATS_LIVE_SIZES)
         stats->live_groups = STATS_LIVE_SIZES;

@@ -134,6 +134,8 @@ static void read_device(struct parsed_report *report, const struct json *from) {
     snprintf(device->uuid, sizeof device->uuid, "%s", json_text(json_get(from, "uuid")));
     device->total_bytes = json_u64(json_get(from, "total_bytes"));
     device->limit_bytes = json_u64(json_get(from, "limit_bytes"));
+    const char *source = json_text(json_get(from, "limit_source"));
+    device->limit_source = *source ? keep(report, source) : NULL;
     device->backend = keep(report, json_text(json_get(from, "backend")));
     device->reuse = keep(report, json_text(json_get(from, "reuse")));
     device->backend_reason = keep(report, json_text(json_get(from, "backend_reason")));
@@ -320,6 +322,7 @@ void parsed_reports_read_page(struct parsed_reports *reports, struct page *page)
             read.backend = keep(report, read.backend);
             read.reuse = keep(report, read.reuse);
             read.backend_reason = keep(report, read.backend_reason);
+            read.limit_source = read.limit_source ? keep(report, read.limit_source) : NULL;
             size_t at = report->device_count;
             *add_device(report) = read;
             report->maps[at] = moment.map;

@@ -32,7 +32,7 @@ BACKEND = VARIANT or "pages"  # of the library where a test sets no option
 TIMEOUT = 150 if GPU else 120  # of one process; three of them may share a GPU
 # Variables of the caller that change what the library or the tool prints: the ranks that jobs are started with, and settings.
 FOREIGN = re.compile("(GPUCACHE|SLURM|OMPI|PMIX?|MV2|PYTORCH|XLA|TF|NV_SANITIZER|CUDA_INJECTION64)_|"
-                     "(RANK|WORLD_SIZE|LD_PRELOAD|LD_LIBRARY_PATH)$")
+                     "CUDA_DEVICE_MEMORY_LIMIT|(RANK|WORLD_SIZE|LD_PRELOAD|LD_LIBRARY_PATH)$")
 # Programs die here on purpose, each with the simulated devices' memory to dump.
 resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 

@@ -153,6 +153,32 @@ def options():
                 "process sees 1, numbered from 0\n", "reports: a device that does not exist", ran.err)
 
 
+def sources():
+    """Reports say which variable sets the limit. Those of HAMi-core set one where no option does."""
+    theirs = {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_MEMORY_LIMIT_0": "1024m", "CUDA_DEVICE_MEMORY_LIMIT_1": "512m"}
+    for options, bytes, source in (
+            ({}, None, None),
+            (theirs, 1 << 30, "CUDA_DEVICE_MEMORY_LIMIT_0"),
+            ({"CUDA_DEVICE_MEMORY_LIMIT": "2g"}, 2 << 30, "CUDA_DEVICE_MEMORY_LIMIT"),
+            ({**theirs, "CUDA_DEVICE_MEMORY_LIMIT_0": "1 GiB"}, 2 << 30, "CUDA_DEVICE_MEMORY_LIMIT"),
+            ({**theirs, **LIMITS[0]}, 1 << 30, "GPUCACHE_MEMORY_LIMIT"),
+            ({**theirs, **LIMITS[1]}, 1 << 30, "GPUCACHE_MEMORY_FRACTION"),
+            ({**theirs, "GPUCACHE_MEMORY_LIMIT": "none"}, None, None)):
+        what = "reports: the limit of %s" % options
+        ran, report = run_with_report([REPORTS, "pairs"], options=options)
+        device = report["devices"][0]
+        tally.check((device["limit_bytes"], device["limit_source"]) == (bytes, source), what, device)
+        tally.check(ran.err.count("\n") == ("1 GiB" in options.values()), what + ": messages", ran.err)
+        text = re.sub("^gpucache: .*\n", "", run([REPORTS, "pairs"], options=options).err)
+        tally.check(("| The limit comes from %s " % source in text) == (source is not None), what + ": in words", text)
+        well_formed(what, text)
+    ran = run([REPORTS, "full"], options=theirs)
+    found = re.search(r"^Most likely to help: (CUDA_DEVICE_MEMORY_LIMIT_0)=(\d+M) or more$", ran.err, re.M)
+    tally.check(ran.out == "refused\n" and found, "reports: at the limit of %s" % theirs, ran.out + ran.err)
+    again = run([REPORTS, "full"], options={**theirs, found.group(1): found.group(2)})
+    tally.check(again.out == "served\n", "reports: %s does not help" % found.group(0), again.out + again.err)
+
+
 def main():
     if GPU:  # the values are those of the simulated device
         sys.exit(77)
@@ -162,6 +188,7 @@ def main():
     reuse()
     passed_through()
     options()
+    sources()
 
 
 tally.run(main)

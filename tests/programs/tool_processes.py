@@ -215,11 +215,14 @@ def orders():
         told(place, "ctl", one.pid, "reset-peak")
         tally.check(get()["requested_bytes"]["peak"] < 5000000, "tool: reset-peak", get())
         told(place, "ctl", "--device=0", one.pid, "limit", "64M")
-        tally.check(get()["limit_bytes"] == 64 * MIB, "tool: limit", get()["limit_bytes"])
+        tally.check((get()["limit_bytes"], get()["limit_source"]) == (64 * MIB, "gpucache_set_memory_limit"), "tool: limit", get())
+        tally.check("| The limit comes from gpucache_set_memory_limit " in place.tool("report", str(one.pid)).stdout,
+                    "tool: where the limit comes from", place.tool("report", str(one.pid)).stdout)
         said = one.do("allocate 100000000")
         tally.check(said == ["allocate 2"], "tool: the limit holds", said)
         told(place, "ctl", one.pid, "limit", "none")
-        tally.check(get()["limit_bytes"] is None and one.do("allocate 100000000") == ["allocate 0"], "tool: no limit")
+        tally.check(get()["limit_bytes"] is None is get()["limit_source"] and one.do("allocate 100000000") == ["allocate 0"],
+                    "tool: no limit", get())
         reports = len(os.listdir(folder))
         done = told(place, "ctl", one.pid, "report")
         written = sorted(os.listdir(folder), key=int)

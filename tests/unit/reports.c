@@ -100,10 +100,15 @@ struct stats_device *add_typical(int ordinal) {
     return device;
 }
 
+const char **limit_source_of(int ordinal) {
+    return &devices[ordinal].limit_source;
+}
+
 struct stats_device *add_extreme(int ordinal) {
     struct stats_device *device = add_device(ordinal);
     memset(device->name, 'N', sizeof device->name - 1);
     device->total_bytes = device->limit_bytes = UINT64_MAX;
+    device->limit_source = "gpucache_set_memory_fraction";
     device->peaks_exact = false;
     device->peak_error_bytes = 1023 * GIB + GIB - GIB / 100;
     const struct stats_metric most = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
@@ -200,7 +205,8 @@ static const char schema[] =
     "        'pinned_misses']\n"
     "    gauges=['pending_bytes','ready_bytes','releasable_bytes','non_releasable_bytes']\n"
     "    "
-    "keys(d,'device','name','uuid','total_bytes','limit_bytes','backend','backend_reason','reuse',"
+    "keys(d,'device','name','uuid','total_bytes','limit_bytes','limit_source','backend',"
+    "'backend_reason','reuse',"
     "\n"
     "        "
     "'peaks_exact','peak_error_bytes',*metrics,*gauges,'outside_bytes',*counters,'cpu_wait_seconds'"

@@ -29,6 +29,9 @@ struct stats_device *add_typical(int ordinal);
 /** Adds a device with the largest counters and the longest texts. */
 struct stats_device *add_extreme(int ordinal);
 
+/** Where the limit of a device comes from; NULL at first. */
+const char **limit_source_of(int ordinal);
+
 /** The result of stats_stacks(); NULL at the beginning of every test. */
 extern const struct stats_stacks *remembered;
 

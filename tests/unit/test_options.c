@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #define GIB (1ull << 30)
@@ -30,6 +31,10 @@ static bool set_user_id;
 
 char *secure_getenv(const char *name) {
     return set_user_id ? NULL : getenv(name);
+}
+
+unsigned long getauxval(unsigned long type) {
+    return type == AT_SECURE && set_user_id;
 }
 
 static bool (*check)(void);
@@ -50,6 +55,17 @@ static const char *load_with(const char *const *variables, bool (*then_true)(voi
 
 #define LOAD(check, ...) load_with((const char *const[]){__VA_ARGS__, NULL}, check)
 
+/* Whether a device of `total` bytes has the limit `bytes`, set by the variable `source`. */
+static bool limit_is(int device, uint64_t total, uint64_t bytes, const char *source) {
+    const char *from;
+    return options_limit(device, total, &from) == bytes &&
+           (source ? from && strcmp(from, source) == 0 : !from);
+}
+
+#define FRACTION "GPUCACHE_MEMORY_FRACTION"
+#define LIMIT "GPUCACHE_MEMORY_LIMIT"
+#define THEIRS "CUDA_DEVICE_MEMORY_LIMIT"
+
 /* ---- defaults ---- */
 
 static bool all_default(void) {
@@ -58,13 +74,12 @@ static bool all_default(void) {
         if (options_from_environment((enum option_id)id) ||
             strcmp(options_text((enum option_id)id), option_table[id].initial) != 0)
             return false;
-    return options_limit(0, 80 * GIB) == 0 && options_limit(63, 0) == 0 &&
-           options_limit_source(0, 80 * GIB) == OPTION_COUNT && is->report == REPORT_TO_STDERR &&
-           is->report_format == REPORT_TEXT && is->report_signal == SIGUSR2 &&
-           is->report_interval_ms == 0 && is->reuse == REUSE_BARRIER &&
-           is->backend == BACKEND_AUTO && is->budget_bytes == OPTIONS_AUTOMATIC &&
-           is->decay_ms == 10000 && is->stacks == 0 && is->trace_pattern[0] == '\0' && is->pinned &&
-           !is->disable && is->log == LOG_LEVEL_WARN;
+    return limit_is(0, 80 * GIB, 0, NULL) && limit_is(63, 0, 0, NULL) &&
+           is->report == REPORT_TO_STDERR && is->report_format == REPORT_TEXT &&
+           is->report_signal == SIGUSR2 && is->report_interval_ms == 0 &&
+           is->reuse == REUSE_BARRIER && is->backend == BACKEND_AUTO &&
+           is->budget_bytes == OPTIONS_AUTOMATIC && is->decay_ms == 10000 && is->stacks == 0 &&
+           is->trace_pattern[0] == '\0' && is->pinned && !is->disable && is->log == LOG_LEVEL_WARN;
 }
 
 static void nothing_set_is_the_defaults_and_silence(void **state) {
@@ -94,19 +109,17 @@ static void an_empty_value_is_as_unset(void **state) {
 /* ---- values ---- */
 
 static bool half_and_limits(void) {
-    return options_limit(0, 16 * GIB) == 8 * GIB && options_limit(1, 16 * GIB) == 4 * GIB &&
-           options_limit_source(0, 16 * GIB) == OPTION_MEMORY_FRACTION &&
-           options_limit_source(1, 16 * GIB) == OPTION_MEMORY_LIMIT && options_limit(0, 0) == 0 &&
-           options_limit(1, 0) == 4 * GIB;
+    return limit_is(0, 16 * GIB, 8 * GIB, FRACTION) && limit_is(1, 16 * GIB, 4 * GIB, LIMIT) &&
+           limit_is(0, 0, 0, NULL) && limit_is(1, 0, 4 * GIB, LIMIT);
 }
 
 static bool sevenths(void) {
-    return options_limit(2, 1000) == 125 && options_limit(0, 1000) == 0 &&
-           options_limit(-1, 1000) == 0 && options_limit(64, 1000) == 0;
+    return limit_is(2, 1000, 125, FRACTION) && limit_is(0, 1000, 0, NULL) &&
+           limit_is(-1, 1000, 0, NULL) && limit_is(64, 1000, 0, NULL);
 }
 
 static bool tiny_share(void) {
-    return options_limit(0, 100) == 1;
+    return limit_is(0, 100, 1, FRACTION);
 }
 
 static void the_smaller_of_fraction_and_limit_holds(void **state) {
@@ -115,6 +128,79 @@ static void the_smaller_of_fraction_and_limit_holds(void **state) {
         LOAD(half_and_limits, "GPUCACHE_MEMORY_FRACTION=0.5", "GPUCACHE_MEMORY_LIMIT=1:4G"), "");
     assert_string_equal(LOAD(sevenths, "GPUCACHE_MEMORY_FRACTION=2:0.125,0:1.0"), "");
     assert_string_equal(LOAD(tiny_share, "GPUCACHE_MEMORY_FRACTION=0.000000001"), "");
+}
+
+/* ---- the variables of HAMi-core ---- */
+
+static bool theirs_for_all(void) {
+    return limit_is(0, 16 * GIB, 8 * GIB, THEIRS) && limit_is(63, 16 * GIB, 8 * GIB, THEIRS);
+}
+
+static bool theirs_in_mib(void) {
+    return limit_is(0, 16 * GIB, 8 * GIB, THEIRS "_0");
+}
+
+static bool theirs_per_device(void) {
+    return limit_is(0, 16 * GIB, 8 * GIB, THEIRS) && limit_is(1, 16 * GIB, 4 * GIB, THEIRS "_1") &&
+           limit_is(63, 16 * GIB, 2 * GIB, THEIRS "_63");
+}
+
+static bool only_device_1(void) {
+    return limit_is(0, 16 * GIB, 0, NULL) && limit_is(1, 16 * GIB, 4 * GIB, THEIRS "_1");
+}
+
+static void variables_of_hami_core_limit_where_no_option_does(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(theirs_for_all, THEIRS "=8g"), "");
+    assert_string_equal(LOAD(theirs_for_all, THEIRS "=8G"), "");
+    assert_string_equal(LOAD(theirs_for_all, THEIRS "=8388608k"), "");
+    assert_string_equal(LOAD(theirs_for_all, THEIRS "=8589934592"), "");
+    assert_string_equal(LOAD(theirs_in_mib, THEIRS "_0=8192m"), "");
+    assert_string_equal(LOAD(theirs_per_device, THEIRS "_1=4g", THEIRS "=8g", THEIRS "_63=2048m"),
+                        "");
+    assert_string_equal(LOAD(only_device_1, THEIRS "_1=4g", THEIRS "="), "");
+    assert_string_equal(LOAD(all_default, THEIRS "_64=4g", THEIRS "_00=4g", THEIRS "_=4g",
+                             THEIRS "_x=4g", THEIRS "S=4g", THEIRS "_1.5=4g"),
+                        "");
+}
+
+static bool ours_alone(void) {
+    return limit_is(0, 16 * GIB, 12 * GIB, LIMIT) && limit_is(1, 16 * GIB, 0, NULL);
+}
+
+static bool the_share_alone(void) {
+    return limit_is(0, 16 * GIB, 8 * GIB, FRACTION);
+}
+
+static bool no_limit(void) {
+    return limit_is(0, 16 * GIB, 0, NULL);
+}
+
+static void options_win_over_variables_of_hami_core(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(ours_alone, LIMIT "=0:12G", THEIRS "=4g", THEIRS "_1=4g"), "");
+    assert_string_equal(LOAD(the_share_alone, FRACTION "=0.5", THEIRS "_0=4g"), "");
+    assert_string_equal(LOAD(no_limit, LIMIT "=none", THEIRS "=nonsense"), "");
+    const char *got = LOAD(theirs_for_all, LIMIT "=8X", THEIRS "=8g");
+    assert_non_null(strstr(got, "; only " THEIRS " limits the memory now\n"));
+}
+
+static void nonsense_in_a_variable_of_hami_core_is_an_error(void **state) {
+    (void)state;
+    static const char *const nonsense[] = {"0", "-1", "8x", "8 g", "0x10", "half", "50%"};
+    char variable[64], expected[256];
+    for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
+        snprintf(variable, sizeof variable, "%s_1=%s", THEIRS, nonsense[i]);
+        snprintf(expected, sizeof expected,
+                 "gpucache: %s_1=\"%s\" makes no sense: accepted are bytes, or a size such as 8g "
+                 "or 8192m; it is ignored\n",
+                 THEIRS, nonsense[i]);
+        assert_string_equal(LOAD(no_limit, variable, "GPUCACHE_LOG=error"), expected);
+        assert_string_equal(LOAD(theirs_for_all, variable, THEIRS "=8g"), expected);
+    }
+    assert_string_equal(LOAD(NULL, THEIRS "=8192"),
+                        "gpucache: " THEIRS "=8192 is a limit of 8192 bytes, too little for "
+                        "anything; sizes take k, m or g\n");
 }
 
 static bool to_file(void) {
@@ -319,7 +405,7 @@ static void nonsense_gives_one_exact_warning_and_the_default(void **state) {
 }
 
 static bool only_the_share(void) {
-    return options_limit(0, 16 * GIB) == 8 * GIB;
+    return limit_is(0, 16 * GIB, 8 * GIB, FRACTION);
 }
 
 /* GPUCACHE_LOG=error hides warnings, but not that another user's memory is unprotected. */
@@ -338,7 +424,7 @@ static void a_limit_that_makes_no_sense_is_an_error(void **state) {
 }
 
 static bool eight_bytes(void) {
-    return options_limit(0, GIB) == 8;
+    return limit_is(0, GIB, 8, LIMIT);
 }
 
 static void a_limit_of_a_few_bytes_is_taken_and_doubted(void **state) {
@@ -436,6 +522,11 @@ static void the_table_says_value_and_origin_of_every_option(void **state) {
     for (int id = 0; id < OPTION_COUNT; id++)
         assert_int_equal(strstr(got, option_table[id].name) == NULL, option_table[id].internal);
     assert_true(option_table[OPTION_PEAKS].internal);
+    got = LOAD(show, THEIRS "_1=4g", THEIRS "=8g");
+    assert_non_null(strstr(got, THEIRS "=8589934592 (environment)\n    taken as the limit"));
+    got = strstr(got, THEIRS "_1=4294967296 (environment)\n    taken as the limit");
+    assert_non_null(got);
+    assert_null(strstr(got, THEIRS "=")); /* once, not for each device */
 }
 
 static bool log_all(void) {
@@ -484,7 +575,8 @@ static void a_set_user_id_program_is_asked_nothing(void **state) {
     (void)state;
     set_user_id = true;
     assert_string_equal(LOAD(is_asked_nothing, "GPUCACHE_MEMORY_LIMIT=1G", "GPUCACHE_REUSE=sync",
-                             "GPUCACHE_REPORT=/tmp/report", "GPUCACHE_LOG=error", "RANK=3"),
+                             "GPUCACHE_REPORT=/tmp/report", "GPUCACHE_LOG=error", "RANK=3",
+                             THEIRS "=8g"),
                         "");
     set_user_id = false;
 }
@@ -506,6 +598,9 @@ int main(void) {
         cmocka_unit_test(nothing_set_is_the_defaults_and_silence),
         cmocka_unit_test(defaults_spelled_out_are_silent),
         cmocka_unit_test(the_smaller_of_fraction_and_limit_holds),
+        cmocka_unit_test(variables_of_hami_core_limit_where_no_option_does),
+        cmocka_unit_test(options_win_over_variables_of_hami_core),
+        cmocka_unit_test(nonsense_in_a_variable_of_hami_core_is_an_error),
         cmocka_unit_test(report_patterns_are_made_absolute),
         cmocka_unit_test(a_per_cent_sign_in_the_directory_is_no_letter),
         cmocka_unit_test(switches_take_every_word_in_any_case),

@@ -12,7 +12,8 @@ static void json_follows_the_schema_and_the_counters_agree(void **state) {
         "assert r['driver_version']==13000 and r['reason']=='exit' and len(r['devices'])==1\n"
         "assert r['host_bytes']==3<<19\n"
         "assert d['device']==0 and d['name']=='NVIDIA H200' and d['uuid'].startswith('GPU-')\n"
-        "assert d['limit_bytes'] is None and d['backend']=='segments' and d['reuse']=='barrier'\n"
+        "assert d['limit_bytes'] is None is d['limit_source'] and d['backend']=='segments' and "
+        "d['reuse']=='barrier'\n"
         "assert d['backend_reason']=='as asked'\n"
         "assert d['peaks_exact'] is True and d['peak_error_bytes']==0\n"
         "assert "
@@ -37,10 +38,13 @@ static void json_follows_the_schema_and_the_counters_agree(void **state) {
 
 static void json_keeps_every_digit_of_the_largest_counters(void **state) {
     (void)state;
-    add_typical(1)->limit_bytes = 8 * GIB;
+    struct stats_device *limited = add_typical(1);
+    limited->limit_bytes = 8 * GIB;
+    limited->limit_source = "CUDA_DEVICE_MEMORY_LIMIT_1";
     add_extreme(2);
     assert_json(report_in(REPORT_JSON),
                 "assert [x['device'] for x in r['devices']]==[1,2] and d['limit_bytes']==8<<30\n"
+                "assert d['limit_source']=='CUDA_DEVICE_MEMORY_LIMIT_1'\n"
                 "e=r['devices'][1]\n"
                 "assert e['reserved_bytes']['total']==2**64-1 and e['epochs']==2**64-1\n"
                 "assert e['peaks_exact'] is False and e['peak_error_bytes']>0\n"

@@ -7,6 +7,8 @@
 
 #include "report/emitter.h"
 
+#include <stdio.h>
+
 static struct report_oom oom;
 
 static void write_oom(void) {
@@ -18,7 +20,11 @@ static void write_five_ooms(void) {
         report_oom(&oom);
 }
 
+/* The text of an OOM whose limit comes from the variable, if the variable sets one. */
 static const char *oom_text(const char *variable) {
+    static char source[64];
+    snprintf(source, sizeof source, "%.*s", (int)strcspn(variable, "="), variable);
+    *limit_source_of(0) = strstr(source, "_MEMORY_") ? source : NULL;
     const char *text = STDERR_OF(write_oom, variable);
     assert_fits(text, 1);
     assert_memory_equal(text, "gpucache: out of memory: device 0 has no room for ", 50);
@@ -42,6 +48,8 @@ static void the_limit_is_blamed_with_a_value_that_would_do(void **state) {
     assert_says(oom_text("GPUCACHE_MEMORY_FRACTION=0.01"),
                 "Most likely to help: GPUCACHE_MEMORY_FRACTION=0.03 or more\n");
     assert_says(oom_text("A=1"), "Most likely to help: a limit of 3.00 GiB or more\n");
+    assert_says(oom_text("CUDA_DEVICE_MEMORY_LIMIT_0=1g"),
+                "Most likely to help: CUDA_DEVICE_MEMORY_LIMIT_0=3074M or more\n");
     oom.requested = 140 * GIB - 400 * MIB;
     oom.device_total = 140 * GIB;
     assert_says(oom_text("GPUCACHE_MEMORY_LIMIT=1G"),

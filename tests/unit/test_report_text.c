@@ -159,8 +159,14 @@ static void no_sentence_is_cut_off(void **state) {
 
 static void the_limit_stands_above_the_table(void **state) {
     (void)state;
-    add_typical(0)->limit_bytes = 8 * GIB;
-    assert_says(report_in(REPORT_TEXT), ", 139.81 GiB, limit 8.00 GiB ");
+    struct stats_device *device = add_typical(0);
+    assert_silent_on(report_in(REPORT_TEXT), "The limit comes from");
+    device->limit_bytes = 8 * GIB;
+    device->limit_source = "CUDA_DEVICE_MEMORY_LIMIT_0";
+    const char *text = report_in(REPORT_TEXT);
+    assert_says(text, ", 139.81 GiB, limit 8.00 GiB ");
+    assert_says(text, "The limit comes from CUDA_DEVICE_MEMORY_LIMIT_0");
+    assert_fits(text, 1);
 }
 
 static void a_peak_that_is_not_exact_is_marked(void **state) {

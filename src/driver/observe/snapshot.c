@@ -149,6 +149,7 @@ bool stats_read_counters(int ordinal, struct stats_device *out) {
     memcpy(out->uuid, device->uuid, sizeof out->uuid);
     out->total_bytes = device->total;
     out->limit_bytes = atomic_load(&device->limit);
+    out->limit_source = out->limit_bytes != 0 ? atomic_load(&device->limit_source) : NULL;
     out->reuse = reuse_in_force(device);
     read_backend(device, out);
     out->peaks_exact = true;

@@ -26,9 +26,19 @@ static uint64_t limit_bytes(const struct device_limit *limit, uint64_t total) {
     return limit->fraction >= 1 ? 0 : share > 0 ? share : 1;
 }
 
-/* Returns the limit of a device that is used for the first time. Call with devices_lock. */
-static uint64_t first_limit(int ordinal, uint64_t total) {
-    return limits_all ? limit_bytes(&limit_of_all, total) : options_limit(ordinal, total);
+/* Returns the call of gpucache.h that asks for such a limit. `gpucache ctl` makes the same call. */
+static const char *call_for(const struct device_limit *limit) {
+    return limit->fraction == 0 ? "gpucache_set_memory_limit" : "gpucache_set_memory_fraction";
+}
+
+/* Returns the limit of a device that is used for the first time, and sets *source to where the
+ * limit comes from. Call with devices_lock. */
+static uint64_t first_limit(int ordinal, uint64_t total, const char **source) {
+    if (!limits_all) {
+        return options_limit(ordinal, total, source);
+    }
+    *source = call_for(&limit_of_all);
+    return limit_bytes(&limit_of_all, total);
 }
 
 static void read_uuid(struct device *device) {
@@ -62,7 +72,9 @@ static bool identify(struct device *device, CUdevice ordinal) {
     }
     read_uuid(device);
     lock_start(&device->lock, LOCK_DEVICE);
-    atomic_store(&device->limit, first_limit(ordinal, total));
+    const char *source;
+    atomic_store(&device->limit, first_limit(ordinal, total, &source));
+    atomic_store(&device->limit_source, source);
     trace_device((unsigned)ordinal, device->name, device->uuid, total);
     return true;
 }
@@ -110,6 +122,7 @@ void device_forked(void) {
 }
 
 void device_set_limit(struct device *device, const struct device_limit *limit) {
+    atomic_store(&device->limit_source, call_for(limit)); /* a limit always has a source */
     atomic_store(&device->limit, limit_bytes(limit, device->total));
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         pool_set_capacity(p->pool, device_visible_total(device));
@@ -135,7 +148,8 @@ uint64_t device_limit_of(int ordinal, uint64_t total) {
         return atomic_load(&device->limit);
     }
     lock_acquire(&devices_lock);
-    uint64_t limit = first_limit(ordinal, total);
+    const char *source;
+    uint64_t limit = first_limit(ordinal, total, &source);
     lock_release(&devices_lock);
     return limit;
 }
