@@ -19,6 +19,7 @@
 #include "driver.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -245,17 +246,54 @@ uint64_t arena_offset(uintptr_t address) {
     return address - arena->base;
 }
 
-bool device_charge(struct device *device, size_t bytes) {
-    size_t taken = device->used + device->occupied;
+/* What all processes use of each device, in the file that GPUCACHE_SIM_SHARED names; NULL: only
+ * this process uses devices. Written by other processes at any time. */
+static _Atomic(size_t) *everybody;
 
-    if (taken > device->total || bytes > device->total - taken)
-        return false;
+static void share(void) {
+    size_t bytes = MAX_DEVICES * sizeof(*everybody);
+    int fd = *sim.options.shared && !everybody
+                 ? open(sim.options.shared, O_RDWR | O_CREAT | O_CLOEXEC, 0600)
+                 : -1;
+
+    if (fd < 0)
+        return;
+    void *mapped = ftruncate(fd, (off_t)bytes) == 0
+                       ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                       : MAP_FAILED;
+    everybody = mapped == MAP_FAILED ? NULL : mapped;
+    close(fd);
+}
+
+__attribute__((destructor)) static void give_back_shared(void) {
+    for (int i = 0; everybody && !sim.forked && i < MAX_DEVICES; i++)
+        everybody[i] -= sim.devices[i].used;
+    everybody = NULL;
+}
+
+size_t device_taken(const struct device *device) {
+    share();
+    return device->occupied + (everybody ? everybody[device->ordinal] : device->used);
+}
+
+bool device_charge(struct device *device, size_t bytes) {
+    size_t taken;
+
+    do {
+        taken = device_taken(device);
+        if (taken > device->total || bytes > device->total - taken)
+            return false;
+        taken -= device->occupied;
+    } while (everybody &&
+             !atomic_compare_exchange_weak(&everybody[device->ordinal], &taken, taken + bytes));
     device->used += bytes;
     return true;
 }
 
 void device_discharge(struct device *device, size_t bytes) {
     device->used -= bytes;
+    if (everybody)
+        everybody[device->ordinal] -= bytes;
 }
 
 SIM_EXPORT void sim_occupy(int device, uint64_t bytes) {

@@ -212,7 +212,7 @@ struct device {
     int ordinal;
     size_t total;
     size_t used;     /* charged, in whole granules */
-    size_t occupied; /* by other processes */
+    size_t occupied; /* by other processes, as sim_occupy() says */
     struct context *primary;
     unsigned primary_refs, primary_flags;
     struct pool *default_pool, *pool;
@@ -220,6 +220,7 @@ struct device {
 };
 
 bool device_charge(struct device *device, size_t bytes); /* false: out of memory */
+size_t device_taken(const struct device *device);        /* charged by all processes */
 void device_discharge(struct device *device, size_t bytes);
 struct device *device_of(int ordinal); /* NULL if there is none */
 
@@ -622,7 +623,7 @@ struct options {
     size_t context_bytes, module_bytes, local_bytes; /* what the driver takes for itself */
     size_t misalign;
     bool events_go;
-    char counts[512], fail[1024];
+    char counts[512], fail[1024], shared[512];
 };
 
 void options_read(struct options *options);

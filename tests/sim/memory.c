@@ -249,7 +249,7 @@ ENTRY(cuMemHostGetFlags, (unsigned *flags, void *memory), CONTEXT, host_flags(fl
 
 static CUresult get_info(size_t *free_bytes, size_t *total) {
     const struct device *device = context_current()->device;
-    size_t taken = device->used + device->occupied;
+    size_t taken = device_taken(device);
 
     if (!free_bytes || !total)
         return CUDA_ERROR_INVALID_VALUE;

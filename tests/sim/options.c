@@ -66,4 +66,5 @@ void options_read(struct options *options) {
     options->misalign = number("GPUCACHE_SIM_MISALIGN", 0) / 512 * 512 % GRANULE;
     text("GPUCACHE_SIM_COUNTS", options->counts, sizeof(options->counts));
     text("GPUCACHE_SIM_FAIL", options->fail, sizeof(options->fail));
+    text("GPUCACHE_SIM_SHARED", options->shared, sizeof(options->shared));
 }

@@ -30,6 +30,9 @@
  *   | CONTEXT_BYTES    | memory that the driver takes for a context                   | 0       |
  *   | MODULE_BYTES     | the same for a loaded module or library                      | 0       |
  *   | LOCAL_BYTES      | the same at the first launch of a context                    | 0       |
+ *   | SHARED           | file of the bytes in use of each device: processes that name |         |
+ *   |                  | one file share the devices' memory. Memory of a killed       |         |
+ *   |                  | process stays in use                                         |         |
  *   | FAIL             | symbol:skip:error:times, comma separated; see sim_fail()     |         |
  *   | COUNTS           | file to which the process appends "symbol calls" at its end  |         |
  *

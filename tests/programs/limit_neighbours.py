@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Checks what two servers on one device see of each other, with limits and without."""
+import os
+import subprocess
+import sys
+import tempfile
+
+from harness import GPU, Tally, environment, program
+from report_live_page import eventually
+
+SERVER = program("limit_neighbours")
+MIB = 1 << 20
+DEVICE = 16384  # MiB of the simulated device
+ROUNDS = 400
+BACKENDS = ("pages", "segments")
+tally = Tally()
+
+
+class Server:
+    """A process that shares the device with the others of the same file."""
+
+    def __init__(self, shared, under, options=None):
+        more = {"GPUCACHE_REPORT": "off", "GPUCACHE_SIM_SHARED": shared, "GPUCACHE_SIM_CONTEXT_BYTES": "256M", **(options or {})}
+        self.child = subprocess.Popen([SERVER], env=environment(under, more), stdin=subprocess.PIPE,
+                                      stdout=subprocess.PIPE, text=True)
+        self("info")  # its context is there when this is answered
+
+    def __call__(self, order, value=0):
+        self.child.stdin.write("%s %d\n" % (order, value))
+        self.child.stdin.flush()
+        answer = [int(word) for word in self.child.stdout.readline().split()]
+        return answer[0] if len(answer) == 1 else answer
+
+    def free(self):
+        """Free MiB, as a server asks at its start."""
+        return self("info")[0] // MIB
+
+    def end(self):
+        self.child.stdin.close()
+        tally.check(self.child.wait(timeout=60) == 0, "neighbours: a server ends", self.child.returncode)
+        self.child.stdout.close()
+
+
+def profile(server, neighbour):
+    """Starts like an inference server: free memory before and after the weights, and again at the peak. The other one takes and gives
+    between any two questions. Returns free MiB at each question, less what the server itself holds."""
+    seen = [server.free()]
+    tally.check(neighbour("take", 3000) == 0, "neighbours: the other one allocates")
+    seen.append(server.free())
+    tally.check(server("take", 2000) == 0, "neighbours: weights")
+    neighbour("give")
+    seen.append(server.free() + 2000)
+    neighbour("take", 1000)
+    tally.check(server("take", 1500) == 0, "neighbours: activations")
+    seen.append(server.free() + 3500)
+    server("give")
+    neighbour("give")
+    seen.append(server.free() + 2000)
+    server("give")
+    seen.append(server.free())
+    return seen
+
+
+def limits(options):
+    """One way to say each limit: the option, the share, or the variable of HAMi-core."""
+    return [{**options, **one} for one in ({"GPUCACHE_MEMORY_LIMIT": "6G"}, {"GPUCACHE_MEMORY_FRACTION": "0.375"},
+                                          {"CUDA_DEVICE_MEMORY_LIMIT_0": "6144m"})]
+
+
+def natively(shared):
+    """Every answer moves with the neighbour."""
+    one, other = Server(shared, False), Server(shared, False)
+    before = DEVICE - 2 * 256
+    seen = profile(one, other)
+    expected = [before, before - 3000, before, before - 1000, before, before]
+    tally.check(seen == expected, "neighbours: natively", "%s, not %s" % (seen, expected))
+    one.end(), other.end()
+    return seen
+
+
+def without_limits(shared, seen, backend):
+    """As natively, but for what the neighbour's pool keeps until its decay: that is not free for others."""
+    one, other = (Server(shared, True, {"GPUCACHE_BACKEND": backend, "GPUCACHE_DECAY_MS": "0"}) for _ in range(2))
+    now = profile(one, other)
+    tally.check(now[:2] == seen[:2], "neighbours: %s, without limits" % backend, "%s, natively %s" % (now, seen))
+    tally.check(eventually(lambda: one.free() == seen[-1]), "neighbours: %s, without limits, in the end" % backend, one.free())
+    one.end(), other.end()
+
+
+def with_limits(shared, backend):
+    """A server sees its own memory only, whatever its neighbour does, and each can have all of its own."""
+    for options in limits({"GPUCACHE_BACKEND": backend}):
+        what = "neighbours: %s" % options
+        one, other = Server(shared, True, options), Server(shared, True, {**options, "GPUCACHE_DECAY_MS": "0"})
+        tally.check(one("info") == [6144 * MIB, 6144 * MIB], what + ": free and total", one("info"))
+        seen = profile(one, other)
+        tally.check(seen == [6144] * 6, what + ": moves with the neighbour", seen)
+        tally.check(other("churn", 700) == 0, what + ": churn")
+        least, most = one("watch", ROUNDS)
+        tally.check(least == most == 6144 * MIB, what + ": beside frees and allocations: %d to %d" % (least, most))
+        tally.check(other("rest") > 0, what + ": nothing went on meanwhile")
+        for server in (one, other):
+            tally.check(server("take", 6144) == 0 and server.free() == 0 and server("take", 64) == 2,
+                        what + ": not all of its own, or more")
+        one.end(), other.end()
+
+
+def main():
+    if GPU:  # the programs share a simulated device; tests/gpu has a part of its own
+        sys.exit(77)
+    with tempfile.TemporaryDirectory() as folder:
+        shared = os.path.join(folder, "devices")
+        seen = natively(shared)
+        for backend in BACKENDS:
+            without_limits(shared, seen, backend)
+            with_limits(shared, backend)
+        one = Server(shared, False)
+        tally.check(one.free() == DEVICE - 256, "neighbours: memory of servers that ended is free", one.free())
+        one.end()
+
+
+tally.run(main)
