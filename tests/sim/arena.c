@@ -276,12 +276,18 @@ size_t device_taken(const struct device *device) {
     return device->occupied + (everybody ? everybody[device->ordinal] : device->used);
 }
 
+size_t device_most(const struct device *device) {
+    size_t limit = sim.options.hard_limit;
+
+    return limit > 0 && limit < device->total ? limit : device->total;
+}
+
 bool device_charge(struct device *device, size_t bytes) {
-    size_t taken;
+    size_t taken, most = device_most(device);
 
     do {
         taken = device_taken(device);
-        if (taken > device->total || bytes > device->total - taken)
+        if (taken > most || bytes > most - taken)
             return false;
         taken -= device->occupied;
     } while (everybody &&

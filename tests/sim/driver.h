@@ -221,6 +221,7 @@ struct device {
 
 bool device_charge(struct device *device, size_t bytes); /* false: out of memory */
 size_t device_taken(const struct device *device);        /* charged by all processes */
+size_t device_most(const struct device *device);         /* that may be charged */
 void device_discharge(struct device *device, size_t bytes);
 struct device *device_of(int ordinal); /* NULL if there is none */
 
@@ -614,7 +615,7 @@ void green_forget_all(void);
 
 struct options {
     int devices, driver_version;
-    size_t memory;
+    size_t memory, hard_limit;
     uint64_t seed;
     unsigned eager;
     bool peer, vmm, pools;

@@ -253,8 +253,8 @@ static CUresult get_info(size_t *free_bytes, size_t *total) {
 
     if (!free_bytes || !total)
         return CUDA_ERROR_INVALID_VALUE;
-    *free_bytes = taken < device->total ? device->total - taken : 0;
-    *total = device->total;
+    *total = device_most(device);
+    *free_bytes = taken < *total ? *total - taken : 0;
     return CUDA_SUCCESS;
 }
 

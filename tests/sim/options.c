@@ -47,8 +47,9 @@ void options_read(struct options *options) {
 
     options->devices = (int)(devices < MAX_DEVICES ? devices : MAX_DEVICES);
     options->memory = round_up(number("GPUCACHE_SIM_MEMORY", (uint64_t)16 << 30), GRANULE);
+    options->hard_limit = number("GPUCACHE_SIM_HARD_LIMIT", 0);
     options->driver_version = (int)number("GPUCACHE_SIM_DRIVER_VERSION", SIM_MAX_VERSION);
-    if (options->driver_version > SIM_MAX_VERSION)
+    if (options->driver_version / 1000 > SIM_MAX_VERSION / 1000)
         options->driver_version = SIM_MAX_VERSION;
     options->seed = number("GPUCACHE_SIM_SEED", 1);
     options->eager = (unsigned)number("GPUCACHE_SIM_EAGER", 50);

@@ -12,6 +12,8 @@
  *   | ---------------- | ------------------------------------------------------------ | ------- |
  *   | DEVICES          | number of devices                                            | 1       |
  *   | MEMORY           | bytes per device, with K, M, G or T                          | 16G     |
+ *   | HARD_LIMIT       | bytes of each device that may be used, as a cgroup's hard    |         |
+ *   |                  | limit: cuMemGetInfo tells it, cuDeviceTotalMem does not      | none    |
  *   | DRIVER_VERSION   | version of cuDriverGetVersion and cuGetProcAddress           | 13000   |
  *   | SEED             | seed of the scheduler                                        | 1       |
  *   | EAGER            | per cent of the calls that run some queued work              | 50      |

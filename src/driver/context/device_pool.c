@@ -5,6 +5,7 @@
 #include "driver/context/decay.h"
 #include "driver/context/device_backend.h"
 #include "driver/state/device.h"
+#include "driver/state/partition.h"
 #include "driver/state/rdma_libraries.h"
 #include "driver/table/entries.h"
 #include "heap/host.h"
@@ -131,8 +132,13 @@ static struct device_pool *new_pool(CUcontext context, struct device *device, ui
         .reuse = options()->reuse,
         .decays = decays(device, &entry->backend->backend),
     };
+    uint64_t guaranteed = partition_soft_limit(device->ordinal);
     if (options()->budget_bytes != OPTIONS_AUTOMATIC) {
         config.budget = options()->budget_bytes + 1; /* 0 means automatic to the pool */
+    } else if (guaranteed != 0) {
+        config.budget = guaranteed + 1;
+        log_info("device %d: the budget is %llu bytes, the soft limit of nvidia-smi memory-limits",
+                 device->ordinal, (unsigned long long)guaranteed);
     }
     struct device_pool *done = entry;
     if (!(done->pool = pool_create(&done->backend->backend, &config))) {

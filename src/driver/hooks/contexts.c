@@ -12,6 +12,7 @@
 #include "driver/context/active_contexts.h"
 #include "driver/context/context.h"
 #include "driver/limit/retry.h"
+#include "driver/state/partition.h"
 #include "driver/table/entries.h"
 #include "process/process.h"
 
@@ -63,6 +64,7 @@ static CUresult created(CUresult r, CUcontext *ctx) {
 /* Not REAL(symbol): macros of cuda.h would replace `symbol` by the name of another version. */
 #define CREATES(symbol, parameters, arguments)                                                     \
     CUresult hook_##symbol parameters {                                                            \
+        partition_read();                                                                          \
         return created(RETRY_ON(device_used(device), real_entries.real_##symbol arguments), ctx);  \
     }
 #define SWITCHES(symbol)                                                                           \
@@ -136,6 +138,7 @@ CUresult hook_cuCtxDetach(CUcontext ctx) {
 }
 
 CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
+    partition_read();
     CUresult r = RETRY_ON(device_used(device), REAL(cuDevicePrimaryCtxRetain)(ctx, device));
     if (r == CUDA_SUCCESS && process_ready()) {
         context_register(*ctx, CONTEXT_RETAINED, device);

@@ -21,6 +21,7 @@
 #include "driver/limit/room.h"
 #include "driver/reuse/pinned.h"
 #include "driver/state/device.h"
+#include "driver/state/partition.h"
 #include "driver/state/shutdown.h"
 #include "driver/table/entries.h"
 #include "heap/page.h"
@@ -48,7 +49,8 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     }
     struct device *device = process_ready() ? device_current() : NULL;
     if (device) {
-        total = device->total;
+        /* less than the device's memory where the cgroup has a hard limit */
+        total = total != 0 && total < device->total ? total : device->total;
         driver_pool_look(device);
         device_visible_memory(device, &free_now, &total);
         helper_start_wanted();
@@ -63,6 +65,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
 }
 
 CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
+    partition_read();
     CUresult r = REAL(cuDeviceTotalMem_v2)(bytes, ordinal);
     if (r == CUDA_SUCCESS && process_ready()) {
         uint64_t limit = device_limit_of(ordinal, *bytes);

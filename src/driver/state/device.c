@@ -1,5 +1,6 @@
 #include "driver/state/device.h"
 
+#include "driver/state/partition.h"
 #include "driver/table/entries.h"
 #include "pool/pool.h"
 #include "process/options.h"
@@ -34,20 +35,24 @@ static const char *call_for(const struct device_limit *limit) {
 /* Returns the limit of a device that is used for the first time, and sets *source to where the
  * limit comes from. Call with devices_lock. */
 static uint64_t first_limit(int ordinal, uint64_t total, const char **source) {
-    if (!limits_all) {
-        return options_limit(ordinal, total, source);
+    if (limits_all) {
+        *source = call_for(&limit_of_all);
+        return limit_bytes(&limit_of_all, total);
     }
-    *source = call_for(&limit_of_all);
-    return limit_bytes(&limit_of_all, total);
+    uint64_t limit = options_limit(ordinal, total, source), hard = partition_hard_limit(ordinal);
+    if (hard != 0 && hard < total && (limit == 0 || hard < limit)) {
+        *source = "nvidia-smi memory-limits";
+        return hard;
+    }
+    return limit;
 }
 
-static void read_uuid(struct device *device) {
+bool device_uuid(CUdevice ordinal, char to[48]) {
     CUuuid uuid;
-    if (REAL(cuDeviceGetUuid_v2)(&uuid, device->ordinal) != CUDA_SUCCESS) {
-        return;
+    if (REAL(cuDeviceGetUuid_v2)(&uuid, ordinal) != CUDA_SUCCESS) {
+        return false;
     }
     static const char digits[] = "0123456789abcdef";
-    char *to = device->uuid;
     memcpy(to, "GPU-", 4);
     to += 4;
     for (unsigned i = 0; i < 16; i++) {
@@ -58,6 +63,7 @@ static void read_uuid(struct device *device) {
         *to++ = digits[(unsigned char)uuid.bytes[i] & 15];
     }
     *to = 0;
+    return true;
 }
 
 static bool identify(struct device *device, CUdevice ordinal) {
@@ -70,7 +76,7 @@ static bool identify(struct device *device, CUdevice ordinal) {
     if (REAL(cuDeviceGetName)(device->name, sizeof device->name, ordinal) != CUDA_SUCCESS) {
         device->name[0] = 0;
     }
-    read_uuid(device);
+    device_uuid(ordinal, device->uuid);
     lock_start(&device->lock, LOCK_DEVICE);
     const char *source;
     atomic_store(&device->limit, first_limit(ordinal, total, &source));

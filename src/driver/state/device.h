@@ -67,6 +67,10 @@ int device_used_count(void);
 /** Returns the device of an ordinal, or NULL if this process has not used it. Takes no lock. */
 struct device *device_used(int ordinal);
 
+/** Writes the UUID of a device as NVML has it, "GPU-...". Returns false, and writes nothing, if the
+ * driver does not tell. Of a MIG device NVML's UUID begins otherwise. */
+bool device_uuid(CUdevice ordinal, char to[48]);
+
 /** Sets the peaks of the device and its pools to the current values. */
 void device_reset_peaks(struct device *device);
 

@@ -1,20 +1,27 @@
 /*
- * A libnvidia-ml.so.1 for the tool's tests. The answers are in the file that GPUCACHE_SIM_NVML
+ * A libnvidia-ml.so.1 for tests. The answers are in the file that GPUCACHE_SIM_NVML
  * names, read again at every query:
  *
  *      KIND USED TOTAL       what UUIDs begin with, and the device's memory; -1: not available
  *      PID BYTES             a process, and so on
  *
  * Without the file nvmlInit fails.
+ *
+ * GPUCACHE_SIM_NVML_LIMITS is "SOFT HARD", the limits of the process's cgroup in bytes; without it
+ * no cgroup has limits.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { DONE = 0, NOT_FOUND = 6, SHORT = 7, NO_DRIVER = 9 };
+enum { DONE = 0, INVALID = 2, NOT_FOUND = 6, SHORT = 7, NO_DRIVER = 9 };
 
 struct memory {
     unsigned long long total, free, used;
+};
+struct memory_limits {
+    const char *cgroup;
+    unsigned long long soft, hard, used;
 };
 struct process {
     unsigned pid;
@@ -24,6 +31,8 @@ struct process {
 
 #define API __attribute__((visibility("default")))
 API int nvmlInit_v2(void);
+API int nvmlShutdown(void);
+API int nvmlDeviceGetMemoryLimits_v1(void *handle, struct memory_limits *limits);
 API int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle);
 API int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory);
 API int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count,
@@ -46,6 +55,17 @@ int nvmlInit_v2(void) {
     if (file)
         fclose(file);
     return file ? DONE : NO_DRIVER;
+}
+
+int nvmlShutdown(void) {
+    return DONE;
+}
+
+int nvmlDeviceGetMemoryLimits_v1(void *handle, struct memory_limits *limits) {
+    const char *set = getenv("GPUCACHE_SIM_NVML_LIMITS");
+    if (!handle || !limits->cgroup || strncmp(limits->cgroup, "/sys/fs/cgroup", 14) != 0)
+        return INVALID;
+    return set && sscanf(set, "%llu %llu", &limits->soft, &limits->hard) == 2 ? DONE : NOT_FOUND;
 }
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {

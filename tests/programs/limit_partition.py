@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Checks that the limits that the driver keeps for a cgroup become limit and budget."""
+import os
+import re
+import sys
+import tempfile
+
+from harness import GPU, SIM, Tally, program, run, run_with_report
+
+PAIRS = [program("report_contents"), "pairs"]
+MOST = (1 << 64) - 1
+SOURCE = "nvidia-smi memory-limits"
+# What the driver maps of NVML is gone when the context is there.
+MAPPED = """
+import ctypes
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+total = ctypes.c_size_t()
+assert cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0) == 0
+print(total.value, "libnvidia-ml" in open("/proc/self/maps").read())
+"""
+tally = Tally()
+
+
+class Driver:
+    """A driver with limits for the cgroup of the process, and its NVML."""
+
+    def __init__(self, folder, soft, hard, kind="GPU", version="13040"):
+        with open(os.path.join(folder, kind), "w") as file:
+            file.write("%s 0 1\n" % kind)
+        self.options = {"GPUCACHE_SIM_NVML": file.name, "GPUCACHE_SIM_NVML_LIMITS": "%d %d" % (soft, hard),
+                        "GPUCACHE_SIM_DRIVER_VERSION": version, "GPUCACHE_SIM_HARD_LIMIT": "%d" % (hard if hard < MOST else 0),
+                        "LD_LIBRARY_PATH": SIM + ":" + os.environ["GPUCACHE_TEST_SIM_NVML"]}
+
+    def report(self, options=None):
+        return run_with_report(PAIRS, options={**self.options, **(options or {})})[1]["devices"][0]
+
+
+def hard(folder):
+    """The hard limit is the limit where no smaller one is set."""
+    driver = Driver(folder, 0, 4 << 30)
+    for options, limit, source in (
+            ({}, 4 << 30, SOURCE),
+            ({"GPUCACHE_MEMORY_LIMIT": "8G"}, 4 << 30, SOURCE),
+            ({"GPUCACHE_MEMORY_LIMIT": "none"}, 4 << 30, SOURCE),
+            ({"GPUCACHE_MEMORY_LIMIT": "2G"}, 2 << 30, "GPUCACHE_MEMORY_LIMIT"),
+            ({"CUDA_DEVICE_MEMORY_LIMIT": "2g"}, 2 << 30, "CUDA_DEVICE_MEMORY_LIMIT")):
+        device = driver.report(options)
+        tally.check((device["limit_bytes"], device["limit_source"]) == (limit, source), "partition: hard, %s" % options, device)
+    text = run(PAIRS, options=driver.options).err
+    tally.check("| The limit comes from %s " % SOURCE in text, "partition: in words", text)
+
+
+def none(folder):
+    """No limit: none is set, it is the whole device, or nothing can tell."""
+    for what, driver, more in (
+            ("not set", Driver(folder, 0, MOST), {}),
+            ("not in this cgroup", Driver(folder, 0, MOST), {"GPUCACHE_SIM_NVML_LIMITS": ""}),
+            ("the whole device", Driver(folder, 0, 16 << 30), {}),
+            ("a driver before 13.4", Driver(folder, 1 << 30, 4 << 30, version="13000"), {}),
+            ("an instance of MIG", Driver(folder, 1 << 30, 4 << 30, kind="MIG"), {}),
+            ("NVML fails", Driver(folder, 1 << 30, 4 << 30), {"GPUCACHE_SIM_NVML": "/nowhere"}),
+            ("no NVML", Driver(folder, 1 << 30, 4 << 30), {"LD_LIBRARY_PATH": SIM})):
+        device = driver.report(more)
+        tally.check((device["limit_bytes"], device["limit_source"]) == (None, None), "partition: %s" % what, device)
+        tally.check(device["total_bytes"] == 16 << 30, "partition: %s: memory of the device" % what, device)
+
+
+def soft(folder):
+    """The soft limit is the budget, unless the option says another one."""
+    counts = lambda device: [device[name] for name in ("epochs", "barriers", "driver_allocs")]
+    plain, small = Driver(folder, 0, MOST), Driver(folder, 1 << 20, MOST)
+    as_option = counts(plain.report({"GPUCACHE_BUDGET": "1M"}))
+    tally.check(counts(small.report()) == as_option != counts(plain.report()), "partition: soft", counts(small.report()))
+    tally.check(counts(small.report({"GPUCACHE_BUDGET": "2G"})) == counts(plain.report({"GPUCACHE_BUDGET": "2G"})),
+                "partition: the option beside a soft limit")
+    said = re.findall(r"device 0: the budget is (\d+) bytes", run(PAIRS, options={**small.options, "GPUCACHE_LOG": "info"}).err)
+    tally.check(said == ["1048576"], "partition: the budget is said", said)
+
+
+def as_natively(folder):
+    """NVML is not left loaded, and not loaded for a driver without these limits. Free memory is that of the cgroup also where nothing tells the limit."""
+    driver = Driver(folder, 0, 4 << 30)
+    python = [sys.executable, "-c", MAPPED]
+    for options, said in ((driver.options, "%d False\n" % (4 << 30)),
+                          ({**driver.options, "GPUCACHE_SIM_DRIVER_VERSION": "13000"}, "%d False\n" % (16 << 30))):
+        ran = run(python, options={**options, "GPUCACHE_REPORT": "off"})
+        tally.check((ran.status, ran.out) == (0, said), "partition: NVML is closed again", ran.out + ran.err)
+    for version in ("13000", "13040"):
+        options = {**driver.options, "GPUCACHE_SIM_DRIVER_VERSION": version, "GPUCACHE_REPORT": "off"}
+        answers = [run(["sh", "-c", "echo info 0 | %s" % program("limit_neighbours")], under=under, options=options).out
+                   for under in (False, True)]
+        loads = "libnvidia-ml" in run(PAIRS, options={**options, "LD_DEBUG": "files"}).err
+        tally.check(loads == (version == "13040"), "partition: NVML is loaded with driver %s: %s" % (version, loads))
+        tally.check(answers == ["%d %d\n" % (4 << 30, 4 << 30)] * 2, "partition: free memory, driver %s" % version, answers)
+
+
+def main():
+    if GPU:  # limits of a cgroup are an administrator's to set
+        sys.exit(77)
+    with open("/proc/self/cgroup") as file:
+        if not re.search("^0::", file.read(), re.M):
+            print("SKIPPED: this process has no cgroup of version 2")
+            sys.exit(77)
+    with tempfile.TemporaryDirectory() as folder:
+        for part in (hard, none, soft, as_natively):
+            part(folder)
+
+
+tally.run(main)
