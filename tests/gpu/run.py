@@ -220,6 +220,7 @@ ALONE = (
     ("exported memory", ["ipc_exports.py"], 60),
     ("handles of another process", ["ipc_misuse.py"], 60),
     ("pools of the driver", ["limit_driver_pools.py"], 90),
+    ("two servers on one device", ["limit_neighbours.py"], 120),
     ("programs without CUDA", ["load_without_cuda.py"], 60),
 )
 

@@ -2,7 +2,6 @@
 """Checks what two servers on one device see of each other, with limits and without."""
 import os
 import subprocess
-import sys
 import tempfile
 
 from harness import GPU, Tally, environment, program
@@ -10,7 +9,8 @@ from report_live_page import eventually
 
 SERVER = program("limit_neighbours")
 MIB = 1 << 20
-DEVICE = 16384  # MiB of the simulated device
+DEVICE, CONTEXT = 16384, 256  # MiB of the simulated device, and of a context there
+NEAR = 200 if GPU else 0  # MiB that the driver of a GPU may take or give back by itself
 ROUNDS = 400
 BACKENDS = ("pages", "segments")
 tally = Tally()
@@ -20,7 +20,7 @@ class Server:
     """A process that shares the device with the others of the same file."""
 
     def __init__(self, shared, under, options=None):
-        more = {"GPUCACHE_REPORT": "off", "GPUCACHE_SIM_SHARED": shared, "GPUCACHE_SIM_CONTEXT_BYTES": "256M", **(options or {})}
+        more = {"GPUCACHE_REPORT": "off", "GPUCACHE_SIM_SHARED": shared, "GPUCACHE_SIM_CONTEXT_BYTES": "%dM" % CONTEXT, **(options or {})}
         self.child = subprocess.Popen([SERVER], env=environment(under, more), stdin=subprocess.PIPE,
                                       stdout=subprocess.PIPE, text=True)
         self("info")  # its context is there when this is answered
@@ -61,19 +61,23 @@ def profile(server, neighbour):
     return seen
 
 
+def near(seen, expected):
+    return all(abs(a - b) <= NEAR for a, b in zip(seen, expected))
+
+
 def limits(options):
-    """One way to say each limit: the option, the share, or the variable of HAMi-core."""
-    return [{**options, **one} for one in ({"GPUCACHE_MEMORY_LIMIT": "6G"}, {"GPUCACHE_MEMORY_FRACTION": "0.375"},
-                                          {"CUDA_DEVICE_MEMORY_LIMIT_0": "6144m"})]
+    """Ways to say a limit of 6 GiB: the option, the variable of HAMi-core, and the share of a device whose size is known."""
+    return [{**options, **one} for one in ({"GPUCACHE_MEMORY_LIMIT": "6G"}, {"CUDA_DEVICE_MEMORY_LIMIT_0": "6144m"},
+                                          {"GPUCACHE_MEMORY_FRACTION": "0.375"})[:2 if GPU else 3]]
 
 
 def natively(shared):
     """Every answer moves with the neighbour."""
     one, other = Server(shared, False), Server(shared, False)
-    before = DEVICE - 2 * 256
+    before = one.free() if GPU else DEVICE - 2 * CONTEXT
     seen = profile(one, other)
     expected = [before, before - 3000, before, before - 1000, before, before]
-    tally.check(seen == expected, "neighbours: natively", "%s, not %s" % (seen, expected))
+    tally.check(near(seen, expected), "neighbours: natively", "%s, not %s" % (seen, expected))
     one.end(), other.end()
     return seen
 
@@ -82,8 +86,8 @@ def without_limits(shared, seen, backend):
     """As natively, but for what the neighbour's pool keeps until its decay: that is not free for others."""
     one, other = (Server(shared, True, {"GPUCACHE_BACKEND": backend, "GPUCACHE_DECAY_MS": "0"}) for _ in range(2))
     now = profile(one, other)
-    tally.check(now[:2] == seen[:2], "neighbours: %s, without limits" % backend, "%s, natively %s" % (now, seen))
-    tally.check(eventually(lambda: one.free() == seen[-1]), "neighbours: %s, without limits, in the end" % backend, one.free())
+    tally.check(near(now[:2], seen), "neighbours: %s, without limits" % backend, "%s, natively %s" % (now, seen))
+    tally.check(eventually(lambda: near([one.free()], seen[-1:])), "neighbours: %s, without limits, in the end" % backend, one.free())
     one.end(), other.end()
 
 
@@ -106,17 +110,15 @@ def with_limits(shared, backend):
 
 
 def main():
-    if GPU:  # the programs share a simulated device; tests/gpu has a part of its own
-        sys.exit(77)
     with tempfile.TemporaryDirectory() as folder:
         shared = os.path.join(folder, "devices")
         seen = natively(shared)
         for backend in BACKENDS:
             without_limits(shared, seen, backend)
             with_limits(shared, backend)
-        one = Server(shared, False)
-        tally.check(one.free() == DEVICE - 256, "neighbours: memory of servers that ended is free", one.free())
-        one.end()
+        one, other = Server(shared, False), Server(shared, False)
+        tally.check(near([one.free()], seen), "neighbours: memory of servers that ended is free", one.free())
+        one.end(), other.end()
 
 
 tally.run(main)

@@ -76,7 +76,7 @@ for name in ("reuse_never_early", "ctx_lifecycles", "mem_overhead_refused"):
     )
 LINKED = (
     "reuse_never_hanging reuse_program_events mem_misuse reuse_pinned reuse_pinned_threads "
-    "ctx_peers ctx_activation limit_driver_pools ctx_changes ipc_exports ipc_misuse "
+    "ctx_peers ctx_activation limit_driver_pools limit_neighbours ctx_changes ipc_exports ipc_misuse "
     "ctx_forked report_output api_requests ipc_pages trace_records"
 )
 for name in LINKED.split():
