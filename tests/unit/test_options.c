@@ -130,38 +130,10 @@ static void the_smaller_of_fraction_and_limit_holds(void **state) {
     assert_string_equal(LOAD(tiny_share, "GPUCACHE_MEMORY_FRACTION=0.000000001"), "");
 }
 
-/* ---- the variables of HAMi-core ---- */
-
-static bool theirs_for_all(void) {
-    return limit_is(0, 16 * GIB, 8 * GIB, THEIRS) && limit_is(63, 16 * GIB, 8 * GIB, THEIRS);
-}
-
-static bool theirs_in_mib(void) {
-    return limit_is(0, 16 * GIB, 8 * GIB, THEIRS "_0");
-}
+/* ---- the variables of HAMi-core (test_hami.c has their syntax) ---- */
 
 static bool theirs_per_device(void) {
-    return limit_is(0, 16 * GIB, 8 * GIB, THEIRS) && limit_is(1, 16 * GIB, 4 * GIB, THEIRS "_1") &&
-           limit_is(63, 16 * GIB, 2 * GIB, THEIRS "_63");
-}
-
-static bool only_device_1(void) {
-    return limit_is(0, 16 * GIB, 0, NULL) && limit_is(1, 16 * GIB, 4 * GIB, THEIRS "_1");
-}
-
-static void variables_of_hami_core_limit_where_no_option_does(void **state) {
-    (void)state;
-    assert_string_equal(LOAD(theirs_for_all, THEIRS "=8g"), "");
-    assert_string_equal(LOAD(theirs_for_all, THEIRS "=8G"), "");
-    assert_string_equal(LOAD(theirs_for_all, THEIRS "=8388608k"), "");
-    assert_string_equal(LOAD(theirs_for_all, THEIRS "=8589934592"), "");
-    assert_string_equal(LOAD(theirs_in_mib, THEIRS "_0=8192m"), "");
-    assert_string_equal(LOAD(theirs_per_device, THEIRS "_1=4g", THEIRS "=8g", THEIRS "_63=2048m"),
-                        "");
-    assert_string_equal(LOAD(only_device_1, THEIRS "_1=4g", THEIRS "="), "");
-    assert_string_equal(LOAD(all_default, THEIRS "_64=4g", THEIRS "_00=4g", THEIRS "_=4g",
-                             THEIRS "_x=4g", THEIRS "S=4g", THEIRS "_1.5=4g"),
-                        "");
+    return limit_is(0, 16 * GIB, 8 * GIB, THEIRS) && limit_is(1, 16 * GIB, 4 * GIB, THEIRS "_1");
 }
 
 static bool ours_alone(void) {
@@ -181,26 +153,9 @@ static void options_win_over_variables_of_hami_core(void **state) {
     assert_string_equal(LOAD(ours_alone, LIMIT "=0:12G", THEIRS "=4g", THEIRS "_1=4g"), "");
     assert_string_equal(LOAD(the_share_alone, FRACTION "=0.5", THEIRS "_0=4g"), "");
     assert_string_equal(LOAD(no_limit, LIMIT "=none", THEIRS "=nonsense"), "");
-    const char *got = LOAD(theirs_for_all, LIMIT "=8X", THEIRS "=8g");
+    assert_string_equal(LOAD(theirs_per_device, THEIRS "_1=4g", THEIRS "=8g"), "");
+    const char *got = LOAD(theirs_per_device, LIMIT "=8X", THEIRS "=8g", THEIRS "_1=4g");
     assert_non_null(strstr(got, "; only " THEIRS " limits the memory now\n"));
-}
-
-static void nonsense_in_a_variable_of_hami_core_is_an_error(void **state) {
-    (void)state;
-    static const char *const nonsense[] = {"0", "-1", "8x", "8 g", "0x10", "half", "50%"};
-    char variable[64], expected[256];
-    for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
-        snprintf(variable, sizeof variable, "%s_1=%s", THEIRS, nonsense[i]);
-        snprintf(expected, sizeof expected,
-                 "gpucache: %s_1=\"%s\" makes no sense: accepted are bytes, or a size such as 8g "
-                 "or 8192m; it is ignored\n",
-                 THEIRS, nonsense[i]);
-        assert_string_equal(LOAD(no_limit, variable, "GPUCACHE_LOG=error"), expected);
-        assert_string_equal(LOAD(theirs_for_all, variable, THEIRS "=8g"), expected);
-    }
-    assert_string_equal(LOAD(NULL, THEIRS "=8192"),
-                        "gpucache: " THEIRS "=8192 is a limit of 8192 bytes, too little for "
-                        "anything; sizes take k, m or g\n");
 }
 
 static bool to_file(void) {
@@ -598,9 +553,7 @@ int main(void) {
         cmocka_unit_test(nothing_set_is_the_defaults_and_silence),
         cmocka_unit_test(defaults_spelled_out_are_silent),
         cmocka_unit_test(the_smaller_of_fraction_and_limit_holds),
-        cmocka_unit_test(variables_of_hami_core_limit_where_no_option_does),
         cmocka_unit_test(options_win_over_variables_of_hami_core),
-        cmocka_unit_test(nonsense_in_a_variable_of_hami_core_is_an_error),
         cmocka_unit_test(report_patterns_are_made_absolute),
         cmocka_unit_test(a_per_cent_sign_in_the_directory_is_no_letter),
         cmocka_unit_test(switches_take_every_word_in_any_case),
