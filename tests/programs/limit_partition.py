@@ -10,7 +10,7 @@ from harness import GPU, SIM, Tally, program, run, run_with_report
 PAIRS = [program("report_contents"), "pairs"]
 MOST = (1 << 64) - 1
 SOURCE = "nvidia-smi memory-limits"
-# What the driver maps of NVML is gone when the context is there.
+# NVML is no longer mapped when the context is there.
 MAPPED = """
 import ctypes
 cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
@@ -59,6 +59,7 @@ def none(folder):
             ("the whole device", Driver(folder, 0, 16 << 30), {}),
             ("a driver before 13.4", Driver(folder, 1 << 30, 4 << 30, version="13000"), {}),
             ("an instance of MIG", Driver(folder, 1 << 30, 4 << 30, kind="MIG"), {}),
+            ("NVML never answers", Driver(folder, 1 << 30, 4 << 30), {"GPUCACHE_SIM_NVML_LIMITS": "hang"}),
             ("NVML fails", Driver(folder, 1 << 30, 4 << 30), {"GPUCACHE_SIM_NVML": "/nowhere"}),
             ("no NVML", Driver(folder, 1 << 30, 4 << 30), {"LD_LIBRARY_PATH": SIM})):
         device = driver.report(more)

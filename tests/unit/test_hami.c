@@ -27,7 +27,7 @@ static void load_and_check(void) {
     _exit(check && !check() ? 1 : 0);
 }
 
-/* What a child writes to stderr that loads an environment. `then_true` runs after it and says
+/* Returns the messages of a child that loads an environment. `then_true` runs after it and says
  * whether all is well. */
 static const char *load_with(const char *const *variables, bool (*then_true)(void)) {
     memcpy(environment, variables, sizeof environment);

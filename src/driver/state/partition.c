@@ -3,17 +3,21 @@
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
 #include "loader/loader.h"
+#include "process/helper.h"
+#include "process/nap.h"
+#include "process/process.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define SINCE 13040 /* driver version with nvmlDeviceGetMemoryLimits_v1 */
 #define CGROUPS "/sys/fs/cgroup"
+#define NAP_NS 1000000 /* between two looks for the answer */
+#define NAPS 1000      /* after which the program goes on without the answer */
 
 /* NVML's ABI, declared here because the build machine may lack nvml.h (see hooks/nvml.h). */
 enum { NVML_DONE = 0 };
@@ -84,10 +88,17 @@ static bool find(void *library, const char *name, void *entry) {
     return found != NULL;
 }
 
-static void ask(const struct nvml *nvml, int ordinal, const char *cgroup) {
+/* The question of the helper thread. Constant while the thread runs, but for `answered`. */
+static struct {
+    const char *cgroup;
+    int count;
+    atomic_bool answered;
+} question;
+
+static void ask(const struct nvml *nvml, int ordinal) {
     char uuid[48];
     void *handle = NULL;
-    struct memory_limits got = {.cgroup = cgroup};
+    struct memory_limits got = {.cgroup = question.cgroup};
     if (!device_uuid(ordinal, uuid) || nvml->by_uuid(uuid, &handle) != NVML_DONE ||
         nvml->limits(handle, &got) != NVML_DONE) {
         return;
@@ -96,7 +107,7 @@ static void ask(const struct nvml *nvml, int ordinal, const char *cgroup) {
     atomic_store(&soft_limits[ordinal], got.soft == UINT64_MAX ? 0 : got.soft);
 }
 
-static void ask_all(int count, const char *cgroup) {
+static void *ask_all(void *unused) {
     struct nvml nvml;
     if (!loader_next_dlsym) {
         loader_find_next();
@@ -106,36 +117,41 @@ static void ask_all(int count, const char *cgroup) {
         find(library, "nvmlShutdown", &nvml.shutdown) &&
         find(library, "nvmlDeviceGetHandleByUUID", &nvml.by_uuid) &&
         find(library, "nvmlDeviceGetMemoryLimits_v1", &nvml.limits) && nvml.init() == NVML_DONE) {
-        for (int i = 0; i < count && i < STATS_MAX_DEVICES; i++) {
-            ask(&nvml, i, cgroup);
+        for (int i = 0; i < question.count && i < STATS_MAX_DEVICES; i++) {
+            ask(&nvml, i);
         }
         nvml.shutdown();
     }
     if (library) {
         dlclose(library);
     }
-    dlerror(); /* clears errors that the program did not make */
+    atomic_store(&question.answered, true);
+    return unused;
 }
 
+/*
+ * A thread of the library loads NVML: dlopen() may wait for constructors of another thread, and
+ * these for a lock of the CUDA runtime that the caller holds. The caller therefore waits for a
+ * bounded time only.
+ */
 void partition_read(void) {
     static atomic_flag begun = ATOMIC_FLAG_INIT;
     static atomic_bool done;
-    int version = 0, count = 0, saved = errno;
+    int version = 0, saved = errno;
     if (atomic_load_explicit(&done, memory_order_relaxed) || atomic_flag_test_and_set(&begun)) {
         return;
     }
     REAL(cuDriverGetVersion)(&version);
-    if (version >= SINCE && REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS) {
+    if (version >= SINCE && REAL(cuDeviceGetCount)(&question.count) != CUDA_SUCCESS) {
         atomic_flag_clear(&begun); /* before cuInit(): the next call asks */
         errno = saved;
         return;
     }
-    const char *cgroup = version >= SINCE ? own_cgroup() : NULL;
-    if (cgroup) {
-        int before, unused; /* NVML opens files, which would end a cancelled thread here */
-        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-        ask_all(count, cgroup);
-        pthread_setcancelstate(before, &unused);
+    question.cgroup = version >= SINCE ? own_cgroup() : NULL;
+    if (question.cgroup && process_ready() && helper_start(ask_all) == 0) {
+        for (int i = 0; i < NAPS && !atomic_load(&question.answered); i++) {
+            nap(NAP_NS);
+        }
     }
     atomic_store(&done, true);
     errno = saved;
