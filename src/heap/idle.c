@@ -78,7 +78,7 @@ static struct segment *any_idle(const struct arena *arena, uint64_t finished) {
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
     if (arena->ordered || arena->idle_bytes == 0) {
         return !arena->ordered                           ? NULL
-               : bytes > TRANSIT_MOST * VMM_HANDLE_SHORT ? any_idle(arena, finished)
+               : bytes > TRANSIT_MOST * VMM_HANDLE_LEAST ? any_idle(arena, finished)
                                                          : preferred_idle(arena, finished, 0, 0);
     }
     size_t enough = ranges_of_size(arena, bytes), count = arena->free_count;

@@ -49,19 +49,15 @@ unsigned budget_streams(void) {
 }
 
 /*
- * Returns the bytes that a pool may keep whatever is live. Each stream gets a share, so that
+ * Returns the bytes that a pool may keep whatever is live. Each stream gets BUDGET_FLOOR, so that
  * streams need not wait for each other's memory.
  */
-static uint64_t budget_floor(const struct source *source) {
-    uint64_t share = source->backend->capacity / BUDGET_FLOOR_SHARE;
-    uint64_t streams = clamp_u64(1, budget_streams(), BUDGET_STREAMS);
-    uint64_t each = streams > 1 ? clamp_u64(BUDGET_FLOOR, share, 2 * BUDGET_FLOOR) : BUDGET_FLOOR;
-    return min_u64(each * streams, max_u64(share * BUDGET_STREAMS, BUDGET_FLOOR));
+static uint64_t budget_floor(void) {
+    return BUDGET_FLOOR * clamp_u64(1, budget_streams(), BUDGET_STREAMS);
 }
 
 bool budget_is_beyond_floor(const struct source *source) {
-    return budget_streams() <= 1 ||
-           counter_get(&source->counters.allocated.peak) > budget_floor(source);
+    return budget_streams() <= 1 || counter_get(&source->counters.allocated.peak) > budget_floor();
 }
 
 uint64_t budget_little(const struct source *source) {
@@ -82,7 +78,7 @@ static uint64_t goal_of(const struct source *source) {
     if (source->config.budget > 0) {
         return source->config.budget;
     }
-    uint64_t peak = counter_get(&source->counters.allocated.peak), floor = budget_floor(source);
+    uint64_t peak = counter_get(&source->counters.allocated.peak), floor = budget_floor();
     /* The peak may have been reset after remapping raised the slack. */
     uint64_t more = min_u64(source->remap.slack, budget_remap_slack_most(source));
     uint64_t slack = peak / source->policy->slack_share + more;

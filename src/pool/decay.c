@@ -87,7 +87,7 @@ bool pool_decay(struct pool *pool) {
         peaks_update(pool);
     }
     if (released == 0 && source->freeing_bytes > 0) { /* completes when asked */
-        segments_wait_for_return(source, RETURN_SOON_NS);
+        segments_wait_for_return(source, GROWTH_WAIT_NS);
     }
     lock_release(&source->lock);
     return released > 0;

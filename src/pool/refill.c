@@ -28,7 +28,7 @@ static bool needs_rotation(struct cache *cache, struct bin *bin) {
  *  rotating   the thread's own blocks were still pending: the target doubles with every slow path,
  *             up to ROTATION_BLOCKS and the quota
  *  otherwise  the thread only asks for more: a few small blocks save the lock without hoarding
- *             (AHEAD_BLOCKS, AHEAD_BYTES, AHEAD_SHARE)
+ *             (at most a magazine, and AHEAD_SHARE)
  */
 static uint32_t refill_count(const struct pool *pool, struct cache *cache,
                              const struct alloc_request *like, bool rotating) {
@@ -44,12 +44,10 @@ static uint32_t refill_count(const struct pool *pool, struct cache *cache,
             target = min_u64(target, cache_quota(cache) / like->bytes);
         }
     } else {
-        if (!like->large && !is_ablated(ABLATION_AHEAD) &&
-            cache->bytes <= cache_quota(cache) / AHEAD_ROOM_SHARE) {
-            few = counter_get(&pool->source.counters.active.current) / AHEAD_SHARE;
-            few = min_u64(few, AHEAD_BYTES) / like->bytes;
+        if (!like->large && !is_ablated(ABLATION_AHEAD)) {
+            few = counter_get(&pool->source.counters.active.current) / AHEAD_SHARE / like->bytes;
         }
-        target = min_u64(target, min_u64(few, AHEAD_BLOCKS));
+        target = min_u64(target, min_u64(few, magazine_blocks(like->bin)));
     }
     bin->target = (uint32_t)target;
     return target > bin->count ? (uint32_t)target - bin->count : 0;

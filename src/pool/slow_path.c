@@ -9,7 +9,7 @@
  *    4  lock_unless_safe()          result of another thread's query       none  SPINS_BEFORE_LOCK
  *    5  alloc_locked()              own cached blocks: query or barrier    pool* event (1)
  *    6  try_free_or_reclaim()       a few deferred frees: small            pool* none
- *    7  wait_for_context_end()      end of another thread's call           pool* SUSPENDED_WAIT_NS
+ *    7  wait_for_context_end()      end of another thread's call           pool* GROWTH_WAIT_NS
  *    8  barrier_ahead()             barrier for all pending memory         pool  none
  *    9  try_completed()             free memory, queries                   pool* none
  *   10  quota_take_back()           caches of idle threads                 pool  none
@@ -105,18 +105,16 @@ static bool try_free_or_reclaim(struct pool *pool, struct alloc_request *request
  * cache.
  *
  *  large blocks  always: some dozens at most, little work compared with a growth
- *  small blocks  for a small request, if the cache holds 2 MiB (one slab) and 1/CACHED_SHARE of
- *                the budget: there may be thousands
+ *  small blocks  for a small request, if the cache holds 2 MiB (one slab): there may be thousands
  *  transfer      all transfer caches are emptied
  */
 static bool flush_own_cache(struct pool *pool, struct cache *cache,
                             const struct alloc_request *request) {
-    uint64_t budget = atomic_load_explicit(&pool->source.budget, memory_order_relaxed);
     uint64_t before = cache->bytes;
     if (is_ablated(ABLATION_FLUSH_OWN)) {
         return false;
     }
-    bool small = !request->large && before >= PAGE_BYTES && before >= budget / CACHED_SHARE;
+    bool small = !request->large && before >= PAGE_BYTES;
     cache_enter(cache);
     cache_flush(cache, small ? 0 : SMALL_CLASSES);
     bool any = cache->bytes < before;
@@ -126,7 +124,7 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
 
 /*
  * Step 7: over the budget, waits while another thread's call may be ending the context, at most
- * SUSPENDED_WAIT_NS. The pool's lock is held on entry and on return.
+ * GROWTH_WAIT_NS. The pool's lock is held on entry and on return.
  *
  * Until that call returns, the backend answers no queries and freed memory stays pending. Without
  * the wait the allocating threads would take all free memory while the other thread is
@@ -135,7 +133,7 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
 static void wait_for_context_end(struct pool *pool, const struct alloc_request *request) {
     struct source *source = &pool->source;
     if (source->backend->suspended && peaks_over_budget(pool, source_growth(request))) {
-        sync_wait_while_suspended(source, SUSPENDED_WAIT_NS);
+        sync_wait_while_suspended(source, GROWTH_WAIT_NS);
     }
 }
 

@@ -102,8 +102,8 @@ void segments_wait_for_return(struct source *source, uint64_t limit_ns) {
     uint64_t waited = 0;
     unsigned failed_queries = 0;
     int r = source->backend->ops->returned(source->backend);
-    while ((r == -EAGAIN || (r == -EBUSY && (source->backend->suspended ||
-                                             failed_queries++ < FAILED_QUERIES_MOST))) &&
+    while ((r == -EAGAIN ||
+            (r == -EBUSY && (source->backend->suspended || failed_queries++ < QUERIES_MOST))) &&
            waited < limit_ns) {
         lock_release(&source->lock);
         nap(POLL_NS);
@@ -132,7 +132,7 @@ static uint64_t good_growth(const struct source *source, const struct alloc_requ
     if (!request->large || request->bytes == least) {
         return least;
     }
-    uint64_t most = min_u64(source->backend->capacity / SEGMENT_STEP_SHARE, SEGMENT_STEP_MAX);
+    uint64_t most = SEGMENT_STEP_MAX;
     uint64_t step = min_u64(source->large.reserved_bytes / SEGMENT_STEP_PART, most);
     uint64_t blocks = step > request->bytes && !is_ablated(ABLATION_STEPS)
                           ? (step + request->bytes - 1) / request->bytes
@@ -193,7 +193,7 @@ static uint64_t reserve_bound(const struct source *source, uint64_t growth) {
     uint64_t in_use = budget_expected(source) - budget_free(source) - source->pending_bytes;
     uint64_t peak = max_u64(counter_get(&source->counters.allocated.peak), in_use + growth);
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
-    return max_u64(peak + peak / 10 * (RESERVE_TENTHS - 10) + RESERVE_BYTES, budget);
+    return max_u64(peak + peak / 10 * (RESERVE_TENTHS - 10), budget);
 }
 
 /* Releases idle segments until the reserve and `growth` are at most `most` bytes, if possible. */
@@ -236,7 +236,7 @@ static bool try_before_growth(struct source *source, struct alloc_request *reque
  * segment only after the stream that frees it reaches that free. A barrier delays that stream like
  * every other one of the context. A growth before that would come on top of the released memory.
  * If the sum would exceed reserve_bound(), waits for the barriers without a limit, and then for the
- * driver RETURN_SOON_NS at most.
+ * driver GROWTH_WAIT_NS at most.
  */
 static int grow_after_returns(struct source *source, struct alloc_request *request,
                               uint64_t growth) {
@@ -247,7 +247,7 @@ static int grow_after_returns(struct source *source, struct alloc_request *reque
     if (source->freeing_bytes > 0 && !is_ablated(ABLATION_RETURNS) &&
         budget_would_exceed(source, growth + source->freeing_bytes, most)) {
         sync_wait_barriers(source);
-        segments_wait_for_return(source, RETURN_SOON_NS);
+        segments_wait_for_return(source, GROWTH_WAIT_NS);
     }
     return source_grow(source, request);
 }

@@ -119,7 +119,7 @@ void sync_in_free(struct source *source, bool due) {
     bool sync = source->config.reuse == REUSE_SYNC;
     bool pressure = due || atomic_load_explicit(&source->pressure, memory_order_relaxed);
     if (!source->backend->has_events) {
-        if (sync || pressure || source->pending_bytes > SYNCHRONIZE_BYTES) {
+        if (sync || pressure || source->pending_bytes > BUDGET_FLOOR) {
             synchronize_in_free(source);
         }
         return;
@@ -352,7 +352,7 @@ bool sync_wait_idle_segment(struct source *source, uint64_t last) {
  *
  *   context is suspended    nothing can be queried. Goes on polling if `suspended`, because the
  *                           context may be usable again afterwards; otherwise gives up.
- *   queries fail otherwise  after FAILED_QUERIES_MOST of them waits for the event instead: the
+ *   queries fail otherwise  after QUERIES_MOST of them waits for the event instead: the
  *                           driver might never answer.
  */
 static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool suspended,
@@ -364,7 +364,7 @@ static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool susp
            (suspended || !source->backend->suspended) && passed(source, since, slept) < limit_ns) {
         if (source->backend->suspended) {
             before = epochs->failed_queries;
-        } else if (epochs->failed_queries - before > FAILED_QUERIES_MOST) {
+        } else if (epochs->failed_queries - before > QUERIES_MOST) {
             wait_on_time(source, stamp);
             return;
         }
@@ -432,7 +432,7 @@ bool sync_device_is_idle(struct source *source) {
     if (!source->backend->has_events || epochs_close(epochs, source->backend, false) != 0) {
         return false;
     }
-    for (unsigned i = 0; i < IDLE_POLLS && epochs->finished < stamp; i++) {
+    for (unsigned i = 0; i < QUERIES_MOST && epochs->finished < stamp; i++) {
         epochs_poll(epochs, source->backend);
     }
     return epochs->finished >= stamp; /* above `safe`: barriers have been passed too */

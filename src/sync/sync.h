@@ -69,7 +69,7 @@ bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns);
 
 /**
  * Returns whether all work submitted to the context has completed. Records an event and queries it
- * at most IDLE_POLLS times.
+ * at most QUERIES_MOST times.
  */
 bool sync_device_is_idle(struct source *source);
 

@@ -21,15 +21,17 @@ void cache_forget_last(void) {
  * Returns the last bin that may serve a request; the first one is request->bin. `much`: memory is
  * short, or much is cached.
  *
- *  not `much`   a somewhat larger block: cheaper than the slow path, which a program whose sizes
- *               never repeat would take for each request
+ *  not `much`   a block larger by 1/LARGER_SHARE of a doubling: cheaper than the slow path, which a
+ *               program whose sizes never repeat would take for each request
  *  `much`       a block up to twice as large: better than a growth
+ *  large        1/LARGER_SHARE of either: more memory would stay unused
+ *
+ * The smallest classes serve requests of their own only: the next one is soon twice as large.
  */
 unsigned request_last_bin(const struct alloc_request *request, bool much) {
-    unsigned further = request->bin < LARGER_LEAST_BIN ? 0
-                       : request->large                ? (much ? LARGER_BINS : 1)
-                       : much                          ? LARGER_BINS_WHEN_SHORT
-                                                       : LARGER_BINS;
+    unsigned further = CLASSES_PER_DOUBLING / (much ? 1 : LARGER_SHARE);
+    further /= request->large ? LARGER_SHARE : 1;
+    further = request->bin < CLASSES_PER_DOUBLING ? 0 : further;
     if (is_ablated(ABLATION_LARGER_BINS)) {
         further = 0;
     }
@@ -45,38 +47,25 @@ static unsigned last_bin(const struct cache *cache, const struct alloc_request *
     return request_last_bin(request, request->over_budget || cache->bytes > cache_quota(cache) / 2);
 }
 
-/* Result of a search in a bin: the block or NULL, and its predecessor or NULL for the head. */
-struct fit {
-    struct block *block, *before;
-};
-
 /*
- * Returns the first large block of a bin that holds `bytes` and whose stamp is safe; looks at
- * CACHE_TRIES blocks. Stamps grow along a bin: if the found block is not safe, no later one is.
+ * Returns the first block of a bin for large blocks if it holds `bytes`, else NULL. The blocks of a
+ * bin differ by less than 1/16 in size, so a further search would rarely find one that fits.
  */
-static struct fit find_fit(const struct bin *bin, uint64_t bytes, uint64_t safe) {
-    struct fit fit = {bin->head, NULL};
-    for (unsigned tries = 0; fit.block && range_of(fit.block)->bytes < bytes; tries++) {
-        fit.before = fit.block;
-        fit.block = tries + 1 < CACHE_TRIES ? fit.block->next : NULL;
-    }
-    if (fit.block && fit.block->stamp > safe) {
-        fit.block = NULL;
-    }
-    return fit;
+static struct block *first_large(const struct bin *bin, uint64_t bytes) {
+    return bin->head && range_of(bin->head)->bytes >= bytes ? bin->head : NULL;
 }
 
-/* Removes and returns a large block of at least `bytes` from a bin, or NULL. */
+/* Removes and returns the first block of a bin if it holds `bytes` and its stamp is safe. */
 static struct block *pop_large(struct cache *cache, unsigned at, uint64_t bytes, uint64_t safe) {
     struct bin *bin = &cache->bins[at];
-    struct fit fit = find_fit(bin, bytes, safe);
-    if (fit.block) {
-        *(fit.before ? &fit.before->next : &bin->head) = fit.block->next;
-        bin->tail = bin->tail == fit.block ? fit.before : bin->tail;
-        bin->count--;
-        cache->bytes -= range_of(fit.block)->bytes;
+    struct block *block = first_large(bin, bytes);
+    if (!block || block->stamp > safe) {
+        return NULL;
     }
-    return fit.block;
+    bin->head = block->next;
+    bin->count--;
+    cache->bytes -= range_of(block)->bytes;
+    return block;
 }
 
 struct block *cache_find(struct cache *cache, const struct alloc_request *request, uint64_t safe) {
@@ -97,9 +86,9 @@ uint64_t cache_stamp(const struct cache *cache, const struct alloc_request *requ
     unsigned last = last_bin(cache, request);
     uint64_t stamp = 0;
     for (unsigned at = request->bin; at <= last; at++) {
-        struct fit fit = find_fit(&cache->bins[at], request->bytes, UINT64_MAX);
-        if (fit.block && (stamp == 0 || fit.block->stamp < stamp)) {
-            stamp = fit.block->stamp;
+        const struct block *block = first_large(&cache->bins[at], request->bytes);
+        if (block && (stamp == 0 || block->stamp < stamp)) {
+            stamp = block->stamp;
         }
     }
     return stamp;

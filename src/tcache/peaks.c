@@ -117,7 +117,7 @@ static void aggregate_peaks(struct pool *pool) {
 
 /* A sum over many caches takes longer than most slow paths, so it must not run in each. */
 static bool may_aggregate(const struct pool *pool) {
-    return pool->peaks.updates - pool->peaks.summed_at >= pool->caches_owned / CACHES_PER_UPDATE;
+    return pool->peaks.updates - pool->peaks.summed_at >= pool->caches_owned / UPDATES_PER_SUM;
 }
 
 void peaks_update_if_due(struct pool *pool) {

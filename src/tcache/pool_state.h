@@ -30,7 +30,6 @@ struct pool {
     struct cache *active, *active_last; /* list of active caches (quota.c) */
     _Atomic unsigned caches_owned;      /* caches with a thread */
     atomic_uint moves;                  /* odd while a cache and its counts are moved (owner.c) */
-    uint64_t next_scan_ns;              /* time of the next scan for idle threads */
     struct peaks peaks;
 
     /* true while a thread queries to advance the safe epoch; others may wait for its result */

@@ -21,12 +21,12 @@ uint64_t quota_of_capacity(uint64_t capacity) {
 
 /*
  * Returns the quota in bytes of one of many caches. All caches with their transfer caches then
- * hold at most 1/QUOTA_MANY_SHARE of the peak of allocated bytes, plus QUOTA_MANY_BYTES.
+ * hold at most 1/QUOTA_MANY_SHARE of the peak of allocated bytes, plus BUDGET_FLOOR.
  */
 static uint64_t part_of_peak(const struct pool *pool) {
     const struct source *source = &pool->source;
     uint64_t peak = counter_get(&source->counters.allocated.peak);
-    uint64_t each = (peak / QUOTA_MANY_SHARE + QUOTA_MANY_BYTES) / source->active_count;
+    uint64_t each = (peak / QUOTA_MANY_SHARE + BUDGET_FLOOR) / source->active_count;
     return max_u64(each / 2, QUOTA_FIRST); /* the other half is for the transfer cache */
 }
 
@@ -36,17 +36,15 @@ static uint64_t part_of_peak(const struct pool *pool) {
  *  active caches          limit of each
  *  0 or 1                 quota_most, or less while the program is small (budget_little())
  *  up to QUOTA_CACHES     quota_most
- *  more                   twice as many hold half as much together; each at least
- *                         quota_most / QUOTA_PARTS
- *  more than QUOTA_MANY   also at most part_of_peak()
+ *  more                   twice as many hold half as much together; each at most part_of_peak()
  */
 static uint64_t quota_limit(const struct pool *pool) {
     const struct source *source = &pool->source;
-    uint64_t most = pool->quota_most, least = most / QUOTA_PARTS, little = budget_little(source);
+    uint64_t most = pool->quota_most, little = budget_little(source);
     uint64_t active = source->active_count;
     if (active > QUOTA_CACHES) {
-        uint64_t share = max_u64(most * QUOTA_CACHES / active * QUOTA_CACHES / active, least);
-        return active > QUOTA_MANY ? min_u64(share, part_of_peak(pool)) : share;
+        uint64_t share = most * QUOTA_CACHES / active * QUOTA_CACHES / active;
+        return min_u64(share, part_of_peak(pool));
     }
     return active <= 1 ? min_u64(most, little) : most;
 }
@@ -180,9 +178,6 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
     struct cache *before, *newest = pool->active;
     struct biased *idle = NULL;
     uint64_t now = backend_clock(source->backend);
-    if (now < pool->next_scan_ns) {
-        return false;
-    }
     bool any = false;
     unsigned updates = 0;
     for (struct cache *cache = pool->active_last; cache && updates < IDLE_SCAN_CACHES;
@@ -197,7 +192,6 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
         }
     }
     any |= quota_deactivate_list(pool, idle);
-    pool->next_scan_ns = any ? 0 : now + IDLE_SCAN_NS;
     return any;
 }
 

@@ -299,7 +299,7 @@ static uint64_t long_part(uint64_t each, uint64_t rest) {
  * call takes as long for a short handle as for a long one. */
 uint64_t handles_length(const struct source *source, uint64_t like) {
     uint64_t each = VMM_HANDLE;
-    while (each / 2 >= like && each > VMM_HANDLE_SHORT && !is_ablated(ABLATION_LENGTH)) {
+    while (each / 2 >= like && each > VMM_HANDLE_LEAST && !is_ablated(ABLATION_LENGTH)) {
         each /= 2;
     }
     return max_u64(each >> source->remap.size_shift, VMM_HANDLE_LEAST);

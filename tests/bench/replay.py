@@ -27,7 +27,7 @@ FEW = 6  # periods of a program, but for --all
 EQUAL = 16
 LAGS = (0, 500, 2000, 20000)
 BOUNDS = {
-    # a single figure is much chance; the pool's own bound is 1.3 and 32 MiB, but for its last step (docs/policy.md)
+    # a single figure is much chance; the pool's own bound is 1.3, but for its last step (docs/policy.md)
     "segments": {"gpt": 1.37, "resnet": 1.37, "gnn": 1.37},
     # the budget is 1.025 times the peak (VMM_SLACK), or 80 MiB for each thread above it; more where sizes that never come again are
     # nearly all that there is to do (REMAP_TIME_SHARE)

@@ -239,21 +239,6 @@ static void where_much_is_cached_it_gets_what_is_larger_still(void **state) {
     assert_lists_whole();
 }
 
-static void a_range_is_taken_from_the_middle_of_its_list(void **state) {
-    (void)state;
-    for (int taken = 0; taken < 4; taken++) {
-        tear_down(NULL);
-        set_up(NULL);
-        for (int i = 0; i < 4; i++) {
-            push_large(&ranges[i], (MIB + MIB / 2) + (i == taken ? 4096 : 512 * (uint64_t)i), 1);
-        }
-        assert_ptr_equal(find_large((MIB + MIB / 2) + 4096, 1), &ranges[taken]);
-        assert_lists_whole();
-        push_large(&ranges[taken], (MIB + MIB / 2), 2);
-        assert_lists_whole();
-    }
-}
-
 /* Otherwise a thread would wait for a stamp with which it finds no block. */
 static void the_stamp_that_is_waited_for_is_the_first_that_finds_one(void **state) {
     (void)state;
@@ -417,7 +402,6 @@ int main(void) {
         LIST(a_request_gets_its_own_size_first),
         LIST(a_large_request_gets_what_is_somewhat_larger),
         LIST(where_much_is_cached_it_gets_what_is_larger_still),
-        LIST(a_range_is_taken_from_the_middle_of_its_list),
         LIST(the_stamp_that_is_waited_for_is_the_first_that_finds_one),
         TEST(idle_bins_go_and_those_that_are_asked_for_stay),
         TEST(no_more_goes_than_has_to),

@@ -1083,8 +1083,8 @@ static void a_large_growth_comes_in_longer_segments(void **state) {
     (void)state;
     for (unsigned more = 0; more < 2; more++) {
         start(64 * GIB, REUSE_BARRIER, RELAXED);
-        pool->source.remap.size_shift = 2;
-        assert_int_equal(segment_at(get(4 * GIB + more))->bytes, 4 * MIB + more * 2 * MIB);
+        pool->source.remap.size_shift = 1;
+        assert_int_equal(segment_at(get(8 * GIB + more))->bytes, 8 * MIB + more * 2 * MIB);
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -1789,7 +1789,7 @@ static void what_has_become_safe_is_split_as_well(void **state) {
  * both. */
 static void segments_are_as_long_as_their_request_needs(void **state) {
     (void)state;
-    static const uint64_t rows[][4] = {{4, 8, 4, 4}, {8, 8, 4, 4}, {9, 16, 8, 4}, {40, 16, 8, 4}};
+    static const uint64_t rows[][4] = {{4, 8, 8, 8}, {8, 8, 8, 8}, {9, 16, 8, 8}, {40, 16, 8, 8}};
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
         for (unsigned size_shift = 0; size_shift < 3; size_shift++) {
             uint64_t wanted = rows[i][1 + size_shift] * MIB, bytes = rows[i][0] * MIB;
@@ -1809,23 +1809,23 @@ static void segments_are_as_long_as_their_request_needs(void **state) {
     }
 }
 
-/* A long segment of 512 MiB is replaced by one batch of short ones, and by one for the rest. */
+/* A long segment of 1 GiB is replaced by one batch of short ones, and by one for the rest. */
 static void no_more_is_split_at_a_time(void **state) {
     (void)state;
     const uint64_t some = MAP_BATCH * VMM_HANDLE_LEAST;
     start(64 * GIB, REUSE_BARRIER, RELAXED);
-    uint64_t at = get_mapped(4 * GIB);
-    assert_int_equal(segment_at(at)->bytes, 512 * MIB);
-    drop_used(at, 4 * GIB);
+    uint64_t at = get_mapped(8 * GIB);
+    assert_int_equal(segment_at(at)->bytes, GIB);
+    drop_used(at, 8 * GIB);
     finish_all();
     pool->source.remap.size_shift = 2;
     assert_int_equal(get_mapped(4 * MIB), at);
     assert_int_equal(segment_at(at + some - MIB)->bytes, VMM_HANDLE_LEAST);
-    assert_int_equal(segment_at(at + some)->bytes, 512 * MIB - some - VMM_HANDLE);
+    assert_int_equal(segment_at(at + some)->bytes, GIB - some - VMM_HANDLE);
     assert_int_equal(get_mapped(some - 4 * MIB), at + 4 * MIB);
     assert_int_equal(get_mapped(4 * MIB), at + some); /* the rest is split now */
     assert_int_equal(segment_at(at + some)->bytes, VMM_HANDLE_LEAST);
-    assert_int_equal(fake->reserved, 4 * GIB);
+    assert_int_equal(fake->reserved, 8 * GIB);
 }
 
 /* A slab needs memory, and cannot lie in the long segment. */
@@ -1841,7 +1841,7 @@ static void a_long_segment_is_split_for_a_slab(void **state) {
     assert_int_equal(segment_at(at)->bytes, 3 * VMM_HANDLE);
     get(MIB);
     assert_int_equal(fake->reserved, bytes + 2 * PAGE - VMM_HANDLE);
-    assert_int_equal(segment_at(at)->bytes, VMM_HANDLE_SHORT);
+    assert_int_equal(segment_at(at)->bytes, VMM_HANDLE_LEAST);
 }
 
 /* The long segment may not be unmapped under work. */

@@ -10,6 +10,7 @@
 #include "pool/pool.h"
 #include "process/lock.h"
 #include "process/options.h"
+#include "tuning/tuning.h"
 
 #include <errno.h>
 #include <unistd.h>
@@ -19,7 +20,6 @@
 #define BLOCKS_MOST 4096
 #define UNASKED_MOST 1024 /* requests during which a block may stay kept without being taken */
 #define FREES_PER_LOOK 16 /* kept frees from one check of the oldest block to the next */
-#define IDLE_POLLS 64 /* queries of an event until it completes on an idle device: about 10 us */
 #define BUCKETS 512
 
 struct pinned {
@@ -153,7 +153,7 @@ void *pinned_take(size_t bytes, unsigned kind) {
  */
 static bool is_idle(const struct pinned *freed) {
     bool idle = false;
-    for (unsigned i = 0; i < IDLE_POLLS && !idle; i++) {
+    for (unsigned i = 0; i < QUERIES_MOST && !idle; i++) {
         idle = pool_has_finished(freed->pool, freed->stamp);
     }
     return idle;
