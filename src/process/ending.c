@@ -151,46 +151,48 @@ static bool is_found(const char *name) {
 }
 
 /*
- * Runs `call`, which ends the process unless it fails. Writes the last report before it, if the
- * call can succeed. Between vfork and exec nothing is checked.
+ * Runs `call`, which ends the process unless it fails. Writes the last report before the call, if
+ * the call can succeed. Between vfork and exec nothing is checked. The value is that of `call`.
  */
 #define EXEC(is_end, call)                                                                         \
-    int saved_errno = errno;                                                                       \
-    bool end = ending_is_own_process() && (is_end);                                                \
-    errno = saved_errno;                                                                           \
-    if (end) {                                                                                     \
-        ending_report("exit");                                                                     \
-        process_end(PROCESS_EXECS, 0);                                                             \
-    }                                                                                              \
-    int result = call;                                                                             \
-    if (end)                                                                                       \
-        undo_end();                                                                                \
-    return result
+    __extension__({                                                                                \
+        int saved_errno = errno;                                                                   \
+        bool end = ending_is_own_process() && (is_end);                                            \
+        errno = saved_errno;                                                                       \
+        if (end) {                                                                                 \
+            ending_report("exit");                                                                 \
+            process_end(PROCESS_EXECS, 0);                                                         \
+        }                                                                                          \
+        int result = call;                                                                         \
+        if (end)                                                                                   \
+            undo_end();                                                                            \
+        result;                                                                                    \
+    })
 
 int front_execve(const char *path, char *const *arguments, char *const *environment) {
-    EXEC(is_program(AT_FDCWD, path, 0), NEXT(execve)(path, arguments, environment));
+    return EXEC(is_program(AT_FDCWD, path, 0), NEXT(execve)(path, arguments, environment));
 }
 
 int front_execv(const char *path, char *const *arguments) {
-    EXEC(is_program(AT_FDCWD, path, 0), NEXT(execv)(path, arguments));
+    return EXEC(is_program(AT_FDCWD, path, 0), NEXT(execv)(path, arguments));
 }
 
 int front_execvp(const char *name, char *const *arguments) {
-    EXEC(is_found(name), NEXT(execvp)(name, arguments));
+    return EXEC(is_found(name), NEXT(execvp)(name, arguments));
 }
 
 int front_execvpe(const char *name, char *const *arguments, char *const *environment) {
-    EXEC(is_found(name), NEXT(execvpe)(name, arguments, environment));
+    return EXEC(is_found(name), NEXT(execvpe)(name, arguments, environment));
 }
 
 int front_fexecve(int fd, char *const *arguments, char *const *environment) {
-    EXEC(is_program(fd, "", AT_EMPTY_PATH), NEXT(fexecve)(fd, arguments, environment));
+    return EXEC(is_program(fd, "", AT_EMPTY_PATH), NEXT(fexecve)(fd, arguments, environment));
 }
 
 int front_execveat(int folder, const char *path, char *const *arguments, char *const *environment,
                    int flags) {
-    EXEC(is_program(folder, path, flags),
-         NEXT(execveat)(folder, path, arguments, environment, flags));
+    return EXEC(is_program(folder, path, flags),
+                NEXT(execveat)(folder, path, arguments, environment, flags));
 }
 
 static size_t count(const char *argument, va_list rest) {

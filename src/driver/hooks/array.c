@@ -2,9 +2,8 @@
  * Hooks of arrays and mipmapped arrays, whose memory only textures, surfaces and copies use. It is
  * unpooled memory: counted and limited, with the size that array_size() computes.
  */
+#include "driver/hooks/hook.h"
 #include "driver/limit/array_size.h"
-#include "driver/limit/unpooled_hook.h"
-#include "driver/table/entries.h"
 
 CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
     if (!array || !d) {
@@ -18,8 +17,12 @@ CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
                                          .Format = d->Format,
                                          .NumChannels = d->NumChannels};
     }
-    TAKE(UNPOOLED_ARRAY, device, array_size(&flat, 1), CUDA_ERROR_OUT_OF_MEMORY,
-         REAL(cuArrayCreate_v2)(array, d), *array);
+    struct unpooled_call call;
+    if (!unpooled_begin(&call, UNPOOLED_ARRAY, device, array_size(&flat, 1))) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult answer = RETRY_FOR(call.bytes, device, REAL(cuArrayCreate_v2)(array, d));
+    return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? (uint64_t)*array : 0, 0);
 }
 
 CUresult hook_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
@@ -27,12 +30,19 @@ CUresult hook_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *
         return REAL(cuArray3DCreate_v2)(array, d);
     }
     struct device *device = here_and_well();
-    TAKE(UNPOOLED_ARRAY, device, device ? array_size(d, 1) : 0, CUDA_ERROR_OUT_OF_MEMORY,
-         REAL(cuArray3DCreate_v2)(array, d), *array);
+    struct unpooled_call call;
+    if (!unpooled_begin(&call, UNPOOLED_ARRAY, device, device ? array_size(d, 1) : 0)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult answer = RETRY_FOR(call.bytes, device, REAL(cuArray3DCreate_v2)(array, d));
+    return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? (uint64_t)*array : 0, 0);
 }
 
 CUresult hook_cuArrayDestroy(CUarray array) {
-    GIVE(UNPOOLED_ARRAYS, array, REAL(cuArrayDestroy)(array));
+    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_ARRAYS, (uint64_t)array, 0);
+    CUresult answer = REAL(cuArrayDestroy)(array);
+    unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+    return answer;
 }
 
 CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d,
@@ -41,10 +51,18 @@ CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D
         return REAL(cuMipmappedArrayCreate)(array, d, levels);
     }
     struct device *device = here_and_well();
-    TAKE(UNPOOLED_ARRAY, device, device ? array_size(d, levels ? levels : 1) : 0,
-         CUDA_ERROR_OUT_OF_MEMORY, REAL(cuMipmappedArrayCreate)(array, d, levels), *array);
+    struct unpooled_call call;
+    if (!unpooled_begin(&call, UNPOOLED_ARRAY, device,
+                        device ? array_size(d, levels ? levels : 1) : 0)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult answer = RETRY_FOR(call.bytes, device, REAL(cuMipmappedArrayCreate)(array, d, levels));
+    return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? (uint64_t)*array : 0, 0);
 }
 
 CUresult hook_cuMipmappedArrayDestroy(CUmipmappedArray array) {
-    GIVE(UNPOOLED_ARRAYS, array, REAL(cuMipmappedArrayDestroy)(array));
+    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_ARRAYS, (uint64_t)array, 0);
+    CUresult answer = REAL(cuMipmappedArrayDestroy)(array);
+    unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+    return answer;
 }

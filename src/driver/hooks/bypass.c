@@ -10,91 +10,135 @@
 #include "driver/context/device_pool.h"
 #include "driver/hooks/captures.h"
 #include "driver/hooks/graph_memory.h"
+#include "driver/hooks/hook.h"
 #include "driver/limit/driver_pools.h"
-#include "driver/limit/retry.h"
-#include "driver/limit/unpooled.h"
-#include "driver/limit/unpooled_hook.h"
 #include "driver/reuse/pinned.h"
-#include "driver/state/device.h"
 #include "driver/state/shutdown.h"
-#include "driver/table/entries.h"
-#include "process/process.h"
 
 /* Value of a ledger row for memory of the program that cuMemHostRegister() pinned. */
 #define REGISTERED UINT64_MAX
 
 /* --- stream-ordered, managed --- */
 
-/* Returns whether an allocation in a stream becomes a node of a graph, because the stream is being
- * captured. The memory then belongs to the graph, and not to the driver's pool. */
-static bool becomes_node(CUstream stream,
-                         CUresult (*capturing)(CUstream, CUstreamCaptureStatus *)) {
+/* The driver's entries of one variant: of the legacy null stream, or of per-thread streams. */
+struct stream_variant {
+    CUresult (*free)(CUdeviceptr, CUstream);
+    CUresult (*capturing)(CUstream, CUstreamCaptureStatus *);
+};
+
+/* An allocation in the order of a stream. */
+struct ordered_call {
+    CUdeviceptr *dptr;
+    size_t bytes;
+    CUstream stream;
+    struct stream_variant driver;
+    bool is_node;                   /* the memory belongs to a graph, not to the driver's pool */
+    struct driver_pool_claim claim; /* its pool is NULL for memory that no pool counts */
+};
+
+/* Returns the call. The allocation becomes a node of a graph if the stream is being captured. */
+static struct ordered_call enter_stream(CUdeviceptr *dptr, size_t bytes, CUstream stream,
+                                        struct stream_variant driver) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return atomic_load(&capture_active) > 0 && capturing(stream, &status) == CUDA_SUCCESS &&
-           status != CU_STREAM_CAPTURE_STATUS_NONE;
+    bool is_node = atomic_load(&capture_active) > 0 &&
+                   driver.capturing(stream, &status) == CUDA_SUCCESS &&
+                   status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return (struct ordered_call){
+        .dptr = dptr, .bytes = bytes, .stream = stream, .driver = driver, .is_node = is_node};
 }
 
-/* Records the addresses of a node that allocates. Returns the driver's answer. */
-static CUresult became_node(CUresult answer, const CUdeviceptr *dptr, size_t bytes) {
-    if (answer == CUDA_SUCCESS && bytes > 0) {
-        graph_memory_given(process_ready() ? device_current() : NULL, *dptr, bytes);
-    }
-    return answer;
+static struct ordered_call enter_legacy(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
+    return enter_stream(dptr, bytes, stream,
+                        (struct stream_variant){REAL(cuMemFreeAsync), REAL(cuStreamIsCapturing)});
+}
+
+static struct ordered_call enter_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
+    return enter_stream(
+        dptr, bytes, stream,
+        (struct stream_variant){REAL(cuMemFreeAsync_ptsz), REAL(cuStreamIsCapturing_ptsz)});
+}
+
+/*
+ * Charges what the driver's pool may take from the device. Returns false if the limit refuses the
+ * charge. A NULL pool, a NULL result or 0 bytes take nothing: the driver judges such calls.
+ */
+static bool charge_pool(struct ordered_call *call, struct driver_pool *pool) {
+    return !pool || !call->dptr || call->bytes == 0 ||
+           driver_pool_begin(pool, call->bytes, &call->claim);
+}
+
+/* Returns the answer to a call that the limit refuses: the driver's error about the stream comes
+ * first. */
+static CUresult refused_in_stream(const struct ordered_call *call) {
+    CUstreamCaptureStatus status;
+    return refused(call->driver.capturing(call->stream, &status));
+}
+
+/* Returns the device to retry on after a refusal of the driver, or NULL. */
+static struct device *device_of(const struct ordered_call *call) {
+    return call->claim.pool ? driver_pool_device(call->claim.pool) : NULL;
 }
 
 /* Frees an allocation that grew the driver's pool above the limit. Returns
  * CUDA_ERROR_OUT_OF_MEMORY. */
-static CUresult give_up(CUdeviceptr *dptr, CUstream stream,
-                        CUresult (*free_async)(CUdeviceptr, CUstream)) {
-    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_POINTER, *dptr, 0);
-    unpooled_leave_end(freeing, free_async(*dptr, stream) == CUDA_SUCCESS);
-    *dptr = 0;
+static CUresult give_up(const struct ordered_call *call) {
+    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_POINTER, *call->dptr, 0);
+    CUresult answer = call->driver.free(*call->dptr, call->stream);
+    unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+    *call->dptr = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/*
- * Body of a hook that allocates from a pool of the driver. `from` is the pool, `suffix` the variant
- * of the entry points, `call` the driver call. Charges what the pool may take from the device. If
- * the limit refuses the charge, asks the driver whether the stream is valid: that error comes
- * first.
- */
-#define TAKE_ORDERED(from, suffix, call)                                                           \
-    do {                                                                                           \
-        struct driver_pool_claim claim;                                                            \
-        if (becomes_node(stream, REAL(cuStreamIsCapturing##suffix))) {                             \
-            return became_node((call), dptr, bytes);                                               \
-        }                                                                                          \
-        struct driver_pool *source = (from);                                                       \
-        if (!source || !dptr || bytes == 0) {                                                      \
-            return (call);                                                                         \
-        }                                                                                          \
-        if (!driver_pool_begin(source, bytes, &claim)) {                                           \
-            CUstreamCaptureStatus status;                                                          \
-            return refused(REAL(cuStreamIsCapturing##suffix)(stream, &status));                    \
-        }                                                                                          \
-        CUresult answer = RETRY_FOR(bytes, driver_pool_device(source), call);                      \
-        return driver_pool_end(answer, &claim, *dptr)                                              \
-                   ? answer                                                                        \
-                   : give_up(dptr, stream, REAL(cuMemFreeAsync##suffix));                          \
-    } while (0)
+/* Records the addresses of a node, or replaces the charge by the growth of the driver's pool.
+ * Returns `answer`, or CUDA_ERROR_OUT_OF_MEMORY if the pool grew above the limit. */
+static CUresult account_ordered(CUresult answer, const struct ordered_call *call) {
+    if (call->is_node && answer == CUDA_SUCCESS && call->bytes > 0) {
+        graph_memory_given(here(), *call->dptr, call->bytes);
+    }
+    return !call->claim.pool || driver_pool_end(answer, &call->claim, *call->dptr) ? answer
+                                                                                   : give_up(call);
+}
 
 CUresult hook_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
-    TAKE_ORDERED(driver_pool_current(), , REAL(cuMemAllocAsync)(dptr, bytes, stream));
+    struct ordered_call call = enter_legacy(dptr, bytes, stream);
+    if (!call.is_node && !charge_pool(&call, driver_pool_current())) {
+        return refused_in_stream(&call);
+    }
+    CUresult answer =
+        RETRY_FOR(bytes, device_of(&call), REAL(cuMemAllocAsync)(dptr, bytes, stream));
+    return account_ordered(answer, &call);
 }
 
 CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
-    TAKE_ORDERED(driver_pool_current(), _ptsz, REAL(cuMemAllocAsync_ptsz)(dptr, bytes, stream));
+    struct ordered_call call = enter_ptsz(dptr, bytes, stream);
+    if (!call.is_node && !charge_pool(&call, driver_pool_current())) {
+        return refused_in_stream(&call);
+    }
+    CUresult answer =
+        RETRY_FOR(bytes, device_of(&call), REAL(cuMemAllocAsync_ptsz)(dptr, bytes, stream));
+    return account_ordered(answer, &call);
 }
 
 CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
                                       CUstream stream) {
-    TAKE_ORDERED(driver_pool_of(pool), , REAL(cuMemAllocFromPoolAsync)(dptr, bytes, pool, stream));
+    struct ordered_call call = enter_legacy(dptr, bytes, stream);
+    if (!call.is_node && !charge_pool(&call, driver_pool_of(pool))) {
+        return refused_in_stream(&call);
+    }
+    CUresult answer = RETRY_FOR(bytes, device_of(&call),
+                                REAL(cuMemAllocFromPoolAsync)(dptr, bytes, pool, stream));
+    return account_ordered(answer, &call);
 }
 
 CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
                                            CUstream stream) {
-    TAKE_ORDERED(driver_pool_of(pool), _ptsz,
-                 REAL(cuMemAllocFromPoolAsync_ptsz)(dptr, bytes, pool, stream));
+    struct ordered_call call = enter_ptsz(dptr, bytes, stream);
+    if (!call.is_node && !charge_pool(&call, driver_pool_of(pool))) {
+        return refused_in_stream(&call);
+    }
+    CUresult answer = RETRY_FOR(bytes, device_of(&call),
+                                REAL(cuMemAllocFromPoolAsync_ptsz)(dptr, bytes, pool, stream));
+    return account_ordered(answer, &call);
 }
 
 /* Imports a block of another process's pool. Only the driver knows the size of the block, after the
@@ -102,17 +146,23 @@ CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUme
 CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
                                      CUmemPoolPtrExportData *data) {
     size_t bytes = 0;
-    CUresult r = RETRY(REAL(cuMemPoolImportPointer)(dptr, pool, data));
-    if (r == CUDA_SUCCESS && REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
+    CUresult answer = RETRY(REAL(cuMemPoolImportPointer)(dptr, pool, data));
+    if (answer == CUDA_SUCCESS &&
+        REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
         context_address_given(*dptr, bytes);
         unpooled_enter(UNPOOLED_POOL_IMPORTED, here(), bytes, *dptr, 0);
     }
-    return r;
+    return answer;
 }
 
 CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags) {
-    TAKE(UNPOOLED_MANAGED, here(), bytes, REAL(cuMemAllocManaged)(dptr, bytes | TOO_MUCH, flags),
-         REAL(cuMemAllocManaged)(dptr, bytes, flags), *dptr);
+    struct unpooled_call call;
+    struct device *device = here();
+    if (!unpooled_begin(&call, UNPOOLED_MANAGED, device, bytes)) {
+        return refused(REAL(cuMemAllocManaged)(dptr, bytes | TOO_MUCH, flags));
+    }
+    CUresult answer = RETRY_FOR(bytes, device, REAL(cuMemAllocManaged)(dptr, bytes, flags));
+    return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? *dptr : 0, 0);
 }
 
 /* --- pinned host memory: counted, but not as device memory; kept for the next request --- */
@@ -159,19 +209,19 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
     struct unpooled_call request;
     unpooled_begin(&request, UNPOOLED_PINNED_HOST, device, bytes);
     void *kept = pinned_take(bytes, kind);
-    CUresult r = CUDA_SUCCESS;
+    CUresult answer = CUDA_SUCCESS;
     if (kept) {
         *host = kept;
     } else {
         struct oom_retry oom_retry = {.returns = oom_retry_returns()};
         do {
-            r = native(host, bytes, flags);
-        } while (released_for_host(r, device, &oom_retry));
+            answer = native(host, bytes, flags);
+        } while (released_for_host(answer, device, &oom_retry));
     }
-    if (r == CUDA_SUCCESS) {
+    if (answer == CUDA_SUCCESS) {
         device_count(device, kept ? &device->outside.pinned_hits : &device->outside.pinned_misses);
     }
-    return unpooled_end(&request, r, r == CUDA_SUCCESS ? (uint64_t)*host : 0, kind);
+    return unpooled_end(&request, answer, answer == CUDA_SUCCESS ? (uint64_t)*host : 0, kind);
 }
 
 CUresult hook_cuMemAllocHost_v2(void **host, size_t bytes) {
@@ -199,9 +249,9 @@ CUresult hook_cuMemFreeHost(void *host) {
         return REAL(cuMemFreeHost)((void *)UNKNOWN_ADDRESS);
     }
     bool kept = ours && pinned_keep(host, entry.bytes, (unsigned)entry.value, ends);
-    CUresult r = kept ? CUDA_SUCCESS : REAL(cuMemFreeHost)(host);
-    unpooled_leave_end(freeing, r == CUDA_SUCCESS);
-    return r;
+    CUresult answer = kept ? CUDA_SUCCESS : REAL(cuMemFreeHost)(host);
+    unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+    return answer;
 }
 
 CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags) {
@@ -209,13 +259,16 @@ CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags)
     struct unpooled_call request;
     unpooled_begin(&request, UNPOOLED_PINNED_HOST, device, bytes);
     struct oom_retry oom_retry = {.returns = oom_retry_returns()};
-    CUresult r;
+    CUresult answer;
     do {
-        r = REAL(cuMemHostRegister_v2)(host, bytes, flags);
-    } while (released_for_host(r, device, &oom_retry));
-    return unpooled_end(&request, r, (uint64_t)host, REGISTERED);
+        answer = REAL(cuMemHostRegister_v2)(host, bytes, flags);
+    } while (released_for_host(answer, device, &oom_retry));
+    return unpooled_end(&request, answer, (uint64_t)host, REGISTERED);
 }
 
 CUresult hook_cuMemHostUnregister(void *host) {
-    GIVE(UNPOOLED_HOST, host, REAL(cuMemHostUnregister)(host));
+    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_HOST, (uint64_t)host, 0);
+    CUresult answer = REAL(cuMemHostUnregister)(host);
+    unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+    return answer;
 }

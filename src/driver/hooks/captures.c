@@ -77,25 +77,6 @@ static CUcontext context_of(CUstream stream) {
     return context;
 }
 
-/* Lists the capture that the driver has begun, or stops counting it if the driver refused. */
-static CUresult begun(CUresult r, CUstream stream, bool per_thread, CUcontext context) {
-    if (r != CUDA_SUCCESS) {
-        uncount();
-        return r;
-    }
-    lock_acquire(&lock);
-    struct capturing *capture = host_slab_get(&slab);
-    if (capture) {
-        *capture = identify(stream, per_thread);
-        capture->context = context;
-        list_add(capture);
-    } else {
-        unlisted++;
-    }
-    lock_release(&lock);
-    return r;
-}
-
 /* Removes the stream's capture from the list, but still counts it. Returns the capture, or NULL if
  * the stream has none. Called with `lock` held. */
 static struct capturing *list_remove(struct capturing which) {
@@ -140,10 +121,10 @@ CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream) 
         capture = list_remove(identify(stream, false));
         lock_release(&lock);
     }
-    CUresult r = destroy(stream);
+    CUresult answer = destroy(stream);
     if (capture) {
         lock_acquire(&lock);
-        if (r != CUDA_SUCCESS) {
+        if (answer != CUDA_SUCCESS) {
             list_add(capture);
         } else {
             host_slab_put(&slab, capture);
@@ -151,7 +132,7 @@ CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream) 
         }
         lock_release(&lock);
     }
-    return r;
+    return answer;
 }
 
 void capture_forget(const struct context *context) {
@@ -173,73 +154,112 @@ void capture_forget(const struct context *context) {
  * (docs/design/captures.md). */
 CUresult capture_verdict(struct pool *pool) {
     const struct device_backend *backend = (struct device_backend *)pool_backend(pool);
-    CUresult r = REAL(cuEventQuery)(backend->probe);
-    return r == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? r : CUDA_SUCCESS;
+    CUresult answer = REAL(cuEventQuery)(backend->probe);
+    return answer == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? answer : CUDA_SUCCESS;
 }
 
 /* --- the hooks --- */
 
-#define BEGIN(real, stream, per_thread, arguments)                                                 \
-    do {                                                                                           \
-        if (!process_ready()) {                                                                    \
-            return (real)arguments;                                                                \
-        }                                                                                          \
-        CUcontext context = context_of(stream);                                                    \
-        announce();                                                                                \
-        return begun((real)arguments, stream, per_thread, context);                                \
-    } while (0)
+/* A call that begins a capture. */
+struct begin_call {
+    bool is_announced;        /* false if this process counts no captures */
+    struct capturing capture; /* the capture that the driver is about to begin */
+};
+
+/* Announces the capture, unless this process counts none. Returns the call. */
+static struct begin_call enter_begin(CUstream stream, bool per_thread) {
+    struct begin_call call = {.is_announced = process_ready()};
+    if (call.is_announced) {
+        call.capture = identify(stream, per_thread);
+        call.capture.context = context_of(stream);
+        announce();
+    }
+    return call;
+}
+
+/* Lists the capture that the driver has begun, or stops counting it if the driver refused. Returns
+ * `answer`. */
+static CUresult account_begin(CUresult answer, const struct begin_call *call) {
+    if (call->is_announced && answer != CUDA_SUCCESS) {
+        uncount();
+    } else if (call->is_announced) {
+        lock_acquire(&lock);
+        struct capturing *capture = host_slab_get(&slab);
+        if (capture) {
+            *capture = call->capture;
+            list_add(capture);
+        } else {
+            unlisted++;
+        }
+        lock_release(&lock);
+    }
+    return answer;
+}
 
 CUresult hook_cuStreamBeginCapture(CUstream stream) {
-    BEGIN(REAL(cuStreamBeginCapture), stream, false, (stream));
+    struct begin_call call = enter_begin(stream, false);
+    CUresult answer = REAL(cuStreamBeginCapture)(stream);
+    return account_begin(answer, &call);
 }
 
 CUresult hook_cuStreamBeginCapture_ptsz(CUstream stream) {
-    BEGIN(REAL(cuStreamBeginCapture_ptsz), stream, true, (stream));
+    struct begin_call call = enter_begin(stream, true);
+    CUresult answer = REAL(cuStreamBeginCapture_ptsz)(stream);
+    return account_begin(answer, &call);
 }
 
 CUresult hook_cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-    BEGIN(REAL(cuStreamBeginCapture_v2), stream, false, (stream, mode));
+    struct begin_call call = enter_begin(stream, false);
+    CUresult answer = REAL(cuStreamBeginCapture_v2)(stream, mode);
+    return account_begin(answer, &call);
 }
 
 CUresult hook_cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-    BEGIN(REAL(cuStreamBeginCapture_v2_ptsz), stream, true, (stream, mode));
+    struct begin_call call = enter_begin(stream, true);
+    CUresult answer = REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode);
+    return account_begin(answer, &call);
 }
 
 CUresult hook_cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
                                           const CUgraphNode *dependencies,
                                           const CUgraphEdgeData *edges, size_t count,
                                           CUstreamCaptureMode mode) {
-    BEGIN(REAL(cuStreamBeginCaptureToGraph), stream, false,
-          (stream, graph, dependencies, edges, count, mode));
+    struct begin_call call = enter_begin(stream, false);
+    CUresult answer =
+        REAL(cuStreamBeginCaptureToGraph)(stream, graph, dependencies, edges, count, mode);
+    return account_begin(answer, &call);
 }
 
 CUresult hook_cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
                                                const CUgraphNode *dependencies,
                                                const CUgraphEdgeData *edges, size_t count,
                                                CUstreamCaptureMode mode) {
-    BEGIN(REAL(cuStreamBeginCaptureToGraph_ptsz), stream, true,
-          (stream, graph, dependencies, edges, count, mode));
+    struct begin_call call = enter_begin(stream, true);
+    CUresult answer =
+        REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, dependencies, edges, count, mode);
+    return account_begin(answer, &call);
 }
 
 /* Notes the end of a capture. An end that fails has also ended the capture, unless the driver still
- * reports the stream as capturing. */
-static CUresult ended(CUresult r, CUstream stream, bool per_thread,
-                      CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *)) {
+ * reports the stream as capturing. Returns `answer`. */
+static CUresult account_end(CUresult answer, CUstream stream, bool per_thread,
+                            CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *)) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (r != CUDA_SUCCESS) {
+    if (answer != CUDA_SUCCESS) {
         is_capturing(stream, &status);
     }
     if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
-        end_capture(stream, per_thread, r == CUDA_SUCCESS);
+        end_capture(stream, per_thread, answer == CUDA_SUCCESS);
     }
-    return r;
+    return answer;
 }
 
 CUresult hook_cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-    return ended(REAL(cuStreamEndCapture)(stream, graph), stream, false, REAL(cuStreamIsCapturing));
+    CUresult answer = REAL(cuStreamEndCapture)(stream, graph);
+    return account_end(answer, stream, false, REAL(cuStreamIsCapturing));
 }
 
 CUresult hook_cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
-    return ended(REAL(cuStreamEndCapture_ptsz)(stream, graph), stream, true,
-                 REAL(cuStreamIsCapturing_ptsz));
+    CUresult answer = REAL(cuStreamEndCapture_ptsz)(stream, graph);
+    return account_end(answer, stream, true, REAL(cuStreamIsCapturing_ptsz));
 }

@@ -32,86 +32,130 @@ static void is_current(CUcontext now) {
 /*
  * Asks the driver for the current context after a call that may have changed it, whatever the call
  * returned. Runs after context_end_done(): draining barriers waits for contexts that may be ending
- * until it is known whether they end. Returns `r`.
+ * until it is known whether they end. Returns `answer`.
  */
-static CUresult unsure(CUresult r) {
+static CUresult account_unknown(CUresult answer) {
     CUcontext now = NULL;
     context_unsure();
     REAL(cuCtxGetCurrent)(&now);
     is_current(now);
-    return r;
+    return answer;
 }
 
-/* Notes that `ctx` is current, after a call that made it so with success. Returns `r`. */
-static CUresult switched(CUresult r, CUcontext ctx) {
+/* Notes that `ctx` is current, after a call that made it so with success. Returns `answer`. */
+static CUresult account_switched(CUresult answer, CUcontext ctx) {
     context_unsure();
-    if (r == CUDA_SUCCESS) {
+    if (answer == CUDA_SUCCESS) {
         is_current(ctx);
     }
-    return r;
+    return answer;
 }
 
-/* Registers a new context, which is also current. Returns `r`. */
-static CUresult created(CUresult r, CUcontext *ctx) {
+/* Registers a new context, which is also current. Returns `answer`. */
+static CUresult account_created(CUresult answer, CUcontext *ctx) {
     context_unsure();
-    if (r == CUDA_SUCCESS && process_ready()) {
+    if (answer == CUDA_SUCCESS && process_ready()) {
         context_register(*ctx, CONTEXT_CREATED, -1);
         is_current(*ctx);
     }
-    return r;
+    return answer;
 }
 
-/* Not REAL(symbol): macros of cuda.h would replace `symbol` by the name of another version. */
-#define CREATES(symbol, parameters, arguments)                                                     \
-    CUresult hook_##symbol parameters {                                                            \
-        partition_read();                                                                          \
-        return created(RETRY_ON(device_used(device), real_entries.real_##symbol arguments), ctx);  \
-    }
-#define SWITCHES(symbol)                                                                           \
-    CUresult hook_##symbol(CUcontext ctx) {                                                        \
-        return switched(real_entries.real_##symbol(ctx), ctx);                                     \
-    }
-#define UNCOVERS(symbol, parameters, arguments)                                                    \
-    CUresult hook_##symbol parameters {                                                            \
-        return unsure(real_entries.real_##symbol arguments);                                       \
-    }
+CUresult hook_cuCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice device) {
+    partition_read();
+    CUresult answer = RETRY_ON(device_used(device), REAL(cuCtxCreate)(ctx, flags, device));
+    return account_created(answer, ctx);
+}
 
-CREATES(cuCtxCreate, (CUcontext * ctx, unsigned int flags, CUdevice device), (ctx, flags, device))
-CREATES(cuCtxCreate_v2, (CUcontext * ctx, unsigned int flags, CUdevice device),
-        (ctx, flags, device))
-CREATES(cuCtxCreate_v3,
-        (CUcontext * ctx, CUexecAffinityParam *affinity, int count, unsigned int flags,
-         CUdevice device),
-        (ctx, affinity, count, flags, device))
-CREATES(cuCtxCreate_v4,
-        (CUcontext * ctx, CUctxCreateParams *params, unsigned int flags, CUdevice device),
-        (ctx, params, flags, device))
-CREATES(cuGLCtxCreate, (CUcontext * ctx, unsigned int flags, CUdevice device), (ctx, flags, device))
-CREATES(cuGLCtxCreate_v2, (CUcontext * ctx, unsigned int flags, CUdevice device),
-        (ctx, flags, device))
-CREATES(cuVDPAUCtxCreate,
-        (CUcontext * ctx, unsigned int flags, CUdevice device, uint32_t vdpau, void *vdpau_get),
-        (ctx, flags, device, vdpau, vdpau_get))
-CREATES(cuVDPAUCtxCreate_v2,
-        (CUcontext * ctx, unsigned int flags, CUdevice device, uint32_t vdpau, void *vdpau_get),
-        (ctx, flags, device, vdpau, vdpau_get))
+CUresult hook_cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice device) {
+    partition_read();
+    CUresult answer = RETRY_ON(device_used(device), REAL(cuCtxCreate_v2)(ctx, flags, device));
+    return account_created(answer, ctx);
+}
 
-SWITCHES(cuCtxSetCurrent)
-SWITCHES(cuCtxPushCurrent)
-SWITCHES(cuCtxPushCurrent_v2)
-UNCOVERS(cuCtxPopCurrent, (CUcontext * ctx), (ctx))
-UNCOVERS(cuCtxPopCurrent_v2, (CUcontext * ctx), (ctx))
-UNCOVERS(cuCtxAttach, (CUcontext * ctx, unsigned int flags), (ctx, flags))
+CUresult hook_cuCtxCreate_v3(CUcontext *ctx, CUexecAffinityParam *affinity, int count,
+                             unsigned int flags, CUdevice device) {
+    partition_read();
+    CUresult answer =
+        RETRY_ON(device_used(device), REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, device));
+    return account_created(answer, ctx);
+}
+
+CUresult hook_cuCtxCreate_v4(CUcontext *ctx, CUctxCreateParams *params, unsigned int flags,
+                             CUdevice device) {
+    partition_read();
+    CUresult answer =
+        RETRY_ON(device_used(device), REAL(cuCtxCreate_v4)(ctx, params, flags, device));
+    return account_created(answer, ctx);
+}
+
+CUresult hook_cuGLCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice device) {
+    partition_read();
+    CUresult answer = RETRY_ON(device_used(device), REAL(cuGLCtxCreate)(ctx, flags, device));
+    return account_created(answer, ctx);
+}
+
+CUresult hook_cuGLCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice device) {
+    partition_read();
+    CUresult answer = RETRY_ON(device_used(device), REAL(cuGLCtxCreate_v2)(ctx, flags, device));
+    return account_created(answer, ctx);
+}
+
+CUresult hook_cuVDPAUCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice device, uint32_t vdpau,
+                               void *vdpau_get) {
+    partition_read();
+    CUresult answer =
+        RETRY_ON(device_used(device), REAL(cuVDPAUCtxCreate)(ctx, flags, device, vdpau, vdpau_get));
+    return account_created(answer, ctx);
+}
+
+CUresult hook_cuVDPAUCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice device,
+                                  uint32_t vdpau, void *vdpau_get) {
+    partition_read();
+    CUresult answer = RETRY_ON(device_used(device),
+                               REAL(cuVDPAUCtxCreate_v2)(ctx, flags, device, vdpau, vdpau_get));
+    return account_created(answer, ctx);
+}
+
+CUresult hook_cuCtxSetCurrent(CUcontext ctx) {
+    CUresult answer = REAL(cuCtxSetCurrent)(ctx);
+    return account_switched(answer, ctx);
+}
+
+CUresult hook_cuCtxPushCurrent(CUcontext ctx) {
+    CUresult answer = REAL(cuCtxPushCurrent)(ctx);
+    return account_switched(answer, ctx);
+}
+
+CUresult hook_cuCtxPushCurrent_v2(CUcontext ctx) {
+    CUresult answer = REAL(cuCtxPushCurrent_v2)(ctx);
+    return account_switched(answer, ctx);
+}
+
+CUresult hook_cuCtxPopCurrent(CUcontext *ctx) {
+    CUresult answer = REAL(cuCtxPopCurrent)(ctx);
+    return account_unknown(answer);
+}
+
+CUresult hook_cuCtxPopCurrent_v2(CUcontext *ctx) {
+    CUresult answer = REAL(cuCtxPopCurrent_v2)(ctx);
+    return account_unknown(answer);
+}
+
+CUresult hook_cuCtxAttach(CUcontext *ctx, unsigned int flags) {
+    CUresult answer = REAL(cuCtxAttach)(ctx, flags);
+    return account_unknown(answer);
+}
 
 static CUresult end_context(CUresult (*real)(CUcontext), CUcontext ctx) {
     struct context_ending ending = {.handle = ctx, .primary_of = -1, .for_certain = true};
     if (!ctx || !is_watched()) {
-        return unsure(real(ctx));
+        return account_unknown(real(ctx));
     }
     context_end_begin(&ending);
-    CUresult r = real(ctx);
-    context_end_done(&ending, r == CUDA_SUCCESS);
-    return unsure(r);
+    CUresult answer = real(ctx);
+    context_end_done(&ending, answer == CUDA_SUCCESS);
+    return account_unknown(answer);
 }
 
 CUresult hook_cuCtxDestroy(CUcontext ctx) {
@@ -128,22 +172,21 @@ CUresult hook_cuCtxDetach(CUcontext ctx) {
     unsigned version;
     struct context_ending ending = {.handle = ctx, .primary_of = -1};
     if (!ctx || !is_watched()) {
-        return unsure(REAL(cuCtxDetach)(ctx));
+        return account_unknown(REAL(cuCtxDetach)(ctx));
     }
     context_end_begin(&ending);
-    CUresult r = REAL(cuCtxDetach)(ctx);
-    bool over = r == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(ctx, &version) != CUDA_SUCCESS;
+    CUresult answer = REAL(cuCtxDetach)(ctx);
+    bool over = answer == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(ctx, &version) != CUDA_SUCCESS;
     context_end_done(&ending, over);
-    return unsure(r);
+    return account_unknown(answer);
 }
 
 CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
-    partition_read();
-    CUresult r = RETRY_ON(device_used(device), REAL(cuDevicePrimaryCtxRetain)(ctx, device));
-    if (r == CUDA_SUCCESS && process_ready()) {
+    CUresult answer = RETRY_ON(device_used(device), REAL(cuDevicePrimaryCtxRetain)(ctx, device));
+    if (answer == CUDA_SUCCESS && process_ready()) {
         context_register(*ctx, CONTEXT_RETAINED, device);
     }
-    return r;
+    return answer;
 }
 
 /*
@@ -158,14 +201,14 @@ static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool re
         return real(device);
     }
     context_end_begin(&ending);
-    CUresult r = real(device);
+    CUresult answer = real(device);
     unsigned flags;
     int active = 1;
-    if (r == CUDA_SUCCESS && !reset && !HAS(cuCtxGetId)) {
+    if (answer == CUDA_SUCCESS && !reset && !HAS(cuCtxGetId)) {
         REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active);
     }
-    context_end_done(&ending, r == CUDA_SUCCESS && (reset || !active));
-    return r;
+    context_end_done(&ending, answer == CUDA_SUCCESS && (reset || !active));
+    return answer;
 }
 
 CUresult hook_cuDevicePrimaryCtxRelease(CUdevice device) {
@@ -198,8 +241,8 @@ static CUdevice device_of(CUcontext view) {
 }
 
 CUresult hook_cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green) {
-    CUresult r = REAL(cuCtxFromGreenCtx)(ctx, green);
-    CUdevice device = r == CUDA_SUCCESS && process_ready() ? device_of(*ctx) : -1;
+    CUresult answer = REAL(cuCtxFromGreenCtx)(ctx, green);
+    CUdevice device = answer == CUDA_SUCCESS && process_ready() ? device_of(*ctx) : -1;
     CUcontext primary;
     /* The primary context is retained to get its handle, and released at once: the green context
      * keeps it alive. */
@@ -207,7 +250,7 @@ CUresult hook_cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green) {
         REAL(cuDevicePrimaryCtxRelease_v2)(device);
         context_register_view(*ctx, green, primary, device);
     }
-    return r;
+    return answer;
 }
 
 /* Destroys a green context, which may hold the last reference to the primary context. The device is
@@ -222,7 +265,7 @@ CUresult hook_cuGreenCtxDestroy(CUgreenCtx green) {
         ending.primary_of = device_of(view);
     }
     context_end_begin(&ending);
-    CUresult r = REAL(cuGreenCtxDestroy)(green);
-    context_end_done(&ending, r == CUDA_SUCCESS);
-    return unsure(r);
+    CUresult answer = REAL(cuGreenCtxDestroy)(green);
+    context_end_done(&ending, answer == CUDA_SUCCESS);
+    return account_unknown(answer);
 }

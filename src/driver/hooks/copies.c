@@ -14,8 +14,8 @@
 #include "driver/context/fault.h"
 #include "driver/hooks/bounds.h"
 #include "driver/hooks/cross_context.h"
+#include "driver/hooks/hook.h"
 #include "driver/ipc/ipc_pages.h"
-#include "driver/table/entries.h"
 #include "process/helper.h"
 
 /*
@@ -31,34 +31,44 @@ static __attribute__((noinline, cold)) bool get_access(void) {
     return (vmm_touches(0, UINT64_MAX) && context_access_all()) || imported;
 }
 
+/* Runs `call`, and repeats it once if the driver may have lacked access to VMM pages. */
+#define WITH_ACCESS(call)                                                                          \
+    __extension__({                                                                                \
+        CUresult answered = (call);                                                                \
+        if (__builtin_expect(answered == CUDA_ERROR_INVALID_VALUE, 0) && get_access()) {           \
+            answered = (call);                                                                     \
+        }                                                                                          \
+        answered;                                                                                  \
+    })
+
+/* Returns the answer to the program. If the call `exceeds` its block, the driver has answered an
+ * empty copy, and its error comes first. */
+static inline CUresult account_copy(CUresult answer, bool exceeds) {
+    return exceeds && answer == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : fault_notice(answer);
+}
+
+/* Enters a call. `beyond` looks up `pools`, and empties a call that exceeds its block. */
+#define ENTER_BOUNDED(beyond)                                                                      \
+    helper_start_wanted();                                                                         \
+    struct pool *pools[2] = {NULL, NULL};                                                          \
+    (void)pools; /* unused by fills */                                                             \
+    bool exceeds = __builtin_expect(beyond, 0)
+#define ENTER_ORDERED(beyond)                                                                      \
+    ENTER_BOUNDED(beyond);                                                                         \
+    if (!exceeds) {                                                                                \
+        cross_context_look(pools);                                                                 \
+    }                                                                                              \
+    NOTHING
+
 #define NOTICED(symbol, since, parameters, arguments)                                              \
-    CUresult hook_##symbol parameters {                                                            \
-        helper_start_wanted();                                                                     \
-        CUresult r = REAL(symbol) arguments;                                                       \
-        if (__builtin_expect(r == CUDA_ERROR_INVALID_VALUE, 0) && get_access()) {                  \
-            r = REAL(symbol) arguments;                                                            \
-        }                                                                                          \
-        return fault_notice(r);                                                                    \
-    }
-#define LOOKED_AT(symbol, parameters, arguments, beyond, before)                                   \
-    CUresult hook_##symbol parameters {                                                            \
-        struct pool *pools[2] = {NULL, NULL};                                                      \
-        (void)pools; /* unused by fills */                                                         \
-        helper_start_wanted();                                                                     \
-        bool refused = beyond; /* sets the extent of a refused call to zero */                     \
-        if (__builtin_expect(refused, 0)) {                                                        \
-            CUresult nothing = REAL(symbol) arguments;                                             \
-            return nothing == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : fault_notice(nothing);     \
-        }                                                                                          \
-        before;                                                                                    \
-        CUresult r = REAL(symbol) arguments;                                                       \
-        if (__builtin_expect(r == CUDA_ERROR_INVALID_VALUE, 0) && get_access()) {                  \
-            r = REAL(symbol) arguments;                                                            \
-        }                                                                                          \
-        return fault_notice(r);                                                                    \
-    }
+    HOOK(hook_##symbol, parameters, helper_start_wanted(), WITH_ACCESS(REAL(symbol) arguments),    \
+         fault_notice(answer))
 #define BOUNDED(symbol, since, parameters, arguments, beyond)                                      \
-    LOOKED_AT(symbol, parameters, arguments, beyond, (void)0)
+    HOOK(hook_##symbol, parameters, ENTER_BOUNDED(beyond),                                         \
+         exceeds ? REAL(symbol) arguments : WITH_ACCESS(REAL(symbol) arguments),                   \
+         account_copy(answer, exceeds))
 #define ORDERED(symbol, since, parameters, arguments, beyond)                                      \
-    LOOKED_AT(symbol, parameters, arguments, beyond, cross_context_look(pools))
+    HOOK(hook_##symbol, parameters, ENTER_ORDERED(beyond),                                         \
+         exceeds ? REAL(symbol) arguments : WITH_ACCESS(REAL(symbol) arguments),                   \
+         account_copy(answer, exceeds))
 #include "driver/table/entry_points.def"

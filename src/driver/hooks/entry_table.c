@@ -3,7 +3,7 @@
  * look-ups (loader/loader.h). Both are generated from entry_points.def, so they always agree. Takes
  * no lock: only entries_forked() writes, in the only thread of a forked child.
  */
-#include "driver/table/entries.h"
+#include "driver/hooks/hook.h"
 #include "loader/loader.h"
 
 /* Targets of the exported functions: the hooks, or the driver's entries in a forked child. */
@@ -14,9 +14,7 @@ static struct real_entries led_to = {
 
 #define FAST(symbol, since, parameters, arguments, effect, test)
 #define ENTRY(symbol, since, parameters, arguments, effect, test)                                  \
-    CUresult CUDAAPI front_##symbol parameters {                                                   \
-        return led_to.real_##symbol arguments;                                                     \
-    }
+    HOOK(front_##symbol, parameters, NOTHING, led_to.real_##symbol arguments, answer)
 #include "driver/table/entry_points.def"
 
 /* Sends the exported functions to the driver. FAST hooks check for the forked child themselves. */

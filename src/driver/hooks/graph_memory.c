@@ -24,38 +24,41 @@ static void node_made(const CUmemLocation *where, CUdeviceptr address, size_t by
 CUresult hook_cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph,
                                      const CUgraphNode *dependencies, size_t count,
                                      CUDA_MEM_ALLOC_NODE_PARAMS *params) {
-    CUresult r = RETRY(REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, params));
-    if (r == CUDA_SUCCESS) {
+    CUresult answer = RETRY(REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, params));
+    if (answer == CUDA_SUCCESS) {
         node_made(&params->poolProps.location, params->dptr, params->bytesize);
     }
-    return r;
+    return answer;
 }
 
-static CUresult added(CUresult r, const CUgraphNodeParams *params) {
-    if (r == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+/* Records the node that the driver has added, if it allocates. Returns `answer`. */
+static CUresult account_added(CUresult answer, const CUgraphNodeParams *params) {
+    if (answer == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
         node_made(&params->alloc.poolProps.location, params->alloc.dptr, params->alloc.bytesize);
     }
-    return r;
+    return answer;
 }
 
 CUresult hook_cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                              size_t count, CUgraphNodeParams *params) {
-    return added(RETRY(REAL(cuGraphAddNode)(node, graph, dependencies, count, params)), params);
+    CUresult answer = RETRY(REAL(cuGraphAddNode)(node, graph, dependencies, count, params));
+    return account_added(answer, params);
 }
 
 CUresult hook_cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                 const CUgraphEdgeData *edges, size_t count,
                                 CUgraphNodeParams *params) {
-    return added(RETRY(REAL(cuGraphAddNode_v2)(node, graph, dependencies, edges, count, params)),
-                 params);
+    CUresult answer =
+        RETRY(REAL(cuGraphAddNode_v2)(node, graph, dependencies, edges, count, params));
+    return account_added(answer, params);
 }
 
 CUresult hook_cuDeviceGraphMemTrim(CUdevice ordinal) {
-    CUresult r = REAL(cuDeviceGraphMemTrim)(ordinal);
+    CUresult answer = REAL(cuDeviceGraphMemTrim)(ordinal);
     bool started = atomic_load(&process_state) == PROCESS_STARTED;
-    struct device *device = started && r == CUDA_SUCCESS ? device_used(ordinal) : NULL;
+    struct device *device = started && answer == CUDA_SUCCESS ? device_used(ordinal) : NULL;
     if (device) {
         driver_pool_look(device);
     }
-    return r;
+    return answer;
 }

@@ -6,30 +6,27 @@
  * (limit/retry.h). Other errors are checked for faults (fault.h). Launches are the most frequent of
  * these calls: a hook adds one comparison of the result, about 2 ns.
  */
-#include "driver/limit/retry.h"
-
 #include "driver/context/active_contexts.h"
 #include "driver/context/context.h"
 #include "driver/context/fault.h"
+#include "driver/hooks/hook.h"
 #include "driver/ipc/ipc_pages.h"
-#include "driver/table/entries.h"
 
 #include <string.h>
 
 #define RETRIED(symbol, since, parameters, arguments)                                              \
-    CUresult hook_##symbol parameters {                                                            \
-        return fault_notice(RETRY(real_entries.real_##symbol arguments));                          \
-    }
+    HOOK(hook_##symbol, parameters, NOTHING, RETRY(real_entries.real_##symbol arguments),          \
+         fault_notice(answer))
 #include "driver/table/entry_points.def"
 
 CUresult hook_cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description, CUdevice device,
                                unsigned int flags) {
-    CUresult r =
+    CUresult answer =
         RETRY_ON(device_used(device), REAL(cuGreenCtxCreate)(green, description, device, flags));
-    if (r == CUDA_SUCCESS && process_ready() && active_contexts_all_stay()) {
+    if (answer == CUDA_SUCCESS && process_ready() && active_contexts_all_stay()) {
         context_drain_barriers();
     }
-    return r;
+    return answer;
 }
 
 /*
@@ -42,32 +39,35 @@ static CUresult grant_access(CUcontext peer) {
     if (!process_ready() || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
         return CUDA_SUCCESS;
     }
-    CUresult r = RETRY(context_grant_access(peer, device));
-    r = r == CUDA_SUCCESS ? RETRY(ipc_pages_grant_access(peer, device)) : r;
-    if (r != CUDA_SUCCESS) {
+    CUresult answer = RETRY(context_grant_access(peer, device));
+    answer = answer == CUDA_SUCCESS ? RETRY(ipc_pages_grant_access(peer, device)) : answer;
+    if (answer != CUDA_SUCCESS) {
         REAL(cuCtxDisablePeerAccess)(peer);
     }
-    return r;
+    return answer;
 }
 
 CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
     if (process_ready() && active_contexts_stay()) {
         context_drain_barriers();
     }
-    CUresult r = RETRY(REAL(cuCtxEnablePeerAccess)(peer, flags));
-    return fault_notice(r == CUDA_SUCCESS ? grant_access(peer) : r);
+    CUresult answer = RETRY(REAL(cuCtxEnablePeerAccess)(peer, flags));
+    answer = answer == CUDA_SUCCESS ? grant_access(peer) : answer;
+    return fault_notice(answer);
 }
 
-/* --- entries whose names cuda.h replaces by those of another version --- */
+/* --- entries whose names cuda.h replaces by those of another version: no RETRIED rows --- */
 
 CUresult hook_cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *node, char *log,
                                  size_t bytes) {
-    return fault_notice(RETRY(real_entries.real_cuGraphInstantiate(exec, graph, node, log, bytes)));
+    CUresult answer = RETRY(REAL(cuGraphInstantiate)(exec, graph, node, log, bytes));
+    return fault_notice(answer);
 }
 
 CUresult hook_cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *node,
                                 CUgraphExecUpdateResult *result) {
-    return fault_notice(RETRY(real_entries.real_cuGraphExecUpdate(exec, graph, node, result)));
+    CUresult answer = RETRY(REAL(cuGraphExecUpdate)(exec, graph, node, result));
+    return fault_notice(answer);
 }
 
 /* --- JIT options: the driver overwrites the values with its answers --- */
@@ -108,33 +108,33 @@ static bool as_before(CUresult answer, struct jit_values *kept) {
 CUresult hook_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count,
                                  CUjit_option *options, void **values) {
     struct jit_values kept = keep(values, count);
-    CUresult r;
+    CUresult answer;
     do {
-        r = REAL(cuModuleLoadDataEx)(module, image, count, options, values);
-    } while (as_before(r, &kept));
-    return fault_notice(r);
+        answer = REAL(cuModuleLoadDataEx)(module, image, count, options, values);
+    } while (as_before(answer, &kept));
+    return fault_notice(answer);
 }
 
 CUresult hook_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit,
                                 void **jit_values, unsigned int jit_count, CUlibraryOption *options,
                                 void **values, unsigned int count) {
     struct jit_values kept = keep(jit_values, jit_count);
-    CUresult r;
+    CUresult answer;
     do {
-        r = REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values,
-                                    count);
-    } while (as_before(r, &kept));
-    return r;
+        answer = REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values,
+                                         count);
+    } while (as_before(answer, &kept));
+    return answer;
 }
 
 CUresult hook_cuLibraryLoadFromFile(CUlibrary *library, const char *file, CUjit_option *jit,
                                     void **jit_values, unsigned int jit_count,
                                     CUlibraryOption *options, void **values, unsigned int count) {
     struct jit_values kept = keep(jit_values, jit_count);
-    CUresult r;
+    CUresult answer;
     do {
-        r = REAL(cuLibraryLoadFromFile)(library, file, jit, jit_values, jit_count, options, values,
-                                        count);
-    } while (as_before(r, &kept));
-    return r;
+        answer = REAL(cuLibraryLoadFromFile)(library, file, jit, jit_values, jit_count, options,
+                                             values, count);
+    } while (as_before(answer, &kept));
+    return answer;
 }

@@ -139,11 +139,11 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
 }
 
 /*
- * Charges an allocation that the driver must serve. Returns false if the limit refuses it; the
- * error is then counted. After true the caller passes the driver's answer to native_end(). `pool`
- * may be NULL.
+ * Charges an allocation that the driver must serve. Returns false if the limit refuses the
+ * allocation; the error is then counted. After true the caller passes the driver's answer to
+ * account_native(). `pool` may be NULL.
  */
-static bool native_begin(struct pool *pool, struct unpooled_call *request, size_t bytes) {
+static bool enter_native(struct pool *pool, struct unpooled_call *request, size_t bytes) {
     struct device *device = pool              ? device_pool_owner(pool)
                             : process_ready() ? device_current()
                                               : NULL;
@@ -155,8 +155,8 @@ static bool native_begin(struct pool *pool, struct unpooled_call *request, size_
 }
 
 /* Enters the memory that the driver gave, or takes the charge back. Returns the driver's answer. */
-static CUresult native_end(struct unpooled_call *request, CUresult answer,
-                           const CUdeviceptr *dptr) {
+static CUresult account_native(CUresult answer, struct unpooled_call *request,
+                               const CUdeviceptr *dptr) {
     if (answer == CUDA_ERROR_OUT_OF_MEMORY && request->device) {
         out_of_memory(request->device, request->bytes, false);
     }
@@ -164,22 +164,22 @@ static CUresult native_end(struct unpooled_call *request, CUresult answer,
     if (recorded) {
         request->stack = stacks_here(request->device->ordinal);
     }
-    CUresult r = unpooled_end(request, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
+    unpooled_end(request, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
     if (recorded) {
         stacks_take(request->stack, *dptr, request->bytes);
     }
-    return r;
+    return answer;
 }
 
 /* Allocates from the driver. Counts the memory if its device is known: not in a forked child, and
  * not without a context. */
 static CUresult native_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes) {
     struct unpooled_call request;
-    if (!native_begin(pool, &request, bytes)) {
+    if (!enter_native(pool, &request, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult r = RETRY_FOR(bytes, request.device, REAL(cuMemAlloc_v2)(dptr, bytes));
-    return native_end(&request, r, dptr);
+    CUresult answer = RETRY_FOR(bytes, request.device, REAL(cuMemAlloc_v2)(dptr, bytes));
+    return account_native(answer, &request, dptr);
 }
 
 /* Allocates without the fast path: bad arguments, no pool, or capture_unusual is set. */
@@ -233,12 +233,12 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
         return REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
     }
     struct unpooled_call request;
-    if (!native_begin(pool, &request, bytes)) {
+    if (!enter_native(pool, &request, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult r = RETRY_FOR(bytes, request.device,
-                           REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element));
-    return native_end(&request, r, dptr);
+    CUresult answer = RETRY_FOR(bytes, request.device,
+                                REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element));
+    return account_native(answer, &request, dptr);
 }
 
 /* --- freeing --- */
@@ -280,9 +280,9 @@ static __attribute__((noinline, cold)) bool unusual_free(CUdeviceptr dptr, CUres
 static __attribute__((noinline)) CUresult free_after(int r, CUdeviceptr dptr) {
     if (r == -ENOENT) {
         struct ledger_row *freeing = dptr ? unpooled_leave_begin(UNPOOLED_POINTER, dptr, 0) : NULL;
-        CUresult native = REAL(cuMemFree_v2)(dptr);
-        unpooled_leave_end(freeing, native == CUDA_SUCCESS);
-        return native;
+        CUresult answer = REAL(cuMemFree_v2)(dptr);
+        unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+        return answer;
     }
     if (r != -EINVAL) {
         return (CUresult)r;
@@ -350,9 +350,9 @@ static CUresult free_pooled_or_native_in_stream(CUdeviceptr dptr, CUstream strea
                                                 const struct stream_entries *driver) {
     if (!pool_has(dptr)) {
         struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_POINTER, dptr, 0);
-        CUresult result = driver->free(dptr, stream);
-        unpooled_leave_end(freeing, result == CUDA_SUCCESS);
-        return result;
+        CUresult answer = driver->free(dptr, stream);
+        unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+        return answer;
     }
     CUresult r = CUDA_SUCCESS;
     CUcontext current = context_pool() ? context_last.handle : NULL;

@@ -62,13 +62,13 @@ static struct device *device_behind(nvml_device handle) {
 }
 
 nvml_return hook_nvmlDeviceGetMemoryInfo(nvml_device handle, struct nvml_memory *memory) {
-    nvml_return r = CALL_NVML(nvmlDeviceGetMemoryInfo, (handle, memory));
-    struct device *device = r == NVML_DONE && memory ? device_behind(handle) : NULL;
+    nvml_return answer = CALL_NVML(nvmlDeviceGetMemoryInfo, (handle, memory));
+    struct device *device = answer == NVML_DONE && memory ? device_behind(handle) : NULL;
     if (device) {
         device_visible_memory(device, &memory->free, &memory->total);
         memory->used = memory->total - memory->free;
     }
-    return r;
+    return answer;
 }
 
 /*
@@ -77,8 +77,8 @@ nvml_return hook_nvmlDeviceGetMemoryInfo(nvml_device handle, struct nvml_memory 
  * limit, and memory of the system does not count against the limit.
  */
 nvml_return hook_nvmlDeviceGetMemoryInfo_v2(nvml_device handle, struct nvml_memory_v2 *memory) {
-    nvml_return r = CALL_NVML(nvmlDeviceGetMemoryInfo_v2, (handle, memory));
-    bool known = r == NVML_DONE && memory && memory->version == NVML_MEMORY_V2;
+    nvml_return answer = CALL_NVML(nvmlDeviceGetMemoryInfo_v2, (handle, memory));
+    bool known = answer == NVML_DONE && memory && memory->version == NVML_MEMORY_V2;
     struct device *device = known ? device_behind(handle) : NULL;
     if (device) {
         bool apart = memory->used + memory->free + memory->reserved <= memory->total;
@@ -90,5 +90,5 @@ nvml_return hook_nvmlDeviceGetMemoryInfo_v2(nvml_device handle, struct nvml_memo
         uint64_t taken = memory->total - memory->free;
         memory->used = apart ? (taken > memory->reserved ? taken - memory->reserved : 0) : taken;
     }
-    return r;
+    return answer;
 }

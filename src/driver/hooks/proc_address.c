@@ -7,20 +7,23 @@
 #include "driver/table/entries.h"
 #include "loader/loader.h"
 
-static CUresult routed(CUresult r, void **pfn) {
-    if (r == CUDA_SUCCESS && pfn && *pfn) {
+/* Replaces the entry in *pfn by its replacement, if it has one. Returns `answer`. */
+static CUresult account_found(CUresult answer, void **pfn) {
+    if (answer == CUDA_SUCCESS && pfn && *pfn) {
         *pfn = loader_route(*pfn);
     }
-    return r;
+    return answer;
 }
 
 CUresult hook_cuGetProcAddress(const char *name, void **pfn, int version, cuuint64_t flags) {
     loader_find_driver();
-    return routed(REAL(cuGetProcAddress)(name, pfn, version, flags), pfn);
+    CUresult answer = REAL(cuGetProcAddress)(name, pfn, version, flags);
+    return account_found(answer, pfn);
 }
 
 CUresult hook_cuGetProcAddress_v2(const char *name, void **pfn, int version, cuuint64_t flags,
                                   CUdriverProcAddressQueryResult *status) {
     loader_find_driver();
-    return routed(REAL(cuGetProcAddress_v2)(name, pfn, version, flags, status), pfn);
+    CUresult answer = REAL(cuGetProcAddress_v2)(name, pfn, version, flags, status);
+    return account_found(answer, pfn);
 }

@@ -43,9 +43,10 @@
 
 CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     uint64_t free_now = 0, total = 0;
-    CUresult r = REAL(cuMemGetInfo_v2)(free_bytes ? &free_now : NULL, total_bytes ? &total : NULL);
-    if (r != CUDA_SUCCESS) {
-        return r;
+    CUresult answer =
+        REAL(cuMemGetInfo_v2)(free_bytes ? &free_now : NULL, total_bytes ? &total : NULL);
+    if (answer != CUDA_SUCCESS) {
+        return answer;
     }
     struct device *device = process_ready() ? device_current() : NULL;
     if (device) {
@@ -61,19 +62,19 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     if (total_bytes) {
         *total_bytes = total;
     }
-    return r;
+    return answer;
 }
 
 CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
     partition_read();
-    CUresult r = REAL(cuDeviceTotalMem_v2)(bytes, ordinal);
-    if (r == CUDA_SUCCESS && process_ready()) {
+    CUresult answer = REAL(cuDeviceTotalMem_v2)(bytes, ordinal);
+    if (answer == CUDA_SUCCESS && process_ready()) {
         uint64_t limit = device_limit_of(ordinal, *bytes);
         if (limit && limit < *bytes) {
             *bytes = limit;
         }
     }
-    return r;
+    return answer;
 }
 
 /* --- addresses --- */
@@ -148,9 +149,9 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
     if (!block.pool || !current || device_pool_context(block.pool) != current) {
         /* The driver may refuse: no context, or another context that has ended or has a fault. */
         CUdeviceptr asked = current ? dptr : known_without(&block, dptr);
-        CUresult result = REAL(cuMemGetAddressRange_v2)(base, bytes, asked);
-        if (result != CUDA_SUCCESS) {
-            return result;
+        CUresult answer = REAL(cuMemGetAddressRange_v2)(base, bytes, asked);
+        if (answer != CUDA_SUCCESS) {
+            return answer;
         }
     } else if (fault_of(block.pool)) {
         return fault_of(block.pool);
@@ -308,14 +309,14 @@ CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, C
     if (tokens) {
         keep_sync_default(dptr);
     }
-    CUresult result = REAL(cuPointerGetAttribute)(data, attribute, dptr);
+    CUresult answer = REAL(cuPointerGetAttribute)(data, attribute, dptr);
     if (tokens) {
         note_tokens(dptr);
     }
-    if (r == 0 && result == CUDA_SUCCESS) {
+    if (r == 0 && answer == CUDA_SUCCESS) {
         correct(data, attribute, &block);
     }
-    return result;
+    return answer;
 }
 
 CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes,
@@ -327,23 +328,23 @@ CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *at
         keep_sync_default(dptr);
     }
     /* The driver answers for NULL as for an unknown pointer. */
-    CUresult result =
+    CUresult answer =
         REAL(cuPointerGetAttributes)(count, attributes, data, r == -EINVAL ? 0 : dptr);
     if (tokens) {
         note_tokens(dptr);
     }
-    for (unsigned i = 0; r == -EINVAL && result == CUDA_SUCCESS && i < count; i++) {
+    for (unsigned i = 0; r == -EINVAL && answer == CUDA_SUCCESS && i < count; i++) {
         if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && data[i]) {
             /* The host pointer of an unknown pointer is the pointer itself. */
             memcpy(data[i], &(void *){(void *)dptr}, sizeof(void *));
         }
     }
-    for (unsigned i = 0; r == 0 && result == CUDA_SUCCESS && i < count; i++) {
+    for (unsigned i = 0; r == 0 && answer == CUDA_SUCCESS && i < count; i++) {
         if (data[i] && !answer_of_block(data[i], attributes[i], &block)) {
             correct(data[i], attributes[i], &block);
         }
     }
-    return result;
+    return answer;
 }
 
 /*
@@ -379,12 +380,12 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
     if (block.pool) {
         keep_sync_default(dptr);
     }
-    CUresult result = set_sync_memops_of(value, dptr, &block);
-    if (block.pool && result == CUDA_SUCCESS) {
+    CUresult answer = set_sync_memops_of(value, dptr, &block);
+    if (block.pool && answer == CUDA_SUCCESS) {
         pool_mark_externally_visible(dptr);
         pool_set_flag(block.address, *(const int *)value != 0);
     }
-    return result;
+    return answer;
 }
 
 CUresult hook_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t bytes,

@@ -15,38 +15,42 @@
 static _Atomic int streams;
 
 /* Counts a new stream. Drains barriers if the stream keeps its context active: the context can now
- * reach memory that was handed out behind a barrier of another context. Returns `r`. */
-static CUresult created(CUresult r) {
-    if (r == CUDA_SUCCESS && process_ready()) {
+ * reach memory that was handed out behind a barrier of another context. Returns `answer`. */
+static CUresult account_created(CUresult answer) {
+    if (answer == CUDA_SUCCESS && process_ready()) {
         pool_expect_streams((unsigned)(atomic_fetch_add(&streams, 1) + 1));
         if (active_contexts_stay()) {
             context_drain_barriers();
         }
     }
-    return r;
+    return answer;
 }
 
-/* Stops counting a stream. Returns `r`. */
-static CUresult destroyed(CUresult r) {
-    if (r == CUDA_SUCCESS && atomic_load(&process_state) == PROCESS_STARTED) {
+/* Stops counting a stream. Returns `answer`. */
+static CUresult account_destroyed(CUresult answer) {
+    if (answer == CUDA_SUCCESS && atomic_load(&process_state) == PROCESS_STARTED) {
         int remaining = atomic_fetch_sub(&streams, 1) - 1;
         pool_expect_streams(remaining > 0 ? (unsigned)remaining : 0);
     }
-    return r;
+    return answer;
 }
 
 CUresult hook_cuStreamCreate(CUstream *stream, unsigned int flags) {
-    return created(RETRY(REAL(cuStreamCreate)(stream, flags)));
+    CUresult answer = RETRY(REAL(cuStreamCreate)(stream, flags));
+    return account_created(answer);
 }
 
 CUresult hook_cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
-    return created(RETRY(REAL(cuStreamCreateWithPriority)(stream, flags, priority)));
+    CUresult answer = RETRY(REAL(cuStreamCreateWithPriority)(stream, flags, priority));
+    return account_created(answer);
 }
 
 CUresult hook_cuStreamDestroy(CUstream stream) {
-    return destroyed(capture_destroy_stream(REAL(cuStreamDestroy), stream));
+    CUresult answer = capture_destroy_stream(REAL(cuStreamDestroy), stream);
+    return account_destroyed(answer);
 }
 
 CUresult hook_cuStreamDestroy_v2(CUstream stream) {
-    return destroyed(capture_destroy_stream(REAL(cuStreamDestroy_v2), stream));
+    CUresult answer = capture_destroy_stream(REAL(cuStreamDestroy_v2), stream);
+    return account_destroyed(answer);
 }

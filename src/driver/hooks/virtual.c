@@ -13,13 +13,8 @@
 #include "backend/vmm.h"
 #include "driver/context/context.h"
 #include "driver/context/fault.h"
+#include "driver/hooks/hook.h"
 #include "driver/ipc/ipc_pages.h"
-#include "driver/limit/retry.h"
-#include "driver/limit/unpooled.h"
-#include "driver/limit/unpooled_hook.h"
-#include "driver/state/device.h"
-#include "driver/table/entries.h"
-#include "process/process.h"
 
 /* Returns `dptr`, or an unknown address if the range touches pooled or imported memory. */
 static CUdeviceptr unless_pooled(CUdeviceptr dptr, size_t bytes) {
@@ -35,21 +30,28 @@ CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
     bool reads = process_ready() && REAL(cuCtxGetCurrent)(&any) == CUDA_SUCCESS;
     bool on_device = reads && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     struct device *device = on_device ? device_get(prop->location.id) : NULL;
-    TAKE(UNPOOLED_VIRTUAL, device, bytes, REAL(cuMemCreate)(handle, bytes | TOO_MUCH, prop, flags),
-         REAL(cuMemCreate)(handle, bytes, prop, flags), *handle);
+    struct unpooled_call call;
+    if (!unpooled_begin(&call, UNPOOLED_VIRTUAL, device, bytes)) {
+        return refused(REAL(cuMemCreate)(handle, bytes | TOO_MUCH, prop, flags));
+    }
+    CUresult answer = RETRY_FOR(bytes, device, REAL(cuMemCreate)(handle, bytes, prop, flags));
+    return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? *handle : 0, 0);
 }
 
 CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle) {
-    GIVE(UNPOOLED_HANDLES, handle, REAL(cuMemRelease)(handle));
+    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_HANDLES, handle, 0);
+    CUresult answer = REAL(cuMemRelease)(handle);
+    unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+    return answer;
 }
 
 CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     CUdeviceptr at = unless_pooled((CUdeviceptr)address, 1);
-    CUresult r = REAL(cuMemRetainAllocationHandle)(handle, (void *)at);
-    if (r == CUDA_SUCCESS) {
+    CUresult answer = REAL(cuMemRetainAllocationHandle)(handle, (void *)at);
+    if (answer == CUDA_SUCCESS) {
         unpooled_hold(*handle);
     }
-    return r;
+    return answer;
 }
 
 /*
@@ -58,16 +60,16 @@ CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, 
  */
 CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
                                              CUmemAllocationHandleType type) {
-    CUresult r = RETRY(REAL(cuMemImportFromShareableHandle)(handle, os_handle, type));
+    CUresult answer = RETRY(REAL(cuMemImportFromShareableHandle)(handle, os_handle, type));
     CUmemAllocationProp prop;
-    if (r != CUDA_SUCCESS || !process_ready() || unpooled_hold(*handle)) {
-        return r;
+    if (answer != CUDA_SUCCESS || !process_ready() || unpooled_hold(*handle)) {
+        return answer;
     }
     if (REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, *handle) == CUDA_SUCCESS &&
         prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
         unpooled_enter(UNPOOLED_HANDLE_IMPORTED, device_get(prop.location.id), 0, *handle, 0);
     }
-    return r;
+    return answer;
 }
 
 /* Maps memory. The mapping holds the handle's ledger row before the driver call, because another
@@ -76,20 +78,20 @@ CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
                        CUmemGenericAllocationHandle handle, unsigned long long flags) {
     struct ledger_row *memory = unpooled_hold(handle);
     dptr = unless_pooled(dptr, bytes);
-    CUresult r = RETRY(REAL(cuMemMap)(dptr, bytes, offset, handle, flags));
-    if (r == CUDA_SUCCESS) {
+    CUresult answer = RETRY(REAL(cuMemMap)(dptr, bytes, offset, handle, flags));
+    if (answer == CUDA_SUCCESS) {
         context_address_given(dptr, bytes);
     }
-    unpooled_mapped(r, memory, offset, dptr, bytes);
-    return r;
+    unpooled_mapped(answer, memory, offset, dptr, bytes);
+    return answer;
 }
 
 CUresult hook_cuMemUnmap(CUdeviceptr dptr, size_t bytes) {
     dptr = unless_pooled(dptr, bytes);
     struct ledger_row *mappings = unpooled_leave_begin(UNPOOLED_RANGES, dptr, bytes);
-    CUresult r = REAL(cuMemUnmap)(dptr, bytes);
-    unpooled_leave_end(mappings, r == CUDA_SUCCESS);
-    return r;
+    CUresult answer = REAL(cuMemUnmap)(dptr, bytes);
+    unpooled_leave_end(mappings, answer == CUDA_SUCCESS);
+    return answer;
 }
 
 CUresult hook_cuMemAddressFree(CUdeviceptr dptr, size_t bytes) {
@@ -99,7 +101,8 @@ CUresult hook_cuMemAddressFree(CUdeviceptr dptr, size_t bytes) {
 CUresult hook_cuMemSetAccess(CUdeviceptr dptr, size_t bytes, const CUmemAccessDesc *access,
                              size_t count) {
     dptr = unless_pooled(dptr, bytes);
-    return fault_notice(RETRY(REAL(cuMemSetAccess)(dptr, bytes, access, count)));
+    CUresult answer = RETRY(REAL(cuMemSetAccess)(dptr, bytes, access, count));
+    return fault_notice(answer);
 }
 
 CUresult hook_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
@@ -110,5 +113,6 @@ CUresult hook_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *loc
 CUresult hook_cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t at,
                                   CUdeviceptr dptr, size_t bytes, unsigned long long flags) {
     dptr = unless_pooled(dptr, bytes);
-    return fault_notice(RETRY(REAL(cuMulticastBindAddr)(multicast, at, dptr, bytes, flags)));
+    CUresult answer = RETRY(REAL(cuMulticastBindAddr)(multicast, at, dptr, bytes, flags));
+    return fault_notice(answer);
 }

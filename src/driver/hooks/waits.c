@@ -19,19 +19,20 @@
 #include "process/helper.h"
 #include "process/process.h"
 
-/* Tells the pool, unless it is NULL, that a wait for its whole context ended. Returns `r`. */
-static CUresult waited(CUresult r, struct pool *pool, uint64_t ticket) {
+/* Tells the pool, unless it is NULL, that a wait for its whole context ended. Returns `answer`. */
+static CUresult account_context_wait(CUresult answer, struct pool *pool, uint64_t ticket) {
     helper_start_wanted();
-    if (pool && r == CUDA_SUCCESS) {
+    if (pool && answer == CUDA_SUCCESS) {
         pool_sync_end(pool, ticket);
     }
-    return fault_notice(driver_pool_waited(r));
+    return fault_notice(driver_pool_waited(answer));
 }
 
 CUresult hook_cuCtxSynchronize(void) {
     struct pool *pool = process_ready() ? context_whole_pool() : NULL;
     uint64_t ticket = pool ? pool_sync_begin(pool) : 0;
-    return waited(REAL(cuCtxSynchronize)(), pool, ticket);
+    CUresult answer = REAL(cuCtxSynchronize)();
+    return account_context_wait(answer, pool, ticket);
 }
 
 /* Waits for any context. Only for the current one the pool is known, and told about the wait. */
@@ -40,19 +41,23 @@ CUresult hook_cuCtxSynchronize_v2(CUcontext ctx) {
     REAL(cuCtxGetCurrent)(&current);
     struct pool *pool = ctx == current && process_ready() ? context_whole_pool() : NULL;
     uint64_t ticket = pool ? pool_sync_begin(pool) : 0;
-    return waited(REAL(cuCtxSynchronize_v2)(ctx), pool, ticket);
+    CUresult answer = REAL(cuCtxSynchronize_v2)(ctx);
+    return account_context_wait(answer, pool, ticket);
 }
 
 CUresult hook_cuStreamSynchronize(CUstream stream) {
-    return fault_notice(driver_pool_waited(REAL(cuStreamSynchronize)(stream)));
+    CUresult answer = REAL(cuStreamSynchronize)(stream);
+    return fault_notice(driver_pool_waited(answer));
 }
 
 CUresult hook_cuStreamSynchronize_ptsz(CUstream stream) {
-    return fault_notice(driver_pool_waited(REAL(cuStreamSynchronize_ptsz)(stream)));
+    CUresult answer = REAL(cuStreamSynchronize_ptsz)(stream);
+    return fault_notice(driver_pool_waited(answer));
 }
 
 CUresult hook_cuEventSynchronize(CUevent event) {
-    return fault_notice(driver_pool_waited(REAL(cuEventSynchronize)(event)));
+    CUresult answer = REAL(cuEventSynchronize)(event);
+    return fault_notice(driver_pool_waited(answer));
 }
 
 /* --- context events of the program --- */
@@ -63,7 +68,7 @@ CUresult hook_cuEventSynchronize(CUevent event) {
  * before it looked up the pool. A pool that starts in between learns of the event from one of the
  * two.
  */
-static struct pool *hold(struct pool *pool, bool records) {
+static struct pool *enter_pool(struct pool *pool, bool records) {
     if (pool) {
         pool_hold(pool);
         pool_application_syncs(pool, records);
@@ -72,55 +77,59 @@ static struct pool *hold(struct pool *pool, bool records) {
 }
 
 /* Holds the pool of a context. Returns NULL if the context has no pool yet. */
-static struct pool *hold_pool_of(CUcontext context, bool records) {
+static struct pool *enter_pool_of(CUcontext context, bool records) {
     if (!process_ready()) {
         return NULL;
     }
     application_events_note(records);
-    return hold(context_pool_of(context), records);
+    return enter_pool(context_pool_of(context), records);
 }
 
 /*
  * Holds the pool of the primary context on the device of a green context: both share the order of
  * context events. Returns NULL if there is no pool yet, or if the driver does not know the device.
  */
-static struct pool *hold_pool_behind(CUgreenCtx green, bool records) {
+static struct pool *enter_pool_behind(CUgreenCtx green, bool records) {
     CUcontext view, popped;
     CUdevice device;
     if (!process_ready() || REAL(cuCtxFromGreenCtx)(&view, green) != CUDA_SUCCESS ||
         REAL(cuCtxPushCurrent_v2)(view) != CUDA_SUCCESS) {
         return NULL;
     }
-    CUresult r = REAL(cuCtxGetDevice)(&device);
+    CUresult answer = REAL(cuCtxGetDevice)(&device);
     REAL(cuCtxPopCurrent_v2)(&popped);
     application_events_note(records);
-    return r == CUDA_SUCCESS ? hold(context_primary_pool(device), records) : NULL;
+    return answer == CUDA_SUCCESS ? enter_pool(context_primary_pool(device), records) : NULL;
 }
 
-/* Releases the lock that hold() took. Returns `r`. */
-static CUresult release(struct pool *pool, CUresult r) {
+/* Releases the lock that enter_pool() took. Returns `answer`. */
+static CUresult account_released(CUresult answer, struct pool *pool) {
     if (pool) {
         pool_release(pool);
     }
-    return r;
+    return answer;
 }
 
 CUresult hook_cuCtxRecordEvent(CUcontext ctx, CUevent event) {
-    struct pool *pool = hold_pool_of(ctx, true);
-    return release(pool, REAL(cuCtxRecordEvent)(ctx, event));
+    struct pool *pool = enter_pool_of(ctx, true);
+    CUresult answer = REAL(cuCtxRecordEvent)(ctx, event);
+    return account_released(answer, pool);
 }
 
 CUresult hook_cuCtxWaitEvent(CUcontext ctx, CUevent event) {
-    struct pool *pool = hold_pool_of(ctx, false);
-    return release(pool, REAL(cuCtxWaitEvent)(ctx, event));
+    struct pool *pool = enter_pool_of(ctx, false);
+    CUresult answer = REAL(cuCtxWaitEvent)(ctx, event);
+    return account_released(answer, pool);
 }
 
 CUresult hook_cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event) {
-    struct pool *pool = hold_pool_behind(green, true);
-    return release(pool, REAL(cuGreenCtxRecordEvent)(green, event));
+    struct pool *pool = enter_pool_behind(green, true);
+    CUresult answer = REAL(cuGreenCtxRecordEvent)(green, event);
+    return account_released(answer, pool);
 }
 
 CUresult hook_cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
-    struct pool *pool = hold_pool_behind(green, false);
-    return release(pool, REAL(cuGreenCtxWaitEvent)(green, event));
+    struct pool *pool = enter_pool_behind(green, false);
+    CUresult answer = REAL(cuGreenCtxWaitEvent)(green, event);
+    return account_released(answer, pool);
 }
