@@ -1,14 +1,11 @@
 /*
  * main() of gpucache: finds the command by its name and calls it.
  */
-#include "process/program.h"
 #include "tool/arguments.h"
 #include "tool/help.h"
 #include "tool/tool.h"
 
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const struct {
@@ -18,23 +15,6 @@ static const struct {
 #define COMMAND(name, operands, meaning, example) {#name, tool_##name},
 #include "tool/commands.def"
 };
-
-int tool_pid(const char *argument) {
-    char *end;
-    long pid = strtol(argument, &end, 10);
-    bool number = *argument >= '1' && *argument <= '9' && *end == '\0';
-    return number && pid <= INT_MAX ? (int)pid : 0;
-}
-
-void tool_program_name(const struct program *program, char name[TOOL_PROGRAM_NAME]) {
-    const char *script = program->argument_count > 1 ? program->arguments[1] : "-";
-    bool runs_script = strncmp(program->name, "python", 6) == 0 && *script != '-';
-    const char *slash = strrchr(script, '/');
-    snprintf(name, TOOL_PROGRAM_NAME, "%s%s%s", program->name, runs_script ? " " : "",
-             !runs_script ? ""
-             : slash      ? slash + 1
-                          : script);
-}
 
 static int written(void) {
     return fflush(stdout) == 0 ? 0 : STATUS_OWN_FAILURE;
