@@ -78,7 +78,16 @@ struct loader_table {
     void *absent;   /* stored for symbols that the library lacks */
 };
 
-extern const struct loader_table loader_driver, loader_nvml; /* entries.c, nvml.c */
+/*
+ * The tables of the driver and of NVML: arrays of one element, which a higher folder defines with
+ * LOADER_TABLE(driver) or LOADER_TABLE(nvml). The linker finds a table by its section. This folder
+ * names no symbol of a higher one, and no code has to run before the first look-up.
+ */
+#define LOADER_TABLE(name) __attribute__((section("loader_" #name), used)) const struct loader_table
+extern const struct loader_table loader_driver[] __asm__("__start_loader_driver")
+    __attribute__((visibility("hidden")));
+extern const struct loader_table loader_nvml[] __asm__("__start_loader_nvml")
+    __attribute__((visibility("hidden")));
 
 /** Returns the replacement of a real entry of the driver, or `real` if the entry has none. */
 void *loader_route(void *real);

@@ -57,8 +57,8 @@ static void add_names(const struct loader_table *table) {
 }
 
 static void load_names(void) {
-    add_names(&loader_driver);
-    add_names(&loader_nvml);
+    add_names(loader_driver);
+    add_names(loader_nvml);
     atomic_store(&names_known, true);
 }
 
@@ -105,11 +105,11 @@ static bool find_real(const struct loader_table *table, atomic_bool *known) {
 }
 
 bool loader_find_driver(void) {
-    return find_real(&loader_driver, &driver_known);
+    return find_real(loader_driver, &driver_known);
 }
 
 bool loader_find_nvml(void) {
-    return find_real(&loader_nvml, &nvml_known);
+    return find_real(loader_nvml, &nvml_known);
 }
 
 static void *replaced(void *real) {
@@ -156,7 +156,7 @@ struct loader_answer loader_answer(void *handle, const char *name, const char *v
     }
     bool known = *name == 'n' ? loader_find_nvml() : loader_find_driver();
     void *real = __atomic_load_n(entry->real, __ATOMIC_ACQUIRE);
-    bool lacks = known && (!real || real == loader_driver.absent);
+    bool lacks = known && (!real || real == loader_driver->absent);
     if (handle == RTLD_DEFAULT && known && !lacks) {
         return none;
     }

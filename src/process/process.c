@@ -26,9 +26,10 @@ static void in_child(void) {
         return;
     }
     atomic_store(&process_state, PROCESS_FORKED);
-    for (unsigned i = 0; i < process_hook_count; i++) {
-        if (process_hook_table[i].forked) {
-            process_hook_table[i].forked();
+    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end;
+         row++) {
+        if (row->forked) {
+            row->forked();
         }
     }
     log_forked();
@@ -41,9 +42,10 @@ static void start(void) {
     options_load();
     log_info("version " GPUCACHE_VERSION);
     options_log();
-    for (unsigned i = 0; i < process_hook_count; i++) {
-        if (process_hook_table[i].start) {
-            process_hook_table[i].start();
+    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end;
+         row++) {
+        if (row->start) {
+            row->start();
         }
     }
     ending_start();
@@ -56,17 +58,19 @@ static void start(void) {
 }
 
 void process_report(const char *reason) {
-    for (unsigned i = 0; i < process_hook_count; i++) {
-        if (process_hook_table[i].report) {
-            process_hook_table[i].report(reason);
+    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end;
+         row++) {
+        if (row->report) {
+            row->report(reason);
         }
     }
 }
 
 void process_end(enum process_end how, int signal) {
-    for (unsigned i = 0; i < process_hook_count; i++) {
-        if (process_hook_table[i].end) {
-            process_hook_table[i].end(how, signal);
+    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end;
+         row++) {
+        if (row->end) {
+            row->end(how, signal);
         }
     }
 }

@@ -24,7 +24,9 @@ enum process_end { PROCESS_EXITS, PROCESS_EXECS, PROCESS_GOES_ON, PROCESS_DIES }
 
 /*
  * Hooks of the modules above this one, which start, fork, report and end with the process. This
- * module names none of them: driver/control/process_parts.c has the table.
+ * module names none of them. driver/control/process_parts.c has the table, defined with
+ * PROCESS_HOOK_TABLE. The linker finds the table by its section: a process may start before the
+ * constructors of the library run.
  */
 struct process_hooks {
     void (*start)(void);  /* after options are read, before any report */
@@ -33,8 +35,12 @@ struct process_hooks {
     void (*end)(enum process_end how, int signal); /* after the last report; `signal` 0: none */
 };
 
-extern const struct process_hooks process_hook_table[];
-extern const unsigned process_hook_count;
+#define PROCESS_HOOK_TABLE                                                                         \
+    __attribute__((section("process_hooks"), used)) const struct process_hooks
+extern const struct process_hooks process_hook_table[] __asm__("__start_process_hooks")
+    __attribute__((visibility("hidden")));
+extern const struct process_hooks process_hook_table_end[] __asm__("__stop_process_hooks")
+    __attribute__((visibility("hidden")));
 
 /** Writes a report by all hooks. Safe in a signal handler. */
 void process_report(const char *reason);

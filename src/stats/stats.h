@@ -70,6 +70,25 @@ struct stats_device {
     size_t live_groups;                     /* filled entries of live[] */
 };
 
+struct stats_stacks;
+
+/**
+ * Functions of a higher folder that answer the calls below. This folder does not name that folder.
+ */
+struct stats_provider {
+    int (*device_count)(void);
+    uint64_t (*host_bytes)(void);
+    bool (*read)(int ordinal, struct stats_device *out, struct segment_map *map);
+    bool (*read_counters)(int ordinal, struct stats_device *out);
+    const struct stats_stacks *(*stacks)(void);
+};
+
+/**
+ * Sets the provider, once, at the start of the process. Before that the process has no device and
+ * no stacks.
+ */
+void stats_set_provider(const struct stats_provider *provider);
+
 /**
  * Returns the highest ordinal of a device that the process has used, plus one; 0 before CUDA is
  * used.

@@ -13,6 +13,7 @@
 #include "driver/control/page_helper.h"
 #include "driver/ipc/ipc_server.h"
 #include "driver/observe/block_stacks.h"
+#include "driver/observe/snapshot.h"
 #include "driver/observe/tracing.h"
 #include "driver/state/capture.h"
 #include "driver/state/device.h"
@@ -35,9 +36,10 @@ static void connect_layers(void) {
     device_first_use = begin_to_show;
     device_pool_set_kinds(&segments_kind, &vmm_kind);
     context_callbacks_start();
+    stats_set_provider(&snapshot_provider);
 }
 
-const struct process_hooks process_hook_table[] = {
+static PROCESS_HOOK_TABLE table[] = {
     {.start = connect_layers}, /* before any context or device is used */
     {.start = exit_handler_start},
     {.start = stack_recording_start}, /* after the options are read, before any allocation */
@@ -55,5 +57,3 @@ const struct process_hooks process_hook_table[] = {
     {.end = trace_end},
     {.forked = live_forked, .end = live_end},
 };
-
-const unsigned process_hook_count = sizeof process_hook_table / sizeof *process_hook_table;

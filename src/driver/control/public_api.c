@@ -9,6 +9,7 @@
 #include "driver/context/context.h"
 #include "driver/context/device_pool.h"
 #include "driver/limit/driver_pools.h"
+#include "driver/observe/snapshot.h"
 #include "driver/reuse/pinned.h"
 #include "driver/state/device.h"
 #include "pool/pool.h"

@@ -35,5 +35,5 @@ static const struct loader_entry entries[] = {
 _Static_assert(sizeof entries / sizeof *entries <= LOADER_SLOTS / 2,
                "a look-up ends at a free slot");
 
-const struct loader_table loader_driver = {"libcuda.so.1", entries,
-                                           sizeof entries / sizeof *entries, (void *)entry_absent};
+static LOADER_TABLE(driver) driver = {"libcuda.so.1", entries, sizeof entries / sizeof *entries,
+                                      (void *)entry_absent};

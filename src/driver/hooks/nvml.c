@@ -28,8 +28,8 @@ static const struct loader_entry entries[] = {
 _Static_assert(sizeof entries / sizeof *entries <= LOADER_SLOTS / 4,
                "a look-up ends at a free slot");
 
-const struct loader_table loader_nvml = {"libnvidia-ml.so.1", entries,
-                                         sizeof entries / sizeof *entries, NULL};
+static LOADER_TABLE(nvml) table = {"libnvidia-ml.so.1", entries, sizeof entries / sizeof *entries,
+                                   NULL};
 
 /* Calls the real entry, or returns NVML's error for a missing library or a missing function. */
 #define CALL_NVML(symbol, arguments)                                                               \

@@ -4,26 +4,20 @@
  * lock of the device. Invariant: the metrics of a snapshot agree with each other, as in
  * `requested <= allocated <= active <= reserved`.
  */
-#include "driver/state/device.h"
+#include "driver/observe/snapshot.h"
 
 #include "driver/context/device_backend.h"
 #include "driver/context/device_pool.h"
 #include "driver/observe/block_stacks.h"
+#include "driver/state/device.h"
+#include "driver/state/stack_recording.h"
 #include "driver/table/entries.h"
 #include "heap/host.h"
 #include "pool/pool.h"
 #include "process/options.h"
-#include "stats/stats.h"
+#include "stacks/stacks.h"
 
 #include <string.h>
-
-int stats_device_count(void) {
-    return device_used_count();
-}
-
-uint64_t stats_host_bytes(void) {
-    return host_bytes();
-}
 
 static void add_outside(struct stats_device *out, const struct counters *counters) {
 #define ADD(to, from)                                                                              \
@@ -138,7 +132,7 @@ static void read_pools(struct device *device, struct stats_device *out) {
     }
 }
 
-bool stats_read_counters(int ordinal, struct stats_device *out) {
+static bool read_counters(int ordinal, struct stats_device *out) {
     struct device *device = device_used(ordinal);
     if (!device) {
         return false;
@@ -159,8 +153,8 @@ bool stats_read_counters(int ordinal, struct stats_device *out) {
     return true;
 }
 
-bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map) {
-    bool known = stats_read_counters(ordinal, out);
+static bool read_all(int ordinal, struct stats_device *out, struct segment_map *map) {
+    bool known = read_counters(ordinal, out);
     if (map) {
         map->grain = map->count = 0;
     }
@@ -172,6 +166,19 @@ bool stats_read(int ordinal, struct stats_device *out, struct segment_map *map) 
     }
     return known && block_stacks_read_live(ordinal, out);
 }
+
+/* Returns the recorded stacks, or NULL if none are recorded. */
+static const struct stats_stacks *read_stacks(void) {
+    return stack_recording_is_on() ? stacks_view() : NULL;
+}
+
+const struct stats_provider snapshot_provider = {
+    .device_count = device_used_count,
+    .host_bytes = host_bytes,
+    .read = read_all,
+    .read_counters = read_counters,
+    .stacks = read_stacks,
+};
 
 void device_reset_peaks(struct device *device) {
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {

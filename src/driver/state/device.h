@@ -71,9 +71,6 @@ struct device *device_used(int ordinal);
  * driver does not tell. Of a MIG device NVML's UUID begins otherwise. */
 bool device_uuid(CUdevice ordinal, char to[48]);
 
-/** Sets the peaks of the device and its pools to the current values. */
-void device_reset_peaks(struct device *device);
-
 /** Marks all devices as unused, in the child of a fork. */
 void device_forked(void);
 
