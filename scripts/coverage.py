@@ -7,6 +7,10 @@
     docs/policy.md, constants   from src/tuning/tuning.def
     docs/gpucache.1, commands   from src/tool/commands.def
     src/tool/completion/        from src/tool/commands.def and src/process/options.def
+    docs/report-schema.json     descriptions and statistics, from src/stats/fields.def
+    docs/report-schema.md       from docs/report-schema.json
+    docs/gpucache.7, kinds      from src/stats/fields.def
+    docs/prometheus/alerts.yml  kinds that are no device memory, from src/stats/fields.def
 
 With --check nothing is written: the exit status is 1 if a file is not what the tables say. A test
 that entry_points.def names and that is not in the repository is marked as planned.
@@ -18,12 +22,14 @@ import re
 import sys
 
 import commands as tool
+import report_schema
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ENTRIES = "src/driver/table/entry_points.def"
 OPTIONS = "src/process/options.def"
 TUNING = "src/tuning/tuning.def"
 COMMANDS = "src/tool/commands.def"
+FIELDS = "src/stats/fields.def"
 
 
 def read(path):
@@ -188,6 +194,23 @@ def readme_options():
     return "\n".join(lines)
 
 
+# --- the kinds of unpooled memory ---
+
+
+def man_kinds():
+    lines = []
+    for kind, name, meaning in report_schema.fields(read(FIELDS)):
+        if kind in ("OUTSIDE", "ELSEWHERE"):
+            lines += [".br", ".IR " + roff(name) + " :", roff(meaning)]
+    return "\n".join(lines)
+
+
+def alerts():
+    """The alerts, with the kinds that they leave out."""
+    elsewhere = [name for kind, name, _ in report_schema.fields(read(FIELDS)) if kind == "ELSEWHERE"]
+    return re.sub(r'(gpucache_outside_bytes\{kind!~)"[^"]*"', r'\1"%s"' % "|".join(elsewhere), read("docs/prometheus/alerts.yml"))
+
+
 # --- the constants of docs/policy.md ---
 
 SIZES = ((30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B"))
@@ -242,16 +265,23 @@ def main():
     mark = '.\\" Begin: made by scripts/coverage.py from src/tool/commands.def, '
     manual = between("docs/gpucache.1", mark + "synopsis", '.\\" End: synopsis', tool.man_synopsis(found))
     manual = between_in(manual, "docs/gpucache.1", mark + "options", '.\\" End: options', tool.man_options(found))
+    schema = report_schema.schema(read("docs/report-schema.json"), read(FIELDS))
+    manual_7 = between(
+        "docs/gpucache.7",
+        '.\\" Begin: made by scripts/coverage.py from src/process/options.def',
+        '.\\" End: made by scripts/coverage.py', man_options())
     made = {
         "docs/gpucache.1": between_in(manual, "docs/gpucache.1", mark + "examples", '.\\" End: examples', tool.man_examples(found)),
         "src/tool/completion/gpucache.bash": tool.bash(found, variables),
         "src/tool/completion/_gpucache": tool.zsh(found, variables),
         "src/tool/completion/gpucache.fish": tool.fish(found, variables),
         "docs/coverage.md": coverage(),
-        "docs/gpucache.7": between(
-            "docs/gpucache.7",
-            '.\\" Begin: made by scripts/coverage.py from src/process/options.def',
-            '.\\" End: made by scripts/coverage.py', man_options()),
+        "docs/gpucache.7": between_in(
+            manual_7, "docs/gpucache.7",
+            '.\\" Begin: made by scripts/coverage.py from src/stats/fields.def', '.\\" End: kinds', man_kinds()),
+        "docs/report-schema.json": schema,
+        "docs/report-schema.md": report_schema.page(schema),
+        "docs/prometheus/alerts.yml": alerts(),
         "README.md": between(
             "README.md",
             "<!-- begin: made by scripts/coverage.py from src/process/options.def -->",

@@ -1,14 +1,14 @@
-#!/usr/bin/env python3
-"""report_schema.py [--check]: writes docs/report-schema.md from docs/report-schema.json, or checks that they agree."""
-import json
-import os
-import sys
+"""Makes the parts of docs/report-schema.json that src/stats/fields.def has, and docs/report-schema.md from the whole.
 
-DOCS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs")
+scripts/coverage.py calls schema() and page().
+"""
+import json
+import re
+
 HEAD = """# The report as JSON
 
 With `GPUCACHE_REPORT_FORMAT=json` a report is one object on one line. [report-schema.json](report-schema.json) is its JSON Schema; this
-page is made from it by `scripts/report_schema.py`. `devices[].x` is the field `x` of each element of a list.
+page is made from it by `scripts/coverage.py`. `devices[].x` is the field `x` of each element of a list.
 
 A later version of libgpucache may add fields. It renames none and gives none another meaning; `"schema"` would change then.
 A field is in every report unless its meaning says with what.
@@ -47,24 +47,55 @@ def rows(schema, root, path):
         yield from rows(whole, root, where + ".")
 
 
-def page():
-    with open(os.path.join(DOCS, "report-schema.json")) as file:
-        root = json.load(file)
+def fields(table):
+    """(kind, name in the JSON, meaning) for each row of fields.def."""
+    found = re.findall(r'^(METRIC|OUTSIDE|ELSEWHERE|GAUGE|COUNTER)\((\w+)(?:, "(\w+)")?.*\)(?: /\* (.*) \*/)?$', table, re.M)
+    for kind, name, json_name, meaning in found:
+        if not meaning:
+            raise SystemExit("src/stats/fields.def: no meaning behind the row of " + name)
+        yield kind, json_name or re.sub("_ns$", "_seconds", name), meaning
+
+
+def with_fields(parent, rows, made):
+    """Changes the properties of an object: each of `rows` as made(name, meaning), new ones behind the row before."""
+    names, last = list(parent["properties"]), None
+    for name, _ in rows:
+        if name not in names:
+            names.insert(names.index(last) + 1 if last else len(names), name)
+        if name not in parent["required"]:
+            parent["required"].insert(parent["required"].index(last) + 1, name)
+        last = name
+    parent["properties"] = {**parent["properties"], **{name: made(name, meaning) for name, meaning in rows}}
+    parent["properties"] = {name: parent["properties"][name] for name in names}
+
+
+def schema(text, table):
+    """The text of the schema, with the statistics of fields.def."""
+    root = json.loads(text)
+    device = root["$defs"]["device"]
+    shape = device["properties"]["fragmentation"]
+    groups = {group: [(name, meaning) for kind, name, meaning in fields(table) if kind in group.split()]
+              for group in ("METRIC", "OUTSIDE ELSEWHERE", "GAUGE", "COUNTER")}
+
+    def metric(_, meaning):
+        return {"description": meaning, "$ref": "#/$defs/metric"}
+
+    def number(name, meaning):
+        return {"description": meaning, "type": "number" if name.endswith("_seconds") else "integer", "minimum": 0}
+
+    with_fields(device, groups["METRIC"], metric)
+    with_fields(device["properties"]["outside_bytes"], groups["OUTSIDE ELSEWHERE"], metric)
+    with_fields(shape, [row for row in groups["GAUGE"] if row[0] in shape["properties"]], number)
+    with_fields(device, [row for row in groups["GAUGE"] if row[0] not in shape["properties"]], number)
+    with_fields(device, groups["COUNTER"], number)
+    return json.dumps(root, indent=1) + "\n"
+
+
+def page(text):
+    """The page of a schema."""
+    root = json.loads(text)
     metric = root["$defs"]["metric"]
     return HEAD + "\n".join(rows(root, root, "")) + (
         "\n\nA *metric* is an object of four numbers, in bytes where the name ends in `_bytes`:\n\n| field | meaning |\n| --- | --- |\n" +
         "".join("| `%s` | %s |\n" % (name, field["description"]) for name, field in metric["properties"].items()))
 
-
-def main():
-    path, text = os.path.join(DOCS, "report-schema.md"), page()
-    if sys.argv[1:] == ["--check"]:
-        with open(path) as file:
-            if file.read() != text:
-                sys.exit("docs/report-schema.md is not what docs/report-schema.json makes: python3 scripts/report_schema.py")
-        return
-    with open(path, "w") as file:
-        file.write(text)
-
-
-main()
