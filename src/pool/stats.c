@@ -65,17 +65,14 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     if (locked) {
         budget_count_reserve(source);
     }
+    uint64_t largest = counter_get(&counters->largest_free_bytes),
+             largest_of_others = stats->largest_free_bytes;
 #define METRIC(field, json, label) add_metric(&stats->field, &counters->field);
 #define OUTSIDE(field, json) add_metric(&stats->field, &counters->field);
+#define GAUGE(field) stats->field += counter_get(&counters->field);
 #define COUNTER(field) stats->field += counter_get(&counters->field);
 #include "stats/fields.def"
-    stats->ready_bytes += counter_get(&counters->ready_bytes);
-    stats->free_blocks += counter_get(&counters->free_blocks);
-    uint64_t largest = counter_get(&counters->largest_free_bytes);
-    if (largest > stats->largest_free_bytes) {
-        stats->largest_free_bytes = largest;
-    }
-    stats->releasable_bytes += counter_get(&counters->releasable_bytes);
+    stats->largest_free_bytes = largest > largest_of_others ? largest : largest_of_others;
     add_classes(pool, stats);
     struct peaks_sums sums = peaks_sums(pool);
     if (locked) {
