@@ -51,10 +51,8 @@ static inline size_t round_up(size_t value, size_t unit) {
 
 enum entry {
 #define SIM_ENTRY(name, since, stream, symbol) ENTRY_##symbol,
-#define SIM_STUB(name, since, stream, symbol) ENTRY_##symbol,
 #include "sim_entries.def"
 #undef SIM_ENTRY
-#undef SIM_STUB
     ENTRY_COUNT
 };
 

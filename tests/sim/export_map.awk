@@ -1,4 +1,4 @@
 # Prints a linker version script with the entries that a driver of version `max` exports.
 BEGIN { FS = "[(), ]+"; print "{"; print "  global:"; print "    sim_*;" }
-/^SIM_(ENTRY|STUB)\(/ && $3 <= max { print "    " $5 ";" }
+/^SIM_ENTRY\(/ && $3 <= max { print "    " $5 ";" }
 END { print "  local:"; print "    *;"; print "};" }
