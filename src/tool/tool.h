@@ -25,16 +25,8 @@ enum {
 };
 
 /* The commands. Each gets the words after its name, ended by NULL, and returns the exit status. */
-int tool_run(char **arguments);
-int tool_options(char **arguments);
-int tool_report(char **arguments);
-int tool_replay(char **arguments);
-int tool_top(char **arguments);
-int tool_metrics(char **arguments);
-int tool_ctl(char **arguments);
-int tool_timeline(char **arguments);
-int tool_snapshot(char **arguments);
-int tool_help(char **arguments);
+#define COMMAND(name, operands, meaning, example) int tool_##name(char **arguments);
+#include "tool/commands.def"
 
 /** Writes `gpucache: ` and one line to stderr. Uses print_untrusted(), because the line may contain
  * file names and texts from files. The format is that of print_format(). */
