@@ -9,14 +9,16 @@ A driver may answer the same query differently the next time, a GPU's more than 
 client therefore runs natively twice. On a GPU, lines that differ between the two runs are named and
 not compared. Sections that crash a GPU's driver natively are named and left out.
 """
+import os
 import re
 import sys
 
-from harness import (FEW, GPU, MODES, Tally, check_books, in_pages, program, run, run_parts,
+from harness import (FEW, GPU, HERE, MODES, Tally, check_books, in_pages, program, run, run_parts,
                      run_with_report, run_with_reports, side_by_side)
 
-FAULTS = [["diff_contexts", "fault", str(i)] for i in range(6)] + \
-    [["diff_faults", str(i)] for i in range(13)]
+with open(os.path.join(HERE, "diff_faults.c")) as file:
+    WAYS = re.findall(r'^    {"(.+)", \w+},$', file.read(), re.M)  # in which a program learns of a fault
+FAULTS = [["diff_contexts", "fault", str(i)] for i in range(6)] + [["diff_faults", str(i)] for i in range(len(WAYS))]
 CLIENTS = [["diff_pointers"], ["diff_mixes"], ["diff_contexts"]] + FAULTS + \
     [["diff_current"], ["diff_current", "0"], ["diff_current", "1"], ["diff_current", "2"], ["diff_bounds"]] + \
     [["diff_across"], ["diff_capture"], ["diff_peers"], ["diff_ipc"], ["diff_outside"], ["diff_old"], ["diff_async"]]
