@@ -3,7 +3,6 @@
 #include "driver/context/context.h"
 #include "driver/context/device_pool.h"
 #include "driver/limit/oom_retry.h"
-#include "driver/limit/retry.h"
 #include "driver/limit/unpooled.h"
 #include "driver/state/capture.h"
 #include "driver/table/entries.h"
@@ -436,81 +435,40 @@ void driver_pools_invalidate(const struct context *context) {
     lock_release(&lock);
 }
 
-/* --- the hooks --- */
+/* --- after calls of the program about a pool --- */
 
-/* False in the child of a fork, where no thread may be left to release the lock. */
-static bool started(void) {
-    return atomic_load(&process_state) == PROCESS_STARTED;
-}
-
-CUresult hook_cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props) {
-    CUresult r = RETRY(REAL(cuMemPoolCreate)(handle, props));
-    if (r != CUDA_SUCCESS || !process_ready()) {
-        return r;
-    }
-    bool on_device = props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+void driver_pool_created(CUmemoryPool handle, struct device *device, bool on_device) {
     lock_acquire(&lock);
-    struct driver_pool *old = find(*handle);
+    struct driver_pool *old = find(handle);
     if (old) {
         mark_destroyed(old);
     }
-    add(&(struct driver_pool){.handle = *handle,
-                              .device = on_device ? device_get(props->location.id) : NULL,
-                              .there = on_device});
+    add(&(struct driver_pool){.handle = handle, .device = device, .there = on_device});
     lock_release(&lock);
-    return r;
 }
 
-/*
- * Holds the lock across the driver call, since no thread may ask the driver about a destroyed pool.
- */
-CUresult hook_cuMemPoolDestroy(CUmemoryPool handle) {
-    if (!started()) {
-        return REAL(cuMemPoolDestroy)(handle);
-    }
+CUresult driver_pool_destroy(CUmemoryPool handle) {
     lock_acquire(&lock);
     struct driver_pool *pool = handle ? find(handle) : NULL;
-    CUresult r = REAL(cuMemPoolDestroy)(handle);
-    if (pool && r == CUDA_SUCCESS) {
+    CUresult answer = REAL(cuMemPoolDestroy)(handle);
+    if (pool && answer == CUDA_SUCCESS) {
         mark_destroyed(pool);
     }
     lock_release(&lock);
-    return r;
+    return answer;
 }
 
-static CUresult query_reserve_after(CUresult r, CUmemoryPool handle) {
-    if (!started() || r != CUDA_SUCCESS || !handle) {
-        return r;
-    }
+void driver_pool_look_at(CUmemoryPool handle) {
     lock_acquire(&lock);
     struct driver_pool *pool = find(handle);
     if (pool && pool->device) {
         query_reserve(pool);
     }
     lock_release(&lock);
-    return r;
 }
 
-CUresult hook_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
-    return query_reserve_after(REAL(cuMemPoolTrimTo)(handle, keep), handle);
-}
-
-static CUresult invalidate_current(CUresult r, int ordinal) {
-    if (r == CUDA_SUCCESS && ordinal >= 0 && ordinal < STATS_MAX_DEVICES && started()) {
-        lock_acquire(&lock);
-        atomic_store(&currents[ordinal], NULL); /* the next use asks the driver */
-        lock_release(&lock);
-    }
-    return r;
-}
-
-CUresult hook_cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
-    return invalidate_current(REAL(cuDeviceSetMemPool)(device, handle), device);
-}
-
-CUresult hook_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
-                              CUmemoryPool handle) {
-    CUresult r = REAL(cuMemSetMemPool)(location, type, handle);
-    bool on_device = location && location->type == CU_MEM_LOCATION_TYPE_DEVICE;
-    return invalidate_current(r, on_device ? location->id : -1);
+void driver_pool_forget_current(int ordinal) {
+    lock_acquire(&lock);
+    atomic_store(&currents[ordinal], NULL);
+    lock_release(&lock);
 }

@@ -107,6 +107,24 @@ bool driver_pool_trim(const struct device *device);
 uint64_t driver_pool_kept(struct device *device);
 
 /**
+ * Adds a pool that the program has created, on `device` or, with NULL, not on a known device.
+ * `on_device`: the driver may be asked about the pool. An older pool of the handle is destroyed.
+ */
+void driver_pool_created(CUmemoryPool handle, struct device *device, bool on_device);
+
+/**
+ * Destroys a pool by the driver. Returns the driver's answer. Holds the lock across the call: no
+ * thread may ask the driver about a destroyed pool.
+ */
+CUresult driver_pool_destroy(CUmemoryPool handle);
+
+/** Queries the reserve of the pool of a handle, if the pool is known. */
+void driver_pool_look_at(CUmemoryPool handle);
+
+/** Forgets the current pool of a device. The next use of the pool asks the driver. */
+void driver_pool_forget_current(int ordinal);
+
+/**
  * Marks the driver's pools of a device as unknown after its last context has ended. The program's
  * next use of a pool shows that it still exists.
  */

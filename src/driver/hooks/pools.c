@@ -1,0 +1,53 @@
+/*
+ * Hooks that create, destroy and trim the driver's own pools, and that select the pool of a device.
+ * limit/driver_pools.h keeps these pools. Called with no lock held.
+ */
+#include "driver/hooks/hook.h"
+#include "driver/limit/driver_pools.h"
+#include "stats/stats.h"
+
+/* Returns false in the child of a fork, where no thread may be left to release a lock. */
+static bool is_started(void) {
+    return atomic_load(&process_state) == PROCESS_STARTED;
+}
+
+CUresult hook_cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props) {
+    CUresult answer = RETRY(REAL(cuMemPoolCreate)(handle, props));
+    if (answer == CUDA_SUCCESS && process_ready()) {
+        bool on_device = props->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+        driver_pool_created(*handle, on_device ? device_get(props->location.id) : NULL, on_device);
+    }
+    return answer;
+}
+
+CUresult hook_cuMemPoolDestroy(CUmemoryPool handle) {
+    return is_started() ? driver_pool_destroy(handle) : REAL(cuMemPoolDestroy)(handle);
+}
+
+CUresult hook_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
+    CUresult answer = REAL(cuMemPoolTrimTo)(handle, keep);
+    if (answer == CUDA_SUCCESS && handle && is_started()) {
+        driver_pool_look_at(handle);
+    }
+    return answer;
+}
+
+/* Notes that the device may have another pool. Does nothing for -1. Returns `answer`. */
+static CUresult account_selected(CUresult answer, int ordinal) {
+    if (answer == CUDA_SUCCESS && ordinal >= 0 && ordinal < STATS_MAX_DEVICES && is_started()) {
+        driver_pool_forget_current(ordinal);
+    }
+    return answer;
+}
+
+CUresult hook_cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
+    CUresult answer = REAL(cuDeviceSetMemPool)(device, handle);
+    return account_selected(answer, device);
+}
+
+CUresult hook_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
+                              CUmemoryPool handle) {
+    CUresult answer = REAL(cuMemSetMemPool)(location, type, handle);
+    bool on_device = location && location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    return account_selected(answer, on_device ? location->id : -1);
+}
