@@ -42,7 +42,7 @@ struct fake_segment {
 
 /* A device that maps memory has a table of mappings, with the last work that used each. A handle is
  * a row of pages of 2 MiB, and has the number of the first. */
-#define FAKE_PAGES 8192 /* of physical memory, in 2 MiB */
+#define FAKE_PAGES 8192   /* of physical memory, in 2 MiB */
 #define FAKE_MAPPED 32768 /* pages of 2 MiB, from `base` on */
 
 struct fake_page {
