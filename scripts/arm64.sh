@@ -1,0 +1,99 @@
+#!/bin/bash
+# arm64.sh build | run COMMAND...: builds library, command and tests for aarch64 in build/arm64, with
+# the cross compiler of the distribution; or runs a command whose aarch64 programs qemu-user emulates:
+#
+#   scripts/arm64.sh build
+#   scripts/arm64.sh run meson test -C build/arm64 arena
+#   scripts/arm64.sh run build/arm64/tests/unit/test_arena
+#
+# build/arm64-root has the libraries of aarch64. Programs start other programs, which only the kernel
+# can hand to qemu (binfmt_misc). A kernel from 6.7 on lets a user namespace have its own
+# table; else root adds qemu to the table of the machine. "run" ends with 77 where neither is possible.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
+set -u
+. "$(dirname "$(readlink -f "$0")")/common.sh"
+
+arm64_root=$build_root/arm64-root
+# libunwind8 needs liblzma5
+packages=(libcmocka0 libcmocka-dev libunwind8 liblzma5)
+
+# Fetches the packages of aarch64 with lists of packages of their own: the machine gets no second architecture.
+make_root() {
+    local folder=$arm64_root.apt options package
+    [ ! -d "$arm64_root" ] || return 0
+    rm -rf "$folder" "$arm64_root.part"
+    mkdir -p "$folder"/{state/lists,cache/archives,debs}/partial "$arm64_root.part"
+    touch "$folder/status"
+    options=(-qq -o "Dir::State=$folder/state" -o "Dir::State::status=$folder/status" -o "Dir::Cache=$folder/cache"
+        -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root)
+    if [ "$(. /etc/os-release && echo "$ID")" = ubuntu ]; then # whose servers have aarch64 elsewhere
+        printf 'deb http://ports.ubuntu.com/ubuntu-ports %s main universe\n' "$(. /etc/os-release && echo "$VERSION_CODENAME")" >"$folder/sources"
+        options+=(-o "Dir::Etc::sourcelist=$folder/sources" -o Dir::Etc::sourceparts=/dev/null)
+    fi
+    apt-get "${options[@]}" update && (cd "$folder/debs" && apt-get "${options[@]}" download "${packages[@]}") ||
+        die "could not fetch ${packages[*]} for arm64"
+    for package in "$folder"/debs/*.deb; do
+        dpkg -x "$package" "$arm64_root.part" || die "cannot unpack $package"
+    done
+    rm -rf "$folder"
+    # what the packages put into lib/, beside libc
+    mkdir -p "$arm64_root.part/lib"
+    ln -s /usr/aarch64-linux-gnu/lib/* "$arm64_root.part/lib/"
+    mv "$arm64_root.part" "$arm64_root"
+}
+
+build() {
+    need_build_tools
+    need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+    need qemu-aarch64-static qemu-user-static
+    install_missing
+    find_meson
+    find_cuda_header
+    make_root
+    cat >"$build_root/arm64.ini" <<INI
+[binaries]
+c = 'aarch64-linux-gnu-gcc'
+ar = 'aarch64-linux-gnu-ar'
+strip = 'aarch64-linux-gnu-strip'
+pkgconfig = 'pkg-config'
+exe_wrapper = ['qemu-aarch64-static', '-L', '$arm64_root']
+[properties]
+sys_root = '$arm64_root'
+pkg_config_libdir = '$arm64_root/usr/lib/aarch64-linux-gnu/pkgconfig'
+[host_machine]
+system = 'linux'
+cpu_family = 'aarch64'
+cpu = 'armv8-a'
+endian = 'little'
+INI
+    setup_build "$build_root/arm64" --buildtype=release --werror --cross-file "$build_root/arm64.ini" &&
+        ninja -C "$build_root/arm64"
+}
+
+# Says whether the kernel starts aarch64 programs.
+starts() {
+    "$build_root/arm64/tests/programs/load_without_cuda" >/dev/null 2>&1
+}
+
+# The head of an ELF file of aarch64, its mask, qemu. P keeps the program's own name, F opens qemu now.
+register='mount -t binfmt_misc none /proc/sys/fs/binfmt_misc 2>/dev/null || true
+printf %s ":libgpucache-aarch64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:$(command -v qemu-aarch64-static):PF" \
+    >/proc/sys/fs/binfmt_misc/register'
+
+run() {
+    export QEMU_LD_PREFIX=$arm64_root
+    starts && exec "$@"
+    # shellcheck disable=SC2016 # for the other shell
+    unshare --user --map-root-user --mount sh -ec "$register" 2>/dev/null &&
+        exec unshare --user --map-root-user --mount sh -ec "$register; exec \"\$@\"" sh "$@"
+    [ "$(id -u)" != 0 ] || sh -ec "$register" 2>/dev/null
+    starts && exec "$@"
+    echo "arm64.sh: programs for aarch64 cannot be started here: no binfmt_misc in a user namespace, nor as root"
+    exit 77
+}
+
+case ${1:-} in
+build) build ;;
+run) run "${@:2}" ;;
+*) die "build or run; --help says more" ;;
+esac
