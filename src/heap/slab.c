@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static void become(struct block *block, enum block_state state, unsigned units) {
     block_become(block, (uint64_t)state | (uint64_t)units << HEADER_UNITS_SHIFT);
@@ -244,11 +245,17 @@ static struct slab *new_slab(struct runs *runs) {
     return slab;
 }
 
-/* Gives back the host pages that hold only descriptors of this slab. */
+/*
+ * Gives back the host pages that hold only descriptors of this slab. The kernel rounds a length up
+ * to whole host pages, which have up to 64 KiB on aarch64: a shorter unit would clear other slabs.
+ */
 static void drop_descriptors(struct slab *slab) {
-    uintptr_t from = ((uintptr_t)slab->blocks + 4095) & ~(uintptr_t)4095;
-    uintptr_t to = (uintptr_t)(&slab->blocks[SLAB_UNITS]) & ~(uintptr_t)4095;
-    madvise((void *)from, to - from, MADV_DONTNEED);
+    uintptr_t page = (uintptr_t)getpagesize();
+    uintptr_t from = ((uintptr_t)slab->blocks + page - 1) & ~(page - 1);
+    uintptr_t to = (uintptr_t)(&slab->blocks[SLAB_UNITS]) & ~(page - 1);
+    if (from < to) {
+        madvise((void *)from, to - from, MADV_DONTNEED);
+    }
     slab->resident = false;
 }
 

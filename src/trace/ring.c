@@ -52,18 +52,26 @@ static uint64_t credit;                /* scans that are due, times the chunks o
 
 /* ---- the file ---- */
 
-/** Extends the file by `bytes` and maps them. Returns 0 or a negative errno. */
+/**
+ * Extends the file by `bytes` and maps them. Returns 0 or a negative errno. A mapping begins with a
+ * host page: where that has 64 KiB, the last page of the file is mapped already.
+ */
 static int map_more(int fd, uint64_t bytes) {
     int r = write_room(fd, file_bytes, bytes);
     if (r != 0)
         return r;
     write_pages(fd, file_bytes, bytes);
-    void *at = (char *)header + file_bytes;
-    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)file_bytes) ==
-        MAP_FAILED)
-        return -errno;
-    madvise(at, bytes, POPULATE_WRITE); /* cheaper than one fault per page; failure is harmless */
-    file_bytes += bytes;
+    uint64_t page = (uint64_t)getpagesize();
+    uint64_t from = (file_bytes + page - 1) & ~(page - 1), end = file_bytes + bytes;
+    if (from < end) {
+        void *at = (char *)header + from;
+        if (mmap(at, end - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)from) ==
+            MAP_FAILED)
+            return -errno;
+        /* cheaper than one fault per page; failure is harmless */
+        madvise(at, end - from, POPULATE_WRITE);
+    }
+    file_bytes = end;
     return 0;
 }
 

@@ -10,6 +10,7 @@
 
 #include "child.h"
 #include "driver/limit/unpooled_kind.h"
+#include "large_pages.h"
 #include "process/guard.h"
 #include "trace/ring.h"
 
@@ -253,6 +254,25 @@ static void the_numbers_of_kinds_in_files_never_change(void **state) {
     assert_int_equal(sizeof(struct trace_device), 136 + 12 * 16);
 }
 
+static void write_past_a_step(void) {
+    enum { PAST = 3 * (1 << 20) / TRACE_RECORD_BYTES };
+    for (unsigned i = 0; i < PAST; i++) {
+        write_event(0, LIVE);
+    }
+    check_kept("large pages");
+    if (atomic_load(&header->refused) != 0) {
+        abort();
+    }
+}
+
+/* The header has 32 KiB: the first chunk does not begin with a host page. */
+static void the_file_grows_on_large_host_pages(void **state) {
+    (void)state;
+    large_pages_start(65536);
+    in_a_child(write_past_a_step);
+    large_pages_end();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_numbers_of_kinds_in_files_never_change),
@@ -261,6 +281,7 @@ int main(void) {
         cmocka_unit_test(the_file_is_the_one_that_was_made),
         cmocka_unit_test(the_last_events_are_there),
         cmocka_unit_test(what_lives_is_there),
+        cmocka_unit_test(the_file_grows_on_large_host_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 
 #include "heap/arena.h"
 #include "heap/slab.h"
+#include "large_pages.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -347,6 +348,47 @@ static void closed_slabs_give_their_host_memory_back(void **state) {
     check(&bench);
 }
 
+/* Every second slab closes: its neighbours' descriptors lie in the same host pages. */
+static void trim_beside_open_slabs(size_t page) {
+    enum { MANY = SLAB_REGION_SLABS };
+    struct bench bench;
+    static struct slab *slabs[MANY];
+    static struct block *blocks[MANY][SLAB_UNITS];
+    large_pages_start(page);
+    start(&bench);
+    assert_int_equal(arena_add(&bench.arena, bench.base + GIB, MANY * PAGE_BYTES, NULL), 0);
+    for (unsigned i = 0; i < MANY; i++) {
+        slabs[i] = open_slab(&bench);
+        for (unsigned j = 0; j < SLAB_UNITS; j++) {
+            blocks[i][j] = take(&bench, 1);
+        }
+    }
+    for (unsigned i = 0; i < MANY; i += 2) {
+        for (unsigned j = 0; j < SLAB_UNITS; j++) {
+            /* the first unit of a segment is not handed out */
+            struct range *emptied = blocks[i][j] ? runs_give(&bench.runs, blocks[i][j]) : NULL;
+            if (emptied) {
+                arena_give(&bench.arena, emptied);
+            }
+        }
+    }
+    runs_trim(&bench.runs);
+    for (unsigned i = 1; i < MANY; i += 2) {
+        assert_ptr_equal(slabs[i]->pool, bench.runs.pool);
+        for (unsigned j = 0; j < SLAB_UNITS && blocks[i][j]; j++) {
+            assert_int_equal(block_units(blocks[i][j]), 1);
+            assert_ptr_equal(slab_of(blocks[i][j]), slabs[i]);
+        }
+    }
+    large_pages_end();
+}
+
+static void a_trim_clears_no_other_slab_on_large_host_pages(void **state) {
+    (void)state;
+    trim_beside_open_slabs(16384);
+    trim_beside_open_slabs(65536);
+}
+
 /*
  * Descriptors of one block size use few of the slab's 32 host pages, each a cache line of its own,
  * evenly over the sets.
@@ -513,6 +555,7 @@ int main(void) {
         cmocka_unit_test(an_empty_slab_goes_back_to_the_arena),
         cmocka_unit_test(a_forgotten_slab_is_as_if_never_used),
         cmocka_unit_test(closed_slabs_give_their_host_memory_back),
+        cmocka_unit_test(a_trim_clears_no_other_slab_on_large_host_pages),
         cmocka_unit_test(descriptors_of_one_size_lie_together),
         cmocka_unit_test(every_descriptor_finds_its_slab),
         cmocka_unit_test(a_slab_opened_in_a_marked_segment_is_marked_too),
