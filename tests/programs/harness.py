@@ -27,6 +27,9 @@ SIM = os.environ.get("GPUCACHE_TEST_SIM", "")
 SIM_OLD = os.environ.get("GPUCACHE_TEST_SIM_OLD", "")
 HERE = os.path.dirname(os.path.abspath(__file__))
 END = float(os.environ.get("GPUCACHE_TEST_END", "inf"))
+EMULATED = "GPUCACHE_TEST_EMULATED" in os.environ  # by scripts/arm64.sh: programs of aarch64 under qemu
+# qemu's own words on a signal, and those of this machine's loader on a library of aarch64.
+FROM_EMULATION = re.compile(r"qemu: uncaught target signal .*\n|ERROR: ld\.so: object .* from LD_PRELOAD cannot be preloaded .*\n")
 VARIANT = os.environ.get("GPUCACHE_TEST_BACKEND", "")
 BACKEND = VARIANT or "pages"  # of the library where a test sets no option
 TIMEOUT = 150 if GPU else 120  # of one process; three of them may share a GPU
@@ -114,6 +117,8 @@ def run(command, under=True, options=None, old=False, timeout=TIMEOUT, preload=N
         status = "timeout"
     decode = lambda text: text.decode("utf-8", "replace")
     err = decode(err)
+    if EMULATED:
+        err = FROM_EMULATION.sub("", err)
     return Ran(status, decode(out), err, time.monotonic() - start)
 
 

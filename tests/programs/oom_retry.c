@@ -55,6 +55,8 @@ static CUresult ask(const char *symbol) {
         arguments[1] = (const void *)(uintptr_t)4096;
         arguments[2] = strstr(symbol, "FromPool") ? (const void *)pool : NULL;
         arguments[2] = strcmp(symbol, "cuMemCreate") == 0 ? (const void *)&prop : arguments[2];
+    } else if (strstr(symbol, "IpcOpen")) {
+        arguments[1] = out; /* on aarch64 the address of the handle, which is passed by value */
     }
     return entry(arguments[0], arguments[1], arguments[2], arguments[3], 0, 0, 0, 0, 0, 0, 0);
 }

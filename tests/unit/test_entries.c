@@ -83,7 +83,8 @@ static void each_symbol(void (*check)(const char *name, bool defined)) {
     const ElfW(Shdr) *symbols = section(SHT_DYNSYM);
     const ElfW(Sym) *symbol = (const void *)(file + symbols->sh_offset);
     for (size_t i = 1; i < symbols->sh_size / sizeof *symbol; i++) {
-        if (symbol[i].st_shndx != SHN_ABS) {
+        /* Linkers for aarch64 export sections too. */
+        if (symbol[i].st_shndx != SHN_ABS && ELF64_ST_TYPE(symbol[i].st_info) != STT_SECTION) {
             check(strings_of(symbols) + symbol[i].st_name, symbol[i].st_shndx != SHN_UNDEF);
         }
     }

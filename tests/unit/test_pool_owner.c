@@ -298,7 +298,7 @@ static void sums_are_right_while_threads_come_and_go(void **state) {
     pthread_join(thread, NULL);
 }
 
-/* Returns whether the test runs under valgrind or ThreadSanitizer. */
+/* Returns whether the test runs under valgrind, ThreadSanitizer or qemu. */
 static bool runs_short(void) {
     const char *text = getenv("POOL_TEST_OPS");
     return text && atol(text) < 100000;

@@ -398,7 +398,7 @@ static void a_small_stack_is_enough(void **state) {
     pthread_attr_t small;
     pthread_t thread;
     pthread_attr_init(&small);
-    assert_int_equal(pthread_attr_setstacksize(&small, 16384), 0);
+    assert_int_equal(pthread_attr_setstacksize(&small, (size_t)sysconf(_SC_THREAD_STACK_MIN)), 0);
     if (pthread_create(&thread, &small, take_one, &device) != 0) {
         skip(); /* a sanitizer's threads need more */
     }
