@@ -14,38 +14,38 @@ set -u
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
 arm64_root=$build_root/arm64-root
-# libunwind8 needs liblzma5
-packages=(libcmocka0 libcmocka-dev libunwind8 liblzma5)
+qemu=$arm64_root/usr/bin/qemu-aarch64
+# libunwind8 needs liblzma5. qemu before version 8 takes minutes to reserve addresses as the pages backend does.
+packages=({libcmocka0,libcmocka-dev,libunwind8,liblzma5}:arm64/bookworm qemu-user/trixie)
 
-# Fetches the packages of aarch64 with lists of packages of their own: the machine gets no second architecture.
+# Fetches the packages from Debian with lists of packages of its own: the machine gets no second architecture.
 make_root() {
-    local folder=$arm64_root.apt options package
+    local folder=$arm64_root.apt options package suite
     [ ! -d "$arm64_root" ] || return 0
+    [ -f /usr/share/keyrings/debian-archive-keyring.gpg ] || missing_packages+=(debian-archive-keyring)
+    install_missing
     rm -rf "$folder" "$arm64_root.part"
-    mkdir -p "$folder"/{state/lists,cache/archives,debs}/partial "$arm64_root.part"
+    mkdir -p "$folder"/{state/lists/partial,cache/archives/partial,debs} "$arm64_root.part/lib"
     touch "$folder/status"
+    for suite in bookworm trixie; do
+        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main"
+    done >"$folder/sources"
     options=(-qq -o "Dir::State=$folder/state" -o "Dir::State::status=$folder/status" -o "Dir::Cache=$folder/cache"
-        -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root)
-    if [ "$(. /etc/os-release && echo "$ID")" = ubuntu ]; then # whose servers have aarch64 elsewhere
-        printf 'deb http://ports.ubuntu.com/ubuntu-ports %s main universe\n' "$(. /etc/os-release && echo "$VERSION_CODENAME")" >"$folder/sources"
-        options+=(-o "Dir::Etc::sourcelist=$folder/sources" -o Dir::Etc::sourceparts=/dev/null)
-    fi
+        -o "Dir::Etc::sourcelist=$folder/sources" -o Dir::Etc::sourceparts=/dev/null -o APT::Sandbox::User=root
+        -o "APT::Architectures::=$(dpkg --print-architecture)" -o APT::Architectures::=arm64)
     apt-get "${options[@]}" update && (cd "$folder/debs" && apt-get "${options[@]}" download "${packages[@]}") ||
-        die "could not fetch ${packages[*]} for arm64"
+        die "could not fetch ${packages[*]} from Debian"
     for package in "$folder"/debs/*.deb; do
         dpkg -x "$package" "$arm64_root.part" || die "cannot unpack $package"
     done
     rm -rf "$folder"
-    # what the packages put into lib/, beside libc
-    mkdir -p "$arm64_root.part/lib"
-    ln -s /usr/aarch64-linux-gnu/lib/* "$arm64_root.part/lib/"
+    ln -sf /usr/aarch64-linux-gnu/lib/* "$arm64_root.part/lib/" # libc and what gcc brings
     mv "$arm64_root.part" "$arm64_root"
 }
 
 build() {
     need_build_tools
     need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
-    need qemu-aarch64-static qemu-user-static
     install_missing
     find_meson
     find_cuda_header
@@ -56,7 +56,7 @@ c = 'aarch64-linux-gnu-gcc'
 ar = 'aarch64-linux-gnu-ar'
 strip = 'aarch64-linux-gnu-strip'
 pkgconfig = 'pkg-config'
-exe_wrapper = ['qemu-aarch64-static', '-L', '$arm64_root']
+exe_wrapper = ['$qemu', '-L', '$arm64_root']
 [properties]
 sys_root = '$arm64_root'
 pkg_config_libdir = '$arm64_root/usr/lib/aarch64-linux-gnu/pkgconfig'
@@ -76,19 +76,33 @@ starts() {
 }
 
 # The head of an ELF file of aarch64, its mask, qemu. P keeps the program's own name, F opens qemu now.
-register='mount -t binfmt_misc none /proc/sys/fs/binfmt_misc 2>/dev/null || true
-printf %s ":libgpucache-aarch64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:$(command -v qemu-aarch64-static):PF" \
-    >/proc/sys/fs/binfmt_misc/register'
+register="mount -t binfmt_misc none /proc/sys/fs/binfmt_misc 2>/dev/null || true
+printf %s ':libgpucache-aarch64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:$qemu:PF' \
+    >/proc/sys/fs/binfmt_misc/register"
 
+# Runs a command in a user namespace with a table of its own, as the user of the script. Tests of root need
+# all users: another process maps them, and the shell gains root's capabilities by the exec after it.
+# shellcheck disable=SC2016 # for the other shells
+in_namespace() {
+    if [ "$(id -u)" = 0 ]; then
+        (
+            until [ "$(readlink "/proc/$$/ns/user")" != "$(readlink /proc/self/ns/user)" ]; do sleep 0.1; done
+            echo "0 0 4294967295" | tee "/proc/$$/gid_map" >"/proc/$$/uid_map"
+        ) 2>/dev/null &
+        exec unshare --user --mount sh -ec 'until [ "$(id -u)" = 0 ]; do sleep 0.1; done; exec "$@"' sh sh -ec "$register; exec \"\$@\"" sh "$@"
+    fi
+    exec unshare --user --map-root-user --mount sh -ec "$register"'; exec unshare --user --map-user='"$(id -u) --map-group=$(id -g)"' "$@"' sh "$@"
+}
+
+# Runs a command where qemu starts aarch64 programs. Tests that qemu would let run for minutes are shorter
+# with GPUCACHE_TEST_EMULATED.
 run() {
-    export QEMU_LD_PREFIX=$arm64_root
+    export QEMU_LD_PREFIX=$arm64_root GPUCACHE_TEST_EMULATED=1 POOL_TEST_OPS=${POOL_TEST_OPS:-20000}
     starts && exec "$@"
-    # shellcheck disable=SC2016 # for the other shell
-    unshare --user --map-root-user --mount sh -ec "$register" 2>/dev/null &&
-        exec unshare --user --map-root-user --mount sh -ec "$register; exec \"\$@\"" sh "$@"
+    unshare --user --map-root-user --mount sh -ec "$register" 2>/dev/null && in_namespace "$@"
     [ "$(id -u)" != 0 ] || sh -ec "$register" 2>/dev/null
     starts && exec "$@"
-    echo "arm64.sh: programs for aarch64 cannot be started here: no binfmt_misc in a user namespace, nor as root"
+    echo "programs for aarch64 cannot be started here: no binfmt_misc in a user namespace, nor as root"
     exit 77
 }
 
