@@ -134,7 +134,7 @@ static int symbols(char **names) {
         look_up("handle", driver, *name);
         say("handle, version", *name, dlvsym(driver, *name, "NO_SUCH_VERSION"));
         say("default, version", *name, dlvsym(RTLD_DEFAULT, *name, "NO_SUCH_VERSION"));
-        say("default, glibc", *name, dlvsym(RTLD_DEFAULT, *name, "GLIBC_2.2.5"));
+        say("default, glibc", *name, dlvsym(RTLD_DEFAULT, *name, FIRST_GLIBC));
     }
     look_up("an error,", driver, "cuNoSuchThing");
     dlsym(driver, "cuNoSuchThing");

@@ -29,7 +29,7 @@ void *dlsym(void *restrict handle, const char *restrict name) {
     if (!next) {
         next = (dlsym_function *)dlvsym(OVERRIDE, "dlsym", "GLIBC_2.34");
         if (!next)
-            next = (dlsym_function *)dlvsym(OVERRIDE, "dlsym", "GLIBC_2.2.5");
+            next = (dlsym_function *)dlvsym(OVERRIDE, "dlsym", FIRST_GLIBC);
         if (!next)
             abort();
     }
@@ -59,7 +59,7 @@ int atoi(const char *text) {
 }
 
 long atol(const char *text) {
-    long (*next)(const char *) = (long (*)(const char *))dlvsym(RTLD_NEXT, "atol", "GLIBC_2.2.5");
+    long (*next)(const char *) = (long (*)(const char *))dlvsym(RTLD_NEXT, "atol", FIRST_GLIBC);
     return next ? next(text) + 1 : -1000;
 }
 

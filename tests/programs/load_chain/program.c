@@ -35,7 +35,7 @@ static void count(const char *name) {
 
 static void ask(const char *what, void *handle) {
     int (*by_dlsym)(const char *) = (int (*)(const char *))dlsym(handle, "atoi");
-    long (*by_dlvsym)(const char *) = (long (*)(const char *))dlvsym(handle, "atol", "GLIBC_2.2.5");
+    long (*by_dlvsym)(const char *) = (long (*)(const char *))dlvsym(handle, "atol", FIRST_GLIBC);
     printf("%s: atoi %d atol %ld, %s\n", what, by_dlsym ? by_dlsym("40") : -1,
            by_dlvsym ? by_dlvsym("40") : -1, file_of(dlsym(handle, "no_such_function")));
 }
