@@ -11,6 +11,7 @@
  */
 #include "driver/context/active_contexts.h"
 #include "driver/context/context.h"
+#include "driver/context/current.h"
 #include "driver/limit/retry.h"
 #include "driver/state/partition.h"
 #include "driver/table/entries.h"
@@ -227,22 +228,9 @@ CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device) {
     return end_primary(REAL(cuDevicePrimaryCtxReset_v2), device, true);
 }
 
-/* Returns the device of a green context, given its view, or -1 if the driver refuses. */
-static CUdevice device_of(CUcontext view) {
-    CUdevice device = -1;
-    CUcontext popped;
-    if (REAL(cuCtxPushCurrent_v2)(view) == CUDA_SUCCESS) {
-        if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
-            device = -1;
-        }
-        REAL(cuCtxPopCurrent_v2)(&popped);
-    }
-    return device;
-}
-
 CUresult hook_cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green) {
     CUresult answer = REAL(cuCtxFromGreenCtx)(ctx, green);
-    CUdevice device = answer == CUDA_SUCCESS && process_ready() ? device_of(*ctx) : -1;
+    CUdevice device = answer == CUDA_SUCCESS && process_ready() ? current_device_of(*ctx) : -1;
     CUcontext primary;
     /* The primary context is retained to get its handle, and released at once: the green context
      * keeps it alive. */
@@ -262,7 +250,7 @@ CUresult hook_cuGreenCtxDestroy(CUgreenCtx green) {
         return REAL(cuGreenCtxDestroy)(green);
     }
     if (REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS) {
-        ending.primary_of = device_of(view);
+        ending.primary_of = current_device_of(view);
     }
     context_end_begin(&ending);
     CUresult answer = REAL(cuGreenCtxDestroy)(green);
