@@ -11,6 +11,7 @@
 
 #include "driver/context/device_backend.h"
 #include "live/flight.h"
+#include "stacks/requester.h"
 #include "trace/trace.h"
 
 /** Returns what a pool is told of a driver's code: 0 and sticky errors as they are, -EBUSY for all
@@ -55,6 +56,6 @@ void device_backend_freed(struct backend *backend, uint64_t address, uint64_t by
     .captured = device_backend_captured, .synchronize = device_backend_synchronize,                \
     .watch_idle = device_backend_watch_idle, .reclaim_deferred = device_backend_reclaim,           \
     .pass_barriers = device_backend_pass_barriers, .allocated = device_backend_allocated,          \
-    .freed = device_backend_freed
+    .freed = device_backend_freed, .requester = requester_here
 
 #endif

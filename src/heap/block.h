@@ -12,7 +12,8 @@
  *   bin        live or cached block: its bin in a thread's cache
  *   units      length of the small block or free run; 0: a large block
  *   owner      live block: identifier of the cache that handed it out (tcache/owner_id.h); else 0
- *   requested  live small block: bytes that the program asked for; else 0
+ *   requested  live small block: bytes that the program asked for; live large block: number of its
+ *              requester (stats/requesters.h); else 0
  */
 #ifndef GPUCACHE_HEAP_BLOCK_H
 #define GPUCACHE_HEAP_BLOCK_H
@@ -106,6 +107,11 @@ static inline uint64_t header_bytes(uint64_t header) {
 
 static inline uint64_t header_requested(uint64_t header) {
     return header >> HEADER_REQUESTED_SHIFT;
+}
+
+/** Returns the requester of a live large block. */
+static inline unsigned header_requester(uint64_t header) {
+    return (unsigned)(header >> HEADER_REQUESTED_SHIFT);
 }
 
 static inline bool header_is_large(uint64_t header) {

@@ -38,6 +38,8 @@ static __attribute__((noinline)) int alloc_general(struct pool *pool, uint64_t b
     if (request.large) {
         request.bytes = round_up(bytes, LARGE_UNIT);
         request.bin = bin_of_large(request.bytes);
+        request.requester =
+            source->backend->ops->requester ? source->backend->ops->requester() : REQUESTER_UNKNOWN;
     } else {
         request.bin = size_class_of(bytes);
         request.bytes = size_class_bytes(request.bin);

@@ -274,7 +274,12 @@ static __attribute__((noinline)) uint64_t count_free_large(const struct claimed 
     struct backend *backend = c->at.pool->source.backend;
     struct range *range = range_of(c->at.block);
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
-    unsigned at = header_bin(c->at.header);
+    unsigned at = header_bin(c->at.header), requester = header_requester(c->at.header);
+    atomic_fetch_sub_explicit(&c->at.pool->requested_by[requester], requested,
+                              memory_order_relaxed);
+    if (backend->requesters) {
+        requester_subtract(&backend->requesters[requester], requested);
+    }
     if (at < BINS) {
         counter_add(&cache->bins[at].frees, 1);
     }

@@ -39,6 +39,12 @@ static void forget_caches(struct pool *pool) {
         cache_forget(cache);
         transfer_forget(&cache->transfer);
     }
+    for (unsigned i = 0; i < REQUESTERS; i++) {
+        uint64_t bytes = atomic_exchange(&pool->requested_by[i], 0);
+        if (pool->source.backend->requesters) {
+            requester_subtract(&pool->source.backend->requesters[i], bytes);
+        }
+    }
     cache_return_all(pool);
 }
 

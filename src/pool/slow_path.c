@@ -269,7 +269,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
     int r = alloc_locked(pool, cache, request, stamp, at_once, advancing);
     if (r == 0) {
         cache_enter(cache);
-        *address = cache_hand_out(cache, request->block, requested);
+        *address = cache_hand_out(cache, request, requested);
         cache_leave(cache);
         pool->peaks.has_large |= request->large;
         refill(pool, cache, request, stamp > 0); /* releases the lock: the context may end */
@@ -306,7 +306,9 @@ int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request
         if (broken) {
             return broken;
         }
-        *request = (struct alloc_request){
-            .bin = request->bin, .bytes = request->bytes, .large = request->large};
+        *request = (struct alloc_request){.bin = request->bin,
+                                          .bytes = request->bytes,
+                                          .large = request->large,
+                                          .requester = request->requester};
     }
 }

@@ -376,6 +376,23 @@ static void emit_map(struct emitter *emitter) {
     close_bracket(emitter, '}');
 }
 
+/** Writes memory by requester. The peak of memory without a requester is unknown. */
+static void emit_requesters(struct emitter *emitter) {
+    const struct stats_device *device = emitter->device;
+    key(emitter, "libraries");
+    open_bracket(emitter, '[');
+    for (size_t i = 0; i < device->requester_count; i++) {
+        const struct stats_requester *row = &device->requesters[i];
+        separate(emitter);
+        open_bracket(emitter, '{');
+        string(emitter, "name", row->name);
+        number(emitter, "current", row->current);
+        number_or_null(emitter, "peak", row->peak, row->peak != STATS_NO_PEAK);
+        close_bracket(emitter, '}');
+    }
+    close_bracket(emitter, ']');
+}
+
 static void device_end(struct emitter *emitter) {
     const struct report_derived *derived = &emitter->derived;
     key(emitter, "fragmentation");
@@ -387,6 +404,7 @@ static void device_end(struct emitter *emitter) {
     real(emitter, "peak_reserved_over_peak_requested", derived->peak_ratio);
     close_bracket(emitter, '}');
     emit_size_classes(emitter);
+    emit_requesters(emitter);
     emit_live(emitter);
     if (emitter->head->stacks)
         emit_holders(emitter);

@@ -19,7 +19,9 @@
 #define INNER (COLUMNS - 4) /* between "| " and " |" */
 #define TABLE_LINES 16      /* frames, headings and rows of a device's table */
 #define REPORT_LINES 25
-#define LIVE_SIZES 5   /* sizes of live blocks, at most */
+#define LIVE_SIZES 5 /* sizes of live blocks, at most */
+#define REQUESTERS_SHOWN 3
+#define REQUESTER_COLUMNS 24
 #define WORTH_SAYING 5 /* percent of the peak of reserved memory */
 
 /* Widths of cells, with the blanks on both sides. */
@@ -252,6 +254,27 @@ static void say_ooms(struct emitter *emitter) {
     lines_clause(words, "host memory %s", SIZE(emitter->head->host_bytes));
 }
 
+/** Writes the libraries that requested most, as far as they fit. */
+static void say_requesters(struct emitter *emitter) {
+    const struct stats_device *device = emitter->device;
+    struct lines *words = &emitter->words;
+    for (size_t i = 0; i < device->requester_count && i < REQUESTERS_SHOWN; i++) {
+        const struct stats_requester *row = &device->requesters[i];
+        char name[REQUESTER_COLUMNS + 1];
+        struct print out;
+        print_init(&out, -1, name, sizeof name);
+        print_plain(&out, row->name, REQUESTER_COLUMNS);
+        if (row->peak == STATS_NO_PEAK)
+            break;
+        if (i == 0)
+            lines_start(words, "By library (peak): %s %s (%s)", print_end(&out), SIZE(row->current),
+                        SIZE(row->peak));
+        else if (!lines_item(words, "%s %s (%s)", print_end(&out), SIZE(row->current),
+                             SIZE(row->peak)))
+            break;
+    }
+}
+
 /** Writes details, as far as lines are left. */
 static void say_details(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
@@ -310,6 +333,7 @@ static void say_all(struct emitter *emitter) {
     if (emitter->head->oom) {
         say_hits(emitter);
         say_ooms(emitter);
+        say_requesters(emitter);
         say_peaks(emitter);
         say_details(emitter);
         return;
@@ -321,6 +345,7 @@ static void say_all(struct emitter *emitter) {
     say_hits(emitter);
     say_fragmentation(emitter);
     say_ooms(emitter);
+    say_requesters(emitter);
     say_details(emitter);
     words->max++;
     live_write(words, emitter->device, LIVE_SIZES);

@@ -8,6 +8,7 @@
 #include "heap/arena.h"
 #include "heap/arith.h"
 #include "heap/page_map.h"
+#include "stats/requesters.h"
 
 #include <errno.h>
 
@@ -15,8 +16,9 @@ struct alloc_request {
     unsigned bin;   /* in which a thread cache keeps such a block */
     uint64_t bytes; /* rounded up to the size class, or to LARGE_UNIT */
     bool large;
-    bool over_budget; /* a growth would exceed the budget: a larger cached block may serve it */
-    bool any;         /* a growth was refused: any memory that fits may serve it */
+    unsigned requester; /* of a large block (stats/requesters.h) */
+    bool over_budget;   /* a growth would exceed the budget: a larger cached block may serve it */
+    bool any;           /* a growth was refused: any memory that fits may serve it */
     bool split_first; /* result: nothing was taken, because a long segment has to be split first */
     enum arena_placement placement; /* the large ranges that may be cut for it */
     struct block *block;            /* result, in state BLOCK_CACHED */

@@ -180,6 +180,9 @@ struct backend_ops {
     void (*allocated)(struct backend *backend, uint64_t address, uint64_t bytes);
     void (*freed)(struct backend *backend, uint64_t address, uint64_t bytes);
 
+    /** Returns the requester of the current call (stacks/requester.h). No lock. NULL: unknown. */
+    unsigned (*requester)(void);
+
     /** Returns whether a stream capture prevents record() at present. NULL: never. */
     bool (*captured)(struct backend *backend);
 
@@ -216,6 +219,8 @@ struct backend {
     /* Whether a call that ends the context is under way, or has ended it: then the backend asks the
      * driver nothing. Changed under the pool's lock. */
     atomic_bool suspended;
+    /* Requested bytes of the device by requester: REQUESTERS rows. NULL: nobody counts them. */
+    struct requester_row *requesters;
 };
 
 /** Returns the backend's time in ns. */

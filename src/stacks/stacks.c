@@ -89,7 +89,7 @@ const struct stats_stacks *stacks_view(void) {
 /* --- start --- */
 
 bool stacks_start(unsigned frames, stacks_look_up *look_up) {
-    module_start(look_up);
+    module_start(look_up); /* again: unit tests start no requester */
     if (!site_start(stacks_bounds.sites)) {
         log_warn("GPUCACHE_STACKS: no memory of the host for it; call stacks are not remembered");
         return false;

@@ -8,6 +8,7 @@
 #ifndef GPUCACHE_STATS_STATS_H
 #define GPUCACHE_STATS_STATS_H
 
+#include "stats/requesters.h"
 #include "stats/segment_map.h"
 
 #include <stdbool.h>
@@ -16,6 +17,7 @@
 
 #define STATS_MAX_DEVICES 64
 #define STATS_SIZE_CLASSES 22 /* upper bounds 512 B << i; the last class has no bound */
+#define STATS_NAME 48         /* bytes of a requester's name */
 #define STATS_LIVE_SIZES 16   /* groups of live allocations in a snapshot, largest total first */
 
 /** A quantity over time: current value, highest value, and the sums of increases and decreases. */
@@ -28,6 +30,15 @@ struct stats_live {
     uint64_t bytes; /* requested size of each */
     uint64_t count;
 };
+
+/** Memory by requester; or memory without a requester, in the last rows of a snapshot. */
+struct stats_requester {
+    char name[STATS_NAME]; /* file name of the module, or what the memory is */
+    uint64_t current;
+    uint64_t peak; /* STATS_NO_PEAK: memory without a requester, whose peak nobody counts */
+};
+#define STATS_NO_PEAK UINT64_MAX
+#define STATS_REQUESTERS (REQUESTERS + 2)
 
 /** Allocations by requested size; class i holds sizes up to 512 << i. */
 struct stats_size_class {
@@ -68,6 +79,12 @@ struct stats_device {
     struct stats_live live[STATS_LIVE_SIZES];
     uint32_t live_stacks[STATS_LIVE_SIZES]; /* call stacks of live[] (holders.h); 0: unknown */
     size_t live_groups;                     /* filled entries of live[] */
+    /*
+     * Requested memory and unpooled device memory by requester, most first; memory without a
+     * requester last. The current bytes of all rows add up to both metrics.
+     */
+    struct stats_requester requesters[STATS_REQUESTERS];
+    size_t requester_count;
 };
 
 struct stats_stacks;

@@ -18,10 +18,22 @@ hand_out_small(struct cache *cache, struct bin *bin, struct block *block, uint64
     return block->address;
 }
 
-/** Makes a cached block of any size live and counts it. Returns its device address. */
-static inline uint64_t cache_hand_out(struct cache *cache, struct block *block,
+/* Counts a large block for its requester. Inside the cache, which pool_forget() seizes. */
+static inline void count_requester(struct pool *pool, unsigned requester, uint64_t requested) {
+    atomic_fetch_add_explicit(&pool->requested_by[requester], requested, memory_order_relaxed);
+    if (pool->source.backend->requesters) {
+        requester_add(&pool->source.backend->requesters[requester], requested);
+    }
+}
+
+/**
+ * Makes the cached block of a request live, whatever its size, and counts it. Returns its device
+ * address.
+ */
+static inline uint64_t cache_hand_out(struct cache *cache, const struct alloc_request *request,
                                       uint64_t requested) {
     ASSERT_INSIDE(&cache->lock);
+    struct block *block = request->block;
     uint64_t header = atomic_load_explicit(&block->header, memory_order_relaxed);
     if (!header_is_large(header)) {
         return hand_out_small(cache, cache_bin(cache, header), block, header, requested);
@@ -29,7 +41,9 @@ static inline uint64_t cache_hand_out(struct cache *cache, struct block *block,
     struct range *range = range_of(block);
     atomic_store_explicit(&range->requested, requested, memory_order_relaxed);
     atomic_store_explicit(&range->name, 0, memory_order_relaxed);
-    block_become(block, header ^ cache->live_mask);
+    block_become(block, (header ^ cache->live_mask) | (uint64_t)request->requester
+                                                          << HEADER_REQUESTED_SHIFT);
+    count_requester(cache->pool, request->requester, requested);
     if (header_bin(header) < BINS) {
         counter_add(&cache->bins[header_bin(header)].allocs, 1);
     }
@@ -72,7 +86,7 @@ static inline bool cache_alloc(struct cache *cache, struct alloc_request *reques
     cache_enter(cache);
     bool found = cache_find_any(cache, request);
     if (likely(found)) {
-        *address = cache_hand_out(cache, request->block, requested);
+        *address = cache_hand_out(cache, request, requested);
     }
     cache_leave(cache);
     return found;

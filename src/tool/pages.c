@@ -336,6 +336,10 @@ bool page_device(const struct page *page, unsigned ordinal, struct stats_device 
     stats->name[sizeof stats->name - 1] = stats->uuid[sizeof stats->uuid - 1] = '\0';
     if (stats->live_groups > STATS_LIVE_SIZES)
         stats->live_groups = STATS_LIVE_SIZES;
+    if (stats->requester_count > STATS_REQUESTERS)
+        stats->requester_count = STATS_REQUESTERS;
+    for (size_t i = 0; i < stats->requester_count; i++)
+        stats->requesters[i].name[STATS_NAME - 1] = '\0';
     bool same = stats->allocations.total + stats->allocations.freed == copy->sizes_moves;
     if (sizes_age)
         *sizes_age = same || copy->sizes_ns == 0 ? 0 : less(copy->read_ns, copy->sizes_ns);

@@ -103,6 +103,17 @@ static void read_lists(const struct parsed_report *report, struct stats_device *
     }
 }
 
+static void read_requesters(struct stats_device *device, const struct json *from) {
+    for (const struct json *row = from ? from->first : NULL;
+         row && device->requester_count < STATS_REQUESTERS; row = row->next) {
+        const struct json *peak = json_get(row, "peak");
+        struct stats_requester *to = &device->requesters[device->requester_count++];
+        snprintf(to->name, sizeof to->name, "%s", json_text(json_get(row, "name")));
+        to->current = json_u64(json_get(row, "current"));
+        to->peak = peak && peak->kind == JSON_NUMBER ? json_u64(peak) : STATS_NO_PEAK;
+    }
+}
+
 static uint32_t read_units(const struct json *value) {
     uint64_t units = json_u64(value) / SEGMENT_MAP_UNIT;
     return units < UINT32_MAX ? (uint32_t)units : UINT32_MAX;
@@ -148,6 +159,7 @@ static void read_device(struct parsed_report *report, const struct json *from) {
 #define COUNTER(field) device->field = read_counter(from, #field);
 #include "stats/fields.def"
     read_lists(report, device, from);
+    read_requesters(device, json_get(from, "libraries"));
     read_map(&report->maps[report->device_count - 1], json_get(from, "segment_map"));
 }
 

@@ -119,6 +119,12 @@ struct stats_device *add_extreme(int ordinal) {
 #include "stats/fields.def"
     for (size_t i = 0; i < STATS_SIZE_CLASSES; i++)
         device->size_classes[i] = (struct stats_size_class){UINT64_MAX, UINT64_MAX};
+    for (size_t i = 0; i < STATS_REQUESTERS; i++) {
+        memset(device->requesters[i].name, 'L', STATS_NAME - 1);
+        device->requesters[i].current = 1047 * GIB;
+        device->requesters[i].peak = 1047 * GIB;
+    }
+    device->requester_count = STATS_REQUESTERS;
     for (size_t i = 0; i < STATS_LIVE_SIZES; i++)
         device->live[i] = (struct stats_live){1047 * GIB, 99999999999};
     device->live_groups = STATS_LIVE_SIZES;
@@ -231,7 +237,8 @@ static const char schema[] =
     "'peaks_exact','peak_error_bytes',*metrics,*gauges,'outside_bytes',*counters,'cpu_wait_seconds'"
     ",'"
     "fragmentation',\n"
-    "        'size_classes','live','segment_map',*(['held','holders'] if stacks else []))\n"
+    "        'size_classes','libraries','live','segment_map',*(['held','holders'] if stacks else "
+    "[]))\n"
     "    keys(d['segment_map'],'merged_up_to_bytes','columns','pieces')\n"
     "    for h in d.get('holders',[]): "
     "keys(h,'live_bytes','live_count','peak_bytes','peak_count',\n"
@@ -244,6 +251,7 @@ static const char schema[] =
     "    keys(d['fragmentation'],'internal','external','largest_free_bytes','free_blocks',\n"
     "        'peak_reserved_over_peak_requested')\n"
     "    for c in d['size_classes']: keys(c,'upper_bytes','live','total'); assert c['total']>0\n"
+    "    for l in d['libraries']: keys(l,'name','current','peak')\n"
     "    for l in d['live']: keys(l,'bytes','count','stack','frames'); assert stacks or "
     "l['stack']==[]\n"
     "d=r['devices'][0] if r['devices'] else None\n";

@@ -38,6 +38,20 @@ static void the_table_says_what_was_counted(void **state) {
     assert_silent_on(text, ">=");
 }
 
+static void libraries_are_named_with_what_they_hold_and_held(void **state) {
+    (void)state;
+    struct stats_device *device = add_typical(0);
+    device->requesters[0] = (struct stats_requester){"libtorch_cuda.so", 250 * MIB, 800 * MIB};
+    device->requesters[1] = (struct stats_requester){"libnccl.so.2", 40 * MIB, 90 * MIB};
+    device->requesters[2] = (struct stats_requester){"small blocks", 12 * MIB, STATS_NO_PEAK};
+    device->requester_count = 3;
+    const char *text = report_in(REPORT_TEXT);
+    assert_fits(text, 1);
+    assert_says(text, "| By library (peak): libtorch_cuda.so 250.00 MiB (800.00 MiB),");
+    assert_says(text, "|   libnccl.so.2 40.00 MiB (90.00 MiB) ");
+    assert_silent_on(text, "small blocks"); /* nobody knows their peak */
+}
+
 static void nothing_live_is_called_nothing(void **state) {
     (void)state;
     struct stats_device *device = add_typical(0);
@@ -224,6 +238,7 @@ static void no_device_is_said_when_asked(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(the_table_says_what_was_counted),
+        TEST(libraries_are_named_with_what_they_hold_and_held),
         TEST(nothing_live_is_called_nothing),
         TEST(live_sizes_that_read_the_same_are_one),
         TEST(more_live_sizes_than_are_named_are_hinted_at),

@@ -19,6 +19,7 @@ int device_backend_start(struct device_backend *own, const struct backend_ops *o
     if (own->backend.ops != ops || own->device != device) {
         own->backend.ops = ops;
         own->device = device;
+        own->backend.requesters = device->requesters;
     }
     own->context = context;
     memset(own->events, 0, sizeof own->events);

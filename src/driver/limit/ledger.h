@@ -27,8 +27,9 @@ struct ledger_row {
     uint32_t stack;            /* stack of the allocation (stacks/stacks.h); 0: not known */
     uint32_t holders, leaving; /* leaving: calls in progress that release one holder each */
     uint8_t space, kind;
-    bool listed; /* listed in the table */
-    bool over;   /* the memory is gone, whatever the driver answers */
+    uint8_t requester; /* stats/requesters.h */
+    bool listed;       /* listed in the table */
+    bool over;         /* the memory is gone, whatever the driver answers */
 };
 
 /** Returns the row of a key, or NULL. */

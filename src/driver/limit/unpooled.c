@@ -10,6 +10,7 @@
 #include "live/flight.h"
 #include "process/helper.h"
 #include "process/process.h"
+#include "stacks/requester.h"
 #include "stats/holders.h"
 #include "trace/trace.h"
 
@@ -123,6 +124,7 @@ static void end_row_of_reused_key(uint64_t key, unsigned space, struct ledger_ro
 static void uncount_and_free(struct ledger_row *dead) {
     for (const struct ledger_row *left = dead; left; left = left->next) {
         enum unpooled_kind kind = (enum unpooled_kind)left->kind;
+        unpooled_kind_attribute(kind, left->device, left->requester, -(int64_t)left->bytes);
         if (kind == UNPOOLED_STREAM_ORDERED) {
             driver_pool_left((struct driver_pool *)left->value, left->bytes);
             report_row(FLIGHT_FREE, left);
@@ -174,6 +176,8 @@ static bool enter(const struct ledger_row *as, struct ledger_row **dead) {
         return false;
     }
     unpooled_kind_book((enum unpooled_kind)row->kind, row->device, (int64_t)row->bytes);
+    unpooled_kind_attribute((enum unpooled_kind)row->kind, row->device, row->requester,
+                            (int64_t)row->bytes);
     report_row(FLIGHT_ALLOCATE, row);
     return true;
 }
@@ -189,6 +193,7 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t byt
                              .value = value,
                              .device = device,
                              .context = context_of(kind),
+                             .requester = (uint8_t)requester_here(),
                              .kind = (uint8_t)kind,
                              .space = (uint8_t)unpooled_kind_space(kind)};
     lock_acquire(&lock);
@@ -236,6 +241,7 @@ bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct 
         return false;
     }
     call->context = context_of(kind);
+    call->requester = requester_here();
     lock_acquire(&lock);
     call->next = calls;
     calls = call;
@@ -254,6 +260,7 @@ CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key,
                              .device = call->device,
                              .context = call->context,
                              .stack = call->stack,
+                             .requester = (uint8_t)call->requester,
                              .kind = (uint8_t)call->kind,
                              .space = (uint8_t)unpooled_kind_space(call->kind)};
     if (answer == CUDA_SUCCESS && row.space == UNPOOLED_POINTER) {

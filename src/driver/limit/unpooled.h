@@ -37,7 +37,8 @@ struct unpooled_call {
     CUcontext context;
     uint64_t bytes;
     uint32_t stack; /* stack of the allocation, set by the caller if known; else 0 */
-    bool over;      /* the context ended during the call */
+    unsigned requester;
+    bool over; /* the context ended during the call */
     struct unpooled_call *next;
 };
 

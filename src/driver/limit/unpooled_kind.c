@@ -54,6 +54,21 @@ static void count_native(struct device *device, int64_t change) {
     lock_release(&device->lock);
 }
 
+void unpooled_kind_attribute(enum unpooled_kind kind, struct device *device, unsigned requester,
+                             int64_t change) {
+    if (!kinds[kind].charged && kind != UNPOOLED_STREAM_ORDERED) {
+        return; /* host memory, memory of another process, and mappings */
+    }
+    if (change > 0) {
+        requester_add(&device->requesters[requester], (uint64_t)change);
+    } else {
+        requester_subtract(&device->requesters[requester], (uint64_t)-change);
+    }
+    if (kind != UNPOOLED_NATIVE) {
+        atomic_fetch_add(&device->requested_outside, (uint64_t)change);
+    }
+}
+
 void unpooled_kind_book(enum unpooled_kind kind, struct device *device, int64_t change) {
     size_t at = kinds[kind].metric;
     if (kind == UNPOOLED_NATIVE) {

@@ -43,6 +43,13 @@ bool unpooled_kind_is_charged(enum unpooled_kind kind);
 void unpooled_kind_book(enum unpooled_kind kind, struct device *device, int64_t change);
 
 /**
+ * Adds `change` to the bytes of a requester, for kinds that are device memory of this process.
+ * Takes no lock.
+ */
+void unpooled_kind_attribute(enum unpooled_kind kind, struct device *device, unsigned requester,
+                             int64_t change);
+
+/**
  * Returns the bytes of the kind's metric on the device. Kinds with the same metric are counted
  * together. Returns 0 for kinds without a metric.
  */

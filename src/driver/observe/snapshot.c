@@ -15,6 +15,8 @@
 #include "heap/host.h"
 #include "pool/pool.h"
 #include "process/options.h"
+#include "report/emitter.h"
+#include "stacks/requester.h"
 #include "stacks/stacks.h"
 
 #include <string.h>
@@ -132,6 +134,66 @@ static void read_pools(struct device *device, struct stats_device *out) {
     }
 }
 
+/* --- memory by requester --- */
+
+/* Adds a row in its place: most current bytes first, then most peak bytes. */
+static void add_requester(struct stats_device *out, const struct requester_row *row,
+                          const char *name) {
+    size_t at = out->requester_count++;
+    struct stats_requester added = {.current = atomic_load(&row->current),
+                                    .peak = atomic_load(&row->peak)};
+    strncpy(added.name, name, STATS_NAME - 1);
+    for (; at > 0; at--) {
+        const struct stats_requester *before = &out->requesters[at - 1];
+        if (before->current > added.current ||
+            (before->current == added.current && before->peak >= added.peak)) {
+            break;
+        }
+        out->requesters[at] = *before;
+    }
+    out->requesters[at] = added;
+}
+
+static void add_unattributed(struct stats_device *out, const char *name, uint64_t bytes) {
+    struct stats_requester *row = &out->requesters[out->requester_count];
+    if (bytes > 0) {
+        *row = (struct stats_requester){.current = bytes, .peak = STATS_NO_PEAK};
+        strncpy(row->name, name, STATS_NAME - 1);
+        out->requester_count++;
+    }
+}
+
+/*
+ * Lists memory by requester. What no requester has is requested memory of small blocks, and reserve
+ * of the driver's own pools. The rows of requesters change while the metrics are read. Whatever
+ * they have in excess is taken off the first ones, so all rows add up to the metrics.
+ */
+static void read_requesters(const struct device *device, struct stats_device *out) {
+    struct report_derived derived;
+    uint64_t attributed = 0;
+    const char *name;
+    for (unsigned i = 0; (name = requester_name(i)) != NULL; i++) {
+        if (atomic_load(&device->requesters[i].peak) > 0) {
+            add_requester(out, &device->requesters[i], name);
+        }
+    }
+    for (size_t i = 0; i < out->requester_count; i++) {
+        attributed += out->requesters[i].current;
+    }
+    report_derive(out, &derived);
+    uint64_t all = out->requested.current + derived.outside.current;
+    for (size_t i = 0; i < out->requester_count && attributed > all; i++) {
+        uint64_t excess = least(attributed - all, out->requesters[i].current);
+        out->requesters[i].current -= excess;
+        attributed -= excess;
+    }
+    uint64_t outside = atomic_load(&device->requested_outside), rest = all - attributed;
+    uint64_t reserve =
+        least(derived.outside.current > outside ? derived.outside.current - outside : 0, rest);
+    add_unattributed(out, "small blocks, of any library", rest - reserve);
+    add_unattributed(out, "reserve of the driver's pools", reserve);
+}
+
 static bool read_counters(int ordinal, struct stats_device *out) {
     struct device *device = device_used(ordinal);
     if (!device) {
@@ -150,6 +212,7 @@ static bool read_counters(int ordinal, struct stats_device *out) {
     read_pools(device, out);
     add_outside(out, &device->outside);
     derive(out);
+    read_requesters(device, out);
     return true;
 }
 
@@ -185,6 +248,9 @@ void device_reset_peaks(struct device *device) {
         pool_reset_peaks(p->pool);
     }
     atomic_store(&device->pooled_peak, atomic_load(&device->pooled));
+    for (unsigned i = 0; i < REQUESTERS; i++) {
+        requester_reset_peak(&device->requesters[i]);
+    }
     lock_acquire(&device->lock);
     counters_reset_peaks(&device->outside);
     lock_release(&device->lock);

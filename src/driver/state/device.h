@@ -13,6 +13,7 @@
 #include "driver/state/in_flight.h"
 #include "process/lock.h"
 #include "stats/counters.h"
+#include "stats/requesters.h"
 #include "stats/stats.h"
 
 #include <cuda.h>
@@ -45,6 +46,8 @@ struct device {
     struct in_flight in_flight;
     struct lock lock;        /* protects `outside` */
     struct counters outside; /* metrics of unpooled memory, and counters that belong to no pool */
+    struct requester_row requesters[REQUESTERS]; /* large blocks and unpooled memory */
+    _Atomic uint64_t requested_outside;   /* part of `requesters` that is no requested memory */
     _Atomic(struct device_pool *) pools;  /* device_pool.h */
     atomic_bool in_pages;                 /* backend of the pools: pages (true) or segments */
     _Atomic(const char *) backend_reason; /* why that backend; NULL: no pool was started yet */

@@ -1,14 +1,24 @@
-/* Starts stack recording. */
+/* Starts stack recording and the search for requesters. */
 #include "driver/state/stack_recording.h"
 
 #include "driver/state/capture.h"
 #include "loader/loader.h"
+#include "process/libc.h"
 #include "process/options.h"
+#include "stacks/requester.h"
 #include "stacks/stacks.h"
 
 atomic_bool stacks_recorded;
 
+int front_dlclose(void *handle) {
+    requester_forget();
+    int r = NEXT(dlclose)(handle);
+    requester_forget();
+    return r;
+}
+
 void stack_recording_start(void) {
+    requester_start(loader_next_dlsym);
     if (options()->stacks > 0 && stacks_start(options()->stacks, loader_next_dlsym)) {
         atomic_fetch_add(&capture_unusual, 1);
         atomic_store(&stacks_recorded, true);

@@ -1,0 +1,191 @@
+#include "stacks/requester.h"
+
+#include "process/libraries.h"
+#include "process/lock.h"
+#include "stacks/module.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <string.h>
+#include <unwind.h>
+
+#define SLOTS 1024 /* a power of two */
+#define MOST_FRAMES 32
+#define NAME_BYTES 48
+#define RUNTIME "libcudart"
+
+/*
+ * A slot of the table: return address << 16 | what is known of it. That is a requester, or the
+ * distance between the frame's end and the next frame's end, in words of 8 bytes.
+ */
+#define IS_REQUESTER UINT64_C(0x8000)
+#define KNOWN_BITS 16
+
+static _Atomic uint64_t slots[SLOTS];
+static char names[REQUESTERS][NAME_BYTES] = {[REQUESTER_UNKNOWN] = "unknown"};
+static _Atomic unsigned count = 1;
+static struct lock lock = LOCK_INITIALIZER(REQUESTERS);
+static struct module_place own;
+
+/* Functions of libgcc_s.so.1; NULL without that library, and then all requesters are unknown. */
+static struct {
+    __typeof__(&_Unwind_Backtrace) backtrace;
+    __typeof__(&_Unwind_GetIP) address;
+    __typeof__(&_Unwind_GetCFA) end;
+} unwinder;
+
+static void find_function(stacks_look_up *look_up, void *library, const char *name, void *to) {
+    void *found = look_up(library, name);
+    memcpy(to, &found, sizeof found);
+}
+
+void requester_start(stacks_look_up *look_up) {
+    module_start(look_up);
+    void *library = dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library && module_place_of((uintptr_t)requester_start, &own)) {
+        find_function(look_up, library, "_Unwind_GetIP", &unwinder.address);
+        find_function(look_up, library, "_Unwind_GetCFA", &unwinder.end);
+        find_function(look_up, library, "_Unwind_Backtrace", &unwinder.backtrace);
+    }
+    dlerror(); /* the program must not find an error that it did not cause */
+}
+
+const char *requester_name(unsigned number) {
+    return number < atomic_load_explicit(&count, memory_order_acquire) ? names[number] : NULL;
+}
+
+void requester_forget(void) {
+    for (unsigned i = 0; i < SLOTS; i++) {
+        atomic_store_explicit(&slots[i], 0, memory_order_relaxed);
+    }
+}
+
+/* --- the table --- */
+
+static unsigned slot_of(uint64_t address) {
+    return (unsigned)(address * UINT64_C(0x9e3779b97f4a7c15) >> 54) & (SLOTS - 1);
+}
+
+/* Returns the word of a return address, or 0. An address has one of two adjacent slots. */
+static inline uint64_t find(uint64_t address) {
+    unsigned at = slot_of(address);
+    uint64_t word = atomic_load_explicit(&slots[at], memory_order_relaxed);
+    if (__builtin_expect(word >> KNOWN_BITS != address, 0)) {
+        word = atomic_load_explicit(&slots[at ^ 1], memory_order_relaxed);
+    }
+    return word >> KNOWN_BITS == address ? word : 0;
+}
+
+/* Stores what is known of a return address, in place of another address if both slots are full. */
+static void keep(uint64_t address, uint64_t known) {
+    unsigned at = slot_of(address);
+    uint64_t word = atomic_load_explicit(&slots[at], memory_order_relaxed);
+    bool taken = word != 0 && word >> KNOWN_BITS != address;
+    atomic_store_explicit(&slots[taken ? at ^ 1 : at], address << KNOWN_BITS | known,
+                          memory_order_relaxed);
+}
+
+/* --- the first call from a place --- */
+
+/* Returns the number of a module's file name. REQUESTER_UNKNOWN if all numbers are in use. */
+static unsigned number_of(const char *path) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    unsigned number = 1, known;
+    lock_acquire(&lock);
+    known = atomic_load_explicit(&count, memory_order_relaxed);
+    while (number < known && strncmp(names[number], name, NAME_BYTES - 1) != 0) {
+        number++;
+    }
+    if (number == known && known < REQUESTERS) {
+        strncpy(names[number], name, NAME_BYTES - 1);
+        atomic_store_explicit(&count, known + 1, memory_order_release);
+    }
+    lock_release(&lock);
+    return number < REQUESTERS ? number : REQUESTER_UNKNOWN;
+}
+
+static bool is_passed_over(const struct module_place *place) {
+    const char *slash = strrchr(place->path, '/'), *name = slash ? slash + 1 : place->path;
+    return place->start == own.start || strncmp(name, RUNTIME, strlen(RUNTIME)) == 0;
+}
+
+/* The frames from a hook's functions to the requester. */
+struct frames {
+    uint64_t first; /* end of the first frame */
+    unsigned count;
+    struct frame {
+        uint64_t address, end; /* return address; stack pointer after the return to it */
+    } of[MOST_FRAMES];
+    struct module_place last; /* the module of the last frame */
+    bool found;               /* the last frame is the requester's */
+};
+
+/* Adds a frame. Ends the walk at the requester: beyond it, code may have no unwind tables. */
+static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *with) {
+    struct frames *frames = with;
+    struct frame frame = {unwinder.address(context), (uint64_t)unwinder.end(context)};
+    if (frames->count == 0 && frame.end != frames->first) {
+        return _URC_NO_REASON; /* a function of this file */
+    }
+    struct module_place place;
+    if (frames->count == MOST_FRAMES || !module_place_of(frame.address - 1, &place)) {
+        return _URC_END_OF_STACK;
+    }
+    frames->of[frames->count++] = frame;
+    frames->last = place;
+    frames->found = !is_passed_over(&place);
+    return frames->found ? _URC_END_OF_STACK : _URC_NO_REASON;
+}
+
+/* Unwinds during a visit of the libraries, so that no fork comes in between (libraries.h). */
+static int unwind_here(struct dl_phdr_info *info, size_t size, void *with) {
+    (void)info, (void)size;
+    unwinder.backtrace(add_frame, with);
+    return 1;
+}
+
+/*
+ * Stores the distance from a frame to the next one. A return address lies in the last word before
+ * the end of its frame on x86_64; elsewhere, or if it does not, every call unwinds.
+ */
+__attribute__((no_sanitize("address"))) static void keep_distance(const struct frame *frame) {
+#if defined(__x86_64__)
+    uint64_t words = (frame[1].end - frame[0].end) / 8;
+    if (frame[1].end > frame[0].end && words < IS_REQUESTER &&
+        *(const uint64_t *)(frame[1].end - 8) == frame[1].address) {
+        keep(frame->address, words);
+    }
+#else
+    (void)frame;
+#endif
+}
+
+/* Finds the requester by unwinding from the frame with that end, and fills the table. */
+static __attribute__((noinline)) unsigned look_up_requester(uint64_t first) {
+    struct frames frames = {.first = first};
+    if (unwinder.backtrace) {
+        libraries_visit(unwind_here, &frames);
+    }
+    for (unsigned i = 1; i < frames.count; i++) {
+        keep_distance(&frames.of[i - 1]);
+    }
+    if (!frames.found) {
+        return REQUESTER_UNKNOWN;
+    }
+    unsigned number = number_of(frames.last.path);
+    keep(frames.of[frames.count - 1].address, IS_REQUESTER | number);
+    return number;
+}
+
+__attribute__((noinline, no_sanitize("address"))) unsigned requester_here(void) {
+    uint64_t address = (uintptr_t)__builtin_return_address(0);
+    uint64_t first = (uintptr_t)__builtin_dwarf_cfa(), end = first, word;
+    while ((word = find(address)) != 0) {
+        if (word & IS_REQUESTER) {
+            return (unsigned)(word & (REQUESTERS - 1));
+        }
+        end += (word & (IS_REQUESTER - 1)) * 8;
+        address = *(const uint64_t *)(end - 8);
+    }
+    return look_up_requester(first);
+}
