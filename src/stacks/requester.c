@@ -11,7 +11,7 @@
 
 #define SLOTS 1024 /* a power of two */
 #define MOST_FRAMES 32
-#define NAME_BYTES 48
+#define NAME_BYTES 32 /* as in a report */
 #define RUNTIME "libcudart"
 
 /*

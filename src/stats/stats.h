@@ -17,7 +17,7 @@
 
 #define STATS_MAX_DEVICES 64
 #define STATS_SIZE_CLASSES 22 /* upper bounds 512 B << i; the last class has no bound */
-#define STATS_NAME 48         /* bytes of a requester's name */
+#define STATS_NAME 32         /* bytes of a requester's name */
 #define STATS_LIVE_SIZES 16   /* groups of live allocations in a snapshot, largest total first */
 
 /** A quantity over time: current value, highest value, and the sums of increases and decreases. */
@@ -38,7 +38,9 @@ struct stats_requester {
     uint64_t peak; /* STATS_NO_PEAK: memory without a requester, whose peak nobody counts */
 };
 #define STATS_NO_PEAK UINT64_MAX
-#define STATS_REQUESTERS (REQUESTERS + 2)
+/* the eight with most current bytes, all others together, and two rows without a requester */
+#define STATS_REQUESTERS_NAMED 8
+#define STATS_REQUESTERS (STATS_REQUESTERS_NAMED + 3)
 
 /** Allocations by requested size; class i holds sizes up to 512 << i. */
 struct stats_size_class {

@@ -136,47 +136,54 @@ static void read_pools(struct device *device, struct stats_device *out) {
 
 /* --- memory by requester --- */
 
-/* Adds a row in its place: most current bytes first, then most peak bytes. */
-static void add_requester(struct stats_device *out, const struct requester_row *row,
-                          const char *name) {
-    size_t at = out->requester_count++;
+/* Returns whether row `a` comes before row `b`: it has more bytes now, or had at its peak. */
+static bool is_more(const struct stats_requester *a, const struct stats_requester *b) {
+    return a->current != b->current ? a->current > b->current : a->peak > b->peak;
+}
+
+/* Adds a row in its place. Returns the current bytes of the row that has no place any more. */
+static uint64_t add_requester(struct stats_device *out, const struct requester_row *row,
+                              const char *name) {
+    size_t at = out->requester_count;
     struct stats_requester added = {.current = atomic_load(&row->current),
                                     .peak = atomic_load(&row->peak)};
     strncpy(added.name, name, STATS_NAME - 1);
-    for (; at > 0; at--) {
-        const struct stats_requester *before = &out->requesters[at - 1];
-        if (before->current > added.current ||
-            (before->current == added.current && before->peak >= added.peak)) {
-            break;
-        }
-        out->requesters[at] = *before;
+    for (; at > 0 && is_more(&added, &out->requesters[at - 1]); at--) {
+        out->requesters[at] = out->requesters[at - 1];
     }
     out->requesters[at] = added;
+    if (out->requester_count < STATS_REQUESTERS_NAMED) {
+        out->requester_count++;
+        return 0;
+    }
+    return out->requesters[STATS_REQUESTERS_NAMED].current;
 }
 
-static void add_unattributed(struct stats_device *out, const char *name, uint64_t bytes) {
-    struct stats_requester *row = &out->requesters[out->requester_count];
+/* Adds a row that is not of one requester. */
+static void add_rest(struct stats_device *out, const char *name, uint64_t bytes) {
     if (bytes > 0) {
+        struct stats_requester *row = &out->requesters[out->requester_count++];
         *row = (struct stats_requester){.current = bytes, .peak = STATS_NO_PEAK};
         strncpy(row->name, name, STATS_NAME - 1);
-        out->requester_count++;
     }
 }
 
 /*
- * Lists memory by requester. What no requester has is requested memory of small blocks, and reserve
- * of the driver's own pools. The rows of requesters change while the metrics are read. Whatever
- * they have in excess is taken off the first ones, so all rows add up to the metrics.
+ * Lists memory by requester. Requested memory that no requester has is small blocks. Unpooled
+ * memory that no requester has is reserve of the driver's own pools. Rows change while the metrics
+ * are read; an excess is taken off the first rows, so that all rows add up to the metrics.
  */
-static void read_requesters(const struct device *device, struct stats_device *out) {
+static __attribute__((noinline)) void read_requesters(const struct device *device,
+                                                      struct stats_device *out) {
     struct report_derived derived;
-    uint64_t attributed = 0;
+    uint64_t others = 0, attributed = 0;
     const char *name;
     for (unsigned i = 0; (name = requester_name(i)) != NULL; i++) {
         if (atomic_load(&device->requesters[i].peak) > 0) {
-            add_requester(out, &device->requesters[i], name);
+            others += add_requester(out, &device->requesters[i], name);
         }
     }
+    add_rest(out, "other libraries", others);
     for (size_t i = 0; i < out->requester_count; i++) {
         attributed += out->requesters[i].current;
     }
@@ -190,8 +197,8 @@ static void read_requesters(const struct device *device, struct stats_device *ou
     uint64_t outside = atomic_load(&device->requested_outside), rest = all - attributed;
     uint64_t reserve =
         least(derived.outside.current > outside ? derived.outside.current - outside : 0, rest);
-    add_unattributed(out, "small blocks, of any library", rest - reserve);
-    add_unattributed(out, "reserve of the driver's pools", reserve);
+    add_rest(out, "small blocks, of any library", rest - reserve);
+    add_rest(out, "reserve of the driver's pools", reserve);
 }
 
 static bool read_counters(int ordinal, struct stats_device *out) {
