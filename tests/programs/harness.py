@@ -210,6 +210,11 @@ def check_books(report):
         for name, m in metrics.items():
             holds(m["total"] - m["freed"] == m["current"], "%s: total - freed is not current" % name)
             holds(m["peak"] >= m["current"], "%s: peak is below current" % name)
+        outside = sum(m["current"] for name, m in device["outside_bytes"].items()
+                      if name not in ("pinned_host", "ipc_imported"))
+        taken = sum(row["current"] for row in device["libraries"])
+        holds(taken == get("requested") + outside,
+              "libraries have %d, requested + outside is %d" % (taken, get("requested") + outside))
         holds(device["cache_hits"] + device["cache_misses"] == device["allocations"]["total"],
               "hits + misses is not the number of allocations")
         holds(device["limit_refusals"] <= device["ooms"], "more refusals at the limit than OOMs")

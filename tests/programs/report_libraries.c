@@ -1,0 +1,188 @@
+/*
+ * `report_libraries PART A B`: allocates by turns in the program and in the libraries A and B, of
+ * report_libraries_plugin.c. Prints a line "NAME CURRENT PEAK" for each that asked for large blocks
+ * or unpooled memory, and leaves it allocated for the report at exit.
+ */
+#include "program.h"
+
+#include "gpucache.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+
+struct library {
+    const char *path;
+    void *handle;
+    CUdeviceptr (*alloc)(const char *way, size_t bytes);
+    void (*free)(CUdeviceptr p);
+    size_t current, peak;
+};
+
+static void load(struct library *l) {
+    l->handle = dlopen(l->path, RTLD_NOW | RTLD_LOCAL);
+    if (!l->handle) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(1);
+    }
+    void *alloc = dlsym(l->handle, "plugin_alloc"), *free_in = dlsym(l->handle, "plugin_free");
+    memcpy(&l->alloc, &alloc, sizeof alloc);
+    memcpy(&l->free, &free_in, sizeof free_in);
+}
+
+static CUdeviceptr take(struct library *l, const char *way, size_t bytes) {
+    l->current += bytes;
+    l->peak = l->peak < l->current ? l->current : l->peak;
+    return l->alloc(way, bytes);
+}
+
+static void give(struct library *l, CUdeviceptr p, size_t bytes) {
+    CHECK(cuMemFree(p)); /* who frees does not matter */
+    l->current -= bytes;
+}
+
+static void say(const struct library *l) {
+    const char *slash = strrchr(l->path, '/');
+    printf("%s %zu %zu\n", slash ? slash + 1 : l->path, l->current, l->peak);
+}
+
+static const char *const ways[] = {"itself", "shared runtime", "static runtime", "managed",
+                                   "stream"};
+#define WAYS (sizeof ways / sizeof *ways)
+
+static CUdeviceptr own_alloc(const char *way, size_t bytes) {
+    CUdeviceptr p;
+    (void)way;
+    CHECK(cuMemAlloc(&p, bytes));
+    return p;
+}
+
+static struct library own = {.path = "report_libraries", .alloc = own_alloc};
+
+/* All in turns, each twice: the second call is answered from the table. Every other block goes. */
+static void turns(struct library *a, struct library *b) {
+    struct library *const all[] = {a, &own, b};
+    load(a);
+    load(b);
+    for (size_t turn = 0; turn < 12 * WAYS; turn++) {
+        struct library *l = all[turn % 3];
+        size_t bytes = (2 + turn) * MIB + 4096 * turn;
+        const char *way = ways[turn / 3 % WAYS];
+        CUdeviceptr p = take(l, way, bytes);
+        if (turn % 2)
+            give(l, p, bytes);
+        l->alloc("itself", 100 + turn); /* a small block, of nobody */
+    }
+}
+
+/* B is loaded where A was, and asks from the same addresses. A's second block outlives A. */
+static void closed(struct library *a, struct library *b) {
+    load(a);
+    uintptr_t was = (uintptr_t)a->alloc;
+    CUdeviceptr first = take(a, "itself", 4 * MIB);
+    give(a, first, 4 * MIB);
+    take(a, "shared runtime", 4 * MIB);
+    CUdeviceptr kept = take(a, "itself", 6 * MIB);
+    dlclose(a->handle);
+    load(b);
+    if ((uintptr_t)b->alloc != was)
+        printf("elsewhere\n");
+    take(b, "itself", 8 * MIB);
+    take(b, "shared runtime", 3 * MIB);
+    give(a, kept, 6 * MIB);
+}
+
+/* A child has no memory of its parent's, and changes nothing of what the parent counts. */
+static void forked(struct library *a, struct library *b) {
+    load(a);
+    load(b);
+    take(a, "itself", 4 * MIB);
+    if (fork() == 0) {
+        CUdeviceptr p;
+        _exit(cuMemAlloc(&p, 4 * MIB) == CUDA_SUCCESS);
+    }
+    int status;
+    wait(&status);
+    printf("child %d\n", status);
+    take(b, "managed", 5 * MIB);
+    give(a, take(a, "itself", 8 * MIB), 8 * MIB);
+}
+
+/* The end of a context frees its blocks. The next context of the device begins with none. */
+static void ended(struct library *a, struct library *b) {
+    CUdevice device;
+    load(a);
+    load(b);
+    CHECK(cuDeviceGet(&device, 0));
+    take(a, "itself", 4 * MIB);
+    take(b, "managed", 6 * MIB);
+    CHECK(cuDevicePrimaryCtxReset(device));
+    a->current = b->current = 0;
+    begin();
+    take(b, "itself", 3 * MIB);
+}
+
+static void reset(struct library *a, struct library *b) {
+    load(a);
+    load(b);
+    give(a, take(a, "itself", 32 * MIB), 32 * MIB);
+    take(b, "itself", 7 * MIB);
+    if (gpucache_reset_peak_stats)
+        CHECK((CUresult)-gpucache_reset_peak_stats(-1));
+    a->peak = a->current;
+    take(a, "itself", 3 * MIB);
+}
+
+static atomic_bool over;
+
+static void *busy(void *with) {
+    struct library *l = with;
+    uint64_t random = (uintptr_t)l->path;
+    CUcontext context = begin();
+    while (!atomic_load(&over)) {
+        CUdeviceptr p = l->alloc(ways[pick(&random, WAYS)], (size_t)4096 << pick(&random, 12));
+        CHECK(cuMemFree(p));
+    }
+    CHECK(cuCtxSetCurrent(context));
+    return NULL;
+}
+
+/* Reports while four threads change what they are about. */
+static void threads(struct library *a, struct library *b) {
+    pthread_t thread[4];
+    int to = open(getenv("REPORTS") ? getenv("REPORTS") : "/dev/null",
+                  O_WRONLY | O_APPEND | O_CREAT, 0600);
+    load(a);
+    load(b);
+    for (unsigned i = 0; i < 4; i++)
+        pthread_create(&thread[i], NULL, busy, i % 2 ? b : a);
+    for (unsigned i = 0; i < 200 && gpucache_write_report; i++)
+        gpucache_write_report(to, 1);
+    atomic_store(&over, true);
+    for (unsigned i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(struct library *, struct library *);
+    } parts[] = {{"turns", turns}, {"closed", closed}, {"forked", forked},
+                 {"ended", ended}, {"reset", reset},   {"threads", threads}};
+    if (argc < 4)
+        return 2;
+    struct library a = {.path = argv[2]}, b = {.path = argv[3]};
+    begin();
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strcmp(parts[i].name, argv[1]) == 0)
+            parts[i].run(&a, &b);
+    say(&a);
+    say(&b);
+    say(&own);
+    return 0;
+}

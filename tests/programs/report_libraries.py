@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Checks that reports attribute memory to the library that asked for it, to the byte."""
+import json
+import os
+import tempfile
+
+from harness import MODES, PROGRAMS, Tally, check_books, program, run, run_with_report
+
+A, B = (os.path.join(PROGRAMS, "libmemory_%s.so" % letter) for letter in "ab")
+PARTS = ("turns", "closed", "forked", "ended", "reset")
+tally = Tally()
+
+
+def counted(report):
+    """The rows of libraries, and the bytes of all other rows."""
+    rows = report["devices"][0]["libraries"]
+    return ({row["name"]: (row["current"], row["peak"]) for row in rows if row["peak"] is not None},
+            {row["name"]: row["current"] for row in rows if row["peak"] is None})
+
+
+def part(name, what, options):
+    ran, report = run_with_report([program("report_libraries"), name, A, B], options=options)
+    if not tally.check(ran.status == 0 and report, "%s: status %s" % (what, ran.status), ran.out + ran.err):
+        return
+    tally.check("elsewhere" not in ran.out, what + ": the second library lies elsewhere", ran.out)
+    tally.check("child" not in ran.out or "child 0" in ran.out, what + ": the child got memory", ran.out)
+    said = [line.split() for line in ran.out.splitlines() if not line.startswith(("child", "elsewhere"))]
+    expected = {name: (int(current), int(peak)) for name, current, peak in said if int(peak)}
+    found, others = counted(report)
+    tally.check(found == expected, what + ": libraries", "%s\nexpected %s" % (found, expected))
+    tally.check(set(others) <= {"small blocks, of any library", "reserve of the driver's pools"}, what + ": rows", others)
+    broken = check_books(report)
+    tally.check(not broken, what + ": books", "\n".join(broken))
+
+
+def small():
+    """Small blocks are a row of their own."""
+    _, report = run_with_report([program("report_libraries"), "turns", A, B])
+    small_bytes = sum(100 + turn for turn in range(60))
+    tally.check(counted(report)[1].get("small blocks, of any library") == small_bytes, "small blocks",
+                "%s, expected %d" % (counted(report), small_bytes))
+
+
+def threads():
+    """The rows add up in every report, also while threads change them."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "reports")
+        ran = run([program("report_libraries"), "threads", A, B], options={"REPORTS": path, "GPUCACHE_REPORT": "off"})
+        tally.check(ran.status == 0, "threads: status %s" % ran.status, ran.out + ran.err)
+        with open(path) as file:
+            reports = [json.loads(line) for line in file]
+    tally.check(len(reports) == 200, "threads: %d reports" % len(reports))
+    for report in reports:
+        broken = check_books(report)
+        if not tally.check(not broken, "threads: books", "\n".join(broken)):
+            break
+
+
+def main():
+    for mode, options in MODES.items():
+        for name in PARTS if mode in ("barrier", "segments", "sync") else ("turns",):
+            part(name, "%s, %s" % (name, mode), options)
+    for name in PARTS[1:]:  # there, small blocks are unpooled memory, which has a library
+        part(name, name + ", not pooled", {"GPUCACHE_DISABLE": "on"})
+    small()
+    threads()
+    text = run([program("report_libraries"), "turns", A, B]).err
+    tally.check("By library (peak): " in text and "libmemory_a.so" in text, "text: no library", text)
+
+
+tally.run(main)
