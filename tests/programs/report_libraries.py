@@ -2,9 +2,10 @@
 """Checks that reports attribute memory to the library that asked for it, to the byte."""
 import json
 import os
+import shutil
 import tempfile
 
-from harness import MODES, PROGRAMS, Tally, check_books, program, run, run_with_report
+from harness import MODES, PROGRAMS, SIM, Tally, check_books, program, run, run_with_report
 
 A, B = (os.path.join(PROGRAMS, "libmemory_%s.so" % letter) for letter in "ab")
 PARTS = ("turns", "closed", "forked", "ended", "reset")
@@ -41,6 +42,26 @@ def small():
                 "%s, expected %d" % (counted(report), small_bytes))
 
 
+    _, report = run_with_report([program("report_libraries"), "turns", A, B], options={"GPUCACHE_DISABLE": "on"})
+    others = counted(report)[1]  # there, small blocks are unpooled memory, which has a library
+    tally.check(set(others) == {"reserve of the driver's pools"}, "small blocks, not pooled", others)
+
+
+def many():
+    """The libraries with most memory have rows of their own, all others one together."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [os.path.join(folder, "libmany_%d.so" % i) for i in range(12)]
+        for path in paths:
+            shutil.copy(A, path)
+        ran, report = run_with_report([program("report_libraries"), "many", *paths],
+                                      options={"LD_LIBRARY_PATH": PROGRAMS + ":" + SIM})
+    said = [(name, int(current)) for name, current, _ in map(str.split, ran.out.splitlines())]
+    found, others = counted(report)
+    tally.check([(name, found[name][0]) for name in found] == said[:-9:-1], "many: the first eight", found)
+    tally.check(others == {"other libraries": sum(current for _, current in said[:-8])}, "many: the others", others)
+    tally.check(not check_books(report), "many: books", check_books(report))
+
+
 def threads():
     """The rows add up in every report, also while threads change them."""
     with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +70,7 @@ def threads():
         tally.check(ran.status == 0, "threads: status %s" % ran.status, ran.out + ran.err)
         with open(path) as file:
             reports = [json.loads(line) for line in file]
-    tally.check(len(reports) == 200, "threads: %d reports" % len(reports))
+    tally.check(len(reports) == 2000, "threads: %d reports" % len(reports))
     for report in reports:
         broken = check_books(report)
         if not tally.check(not broken, "threads: books", "\n".join(broken)):
@@ -60,8 +81,9 @@ def main():
     for mode, options in MODES.items():
         for name in PARTS if mode in ("barrier", "segments", "sync") else ("turns",):
             part(name, "%s, %s" % (name, mode), options)
-    for name in PARTS[1:]:  # there, small blocks are unpooled memory, which has a library
+    for name in PARTS[1:]:
         part(name, name + ", not pooled", {"GPUCACHE_DISABLE": "on"})
+    many()
     small()
     threads()
     text = run([program("report_libraries"), "turns", A, B]).err

@@ -48,10 +48,16 @@ CUdeviceptr plugin_alloc(const char *way, size_t bytes) {
     return p;
 }
 
-/* As a destructor of a library's object does. */
-void plugin_free(CUdeviceptr p) {
-    if (cuMemFree(p) != CUDA_SUCCESS)
-        abort();
+/* Allocates while the library is closed, if plugin_last_bytes() was called. */
+static size_t last_bytes;
+
+void plugin_last_bytes(size_t bytes) {
+    last_bytes = bytes;
+}
+
+static __attribute__((destructor)) void leave(void) {
+    if (last_bytes > 0)
+        cuMemFree(plugin_alloc("itself", last_bytes));
 }
 
 #endif

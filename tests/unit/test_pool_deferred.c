@@ -306,6 +306,10 @@ static void no_use_of_a_block_is_refused_while_it_is_retired(void **state) {
     stop(NULL);
 }
 
+static unsigned five(void) {
+    return 5;
+}
+
 /* Includes a block that only a retry served, and each kind of free. */
 static void the_backend_is_told_once_of_each_large_block(void **state) {
     (void)state;
@@ -315,7 +319,10 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
     reclaim_calls = 0;
     ops.allocated = note_allocated;
     ops.freed = note_freed;
+    ops.requester = five;
+    struct requester_row rows[REQUESTERS] = {{0}};
     fake->backend.ops = &ops;
+    fake->backend.requesters = rows;
     drop(get(MIB));
     assert_int_equal(told.came, 0);
     drop(get(3 * MIB + 1));
@@ -333,6 +340,11 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
     assert_int_equal(told.came, 4);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), -ENOMEM);
     assert_int_equal(told.came, 4);
+    assert_int_equal(rows[5].current, 40 * MIB);
+    assert_int_equal(rows[5].peak, 40 * MIB);
+    assert_int_equal(rows[REQUESTER_UNKNOWN].peak, 0);
+    pool_forget(pool);
+    assert_int_equal(rows[5].current, 0);
     stop(NULL);
 }
 
