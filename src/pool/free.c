@@ -275,8 +275,6 @@ static __attribute__((noinline)) uint64_t count_free_large(const struct claimed 
     struct range *range = range_of(c->at.block);
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
     unsigned at = header_bin(c->at.header), requester = header_requester(c->at.header);
-    atomic_fetch_sub_explicit(&c->at.pool->requested_by[requester], requested,
-                              memory_order_relaxed);
     if (backend->requesters) {
         requester_subtract(&backend->requesters[requester], requested);
     }

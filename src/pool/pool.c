@@ -33,18 +33,28 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     return pool;
 }
 
+/* Subtracts all live large blocks from what their requesters have. All caches are seized. */
+static void forget_requesters(struct source *source) {
+    struct requester_row *rows = source->backend->requesters;
+    for (struct segment *segment = rows ? source->large.segments : NULL; segment;
+         segment = segment->next) {
+        for (struct range *range = segment_first(segment); segment_has(segment, range);
+             range = range->next) {
+            uint64_t header = block_header(&range->block);
+            if (header_state(header) == BLOCK_LIVE) {
+                requester_subtract(&rows[header_requester(header)], range->requested);
+            }
+        }
+    }
+}
+
 static void forget_caches(struct pool *pool) {
     cache_seize_all(pool);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         cache_forget(cache);
         transfer_forget(&cache->transfer);
     }
-    for (unsigned i = 0; i < REQUESTERS; i++) {
-        uint64_t bytes = atomic_exchange(&pool->requested_by[i], 0);
-        if (pool->source.backend->requesters) {
-            requester_subtract(&pool->source.backend->requesters[i], bytes);
-        }
-    }
+    forget_requesters(&pool->source);
     cache_return_all(pool);
 }
 

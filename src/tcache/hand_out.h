@@ -18,14 +18,6 @@ hand_out_small(struct cache *cache, struct bin *bin, struct block *block, uint64
     return block->address;
 }
 
-/* Counts a large block for its requester. Inside the cache, which pool_forget() seizes. */
-static inline void count_requester(struct pool *pool, unsigned requester, uint64_t requested) {
-    atomic_fetch_add_explicit(&pool->requested_by[requester], requested, memory_order_relaxed);
-    if (pool->source.backend->requesters) {
-        requester_add(&pool->source.backend->requesters[requester], requested);
-    }
-}
-
 /**
  * Makes the cached block of a request live, whatever its size, and counts it. Returns its device
  * address.
@@ -43,7 +35,10 @@ static inline uint64_t cache_hand_out(struct cache *cache, const struct alloc_re
     atomic_store_explicit(&range->name, 0, memory_order_relaxed);
     block_become(block, (header ^ cache->live_mask) | (uint64_t)request->requester
                                                           << HEADER_REQUESTED_SHIFT);
-    count_requester(cache->pool, request->requester, requested);
+    struct requester_row *requesters = cache->pool->source.backend->requesters;
+    if (requesters) {
+        requester_add(&requesters[request->requester], requested);
+    }
     if (header_bin(header) < BINS) {
         counter_add(&cache->bins[header_bin(header)].allocs, 1);
     }

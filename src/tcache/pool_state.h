@@ -7,7 +7,6 @@
 
 #include "debug/survey.h"
 #include "source/state.h"
-#include "stats/requesters.h"
 #include "tcache/cache.h"
 
 /* State of the sums of the caches' peaks (peaks.c). */
@@ -41,8 +40,6 @@ struct pool {
     _Atomic unsigned deferring;      /* threads inside pool_defer_free() */
     _Atomic uint64_t left_bytes;     /* see pool_left_bytes() */
     struct live_sizes live_sizes;
-    /* live large blocks by requester, in requested bytes; changed inside a cache */
-    _Atomic uint64_t requested_by[REQUESTERS];
 };
 
 /*
