@@ -356,6 +356,13 @@ function holders(device) {
     rows.length > HOLDERS_MOST && hint(rows.length - HOLDERS_MOST + " more hold less."), key([["live", "live"], ["peak", "at the peak of the device"]]));
 }
 
+function libraries(device) {
+  const rows = device.libraries ?? [], most = Math.max(1, ...rows.map((of) => Math.max(of.current, of.peak ?? 0)));
+  return rows.length > 0 && part("Who took it, by library", el("div", {class: "rows"}, rows.map((of) => [el("span", {class: "n"}, size(of.current)),
+    track(of.name, [["peak", share(of.peak ?? 0, most)], ["live", share(of.current, most)]]),
+    el("span", {class: "n"}, of.name, el("small", null, of.peak === null ? "" : " peak " + size(of.peak)))])));
+}
+
 /* ---- a flame graph of holders ---- */
 
 const WEIGHTS = [["live", "live now", (of) => of.live_bytes], ["peak", "at the peak", (of) => of.peak_bytes], ["total", "asked for in all", (of) => of.total_bytes],
@@ -459,7 +466,7 @@ function momentsOf(of, ordinal, few) {
 function moments(of, ordinal, few) {
   const views = momentsOf(of, ordinal, few).map(([name, report]) => {
     const device = deviceOf(report, ordinal), title = name + ", " + duration(report.uptime_seconds) + " after its start";
-    return [title, el("div", {class: "moment", "data-name": title}, map(device), flame(device), el("div", {class: "columns"}, holders(device), sizes(device)))];
+    return [title, el("div", {class: "moment", "data-name": title}, map(device), flame(device), el("div", {class: "columns"}, holders(device), sizes(device), libraries(device)))];
   });
   if (views.length === 1) return views[0][1];
   const tabs = views.map(([title], i) => button(title, () => choose(i), {role: "tab"}));

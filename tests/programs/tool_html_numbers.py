@@ -205,6 +205,15 @@ def holders(rest, device):
         row[0] + html.unescape(row[2]) for row in wanted) + (more[0] if more else "")))
 
 
+def libraries(rest, device):
+    rows = device["libraries"]
+    section = rest.take(r'<section class="part"><h3>Who took it, by library</h3>(.*?)</section>')
+    found = re.findall(r'<span class="n">([^<]*)</span><div class="track" data-tip="(.*?)">.*?</div>'
+                       r'<span class="n">(.*?)<small>(.*?)</small>', section[0][0], re.S) if section else []
+    same("libraries", [tuple(map(html.unescape, row)) for row in found],
+         [(size(row["current"]), row["name"], row["name"], "" if row["peak"] is None else " peak " + size(row["peak"])) for row in rows])
+
+
 def sizes(rest, device):
     found = rest.take(r'<span class="n">(≤|&gt;) ([^<]*)</span><div class="track" data-tip="([^"]*)">.*?</div>'
                       r'<span class="n">(\d+) <small>(\d+) live</small></span>')
@@ -351,6 +360,7 @@ def compare(place, reports, what):
         flame(one, of["devices"][0])
         holders(one, of["devices"][0])
         sizes(one, of["devices"][0])
+        libraries(one, of["devices"][0])
         same("nothing else in a moment", one.words(), [])
     charts(rest, reports, device["device"])
     same("nothing else on the page", rest.words(), [])
@@ -373,6 +383,9 @@ def distinct(report):
                                          "driver_allocs", "driver_frees", "limit_refusals", "invalid_frees", "pinned_hits")):
         device[name] = 1009 + 31 * i
     device["peaks_exact"] = False
+    device["libraries"] = [{"name": "libtorch_cuda.so", "current": 211 * MIB, "peak": 853 * MIB},
+                           {"name": "lib<b>&co.so", "current": 0, "peak": 59 * MIB},
+                           {"name": "small blocks, of any library", "current": 97 * MIB, "peak": None}]
     return report
 
 
