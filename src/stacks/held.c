@@ -7,10 +7,12 @@
 
 #define PARTS 64
 #define SLOTS 4096 /* hash slots of each part */
+#define REQUESTER_SHIFT 56
 
 /* A row of a part's table. Row 0 stands for "no row". A free row has site 0. */
 struct row {
-    _Atomic uint64_t address, bytes;
+    _Atomic uint64_t address;
+    _Atomic uint64_t bytes; /* 63 requester 56 | 55 bytes 0 */
     _Atomic uint32_t site;
     uint32_t next; /* the next row of the same slot, or of the free list */
 };
@@ -63,14 +65,18 @@ static uint32_t *find(struct part *part, uint64_t address) {
 }
 
 static struct stacks_block read_row(struct row *row) {
-    return (struct stacks_block){atomic_load_explicit(&row->address, memory_order_relaxed),
-                                 atomic_load_explicit(&row->bytes, memory_order_relaxed),
-                                 atomic_load_explicit(&row->site, memory_order_acquire)};
+    uint64_t bytes = atomic_load_explicit(&row->bytes, memory_order_relaxed);
+    return (struct stacks_block){.address =
+                                     atomic_load_explicit(&row->address, memory_order_relaxed),
+                                 .bytes = bytes & (((uint64_t)1 << REQUESTER_SHIFT) - 1),
+                                 .site = atomic_load_explicit(&row->site, memory_order_acquire),
+                                 .requester = (uint8_t)(bytes >> REQUESTER_SHIFT)};
 }
 
 static void write_row(struct row *row, const struct stacks_block *block) {
     atomic_store_explicit(&row->address, block->address, memory_order_relaxed);
-    atomic_store_explicit(&row->bytes, block->bytes, memory_order_relaxed);
+    atomic_store_explicit(&row->bytes, block->bytes | (uint64_t)block->requester << REQUESTER_SHIFT,
+                          memory_order_relaxed);
     atomic_store_explicit(&row->site, block->site, memory_order_release);
 }
 

@@ -6,6 +6,7 @@
 #include "stacks/holding.h"
 #include "stacks/module.h"
 #include "stacks/python.h"
+#include "stacks/requester.h"
 #include "stacks/site.h"
 #include "stacks/unwind.h"
 
@@ -14,6 +15,7 @@
 #include <pthread.h>
 #include <string.h>
 
+struct requester_row *(*stacks_requesters)(int device);
 struct stacks_bounds stacks_bounds = {.sites = 32768, .blocks_of_part = 16384};
 
 static unsigned depth;
@@ -138,14 +140,40 @@ uint32_t stacks_here(int device) {
     return site;
 }
 
-void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes) {
+/* Returns the row in which a block counts for its requester, or NULL. */
+static struct requester_row *row_of(const struct stacks_block *block) {
+    struct requester_row *rows = block->requester && stacks_requesters
+                                     ? stacks_requesters(site_at(block->site)->device)
+                                     : NULL;
+    return rows ? &rows[block->requester - 1] : NULL;
+}
+
+static void count(const struct stacks_block *block, bool again) {
+    struct requester_row *row = row_of(block);
+    holding_add(block->site, block->bytes, again);
+    if (row) {
+        requester_add(row, block->bytes);
+    }
+}
+
+static void uncount(const struct stacks_block *block) {
+    struct requester_row *row = row_of(block);
+    holding_remove(block->site, block->bytes);
+    if (row) {
+        requester_subtract(row, block->bytes);
+    }
+}
+
+void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes, bool small) {
     int saved = errno;
-    struct stacks_block block = {address, bytes, stack}, replaced;
+    struct stacks_block block = {address, bytes, stack,
+                                 small ? (uint8_t)(requester_here() + 1) : 0},
+                        replaced;
     if (stack != SITE_NONE && held_add(&block, &replaced)) {
         if (replaced.site != SITE_NONE) {
-            holding_remove(replaced.site, replaced.bytes);
+            uncount(&replaced);
         }
-        holding_add(stack, bytes, false);
+        count(&block, false);
     }
     errno = saved;
 }
@@ -154,14 +182,14 @@ bool stacks_give(uint64_t address, struct stacks_block *block) {
     if (!held_remove(address, block)) {
         return false;
     }
-    holding_remove(block->site, block->bytes);
+    uncount(block);
     return true;
 }
 
 void stacks_keep(const struct stacks_block *block) {
     struct stacks_block replaced;
     if (held_add(block, &replaced) && replaced.site == SITE_NONE) {
-        holding_add(block->site, block->bytes, true);
+        count(block, true);
     }
 }
 
@@ -169,7 +197,7 @@ void stacks_drop(bool (*gone)(uint64_t address, const void *with), const void *w
     struct stacks_block block;
     uint64_t at = 0;
     while (held_remove_if(gone, with, &at, &block)) {
-        holding_remove(block.site, block.bytes);
+        uncount(&block);
     }
 }
 

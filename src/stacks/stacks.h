@@ -21,6 +21,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct requester_row;
+
 /* Bounds of the process, read once by stacks_start(). Tests make them smaller. */
 struct stacks_bounds {
     uint32_t sites;          /* different stacks */
@@ -40,7 +42,14 @@ bool stacks_start(unsigned frames, stacks_look_up *look_up);
 struct stacks_block {
     uint64_t address, bytes;
     uint32_t site;
+    uint8_t requester; /* of a small block (requester.h), plus 1; 0: the pool or ledger counts it */
 };
+
+/**
+ * Returns the rows of a device, in which small blocks count for their requesters. NULL: nobody
+ * counts them. Set before stacks_start().
+ */
+extern struct requester_row *(*stacks_requesters)(int device);
 
 /**
  * Records the stack of the calling thread, which allocates on a device. Returns the number of its
@@ -51,9 +60,9 @@ uint32_t stacks_here(int device);
 /**
  * Records that a stack allocated a block. An entry that the address still had is removed. An
  * address is not recorded twice before it is freed: the driver's hooks remove a block before its
- * free.
+ * free. `small`: the block is a small one of a pool, and is to count for its requester.
  */
-void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes);
+void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes, bool small);
 
 /** Removes a block that is about to be freed. Returns false if the block is not recorded. */
 bool stacks_give(uint64_t address, struct stacks_block *block);

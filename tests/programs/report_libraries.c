@@ -64,6 +64,8 @@ static CUdeviceptr own_alloc(const char *way, size_t bytes) {
 
 static struct library own = {.path = "report_libraries", .alloc = own_alloc};
 
+static bool exact; /* GPUCACHE_STACKS is set: small blocks have a library */
+
 /* All in turns, each twice: the second call is answered from the table. Every other block goes. */
 static void turns(struct library *a, struct library *b) {
     struct library *const all[] = {a, &own, b};
@@ -76,7 +78,9 @@ static void turns(struct library *a, struct library *b) {
         CUdeviceptr p = take(l, way, bytes);
         if (turn % 2)
             give(l, p, bytes);
-        l->alloc("itself", 100 + turn); /* a small block, of nobody */
+        CUdeviceptr small = (exact ? take(l, way, 100 + turn) : l->alloc("itself", 100 + turn));
+        if (exact && turn % 3 == 0)
+            give(l, small, 100 + turn);
     }
 }
 
@@ -122,6 +126,8 @@ static void ended(struct library *a, struct library *b) {
     load(b);
     CHECK(cuDeviceGet(&device, 0));
     take(a, "itself", 4 * MIB);
+    if (exact)
+        take(a, "shared runtime", 70000);
     take(b, "managed", 6 * MIB);
     CHECK(cuDevicePrimaryCtxReset(device));
     a->current = b->current = 0;
@@ -193,6 +199,7 @@ int main(int argc, char **argv) {
                  {"ended", ended}, {"reset", reset},   {"threads", threads}};
     if (argc < 4)
         return 2;
+    exact = getenv("GPUCACHE_STACKS") != NULL;
     struct library a = {.path = argv[2]}, b = {.path = argv[3]};
     begin();
     if (strcmp(argv[1], "many") == 0) {

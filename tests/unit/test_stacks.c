@@ -25,12 +25,12 @@
 /* ---- two places that allocate, and what is known of them ---- */
 
 static __attribute__((noinline)) void directly_here(int device, uint64_t address, uint64_t bytes) {
-    stacks_take(stacks_here(device), address, bytes);
+    stacks_take(stacks_here(device), address, bytes, false);
     __asm__ volatile("");
 }
 
 static __attribute__((noinline)) void directly_there(int device, uint64_t address, uint64_t bytes) {
-    stacks_take(stacks_here(device), address, bytes);
+    stacks_take(stacks_here(device), address, bytes, false);
     __asm__ volatile("");
 }
 
@@ -412,7 +412,7 @@ static void a_small_stack_is_enough(void **state) {
 
 static __attribute__((noinline)) void deep(unsigned levels, int device, uint64_t address) {
     if (levels == 0) {
-        stacks_take(stacks_here(device), address, 1);
+        stacks_take(stacks_here(device), address, 1, false);
     } else {
         deep(levels - 1, device, address);
     }

@@ -23,6 +23,7 @@
 #include "driver/state/device.h"
 #include "driver/state/shutdown.h"
 #include "driver/table/entries.h"
+#include "heap/block.h"
 #include "live/live.h"
 #include "pool/pool.h"
 #include "process/log.h"
@@ -128,7 +129,7 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
     if (stack_recording_is_on()) {
         int ordinal = device_pool_owner(pool)->ordinal;
         stack = stacks_here(ordinal);
-        stacks_take(stack, address, bytes);
+        stacks_take(stack, address, bytes, bytes <= SMALL_MAX_BYTES);
     }
     *dptr = address;
     *result = CUDA_SUCCESS;
@@ -166,7 +167,7 @@ static CUresult account_native(CUresult answer, struct unpooled_call *request,
     }
     unpooled_end(request, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
     if (recorded) {
-        stacks_take(request->stack, *dptr, request->bytes);
+        stacks_take(request->stack, *dptr, request->bytes, false);
     }
     return answer;
 }

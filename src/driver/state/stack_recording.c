@@ -2,6 +2,7 @@
 #include "driver/state/stack_recording.h"
 
 #include "driver/state/capture.h"
+#include "driver/state/device.h"
 #include "loader/loader.h"
 #include "process/libc.h"
 #include "process/options.h"
@@ -17,7 +18,13 @@ int front_dlclose(void *handle) {
     return r;
 }
 
+static struct requester_row *requesters_of(int ordinal) {
+    struct device *device = device_used(ordinal);
+    return device ? device->requesters : NULL;
+}
+
 void stack_recording_start(void) {
+    stacks_requesters = requesters_of;
     requester_start(loader_next_dlsym);
     if (options()->stacks > 0 && stacks_start(options()->stacks, loader_next_dlsym)) {
         atomic_fetch_add(&capture_unusual, 1);
