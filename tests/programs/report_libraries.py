@@ -87,6 +87,7 @@ def main():
     for frames in ("1", "16"):  # with call stacks, small blocks have a library too
         for name in PARTS:
             part(name, "%s, %s frames" % (name, frames), {"GPUCACHE_STACKS": frames})
+        part("turns", "turns, not pooled, %s frames" % frames, {"GPUCACHE_STACKS": frames, "GPUCACHE_DISABLE": "on"})
     many()
     small()
     threads()
