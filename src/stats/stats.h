@@ -38,8 +38,8 @@ struct stats_requester {
     uint64_t peak; /* STATS_NO_PEAK: memory without a requester, whose peak nobody counts */
 };
 #define STATS_NO_PEAK UINT64_MAX
-/* the eight with most current bytes, all others together, and two rows without a requester */
-#define STATS_REQUESTERS_NAMED 8
+/* the six with most current bytes, all others together, and two rows without a requester */
+#define STATS_REQUESTERS_NAMED 6
 #define STATS_REQUESTERS (STATS_REQUESTERS_NAMED + 3)
 
 /** Allocations by requested size; class i holds sizes up to 512 << i. */
