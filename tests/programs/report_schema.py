@@ -80,6 +80,9 @@ def main():
         again = subprocess.run([os.path.join(os.path.dirname(LIBRARY), "gpucache"), "report", "--format=json", path],
                                stdout=subprocess.PIPE, universal_newlines=True)
         valid("written again by gpucache report", json.loads(again.stdout))
+        with open(path) as file:
+            libraries = [json.loads(text)["devices"][0]["libraries"] for text in (file.readline(), again.stdout)]
+        tally.check(libraries[0] and libraries[0] == libraries[1], "libraries, written again", libraries)
     page = subprocess.run([sys.executable, os.path.join(ROOT, "scripts", "report_schema.py"), "--check"],
                           stderr=subprocess.PIPE, universal_newlines=True)
     tally.check(page.returncode == 0, page.stderr)
