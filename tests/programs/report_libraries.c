@@ -1,7 +1,7 @@
 /*
- * `report_libraries PART A B...`: allocates by turns in the program and in the libraries A and B, of
- * report_libraries_plugin.c. Prints a line "NAME CURRENT PEAK" for each that asked for large blocks
- * or unpooled memory, and leaves it allocated for the report at exit.
+ * `report_libraries PART A B...`: allocates by turns in the program and in the libraries A and B,
+ * of report_libraries_plugin.c. Prints a line "NAME CURRENT PEAK" for each that asked for large
+ * blocks or unpooled memory, and leaves the memory allocated for the report at exit.
  */
 #include "program.h"
 
