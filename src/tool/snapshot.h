@@ -8,7 +8,7 @@
 #ifndef GPUCACHE_TOOL_SNAPSHOT_H
 #define GPUCACHE_TOOL_SNAPSHOT_H
 
-#include "tool/pickle_writer.h"
+#include "report/pickle.h"
 #include "tool/trace_file.h"
 
 /* A device at one moment of the trace, as a snapshot shows it. */

@@ -1,5 +1,5 @@
-#include "tool/pickle_writer.h"
-
+<#include "report/pickle.h"
+>
 #include <string.h>
 
 #define BATCH 1000
