@@ -1,5 +1,4 @@
-<#include "report/pickle.h"
->
+#include "report/pickle.h"
 #include <string.h>
 
 #define BATCH 1000

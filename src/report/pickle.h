@@ -5,9 +5,8 @@
  * has its own unpickler. PyTorch's unpickler passes each batch of a list as the arguments of one
  * call, so batches are small.
  */
-<#ifndef GPUCACHE_REPORT_PICKLE_H
+#ifndef GPUCACHE_REPORT_PICKLE_H
 #define GPUCACHE_REPORT_PICKLE_H
->
 #include "process/print.h"
 
 #include <stdbool.h>

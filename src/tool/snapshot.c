@@ -20,133 +20,49 @@
 
 /* ---- segments at the end of the trace ---- */
 
-struct segment {
-    uint64_t address, bytes;
-    uint32_t stack; /* whose allocation made the pool grow; none for pages */
-    bool pages;
-};
-
-static int by_address(const void *a, const void *b) {
-    const struct segment *first = a, *second = b;
-    return (first->address > second->address) - (first->address < second->address);
-}
-
-/** Joins adjacent pages to one segment. Returns the new count. */
-static size_t join_pages(struct segment *list, size_t count) {
-    size_t kept = 0;
-    for (size_t i = 0; i < count; i++) {
-        struct segment *last = kept > 0 ? &list[kept - 1] : NULL;
-        if (last && last->pages && list[i].pages && last->address + last->bytes == list[i].address)
-            last->bytes += list[i].bytes;
-        else
-            list[kept++] = list[i];
-    }
-    return kept;
-}
-
-/**
- * Returns the segments and joined pages of a device, sorted by address. The caller frees the list.
- */
-static struct segment *list_segments(const struct view *of, size_t *count) {
-    size_t whole, pages;
-    struct trace_event *segments = trace_live_set_list(&of->shown, TRACE_SEGMENTS, &whole);
-    struct trace_event *mapped = trace_live_set_list(&of->mapped, TRACE_PAGES, &pages);
-    struct segment *list = checked(calloc(whole + pages + 1, sizeof *list));
-    for (size_t i = 0; i < whole; i++)
-        list[i] =
-            (struct segment){segments[i].address, segments[i].bytes, segments[i].stack, false};
-    for (size_t i = 0; i < pages; i++)
-        list[whole + i] = (struct segment){mapped[i].address, PAGE_BYTES, 0, true};
-    free(segments);
-    free(mapped);
-    qsort(list, whole + pages, sizeof *list, by_address);
-    *count = join_pages(list, whole + pages);
+static void *list_of(size_t count, size_t bytes) {
+    void *list = calloc(count + 1, bytes);
+    if (!list)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
     return list;
 }
 
-/** Writes a block, or free memory if `block` is NULL. */
-static void write_block(struct snapshot *snapshot, uint64_t address, uint64_t bytes,
-                        const struct trace_event *block) {
-    struct pickle_writer *to = &snapshot->pickle;
-    pickle_dict(to);
-    pickle_key(to, "address");
-    pickle_int(to, (int64_t)address);
-    pickle_key(to, "size");
-    pickle_int(to, (int64_t)bytes);
-    pickle_key(to, "requested_size");
-    pickle_int(to, (int64_t)(block ? block->bytes : 0));
-    pickle_key(to, "state");
-    pickle_word(to, block ? "active_allocated" : "inactive");
-    pickle_key(to, "frames");
-    if (block)
-        snapshot_frames(snapshot, block->stack);
-    else
-        snapshot_no_frames(snapshot);
-    pickle_close(to);
+static void add_segments(struct memory_list *to, const struct trace_live_set *from,
+                         enum trace_sort sort) {
+    size_t count;
+    struct trace_event *events = trace_live_set_list(from, sort, &count);
+    bool pages = sort == TRACE_PAGES;
+    for (size_t i = 0; i < count; i++)
+        memory_list_add_segment(to,
+                                (struct memory_segment){events[i].address,
+                                                        pages ? TRACE_PAGE_BYTES : events[i].bytes,
+                                                        pages ? 0 : events[i].stack, pages});
+    free(events);
 }
 
-/**
- * Writes the memory of a segment without gaps: the `count` blocks in it, and free memory between.
- */
-static void write_blocks(struct snapshot *to, const struct segment *segment,
-                         const struct trace_event *blocks, size_t count) {
-    uint64_t at = segment->address, end = at + segment->bytes;
-    pickle_list(&to->pickle);
-    for (size_t i = 0; i < count; i++) {
-        if (blocks[i].address > at)
-            write_block(to, at, blocks[i].address - at, NULL);
-        write_block(to, blocks[i].address, blocks[i].value, &blocks[i]);
-        at = blocks[i].address + blocks[i].value;
-    }
-    if (at < end)
-        write_block(to, at, end - at, NULL);
-    pickle_close(&to->pickle);
-}
-
-static void write_segment(struct snapshot *snapshot, unsigned device, const struct segment *segment,
-                          const struct trace_event *blocks, size_t count) {
-    struct pickle_writer *to = &snapshot->pickle;
-    uint64_t allocated = 0, requested = 0;
-    for (size_t i = 0; i < count; i++) {
-        allocated += blocks[i].value;
-        requested += blocks[i].bytes;
-    }
-    pickle_dict(to);
-#define FIGURE(name, value) pickle_key(to, name), pickle_int(to, (int64_t)(value))
-    FIGURE("device", device);
-    FIGURE("address", segment->address);
-    FIGURE("total_size", segment->bytes);
-    FIGURE("allocated_size", allocated);
-    FIGURE("active_size", allocated);
-    FIGURE("requested_size", requested);
-    FIGURE("stream", 0);
-#undef FIGURE
-    pickle_key(to, "segment_type");
-    pickle_word(to, "large");
-    pickle_key(to, "segment_pool_id");
-    pickle_pair(to, 0, 0);
-    pickle_key(to, "is_expandable");
-    pickle_bool(to, segment->pages);
-    pickle_key(to, "frames");
-    snapshot_frames(snapshot, segment->stack);
-    pickle_key(to, "blocks");
-    write_blocks(snapshot, segment, blocks, count);
-    pickle_close(to);
+static void add_blocks(struct memory_list *to, const struct trace_live_set *from) {
+    size_t count;
+    struct trace_event *events = trace_live_set_list(from, TRACE_BLOCKS, &count);
+    for (size_t i = 0; i < count; i++)
+        memory_list_add_block(to, (struct memory_block){events[i].address, events[i].value,
+                                                        events[i].bytes, events[i].stack});
+    free(events);
 }
 
 static void write_segments(struct snapshot *to, unsigned device) {
     const struct view *of = &to->views[device];
-    size_t segments, blocks, at = 0;
-    struct segment *list = list_segments(of, &segments);
-    struct trace_event *live = trace_live_set_list(&of->shown, TRACE_BLOCKS, &blocks);
-    for (size_t i = 0; i < segments; i++) {
-        size_t first = at;
-        while (at < blocks && live[at].address < list[i].address + list[i].bytes)
-            at++;
-        write_segment(to, device, &list[i], live + first, at - first);
-    }
-    free(list);
-    free(live);
+    struct memory_list list = {0};
+    list.block_capacity = of->shown.tables[TRACE_BLOCKS].count;
+    list.segment_capacity =
+        of->shown.tables[TRACE_SEGMENTS].count + of->mapped.tables[TRACE_PAGES].count;
+    list.blocks = list_of(list.block_capacity, sizeof *list.blocks);
+    list.segments = list_of(list.segment_capacity, sizeof *list.segments);
+    add_blocks(&list, &of->shown);
+    add_segments(&list, &of->shown, TRACE_SEGMENTS);
+    add_segments(&list, &of->mapped, TRACE_PAGES);
+    memory_snapshot_segments(&to->format, device, &list);
+    free(list.blocks);
+    free(list.segments);
 }
 
 /* ---- the file ---- */
@@ -166,12 +82,8 @@ static void write_options(struct pickle_writer *to, const char *lines) {
 
 static void write_settings(struct snapshot *to) {
     const struct trace_header *header = to->file->header;
-    struct pickle_writer *pickle = &to->pickle;
-    pickle_dict(pickle);
-    pickle_key(pickle, "allocator");
-    pickle_text(pickle, "libgpucache");
-    pickle_key(pickle, "version");
-    pickle_text(pickle, header->version);
+    struct pickle *pickle = &to->pickle;
+    memory_snapshot_settings(pickle, header->version);
     for (unsigned i = 0; i < to->devices; i++) {
         static char names[STATS_MAX_DEVICES][24];
         snprintf(names[i], sizeof names[i], "device %u", i);

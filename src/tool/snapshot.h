@@ -8,7 +8,7 @@
 #ifndef GPUCACHE_TOOL_SNAPSHOT_H
 #define GPUCACHE_TOOL_SNAPSHOT_H
 
-#include "report/pickle.h"
+#include "report/memory_snapshot.h"
 #include "tool/trace_file.h"
 
 /* A device at one moment of the trace, as a snapshot shows it. */
@@ -22,7 +22,8 @@ struct view {
 };
 
 struct snapshot {
-    struct pickle_writer pickle;
+    struct pickle pickle;
+    struct memory_snapshot format; /* writes to `pickle` */
     const struct trace_file *file;
     struct view views[STATS_MAX_DEVICES];
     struct snapshot_frames *frames;
@@ -33,12 +34,7 @@ struct snapshot {
 /** Writes the entries of a device. Afterwards its view shows the state after the last entry. */
 void snapshot_trace(struct snapshot *to, unsigned device);
 
-/* Write the frames of a stack, or a text that says why there are none; and the frames of memory
- * without a block. */
-void snapshot_frames(struct snapshot *to, uint32_t stack);
-void snapshot_no_frames(struct snapshot *to);
-
-/* Begin and end the writing of frames. */
+/* Begin and end the writing of frames. `format` can be used between them. */
 void snapshot_frames_begin(struct snapshot *to);
 void snapshot_frames_end(struct snapshot *to);
 

@@ -6,8 +6,7 @@
 #include "tool/snapshot.h"
 #include "tool/tool.h"
 
-#include <inttypes.h>
-#include <stdio.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,51 +20,10 @@ static uint32_t *places(uint32_t count) {
     return checked(calloc((size_t)count + 1, sizeof(uint32_t)));
 }
 
-void snapshot_frames_begin(struct snapshot *to) {
-    struct trace_callers *callers = to->file->callers;
-    struct snapshot_frames *frames = checked(calloc(1, sizeof *frames));
-    frames->stack_count = trace_callers_stacks(callers);
-    frames->frame_count = trace_callers_frames(callers);
-    frames->stacks = places(frames->stack_count);
-    frames->frames = places(frames->frame_count);
-    to->frames = frames;
-}
-
 void snapshot_frames_end(struct snapshot *to) {
     free(to->frames->stacks);
     free(to->frames->frames);
     free(to->frames);
-}
-
-static void write_frame(struct pickle_writer *to, const char *file, unsigned line,
-                        const char *name) {
-    pickle_dict(to);
-    pickle_key(to, "filename");
-    pickle_text(to, file);
-    pickle_key(to, "line");
-    pickle_int(to, line);
-    pickle_key(to, "name");
-    pickle_text(to, name);
-    pickle_close(to);
-}
-
-/** Writes module and offset as the name of a frame without a function name. */
-static void write_place(struct pickle_writer *to, const struct stats_frame *frame) {
-    char name[1152];
-    const char *file = frame->file, *slash = file ? strrchr(file, '/') : NULL;
-    snprintf(name, sizeof name, "%s%s0x%" PRIx64,
-             slash  ? slash + 1
-             : file ? file
-                    : "",
-             file ? "+" : "", frame->offset);
-    write_frame(to, file ? file : "??", 0, name);
-}
-
-static void write_one(struct snapshot *to, const struct stats_frame *frame) {
-    if (frame->function)
-        write_frame(&to->pickle, frame->file ? frame->file : "??", frame->line, frame->function);
-    else
-        write_place(&to->pickle, frame);
 }
 
 /**
@@ -78,24 +36,22 @@ static void write_known(struct snapshot *to, uint32_t number) {
     struct trace_callers *callers = to->file->callers;
     const struct stats_frame *frame = trace_callers_frame(callers, number, 0);
     if (!pickle_again(&to->pickle, *memo)) {
-        write_one(to, frame);
+        memory_snapshot_frame(&to->pickle, frame);
         *memo = pickle_remember(&to->pickle);
     }
     for (unsigned i = 1; (frame = trace_callers_frame(callers, number, i)) != NULL; i++)
-        write_one(to, frame);
+        memory_snapshot_frame(&to->pickle, frame);
 }
 
-/** Writes one frame with a text, because the viewer does not explain an empty list. */
 static void write_words(struct snapshot *to, uint32_t *memo, const char *words) {
     if (pickle_again(&to->pickle, *memo))
         return;
-    pickle_list(&to->pickle);
-    write_frame(&to->pickle, "", 0, words);
-    pickle_close(&to->pickle);
+    memory_snapshot_words(&to->pickle, words);
     *memo = pickle_remember(&to->pickle);
 }
 
-void snapshot_frames(struct snapshot *to, uint32_t stack) {
+static void write_stack(void *with, uint32_t stack) {
+    struct snapshot *to = with;
     struct snapshot_frames *of = to->frames;
     bool off = strstr(to->file->header->options, "GPUCACHE_STACKS=0\n") != NULL;
     unsigned count = 0;
@@ -119,8 +75,22 @@ void snapshot_frames(struct snapshot *to, uint32_t stack) {
     of->stacks[stack] = pickle_remember(&to->pickle);
 }
 
-void snapshot_no_frames(struct snapshot *to) {
+static void write_no_stack(void *with) {
+    struct snapshot *to = with;
     write_words(to, &to->frames->unused, "gpucache: free");
+}
+
+void snapshot_frames_begin(struct snapshot *to) {
+    struct trace_callers *callers = to->file->callers;
+    struct snapshot_frames *frames = calloc(1, sizeof *frames);
+    if (!frames)
+        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    frames->stack_count = trace_callers_stacks(callers);
+    frames->frame_count = trace_callers_frames(callers);
+    frames->stacks = places(frames->stack_count);
+    frames->frames = places(frames->frame_count);
+    to->frames = frames;
+    to->format = (struct memory_snapshot){&to->pickle, write_stack, write_no_stack, to};
 }
 
 /* ---- stacks that made the pool grow ---- */

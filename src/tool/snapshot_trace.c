@@ -17,21 +17,9 @@ int64_t snapshot_time_us(const struct snapshot *of, uint64_t ns) {
 
 static void write_entry(struct snapshot *to, const char *action, const char *where,
                         uint64_t address, uint64_t bytes, uint64_t time_ns, uint32_t stack) {
-    struct pickle_writer *pickle = &to->pickle;
-    pickle_dict(pickle);
-    pickle_key(pickle, "action");
-    pickle_word(pickle, action);
-    pickle_key(pickle, where);
-    pickle_int(pickle, (int64_t)address);
-    pickle_key(pickle, "size");
-    pickle_int(pickle, (int64_t)bytes);
-    pickle_key(pickle, "stream");
-    pickle_int(pickle, 0);
-    pickle_key(pickle, "time_us");
-    pickle_int(pickle, snapshot_time_us(to, time_ns));
-    pickle_key(pickle, "frames");
-    snapshot_frames(to, stack);
-    pickle_close(pickle);
+    memory_snapshot_entry(&to->format,
+                          &(struct memory_entry){action, where, address, bytes,
+                                                 snapshot_time_us(to, time_ns), stack});
 }
 
 static void say(struct snapshot *to, const struct view *of, const char *action, uint64_t address,

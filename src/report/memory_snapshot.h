@@ -1,0 +1,54 @@
+/*
+ * Writes the parts of a memory snapshot in the format of PyTorch, which its viewer opens
+ * (pytorch.org/memory_viz). The library writes one at an out-of-memory error, and
+ * `gpucache snapshot` writes one of a trace.
+ *
+ * Allocates nothing and takes no lock. The viewer needs each block to lie in a segment: a block
+ * outside all segments is left out.
+ */
+#ifndef GPUCACHE_REPORT_MEMORY_SNAPSHOT_H
+#define GPUCACHE_REPORT_MEMORY_SNAPSHOT_H
+
+#include "report/pickle.h"
+#include "stats/holders.h"
+#include "stats/memory_list.h"
+
+/** The output, and how the caller writes call stacks. */
+struct memory_snapshot {
+    struct pickle *pickle;
+    /* Writes the list of the frames of a call stack, or of a text that says why there are none. */
+    void (*frames)(void *with, uint32_t stack);
+    /* Writes the same for memory that is not in use. */
+    void (*no_frames)(void *with);
+    void *with;
+};
+
+/**
+ * Writes the segments of a device with their blocks, as elements of the list `segments`. Sorts both
+ * arrays of the list, which is complete, and joins adjacent segments of pages.
+ */
+void memory_snapshot_segments(const struct memory_snapshot *to, unsigned device,
+                              struct memory_list *list);
+
+/** An entry of a device's trace. */
+struct memory_entry {
+    const char *action;      /* as PyTorch calls it, such as "alloc" */
+    const char *address_key; /* "addr", or "device_free" for "oom" */
+    uint64_t address, bytes; /* address: the value of address_key */
+    int64_t time_us;         /* since 1970 */
+    uint32_t stack;
+};
+
+/** Writes an entry, as an element of the list of a device's trace. */
+void memory_snapshot_entry(const struct memory_snapshot *to, const struct memory_entry *entry);
+
+/** Writes a frame. A frame without a function is named by module and offset. */
+void memory_snapshot_frame(struct pickle *to, const struct stats_frame *frame);
+
+/** Writes a list of one frame with a text, because the viewer does not explain an empty list. */
+void memory_snapshot_words(struct pickle *to, const char *words);
+
+/** Begins the settings: a dictionary, to which the caller adds keys and which the caller closes. */
+void memory_snapshot_settings(struct pickle *to, const char *version);
+
+#endif
