@@ -23,6 +23,7 @@
 #include "pool/address.h"
 #include "source/backend.h"
 #include "source/config.h"
+#include "stats/memory_list.h"
 #include "stats/stats.h"
 
 #include <stdbool.h>
@@ -217,6 +218,12 @@ void pool_read(struct pool *pool, struct stats_device *stats);
  * NULL. Takes time in proportion to the number of blocks, but holds no lock meanwhile.
  */
 void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_map *map);
+
+/**
+ * Adds the segments and live blocks of the pool to `to`. Takes source.lock for a time in proportion
+ * to the number of blocks.
+ */
+void pool_list_memory(struct pool *pool, struct memory_list *to);
 uint64_t pool_idle_bytes(struct pool *pool); /* reserved bytes that are not live */
 
 /**

@@ -1,8 +1,10 @@
 /*
  * Adds the counters and metrics of a pool to a snapshot (stats/stats.h). Reports call it, also in
- * signal handlers: nothing here waits for a lock, except pool_reset_peaks().
+ * signal handlers: nothing here waits for a lock, except pool_reset_peaks() and pool_list_memory().
  */
 #include "pool/internal.h"
+
+#include "debug/memory.h"
 #include "tcache/cache_counters.h"
 
 static void add_metric(struct stats_metric *to, const struct metric *from) {
@@ -119,6 +121,14 @@ void pool_reset_peaks(struct pool *pool) {
     }
     pool->peaks.updates = 0;
     peaks_update_all(pool);
+    lock_release(&source->lock);
+}
+
+void pool_list_memory(struct pool *pool, struct memory_list *to) {
+    struct source *source = &pool->source;
+    lock_acquire(&source->lock);
+    memory_of_arena(&source->large, to);
+    memory_of_arena(&source->small, to);
     lock_release(&source->lock);
 }
 

@@ -134,6 +134,11 @@ static bool parse_trace(const char *text, struct options *to) {
     return value_is_off(text) || value_pattern(text, to->trace_pattern);
 }
 
+static bool parse_oom_snapshot(const char *text, struct options *to) {
+    memset(to->oom_snapshot_pattern, 0, sizeof to->oom_snapshot_pattern);
+    return value_is_off(text) || value_pattern(text, to->oom_snapshot_pattern);
+}
+
 static bool parse_trace_events(const char *text, struct options *to) {
     if (value_equal(text, "all")) {
         to->trace_events = OPTIONS_ALL;

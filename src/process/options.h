@@ -47,12 +47,13 @@ struct options {
     uint64_t report_interval_ms; /* 0: off */
     enum reuse reuse;
     enum backend_choice backend;
-    uint64_t budget_bytes;            /* or OPTIONS_AUTOMATIC; 0 is a budget of nothing */
-    uint64_t decay_ms;                /* or OPTIONS_NEVER */
-    unsigned stacks;                  /* frames; 0: off */
-    char trace_pattern[OPTIONS_PATH]; /* absolute; empty: off */
-    uint64_t trace_events;            /* or OPTIONS_ALL */
-    unsigned file_mode;               /* of reports and traces, as open() takes it */
+    uint64_t budget_bytes;                   /* or OPTIONS_AUTOMATIC; 0 is a budget of nothing */
+    uint64_t decay_ms;                       /* or OPTIONS_NEVER */
+    unsigned stacks;                         /* frames; 0: off */
+    char trace_pattern[OPTIONS_PATH];        /* absolute; empty: off */
+    uint64_t trace_events;                   /* or OPTIONS_ALL */
+    char oom_snapshot_pattern[OPTIONS_PATH]; /* absolute; empty: off */
+    unsigned file_mode;                      /* of reports and traces, as open() takes it */
     bool live;
     char peaks_path[OPTIONS_PATH]; /* empty: none */
     bool pinned;

@@ -153,6 +153,18 @@ bool held_remove(uint64_t address, struct stacks_block *block) {
     return found;
 }
 
+bool held_find(uint64_t address, struct stacks_block *block) {
+    struct part *part = part_of(address);
+    lock_acquire(&part->lock);
+    const uint32_t *at = rows_of(part) ? find(part, address) : NULL;
+    bool found = at && *at != 0;
+    if (found) {
+        *block = read_row(&rows_of(part)[*at]);
+    }
+    lock_release(&part->lock);
+    return found;
+}
+
 bool held_remove_if(bool (*gone)(uint64_t address, const void *with), const void *with,
                     uint64_t *at, struct stacks_block *block) {
     for (; *at >> 32 < PARTS; *at = ((*at >> 32) + 1) << 32) {

@@ -18,6 +18,9 @@ bool held_add(const struct stacks_block *block, struct stacks_block *replaced);
 /** Removes a block and copies it to *block. Returns false if the address has no entry. */
 bool held_remove(uint64_t address, struct stacks_block *block);
 
+/** Copies the entry of an address to *block. Returns false if there is none. */
+bool held_find(uint64_t address, struct stacks_block *block);
+
 /**
  * Removes one block for which gone() is true and copies it to *block. The search continues at *at,
  * which begins at 0. Returns false if no such block remains.

@@ -193,6 +193,15 @@ void stacks_keep(const struct stacks_block *block) {
     }
 }
 
+uint32_t stacks_of(uint64_t address) {
+    struct stacks_block block;
+    return held_find(address, &block) ? block.site : 0;
+}
+
+uint32_t stacks_count(void) {
+    return site_count();
+}
+
 void stacks_drop(bool (*gone)(uint64_t address, const void *with), const void *with) {
     struct stacks_block block;
     uint64_t at = 0;

@@ -67,6 +67,12 @@ void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes, bool small);
 /** Removes a block that is about to be freed. Returns false if the block is not recorded. */
 bool stacks_give(uint64_t address, struct stacks_block *block);
 
+/** Returns the site of the stack that allocated a live block, or 0 if it is not recorded. */
+uint32_t stacks_of(uint64_t address);
+
+/** Returns how many sites there are. Their numbers are 1 to this. */
+uint32_t stacks_count(void);
+
 /** Records a block again whose free failed. */
 void stacks_keep(const struct stacks_block *block);
 

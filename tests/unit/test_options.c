@@ -289,12 +289,26 @@ static bool traced_as_usual(void) {
     return *options()->trace_pattern == '\0' && options()->trace_events == 200000;
 }
 
+static bool shot_at_oom(void) {
+    return strcmp(options()->oom_snapshot_pattern, "/tmp/s.%p") == 0;
+}
+
+static bool not_shot(void) {
+    return *options()->oom_snapshot_pattern == '\0';
+}
+
 static void a_trace_has_a_file_and_a_length(void **state) {
     (void)state;
     assert_string_equal(
         LOAD(traced_at_length, "GPUCACHE_TRACE=/tmp/t.%p", "GPUCACHE_TRACE_EVENTS=ALL"), "");
     assert_string_equal(LOAD(traced_in_short, "GPUCACHE_TRACE_EVENTS=17"), "");
     assert_string_equal(LOAD(traced_as_usual, "GPUCACHE_TRACE=off"), "");
+}
+
+static void a_snapshot_has_a_file(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(shot_at_oom, "GPUCACHE_OOM_SNAPSHOT=/tmp/s.%p"), "");
+    assert_string_equal(LOAD(not_shot, "GPUCACHE_OOM_SNAPSHOT=off"), "");
 }
 
 static void another_spelling_of_the_default_is_silent(void **state) {
@@ -325,6 +339,7 @@ static const struct {
     {"STACKS", {"65", "-1", "all", "1.0"}},
     {"TRACE", {"%z", "x%", "stdout", "1", "on"}},
     {"TRACE_EVENTS", {"0", "-1", "1e6", "200K", "500000001", "off"}},
+    {"OOM_SNAPSHOT", {"%z", "x%", "stdout", "1", "on"}},
     {"FILE_MODE", {"0o600", "0700", "0400", "0200", "4600", "00600", "0608", "rw", "-1", "off"}},
     {"LIVE", {"2", "shm", "/dev/shm"}},
     {"PEAKS", {"1", "on", "a/file"}},
@@ -561,6 +576,7 @@ int main(void) {
         cmocka_unit_test(many_at_once_have_their_values),
         cmocka_unit_test(files_have_a_mode),
         cmocka_unit_test(a_trace_has_a_file_and_a_length),
+        cmocka_unit_test(a_snapshot_has_a_file),
         cmocka_unit_test(another_spelling_of_the_default_is_silent),
         cmocka_unit_test(nonsense_gives_one_exact_warning_and_the_default),
         cmocka_unit_test(an_empty_value_is_as_unset),

@@ -18,6 +18,7 @@
 #include "driver/limit/retry.h"
 #include "driver/limit/unpooled.h"
 #include "driver/observe/block_stacks.h"
+#include "driver/observe/oom_snapshot.h"
 #include "driver/observe/tracing.h"
 #include "driver/reuse/deferred.h"
 #include "driver/state/device.h"
@@ -69,13 +70,15 @@ static __attribute__((noinline, cold)) CUresult out_of_memory(struct device *dev
     driver_pool_look(device);
     REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
     show_oom(device, bytes, free_bytes);
-    report_oom(&(struct report_oom){
+    struct report_oom oom = {
         .device = device->ordinal,
         .requested = bytes,
         .limit = limit,
         .device_free = free_bytes,
         .device_total = total_bytes,
-    });
+    };
+    report_oom(&oom);
+    oom_snapshot_write(&oom);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -390,6 +390,34 @@ void unpooled_forget(const struct context *context) {
     uncount_and_free(ended.dead);
 }
 
+/* --- lists --- */
+
+struct wanted {
+    enum unpooled_kind kind;
+    const struct device *device; /* NULL: all */
+    struct memory_list *to;
+};
+
+static void list_if_wanted(struct ledger_row *row, void *with) {
+    const struct wanted *wanted = with;
+    if (row->kind == wanted->kind && (!wanted->device || row->device == wanted->device)) {
+        memory_list_add_segment(wanted->to,
+                                (struct memory_segment){row->key, row->bytes, 0, false});
+        memory_list_add_block(wanted->to,
+                              (struct memory_block){row->key, row->bytes, row->bytes, row->stack});
+    }
+}
+
+void unpooled_list(enum unpooled_kind kind, const struct device *device, struct memory_list *to) {
+    struct wanted wanted = {kind, device, to};
+    lock_acquire(&lock);
+    ledger_each(list_if_wanted, &wanted);
+    for (struct ledger_row *row = being_freed; row; row = row->next) {
+        list_if_wanted(row, &wanted);
+    }
+    lock_release(&lock);
+}
+
 /* --- handles and mappings --- */
 
 struct ledger_row *unpooled_hold(uint64_t handle) {

@@ -21,6 +21,7 @@
 
 #include "driver/limit/unpooled_kind.h"
 #include "driver/state/device.h"
+#include "stats/memory_list.h"
 
 #include <cuda.h>
 
@@ -94,6 +95,12 @@ void unpooled_forget(const struct context *context);
  * if there is none.
  */
 struct ledger_row *unpooled_hold(uint64_t handle);
+
+/**
+ * Adds the memory of one kind to `to`: each row as a segment with one block. A NULL device means
+ * all devices. Takes the lock for a time in proportion to the number of rows.
+ */
+void unpooled_list(enum unpooled_kind kind, const struct device *device, struct memory_list *to);
 
 /**
  * Adds a row for a mapping at `key` if `answer` is CUDA_SUCCESS. The mapping takes over the holder

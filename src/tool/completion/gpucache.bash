@@ -5,7 +5,7 @@ _gpucache() {
     COMPREPLY=()
     # a value may be the word behind its option
     case $command:${COMP_WORDS[COMP_CWORD - 1]} in
-    run:--max-peak | run:--max-peak-or-none | run:--memory-fraction | run:--memory-limit | run:--report | run:--report-format | run:--report-signal | run:--report-interval | run:--reuse | run:--backend | run:--budget | run:--decay-ms | run:--stacks | run:--trace | run:--trace-events | run:--file-mode | run:--live | run:--pinned | run:--disable | run:--log | options:--memory-fraction | options:--memory-limit | options:--report | options:--report-format | options:--report-signal | options:--report-interval | options:--reuse | options:--backend | options:--budget | options:--decay-ms | options:--stacks | options:--trace | options:--trace-events | options:--file-mode | options:--live | options:--pinned | options:--disable | options:--log | top:--interval | report:--format | report:--events | report:--html | report:--folded | replay:--backend | replay:--delay | replay:--budget | replay:--limit | replay:--reuse | replay:--decay | replay:--memory | replay:--periods | replay:--device | replay:--format | ctl:--device | ctl:--timeout | metrics:--format | metrics:--listen | timeline:--last | snapshot:--last) [[ $word == *=* ]] || valued=${COMP_WORDS[COMP_CWORD - 1]}= ;;
+    run:--max-peak | run:--max-peak-or-none | run:--memory-fraction | run:--memory-limit | run:--report | run:--report-format | run:--report-signal | run:--report-interval | run:--reuse | run:--backend | run:--budget | run:--decay-ms | run:--stacks | run:--trace | run:--trace-events | run:--oom-snapshot | run:--file-mode | run:--live | run:--pinned | run:--disable | run:--log | options:--memory-fraction | options:--memory-limit | options:--report | options:--report-format | options:--report-signal | options:--report-interval | options:--reuse | options:--backend | options:--budget | options:--decay-ms | options:--stacks | options:--trace | options:--trace-events | options:--oom-snapshot | options:--file-mode | options:--live | options:--pinned | options:--disable | options:--log | top:--interval | report:--format | report:--events | report:--html | report:--folded | replay:--backend | replay:--delay | replay:--budget | replay:--limit | replay:--reuse | replay:--decay | replay:--memory | replay:--periods | replay:--device | replay:--format | ctl:--device | ctl:--timeout | metrics:--format | metrics:--listen | timeline:--last | snapshot:--last) [[ $word == *=* ]] || valued=${COMP_WORDS[COMP_CWORD - 1]}= ;;
     esac
     word=$valued$word
     if ((COMP_CWORD == 1)); then
@@ -24,12 +24,13 @@ _gpucache() {
         run:--decay-ms=*) words='never' word=${word#*=} ;;
         run:--trace=*) words='off' word=${word#*=} ;;
         run:--trace-events=*) words='all' word=${word#*=} ;;
+        run:--oom-snapshot=*) words='off' word=${word#*=} ;;
         run:--live=*) words='on off' word=${word#*=} ;;
         run:--pinned=*) words='on off' word=${word#*=} ;;
         run:--disable=*) words='on off' word=${word#*=} ;;
         run:--log=*) words='error warn info debug' word=${word#*=} ;;
         run:--*=*) compopt -o default; return ;;
-        run:-*) words='--one-pool --max-peak= --max-peak-or-none= --memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --file-mode= --live= --pinned= --disable= --log= --help' ;;
+        run:-*) words='--one-pool --max-peak= --max-peak-or-none= --memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --oom-snapshot= --file-mode= --live= --pinned= --disable= --log= --help' ;;
         options:--report=*) words='stderr off' word=${word#*=} ;;
         options:--report-format=*) words='text json' word=${word#*=} ;;
         options:--report-signal=*) words='off' word=${word#*=} ;;
@@ -40,12 +41,13 @@ _gpucache() {
         options:--decay-ms=*) words='never' word=${word#*=} ;;
         options:--trace=*) words='off' word=${word#*=} ;;
         options:--trace-events=*) words='all' word=${word#*=} ;;
+        options:--oom-snapshot=*) words='off' word=${word#*=} ;;
         options:--live=*) words='on off' word=${word#*=} ;;
         options:--pinned=*) words='on off' word=${word#*=} ;;
         options:--disable=*) words='on off' word=${word#*=} ;;
         options:--log=*) words='error warn info debug' word=${word#*=} ;;
         options:--*=*) compopt -o default; return ;;
-        options:-*) words='--memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --file-mode= --live= --pinned= --disable= --log= --help' ;;
+        options:-*) words='--memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --oom-snapshot= --file-mode= --live= --pinned= --disable= --log= --help' ;;
         top:--*=*) compopt -o default; return ;;
         top:-*) words='--once --interval= --help' ;;
         top:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" ;;
@@ -98,7 +100,7 @@ _gpucache_program() {
         -* | =) ;;
         *)
             case ${COMP_WORDS[i - 1]} in
-            = | --max-peak | --max-peak-or-none | --memory-fraction | --memory-limit | --report | --report-format | --report-signal | --report-interval | --reuse | --backend | --budget | --decay-ms | --stacks | --trace | --trace-events | --file-mode | --live | --pinned | --disable | --log) ;;
+            = | --max-peak | --max-peak-or-none | --memory-fraction | --memory-limit | --report | --report-format | --report-signal | --report-interval | --reuse | --backend | --budget | --decay-ms | --stacks | --trace | --trace-events | --oom-snapshot | --file-mode | --live | --pinned | --disable | --log) ;;
             *) break ;;
             esac
             ;;

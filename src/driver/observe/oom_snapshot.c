@@ -1,0 +1,284 @@
+#include "driver/observe/oom_snapshot.h"
+
+#include "driver/context/device_pool.h"
+#include "driver/limit/unpooled.h"
+#include "driver/observe/block_stacks.h"
+#include "driver/state/device.h"
+#include "heap/host.h"
+#include "pool/pool.h"
+#include "process/log.h"
+#include "process/nap.h"
+#include "process/options.h"
+#include "process/program.h"
+#include "report/emitter.h"
+#include "report/memory_snapshot.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define NOBODY 0         /* `writer` before the first out-of-memory error */
+#define WRITTEN (-1)     /* `writer` after it */
+#define WAIT_STEPS 10000 /* of WAIT_NS each: 10 s */
+#define WAIT_NS 1000000
+#define FILLS 8 /* tries to make a list complete while other threads allocate */
+#define BUFFER 65536
+
+/* Thread that writes the snapshot. */
+static _Atomic int writer = NOBODY;
+
+/* The snapshot. Only the writer uses it: it is too large for a small stack. */
+static struct {
+    struct pickle pickle;
+    struct memory_snapshot format;
+    struct print out;
+    const struct stats_stacks *stacks;
+    uint32_t *places; /* by number of a stack: its list of frames in the pickle's memo, or 0 */
+    uint32_t place_count;
+    uint32_t no_stack, no_block; /* the same for the texts that say why there are no frames */
+    char names[STATS_MAX_DEVICES + 1][24]; /* keys, which must stay valid */
+    char path[OPTIONS_PATH + 32];
+    char buffer[BUFFER];
+} snapshot;
+
+/* --- frames --- */
+
+static void write_words(uint32_t *place, const char *words) {
+    if (!pickle_again(&snapshot.pickle, *place)) {
+        memory_snapshot_words(&snapshot.pickle, words);
+        *place = pickle_remember(&snapshot.pickle);
+    }
+}
+
+static void write_stack(void *unused, uint32_t stack) {
+    (void)unused;
+    struct pickle *to = &snapshot.pickle;
+    const struct stats_stacks *stacks = snapshot.stacks;
+    struct stats_frame frame;
+    if (stack >= snapshot.place_count || !stacks->frame(stacks->of, stack, 0, &frame)) {
+        write_words(&snapshot.no_stack, stacks
+                                            ? "gpucache: no stack is known"
+                                            : "gpucache: GPUCACHE_STACKS=16 records who allocated");
+        return;
+    }
+    if (pickle_again(to, snapshot.places[stack])) {
+        return;
+    }
+    pickle_list(to);
+    for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++) {
+        memory_snapshot_frame(to, &frame);
+    }
+    pickle_close(to);
+    snapshot.places[stack] = pickle_remember(to);
+}
+
+static void write_no_stack(void *unused) {
+    (void)unused;
+    write_words(&snapshot.no_block, "gpucache: free");
+}
+
+/* Prepares the writing of stacks. Without host memory for it, no block has a stack. */
+static void begin_stacks(void) {
+    snapshot.stacks = stats_stacks();
+    uint32_t count = snapshot.stacks ? stacks_count() + 1 : 0;
+    snapshot.places = count > 0 ? host_map(count * sizeof *snapshot.places, 4096) : NULL;
+    snapshot.place_count = snapshot.places ? count : 0;
+    snapshot.format = (struct memory_snapshot){&snapshot.pickle, write_stack, write_no_stack, NULL};
+}
+
+static void end_stacks(void) {
+    host_unmap(snapshot.places, snapshot.place_count * sizeof *snapshot.places);
+}
+
+/* --- lists --- */
+
+/* Fills a list with the memory of a device, or with all pinned host memory if `device` is NULL. */
+static void fill(const struct device *device, struct memory_list *list) {
+    list->block_count = list->segment_count = 0;
+    if (!device) {
+        unpooled_list(UNPOOLED_PINNED_HOST, NULL, list);
+        return;
+    }
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        if (!p->idle) {
+            pool_list_memory(p->pool, list);
+        }
+    }
+    unpooled_list(UNPOOLED_NATIVE, device, list);
+}
+
+static void free_list(struct memory_list *list) {
+    host_unmap(list->blocks, list->block_capacity * sizeof *list->blocks);
+    host_unmap(list->segments, list->segment_capacity * sizeof *list->segments);
+}
+
+/* Makes the arrays of a list twice as large as its counts. Returns 0 or -ENOMEM. */
+static int enlarge(struct memory_list *list) {
+    struct memory_list larger = {.block_capacity = 2 * list->block_count + 128,
+                                 .segment_capacity = 2 * list->segment_count + 128};
+    free_list(list);
+    larger.blocks = host_map(larger.block_capacity * sizeof *larger.blocks, 4096);
+    larger.segments = host_map(larger.segment_capacity * sizeof *larger.segments, 4096);
+    *list = larger;
+    if (larger.blocks && larger.segments) {
+        return 0;
+    }
+    list->block_capacity = larger.blocks ? larger.block_capacity : 0;
+    list->segment_capacity = larger.segments ? larger.segment_capacity : 0;
+    return -ENOMEM;
+}
+
+/* Makes a complete list, as fill(). Returns 0, or -ENOMEM without host memory. */
+static int make_list(const struct device *device, struct memory_list *list) {
+    int r = 0;
+    *list = (struct memory_list){0};
+    fill(device, list);
+    for (unsigned i = 0; i < FILLS && r == 0 && !memory_list_is_complete(list); i++) {
+        r = enlarge(list);
+        fill(device, list);
+    }
+    return memory_list_is_complete(list) ? r : -ENOMEM;
+}
+
+/* --- the parts of the snapshot --- */
+
+/* Writes the segments of a device, or those of pinned memory if `device` is NULL. */
+static int write_segments(unsigned ordinal, const struct device *device) {
+    struct memory_list list;
+    int r = make_list(device, &list);
+    if (r == 0) {
+        for (size_t i = 0; stack_recording_is_on() && i < list.block_count; i++) {
+            list.blocks[i].stack = stacks_of(list.blocks[i].address);
+        }
+        memory_snapshot_segments(&snapshot.format, ordinal, &list);
+    }
+    free_list(&list);
+    return r;
+}
+
+/* Writes one list for each device. That of the device without memory has the error. */
+static void write_traces(const struct report_oom *oom, uint32_t stack, int devices) {
+    pickle_list(&snapshot.pickle);
+    for (int i = 0; i <= devices; i++) {
+        pickle_list(&snapshot.pickle);
+        if (i == oom->device) {
+            memory_snapshot_entry(&snapshot.format,
+                                  &(struct memory_entry){
+                                      .action = "oom",
+                                      .address_key = "device_free",
+                                      .address = oom->device_free,
+                                      .bytes = oom->requested,
+                                      .time_us = (int64_t)(program_time_ns() / 1000),
+                                      .stack = stack,
+                                  });
+        }
+        pickle_close(&snapshot.pickle);
+    }
+    pickle_close(&snapshot.pickle);
+}
+
+static void write_options(void) {
+    struct print out;
+    char text[OPTIONS_PATH + 64];
+    pickle_list(&snapshot.pickle);
+    for (int id = 0; id < OPTION_COUNT; id++) {
+        print_init(&out, -1, text, sizeof text);
+        print_format(&out, "%s=%s", option_table[id].name, options_text((enum option_id)id));
+        pickle_text(&snapshot.pickle, print_end(&out));
+    }
+    pickle_close(&snapshot.pickle);
+}
+
+static void write_settings(int devices) {
+    struct pickle *to = &snapshot.pickle;
+    memory_snapshot_settings(to, GPUCACHE_VERSION);
+    for (int i = 0; i <= devices; i++) {
+        const struct device *device = i < devices ? device_used(i) : NULL;
+        struct print out;
+        print_init(&out, -1, snapshot.names[i], sizeof snapshot.names[i]);
+        print_format(&out, "device %d", i);
+        pickle_key(to, print_end(&out));
+        pickle_text(to, i == devices                     ? "pinned host memory"
+                        : !device                        ? "not used"
+                        : atomic_load(&device->in_pages) ? "pages"
+                                                         : "segments");
+    }
+    pickle_key(to, "options");
+    write_options();
+    pickle_close(to);
+}
+
+/* Writes the snapshot to a file. Returns 0 or a negative errno. */
+static int write_all(int fd, const struct report_oom *oom, uint32_t stack) {
+    struct pickle *to = &snapshot.pickle;
+    int devices = stats_device_count(), r = 0;
+    print_init(&snapshot.out, fd, snapshot.buffer, sizeof snapshot.buffer);
+    pickle_begin(to, &snapshot.out, false);
+    begin_stacks();
+    pickle_dict(to);
+    pickle_key(to, "device_traces");
+    write_traces(oom, stack, devices);
+    pickle_key(to, "segments");
+    pickle_list(to);
+    for (int i = 0; i <= devices && r == 0; i++) {
+        const struct device *device = i < devices ? device_used(i) : NULL;
+        if (device || i == devices) {
+            r = write_segments((unsigned)i, device);
+        }
+    }
+    pickle_close(to);
+    pickle_key(to, "allocator_settings");
+    write_settings(devices);
+    pickle_key(to, "external_annotations");
+    pickle_list(to);
+    pickle_close(to);
+    pickle_close(to);
+    pickle_end(to);
+    end_stacks();
+    return r != 0 ? r : print_flush(&snapshot.out);
+}
+
+/* --- the file --- */
+
+static void say(int r) {
+    const char *why = r == -ENOMEM ? "no memory of the host for it" : file_error(r);
+    if (r == 0) {
+        log_warn("out of memory: memory snapshot written to %s", snapshot.path);
+    } else {
+        log_warn("GPUCACHE_OOM_SNAPSHOT=%s: %s; no memory snapshot is written",
+                 options()->oom_snapshot_pattern, why ? why : "cannot be written");
+    }
+}
+
+static void wait_for_writer(void) {
+    int self = (int)syscall(SYS_gettid);
+    for (unsigned i = 0; i < WAIT_STEPS; i++) {
+        int now = atomic_load(&writer);
+        if (now == WRITTEN || now == self) {
+            break;
+        }
+        nap(WAIT_NS);
+    }
+}
+
+void oom_snapshot_write(const struct report_oom *oom) {
+    if (*options()->oom_snapshot_pattern == '\0') {
+        return;
+    }
+    int saved_errno = errno, nobody = NOBODY;
+    if (atomic_compare_exchange_strong(&writer, &nobody, (int)syscall(SYS_gettid))) {
+        uint32_t stack = stack_recording_is_on() ? stacks_here(oom->device) : 0;
+        int fd = file_create(options()->oom_snapshot_pattern, snapshot.path, sizeof snapshot.path);
+        int r = fd < 0 ? fd : write_all(fd, oom, stack);
+        if (fd >= 0) {
+            file_close(fd, snapshot.path, r == 0);
+        }
+        say(r);
+        atomic_store(&writer, WRITTEN);
+    } else {
+        wait_for_writer();
+    }
+    errno = saved_errno;
+}
