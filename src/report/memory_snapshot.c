@@ -1,5 +1,7 @@
 #include "report/memory_snapshot.h"
 
+#include "process/sort.h"
+
 #include <string.h>
 
 /* ---- frames ---- */
@@ -37,46 +39,6 @@ void memory_snapshot_words(struct pickle *to, const char *words) {
     pickle_list(to);
     write_frame(to, "", 0, words);
     pickle_close(to);
-}
-
-/* ---- a sort without malloc, which qsort() calls for a long array ---- */
-
-/** Moves the element at `at` down the heap of `count` elements. */
-static void sift(char *base, size_t count, size_t bytes, size_t at) {
-    char spare[sizeof(struct memory_block)];
-    for (size_t child; (child = 2 * at + 1) < count; at = child) {
-        uint64_t left, right, up; /* both structs begin with the address */
-        memcpy(&left, base + child * bytes, sizeof left);
-        if (child + 1 < count) {
-            memcpy(&right, base + (child + 1) * bytes, sizeof right);
-            child += right > left;
-            left = right > left ? right : left;
-        }
-        memcpy(&up, base + at * bytes, sizeof up);
-        if (up >= left)
-            return;
-        memcpy(spare, base + at * bytes, bytes);
-        memcpy(base + at * bytes, base + child * bytes, bytes);
-        memcpy(base + child * bytes, spare, bytes);
-    }
-}
-
-_Static_assert(offsetof(struct memory_block, address) == 0 &&
-                   offsetof(struct memory_segment, address) == 0 &&
-                   sizeof(struct memory_segment) <= sizeof(struct memory_block),
-               "sift() takes both");
-
-/** Sorts elements that begin with an address. */
-static void sort_by_address(void *base, size_t count, size_t bytes) {
-    for (size_t i = count / 2; i > 0; i--)
-        sift(base, count, bytes, i - 1);
-    for (size_t last = count; last > 1; last--) {
-        char spare[sizeof(struct memory_block)], *end = (char *)base + (last - 1) * bytes;
-        memcpy(spare, base, bytes);
-        memcpy(base, end, bytes);
-        memcpy(end, spare, bytes);
-        sift(base, last - 1, bytes, 0);
-    }
 }
 
 /* ---- segments ---- */
@@ -166,13 +128,16 @@ static void write_segment(const struct memory_snapshot *snapshot, unsigned devic
     pickle_close(to);
 }
 
+void memory_snapshot_sort(struct memory_list *list) {
+    sort_by_key(list->blocks, list->block_count, sizeof *list->blocks);
+    sort_by_key(list->segments, list->segment_count, sizeof *list->segments);
+    join_pages(list);
+}
+
 void memory_snapshot_segments(const struct memory_snapshot *to, unsigned device,
-                              struct memory_list *list) {
+                              const struct memory_list *list) {
     const struct memory_block *blocks = list->blocks;
     size_t at = 0;
-    sort_by_address(list->blocks, list->block_count, sizeof *list->blocks);
-    sort_by_address(list->segments, list->segment_count, sizeof *list->segments);
-    join_pages(list);
     for (size_t i = 0; i < list->segment_count; i++) {
         const struct memory_segment *segment = &list->segments[i];
         while (at < list->block_count && blocks[at].address < segment->address)

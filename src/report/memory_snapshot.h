@@ -24,11 +24,16 @@ struct memory_snapshot {
 };
 
 /**
- * Writes the segments of a device with their blocks, as elements of the list `segments`. Sorts both
- * arrays of the list, which is complete, and joins adjacent segments of pages.
+ * Sorts both arrays of a list, which is complete, by address, and joins adjacent segments of pages.
+ */
+void memory_snapshot_sort(struct memory_list *list);
+
+/**
+ * Writes the segments of a device with their blocks, as elements of the list `segments`. The list is
+ * sorted by memory_snapshot_sort().
  */
 void memory_snapshot_segments(const struct memory_snapshot *to, unsigned device,
-                              struct memory_list *list);
+                              const struct memory_list *list);
 
 /** An entry of a device's trace. */
 struct memory_entry {

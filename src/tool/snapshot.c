@@ -60,6 +60,7 @@ static void write_segments(struct snapshot *to, unsigned device) {
     add_blocks(&list, &of->shown);
     add_segments(&list, &of->shown, TRACE_SEGMENTS);
     add_segments(&list, &of->mapped, TRACE_PAGES);
+    memory_snapshot_sort(&list);
     memory_snapshot_segments(&to->format, device, &list);
     free(list.blocks);
     free(list.segments);

@@ -434,6 +434,18 @@ void ring_leave(struct ring_place *place) {
     *place = (struct ring_place){0};
 }
 
+void ring_each(void (*see)(const struct trace_record *record, void *with), void *with) {
+    lock_acquire(&lock);
+    for (uint64_t i = 0; i < fresh; i++)
+        for (unsigned k = 1; k < TRACE_CHUNK_SLOTS; k++)
+            see(&chunk_at(i)[k], with);
+    lock_release(&lock);
+}
+
+const struct trace_header *ring_header(void) {
+    return header;
+}
+
 void ring_hold(void) {
     lock_acquire(&lock);
 }

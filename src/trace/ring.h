@@ -62,6 +62,12 @@ bool ring_take_for_good(struct ring_place *place, uint32_t thread);
 /** Gives the thread's chunk back to the ring. Takes no lock. */
 void ring_leave(struct ring_place *place);
 
+/** Calls see() for each slot that may have a record, in no order. Takes the ring's lock. */
+void ring_each(void (*see)(const struct trace_record *record, void *with), void *with);
+
+/** Returns the header of the file, or NULL if none is open. */
+const struct trace_header *ring_header(void);
+
 /** Acquire and release the ring's lock: while it is held, no thread takes a chunk. */
 void ring_hold(void);
 void ring_release(void);

@@ -2,6 +2,7 @@
  * oom_snapshot PART...: memory of all kinds, and out-of-memory errors. Parts are done in order.
  *
  *      fill=SEED     small and large blocks, every third of them freed
+ *      pairs=N       N allocations, each with its free
  *      pinned        pinned host memory; a part of it is freed
  *      threads=N     N threads that all ask for too much at once; the process ends with the first
  *                    error that one of them gets, in the middle of whatever the others do
@@ -29,6 +30,14 @@ static void fill(uint64_t seed) {
         CHECK(cuMemAlloc(&blocks[i], i % 8 ? 1 + pick(&seed, 40000) : 1 + pick(&seed, 3 << 20)));
     for (int i = 0; i < BLOCKS; i += 3)
         CHECK(cuMemFree(blocks[i]));
+}
+
+static void pairs(uint64_t count) {
+    CUdeviceptr block;
+    for (uint64_t i = 0; i < count; i++) {
+        CHECK(cuMemAlloc(&block, 512 << i % 4));
+        CHECK(cuMemFree(block));
+    }
 }
 
 static void pinned(void) {
@@ -64,6 +73,8 @@ static void do_part(const char *part, const char *value) {
         context = begin();
     if (strcmp(part, "fill") == 0)
         fill(strtoull(value, NULL, 10));
+    else if (strcmp(part, "pairs") == 0)
+        pairs(strtoull(value, NULL, 10));
     else if (strcmp(part, "pinned") == 0)
         pinned();
     else if (strcmp(part, "threads") == 0)

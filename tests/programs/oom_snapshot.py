@@ -27,7 +27,7 @@ def written(parts, options, folder):
     return ran, reports, files
 
 
-def one(what, parts, options, status=0):
+def one(what, parts, options, status=0, whole=False):
     """Checks that there is one snapshot that agrees with the report of the error. Returns it and the report."""
     with tempfile.TemporaryDirectory() as folder:
         ran, reports, files = written(parts, options, folder)
@@ -38,7 +38,7 @@ def one(what, parts, options, status=0):
         tally.check(mode == 0o600, "%s: only for its user" % what, oct(mode))
         tally.check("gpucache: out of memory: memory snapshot written to %s/snapshot\n" % folder in ran.err,
                     "%s: says where" % what, ran.err)
-        read = snapshots.check(tally, what, files["snapshot"], report)
+        read = snapshots.check(tally, what, files["snapshot"], report, whole)
         replay = subprocess.run([COMMAND, "replay", folder + "/snapshot"], capture_output=True, env=environment(False))
         tally.check(replay.returncode == 0, "%s: gpucache replay reads it" % what, replay.stderr.decode())
         return read, report, ran
@@ -78,6 +78,30 @@ def stacks(backend):
     tally.check(len(live) == len(ours) == 400, what + ": who allocated each block", live[0])
     (entry,) = snapshot["device_traces"][0]
     tally.check(any("oom_snapshot" in f["filename"] for f in entry["frames"]), what + ": who asked for too much", entry)
+
+
+def changes(snapshot):
+    return [e for e in snapshot["device_traces"][0] if e["action"] in ("alloc", "free_completed")]
+
+
+def traced(backend):
+    """With a trace, the last events are in the snapshot too, and lead to the memory that it shows."""
+    what = "snapshot with a trace, " + backend
+    with tempfile.TemporaryDirectory() as folder:
+        options = lambda name, **more: {"GPUCACHE_BACKEND": backend, "GPUCACHE_TRACE": "%s/%s" % (folder, name), **more}
+        snapshot, report, _ = one(what, ["fill=1", "fill=2", "oom"], options("all", GPUCACHE_STACKS="16"), whole=True)
+        tally.check(snapshot["device_traces"][0][-1]["action"] == "oom", what + ": the error comes last")
+        tally.check(all(any("oom_snapshot" in f["filename"] for f in e["frames"])
+                        for e in changes(snapshot) if e["action"] == "alloc"), what + ": who allocated")
+        snapshot, report, _ = one(what + ", short", ["fill=%d" % i for i in range(12)] + ["oom"],
+                                  options("short", GPUCACHE_TRACE_EVENTS="50"))
+        total = report["devices"][0]["allocations"]["total"] + report["devices"][0]["allocations"]["freed"]
+        tally.check(50 <= len(changes(snapshot)) < total, what + ": the last events", "%d of %d" % (len(changes(snapshot)), total))
+        with tempfile.TemporaryDirectory() as place:
+            _, _, files = written(["fill=1", "pairs=100500", "fill=2", "oom"], options("long", GPUCACHE_TRACE_EVENTS="all"), place)
+        last = changes(pickle.loads(files["snapshot"]))
+        tally.check(len(last) == 200000 and sum(e["action"] == "alloc" for e in last[-800:]) == 600,
+                    what + ": no more than browsers show", len(last))
 
 
 def first_only():
@@ -141,6 +165,7 @@ def main():
     for backend in BACKENDS:
         contents(backend)
         stacks(backend)
+        traced(backend)
     first_only()
     disabled()
     together()

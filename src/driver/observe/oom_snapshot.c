@@ -12,6 +12,8 @@
 #include "process/program.h"
 #include "report/emitter.h"
 #include "report/memory_snapshot.h"
+#include "trace/last.h"
+#include "trace/trace.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -23,7 +25,8 @@
 #define WRITTEN (-1)     /* `writer` after it */
 #define WAIT_STEPS 10000 /* of WAIT_NS each: 10 s */
 #define WAIT_NS 1000000
-#define FILLS 8 /* tries to make a list complete while other threads allocate */
+#define FILLS 8       /* tries to make a list complete while other threads allocate */
+#define EVENTS 200000 /* of a trace, at most; browsers fail beyond some 600 000 */
 #define BUFFER 65536
 
 /* Thread that writes the snapshot. */
@@ -38,6 +41,10 @@ static struct {
     uint32_t *places; /* by number of a stack: its list of frames in the pickle's memo, or 0 */
     uint32_t place_count;
     uint32_t no_stack, no_block; /* the same for the texts that say why there are no frames */
+    int devices;
+    struct memory_list lists[STATS_MAX_DEVICES + 1]; /* by ordinal; behind them pinned memory */
+    struct trace_last *events;
+    size_t event_count;
     char names[STATS_MAX_DEVICES + 1][24]; /* keys, which must stay valid */
     char path[OPTIONS_PATH + 32];
     char buffer[BUFFER];
@@ -142,37 +149,100 @@ static int make_list(const struct device *device, struct memory_list *list) {
     return memory_list_is_complete(list) ? r : -ENOMEM;
 }
 
-/* --- the parts of the snapshot --- */
-
-/* Writes the segments of a device, or those of pinned memory if `device` is NULL. */
-static int write_segments(unsigned ordinal, const struct device *device) {
-    struct memory_list list;
-    int r = make_list(device, &list);
-    if (r == 0) {
-        for (size_t i = 0; stack_recording_is_on() && i < list.block_count; i++) {
-            list.blocks[i].stack = stacks_of(list.blocks[i].address);
+/* Makes the lists of all devices, and that of pinned memory behind them. Returns 0 or -ENOMEM. */
+static int make_lists(void) {
+    int r = 0;
+    for (int i = 0; i <= snapshot.devices && r == 0; i++) {
+        const struct device *device = i < snapshot.devices ? device_used(i) : NULL;
+        struct memory_list *list = &snapshot.lists[i];
+        if (device || i == snapshot.devices) {
+            r = make_list(device, list);
+            list->block_count = r == 0 ? list->block_count : 0;
         }
-        memory_snapshot_segments(&snapshot.format, ordinal, &list);
+        for (size_t k = 0; stack_recording_is_on() && k < list->block_count; k++) {
+            list->blocks[k].stack = stacks_of(list->blocks[k].address);
+        }
+        if (r == 0) {
+            memory_snapshot_sort(list);
+        }
     }
-    free_list(&list);
     return r;
 }
 
-/* Writes one list for each device. That of the device without memory has the error. */
-static void write_traces(const struct report_oom *oom, uint32_t stack, int devices) {
+/* --- the last events --- */
+
+/* Reads the last events of a trace. Without host memory for them, the snapshot has none. */
+static void begin_events(void) {
+    snapshot.events = trace_on() ? host_map(EVENTS * sizeof *snapshot.events, 4096) : NULL;
+    snapshot.event_count = snapshot.events ? trace_read_last(snapshot.events, EVENTS) : 0;
+}
+
+static void end_events(void) {
+    host_unmap(snapshot.events, EVENTS * sizeof *snapshot.events);
+}
+
+/* Returns whether a block lies in a segment of a list that memory_snapshot_sort() has sorted. */
+static bool lies_in(const struct memory_list *list, const struct trace_last *block) {
+    size_t low = 0, high = list->segment_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (list->segments[middle].address <= block->address) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    const struct memory_segment *segment = low > 0 ? &list->segments[low - 1] : NULL;
+    return segment && block->address - segment->address < segment->bytes &&
+           block->bytes <= segment->bytes - (block->address - segment->address);
+}
+
+static void write_event(const struct trace_last *event, const char *action) {
+    memory_snapshot_entry(&snapshot.format, &(struct memory_entry){.action = action,
+                                                                   .address_key = "addr",
+                                                                   .address = event->address,
+                                                                   .bytes = event->bytes,
+                                                                   .time_us = event->time_us,
+                                                                   .stack = event->stack});
+}
+
+/*
+ * Writes the events of a device. Leaves out blocks in segments that are gone: the viewer replays the
+ * events from the end, and fails at a block outside all segments.
+ */
+static void write_events(int ordinal) {
+    for (size_t i = 0; i < snapshot.event_count; i++) {
+        const struct trace_last *event = &snapshot.events[i];
+        if (event->device == ordinal && lies_in(&snapshot.lists[ordinal], event)) {
+            write_event(event, event->is_free ? "free_requested" : "alloc");
+            if (event->is_free) {
+                write_event(event, "free_completed");
+            }
+        }
+    }
+}
+
+static void write_oom(const struct report_oom *oom, uint32_t stack) {
+    int64_t now = (int64_t)(program_time_ns() / 1000);
+    int64_t last = snapshot.event_count > 0 ? snapshot.events[snapshot.event_count - 1].time_us : 0;
+    memory_snapshot_entry(&snapshot.format,
+                          &(struct memory_entry){.action = "oom",
+                                                 .address_key = "device_free",
+                                                 .address = oom->device_free,
+                                                 .bytes = oom->requested,
+                                                 .time_us = now > last ? now : last,
+                                                 .stack = stack});
+}
+
+/* --- the parts of the snapshot --- */
+
+static void write_traces(const struct report_oom *oom, uint32_t stack) {
     pickle_list(&snapshot.pickle);
-    for (int i = 0; i <= devices; i++) {
+    for (int i = 0; i <= snapshot.devices; i++) {
         pickle_list(&snapshot.pickle);
+        write_events(i);
         if (i == oom->device) {
-            memory_snapshot_entry(&snapshot.format,
-                                  &(struct memory_entry){
-                                      .action = "oom",
-                                      .address_key = "device_free",
-                                      .address = oom->device_free,
-                                      .bytes = oom->requested,
-                                      .time_us = (int64_t)(program_time_ns() / 1000),
-                                      .stack = stack,
-                                  });
+            write_oom(oom, stack);
         }
         pickle_close(&snapshot.pickle);
     }
@@ -191,16 +261,16 @@ static void write_options(void) {
     pickle_close(&snapshot.pickle);
 }
 
-static void write_settings(int devices) {
+static void write_settings(void) {
     struct pickle *to = &snapshot.pickle;
     memory_snapshot_settings(to, GPUCACHE_VERSION);
-    for (int i = 0; i <= devices; i++) {
-        const struct device *device = i < devices ? device_used(i) : NULL;
+    for (int i = 0; i <= snapshot.devices; i++) {
+        const struct device *device = i < snapshot.devices ? device_used(i) : NULL;
         struct print out;
         print_init(&out, -1, snapshot.names[i], sizeof snapshot.names[i]);
         print_format(&out, "device %d", i);
         pickle_key(to, print_end(&out));
-        pickle_text(to, i == devices                     ? "pinned host memory"
+        pickle_text(to, i == snapshot.devices            ? "pinned host memory"
                         : !device                        ? "not used"
                         : atomic_load(&device->in_pages) ? "pages"
                                                          : "segments");
@@ -210,34 +280,45 @@ static void write_settings(int devices) {
     pickle_close(to);
 }
 
-/* Writes the snapshot to a file. Returns 0 or a negative errno. */
-static int write_all(int fd, const struct report_oom *oom, uint32_t stack) {
+static void write_all(const struct report_oom *oom, uint32_t stack) {
     struct pickle *to = &snapshot.pickle;
-    int devices = stats_device_count(), r = 0;
-    print_init(&snapshot.out, fd, snapshot.buffer, sizeof snapshot.buffer);
     pickle_begin(to, &snapshot.out, false);
-    begin_stacks();
     pickle_dict(to);
     pickle_key(to, "device_traces");
-    write_traces(oom, stack, devices);
+    write_traces(oom, stack);
     pickle_key(to, "segments");
     pickle_list(to);
-    for (int i = 0; i <= devices && r == 0; i++) {
-        const struct device *device = i < devices ? device_used(i) : NULL;
-        if (device || i == devices) {
-            r = write_segments((unsigned)i, device);
-        }
+    for (int i = 0; i <= snapshot.devices; i++) {
+        memory_snapshot_segments(&snapshot.format, (unsigned)i, &snapshot.lists[i]);
     }
     pickle_close(to);
     pickle_key(to, "allocator_settings");
-    write_settings(devices);
+    write_settings();
     pickle_key(to, "external_annotations");
     pickle_list(to);
     pickle_close(to);
     pickle_close(to);
     pickle_end(to);
+}
+
+/* Makes the snapshot and writes it to a file. Returns 0 or a negative errno. */
+static int make(int fd, const struct report_oom *oom) {
+    uint32_t stack = stack_recording_is_on() ? stacks_here(oom->device) : 0;
+    snapshot.devices = stats_device_count();
+    begin_stacks();
+    begin_events();
+    int r = make_lists();
+    if (r == 0) {
+        print_init(&snapshot.out, fd, snapshot.buffer, sizeof snapshot.buffer);
+        write_all(oom, stack);
+        r = print_flush(&snapshot.out);
+    }
+    for (int i = 0; i <= snapshot.devices; i++) {
+        free_list(&snapshot.lists[i]);
+    }
+    end_events();
     end_stacks();
-    return r != 0 ? r : print_flush(&snapshot.out);
+    return r;
 }
 
 /* --- the file --- */
@@ -269,9 +350,8 @@ void oom_snapshot_write(const struct report_oom *oom) {
     }
     int saved_errno = errno, nobody = NOBODY;
     if (atomic_compare_exchange_strong(&writer, &nobody, (int)syscall(SYS_gettid))) {
-        uint32_t stack = stack_recording_is_on() ? stacks_here(oom->device) : 0;
         int fd = file_create(options()->oom_snapshot_pattern, snapshot.path, sizeof snapshot.path);
-        int r = fd < 0 ? fd : write_all(fd, oom, stack);
+        int r = fd < 0 ? fd : make(fd, oom);
         if (fd >= 0) {
             file_close(fd, snapshot.path, r == 0);
         }

@@ -1,0 +1,76 @@
+#include "trace/last.h"
+
+#include "process/sort.h"
+#include "trace/ring.h"
+#include "trace/trace.h"
+
+struct reading {
+    const struct trace_header *header;
+    struct trace_last *to; /* while it is read: a heap by key, the oldest event first */
+    size_t count, most;
+};
+
+/* Copies the words of a record. Returns false if a thread is writing it, or if it is none. */
+static bool read_record(const struct trace_record *record, uint64_t words[7], uint64_t head) {
+#define GET(field) atomic_load_explicit(&record->field, memory_order_relaxed)
+    words[0] = GET(ticks);
+    words[1] = GET(address);
+    words[2] = GET(bytes);
+    words[3] = GET(value);
+    words[4] = GET(detail);
+    words[5] = GET(space);
+    words[6] = GET(who);
+#undef GET
+    return head >> 32 ==
+           trace_seal(words, (uint16_t)(head >> 16), (uint8_t)(head >> 8), (uint8_t)head);
+}
+
+/* Adds an event, or replaces the oldest one by it if it is newer. */
+static void add(struct reading *reading, const struct trace_last *event) {
+    struct trace_last *to = reading->to;
+    if (reading->count < reading->most) {
+        to[reading->count++] = *event;
+        if (reading->count == reading->most) {
+            for (size_t i = reading->count; i > 0; i--) {
+                sort_sift(to, reading->count, sizeof *to, i - 1);
+            }
+        }
+    } else if (event->key < to[0].key) {
+        to[0] = *event;
+        sort_sift(to, reading->count, sizeof *to, 0);
+    }
+}
+
+static void see(const struct trace_record *record, void *with) {
+    struct reading *reading = with;
+    const struct trace_header *header = reading->header;
+    uint64_t words[7], head = atomic_load_explicit(&record->head, memory_order_acquire);
+    unsigned kind = (uint8_t)head, flags = (uint8_t)(head >> 8);
+    if ((kind != TRACE_ALLOCATE && kind != TRACE_FREE) || (flags & TRACE_CARRIED) ||
+        !read_record(record, words, head) || words[0] <= atomic_load(&header->dropped_until)) {
+        return;
+    }
+    struct trace_last event = {
+        .key = ~words[0],
+        .address = words[1],
+        .bytes = words[3],
+        .time_us = (int64_t)((trace_ns(header, words[0]) + header->real_ns) / 1000),
+        .stack = kind == TRACE_ALLOCATE ? (uint32_t)words[6] : 0,
+        .device = (uint16_t)(head >> 16),
+        .is_free = kind == TRACE_FREE,
+    };
+    add(reading, &event);
+}
+
+size_t trace_read_last(struct trace_last *to, size_t most) {
+    if (!trace_on() || most == 0) {
+        return 0;
+    }
+    struct reading reading = {.header = ring_header(), .to = to, .most = most};
+    ring_each(see, &reading);
+    for (size_t i = 0; i < reading.count; i++) {
+        to[i].key = ~to[i].key; /* newest last */
+    }
+    sort_by_key(to, reading.count, sizeof *to);
+    return reading.count;
+}
