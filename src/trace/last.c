@@ -45,9 +45,10 @@ static void see(const struct trace_record *record, void *with) {
     struct reading *reading = with;
     const struct trace_header *header = reading->header;
     uint64_t words[7], head = atomic_load_explicit(&record->head, memory_order_acquire);
-    unsigned kind = (uint8_t)head, flags = (uint8_t)(head >> 8);
-    if ((kind != TRACE_ALLOCATE && kind != TRACE_FREE) || (flags & TRACE_CARRIED) ||
-        !read_record(record, words, head) || words[0] <= atomic_load(&header->dropped_until)) {
+    unsigned kind = (uint8_t)head;
+    /* Carried records are not newer than `dropped_until` either. */
+    if ((kind != TRACE_ALLOCATE && kind != TRACE_FREE) || !read_record(record, words, head) ||
+        words[0] <= atomic_load(&header->dropped_until)) {
         return;
     }
     struct trace_last event = {

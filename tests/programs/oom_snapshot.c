@@ -2,6 +2,7 @@
  * oom_snapshot PART...: memory of all kinds, and out-of-memory errors. Parts are done in order.
  *
  *      fill=SEED     small and large blocks, every third of them freed
+ *      gone          a block in a segment of its own, which the driver gets back
  *      pairs=N       N allocations, each with its free
  *      pinned        pinned host memory; a part of it is freed
  *      threads=N     N threads that all ask for too much at once; the process ends with the first
@@ -10,6 +11,8 @@
  *      oom           a request for too much
  *      fork          the parts behind it are done by a child and by its parent
  */
+#define GPUCACHE_API __attribute__((weak))
+#include "gpucache.h"
 #include "program.h"
 
 #include <pthread.h>
@@ -38,6 +41,15 @@ static void pairs(uint64_t count) {
         CHECK(cuMemAlloc(&block, 512 << i % 4));
         CHECK(cuMemFree(block));
     }
+}
+
+static void gone(void) {
+    CUdeviceptr block;
+    CHECK(cuMemAlloc(&block, 200 * MIB));
+    CHECK(cuMemFree(block));
+    CHECK(cuCtxSynchronize());
+    if (gpucache_empty_cache)
+        gpucache_empty_cache(-1);
 }
 
 static void pinned(void) {
@@ -73,6 +85,8 @@ static void do_part(const char *part, const char *value) {
         context = begin();
     if (strcmp(part, "fill") == 0)
         fill(strtoull(value, NULL, 10));
+    else if (strcmp(part, "gone") == 0)
+        gone();
     else if (strcmp(part, "pairs") == 0)
         pairs(strtoull(value, NULL, 10));
     else if (strcmp(part, "pinned") == 0)

@@ -96,7 +96,13 @@ def traced(backend):
         snapshot, report, _ = one(what + ", short", ["fill=%d" % i for i in range(12)] + ["oom"],
                                   options("short", GPUCACHE_TRACE_EVENTS="50"))
         total = report["devices"][0]["allocations"]["total"] + report["devices"][0]["allocations"]["freed"]
-        tally.check(50 <= len(changes(snapshot)) < total, what + ": the last events", "%d of %d" % (len(changes(snapshot)), total))
+        last = changes(snapshot)
+        allocated = sum(e["action"] == "alloc" for e in last)
+        expected = len(last) // 800 * 600 + max(len(last) % 800 - 200, 0)  # each fill: 600 allocations, then 200 frees
+        tally.check(50 <= len(last) < total and allocated == expected, what + ": the last events without a gap",
+                    "%d of %d, %d allocations of %d" % (len(last), total, allocated, expected))
+        snapshot, _, _ = one(what + ", gone", ["gone", "fill=1", "oom"], options("gone"))
+        tally.check(len(changes(snapshot)) == 800, what + ": no block of a segment that is gone", len(changes(snapshot)))
         with tempfile.TemporaryDirectory() as place:
             _, _, files = written(["fill=1", "pairs=100500", "fill=2", "oom"], options("long", GPUCACHE_TRACE_EVENTS="all"), place)
         last = changes(pickle.loads(files["snapshot"]))
