@@ -29,8 +29,8 @@ struct memory_snapshot {
 void memory_snapshot_sort(struct memory_list *list);
 
 /**
- * Writes the segments of a device with their blocks, as elements of the list `segments`. The list is
- * sorted by memory_snapshot_sort().
+ * Writes the segments of a device with their blocks, as elements of the list `segments`. The list
+ * is sorted by memory_snapshot_sort().
  */
 void memory_snapshot_segments(const struct memory_snapshot *to, unsigned device,
                               const struct memory_list *list);

@@ -207,8 +207,8 @@ static void write_event(const struct trace_last *event, const char *action) {
 }
 
 /*
- * Writes the events of a device. Leaves out blocks in segments that are gone: the viewer replays the
- * events from the end, and fails at a block outside all segments.
+ * Writes the events of a device. Leaves out blocks in segments that are gone: the viewer replays
+ * the events from the end, and fails at a block outside all segments.
  */
 static void write_events(int ordinal) {
     for (size_t i = 0; i < snapshot.event_count; i++) {
