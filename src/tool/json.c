@@ -41,11 +41,46 @@ static void put_utf8(char **to, unsigned code) {
     } else if (code < 0x800) {
         *(*to)++ = (char)(0xC0 | code >> 6);
         *(*to)++ = (char)(0x80 | (code & 63));
-    } else {
+    } else if (code < 0x10000) {
         *(*to)++ = (char)(0xE0 | code >> 12);
         *(*to)++ = (char)(0x80 | (code >> 6 & 63));
         *(*to)++ = (char)(0x80 | (code & 63));
+    } else {
+        *(*to)++ = (char)(0xF0 | code >> 18);
+        *(*to)++ = (char)(0x80 | (code >> 12 & 63));
+        *(*to)++ = (char)(0x80 | (code >> 6 & 63));
+        *(*to)++ = (char)(0x80 | (code & 63));
     }
+}
+
+/** Reads the four digits of an escape. Returns false, and moves nothing, if there are fewer. */
+static bool take_unit(const char **at, unsigned *unit) {
+    char digits[5] = "";
+    strncpy(digits, *at, 4);
+    if (strspn(digits, "0123456789abcdefABCDEF") < 4)
+        return false;
+    *unit = (unsigned)strtoul(digits, NULL, 16);
+    *at += 4;
+    return true;
+}
+
+/**
+ * Reads a character behind `\u`, which may be a pair of surrogates. Gives U+FFFD for a surrogate
+ * without its other half, and for NUL, which would end the text.
+ */
+static bool take_character(const char **at, unsigned *code) {
+    unsigned low = 0;
+    if (!take_unit(at, code))
+        return false;
+    const char *behind = *at;
+    if (*code >= 0xD800 && *code < 0xDC00 && take(&behind, "\\u") && take_unit(&behind, &low) &&
+        low >= 0xDC00 && low < 0xE000) {
+        *code = 0x10000 + ((*code - 0xD800) << 10) + (low - 0xDC00);
+        *at = behind;
+    }
+    if (*code == 0 || (*code >= 0xD800 && *code < 0xE000))
+        *code = 0xFFFD;
+    return true;
 }
 
 static bool take_escape(const char **at, char **to) {
@@ -56,17 +91,14 @@ static bool take_escape(const char **at, char **to) {
         (*at)++;
         return true;
     }
-    char digits[5] = "", *end;
-    if (**at != 'u' || strlen(*at) < 5)
+    unsigned code;
+    if (**at != 'u' || (++*at, !take_character(at, &code)))
         return false;
-    memcpy(digits, *at + 1, 4);
-    unsigned code = (unsigned)strtoul(digits, &end, 16);
-    *at += 5;
     put_utf8(to, code);
-    return *end == '\0';
+    return true;
 }
 
-/** Behind the first quote. No text is longer than what stands for it. */
+/** Reads a text from behind its first quote. No character is longer than what stands for it. */
 static char *read_string(const char **at) {
     size_t length = 0;
     while ((*at)[length] && (*at)[length] != '"')
