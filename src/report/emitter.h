@@ -8,6 +8,7 @@
 #ifndef GPUCACHE_REPORT_EMITTER_H
 #define GPUCACHE_REPORT_EMITTER_H
 
+#include "process/json_put.h"
 #include "process/print.h"
 #include "process/program.h"
 #include "report/lines.h"
@@ -66,9 +67,9 @@ struct emitter {
     const struct stats_device *device; /* the device being written */
     const struct segment_map *map;     /* the memory map of its pool, or NULL */
     struct report_derived derived;
-    unsigned devices;   /* written so far */
-    bool first;         /* JSON: the innermost brackets are still empty */
-    struct lines words; /* text: the sentences below the table */
+    unsigned devices;     /* written so far */
+    struct json_put json; /* JSON: writes to `out` */
+    struct lines words;   /* text: the sentences below the table */
 };
 
 struct emitter_kind {

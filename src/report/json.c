@@ -14,55 +14,52 @@
 
 #define FRAME_TEXT 1280
 
-static void separate(struct emitter *emitter) {
-    if (!emitter->first)
-        print_char(emitter->out, ',');
-    emitter->first = false;
-}
-
 static void key(struct emitter *emitter, const char *name) {
-    separate(emitter);
-    print_json_string(emitter->out, name);
-    print_char(emitter->out, ':');
+    json_put_key(&emitter->json, name);
 }
 
 static void open_bracket(struct emitter *emitter, char bracket) {
-    print_char(emitter->out, bracket);
-    emitter->first = true;
+    json_put_open(&emitter->json, bracket);
 }
 
 static void close_bracket(struct emitter *emitter, char bracket) {
-    print_char(emitter->out, bracket);
-    emitter->first = false;
+    json_put_close(&emitter->json, bracket);
 }
 
 static void number(struct emitter *emitter, const char *name, uint64_t value) {
     key(emitter, name);
-    print_u64(emitter->out, value);
+    json_put_u64(&emitter->json, value);
 }
 
 /** Writes a number, or null if it is unknown. */
 static void number_or_null(struct emitter *emitter, const char *name, uint64_t value, bool known) {
     key(emitter, name);
-    if (known)
-        print_u64(emitter->out, value);
-    else
-        print_str(emitter->out, "null");
+    json_put_u64_or_null(&emitter->json, value, known);
+}
+
+static void integer(struct emitter *emitter, const char *name, int64_t value) {
+    key(emitter, name);
+    json_put_i64(&emitter->json, value);
 }
 
 static void string(struct emitter *emitter, const char *name, const char *value) {
     key(emitter, name);
-    print_json_string(emitter->out, value);
+    json_put_text(&emitter->json, value);
+}
+
+static void boolean(struct emitter *emitter, const char *name, bool value) {
+    key(emitter, name);
+    json_put_bool(&emitter->json, value);
 }
 
 static void real(struct emitter *emitter, const char *name, double value) {
     key(emitter, name);
-    print_double(emitter->out, value, 6);
+    json_put_double(&emitter->json, value, 6);
 }
 
 static void seconds(struct emitter *emitter, const char *name, uint64_t nanoseconds) {
     key(emitter, name);
-    print_seconds(emitter->out, nanoseconds, 9);
+    json_put_seconds(&emitter->json, nanoseconds);
 }
 
 static void strings(struct emitter *emitter, const char *name, const char *const *texts,
@@ -70,8 +67,7 @@ static void strings(struct emitter *emitter, const char *name, const char *const
     key(emitter, name);
     open_bracket(emitter, '[');
     for (size_t i = 0; i < count; i++) {
-        separate(emitter);
-        print_json_string(emitter->out, texts[i]);
+        json_put_text(&emitter->json, texts[i]);
     }
     close_bracket(emitter, ']');
 }
@@ -85,8 +81,7 @@ static void emit_oom(struct emitter *emitter) {
         texts[i] = verdict->text[i];
     key(emitter, "oom");
     open_bracket(emitter, '{');
-    key(emitter, "device");
-    print_i64(emitter->out, oom->device);
+    integer(emitter, "device", oom->device);
     number(emitter, "requested_bytes", oom->requested);
     number_or_null(emitter, "limit_bytes", oom->limit, oom->limit != 0);
     number_or_null(emitter, "device_free_bytes", oom->device_free, known);
@@ -123,10 +118,8 @@ static void begin(struct emitter *emitter) {
     number_or_null(emitter, "rank", (uint64_t)self->rank, self->rank >= 0);
     string(emitter, "host", self->host);
     strings(emitter, "command", self->arguments, self->argument_count);
-    if (self->arguments_cut) {
-        key(emitter, "command_cut");
-        print_str(emitter->out, "true");
-    }
+    if (self->arguments_cut)
+        boolean(emitter, "command_cut", true);
     seconds(emitter, "time_unix", of->time_ns);
     seconds(emitter, "uptime_seconds", of->uptime_ns);
     number_or_null(emitter, "driver_version", (uint64_t)emitter->head->driver_version,
@@ -142,10 +135,8 @@ static void begin(struct emitter *emitter) {
 
 static void device_begin(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
-    separate(emitter);
     open_bracket(emitter, '{');
-    key(emitter, "device");
-    print_i64(emitter->out, device->ordinal);
+    integer(emitter, "device", device->ordinal);
     string(emitter, "name", device->name);
     string(emitter, "uuid", device->uuid);
     number(emitter, "total_bytes", device->total_bytes);
@@ -154,8 +145,7 @@ static void device_begin(struct emitter *emitter) {
     string(emitter, "backend", device->backend);
     string(emitter, "backend_reason", device->backend_reason);
     string(emitter, "reuse", device->reuse);
-    key(emitter, "peaks_exact");
-    print_str(emitter->out, device->peaks_exact ? "true" : "false");
+    boolean(emitter, "peaks_exact", device->peaks_exact);
     number(emitter, "peak_error_bytes", device->peaks_exact ? 0 : device->peak_error_bytes);
 }
 
@@ -210,7 +200,6 @@ static void emit_size_classes(struct emitter *emitter) {
         const struct stats_size_class *class = &emitter->device->size_classes[i];
         if (class->total == 0)
             continue;
-        separate(emitter);
         open_bracket(emitter, '{');
         number_or_null(emitter, "upper_bytes", UINT64_C(512) << i, i + 1 < STATS_SIZE_CLASSES);
         number(emitter, "live", class->live);
@@ -220,15 +209,9 @@ static void emit_size_classes(struct emitter *emitter) {
     close_bracket(emitter, ']');
 }
 
-static void truth(struct emitter *emitter, const char *name) {
-    key(emitter, name);
-    print_str(emitter->out, "true");
-}
-
 /** Writes a frame as an object, without the members that are unknown. */
 static void emit_frame(struct emitter *emitter, const struct stats_frame *frame, bool named) {
     const char *module = frame->function ? frame->module : frame->file;
-    separate(emitter);
     open_bracket(emitter, '{');
     if (module)
         string(emitter, "module", module);
@@ -242,11 +225,11 @@ static void emit_frame(struct emitter *emitter, const struct stats_frame *frame,
             number(emitter, "line", frame->line);
     }
     if (frame->python)
-        truth(emitter, "python");
+        boolean(emitter, "python", true);
     if (frame->inlined)
-        truth(emitter, "inlined");
+        boolean(emitter, "inlined", true);
     if (named)
-        truth(emitter, "named");
+        boolean(emitter, "named", true);
     close_bracket(emitter, '}');
 }
 
@@ -274,8 +257,7 @@ static void emit_stack(struct emitter *emitter, uint32_t stack) {
         struct print out;
         print_init(&out, -1, text, sizeof text);
         holders_print_frame(&out, &frame, false);
-        separate(emitter);
-        print_json_string(emitter->out, print_end(&out));
+        json_put_text(&emitter->json, print_end(&out));
     }
     close_bracket(emitter, ']');
     emit_frames(emitter, stack);
@@ -290,7 +272,6 @@ static void emit_share(struct emitter *emitter, const char *bytes, const char *c
 static void emit_holder(struct emitter *emitter, const struct stats_holder *holder) {
     char rest[16];
     struct print out;
-    separate(emitter);
     open_bracket(emitter, '{');
     emit_share(emitter, "live_bytes", "live_count", &holder->held.live);
     emit_share(emitter, "peak_bytes", "peak_count", &holder->held.peak);
@@ -329,7 +310,6 @@ static void emit_modules(struct emitter *emitter) {
     key(emitter, "modules");
     open_bracket(emitter, '[');
     for (uint32_t i = 0; stacks->module(stacks->of, i, &path, &build_id); i++) {
-        separate(emitter);
         open_bracket(emitter, '{');
         string(emitter, "path", path);
         string(emitter, "build_id", *build_id ? build_id : NULL);
@@ -342,7 +322,6 @@ static void emit_live(struct emitter *emitter) {
     key(emitter, "live");
     open_bracket(emitter, '[');
     for (size_t i = 0; i < emitter->device->live_groups && i < STATS_LIVE_SIZES; i++) {
-        separate(emitter);
         open_bracket(emitter, '{');
         number(emitter, "bytes", emitter->device->live[i].bytes);
         number(emitter, "count", emitter->device->live[i].count);
@@ -366,7 +345,7 @@ static void emit_map(struct emitter *emitter) {
     open_bracket(emitter, '[');
     for (uint32_t i = 0; i < map->count; i++) {
         const struct segment_piece *piece = &map->pieces[i];
-        separate(emitter);
+        json_put_raw(&emitter->json);
         print_format(emitter->out, "[%lu,%lu,%lu,%lu,%u]", (unsigned long)piece->address,
                      (unsigned long)segment_map_bytes(piece->units),
                      (unsigned long)segment_map_bytes(piece->live),

@@ -119,7 +119,7 @@ void walk_begin(struct emitter *emitter, enum report_format format, struct print
     emitter->kind = format == REPORT_JSON ? &json_emitter : &text_emitter;
     emitter->out = out;
     emitter->head = head;
-    emitter->first = true;
+    emitter->json = json_put_to(out);
     emitter->kind->begin(emitter);
 }
 

@@ -44,6 +44,9 @@ static void half_a_pair_is_replaced(void **state) {
     reads_as("\"\\ud83d\\ud83d\\ude00\"", "\ufffd\U0001f600");
     reads_as("\"\\ud83d\\u0041\"", "\ufffdA");
     reads_as("\"\\ud83d\\n\"", "\ufffd\n");
+    reads_as("\"\\ud83d\\ue000\"", "\ufffd\ue000");
+    reads_as("\"\\u0041\\ude00\"", "A\ufffd");
+    reads_as("\"\\udc00\\udc00\"", "\ufffd\ufffd");
     reads_as("\"a\\u0000b\"", "a\ufffdb");
 }
 
