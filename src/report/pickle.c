@@ -17,19 +17,17 @@ static void put_bytes(struct pickle_writer *to, uint64_t value, unsigned count) 
 
 /** Writes what must precede an element of a list. */
 static void next(struct pickle_writer *to) {
-    if (to->depth == 0 || to->open[to->depth - 1].kind == '}')
+    if (to->is_json || to->depth == 0 || to->open[to->depth - 1].kind == '}')
         return;
     uint32_t count = to->open[to->depth - 1].count++;
-    if (to->json)
-        print_str(to->out, count > 0 ? "," : "");
-    else if (count % BATCH == 0)
+    if (count % BATCH == 0)
         print_str(to->out, count > 0 ? "e(" : "(");
 }
 
 static void open(struct pickle_writer *to, char kind) {
     next(to);
-    if (to->json)
-        put(to, kind == ']' ? '[' : '{');
+    if (to->is_json)
+        json_put_open(&to->json, kind == ']' ? '[' : '{');
     else
         print_str(to->out, kind == ']' ? "]" : "}(");
     to->open[to->depth].kind = kind;
@@ -47,8 +45,8 @@ void pickle_dict(struct pickle_writer *to) {
 void pickle_close(struct pickle_writer *to) {
     to->depth--;
     char kind = to->open[to->depth].kind;
-    if (to->json)
-        put(to, kind);
+    if (to->is_json)
+        json_put_close(&to->json, kind);
     else if (kind == '}')
         put(to, 'u');
     else if (to->open[to->depth].count > 0)
@@ -58,13 +56,14 @@ void pickle_close(struct pickle_writer *to) {
 void pickle_begin(struct pickle_writer *to, struct print *out, bool json) {
     memset(to, 0, sizeof *to);
     to->out = out;
-    to->json = json;
+    to->is_json = json;
+    to->json = json_put_to(out);
     if (!json)
         print_bytes(out, "\x80\x02", 2);
 }
 
 void pickle_end(struct pickle_writer *to) {
-    put(to, to->json ? '\n' : '.');
+    put(to, to->is_json ? '\n' : '.');
 }
 
 /* ---- values ---- */
@@ -91,16 +90,16 @@ static void write_int(struct pickle_writer *to, int64_t value) {
 
 void pickle_int(struct pickle_writer *to, int64_t value) {
     next(to);
-    if (to->json)
-        print_i64(to->out, value);
+    if (to->is_json)
+        json_put_i64(&to->json, value);
     else
         write_int(to, value);
 }
 
 void pickle_bool(struct pickle_writer *to, bool value) {
     next(to);
-    if (to->json)
-        print_str(to->out, value ? "true" : "false");
+    if (to->is_json)
+        json_put_bool(&to->json, value);
     else
         put(to, value ? '\x88' : '\x89');
 }
@@ -121,8 +120,8 @@ static size_t write_utf8(struct print *out, const char *text) {
 }
 
 static void write_text(struct pickle_writer *to, const char *text) {
-    if (to->json) {
-        print_json_string(to->out, text);
+    if (to->is_json) {
+        json_put_text(&to->json, text);
         return;
     }
     put(to, 'X');
@@ -140,9 +139,9 @@ static void write_word(struct pickle_writer *to, const char *word) {
     while (at < to->known_count && to->known[at] != word && strcmp(to->known[at], word) != 0)
         at++;
     bool known = at < to->known_count;
-    if (to->json || !known)
+    if (to->is_json || !known)
         write_text(to, word);
-    if (to->json || (!known && at == PICKLE_KNOWN))
+    if (to->is_json || (!known && at == PICKLE_KNOWN))
         return;
     put(to, known ? 'h' : 'q');
     put_bytes(to, at, 1);
@@ -156,18 +155,19 @@ void pickle_word(struct pickle_writer *to, const char *word) {
 }
 
 void pickle_key(struct pickle_writer *to, const char *key) {
-    uint32_t count = to->open[to->depth - 1].count++;
-    if (to->json && count > 0)
-        put(to, ',');
-    write_word(to, key);
-    if (to->json)
-        put(to, ':');
+    if (to->is_json)
+        json_put_key(&to->json, key);
+    else
+        write_word(to, key);
 }
 
 void pickle_pair(struct pickle_writer *to, int64_t first, int64_t second) {
     next(to);
-    if (to->json) {
-        print_format(to->out, "[%lld,%lld]", (long long)first, (long long)second);
+    if (to->is_json) {
+        json_put_open(&to->json, '[');
+        json_put_i64(&to->json, first);
+        json_put_i64(&to->json, second);
+        json_put_close(&to->json, ']');
         return;
     }
     write_int(to, first);
@@ -181,7 +181,7 @@ static void put_place(struct pickle_writer *to, char small, char large, uint32_t
 }
 
 bool pickle_again(struct pickle_writer *to, uint32_t place) {
-    if (to->json || place == 0)
+    if (to->is_json || place == 0)
         return false;
     next(to);
     put_place(to, 'h', 'j', place);
@@ -189,7 +189,7 @@ bool pickle_again(struct pickle_writer *to, uint32_t place) {
 }
 
 uint32_t pickle_remember(struct pickle_writer *to) {
-    if (to->json)
+    if (to->is_json)
         return 0;
     to->remembered = to->remembered ? to->remembered + 1 : PICKLE_KNOWN;
     put_place(to, 'q', 'r', to->remembered);

@@ -7,7 +7,8 @@
  */
 #ifndef GPUCACHE_REPORT_PICKLE_H
 #define GPUCACHE_REPORT_PICKLE_H
-#include "process/print.h"
+
+#include "process/json_put.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,7 +18,8 @@
 
 struct pickle_writer {
     struct print *out;
-    bool json;
+    bool is_json;
+    struct json_put json; /* if so; writes to `out` */
     unsigned depth;
     struct {
         char kind; /* ]: a list; }: a dictionary */

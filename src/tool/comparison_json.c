@@ -1,92 +1,101 @@
 /*
  * A comparison as JSON: one object a line, for scripts.
  */
+#include "process/json_put.h"
 #include "tool/comparison.h"
 
 #include <errno.h>
 
-static void print_name(struct print *out, const char *name) {
-    print_format(out, ",\"%s\":", name);
+static void put_number(struct json_put *to, const char *name, uint64_t value) {
+    json_put_key(to, name);
+    json_put_u64(to, value);
 }
 
-static void print_number(struct print *out, const char *name, uint64_t value) {
-    print_name(out, name);
-    print_u64(out, value);
+static void put_decimals(struct json_put *to, const char *name, double value, unsigned decimals) {
+    json_put_key(to, name);
+    json_put_double(to, value, decimals);
 }
 
-static void print_decimals(struct print *out, const char *name, double value, unsigned decimals) {
-    print_name(out, name);
-    print_double(out, value, decimals);
+static void put_text(struct json_put *to, const char *name, const char *text) {
+    json_put_key(to, name);
+    json_put_text(to, text);
 }
 
-static void print_history(struct print *out, const struct comparison *comparison) {
+static void put_bool(struct json_put *to, const char *name, bool value) {
+    json_put_key(to, name);
+    json_put_bool(to, value);
+}
+
+static void put_history(struct json_put *to, const struct comparison *comparison) {
     const struct history *history = comparison->history;
-    print_str(out, "{\"schema\":\"gpucache-replay/1\",\"file\":");
-    print_json_string(out, comparison->file);
-    print_name(out, "device");
-    print_i64(out, history->device);
-    print_number(out, "events", history->count);
-    print_number(out, "time_us", history->events[history->count - 1].time_us);
-    print_number(out, "periods", history->period_count);
-    print_number(out, "requested_peak_bytes", history->requested_peak);
-    print_number(out, "unknown_frees", history->unknown_frees);
-    print_number(out, "lost_frees", history->lost_frees);
-    print_number(out, "failures", history->failures);
-    print_name(out, "recorded_by");
-    print_json_string(out, history->recorded_by);
-    print_number(out, "recorded_reserved_peak_bytes", history->recorded_peak);
+    put_text(to, "schema", "gpucache-replay/1");
+    put_text(to, "file", comparison->file);
+    json_put_key(to, "device");
+    json_put_i64(to, history->device);
+    put_number(to, "events", history->count);
+    put_number(to, "time_us", history->events[history->count - 1].time_us);
+    put_number(to, "periods", history->period_count);
+    put_number(to, "requested_peak_bytes", history->requested_peak);
+    put_number(to, "unknown_frees", history->unknown_frees);
+    put_number(to, "lost_frees", history->lost_frees);
+    put_number(to, "failures", history->failures);
+    put_text(to, "recorded_by", history->recorded_by);
+    put_number(to, "recorded_reserved_peak_bytes", history->recorded_peak);
 }
 
-static void print_setting(struct print *out, const struct row *row) {
+static void put_setting(struct json_put *to, const struct row *row) {
     const struct candidate *candidate = row->candidate;
     const struct rerun_setting *setting = &candidate->setting;
-    print_str(out, "{\"name\":");
-    print_json_string(out, candidate->name);
-    print_format(out, ",\"model\":%s", candidate->is_model ? "true" : "false");
-    print_number(out, "limit_bytes", setting->limit);
+    put_text(to, "name", candidate->name);
+    put_bool(to, "model", candidate->is_model);
+    put_number(to, "limit_bytes", setting->limit);
     if (!candidate->is_model) {
-        print_format(out, ",\"backend\":\"%s\",\"reuse\":\"%s\"",
-                     setting->pages ? "pages" : "segments", reuse_names[setting->reuse]);
-        print_number(out, "budget_bytes", setting->budget);
-        print_number(out, "delay_us", row->delay_us);
+        put_text(to, "backend", setting->pages ? "pages" : "segments");
+        put_text(to, "reuse", reuse_names[setting->reuse]);
+        put_number(to, "budget_bytes", setting->budget);
+        put_number(to, "delay_us", row->delay_us);
     }
 }
 
-static void print_row(struct print *out, const struct row *row) {
+static void put_row(struct json_put *to, const struct row *row) {
     const struct meter *meter = row->meter;
-    print_setting(out, row);
-    print_format(out, ",\"out_of_memory\":%s,\"failed\":%s",
-                 meter->out_of_memory ? "true" : "false", meter->error != 0 ? "true" : "false");
-    print_number(out, "ran_events", meter->at + 1);
-    print_number(out, "reserved_peak_bytes", meter->reserved_peak);
-    print_decimals(out, "reserved_over_requested", meter_ratio(meter), 6);
-    print_number(out, "pages_mapped", meter->mapped);
-    print_decimals(out, "pages_mapped_late", meter_mapped_late(meter), 2);
-    print_number(out, "last_period_mapped", meter_last_mapped(meter));
-    print_number(out, "driver_calls", meter->calls);
-    print_decimals(out, "driver_estimated_ms", (double)meter->calls_ns / 1e6, 3);
-    print_number(out, "barriers", meter->barriers);
-    print_number(out, "waits", meter->waits);
-    print_number(out, "waited_us", meter->waited_us);
-    print_str(out, ",\"idle\":[");
-    for (unsigned i = 0; i < METER_PARTS; i++) {
-        print_str(out, i > 0 ? "," : "");
-        print_double(out, meter_idle(meter, i), 4);
-    }
-    print_str(out, "],\"pages_mapped_by_period\":[");
-    for (size_t i = 0; i < meter->history->period_count; i++) {
-        print_str(out, i > 0 ? "," : "");
-        print_u64(out, meter->mapped_by_period[i]);
-    }
-    print_str(out, "]}");
+    json_put_open(to, '{');
+    put_setting(to, row);
+    put_bool(to, "out_of_memory", meter->out_of_memory);
+    put_bool(to, "failed", meter->error != 0);
+    put_number(to, "ran_events", meter->at + 1);
+    put_number(to, "reserved_peak_bytes", meter->reserved_peak);
+    put_decimals(to, "reserved_over_requested", meter_ratio(meter), 6);
+    put_number(to, "pages_mapped", meter->mapped);
+    put_decimals(to, "pages_mapped_late", meter_mapped_late(meter), 2);
+    put_number(to, "last_period_mapped", meter_last_mapped(meter));
+    put_number(to, "driver_calls", meter->calls);
+    put_decimals(to, "driver_estimated_ms", (double)meter->calls_ns / 1e6, 3);
+    put_number(to, "barriers", meter->barriers);
+    put_number(to, "waits", meter->waits);
+    put_number(to, "waited_us", meter->waited_us);
+    json_put_key(to, "idle");
+    json_put_open(to, '[');
+    for (unsigned i = 0; i < METER_PARTS; i++)
+        json_put_double(to, meter_idle(meter, i), 4);
+    json_put_close(to, ']');
+    json_put_key(to, "pages_mapped_by_period");
+    json_put_open(to, '[');
+    for (size_t i = 0; i < meter->history->period_count; i++)
+        json_put_u64(to, meter->mapped_by_period[i]);
+    json_put_close(to, ']');
+    json_put_close(to, '}');
 }
 
 void comparison_print_json(const struct comparison *comparison, struct print *out) {
-    print_history(out, comparison);
-    print_str(out, ",\"rows\":[");
-    for (size_t i = 0; i < comparison->count; i++) {
-        print_str(out, i > 0 ? "," : "");
-        print_row(out, &comparison->rows[i]);
-    }
-    print_str(out, "]}\n");
+    struct json_put to = json_put_to(out);
+    json_put_open(&to, '{');
+    put_history(&to, comparison);
+    json_put_key(&to, "rows");
+    json_put_open(&to, '[');
+    for (size_t i = 0; i < comparison->count; i++)
+        put_row(&to, &comparison->rows[i]);
+    json_put_close(&to, ']');
+    json_put_close(&to, '}');
+    print_char(out, '\n');
 }
