@@ -41,6 +41,9 @@ void json_put_line(struct json_put *to);
 
 void json_put_key(struct json_put *to, const char *name);
 
+/** Writes a number as the key. */
+void json_put_number_key(struct json_put *to, uint64_t number);
+
 /* Write a value: an element, or what belongs to the key. */
 
 void json_put_u64(struct json_put *to, uint64_t value);
@@ -59,6 +62,14 @@ void json_put_double(struct json_put *to, double value, unsigned decimals);
 
 /** Writes nanoseconds as seconds with nine decimals. */
 void json_put_seconds(struct json_put *to, uint64_t nanoseconds);
+
+/* Write a key and its value, or the bracket that begins it. */
+
+void json_put_named_open(struct json_put *to, const char *name, char bracket);
+void json_put_named_u64(struct json_put *to, const char *name, uint64_t value);
+void json_put_named_i64(struct json_put *to, const char *name, int64_t value);
+void json_put_named_bool(struct json_put *to, const char *name, bool value);
+void json_put_named_text(struct json_put *to, const char *name, const char *text);
 
 /** Begins a value that the caller prints itself to `to->out`. */
 void json_put_raw(struct json_put *to);

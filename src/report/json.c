@@ -27,8 +27,7 @@ static void close_bracket(struct emitter *emitter, char bracket) {
 }
 
 static void number(struct emitter *emitter, const char *name, uint64_t value) {
-    key(emitter, name);
-    json_put_u64(&emitter->json, value);
+    json_put_named_u64(&emitter->json, name, value);
 }
 
 /** Writes a number, or null if it is unknown. */
@@ -38,18 +37,15 @@ static void number_or_null(struct emitter *emitter, const char *name, uint64_t v
 }
 
 static void integer(struct emitter *emitter, const char *name, int64_t value) {
-    key(emitter, name);
-    json_put_i64(&emitter->json, value);
+    json_put_named_i64(&emitter->json, name, value);
 }
 
 static void string(struct emitter *emitter, const char *name, const char *value) {
-    key(emitter, name);
-    json_put_text(&emitter->json, value);
+    json_put_named_text(&emitter->json, name, value);
 }
 
 static void boolean(struct emitter *emitter, const char *name, bool value) {
-    key(emitter, name);
-    json_put_bool(&emitter->json, value);
+    json_put_named_bool(&emitter->json, name, value);
 }
 
 static void real(struct emitter *emitter, const char *name, double value) {

@@ -17,6 +17,7 @@
 #ifndef GPUCACHE_TOOL_HTML_H
 #define GPUCACHE_TOOL_HTML_H
 
+#include "process/json_put.h"
 #include "tool/parsed_report.h"
 #include "tool/trace_file.h"
 
@@ -39,6 +40,6 @@ int html_write(const struct html *page, const char *path);
 void html_print_data(const struct html *page, struct print *out);
 
 /** Writes one trace as an element of `traces`. */
-void html_print_trace(const struct trace_file *file, struct print *out);
+void html_put_trace(const struct trace_file *file, struct json_put *to);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * Writes a trace into a page: size, address and stack of each block, and the times of its
  * allocation and its free. An event takes about ten bytes. html_data.c calls
- * html_print_trace() for each trace. The format of the trace is described below the includes.
+ * html_put_trace() for each trace. The format of the trace is described below the includes.
  */
 #include "tool/html.h"
 
@@ -50,7 +50,7 @@ struct group {
 struct column {
     const struct trace_file *file;
     unsigned device;
-    struct print *out;
+    struct json_put *to;
     struct trace_live_set live_set;
     void *groups;   /* a tree (tsearch) of struct group */
     uint8_t *bytes; /* the encoded events */
@@ -61,6 +61,13 @@ struct column {
 
 static uint64_t began(const struct trace_file *file) {
     return file->header->started_ns;
+}
+
+static void put_pair(struct json_put *to, uint64_t first, uint64_t second) {
+    json_put_open(to, '[');
+    json_put_u64(to, first);
+    json_put_u64(to, second);
+    json_put_close(to, ']');
 }
 
 /* ---- events ---- */
@@ -91,7 +98,7 @@ static uint32_t group_of(struct column *of, uint64_t bytes, uint32_t stack) {
     struct group *made = checked(malloc(sizeof *made));
     *made = wanted;
     checked(tsearch(made, &of->groups, compare_groups));
-    print_format(of->out, "%s[%lu,%u]", of->group_count ? "," : "", (unsigned long)bytes, stack);
+    put_pair(of->to, bytes, stack);
     return of->group_count++;
 }
 
@@ -143,84 +150,89 @@ static void print_base64(struct print *out, const uint8_t *bytes, size_t count) 
 
 /* ---- a device ---- */
 
-static void print_reserved(struct column *of) {
+static void put_reserved(struct column *of) {
     const struct trace_file *file = of->file;
-    print_format(of->out, "[[%lu,%lu]", (unsigned long)less(file->front_ns, began(file)),
-                 (unsigned long)file->before[of->device][0]);
+    json_put_named_open(of->to, "reserved", '[');
+    put_pair(of->to, less(file->front_ns, began(file)), file->before[of->device][0]);
     for (size_t i = file->carried; i < file->count; i++) {
         const struct trace_event *event = &file->events[i];
         if (event->device == of->device && trace_figure(event->kind, event->value) == 0 &&
             !(event->flags & TRACE_CARRIED))
-            print_format(of->out, ",[%lu,%lu]", (unsigned long)less(event->time_ns, began(file)),
-                         (unsigned long)event->detail);
+            put_pair(of->to, less(event->time_ns, began(file)), event->detail);
     }
-    print_str(of->out, "]");
+    json_put_close(of->to, ']');
 }
 
-static void print_device(const struct trace_file *file, unsigned device, struct print *out) {
+static void put_device(const struct trace_file *file, unsigned device, struct json_put *to) {
     const struct trace_device *is = &file->header->devices[device];
-    struct column of = {.file = file, .device = device, .out = out};
+    struct column of = {.file = file, .device = device, .to = to};
     char name[sizeof is->name + 1] = "";
     memcpy(name, is->name, sizeof is->name);
-    print_format(out, "{\"device\":%u,\"name\":", device);
-    print_json_string(out, name);
-    print_format(out, ",\"total_bytes\":%lu,\"groups\":[", (unsigned long)is->total_bytes);
+    json_put_line(to);
+    json_put_open(to, '{');
+    json_put_named_u64(to, "device", device);
+    json_put_named_text(to, "name", name);
+    json_put_named_u64(to, "total_bytes", is->total_bytes);
+    json_put_named_open(to, "groups", '[');
     for (size_t i = 0; i < file->count; i++)
         if (file->events[i].device == device)
             put_event(&of, &file->events[i]);
-    print_str(out, "],\"reserved\":");
-    print_reserved(&of);
-    print_str(out, ",\"events\":\"");
-    print_base64(out, of.bytes, of.used);
-    print_str(out, "\"}");
+    json_put_close(to, ']');
+    put_reserved(&of);
+    json_put_key(to, "events");
+    json_put_raw(to);
+    print_char(to->out, '"');
+    print_base64(to->out, of.bytes, of.used);
+    print_char(to->out, '"');
+    json_put_close(to, '}');
     tdestroy(of.groups, free);
     trace_live_set_free(&of.live_set);
     free(of.bytes);
 }
 
-static void print_devices(const struct trace_file *file, struct print *out) {
-    bool used[STATS_MAX_DEVICES] = {false}, first = true;
+static void put_devices(const struct trace_file *file, struct json_put *to) {
+    bool used[STATS_MAX_DEVICES] = {false};
     for (size_t i = 0; i < file->count; i++)
         if (file->events[i].device < STATS_MAX_DEVICES)
             used[file->events[i].device] = true;
-    print_char(out, '[');
-    for (unsigned device = 0; device < STATS_MAX_DEVICES; device++) {
-        if (!used[device])
-            continue;
-        print_str(out, first ? "" : ",\n");
-        print_device(file, device, out);
-        first = false;
-    }
-    print_char(out, ']');
+    json_put_named_open(to, "devices", '[');
+    for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
+        if (used[device])
+            put_device(file, device, to);
+    json_put_close(to, ']');
 }
 
 /* ---- stacks ---- */
 
-static void print_frames(const struct trace_file *file, struct print *out) {
+static void put_frames(const struct trace_file *file, struct json_put *to) {
     char text[FRAME];
     struct print words;
     const struct stats_frame *frame;
+    json_put_named_open(to, "frames", '[');
     for (uint32_t i = 0; i < trace_callers_frames(file->callers); i++) {
-        print_str(out, i ? ",\n[" : "[");
+        json_put_line(to);
+        json_put_open(to, '[');
         for (unsigned k = 0; (frame = trace_callers_frame(file->callers, i, k)) != NULL; k++) {
             print_init(&words, -1, text, sizeof text);
             holders_print_frame(&words, frame, false);
-            print_str(out, k ? "," : "");
-            print_json_string(out, print_end(&words));
+            json_put_text(to, print_end(&words));
         }
-        print_char(out, ']');
+        json_put_close(to, ']');
     }
+    json_put_close(to, ']');
 }
 
-static void print_stacks(const struct trace_file *file, struct print *out) {
+static void put_stacks(const struct trace_file *file, struct json_put *to) {
+    json_put_named_open(to, "stacks", '[');
     for (uint32_t i = 0; i < trace_callers_stacks(file->callers); i++) {
         unsigned count = 0;
         const uint32_t *frames = i ? trace_callers_stack(file->callers, i, &count) : NULL;
-        print_str(out, i ? ",[" : "[");
+        json_put_open(to, '[');
         for (unsigned k = 0; k < count; k++)
-            print_format(out, "%s%u", k ? "," : "", frames[k]);
-        print_char(out, ']');
+            json_put_u64(to, frames[k]);
+        json_put_close(to, ']');
     }
+    json_put_close(to, ']');
 }
 
 /* ---- the object ---- */
@@ -229,74 +241,80 @@ static bool is_growth(unsigned kind) {
     return kind == TRACE_MOMENT_GROW || kind == TRACE_MOMENT_GIVE_BACK;
 }
 
-static void print_moments(const struct trace_file *file, struct print *out) {
-    const char *separator = "";
-    print_str(out, ",\"marks\":[");
+static void put_marks(const struct trace_file *file, struct json_put *to) {
+    json_put_named_open(to, "marks", '[');
     for (size_t i = file->carried; i < file->count; i++) {
         const struct trace_event *event = &file->events[i];
         if (event->kind != TRACE_MARK || !event->text)
             continue;
-        print_format(out, "%s[%lu,", separator, (unsigned long)less(event->time_ns, began(file)));
-        print_json_string(out, event->text);
-        print_char(out, ']');
-        separator = ",";
+        json_put_open(to, '[');
+        json_put_u64(to, less(event->time_ns, began(file)));
+        json_put_text(to, event->text);
+        json_put_close(to, ']');
     }
-    print_str(out, "],\"moments\":[");
-    separator = "";
+    json_put_close(to, ']');
+}
+
+static void put_moments(const struct trace_file *file, struct json_put *to) {
+    json_put_named_open(to, "moments", '[');
     for (size_t i = file->carried; i < file->count; i++) {
         const struct trace_event *event = &file->events[i];
         if (event->kind < TRACE_MOMENTS || is_growth(event->kind))
             continue;
-        print_format(out, "%s[%lu,%d,%u,%lu,%lu]", separator,
-                     (unsigned long)less(event->time_ns, began(file)),
-                     event->device == TRACE_NO_DEVICE ? -1 : (int)event->device, event->kind,
-                     (unsigned long)event->bytes, (unsigned long)event->value);
-        separator = ",\n";
+        json_put_line(to);
+        json_put_open(to, '[');
+        json_put_u64(to, less(event->time_ns, began(file)));
+        json_put_i64(to, event->device == TRACE_NO_DEVICE ? -1 : (int)event->device);
+        json_put_u64(to, event->kind);
+        json_put_u64(to, event->bytes);
+        json_put_u64(to, event->value);
+        json_put_close(to, ']');
     }
-    print_char(out, ']');
+    json_put_close(to, ']');
 }
 
-static void print_kinds(struct print *out) {
-    const char *separator = "";
-    print_str(out, ",\"kinds\":{");
+static void put_kinds(struct json_put *to) {
+    json_put_named_open(to, "kinds", '{');
 #define FLIGHT(number, kind, words)                                                                \
-    print_format(out, "%s\"%u\":", separator, TRACE_MOMENTS + (number));                           \
-    print_json_string(out, words);                                                                 \
-    separator = ",";
+    json_put_number_key(to, TRACE_MOMENTS + (number));                                             \
+    json_put_text(to, words);
 #include "live/flight.def"
 #undef FLIGHT
-    print_format(out, "},\"refused\":[%u,%u,%u]", TRACE_MOMENT_GROW_REFUSED,
-                 TRACE_MOMENT_LIMIT_REFUSED, TRACE_MOMENT_OOM);
+    json_put_close(to, '}');
+    json_put_named_open(to, "refused", '[');
+    json_put_u64(to, TRACE_MOMENT_GROW_REFUSED);
+    json_put_u64(to, TRACE_MOMENT_LIMIT_REFUSED);
+    json_put_u64(to, TRACE_MOMENT_OOM);
+    json_put_close(to, ']');
 }
 
-void html_print_trace(const struct trace_file *file, struct print *out) {
+static void put_process(const struct trace_file *file, struct json_put *to) {
     const struct trace_header *header = file->header;
     char text[sizeof header->host + 1] = "";
     _Static_assert(sizeof header->host >= sizeof header->name, "`text` holds both");
     memcpy(text, header->name, sizeof header->name);
-    print_str(out, "{\"name\":");
-    print_json_string(out, text);
+    json_put_named_text(to, "name", text);
     memcpy(text, header->host, sizeof header->host);
-    print_str(out, ",\"host\":");
-    print_json_string(out, text);
-    print_format(out, ",\"pid\":%ld,\"rank\":", (long)header->who.pid);
-    if (header->rank >= 0)
-        print_i64(out, header->rank);
-    else
-        print_str(out, "null");
-    print_str(out, ",\"began\":");
-    print_seconds(out, began(file) + header->real_ns, 9);
-    print_format(out, ",\"front_ns\":%lu,\"end_ns\":%lu,\"dropped\":%lu,\"running\":%s",
-                 (unsigned long)less(file->front_ns, began(file)),
-                 (unsigned long)less(file->end_ns, began(file)), (unsigned long)file->dropped,
-                 file->running ? "true" : "false");
-    print_kinds(out);
-    print_moments(file, out);
-    print_str(out, ",\"frames\":[");
-    print_frames(file, out);
-    print_str(out, "],\"stacks\":[");
-    print_stacks(file, out);
-    print_str(out, "],\"devices\":");
-    print_devices(file, out);
-    print_char(out, '}');
+    json_put_named_text(to, "host", text);
+    json_put_named_i64(to, "pid", header->who.pid);
+    json_put_key(to, "rank");
+    json_put_u64_or_null(to, (uint64_t)header->rank, header->rank >= 0);
+    json_put_key(to, "began");
+    json_put_seconds(to, began(file) + header->real_ns);
+}
+
+void html_put_trace(const struct trace_file *file, struct json_put *to) {
+    json_put_open(to, '{');
+    put_process(file, to);
+    json_put_named_u64(to, "front_ns", less(file->front_ns, began(file)));
+    json_put_named_u64(to, "end_ns", less(file->end_ns, began(file)));
+    json_put_named_u64(to, "dropped", file->dropped);
+    json_put_named_bool(to, "running", file->running);
+    put_kinds(to);
+    put_marks(file, to);
+    put_moments(file, to);
+    put_frames(file, to);
+    put_stacks(file, to);
+    put_devices(file, to);
+    json_put_close(to, '}');
 }

@@ -6,7 +6,7 @@
  * A change of less than a thousandth of the counter's peak within a millisecond is left out. The
  * highest and the last value are always written.
  */
-#include "process/print.h"
+#include "process/json_put.h"
 #include "process/value.h"
 #include "tool/arguments.h"
 #include "tool/tool.h"
@@ -41,18 +41,20 @@ struct counter {
 };
 
 struct timeline {
-    struct print *out;
+    struct json_put *json;
     const struct trace_file *file;
     struct counter counters[STATS_MAX_DEVICES][COUNTERS];
     uint64_t base_real_ns;
     uint64_t pid;
-    bool first, writing; /* not writing: the first pass, which finds the peaks */
+    bool writing; /* not writing: the first pass, which finds the peaks */
 };
 
 /* ---- events ---- */
 
-static void print_us(struct print *out, uint64_t ns) {
-    print_format(out, "%llu.%u%u%u", (unsigned long long)(ns / 1000), (unsigned)(ns / 100 % 10),
+static void put_us(struct json_put *to, const char *name, uint64_t ns) {
+    json_put_key(to, name);
+    json_put_raw(to);
+    print_format(to->out, "%llu.%u%u%u", (unsigned long long)(ns / 1000), (unsigned)(ns / 100 % 10),
                  (unsigned)(ns / 10 % 10), (unsigned)(ns % 10));
 }
 
@@ -61,26 +63,29 @@ static uint64_t real_of(const struct trace_file *file, uint64_t ns) {
 }
 
 static void begin_event(struct timeline *to, const char *phase, const char *name) {
-    print_str(to->out, to->first ? "\n" : ",\n");
-    to->first = false;
-    print_format(to->out, "{\"ph\":\"%s\",\"pid\":%llu,\"name\":", phase,
-                 (unsigned long long)to->pid);
-    print_json_string(to->out, name);
+    json_put_line(to->json);
+    json_put_open(to->json, '{');
+    json_put_named_text(to->json, "ph", phase);
+    json_put_named_u64(to->json, "pid", to->pid);
+    json_put_named_text(to->json, "name", name);
 }
 
-static void print_time(struct timeline *to, uint64_t ns) {
+static void put_time(struct timeline *to, uint64_t ns) {
     uint64_t real = real_of(to->file, ns);
-    print_str(to->out, ",\"ts\":");
-    print_us(to->out, real > to->base_real_ns ? real - to->base_real_ns : 0);
+    put_us(to->json, "ts", real > to->base_real_ns ? real - to->base_real_ns : 0);
 }
 
-static void name_track(struct timeline *to, const char *what, uint32_t thread, const char *name) {
-    begin_event(to, "M", what);
-    if (thread != 0)
-        print_format(to->out, ",\"tid\":%u", thread);
-    print_str(to->out, ",\"args\":{\"name\":");
-    print_json_string(to->out, name);
-    print_str(to->out, "}}");
+/** Ends an event and its arguments. */
+static void end_event(struct timeline *to) {
+    json_put_close(to->json, '}');
+    json_put_close(to->json, '}');
+}
+
+static void name_process_as(struct timeline *to, const char *name) {
+    begin_event(to, "M", "process_name");
+    json_put_named_open(to->json, "args", '{');
+    json_put_named_text(to->json, "name", name);
+    end_event(to);
 }
 
 /* ---- counters ---- */
@@ -92,9 +97,11 @@ static void show_counter(struct timeline *to, unsigned device, unsigned which, u
     print_init(&text, -1, name, sizeof name);
     print_format(&text, "device %u %s", device, names[which]);
     begin_event(to, "C", print_end(&text));
-    print_time(to, ns);
-    print_format(to->out, ",\"tid\":0,\"args\":{\"bytes\":%llu}}",
-                 (unsigned long long)counter->value);
+    put_time(to, ns);
+    json_put_named_u64(to->json, "tid", 0);
+    json_put_named_open(to->json, "args", '{');
+    json_put_named_u64(to->json, "bytes", counter->value);
+    end_event(to);
     counter->shown = counter->value;
     counter->shown_ns = ns;
     counter->peak_shown |= counter->value == counter->peak;
@@ -179,49 +186,53 @@ static void go_through(struct timeline *to,
 
 /* ---- moments ---- */
 
-static void print_arguments(struct timeline *to, const struct trace_event *event) {
-    const char *comma = "";
-    print_str(to->out, ",\"args\":{");
-    if (event->device != TRACE_NO_DEVICE) {
-        print_format(to->out, "\"device\":%u", event->device);
-        comma = ",";
+/** Ends an event with its thread and arguments. */
+static void put_arguments(struct timeline *to, const struct trace_event *event) {
+    char address[24];
+    struct print text;
+    json_put_named_u64(to->json, "tid", event->thread);
+    json_put_named_open(to->json, "args", '{');
+    if (event->device != TRACE_NO_DEVICE)
+        json_put_named_u64(to->json, "device", event->device);
+    if (event->bytes)
+        json_put_named_u64(to->json, "bytes", event->bytes);
+    if (event->address) {
+        print_init(&text, -1, address, sizeof address);
+        print_format(&text, "0x%llx", (unsigned long long)event->address);
+        json_put_named_text(to->json, "address", print_end(&text));
     }
-    if (event->bytes) {
-        print_format(to->out, "%s\"bytes\":%llu", comma, (unsigned long long)event->bytes);
-        comma = ",";
-    }
-    if (event->address)
-        print_format(to->out, "%s\"address\":\"0x%llx\"", comma,
-                     (unsigned long long)event->address);
-    print_str(to->out, "}}");
+    end_event(to);
+}
+
+/** Writes an event that takes no time, up to its thread. */
+static void put_instant(struct timeline *to, const char *name, const struct trace_event *event) {
+    begin_event(to, "i", name);
+    put_time(to, event->time_ns);
+    json_put_named_text(to->json, "s", "p");
 }
 
 static void show_moment(struct timeline *to, const struct trace_event *event) {
     uint64_t took = event->value;
     uint64_t begun = event->flags & TRACE_BEGINS ? event->time_ns : event->time_ns - took;
-    bool lasts = took > 0 && took < event->time_ns;
-    begin_event(to, lasts ? "X" : "i", trace_event_words(event->kind));
-    print_time(to, lasts ? begun : event->time_ns);
-    if (lasts) {
-        print_str(to->out, ",\"dur\":");
-        print_us(to->out, took);
+    if (took > 0 && took < event->time_ns) {
+        begin_event(to, "X", trace_event_words(event->kind));
+        put_time(to, begun);
+        put_us(to->json, "dur", took);
     } else {
-        print_str(to->out, ",\"s\":\"p\"");
+        put_instant(to, trace_event_words(event->kind), event);
     }
-    print_format(to->out, ",\"tid\":%u", event->thread);
-    print_arguments(to, event);
+    put_arguments(to, event);
 }
 
 static void show(struct timeline *to, const struct trace_event *event) {
     if (event->kind == TRACE_MARK) {
-        begin_event(to, "i", event->text);
-        print_time(to, event->time_ns);
-        print_format(to->out, ",\"s\":\"p\",\"tid\":%u,\"args\":{}}", event->thread);
+        put_instant(to, event->text, event);
+        json_put_named_u64(to->json, "tid", event->thread);
+        json_put_named_open(to->json, "args", '{');
+        end_event(to);
     } else if (event->kind == TRACE_CONTEXT_END) {
-        begin_event(to, "i", trace_event_words(event->kind));
-        print_time(to, event->time_ns);
-        print_format(to->out, ",\"s\":\"p\",\"tid\":%u", event->thread);
-        print_arguments(to, event);
+        put_instant(to, trace_event_words(event->kind), event);
+        put_arguments(to, event);
     } else if (event->kind >= TRACE_MOMENTS) {
         show_moment(to, event);
     }
@@ -237,7 +248,7 @@ static void name_process(struct timeline *to) {
     print_format(&text, "%s", header->name);
     if (header->rank >= 0)
         print_format(&text, " rank %lld", (long long)header->rank);
-    name_track(to, "process_name", 0, print_end(&text));
+    name_process_as(to, print_end(&text));
 }
 
 /** Writes the last value of each counter, unless it is written already. The last report has the
@@ -281,17 +292,24 @@ static void number(struct source *sources, size_t at) {
 
 static void write_all(struct print *out, const struct source *sources, size_t count) {
     static struct timeline to;
-    to = (struct timeline){.out = out, .first = true, .base_real_ns = UINT64_MAX};
+    struct json_put json = json_put_to(out);
+    to = (struct timeline){.json = &json, .base_real_ns = UINT64_MAX};
     for (size_t i = 0; i < count; i++) {
         uint64_t started = real_of(&sources[i].file, sources[i].file.header->started_ns);
         to.base_real_ns = started < to.base_real_ns ? started : to.base_real_ns;
     }
-    print_str(out,
-              "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"version\":\"gpucache " GPUCACHE_VERSION
-              "\"},\"traceEvents\":[");
+    json_put_open(&json, '{');
+    json_put_named_text(&json, "displayTimeUnit", "ms");
+    json_put_named_open(&json, "otherData", '{');
+    json_put_named_text(&json, "version", "gpucache " GPUCACHE_VERSION);
+    json_put_close(&json, '}');
+    json_put_named_open(&json, "traceEvents", '[');
     for (size_t i = 0; i < count; i++)
         write_trace(&to, &sources[i].file, sources[i].pid);
-    print_str(out, "\n]}\n");
+    print_char(out, '\n');
+    json_put_close(&json, ']');
+    json_put_close(&json, '}');
+    print_char(out, '\n');
 }
 
 int tool_timeline(char **arguments) {

@@ -197,7 +197,8 @@ static void write_snapshot(struct trace_file *file, bool json) {
 static void write_page(const struct trace_file *file) {
     struct print out;
     print_init(&out, -1, text, sizeof text);
-    html_print_trace(file, &out);
+    struct json_put to = json_put_to(&out);
+    html_put_trace(file, &to);
     if (out.error == 0 && out.used < sizeof text)
         fuzz_check_json(text, out.used);
 }

@@ -113,11 +113,23 @@ static void numbers_have_their_forms(void **state) {
                         "[1.500000000,0.2500,[null],7,null]");
 }
 
+static void keys_stand_before_values(void **state) {
+    (void)state;
+    assert_string_equal(WRITTEN(json_put_open(&to, '{'); json_put_named_u64(&to, "a", 1);
+                                json_put_named_i64(&to, "b", -1);
+                                json_put_named_bool(&to, "c", false);
+                                json_put_named_text(&to, "d", NULL); json_put_number_key(&to, 5);
+                                json_put_text(&to, "e"); json_put_named_open(&to, "f", '[');
+                                json_put_close(&to, ']'); json_put_close(&to, '}')),
+                        "{\"a\":1,\"b\":-1,\"c\":false,\"d\":null,\"5\":\"e\",\"f\":[]}");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(escapes_become_characters), cmocka_unit_test(half_a_pair_is_replaced),
         cmocka_unit_test(other_escapes_are_refused), cmocka_unit_test(commas_stand_between),
-        cmocka_unit_test(lines_begin_elements),      cmocka_unit_test(numbers_have_their_forms),
+        cmocka_unit_test(keys_stand_before_values),  cmocka_unit_test(lines_begin_elements),
+        cmocka_unit_test(numbers_have_their_forms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
