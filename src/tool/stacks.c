@@ -69,44 +69,6 @@ char *stack_text(const char *text, size_t length) {
     return checked(strndup(text, length));
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t length = strlen(text);
-    return length >= strlen(end) && strcmp(text + length - strlen(end), end) == 0;
-}
-
-/** `file:line)`, or `file)`. */
-static void read_place(struct stats_frame *frame, const char *text) {
-    size_t length = strlen(text) - 1;
-    const char *colon = memrchr(text, ':', length);
-    char *end = NULL;
-    unsigned long line = colon ? strtoul(colon + 1, &end, 10) : 0;
-    bool numbered = colon && end == text + length && end > colon + 1;
-    char *file = stack_text(text, numbered ? (size_t)(colon - text) : length);
-    frame->line = numbered ? (unsigned)line : 0;
-    frame->python = ends_with(file, ".py") || *file == '<';
-    frame->file = file;
-}
-
-struct stats_frame stack_frame_read(const char *text) {
-    struct stats_frame frame = {0};
-    const char *plus = strrchr(text, '+'), *place = NULL;
-    char *end;
-    for (const char *at = text; (at = strstr(at, " (")) != NULL; at++)
-        place = at;
-    if (plus && strncmp(plus, "+0x", 3) == 0) {
-        frame.file = stack_text(text, (size_t)(plus - text));
-        frame.offset = strtoull(plus + 1, NULL, 16);
-    } else if (strncmp(text, "0x", 2) == 0 && (frame.offset = strtoull(text, &end, 16), !*end)) {
-        frame.function = NULL;
-    } else if (place && ends_with(text, ")")) {
-        frame.function = stack_text(text, (size_t)(place - text));
-        read_place(&frame, place + 2);
-    } else {
-        frame.function = stack_text(text, strlen(text));
-    }
-    return frame;
-}
-
 static char *text_or_null(const struct json *value) {
     const char *text = json_text(value);
     return value && value->kind == JSON_STRING ? stack_text(text, strlen(text)) : NULL;
@@ -131,11 +93,10 @@ uint32_t parsed_stacks_add(struct parsed_stacks *stacks, const struct json *hold
     stacks->stacks =
         grown(stacks->stacks, stacks->stack_count, stacks->stack_count + 1, sizeof *stacks->stacks);
     struct stack_frames *stack = &stacks->stacks[stacks->stack_count++];
-    const struct json *objects = json_get(holder, "frames"), *texts = json_get(holder, "stack");
-    const struct json *frames = objects ? objects : texts; /* version 0.1.0 wrote texts alone */
+    const struct json *frames = json_get(holder, "frames");
     for (const struct json *at = frames ? frames->first : NULL; at; at = at->next) {
         stack->frames = grown(stack->frames, stack->count, stack->count + 1, sizeof *stack->frames);
-        stack->frames[stack->count++] = objects ? read_frame(at) : stack_frame_read(json_text(at));
+        stack->frames[stack->count++] = read_frame(at);
     }
     return (uint32_t)stacks->stack_count;
 }

@@ -56,10 +56,6 @@ const struct stats_stacks *parsed_stacks_view(const struct parsed_stacks *stacks
 char *stack_text(const char *text, size_t length);
 void stack_frame_free(const struct stats_frame *frame);
 
-/** Returns the frame that holders_print_frame() has written in full, as traces have it. The frame
- * has its own copies of the texts. */
-struct stats_frame stack_frame_read(const char *text);
-
 struct symbols;
 
 /** Replaces a native frame, in a file of that build id, by the functions at its address: the

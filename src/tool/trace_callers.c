@@ -143,6 +143,29 @@ static void look_up(struct trace_callers *callers, struct stack_frames *frames) 
         stack_frames_resolve(frames, 0, callers->symbols, build_id_of(callers, file));
 }
 
+/** Takes the next text of a frame, if there is one. Returns a copy, or NULL. */
+static char *take_text(const char **at, const char *end) {
+    size_t length = strnlen(*at, (size_t)(end - *at));
+    char *text = *at < end ? stack_text(*at, length) : NULL;
+    *at += *at < end ? length + (*at + length < end) : 0;
+    return text;
+}
+
+static struct stats_frame unpack(const struct text *text) {
+    struct trace_frame head = {0};
+    const char *at = text->bytes + sizeof head, *end = text->bytes + text->count;
+    if (text->count < sizeof head)
+        return (struct stats_frame){0};
+    memcpy(&head, text->bytes, sizeof head);
+    struct stats_frame frame = {
+        .offset = head.offset, .line = head.line, .python = (head.parts & TRACE_FRAME_PYTHON) != 0};
+    if (head.parts & TRACE_FRAME_FUNCTION)
+        frame.function = take_text(&at, end);
+    if (head.parts & TRACE_FRAME_FILE)
+        frame.file = take_text(&at, end);
+    return frame;
+}
+
 static struct stack_frames *read_frame(struct trace_callers *callers, uint32_t number) {
     if (callers->frame_capacity < trace_callers_frames(callers)) {
         uint32_t capacity = trace_callers_frames(callers);
@@ -155,8 +178,8 @@ static struct stack_frames *read_frame(struct trace_callers *callers, uint32_t n
     struct stack_frames *frames =
         number < callers->frame_capacity ? &callers->frames[number] : NULL;
     if (frames && frames->count == 0 && text->bytes) {
-        frames->frames = checked(calloc(1, sizeof *frames->frames));
-        frames->frames[frames->count++] = stack_frame_read(text->bytes);
+        frames->frames = grown(NULL, 0, 1, sizeof *frames->frames);
+        frames->frames[frames->count++] = unpack(text);
     }
     return frames;
 }

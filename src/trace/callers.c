@@ -1,7 +1,7 @@
 #include "trace/callers.h"
 
 #include "heap/host.h"
-#include "report/holders.h"
+#include "trace/format.h"
 #include "trace/ring.h"
 
 #include <string.h>
@@ -10,8 +10,10 @@
 #define MOST_FRAMES (FRAMES / 4 * 3)
 #define MODULES 1024
 #define MOST_OF_STACK 128 /* frames, native ones and Python's */
-#define TEXT_BYTES 1152   /* two names of 511 bytes and a line, or a path and its build id */
+#define NAME_BYTES 512    /* a name of a frame, and its NUL */
+#define TEXT_BYTES 1152   /* a frame with two names, or a path and its build id */
 
+_Static_assert(sizeof(struct trace_frame) + 2 * NAME_BYTES <= TEXT_BYTES, "a frame has two names");
 _Static_assert(TRACE_PIECES(TEXT_BYTES) <= TRACE_CHUNK_RECORDS &&
                    TRACE_PIECES(MOST_OF_STACK * 4) <= TRACE_CHUNK_RECORDS,
                "what is written lies in one chunk");
@@ -67,6 +69,27 @@ static uint64_t hash_of(const struct stats_frame *frame) {
     return hash | 1;
 }
 
+/** Appends a text and its NUL, if it is not NULL. Cuts a text that is too long. */
+static uint32_t append(char parts[TEXT_BYTES], uint32_t used, const char *text) {
+    size_t length = text ? strnlen(text, NAME_BYTES - 1) : 0;
+    if (!text)
+        return used;
+    memcpy(parts + used, text, length);
+    parts[used + length] = '\0';
+    return used + (uint32_t)length + 1;
+}
+
+/** Packs a frame as FRAME records have it. Returns the number of bytes. */
+static uint32_t pack(const struct stats_frame *frame, char parts[TEXT_BYTES]) {
+    const struct trace_frame head = {.offset = frame->offset,
+                                     .line = frame->line,
+                                     .parts = (frame->function ? TRACE_FRAME_FUNCTION : 0u) |
+                                              (frame->file ? TRACE_FRAME_FILE : 0u) |
+                                              (frame->python ? TRACE_FRAME_PYTHON : 0u)};
+    memcpy(parts, &head, sizeof head);
+    return append(parts, append(parts, sizeof head, frame->function), frame->file);
+}
+
 /** Returns the number of a frame, and writes the frame first if it is new. 0: no space. */
 static uint32_t number_of(const struct stats_frame *frame, uint32_t thread) {
     uint64_t hash = hash_of(frame);
@@ -74,12 +97,9 @@ static uint32_t number_of(const struct stats_frame *frame, uint32_t thread) {
     for (; frames[at] != 0; at = (at + 1) & (FRAMES - 1))
         if (frames[at] == hash)
             return at + 1;
-    char text[TEXT_BYTES];
-    struct print out;
-    print_init(&out, -1, text, sizeof text);
-    holders_print_frame(&out, frame, false);
-    uint32_t bytes = (uint32_t)strlen(print_end(&out));
-    if (frame_count >= MOST_FRAMES || !put(TRACE_FRAME, at + 1, text, bytes, thread))
+    char parts[TEXT_BYTES];
+    uint32_t bytes = pack(frame, parts);
+    if (frame_count >= MOST_FRAMES || !put(TRACE_FRAME, at + 1, parts, bytes, thread))
         return 0;
     frames[at] = hash;
     frame_count++;

@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define TRACE_MAGIC UINT64_C(0x3165636172747067) /* "gptrace1" */
+#define TRACE_MAGIC UINT64_C(0x3265636172747067) /* "gptrace2" */
 #define TRACE_HEADER_BYTES 32768
 #define TRACE_RECORD_BYTES 64
 #define TRACE_CHUNK_SLOTS 64
@@ -78,8 +78,8 @@ enum trace_flags {
  *                     definitions of numbers, not events; never dropped. `ticks` is
  *                     number << 32 | length in bytes; the other words are the first TRACE_PIECE
  *                     bytes. A stack is the 32-bit numbers of its frames, innermost first
- *                     (0: left out). A frame is a text in the format of reports. A module is its
- *                     path and its build ID, each with a NUL
+ *                     (0: left out). A frame is a struct trace_frame and its texts. A module is
+ *                     its path and its build ID, each with a NUL
  *      MORE           continues the slot before it: `ticks` is number << 32 | index of the piece;
  *                     then TRACE_PIECE bytes
  *
@@ -147,6 +147,14 @@ static inline unsigned trace_figure(unsigned kind, uint64_t value) {
         return TRACE_FIGURES;
     }
 }
+
+/** The first bytes of a FRAME. Then come function and file, each with a NUL, if `parts` has them. */
+struct trace_frame {
+    uint64_t offset;
+    uint32_t line, parts;
+};
+
+enum trace_frame_parts { TRACE_FRAME_FUNCTION = 1, TRACE_FRAME_FILE = 2, TRACE_FRAME_PYTHON = 4 };
 
 struct trace_device {
     char name[64], uuid[48]; /* empty: the device is not used */

@@ -48,7 +48,7 @@ def reports(scratch):
     small = {"schema": "gpucache-report/1", "pid": 1, "rank": 3, "host": "n", "command": ["a", "b"],
              "stacks": {"frames": 4, "unwinder": "libunwind", "python": "3.11",
                         "modules": [{"path": "/opt/app/a.so", "build_id": "00ff"}]},
-             "devices": [{"device": 0, "name": "G", "live": [{"bytes": 1, "count": 2, "stack": ["f (a.py:3)", "a.so+0x10"]}],
+             "devices": [{"device": 0, "name": "G", "live": [{"bytes": 1, "count": 2, "frames": [{"function": "f", "file": "a.py", "line": 3, "python": True}]}],
                           "holders": [{"live_bytes": 1, "live_count": 1, "peak_bytes": 9, "peak_count": 1,
                                        "byte_seconds": 0.5, "stack": ["g (a.c:1)"],
                                        "frames": [{"function": "g", "file": "a.c", "line": 1, "inlined": True},
@@ -96,8 +96,8 @@ def traces(scratch):
         slots = [slot for slot in slots if slot[56] not in (0, 1)] # neither NONE nor CHUNK
         write("trace", case, start(does, first_ticks=first_ticks, first_ns=first_ns, tick_ns=tick_ns) + b"".join(slots[:48]))
     stacks = b"".join((
-        piece(11, 1, struct.pack("<3I", 1, 2, 0)), piece(12, 1, b"step (/opt/app/train.py:12)"),
-        piece(12, 2, b"/opt/app/" + b"a" * 60 + b".so+0x1f3"), piece(13, 1, b"/opt/app/a.so\0" + b"00ff\0"),
+        piece(11, 1, struct.pack("<3I", 1, 2, 0)), piece(12, 1, struct.pack("<QII", 0, 12, 7) + b"step\0/opt/app/train.py\0"),
+        piece(12, 2, struct.pack("<QII", 0x1f3, 0, 2) + b"/opt/app/" + b"a" * 60 + b".so\0"), piece(13, 1, b"/opt/app/a.so\0" + b"00ff\0"),
         record(2, ticks=5, address=4096, bytes=100, value=512, who=1),
         record(9, ticks=6, device=0xffff, address=int.from_bytes(b"step 1\0\0", "little")),
         record(66, ticks=7, address=PAGE, bytes=PAGE, detail=PAGE, space=1),

@@ -183,6 +183,22 @@ def run_with_reports(command, options=None, **more):
     return ran, reports
 
 
+def frames(texts):
+    """The frames of a report's JSON, from texts as its "stack" has: f (/a/f.py:3), /a/lib.so+0x1."""
+    made = []
+    for text in texts:
+        named = re.fullmatch(r"(.*) \((.*?)(?::(\d+))?\)", text, re.S)
+        place = re.fullmatch(r"(.*)\+0x([0-9a-f]+)", text, re.S)
+        if named:
+            made.append({"function": named[1], "file": named[2], **({"line": int(named[3])} if named[3] else {}),
+                         **({"python": True} if named[2].endswith(".py") else {})})
+        elif place:
+            made.append({"module": place[1], "offset": int(place[2], 16)})
+        else:
+            made.append({"function": text})
+    return made
+
+
 def check_books(report):
     """Checks the equations between the values of a report. Returns those that do not hold, as sentences."""
     broken = []

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from harness import Tally, environment, program
+from harness import Tally, environment, frames, program
 from report_live_page import COMMAND, Place, Program
 
 tally = Tally()
@@ -39,8 +39,8 @@ def evil_report(pid, module=EVIL):
             "devices": [{"device": 0, "name": EVIL, "uuid": EVIL, "backend": EVIL, "reuse": EVIL, "backend_reason": EVIL,
                          "total_bytes": 1 << 34, "requested_bytes": {"current": 5, "peak": 50, "total": 5, "freed": 0},
                          "held": {"live_bytes": 5, "live_count": 1, "peak_bytes": 5, "peak_count": 1},
-                         "live": [{"bytes": 5, "count": 1, "stack": [EVIL, "f (%s.py:3)" % EVIL]}],
-                         "holders": [{"stack": [EVIL, EVIL + " (/a/" + EVIL + ".py:3)"], **holder},
+                         "live": [{"bytes": 5, "count": 1, "frames": frames([EVIL, "f (%s.py:3)" % EVIL])}],
+                         "holders": [{"frames": frames([EVIL, EVIL + " (/a/" + EVIL + ".py:3)"]), **holder},
                                      {"frames": [{"module": EVIL, "offset": 16}, {"module": module, "offset": 4096},
                                                  {"function": EVIL, "file": EVIL, "line": 3, "inlined": True}],
                                       **holder}]}]}

@@ -16,7 +16,7 @@ import time
 
 import browser
 from browser import Browser
-from harness import Tally
+from harness import Tally, frames
 from report_live_page import COMMAND, MIB, Place, Program, eventually, fed, write_reports
 
 tally = Tally()
@@ -152,7 +152,7 @@ def axis_and_numbers(place, folder, reports):
             for moment in moments:
                 report = dict(json.loads(json.dumps(reports[-1])), uptime_seconds=moment, time_unix=1000 + moment, stacks={"frames": 16})
                 report["devices"][0]["holders"] = [
-                    {"live_bytes": MIB, "live_count": count, "peak_bytes": MIB, "peak_count": count, "stack": ["f (/a/f.py:%d)" % count]}
+                    {"live_bytes": MIB, "live_count": count, "peak_bytes": MIB, "peak_count": count, "frames": frames(["f (/a/f.py:%d)" % count])}
                     for count in (1, 2)]
                 out.write(json.dumps(report) + "\n")
         _, _, page = page_of(place, folder, file)
@@ -169,7 +169,7 @@ def hostile(place, folder, reports):
     device = report["devices"][0]
     report.update({"command": ["/bin/" + EVIL, EVIL, "-->", "http://example.com/x"], "host": EVIL, "version": EVIL, "reason": EVIL})
     device.update({"name": EVIL, "backend": EVIL, "backend_reason": EVIL, "reuse": EVIL, "uuid": EVIL})
-    device["live"] = [{"bytes": 5, "count": 7, "stack": [EVIL, "f at a.py:3", EVIL * 40]}]
+    device["live"] = [{"bytes": 5, "count": 7, "frames": frames([EVIL, "f at a.py:3", EVIL * 40])}]
     report["stacks"] = STACKS
     report["oom"] = {"device": 0, "requested_bytes": 1, "verdict": [EVIL]}
     file = os.path.join(folder, "evil.json")
@@ -201,7 +201,7 @@ def hostile(place, folder, reports):
 def with_stacks(place, folder, reports):
     """Holders by call stack, as reports with GPUCACHE_STACKS have them: most first, its own line named."""
     report = json.loads(json.dumps(reports[-1]))
-    row = lambda live, peak, stack: {"live_bytes": live, "live_count": 2, "peak_bytes": peak, "peak_count": 3, "stack": stack}
+    row = lambda live, peak, stack: {"live_bytes": live, "live_count": 2, "peak_bytes": peak, "peak_count": 3, "frames": frames(stack)}
     report["stacks"] = STACKS
     report["devices"][0]["holders"] = [
         row(0, 0, ["gone (/a/gone.py:1)"]), row(5 * MIB, 9 * MIB, ["/usr/lib/libx.so+0x1", "small (/a/b/model.py:7)"]),
