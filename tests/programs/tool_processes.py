@@ -107,7 +107,7 @@ def broken_files():
     with tempfile.TemporaryDirectory() as folder:  # which only waits for somebody who writes
         os.mkfifo(folder + "/pipe")
         with open(folder + "/report", "w") as file:
-            file.write('{"schema":"gpucache-report/1","stacks":{},"devices":[{"holders":[{"stack":["%s/pipe+0x10"]}]}]}\n' % folder)
+            file.write('{"schema":"gpucache-report/1","stacks":{},"devices":[{"holders":[{"frames":[{"module":"%s/pipe","offset":16}]}]}]}\n' % folder)
         try:
             tally.check(place.tool("report", file.name).returncode == 0, "tool: a stack in a pipe")
         except subprocess.TimeoutExpired:

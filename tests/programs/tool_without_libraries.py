@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from harness import LIBRARY, Tally, environment
+from harness import LIBRARY, Tally, environment, frames
 from report_live_page import Place
 
 tally = Tally()
@@ -59,7 +59,7 @@ def top():
 def report(folder):
     note = "call stacks show files and offsets instead of names: this gpucache was built without libdw"
     for stack, times in ((["/bin/true+0x10", "/bin/false+0x10"], 1), (["named (/a/b.py:3)"], 0)):
-        row = {"live_bytes": 5, "live_count": 1, "peak_bytes": 5, "peak_count": 1, "stack": stack}
+        row = {"live_bytes": 5, "live_count": 1, "peak_bytes": 5, "peak_count": 1, "frames": frames(stack)}
         file = os.path.join(folder, "report")
         with open(file, "w", encoding="utf-8") as out:
             out.write(json.dumps({"schema": "gpucache-report/1", "stacks": {"frames": 16}, "devices": [{"device": 0, "holders": [row, row]}]}) + "\n")
