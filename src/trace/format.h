@@ -148,7 +148,7 @@ static inline unsigned trace_figure(unsigned kind, uint64_t value) {
     }
 }
 
-/** The first bytes of a FRAME. Then come function and file, each with a NUL, if `parts` has them. */
+/** The first bytes of a FRAME. Function and file follow, each with a NUL, if `parts` has them. */
 struct trace_frame {
     uint64_t offset;
     uint32_t line, parts;
