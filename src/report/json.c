@@ -358,7 +358,6 @@ static void emit_requesters(struct emitter *emitter) {
     open_bracket(emitter, '[');
     for (size_t i = 0; i < device->requester_count; i++) {
         const struct stats_requester *row = &device->requesters[i];
-        separate(emitter);
         open_bracket(emitter, '{');
         string(emitter, "name", row->name);
         number(emitter, "current", row->current);

@@ -6,7 +6,8 @@
 
 /* ---- frames ---- */
 
-static void write_frame(struct pickle *to, const char *file, unsigned line, const char *name) {
+static void write_frame(struct pickle_writer *to, const char *file, unsigned line,
+                        const char *name) {
     pickle_dict(to);
     pickle_key(to, "filename");
     pickle_text(to, file);
@@ -18,7 +19,7 @@ static void write_frame(struct pickle *to, const char *file, unsigned line, cons
 }
 
 /** Writes module and offset as the name of a frame without a function name. */
-static void write_place(struct pickle *to, const struct stats_frame *frame) {
+static void write_place(struct pickle_writer *to, const struct stats_frame *frame) {
     char name[1152];
     struct print out;
     const char *file = frame->file, *slash = file ? strrchr(file, '/') : NULL;
@@ -28,14 +29,14 @@ static void write_place(struct pickle *to, const struct stats_frame *frame) {
     write_frame(to, file ? file : "??", 0, print_end(&out));
 }
 
-void memory_snapshot_frame(struct pickle *to, const struct stats_frame *frame) {
+void memory_snapshot_frame(struct pickle_writer *to, const struct stats_frame *frame) {
     if (frame->function)
         write_frame(to, frame->file ? frame->file : "??", frame->line, frame->function);
     else
         write_place(to, frame);
 }
 
-void memory_snapshot_words(struct pickle *to, const char *words) {
+void memory_snapshot_words(struct pickle_writer *to, const char *words) {
     pickle_list(to);
     write_frame(to, "", 0, words);
     pickle_close(to);
@@ -60,7 +61,7 @@ static void join_pages(struct memory_list *list) {
 /** Writes a block, or free memory if `block` is NULL. */
 static void write_block(const struct memory_snapshot *snapshot, uint64_t address, uint64_t bytes,
                         const struct memory_block *block) {
-    struct pickle *to = snapshot->pickle;
+    struct pickle_writer *to = snapshot->pickle;
     pickle_dict(to);
     pickle_key(to, "address");
     pickle_int(to, (int64_t)address);
@@ -99,7 +100,7 @@ static void write_blocks(const struct memory_snapshot *to, const struct memory_s
 static void write_segment(const struct memory_snapshot *snapshot, unsigned device,
                           const struct memory_segment *segment, const struct memory_block *blocks,
                           size_t count) {
-    struct pickle *to = snapshot->pickle;
+    struct pickle_writer *to = snapshot->pickle;
     uint64_t allocated = 0, requested = 0;
     for (size_t i = 0; i < count; i++) {
         allocated += blocks[i].bytes;
@@ -152,7 +153,7 @@ void memory_snapshot_segments(const struct memory_snapshot *to, unsigned device,
 /* ---- the rest ---- */
 
 void memory_snapshot_entry(const struct memory_snapshot *to, const struct memory_entry *entry) {
-    struct pickle *pickle = to->pickle;
+    struct pickle_writer *pickle = to->pickle;
     pickle_dict(pickle);
     pickle_key(pickle, "action");
     pickle_word(pickle, entry->action);
@@ -169,7 +170,7 @@ void memory_snapshot_entry(const struct memory_snapshot *to, const struct memory
     pickle_close(pickle);
 }
 
-void memory_snapshot_settings(struct pickle *to, const char *version) {
+void memory_snapshot_settings(struct pickle_writer *to, const char *version) {
     pickle_dict(to);
     pickle_key(to, "allocator");
     pickle_text(to, "libgpucache");

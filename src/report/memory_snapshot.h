@@ -15,7 +15,7 @@
 
 /** The output, and how the caller writes call stacks. */
 struct memory_snapshot {
-    struct pickle *pickle;
+    struct pickle_writer *pickle;
     /* Writes the list of the frames of a call stack, or of a text that says why there are none. */
     void (*frames)(void *with, uint32_t stack);
     /* Writes the same for memory that is not in use. */
@@ -48,12 +48,12 @@ struct memory_entry {
 void memory_snapshot_entry(const struct memory_snapshot *to, const struct memory_entry *entry);
 
 /** Writes a frame. A frame without a function is named by module and offset. */
-void memory_snapshot_frame(struct pickle *to, const struct stats_frame *frame);
+void memory_snapshot_frame(struct pickle_writer *to, const struct stats_frame *frame);
 
 /** Writes a list of one frame with a text, because the viewer does not explain an empty list. */
-void memory_snapshot_words(struct pickle *to, const char *words);
+void memory_snapshot_words(struct pickle_writer *to, const char *words);
 
 /** Begins the settings: a dictionary, to which the caller adds keys and which the caller closes. */
-void memory_snapshot_settings(struct pickle *to, const char *version);
+void memory_snapshot_settings(struct pickle_writer *to, const char *version);
 
 #endif

@@ -20,23 +20,15 @@
 
 /* ---- segments at the end of the trace ---- */
 
-static void *list_of(size_t count, size_t bytes) {
-    void *list = calloc(count + 1, bytes);
-    if (!list)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-    return list;
-}
-
 static void add_segments(struct memory_list *to, const struct trace_live_set *from,
                          enum trace_sort sort) {
     size_t count;
     struct trace_event *events = trace_live_set_list(from, sort, &count);
     bool pages = sort == TRACE_PAGES;
     for (size_t i = 0; i < count; i++)
-        memory_list_add_segment(to,
-                                (struct memory_segment){events[i].address,
-                                                        pages ? TRACE_PAGE_BYTES : events[i].bytes,
-                                                        pages ? 0 : events[i].stack, pages});
+        memory_list_add_segment(to, (struct memory_segment){events[i].address,
+                                                            pages ? PAGE_BYTES : events[i].bytes,
+                                                            pages ? 0 : events[i].stack, pages});
     free(events);
 }
 
@@ -55,8 +47,8 @@ static void write_segments(struct snapshot *to, unsigned device) {
     list.block_capacity = of->shown.tables[TRACE_BLOCKS].count;
     list.segment_capacity =
         of->shown.tables[TRACE_SEGMENTS].count + of->mapped.tables[TRACE_PAGES].count;
-    list.blocks = list_of(list.block_capacity, sizeof *list.blocks);
-    list.segments = list_of(list.segment_capacity, sizeof *list.segments);
+    list.blocks = checked(calloc(list.block_capacity + 1, sizeof *list.blocks));
+    list.segments = checked(calloc(list.segment_capacity + 1, sizeof *list.segments));
     add_blocks(&list, &of->shown);
     add_segments(&list, &of->shown, TRACE_SEGMENTS);
     add_segments(&list, &of->mapped, TRACE_PAGES);
@@ -83,7 +75,7 @@ static void write_options(struct pickle_writer *to, const char *lines) {
 
 static void write_settings(struct snapshot *to) {
     const struct trace_header *header = to->file->header;
-    struct pickle *pickle = &to->pickle;
+    struct pickle_writer *pickle = &to->pickle;
     memory_snapshot_settings(pickle, header->version);
     for (unsigned i = 0; i < to->devices; i++) {
         static char names[STATS_MAX_DEVICES][24];

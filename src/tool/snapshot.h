@@ -22,7 +22,7 @@ struct view {
 };
 
 struct snapshot {
-    struct pickle pickle;
+    struct pickle_writer pickle;
     struct memory_snapshot format; /* writes to `pickle` */
     const struct trace_file *file;
     struct view views[STATS_MAX_DEVICES];

@@ -34,7 +34,7 @@ static _Atomic int writer = NOBODY;
 
 /* The snapshot. Only the writer uses it: it is too large for a small stack. */
 static struct {
-    struct pickle pickle;
+    struct pickle_writer pickle;
     struct memory_snapshot format;
     struct print out;
     const struct stats_stacks *stacks;
@@ -61,7 +61,7 @@ static void write_words(uint32_t *place, const char *words) {
 
 static void write_stack(void *unused, uint32_t stack) {
     (void)unused;
-    struct pickle *to = &snapshot.pickle;
+    struct pickle_writer *to = &snapshot.pickle;
     const struct stats_stacks *stacks = snapshot.stacks;
     struct stats_frame frame;
     if (stack >= snapshot.place_count || !stacks->frame(stacks->of, stack, 0, &frame)) {
@@ -262,7 +262,7 @@ static void write_options(void) {
 }
 
 static void write_settings(void) {
-    struct pickle *to = &snapshot.pickle;
+    struct pickle_writer *to = &snapshot.pickle;
     memory_snapshot_settings(to, GPUCACHE_VERSION);
     for (int i = 0; i <= snapshot.devices; i++) {
         const struct device *device = i < snapshot.devices ? device_used(i) : NULL;
@@ -281,7 +281,7 @@ static void write_settings(void) {
 }
 
 static void write_all(const struct report_oom *oom, uint32_t stack) {
-    struct pickle *to = &snapshot.pickle;
+    struct pickle_writer *to = &snapshot.pickle;
     pickle_begin(to, &snapshot.out, false);
     pickle_dict(to);
     pickle_key(to, "device_traces");
