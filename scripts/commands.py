@@ -100,6 +100,17 @@ def man_examples(found):
     return "\n".join("gpucache %s %s" % (command.name, roff(command.example)) for command in found)
 
 
+def man_top(rows):
+    """The keys and the columns of gpucache top, of the rows of top.def."""
+    lines = []
+    for head, macro in (("Keys", "KEY"), ("Columns", "COLUMN")):
+        lines += [".PP", "%s of" % head, ".BR \"gpucache top\" :"]
+        for found, row in rows:
+            if found == macro:
+                lines += [".TP 18", ".B " + roff(row[0] if macro == "KEY" else row[1]), roff(row[-1][0].upper() + row[-1][1:]) + "."]
+    return "\n".join(lines)
+
+
 def option_words(command, variables):
     words = ["--%s%s" % (o.name, "=" if o.value else "") for o in command.options]
     words += ["--%s=" % v.name for v in variables] if command.takes_variables else []

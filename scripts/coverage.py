@@ -6,6 +6,7 @@
     README.md, options          from src/process/options.def
     docs/policy.md, constants   from src/tuning/tuning.def
     docs/gpucache.1, commands   from src/tool/commands.def
+    docs/gpucache.1, top        from src/tool/top.def
     src/tool/completion/        from src/tool/commands.def and src/process/options.def
     docs/report-schema.json     descriptions and statistics, from src/stats/fields.def
     docs/report-schema.md       from docs/report-schema.json
@@ -30,6 +31,7 @@ OPTIONS = "src/process/options.def"
 TUNING = "src/tuning/tuning.def"
 COMMANDS = "src/tool/commands.def"
 FIELDS = "src/stats/fields.def"
+TOP = "src/tool/top.def"
 
 
 def read(path):
@@ -264,6 +266,8 @@ def main():
     variables = [tool.Variable(row[0], row[3], row[4]) for _, row in rows(OPTIONS, ["OPTION"])]
     mark = '.\\" Begin: made by scripts/coverage.py from src/tool/commands.def, '
     manual = between("docs/gpucache.1", mark + "synopsis", '.\\" End: synopsis', tool.man_synopsis(found))
+    manual = between_in(manual, "docs/gpucache.1", mark.replace(COMMANDS, TOP) + "keys and columns", '.\\" End: keys and columns',
+                        tool.man_top(list(rows(TOP, ["KEY", "COLUMN"]))))
     manual = between_in(manual, "docs/gpucache.1", mark + "options", '.\\" End: options', tool.man_options(found))
     schema = report_schema.schema(read("docs/report-schema.json"), read(FIELDS))
     manual_7 = between(

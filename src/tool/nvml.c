@@ -20,6 +20,9 @@ struct process { /* nvmlProcessInfo_t of the functions with _v2 and _v3 */
     unsigned long long used; /* all ones: unknown */
     unsigned gpu_instance, compute_instance;
 };
+struct utilization { /* nvmlUtilization_t */
+    unsigned gpu, memory;
+};
 _Static_assert(sizeof(struct process) == 24, "nvmlProcessInfo_t");
 
 static struct {
@@ -28,6 +31,7 @@ static struct {
     int (*by_uuid)(const char *, handle *);
     int (*memory)(handle, struct memory *);
     int (*processes)(handle, unsigned *, struct process *);
+    int (*utilization)(handle, struct utilization *);
 } nvml;
 
 /* The last values of each device. */
@@ -35,8 +39,9 @@ static struct device {
     struct device *next;
     char uuid[64];
     handle handle; /* NULL: NVML does not know the device */
-    bool fresh, known;
-    struct memory memory;
+    bool fresh;
+    struct memory memory; /* total 0: unknown */
+    uint64_t busy;
     struct process *processes;
     unsigned count;
 } * devices;
@@ -58,6 +63,8 @@ bool nvml_is_there(void) {
                  find(library, "nvmlDeviceGetMemoryInfo", &nvml.memory) && nvml.init() == NVML_DONE;
     if (nvml.works && !find(library, "nvmlDeviceGetComputeRunningProcesses_v3", &nvml.processes))
         find(library, "nvmlDeviceGetComputeRunningProcesses_v2", &nvml.processes);
+    if (nvml.works)
+        find(library, "nvmlDeviceGetUtilizationRates", &nvml.utilization);
     return nvml.works;
 }
 
@@ -106,20 +113,39 @@ void nvml_refresh(void) {
         device->fresh = false;
 }
 
-bool nvml_read(const char *uuid, int pid, struct nvml_figures *figures) {
+static void read_device(struct device *device) {
+    struct memory *memory = &device->memory;
+    struct utilization utilization;
+    if (nvml.memory(device->handle, memory) != NVML_DONE || memory->total == NVML_UNKNOWN ||
+        memory->used > memory->total)
+        *memory = (struct memory){0};
+    bool known = nvml.utilization && /* not for a MIG instance */
+                 nvml.utilization(device->handle, &utilization) == NVML_DONE;
+    device->busy = known && utilization.gpu <= 100 ? utilization.gpu : NVML_UNKNOWN;
+    read_processes(device);
+    device->fresh = true;
+}
+
+void nvml_read(const char *uuid, int pid, struct nvml_figures *figures) {
     struct device *device = nvml_is_there() ? device_of(uuid) : NULL;
+    bool seen = false;
+    *figures = (struct nvml_figures){0, 0, NVML_UNKNOWN, NVML_UNKNOWN, NVML_UNKNOWN};
     if (!device || !device->handle)
-        return false;
-    if (!device->fresh) {
-        device->fresh = true;
-        device->known = nvml.memory(device->handle, &device->memory) == NVML_DONE &&
-                        device->memory.total != NVML_UNKNOWN && device->memory.total > 0 &&
-                        device->memory.used <= device->memory.total;
-        read_processes(device);
+        return;
+    if (!device->fresh)
+        read_device(device);
+    uint64_t others = 0;
+    for (unsigned i = 0; i < device->count; i++) {
+        uint64_t used = device->processes[i].used;
+        if (device->processes[i].pid == (unsigned)pid) {
+            figures->process = used;
+            seen = true;
+        } else {
+            others = used == NVML_UNKNOWN || others == NVML_UNKNOWN ? NVML_UNKNOWN : others + used;
+        }
     }
-    *figures = (struct nvml_figures){device->memory.used, device->memory.total, NVML_UNKNOWN};
-    for (unsigned i = 0; i < device->count; i++)
-        if (device->processes[i].pid == (unsigned)pid && device->processes[i].used != NVML_UNKNOWN)
-            figures->process = device->processes[i].used;
-    return device->known;
+    figures->used = device->memory.used;
+    figures->total = device->memory.total;
+    figures->others = seen ? others : NVML_UNKNOWN;
+    figures->busy = device->busy;
 }

@@ -3,7 +3,7 @@
  * values. The driver's values include contexts, code and all memory that the library does not see.
  *
  * libnvidia-ml.so.1 comes with the driver and is loaded at the first call. Without it, or for a
- * device that it does not know, the values are unknown and nothing is printed. In a container,
+ * device that it does not know, the values are unknown. In a container,
  * NVML's process numbers may be those of the host; a process is then not found.
  */
 #ifndef GPUCACHE_TOOL_NVML_H
@@ -15,8 +15,10 @@
 #define NVML_UNKNOWN UINT64_MAX
 
 struct nvml_figures {
-    uint64_t used, total; /* bytes of the device, by all processes */
+    uint64_t used, total; /* bytes of the device, by all processes; total 0: unknown */
     uint64_t process;     /* bytes of the process, or NVML_UNKNOWN */
+    uint64_t others;      /* bytes of all other processes, or NVML_UNKNOWN */
+    uint64_t busy;        /* percent of the last sample period with a kernel, or NVML_UNKNOWN */
 };
 
 /** Returns whether NVML can be loaded and initialised. */
@@ -26,9 +28,9 @@ bool nvml_is_there(void);
 void nvml_refresh(void);
 
 /**
- * Reads the values of a process on a device, by the device's UUID in a report. Returns false if the
- * device is unknown.
+ * Reads the values of a process on a device, by the device's UUID in a report. The bytes of other
+ * processes are known only if NVML sees this process and the bytes of all others.
  */
-bool nvml_read(const char *uuid, int pid, struct nvml_figures *figures);
+void nvml_read(const char *uuid, int pid, struct nvml_figures *figures);
 
 #endif

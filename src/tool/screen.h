@@ -15,14 +15,11 @@
 #define TOP_NOTHING "no process of yours uses CUDA under the library"
 #define TOP_HISTORY 512 /* values in the history of a device of a process */
 
+#define TOP_UNKNOWN UINT64_MAX
+
 enum top_column {
-    TOP_PID,
-    TOP_LIVE,
-    TOP_CACHED,
-    TOP_RESERVED,
-    TOP_PEAK,
-    TOP_FRAG,
-    TOP_HIT,
+#define COLUMN(id, title, width, kind, worth, meaning) TOP_##id,
+#include "tool/top.def"
     TOP_COLUMNS
 };
 
@@ -40,9 +37,9 @@ struct top_row {
     struct stats_device device;
     struct report_derived derived;
     struct top_history *history;
-    bool has_nvml; /* NVML has values for the device */
     struct nvml_figures nvml;
-    uint64_t sizes_age; /* nanoseconds by which the live sizes are older */
+    uint64_t values[TOP_COLUMNS]; /* TOP_UNKNOWN: the table prints `-` */
+    uint64_t sizes_age;           /* nanoseconds by which the live sizes are older */
 };
 
 struct top {
@@ -54,9 +51,12 @@ struct top {
     int *pids; /* the processes that the user named; empty: all */
     size_t pid_count;
     enum top_column column; /* rows are sorted by it */
+    bool reversed;          /* in the opposite order */
+    bool kill;              /* a key may end a process */
+    char filter[64];        /* only rows with this text are shown; empty: all */
     bool dead;              /* killed processes are shown too, with their last values */
     bool detail;            /* the view of one process is shown */
-    bool nvml;              /* some row has values of NVML */
+    unsigned known;         /* a bit for each column in which some row has a value */
     bool tick;              /* an interval has passed; a key press adds nothing to the history */
     uint64_t interval_ms;
     unsigned width; /* columns of the screen; 0: no limit */
@@ -65,7 +65,8 @@ struct top {
 /** Reads all pages again. Rows are valid until the next call. */
 void top_read(struct top *top);
 
-double top_hit_rate(const struct top_row *row);
+/** Sets the values of a row from its statistics, and the bits of top->known. */
+void top_set_values(struct top *top, struct top_row *row);
 
 /** Prints the table, with the columns that top->width has space for. */
 void top_print_head(struct print *out, const struct top *top);
@@ -73,6 +74,9 @@ void top_print_row(struct print *out, const struct top *top, const struct top_ro
 
 /** Returns the columns of the table, with names of usual length. */
 unsigned top_width(const struct top *top);
+
+/** Returns the column of the table at a column of the screen. */
+enum top_column top_column_at(const struct top *top, unsigned x);
 
 /** Returns whether there is a terminal and ncurses for it. */
 bool screen_can(void);

@@ -49,11 +49,22 @@ static struct top_history *history_of(struct top *top, const struct page *page, 
     return history;
 }
 
-static bool is_wanted(const struct top *top, int pid) {
+/** Returns whether the filter's text is in the process number or in the command line. */
+static bool passes_filter(const struct top *top, const struct page *page) {
+    const struct program *program = &page->program;
+    char number[16];
+    snprintf(number, sizeof number, "%d", page->pid);
+    bool found = strstr(number, top->filter) || strcasestr(program->name, top->filter);
+    for (size_t i = 0; i < program->argument_count; i++)
+        found |= strcasestr(program->arguments[i], top->filter) != NULL;
+    return found;
+}
+
+static bool is_wanted(const struct top *top, const struct page *page) {
     bool all = top->pid_count == 0, wanted = false;
     for (size_t i = 0; i < top->pid_count; i++)
-        wanted |= top->pids[i] == pid;
-    return all || wanted;
+        wanted |= top->pids[i] == page->pid;
+    return (all || wanted) && passes_filter(top, page);
 }
 
 static void add_row(struct top *top, struct page *page, unsigned ordinal) {
@@ -65,9 +76,9 @@ static void add_row(struct top *top, struct page *page, unsigned ordinal) {
     row->page = page;
     row->history = history_of(top, page, ordinal);
     row->history->seen = true;
-    row->has_nvml = nvml_read(row->device.uuid, page->pid, &row->nvml);
-    top->nvml |= row->has_nvml;
+    nvml_read(row->device.uuid, page->pid, &row->nvml);
     report_derive(&row->device, &row->derived);
+    top_set_values(top, row);
     if (top->tick)
         remember(row->history, row->device.requested.current);
     top->row_count++;
@@ -84,43 +95,21 @@ static void forget_histories(struct top *top) {
     top->history_count = kept;
 }
 
-double top_hit_rate(const struct top_row *row) {
-    uint64_t asked = row->device.cache_hits + row->device.cache_misses;
-    return asked == 0 ? 0 : (double)row->device.cache_hits / (double)asked;
-}
-
-static double sort_value(const struct top_row *row, enum top_column column) {
-    switch (column) {
-    case TOP_PID:
-        return -(double)row->page->pid;
-    case TOP_LIVE:
-        return (double)row->device.requested.current;
-    case TOP_CACHED:
-        return (double)row->derived.idle;
-    case TOP_RESERVED:
-        return (double)row->device.reserved.current;
-    case TOP_PEAK:
-        return (double)row->device.reserved.peak;
-    case TOP_FRAG:
-        return row->derived.external_fragmentation;
-    case TOP_HIT:
-        return top_hit_rate(row);
-    case TOP_COLUMNS:
-        break;
-    }
-    return 0;
-}
-
 static enum top_column sorted_by;
+static bool reversed;
 
 static int by_column(const void *a, const void *b) {
     const struct top_row *first = a, *second = b;
-    double x = sort_value(first, sorted_by), y = sort_value(second, sorted_by);
-    if (x == y) /* equal rows keep their order */
-        return first->page->pid != second->page->pid
-                   ? first->page->pid - second->page->pid
-                   : first->device.ordinal - second->device.ordinal;
-    return (x < y) - (x > y);
+    /* An unknown value, as a number, becomes 0 and comes after all others. */
+    uint64_t x = first->values[sorted_by] + 1, y = second->values[sorted_by] + 1;
+    int order = (x < y) - (x > y);
+    if ((sorted_by == TOP_PID || sorted_by == TOP_DEVICE) != reversed)
+        order = -order;
+    if (order == 0) /* equal rows keep their order */
+        order = first->page->pid != second->page->pid
+                    ? first->page->pid - second->page->pid
+                    : first->device.ordinal - second->device.ordinal;
+    return order;
 }
 
 void top_read(struct top *top) {
@@ -128,7 +117,7 @@ void top_read(struct top *top) {
     pages_open(&top->pages, 0);
     pages_ask(&top->pages, top->detail, ANSWER_MS);
     top->row_count = 0;
-    top->nvml = false;
+    top->known = 0;
     nvml_refresh();
     for (size_t i = 0; i < top->history_count; i++)
         top->histories[i]->seen = false;
@@ -136,12 +125,13 @@ void top_read(struct top *top) {
         struct page *page = top->pages.list[i];
         page_look(page); /* the process may have ended since the request */
         bool shown = (page_is_running(page) || top->dead) && page->state != PAGE_ENDED &&
-                     is_wanted(top, page->pid);
+                     is_wanted(top, page);
         for (unsigned k = 0; shown && k < page_devices(page); k++)
             add_row(top, page, k);
     }
     forget_histories(top);
     sorted_by = top->column;
+    reversed = top->reversed;
     if (top->row_count > 1)
         qsort(top->rows, top->row_count, sizeof *top->rows, by_column);
 }
@@ -200,6 +190,8 @@ int tool_top(char **arguments) {
     for (enum option_of_command option; (option = arguments_next(&left)) != ARGUMENTS_END;) {
         if (option == ARGUMENT_top_once)
             once = true;
+        else if (option == ARGUMENT_top_kill)
+            top.kill = true;
         else if (!value_milliseconds(left.value, &top.interval_ms))
             arguments_refuse(&left);
     }

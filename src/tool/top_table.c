@@ -8,62 +8,44 @@
 #include <string.h>
 
 #define PROGRAM 28      /* width of name and rank, at most */
-#define MOST_WORTH 11   /* importance of the columns that are always printed */
+#define MOST_WORTH 13   /* importance of the columns that are always printed */
 #define PROGRAM_LEAST 1 /* width of the name, at least, on a narrow screen */
 #define PROGRAM_SEEN 12 /* width that optional columns leave for name and rank, at least */
-
-enum cell {
-    CELL_PID,
-    CELL_DEVICE,
-    CELL_LIVE,
-    CELL_CACHED,
-    CELL_RESERVED,
-    CELL_PEAK,
-    CELL_LIMIT,
-    CELL_NVML,
-    CELL_USED,
-    CELL_FRAG,
-    CELL_HIT,
-    CELLS
-};
+#define MILLION 1000000
 
 static const struct {
-    const char *name;
+    const char *title;
     unsigned width;
-    int sorted;     /* enum top_column, or -1 */
+    enum { NUMBER, BYTES, SHARE } kind;
     unsigned worth; /* importance; the highest is chosen first */
-} cells[CELLS] = {
-    [CELL_PID] = {"PID", 8, TOP_PID, MOST_WORTH},
-    [CELL_DEVICE] = {"DEV", 4, -1, 8},
-    [CELL_LIVE] = {"LIVE", 11, TOP_LIVE, MOST_WORTH},
-    [CELL_CACHED] = {"CACHED", 11, TOP_CACHED, 7},
-    [CELL_RESERVED] = {"RESERVED", 11, TOP_RESERVED, 9},
-    [CELL_PEAK] = {"PEAK", 11, TOP_PEAK, 10},
-    [CELL_LIMIT] = {"LIMIT", 11, -1, 2},
-    [CELL_NVML] = {"NVML", 11, -1, 6},
-    [CELL_USED] = {"USED", 6, -1, 3},
-    [CELL_FRAG] = {"FRAG", 6, TOP_FRAG, 5},
-    [CELL_HIT] = {"HIT", 6, TOP_HIT, 4},
+} columns[TOP_COLUMNS] = {
+#define COLUMN(id, title, width, kind, worth, meaning) {title, width, kind, worth},
+#include "tool/top.def"
 };
 
 static unsigned width_of(unsigned shown) {
     unsigned width = 0;
-    for (unsigned i = 0; i < CELLS; i++)
-        width += shown >> i & 1 ? cells[i].width : 0;
+    for (unsigned i = 0; i < TOP_COLUMNS; i++)
+        width += shown >> i & 1 ? columns[i].width : 0;
     return width;
+}
+
+/** Returns the importance of a column. Columns without any value are less important than all
+ * others. */
+static unsigned worth_of(const struct top *top, unsigned column) {
+    if (columns[column].worth == MOST_WORTH || column == top->column)
+        return 2 * MOST_WORTH;
+    return columns[column].worth + (top->known >> column & 1 ? MOST_WORTH : 0);
 }
 
 /** Returns a bit for each column that fits: the permanent columns, then others by importance. */
 static unsigned choose(const struct top *top) {
     unsigned shown = 0;
-    for (unsigned worth = MOST_WORTH; worth > 0; worth--) {
-        for (unsigned i = 0; i < CELLS; i++) {
+    for (unsigned worth = 2 * MOST_WORTH; worth > 0; worth--) {
+        for (unsigned i = 0; i < TOP_COLUMNS; i++) {
             unsigned with = shown | 1u << i;
             bool fits = top->width == 0 || width_of(with) + PROGRAM_SEEN <= top->width;
-            bool always = worth == MOST_WORTH && cells[i].sorted == (int)top->column;
-            bool known = top->nvml || (i != CELL_NVML && i != CELL_USED);
-            if (always || cells[i].worth == MOST_WORTH ||
-                (cells[i].worth == worth && fits && known))
+            if (worth_of(top, i) == worth && (fits || worth == 2 * MOST_WORTH))
                 shown = with;
         }
     }
@@ -74,61 +56,72 @@ unsigned top_width(const struct top *top) {
     return width_of(choose(top)) + 2 + PROGRAM;
 }
 
+enum top_column top_column_at(const struct top *top, unsigned x) {
+    unsigned shown = choose(top), end = 0;
+    for (unsigned i = 0; i < TOP_COLUMNS; i++) {
+        end += shown >> i & 1 ? columns[i].width : 0;
+        if (x < end)
+            return (enum top_column)i;
+    }
+    return top->column;
+}
+
 void top_print_head(struct print *out, const struct top *top) {
     unsigned shown = choose(top);
-    for (unsigned i = 0; i < CELLS; i++) {
+    for (unsigned i = 0; i < TOP_COLUMNS; i++) {
         char text[LINES_VALUE];
         struct print name;
         if (!(shown >> i & 1))
             continue;
         print_init(&name, -1, text, sizeof text);
-        print_str(&name, (int)top->column == cells[i].sorted ? ">" : "");
-        print_str(&name, cells[i].name);
-        print_cell(out, print_end(&name), cells[i].width, PRINT_RIGHT);
+        print_str(&name, top->column == i ? ">" : "");
+        print_str(&name, columns[i].title);
+        print_cell(out, print_end(&name), columns[i].width, PRINT_RIGHT);
     }
     print_str(out, "  PROGRAM");
 }
 
-static const char *percent(char text[LINES_VALUE], double share) {
-    struct print whole;
-    print_init(&whole, -1, text, LINES_VALUE);
-    print_double(&whole, share * 100, 0);
-    print_char(&whole, '%');
-    return print_end(&whole);
+static uint64_t share(double value) {
+    return (uint64_t)(value * MILLION + 0.5);
 }
 
-static const char *words_of(char text[LINES_VALUE], const struct top_row *row, enum cell cell) {
+void top_set_values(struct top *top, struct top_row *row) {
     const struct stats_device *device = &row->device;
-    switch (cell) {
-    case CELL_PID:
-        return lines_count(text, (uint64_t)row->page->pid);
-    case CELL_DEVICE:
-        return lines_count(text, (uint64_t)device->ordinal);
-    case CELL_LIVE:
-        return lines_size(text, device->requested.current);
-    case CELL_CACHED:
-        return lines_size(text, row->derived.idle);
-    case CELL_RESERVED:
-        return lines_size(text, device->reserved.current);
-    case CELL_PEAK:
-        return lines_size(text, device->reserved.peak);
-    case CELL_LIMIT:
-        return device->limit_bytes ? lines_size(text, device->limit_bytes) : "-";
-    case CELL_NVML: /* bytes of the process, counted by the driver */
-        return row->has_nvml && row->nvml.process != NVML_UNKNOWN
-                   ? lines_size(text, row->nvml.process)
-                   : "-";
-    case CELL_USED: /* bytes of the device, by all processes */
-        return row->has_nvml ? percent(text, (double)row->nvml.used / (double)row->nvml.total)
-                             : "-";
-    case CELL_FRAG:
-        return percent(text, row->derived.external_fragmentation);
-    case CELL_HIT:
-        return percent(text, top_hit_rate(row));
-    case CELLS:
-        break;
-    }
-    return "";
+    const struct nvml_figures *nvml = &row->nvml;
+    uint64_t asked = device->cache_hits + device->cache_misses;
+    double hits = asked == 0 ? 0 : (double)device->cache_hits / (double)asked;
+    double used = nvml->total == 0 ? 0 : (double)nvml->used / (double)nvml->total;
+    const uint64_t values[TOP_COLUMNS] = {
+        [TOP_PID] = (uint64_t)row->page->pid,
+        [TOP_DEVICE] = (uint64_t)device->ordinal,
+        [TOP_LIVE] = device->requested.current,
+        [TOP_CACHED] = row->derived.idle,
+        [TOP_RESERVED] = device->reserved.current,
+        [TOP_PEAK] = device->reserved.peak,
+        [TOP_LIMIT] = device->limit_bytes ? device->limit_bytes : TOP_UNKNOWN,
+        [TOP_NVML] = nvml->process,
+        [TOP_OTHERS] = nvml->others,
+        [TOP_MEMORY] = nvml->total == 0 ? TOP_UNKNOWN : share(used),
+        [TOP_BUSY] = nvml->busy == NVML_UNKNOWN ? TOP_UNKNOWN : nvml->busy * (MILLION / 100),
+        [TOP_FRAG] = share(row->derived.external_fragmentation),
+        [TOP_HIT] = share(hits),
+    };
+    _Static_assert(NVML_UNKNOWN == TOP_UNKNOWN, "unknown values are copied");
+    memcpy(row->values, values, sizeof values);
+    for (unsigned i = 0; i < TOP_COLUMNS; i++)
+        top->known |= (unsigned)(values[i] != TOP_UNKNOWN) << i;
+}
+
+static const char *words_of(char text[LINES_VALUE], const struct top_row *row, unsigned column) {
+    uint64_t value = row->values[column];
+    struct print whole;
+    if (value == TOP_UNKNOWN)
+        return "-";
+    if (columns[column].kind != SHARE)
+        return columns[column].kind == BYTES ? lines_size(text, value) : lines_count(text, value);
+    print_init(&whole, -1, text, LINES_VALUE);
+    print_format(&whole, "%u%%", (unsigned)((value + MILLION / 200) / (MILLION / 100)));
+    return print_end(&whole);
 }
 
 /**
@@ -171,10 +164,10 @@ static void print_program(struct print *out, const struct top *top, const struct
 
 void top_print_row(struct print *out, const struct top *top, const struct top_row *row) {
     unsigned shown = choose(top);
-    for (unsigned i = 0; i < CELLS; i++) {
+    for (unsigned i = 0; i < TOP_COLUMNS; i++) {
         char text[LINES_VALUE];
         if (shown >> i & 1)
-            print_cell(out, words_of(text, row, (enum cell)i), cells[i].width, PRINT_RIGHT);
+            print_cell(out, words_of(text, row, i), columns[i].width, PRINT_RIGHT);
     }
     print_str(out, "  ");
     print_program(out, top, row->page);

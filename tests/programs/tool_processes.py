@@ -493,17 +493,23 @@ def nvml():
 
     many = "".join("%d 7\n" % (10000000 + i) for i in range(40))
     for what, text, expected in (
-            ("the process and the device", "GPU 4294967296 17179869184\n7 5\n%d 2147483648\n", ["2.00 GiB", "25%"]),
-            ("a part of a device", "MIG 8589934592 17179869184\n%d 1073741824\n", ["1.00 GiB", "50%"]),
-            ("many processes", "GPU 0 17179869184\n" + many + "%d 1073741824\n", ["1.00 GiB", "0%"]),
-            ("a process that it cannot tell", "GPU 4294967296 17179869184\n%d -1\n", ["-", "25%"]),
-            ("a process that it does not see", "GPU 4294967296 17179869184\n", ["-", "25%"])):
+            ("the process, others and the device", "GPU 4294967296 17179869184 37\n7 5\n%d 2147483648\n9 3\n",
+             ["2.00 GiB", "8 B", "25%", "37%"]),
+            ("a part of a device", "MIG 8589934592 17179869184\n%d 1073741824\n", ["1.00 GiB", "0 B", "50%", "-"]),
+            ("many processes", "GPU 0 17179869184 0\n" + many + "%d 1073741824\n", ["1.00 GiB", "280 B", "0%", "0%"]),
+            ("a process that it cannot tell", "GPU 4294967296 17179869184 100\n8 9\n%d -1\n", ["-", "9 B", "25%", "100%"]),
+            ("another that it cannot tell", "GPU 4294967296 17179869184 1\n8 -1\n%d 1\n9 5\n", ["1 B", "-", "25%", "1%"]),
+            ("a process that it does not see", "GPU 4294967296 17179869184 1\n8 9\n", ["-", "-", "25%", "1%"]),
+            ("another kind of device", "XYZ 1 2 3\n", ["-", "-", "-", "-"]),
+            ("a device without figures", "GPU -1 -1 -1\n", ["-", "-", "-", "-"]),
+            ("a busy time that is none", "GPU -1 -1 101\n", ["-", "-", "-", "-"])):
         head, row = shown(text % one.pid if "%d" in text else text)
-        tally.check(head[7:9] == ["NVML", "USED"] and row[7:9] == expected, "tool: NVML, " + what, "%s\n%s" % (head, row))
-    for what, text, path in (("another kind of device", "XYZ 1 2\n", folder), ("a device without values", "GPU -1 -1\n", folder),
-                             ("no driver", "", folder), ("no NVML", "GPU 1 2\n", "/nonexistent")):
+        tally.check(head[7:11] == ["NVML", "OTHERS", "MEM", "GPU"] and row[7:11] == expected, "tool: NVML, " + what,
+                    "%s\n%s" % (head, row))
+    for what, text, path in (("no driver", "", folder), ("no NVML", "GPU 1 2 3\n", "/nonexistent")):
         head, row = shown(text, path)
-        tally.check("NVML" not in head and len(row) == len(head), "tool: without NVML's values: " + what, "%s\n%s" % (head, row))
+        tally.check(row[7:11] == ["-"] * 4 and len(row) == len(head), "tool: without NVML's figures: " + what,
+                    "%s\n%s" % (head, row))
     one.end()
 
 
@@ -537,7 +543,7 @@ def on_a_screen(place, many):
         print(screen)
     tmux("send-keys", "?")
     screen = shown(r"(?m)^gpucache top: keys and columns$")
-    for words in ("enter  ", "< >, left, right  ", "q  ", "CACHED  ", "HIT  "):
+    for words in ("enter  ", "< >, left, right  ", "q  ", "OTHERS  ", "HIT  "):
         tally.check("\n" + words in screen, "tool: the help of top has " + words, screen)
     tmux("send-keys", "d")  # goes back, and does nothing else
     shown(r"process %d, device 0: live, running" % many[-2].pid)
@@ -547,7 +553,7 @@ def on_a_screen(place, many):
     for size, head in (("40", r"PID +LIVE +>CACHED +PROGRAM"), ("20", ""),
                        ("80", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +HIT +PROGRAM"),
                        ("75", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +PROGRAM"),
-                       ("200", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +LIMIT +FRAG +HIT +PROGRAM +LIVE OVER TIME")):
+                       ("200", r"PID +DEV +LIVE +>CACHED +RESERVED +PEAK +LIMIT +NVML +OTHERS +MEM +GPU +FRAG +HIT +PROGRAM +LIVE OVER TIME")):
         tmux("resize-window", "-x", size, "-y", "3" if size == "20" else "16")
         screen = shown(r"\n +" + head if size != "20" else "gpucache top")
         if "SCREENS" in os.environ:

@@ -49,7 +49,7 @@ _gpucache() {
         options:--*=*) compopt -o default; return ;;
         options:-*) words='--memory-fraction= --memory-limit= --report= --report-format= --report-signal= --report-interval= --reuse= --backend= --budget= --decay-ms= --stacks= --trace= --trace-events= --oom-snapshot= --file-mode= --live= --pinned= --disable= --log= --help' ;;
         top:--*=*) compopt -o default; return ;;
-        top:-*) words='--once --interval= --help' ;;
+        top:-*) words='--once --kill --interval= --help' ;;
         top:*) words="$(gpucache top --once 2>/dev/null | awk 'NR > 1 && $2 + 0 == $2 { print $1 }')" ;;
         report:--format=*) words='text json' word=${word#*=} ;;
         report:--folded=*) words='byte-seconds peak live' word=${word#*=} ;;

@@ -2,7 +2,8 @@
  * A libnvidia-ml.so.1 for tests. The answers are in the file that GPUCACHE_SIM_NVML
  * names, read again at every query:
  *
- *      KIND USED TOTAL       what UUIDs begin with, and the device's memory; -1: not available
+ *      KIND USED TOTAL BUSY  what UUIDs begin with, the device's memory and the percentage of time
+ *                            with a kernel; -1: not available, as is a BUSY that is left out
  *      PID BYTES             a process, and so on
  *
  * Without the file nvmlInit fails.
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DONE = 0, INVALID = 2, NOT_FOUND = 6, SHORT = 7, NO_DRIVER = 9 };
+enum { DONE = 0, INVALID = 2, NO_SUPPORT = 3, NOT_FOUND = 6, SHORT = 7, NO_DRIVER = 9 };
 
 struct memory {
     unsigned long long total, free, used;
@@ -29,6 +30,9 @@ struct process {
     unsigned long long used;
     unsigned gpu_instance, compute_instance;
 };
+struct utilization {
+    unsigned gpu, memory;
+};
 
 #define API __attribute__((visibility("default")))
 API int nvmlInit_v2(void);
@@ -38,11 +42,17 @@ API int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle);
 API int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory);
 API int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count,
                                                 struct process *processes);
+API int nvmlDeviceGetUtilizationRates(void *handle, struct utilization *utilization);
+
+static int busy; /* of the file's last reading */
 
 static FILE *open_file(char kind[8], long long *used, long long *total) {
     const char *path = getenv("GPUCACHE_SIM_NVML");
     FILE *file = path ? fopen(path, "re") : NULL;
-    if (file && fscanf(file, "%7s %lld %lld", kind, used, total) != 3) {
+    char line[128] = "";
+    busy = -1;
+    if (file && (!fgets(line, sizeof line, file) ||
+                 sscanf(line, "%7s %lld %lld %d", kind, used, total, &busy) < 3)) {
         fclose(file);
         file = NULL;
     }
@@ -114,4 +124,15 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count,
     int result = found <= *count ? DONE : SHORT;
     *count = found;
     return result;
+}
+
+int nvmlDeviceGetUtilizationRates(void *handle, struct utilization *utilization) {
+    char kind[8];
+    long long used, total;
+    FILE *file = handle ? open_file(kind, &used, &total) : NULL;
+    if (!file)
+        return NO_DRIVER;
+    fclose(file);
+    *utilization = (struct utilization){(unsigned)busy, 0};
+    return busy < 0 ? NO_SUPPORT : DONE;
 }

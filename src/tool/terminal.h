@@ -1,0 +1,16 @@
+/*
+ * Restores the terminal however the screen of gpucache top ends.
+ */
+#ifndef GPUCACHE_TOOL_TERMINAL_H
+#define GPUCACHE_TOOL_TERMINAL_H
+
+#include <stdbool.h>
+
+/** Starts ncurses, and restores the terminal at exit and at every signal that ends the process,
+ * except SIGKILL. Returns false if there is no such terminal. */
+bool terminal_open(void);
+
+/** Returns whether the terminal was closed. */
+bool terminal_is_gone(void);
+
+#endif
