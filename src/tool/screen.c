@@ -29,8 +29,10 @@ void screen_put(int y, struct print *text, attr_t attributes) {
     const char *line = print_end(text);
     if (y < 0 || y >= LINES)
         return;
+    move(y, 0);
+    clrtoeol(); /* the last line may lie on a row of the table */
     attron(attributes);
-    mvaddnstr(y, 0, line, COLS);
+    addnstr(line, COLS);
     if (attributes & A_REVERSE)
         for (int x = getcurx(stdscr); x > 0 && x < COLS && getcury(stdscr) == y; x++)
             addch(' ');

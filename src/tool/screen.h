@@ -15,6 +15,7 @@
 #define TOP_NOTHING "no process of yours uses CUDA under the library"
 #define TOP_HISTORY 512 /* values in the history of a device of a process */
 
+#define TOP_LEAST_HISTORY 16 /* columns; the history is not drawn in fewer */
 #define TOP_UNKNOWN UINT64_MAX
 
 enum top_column {

@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-#define LEAST_HISTORY 16 /* columns; the history is not drawn in fewer */
-
 /** Draws each value as a cell whose fill level is relative to the highest value. */
 static void put_history(const struct screen *screen, int y, int x, const struct top_history *history) {
     int capacity = COLS - x;
@@ -102,7 +100,7 @@ void screen_draw_table(struct screen *screen) {
     print_init(&text, -1, line, sizeof line);
     top_print_head(&text, top);
     int column = (int)top_width(top);
-    if (column + LEAST_HISTORY <= COLS) {
+    if (column + TOP_LEAST_HISTORY <= COLS) {
         print_repeat(&text, ' ', (size_t)column > text.used ? (size_t)column - text.used : 2);
         print_str(&text, "LIVE OVER TIME");
     }

@@ -11,6 +11,7 @@
 #define MOST_WORTH 13   /* importance of the columns that are always printed */
 #define PROGRAM_LEAST 1 /* width of the name, at least, on a narrow screen */
 #define PROGRAM_SEEN 12 /* width that optional columns leave for name and rank, at least */
+#define GAP 2           /* before the name */
 #define MILLION 1000000
 
 static const struct {
@@ -38,13 +39,15 @@ static unsigned worth_of(const struct top *top, unsigned column) {
     return columns[column].worth + (top->known >> column & 1 ? MOST_WORTH : 0);
 }
 
-/** Returns a bit for each column that fits: the permanent columns, then others by importance. */
+/** Returns a bit for each column that fits: the permanent columns, then others by importance.
+ * Columns without any value leave the width of whole names and of the history. */
 static unsigned choose(const struct top *top) {
     unsigned shown = 0;
     for (unsigned worth = 2 * MOST_WORTH; worth > 0; worth--) {
         for (unsigned i = 0; i < TOP_COLUMNS; i++) {
             unsigned with = shown | 1u << i;
-            bool fits = top->width == 0 || width_of(with) + PROGRAM_SEEN <= top->width;
+            unsigned rest = top->known >> i & 1 ? PROGRAM_SEEN : GAP + PROGRAM + TOP_LEAST_HISTORY;
+            bool fits = top->width == 0 || width_of(with) + rest <= top->width;
             if (worth_of(top, i) == worth && (fits || worth == 2 * MOST_WORTH))
                 shown = with;
         }
@@ -53,7 +56,7 @@ static unsigned choose(const struct top *top) {
 }
 
 unsigned top_width(const struct top *top) {
-    return width_of(choose(top)) + 2 + PROGRAM;
+    return width_of(choose(top)) + GAP + PROGRAM;
 }
 
 enum top_column top_column_at(const struct top *top, unsigned x) {

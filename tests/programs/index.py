@@ -13,7 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 README = os.path.join(HERE, "..", "README.md")
 BEGIN = "<!-- Begin: programs, made by tests/programs/index.py -->\n"
 END = "<!-- End: programs -->\n"
-NO_TESTS = {"harness.py", "index.py", "report_stacks_lines.py", "snapshots.py"}
+NO_TESTS = {"harness.py", "index.py", "pseudo_terminal.py", "report_stacks_lines.py", "snapshots.py"}
 
 
 def head(path):

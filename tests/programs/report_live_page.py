@@ -62,9 +62,9 @@ class Place:
 class Program:
     """tests/programs/report_live_page.c under the library."""
 
-    def __init__(self, place, options=None, under=True, **more):
+    def __init__(self, place, options=None, under=True, name=LIVE, **more):
         self.place = place
-        self.child = subprocess.Popen([LIVE], env={**environment(under, {**OFF, **(options or {})}), **place.options},
+        self.child = subprocess.Popen([name], executable=LIVE, env={**environment(under, {**OFF, **(options or {})}), **place.options},
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                       text=True, **more)
         self.pid = self.child.pid
