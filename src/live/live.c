@@ -1,5 +1,6 @@
 #include "live/live.h"
 
+#include "live/holders.h"
 #include "live/peaks.h"
 #include "live/place.h"
 #include "process/guard.h"
@@ -203,6 +204,10 @@ static void refresh_device(struct live_page *page, int ordinal, bool sizes, uint
                 : stats_read_counters(ordinal, &fresh.stats)))
         return;
     peaks_note(ordinal, &fresh.stats);
+    if (sizes)
+        live_copy_holders(&fresh.holders, ordinal);
+    else
+        memcpy(&fresh.holders, &last->holders, sizeof fresh.holders);
     fresh.read_ns = fresh.sizes_ns = now;
     fresh.sizes_moves = fresh.stats.allocations.total + fresh.stats.allocations.freed;
     if (!sizes) {

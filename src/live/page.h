@@ -103,16 +103,44 @@ struct flight_ring {
     struct flight_event events[FLIGHT_EVENTS];
 };
 
+#define LIVE_HOLDERS 5 /* as many as a report names */
+#define LIVE_FRAMES 3  /* frames of a holder */
+
+/** A frame that reports name (report/holders.h). The fields are those of struct stats_frame. */
+struct live_frame {
+    char function[96], file[128]; /* empty: unknown */
+    char build_id[68];            /* of a module; empty: unknown */
+    uint64_t offset;
+    uint32_t line, python;
+};
+
+/** Live memory of one call stack; its innermost frames that reports name. */
+struct live_holder {
+    uint64_t bytes, count;
+    uint32_t frames;
+    struct live_frame frame[LIVE_FRAMES];
+};
+
+/** The call stacks that hold most live memory, if stacks are recorded. */
+struct live_holders {
+    uint64_t bytes, count; /* of all call stacks */
+    uint64_t lost_blocks;  /* live blocks that are not counted */
+    uint32_t recorded;     /* 0: stacks are not recorded */
+    uint32_t rows;
+    struct live_holder row[LIVE_HOLDERS];
+};
+
 /** Statistics of a device at one moment. */
 struct live_device {
     struct stats_device stats;               /* its pointers mean nothing in a reader */
     char backend[16], reuse[16], reason[64]; /* of the backend */
     char limit_source[64];
-    uint64_t read_ns;              /* that moment, in ns of CLOCK_MONOTONIC */
-    uint64_t sizes_ns;             /* when stats.live and map were counted; 0: never */
+    uint64_t read_ns;                        /* that moment, in ns of CLOCK_MONOTONIC */
+    uint64_t sizes_ns;             /* when stats.live, map and holders were counted; 0: never */
     uint64_t sizes_moves;          /* allocations and frees until that count */
     uint64_t events[FLIGHT_RINGS]; /* number of each ring's newest event when stats was read */
     struct segment_map map;
+    struct live_holders holders;
 };
 
 /** Copy `published % 2` is whole. The other copy may be half written. */

@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#define NAMED 5        /* holders, at most */
 #define FRAMES_SHOWN 8 /* frames of a holder, at most, and as many as fit on two lines */
 #define COLUMNS (LINES_COLUMNS - 4)
 
@@ -101,7 +100,7 @@ void holders_print_short(struct print *out, const struct stats_frame *of) {
 struct list {
     const struct stats_stacks *stacks;
     bool peak; /* the values at the peak, not the current ones */
-    struct stats_holder rows[NAMED];
+    struct stats_holder rows[HOLDERS_NAMED];
     unsigned count, others;
     uint64_t other_bytes;
 };
@@ -117,13 +116,14 @@ static void insert(struct list *list, const struct stats_holder *row) {
         return;
     while (at > 0 && share(list, &list->rows[at - 1])->bytes < bytes)
         at--;
-    if (list->count == NAMED) {
+    if (list->count == HOLDERS_NAMED) {
         list->others++;
-        list->other_bytes += at < NAMED ? share(list, &list->rows[NAMED - 1])->bytes : bytes;
+        list->other_bytes +=
+            at < HOLDERS_NAMED ? share(list, &list->rows[HOLDERS_NAMED - 1])->bytes : bytes;
     }
-    if (at == NAMED)
+    if (at == HOLDERS_NAMED)
         return;
-    list->count += list->count < NAMED;
+    list->count += list->count < HOLDERS_NAMED;
     memmove(&list->rows[at + 1], &list->rows[at], (list->count - 1 - at) * sizeof *row);
     list->rows[at] = *row;
 }
@@ -211,6 +211,14 @@ static void fill(struct list *list, int device) {
     uint32_t at = 0;
     while (list->stacks->next(list->stacks->of, device, &at, &row))
         insert(list, &row);
+}
+
+unsigned holders_largest(const struct stats_stacks *stacks, int device,
+                         struct stats_holder rows[HOLDERS_NAMED]) {
+    struct list now = {.stacks = stacks};
+    fill(&now, device);
+    memcpy(rows, now.rows, sizeof now.rows);
+    return now.count;
 }
 
 static void write_lost(const struct stats_stacks *stacks,

@@ -10,6 +10,8 @@
 
 #include <stdbool.h>
 
+#define HOLDERS_NAMED 5 /* holders that a report names, at most */
+
 /**
  * Prints `function (file:line)`, `file+0xoffset` or `0xaddress`. `brief`: files without folders.
  */
@@ -53,6 +55,10 @@ bool holders_print_named(const struct stats_stacks *stacks, uint32_t stack, unsi
  * the line `second`. */
 void holders_print_stack(const struct stats_stacks *stacks, uint32_t stack, struct print *first,
                          struct print *second);
+
+/** Copies the holders of most live memory of a device, the largest first. Returns their number. */
+unsigned holders_largest(const struct stats_stacks *stacks, int device,
+                         struct stats_holder rows[HOLDERS_NAMED]);
 
 /**
  * Prints the largest holders of a device at its peak and now; `now_only` leaves out the peak. Calls

@@ -354,6 +354,24 @@ bool page_device(const struct page *page, unsigned ordinal, struct stats_device 
     return true;
 }
 
+bool page_holders(const struct page *page, unsigned ordinal, struct live_holders *holders) {
+    const struct live_device *copy = copy_device(page, ordinal);
+    if (!copy || !copy->holders.recorded)
+        return false;
+    *holders = copy->holders;
+    holders->rows = holders->rows < LIVE_HOLDERS ? holders->rows : LIVE_HOLDERS;
+    for (unsigned i = 0; i < LIVE_HOLDERS; i++) {
+        struct live_holder *row = &holders->row[i];
+        row->frames = row->frames < LIVE_FRAMES ? row->frames : LIVE_FRAMES;
+        for (unsigned k = 0; k < LIVE_FRAMES; k++) {
+            struct live_frame *frame = &row->frame[k];
+            frame->function[sizeof frame->function - 1] = frame->file[sizeof frame->file - 1] = 0;
+            frame->build_id[sizeof frame->build_id - 1] = 0;
+        }
+    }
+    return true;
+}
+
 uint64_t page_age_ns(const struct page *page) {
     return less(flight_clock(CLOCK_MONOTONIC), atomic_load(&page->live->refreshed_ns));
 }

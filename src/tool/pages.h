@@ -102,6 +102,10 @@ bool page_device(const struct page *page, unsigned ordinal, struct stats_device 
                  uint64_t *sizes_age, struct page_moment *moment);
 unsigned page_devices(const struct page *page);
 
+/** Copies the call stacks that hold most memory of a device. Returns false if stacks are not
+ * recorded. */
+bool page_holders(const struct page *page, unsigned ordinal, struct live_holders *holders);
+
 /** Returns the nanoseconds since the process wrote the page's values. */
 uint64_t page_age_ns(const struct page *page);
 

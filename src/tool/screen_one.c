@@ -1,7 +1,9 @@
 /*
  * Draws one process of gpucache top: its metrics, its history and its last events.
  */
+#include "report/holders.h"
 #include "tool/screen_draw.h"
+#include "tool/stacks.h"
 
 #include <stdlib.h>
 
@@ -109,6 +111,28 @@ static int draw_live(int y, const struct top_row *row) {
     return put_lines(y, &words);
 }
 
+/* ---- holders ---- */
+
+static void put_holder(void *with, struct print *text) {
+    int *y = with;
+    if (*y < LINES - 1)
+        screen_put((*y)++, text, A_NORMAL);
+}
+
+static int draw_holders(int y, const struct top_row *row) {
+    struct live_holders holders;
+    int device = row->device.ordinal;
+    if (page_holders(row->page, (unsigned)device, &holders)) {
+        struct parsed_stacks *stacks = parsed_stacks_of_page(&holders, device);
+        parsed_stacks_resolve(stacks, true);
+        holders_write(parsed_stacks_view(stacks), device, true, put_holder, &y);
+        parsed_stacks_free(stacks);
+    } else {
+        screen_put_text(y++, "held by: unknown, GPUCACHE_STACKS is not set there", A_DIM);
+    }
+    return y;
+}
+
 static void draw_events(int y, const struct page *page) {
     size_t count;
     struct page_event *events = page_events(page, &count);
@@ -137,7 +161,11 @@ void screen_draw_one(struct screen *screen) {
     int y = draw_metrics(1, row);
     y = draw_nvml(y, row);
     y = draw_live(y, row);
-    draw_graph(screen, y + 1, row->history, row->device.requested.peak);
-    draw_events(y + 2 + GRAPH_LINES, row->page);
+    y = draw_holders(y, row) + 1;
+    if (y + GRAPH_LINES < LINES - 1) { /* half a graph would have other heights */
+        draw_graph(screen, y, row->history, row->device.requested.peak);
+        y += GRAPH_LINES + 1;
+    }
+    draw_events(y, row->page);
     screen_put_keys(screen, one_keys);
 }

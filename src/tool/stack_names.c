@@ -124,15 +124,15 @@ static void leave_python(struct stack_frames *stack) {
 }
 
 void parsed_stacks_resolve(struct parsed_stacks *stacks, bool brief) {
-    struct symbols *symbols = stacks ? symbols_open() : NULL;
+    /* Never closed: gpucache top resolves the same addresses again and again. */
+    static struct symbols *symbols;
+    symbols = symbols ? symbols : symbols_open();
     for (size_t i = 0; stacks && i < stacks->stack_count; i++) {
         if (brief)
             leave_python(&stacks->stacks[i]);
         if (symbols)
             resolve(stacks, symbols, &stacks->stacks[i]);
     }
-    if (symbols)
-        symbols_close(symbols);
     for (size_t i = 0; stacks && i < stacks->stack_count; i++)
         symbols_say_missing(stacks->stacks[i].frames, stacks->stacks[i].count);
     if (stacks)

@@ -1,5 +1,6 @@
 #include "tool/stacks.h"
 
+#include "live/page.h"
 #include "tool/tool.h"
 
 #include <stdio.h>
@@ -59,6 +60,17 @@ static bool module(const void *of, uint32_t index, const char **path, const char
     return true;
 }
 
+static void set_view(struct parsed_stacks *stacks) {
+    stacks->view = (struct stats_stacks){.of = stacks,
+                                         .unwinder = unwinder,
+                                         .lost_stacks = lost_stacks,
+                                         .lost_blocks = lost_blocks,
+                                         .held = held,
+                                         .next = next,
+                                         .frame = frame,
+                                         .module = module};
+}
+
 const struct stats_stacks *parsed_stacks_view(const struct parsed_stacks *stacks) {
     return stacks ? &stacks->view : NULL;
 }
@@ -101,6 +113,11 @@ uint32_t parsed_stacks_add(struct parsed_stacks *stacks, const struct json *hold
     return (uint32_t)stacks->stack_count;
 }
 
+static void add_row(struct parsed_stacks *stacks, int device, const struct stats_holder *holder) {
+    stacks->rows = grown(stacks->rows, stacks->row_count, stacks->row_count + 1, sizeof *stacks->rows);
+    stacks->rows[stacks->row_count++] = (struct stack_row){device, *holder};
+}
+
 static struct stats_share read_share(const struct json *from, const char *bytes,
                                      const char *count) {
     return (struct stats_share){json_u64(json_get(from, bytes)), json_u64(json_get(from, count))};
@@ -120,9 +137,7 @@ static void read_holder(struct parsed_stacks *stacks, int device, const struct j
                                   .total = read_share(from, "total_bytes", "total_count"),
                                   .byte_seconds = whole,
                                   .byte_seconds_ns = (uint32_t)(rest % 1000000000)};
-    stacks->rows =
-        grown(stacks->rows, stacks->row_count, stacks->row_count + 1, sizeof *stacks->rows);
-    stacks->rows[stacks->row_count++] = (struct stack_row){device, holder};
+    add_row(stacks, device, &holder);
 }
 
 static void read_device(struct parsed_stacks *stacks, const struct json *from) {
@@ -136,11 +151,8 @@ static void read_device(struct parsed_stacks *stacks, const struct json *from) {
         read_holder(stacks, device, at);
 }
 
-static void read_module(struct parsed_stacks *stacks, const struct json *from) {
-    const char *path = json_text(json_get(from, "path"));
-    const char *build_id = json_text(json_get(from, "build_id"));
-    stacks->modules = grown(stacks->modules, stacks->module_count, stacks->module_count + 1,
-                            sizeof *stacks->modules);
+static void add_module(struct parsed_stacks *stacks, const char *path, const char *build_id) {
+    stacks->modules = grown(stacks->modules, stacks->module_count, stacks->module_count + 1, sizeof *stacks->modules);
     stacks->modules[stacks->module_count++] = (struct stack_module){
         stack_text(path, strlen(path)), stack_text(build_id, strlen(build_id))};
 }
@@ -161,21 +173,52 @@ struct parsed_stacks *parsed_stacks_read(const struct json *report) {
     stacks->unwinder = stack_text(name, strlen(name));
     stacks->lost_stacks = json_u64(json_get(head, "lost_stacks"));
     stacks->lost_blocks = json_u64(json_get(head, "lost_blocks"));
-    stacks->view =
-        (struct stats_stacks){.of = stacks,
-                              .frames = (unsigned)json_u64(json_get(head, "frames")),
-                              .unwinder = unwinder,
-                              .python = read_version(json_text(json_get(head, "python"))),
-                              .lost_stacks = lost_stacks,
-                              .lost_blocks = lost_blocks,
-                              .held = held,
-                              .next = next,
-                              .frame = frame,
-                              .module = module};
+    set_view(stacks);
+    stacks->view.frames = (unsigned)json_u64(json_get(head, "frames"));
+    stacks->view.python = read_version(json_text(json_get(head, "python")));
     for (const struct json *at = devices ? devices->first : NULL; at; at = at->next)
         read_device(stacks, at);
     for (const struct json *at = modules ? modules->first : NULL; at; at = at->next)
-        read_module(stacks, at);
+        add_module(stacks, json_text(json_get(at, "path")), json_text(json_get(at, "build_id")));
+    return stacks;
+}
+
+/* ---- of a live page ---- */
+
+static char *text_unless_empty(const char *text) {
+    return *text ? stack_text(text, strlen(text)) : NULL;
+}
+
+static void add_live_frame(struct parsed_stacks *stacks, struct stack_frames *stack,
+                           const struct live_frame *from) {
+    stack->frames = more(stack->frames, stack->count, sizeof *stack->frames);
+    stack->frames[stack->count++] =
+        (struct stats_frame){.function = text_unless_empty(from->function),
+                             .file = text_unless_empty(from->file),
+                             .offset = from->offset,
+                             .line = from->line,
+                             .python = from->python != 0};
+    if (*from->build_id)
+        add_module(stacks, from->file, from->build_id);
+}
+
+struct parsed_stacks *parsed_stacks_of_page(const struct live_holders *holders, int device) {
+    struct parsed_stacks *stacks = more(NULL, 0, sizeof *stacks);
+    set_view(stacks);
+    stacks->lost_blocks = holders->lost_blocks;
+    stacks->devices = more(NULL, 0, sizeof *stacks->devices);
+    stacks->devices[stacks->device_count++] =
+        (struct stack_device){device, {.live = {holders->bytes, holders->count}}};
+    for (uint32_t i = 0; i < holders->rows; i++) {
+        const struct live_holder *from = &holders->row[i];
+        stacks->stacks = grown(stacks->stacks, stacks->stack_count, stacks->stack_count + 1, sizeof *stacks->stacks);
+        struct stack_frames *stack = &stacks->stacks[stacks->stack_count++];
+        for (uint32_t k = 0; k < from->frames; k++)
+            add_live_frame(stacks, stack, &from->frame[k]);
+        add_row(stacks, device,
+                &(struct stats_holder){.stack = (uint32_t)stacks->stack_count,
+                                       .held.live = {from->bytes, from->count}});
+    }
     return stacks;
 }
 

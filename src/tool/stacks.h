@@ -47,6 +47,12 @@ struct parsed_stacks {
 /** Reads the stacks of a report. Returns NULL if it has none. Free the result with
  * parsed_stacks_free(). */
 struct parsed_stacks *parsed_stacks_read(const struct json *report);
+
+struct live_holders;
+
+/** Returns the stacks of a device on a live page, whose names are not resolved. Freed with
+ * parsed_stacks_free(). */
+struct parsed_stacks *parsed_stacks_of_page(const struct live_holders *holders, int device);
 void parsed_stacks_free(struct parsed_stacks *stacks);
 
 /** Returns the stacks as the library's own reports read them. */

@@ -1,6 +1,7 @@
 #include "tool/terminal.h"
 
 #include <curses.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <poll.h>
 #include <signal.h>
@@ -52,6 +53,12 @@ bool terminal_open(void) {
             sigaction(numbers[i], &action, NULL);
     }
     atexit(restore_at_exit);
+    /* Messages, as of a file that was rebuilt, would lie over the screen. */
+    int nowhere = isatty(STDERR_FILENO) ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
+    if (nowhere >= 0) {
+        dup2(nowhere, STDERR_FILENO);
+        close(nowhere);
+    }
     cbreak();
     noecho();
     curs_set(0);

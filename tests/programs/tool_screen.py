@@ -232,11 +232,41 @@ def nvml():
     one.end()
 
 
+def holders():
+    """The call stacks of one process, by the names that reports give them."""
+    place = Place()
+    one = Program(place, {"GPUCACHE_STACKS": "24"})
+    bare = Program(place)
+    for i in range(3):
+        one.do("allocate %d" % (2 * MIB))
+    terminal = screen(place, [one], columns=120, lines=40)
+    becomes(terminal, lambda: pids(terminal) == [one.pid], "before the holders")
+    terminal.type("\r")
+    shown(terminal, "^Held now, 6.00 MiB:$", "the sum of the holders")
+    named = os.environ.get("GPUCACHE_TEST_NAMES") == "yes"
+    name = r"(main|allocate) \((live|report_live_page\.c:\d+)\)" if named else r"live\+0x[0-9a-f]+"
+    shown(terminal, r"^  6.00 MiB in \d: " + name, "a holder by name")
+    dump(terminal, "holders")
+    one.do("allocate %d" % (5 * MIB))
+    shown(terminal, "^Held now, 11.00 MiB:$", "the holders are kept up to date")
+    terminal.resize(80, 24)
+    shown(terminal, "(?s)^Held now, 11.00 MiB:.*q ends$", "holders on 80x24")
+    dump(terminal, "holders")
+    quit_(terminal)
+    terminal = screen(place, [bare])
+    becomes(terminal, lambda: pids(terminal) == [bare.pid], "before one without stacks")
+    terminal.type("\r")
+    shown(terminal, "^held by: unknown, GPUCACHE_STACKS is not set there$", "without stacks")
+    quit_(terminal)
+    one.end()
+    bare.end()
+
+
 def main():
     if not FOLDER:
         print("SKIPPED: there is no tic(1) (package ncurses-bin)")
         sys.exit(77)
-    for part in (sorted_and_chosen, filtered, sizes, kills, endings, nvml):
+    for part in (sorted_and_chosen, filtered, sizes, kills, endings, nvml, holders):
         if len(sys.argv) < 2 or part.__name__ in sys.argv[1:]:
             part()
 
