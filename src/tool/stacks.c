@@ -191,7 +191,7 @@ static char *text_unless_empty(const char *text) {
 
 static void add_live_frame(struct parsed_stacks *stacks, struct stack_frames *stack,
                            const struct live_frame *from) {
-    stack->frames = more(stack->frames, stack->count, sizeof *stack->frames);
+    stack->frames = grown(stack->frames, stack->count, stack->count + 1, sizeof *stack->frames);
     stack->frames[stack->count++] =
         (struct stats_frame){.function = text_unless_empty(from->function),
                              .file = text_unless_empty(from->file),
@@ -203,10 +203,10 @@ static void add_live_frame(struct parsed_stacks *stacks, struct stack_frames *st
 }
 
 struct parsed_stacks *parsed_stacks_of_page(const struct live_holders *holders, int device) {
-    struct parsed_stacks *stacks = more(NULL, 0, sizeof *stacks);
+    struct parsed_stacks *stacks = grown(NULL, 0, 1, sizeof *stacks);
     set_view(stacks);
     stacks->lost_blocks = holders->lost_blocks;
-    stacks->devices = more(NULL, 0, sizeof *stacks->devices);
+    stacks->devices = grown(NULL, 0, 1, sizeof *stacks->devices);
     stacks->devices[stacks->device_count++] =
         (struct stack_device){device, {.live = {holders->bytes, holders->count}}};
     for (uint32_t i = 0; i < holders->rows; i++) {
