@@ -135,7 +135,7 @@ struct live_device {
     struct stats_device stats;               /* its pointers mean nothing in a reader */
     char backend[16], reuse[16], reason[64]; /* of the backend */
     char limit_source[64];
-    uint64_t read_ns;                        /* that moment, in ns of CLOCK_MONOTONIC */
+    uint64_t read_ns;              /* that moment, in ns of CLOCK_MONOTONIC */
     uint64_t sizes_ns;             /* when stats.live, map and holders were counted; 0: never */
     uint64_t sizes_moves;          /* allocations and frees until that count */
     uint64_t events[FLIGHT_RINGS]; /* number of each ring's newest event when stats was read */

@@ -7,7 +7,8 @@
 #include <string.h>
 
 /** Draws each value as a cell whose fill level is relative to the highest value. */
-static void put_history(const struct screen *screen, int y, int x, const struct top_history *history) {
+static void put_history(const struct screen *screen, int y, int x,
+                        const struct top_history *history) {
     int capacity = COLS - x;
     uint64_t highest = 0;
     if (capacity <= 0)

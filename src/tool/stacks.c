@@ -114,7 +114,8 @@ uint32_t parsed_stacks_add(struct parsed_stacks *stacks, const struct json *hold
 }
 
 static void add_row(struct parsed_stacks *stacks, int device, const struct stats_holder *holder) {
-    stacks->rows = grown(stacks->rows, stacks->row_count, stacks->row_count + 1, sizeof *stacks->rows);
+    stacks->rows =
+        grown(stacks->rows, stacks->row_count, stacks->row_count + 1, sizeof *stacks->rows);
     stacks->rows[stacks->row_count++] = (struct stack_row){device, *holder};
 }
 
@@ -152,7 +153,8 @@ static void read_device(struct parsed_stacks *stacks, const struct json *from) {
 }
 
 static void add_module(struct parsed_stacks *stacks, const char *path, const char *build_id) {
-    stacks->modules = grown(stacks->modules, stacks->module_count, stacks->module_count + 1, sizeof *stacks->modules);
+    stacks->modules = grown(stacks->modules, stacks->module_count, stacks->module_count + 1,
+                            sizeof *stacks->modules);
     stacks->modules[stacks->module_count++] = (struct stack_module){
         stack_text(path, strlen(path)), stack_text(build_id, strlen(build_id))};
 }
@@ -211,7 +213,8 @@ struct parsed_stacks *parsed_stacks_of_page(const struct live_holders *holders, 
         (struct stack_device){device, {.live = {holders->bytes, holders->count}}};
     for (uint32_t i = 0; i < holders->rows; i++) {
         const struct live_holder *from = &holders->row[i];
-        stacks->stacks = grown(stacks->stacks, stacks->stack_count, stacks->stack_count + 1, sizeof *stacks->stacks);
+        stacks->stacks = grown(stacks->stacks, stacks->stack_count, stacks->stack_count + 1,
+                               sizeof *stacks->stacks);
         struct stack_frames *stack = &stacks->stacks[stacks->stack_count++];
         for (uint32_t k = 0; k < from->frames; k++)
             add_live_frame(stacks, stack, &from->frame[k]);
