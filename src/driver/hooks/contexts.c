@@ -183,6 +183,7 @@ CUresult hook_cuCtxDetach(CUcontext ctx) {
 }
 
 CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
+    partition_read();
     CUresult answer = RETRY_ON(device_used(device), REAL(cuDevicePrimaryCtxRetain)(ctx, device));
     if (answer == CUDA_SUCCESS && process_ready()) {
         context_register(*ctx, CONTEXT_RETAINED, device);
