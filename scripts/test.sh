@@ -7,7 +7,8 @@
 #             behaviour sanitizers: unit, sim,             contexts that come and go
 #             contexts that come and go          valgrind  unit tests of the gcc build
 #   cost      gcc build: instructions counted    arm64     unit, sim and programs for aarch64 under
-#             under callgrind                              qemu-user, but for tests/arm64.txt
+#             under callgrind                              qemu-user, but for tests/arm64.txt:
+#                                                        only if named
 #   format    clang-format                       tidy      clang-tidy over src/
 #   headers   library, simulator and tests       scripts   these scripts in the ways they are called,
 #             compiled with each cuda.h                    meson install and meson dist
@@ -17,7 +18,7 @@
 #             where that cannot be made, the last lines say so
 #   compilers unit and sim with each of COMPILERS (gcc-11 to gcc-14, clang-14 to clang-19) that is
 #             here or that apt has: only if named
-#   all       all of them but debian13 and compilers
+#   all       all of them but arm64, debian13 and compilers
 #
 # A stage that fails does not stop the others; one that checks nothing fails. Logs:
 # build/log/STAGE.log. BUILD_ROOT names another place than build/.
@@ -25,8 +26,8 @@
 set -u
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
-all_stages=(gcc clang asan tsan valgrind cost arm64 format tidy headers scripts wheel)
-named_stages=(debian13 compilers)
+all_stages=(gcc clang asan tsan valgrind cost format tidy headers scripts wheel)
+named_stages=(arm64 debian13 compilers)
 stages=()
 [ $# -gt 0 ] || set -- all
 for stage; do
