@@ -139,10 +139,12 @@ static bool take_option(struct settings *to, enum option_of_command option, cons
     }
 }
 
+static const char delays[] = "a list of up to " TEXT_OF(LIST) " milliseconds such as 0,0.5,20";
+
 /* The values that each option accepts, for messages. */
 static const char *const accepted[ARGUMENTS] = {
     [ARGUMENT_replay_backend] = "a list of segments, pages, pytorch, expandable, whole, cudamalloc",
-    [ARGUMENT_replay_delay] = "a list of up to " TEXT_OF(LIST) " milliseconds such as 0,0.5,20",
+    [ARGUMENT_replay_delay] = delays,
     [ARGUMENT_replay_budget] = "a list of sizes such as 8G, 0, or auto",
     [ARGUMENT_replay_limit] = "a list of sizes such as 8G, or none",
     [ARGUMENT_replay_reuse] = "a list of barrier, wait, sync",

@@ -68,8 +68,7 @@ static void draw_sums(const struct top *top) {
 }
 
 static const char *const table_keys[] = {
-    "arrows choose  enter shows one  < > sort  r reverses  / filter  d with the killed  ? help  q "
-    "ends",
+    "arrows choose  enter shows one  < > sort  r reverses  / filter  d killed too  ? help  q ends",
     "arrows choose  enter shows one  < > sort  / filter  ? help  q ends",
     "arrows choose  enter shows one  < > sort  ? help  q ends",
     "arrows choose  enter shows one  ? help  q ends",
