@@ -139,6 +139,7 @@ static bool take_option(struct settings *to, enum option_of_command option, cons
     }
 }
 
+static const char periods[] = "a number up to " TEXT_OF(PERIODS_MOST);
 static const char delays[] = "a list of up to " TEXT_OF(LIST) " milliseconds such as 0,0.5,20";
 
 /* The values that each option accepts, for messages. */
@@ -150,7 +151,7 @@ static const char *const accepted[ARGUMENTS] = {
     [ARGUMENT_replay_reuse] = "a list of barrier, wait, sync",
     [ARGUMENT_replay_decay] = "milliseconds such as 500, or never",
     [ARGUMENT_replay_memory] = "a size such as 80G, up to 32T",
-    [ARGUMENT_replay_periods] = "a number up to " TEXT_OF(PERIODS_MOST),
+    [ARGUMENT_replay_periods] = periods,
     [ARGUMENT_replay_device] = "a number from 0 to 63",
     [ARGUMENT_replay_format] = "text or json",
 };
