@@ -117,11 +117,14 @@ struct frames {
     struct frame {
         uint64_t address, end; /* return address; stack pointer after the return to it */
     } of[MOST_FRAMES];
-    struct module_place last; /* the module of the last frame */
+    struct module_place last; /* the module of the last frame; its path is NULL if there is none */
     bool found;               /* the last frame is the requester's */
 };
 
-/* Adds a frame. Ends the walk at the requester: beyond it, code may have no unwind tables. */
+/*
+ * Adds a frame. Ends the walk at the requester: beyond it, code may have no unwind tables. Code
+ * outside all modules, which a just-in-time compiler has made, is a requester too: the unknown one.
+ */
 static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *with) {
     struct frames *frames = with;
     struct frame frame = {unwinder.address(context), (uint64_t)unwinder.end(context)};
@@ -129,16 +132,17 @@ static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *with
         return _URC_NO_REASON; /* a function of this file */
     }
     struct module_place place;
-    if (frames->count == MOST_FRAMES || !module_place_of(frame.address - 1, &place)) {
+    if (frames->count == MOST_FRAMES) {
         return _URC_END_OF_STACK;
     }
+    bool in_module = module_place_of(frame.address - 1, &place);
     frames->of[frames->count++] = frame;
-    frames->last = place;
-    frames->found = !is_passed_over(&place);
+    frames->last = in_module ? place : (struct module_place){0};
+    frames->found = !in_module || !is_passed_over(&place);
     return frames->found ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
 
-/* Unwinds during a visit of the libraries, so that no fork comes in between (libraries.h). */
+/* Unwinds as a callback of libraries_visit(), so that no fork comes in between (libraries.h). */
 static int unwind_here(struct dl_phdr_info *info, size_t size, void *with) {
     (void)info, (void)size;
     unwinder.backtrace(add_frame, with);
@@ -173,7 +177,7 @@ static __attribute__((noinline)) unsigned look_up_requester(uint64_t first) {
     if (!frames.found) {
         return REQUESTER_UNKNOWN;
     }
-    unsigned number = number_of(frames.last.path);
+    unsigned number = frames.last.path ? number_of(frames.last.path) : REQUESTER_UNKNOWN;
     keep(frames.of[frames.count - 1].address, IS_REQUESTER | number);
     return number;
 }
