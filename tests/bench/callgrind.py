@@ -11,7 +11,7 @@ def run(build, words, out, settings, *options, timeout=300):
         LD_PRELOAD=os.path.join(build, "libgpucache.so"),
         LD_LIBRARY_PATH=os.path.join(build, "tests", "sim"),
         GPUCACHE_REPORT="off",
-        GPUCACHE_SIM_MEMORY="1G",  # valgrind has no room for the addresses of more
+        GPUCACHE_SIM_MEMORY="1G",  # valgrind has no addresses for more
         GPUCACHE_SIM_IDLE_MS="0",  # no work at times of its own
         **settings)
     command = ["valgrind", "-q", "--tool=callgrind", "--callgrind-out-file=" + out, "--compress-strings=no", "--compress-pos=no"]

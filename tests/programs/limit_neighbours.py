@@ -102,7 +102,7 @@ def with_limits(shared, backend):
         tally.check(other("churn", 700) == 0, what + ": churn")
         least, most = one("watch", ROUNDS)
         tally.check(least == most == 6144 * MIB, what + ": beside frees and allocations: %d to %d" % (least, most))
-        tally.check(other("rest") > 0, what + ": nothing went on meanwhile")
+        tally.check(other("rest") > 0, what + ": the neighbour did nothing")
         for server in (one, other):
             tally.check(server("take", 6144) == 0 and server.free() == 0 and server("take", 64) == 2,
                         what + ": not all of its own, or more")

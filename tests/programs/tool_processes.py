@@ -508,7 +508,7 @@ def nvml():
                     "%s\n%s" % (head, row))
     for what, text, path in (("no driver", "", folder), ("no NVML", "GPU 1 2 3\n", "/nonexistent")):
         head, row = shown(text, path)
-        tally.check(row[7:11] == ["-"] * 4 and len(row) == len(head), "tool: without NVML's figures: " + what,
+        tally.check(row[7:11] == ["-"] * 4 and len(row) == len(head), "tool: without NVML's values: " + what,
                     "%s\n%s" % (head, row))
     one.end()
 

@@ -67,7 +67,7 @@ complete -c gpucache -n '__fish_seen_subcommand_from replay' -l limit -r -d 'wha
 complete -c gpucache -n '__fish_seen_subcommand_from replay' -l reuse -x -a '(__fish_append , barrier wait sync)' -d 'as GPUCACHE_REUSE: barrier, wait, sync'
 complete -c gpucache -n '__fish_seen_subcommand_from replay' -l decay -r -d 'how long memory may lie idle, or never: as GPUCACHE_DECAY_MS'
 complete -c gpucache -n '__fish_seen_subcommand_from replay' -l memory -r -d 'memory of the device'
-complete -c gpucache -n '__fish_seen_subcommand_from replay' -l periods -r -d 'so many equal periods, in place of those that a file marks'
+complete -c gpucache -n '__fish_seen_subcommand_from replay' -l periods -r -d 'cuts each file into this many equal periods, in place of those that it marks'
 complete -c gpucache -n '__fish_seen_subcommand_from replay' -l device -r -d 'only that device of the file'
 complete -c gpucache -n '__fish_seen_subcommand_from replay' -l format -x -a 'text json' -d 'how it is printed'
 complete -c gpucache -n '__fish_seen_subcommand_from replay' -l each -d 'prints several files one by one'
