@@ -11,7 +11,7 @@ import sys
 from harness import BACKEND, Tally, program, run
 
 SEEDS = range(50)
-RUNS = 3
+RUNS = 8
 BOUNDS = {"to_64k": 100 / 32, "to_256k": 100 / 16, "to_1m": 100 / 8}
 
 # Rows that exceed a bound, and by how much: they are run and reported, and do not fail. All are programs of one thread
