@@ -6,6 +6,7 @@ SCREENS=1 prints the screens.
 import os
 import re
 import signal
+import subprocess
 import sys
 
 import pseudo_terminal
@@ -262,9 +263,18 @@ def holders():
     bare.end()
 
 
+def missing():
+    """What this test needs and does not find here, or None."""
+    built_with = subprocess.run([COMMAND, "--version"], capture_output=True, text=True).stdout
+    if not re.search(r"(?m)^  ncurses +yes", built_with):
+        return "gpucache was built without ncurses (package libncurses-dev)"
+    return None if FOLDER else "there is no tic(1) (package ncurses-bin)"
+
+
 def main():
-    if not FOLDER:
-        print("SKIPPED: there is no tic(1) (package ncurses-bin)")
+    reason = missing()
+    if reason:
+        print("SKIPPED: " + reason)
         sys.exit(77)
     for part in (sorted_and_chosen, filtered, sizes, kills, endings, nvml, holders):
         if len(sys.argv) < 2 or part.__name__ in sys.argv[1:]:
