@@ -149,7 +149,7 @@ static void stack(void) {
             i++;
         while (i >= bytes - 16384 && i < bytes && low[i] == 0)
             i++;
-        printf("%d: less than 3 KiB: %d\n", result, entered - (uintptr_t)(low + i) < 3072);
+        printf("%d: less than 3.5 KiB: %d\n", result, entered - (uintptr_t)(low + i) < 3584);
     }
 }
 
