@@ -276,6 +276,95 @@ static void section_async_threads() {
     }
 }
 
+/* The calls that the library makes for threads that free in their own stream and end. */
+enum { RECORD = 1, QUERY = 2, CONTEXT_RECORD = 4, CONTEXT_WAIT = 8 };
+
+struct ending_threads {
+    CUcontext context;
+    unsigned calls;
+    CUevent own[4]; /* number i: recorded by threads i, i + 4, ... one after another */
+    CUevent shared;
+    std::atomic<bool> stop{false};
+};
+
+static void launch_and_end(ending_threads *state, unsigned number) {
+    CHECK(cuCtxSetCurrent(state->context));
+    CUevent event = state->own[number % 4];
+    for (int i = 0; i < 20; i++) {
+        if (state->calls & CONTEXT_WAIT)
+            CHECK(cuCtxWaitEvent(state->context, state->shared));
+        spin_ms(cudaStreamPerThread, 0);
+        spin_ms(cudaStreamPerThread, 0);
+        if (state->calls & RECORD)
+            CHECK(cuEventRecord(event, CU_STREAM_PER_THREAD));
+        if (state->calls & CONTEXT_RECORD)
+            CHECK(cuCtxRecordEvent(state->context, state->shared));
+        if (state->calls & QUERY)
+            for (CUevent other : state->own)
+                cuEventQuery(other);
+    }
+}
+
+/* Another thread queries the events, as the library's decay thread does. */
+static void query_all(ending_threads *state) {
+    CHECK(cuCtxSetCurrent(state->context));
+    while (!state->stop) {
+        for (CUevent event : state->own)
+            cuEventQuery(event);
+        usleep(1000);
+    }
+}
+
+static void start_and_end_threads(unsigned calls) {
+    ending_threads state;
+    state.context = primary();
+    state.calls = calls;
+    warm();
+    for (CUevent &event : state.own)
+        event = new_event();
+    state.shared = new_event();
+    std::thread querier, threads[4];
+    if (calls & QUERY)
+        querier = std::thread(query_all, &state);
+    double ms = took_ms([&] {
+        for (unsigned i = 0; i < 44; i++) {
+            if (i >= 4)
+                threads[i % 4].join();
+            if (i < 40)
+                threads[i % 4] = std::thread(launch_and_end, &state, i);
+        }
+        CHECK(cuCtxSynchronize());
+    });
+    state.stop = true;
+    if (querier.joinable())
+        querier.join();
+    printf("  ended after %.1f ms\n", ms);
+}
+
+/*
+ * Starts and ends 40 threads that launch kernels in CU_STREAM_PER_THREAD, with each set of calls
+ * that the library may add. Each set runs in a process of its own, which is killed after 3 s.
+ */
+static void section_ending_threads() {
+    for (unsigned calls = 0; calls < 16; calls++) {
+        printf("  event record %d, queries %d, context record %d, context wait %d:", calls & RECORD,
+               (calls & QUERY) / QUERY, (calls & CONTEXT_RECORD) / CONTEXT_RECORD,
+               (calls & CONTEXT_WAIT) / CONTEXT_WAIT);
+        fflush(stdout);
+        pid_t pid = fork(); /* no call of CUDA before */
+        if (pid == 0) {
+            alarm(3);
+            start_and_end_threads(calls);
+            fflush(stdout);
+            _exit(0);
+        }
+        int status;
+        waitpid(pid, &status, 0);
+        if (WIFSIGNALED(status))
+            printf("  not after 3 s (signal %d)\n", WTERMSIG(status));
+    }
+}
+
 /* During captures of another thread and of this one, in relaxed mode. */
 static void section_async_capture() {
     primary();
@@ -582,6 +671,7 @@ int main(int argc, char **argv) {
                     {"async_brim", section_async_brim},
                     {"async_hang", section_async_hang},
                     {"async_threads", section_async_threads},
+                    {"ending_threads", section_ending_threads},
                     {"async_capture", section_async_capture},
                     {"async_crowd", section_async_crowd},
                     {"async_threshold", section_async_threshold},
