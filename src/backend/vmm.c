@@ -8,8 +8,7 @@
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
 #include "heap/host.h"
-#include "heap/page.h"
-#include "pool/pool.h"
+#include "heap/page_map.h"
 #include "stats/stats.h"
 
 #include <errno.h>
@@ -105,7 +104,7 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
     /* Another pool may still have these addresses in the page map, if the library did not see its
      * context end. context_address_given() cannot be called here: this thread holds the remap lock.
      * The addresses are given back instead. */
-    if (r == CUDA_SUCCESS && (pool_touches(at, bytes) || !list_range(range))) {
+    if (r == CUDA_SUCCESS && (page_map_any(at, bytes) || !list_range(range))) {
         REAL(cuMemAddressFree)(at, bytes);
         r = CUDA_ERROR_OUT_OF_MEMORY;
     }

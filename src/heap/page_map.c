@@ -57,6 +57,23 @@ int page_map_prepare(uint64_t address, uint64_t bytes) {
     return 0;
 }
 
+/* Reads the owner before the entry, as page_map_leave() clears them in that order. */
+bool page_map_any(uint64_t address, uint64_t bytes) {
+    const uint64_t leaf_bytes = PAGE_BYTES << PAGE_MAP_LEAF_BITS;
+    uint64_t end = address + bytes, next;
+    bool any = false;
+    for (uint64_t a = address; a < end && !any; a = next) {
+        struct page_map_leaf *leaf = page_map_leaf_of(a);
+        next = (a & ~(leaf_bytes - 1)) + leaf_bytes;
+        next = next < end ? next : end;
+        for (uint64_t i = PAGE_MAP_INDEX(a); leaf && !any && i <= PAGE_MAP_INDEX(next - 1); i++) {
+            any = atomic_load_explicit(&leaf->owners[i], memory_order_acquire) ||
+                  atomic_load_explicit(&leaf->entries[i], memory_order_acquire) != 0;
+        }
+    }
+    return any;
+}
+
 void page_map_set(uint64_t address, uint64_t bytes, page_map_entry entry) {
     uint64_t end = address + bytes;
     for (uint64_t a = (address + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1); a < end; a += PAGE_BYTES) {

@@ -141,6 +141,13 @@ void page_map_set(uint64_t address, uint64_t bytes, page_map_entry entry);
 void page_map_set_owner(uint64_t address, uint64_t bytes, struct pool *owner);
 
 /**
+ * Returns whether any page of [address, address + bytes) has an owner or an entry. A pool clears
+ * the owner first: a page with an entry alone belongs to a pool that is in pool_forget(). Takes a
+ * few loads for each leaf that does not exist. Needs no lock.
+ */
+bool page_map_any(uint64_t address, uint64_t bytes);
+
+/**
  * Calls `on_page` for every page that `owner` owns and that has an entry. Holds no lock: pages may
  * change while it runs.
  */

@@ -16,9 +16,6 @@ bool pool_has(uint64_t address);
 /** Returns whether `pool` owns a part of [address, address + bytes). */
 bool pool_covers(const struct pool *pool, uint64_t address, uint64_t bytes);
 
-/** Returns whether any pool owns a part of the range, or is still in pool_forget() for it. */
-bool pool_touches(uint64_t address, uint64_t bytes);
-
 /** A live block: first address and requested bytes. */
 struct pool_block {
     struct pool *pool;

@@ -110,14 +110,6 @@ bool pool_covers(const struct pool *pool, uint64_t address, uint64_t bytes) {
     return any;
 }
 
-bool pool_touches(uint64_t address, uint64_t bytes) {
-    bool any = false;
-    for (uint64_t a = address & ~(PAGE_BYTES - 1); a < address + bytes && !any; a += PAGE_BYTES) {
-        any = page_map_owner(a) || page_map_get(a) != 0; /* pool_forget() removes the entry last */
-    }
-    return any;
-}
-
 int pool_find(uint64_t address, struct pool_block *out) {
     struct found found;
     int r = find_live(address, &found);

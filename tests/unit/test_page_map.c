@@ -91,6 +91,31 @@ static void owners_are_kept_apart_from_entries(void **state) {
     assert_null(page_map_owner(base));
 }
 
+static void one_page_of_a_long_range_is_found(void **state) {
+    (void)state;
+    const uint64_t base = 15 * LEAF_BYTES,
+                   bytes = 4 * LEAF_BYTES; /* leaves 15 and 16 do not exist */
+    const uint64_t pages[] = {2 * LEAF_BYTES, 3 * LEAF_BYTES - PAGE_BYTES, 3 * LEAF_BYTES,
+                              4 * LEAF_BYTES - PAGE_BYTES};
+    assert_int_equal(page_map_prepare(base + 2 * LEAF_BYTES, 2 * LEAF_BYTES), 0);
+    assert_false(page_map_any(base, bytes));
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
+        uint64_t page = base + pages[i];
+        page_map_set(page, PAGE_BYTES, 0x40);
+        assert_true(page_map_any(base, bytes));
+        assert_true(page_map_any(page + PAGE_BYTES - 1, 1));
+        assert_false(page_map_any(base, page - base));
+        assert_false(page_map_any(page + PAGE_BYTES, base + bytes - page));
+        page_map_set(page, PAGE_BYTES, 0);
+        assert_false(page_map_any(base, bytes));
+        page_map_set_owner(page, PAGE_BYTES, one);
+        assert_true(page_map_any(base, bytes));
+        page_map_set_owner(page, PAGE_BYTES, NULL);
+    }
+    assert_false(page_map_any(TOP, 2 * PAGE_BYTES));
+    assert_false(page_map_any(TOP - PAGE_BYTES, 2 * PAGE_BYTES));
+}
+
 /*
  * Pools of several contexts may make the same leaf at once. The slower thread discards its leaf, so
  * no entry may be in it.
@@ -181,6 +206,7 @@ int main(void) {
         cmocka_unit_test(a_range_may_cross_into_the_next_leaf),
         cmocka_unit_test(a_slab_and_a_range_are_told_apart),
         cmocka_unit_test(owners_are_kept_apart_from_entries),
+        cmocka_unit_test(one_page_of_a_long_range_is_found),
         cmocka_unit_test(threads_that_prepare_one_leaf_lose_nothing),
         cmocka_unit_test(a_cleared_page_can_be_another_pools_at_once),
     };

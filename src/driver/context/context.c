@@ -6,6 +6,7 @@
 #include "driver/context/device_pool.h"
 #include "driver/state/shutdown.h"
 #include "heap/host.h"
+#include "heap/page_map.h"
 #include "pool/pool.h"
 #include "process/helper.h"
 #include "process/lock.h"
@@ -388,7 +389,7 @@ bool context_access_all(void) {
 }
 
 void context_address_given(CUdeviceptr address, uint64_t bytes) {
-    if (!pool_touches(address, bytes)) {
+    if (!page_map_any(address, bytes)) {
         return;
     }
     lock_acquire(&registry); /* waits for a thread that is just removing the context */
