@@ -17,7 +17,7 @@
  * steps.
  *
  * The pool's lock protects everything but atomic fields. Invariant: a live block's descriptor and
- * bits do not change. src/sync/free_memory.c takes and gives back blocks. pool/free.c and pool/lookup.c
+ * bits do not change. src/sync/pending.c takes and gives back blocks. pool/free.c and pool/lookup.c
  * look them up without the lock.
  */
 #ifndef GPUCACHE_HEAP_SLAB_H

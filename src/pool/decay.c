@@ -35,7 +35,7 @@ static void take_old(struct pool *pool, uint64_t stamp) {
     if (is_pending(source, REACH_CONTEXT, stamp) || is_pending(source, REACH_EXTERNAL, stamp)) {
         sync_query(source, stamp);
     }
-    pending_release_up_to(source, stamp);
+    pending_release(source, stamp);
     source->decay.tick += DECAY_TICKS + 1;
 }
 

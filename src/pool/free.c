@@ -171,7 +171,7 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
         sync_in_free(source, due);
     }
     if (!rest->uncached) {
-        pending_release_safe(source);
+        pending_release(source, EVERY_STAMP);
     }
     peaks_update(pool);
     lock_release(&source->lock);

@@ -8,7 +8,6 @@
 #include "pool/out_of_memory.h"
 
 #include "pool/internal.h"
-#include "pool/try.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -56,6 +55,47 @@ static void wait_for_growths(struct source *source) {
         sched_yield();
         lock_acquire(&source->lock);
     }
+}
+
+/*
+ * Step 20: makes other pools of the device release idle memory, and with `wait` also memory that
+ * work still uses. Does not serve the request. True if there was any, or the driver had enough.
+ */
+static bool try_other_pools(struct source *source, const struct alloc_request *request, bool wait) {
+    ASSERT_HELD(&source->lock);
+    struct backend *backend = source->backend;
+    if (!backend->ops->release_others) {
+        return false;
+    }
+    lock_release(&source->lock);
+    bool any = backend->ops->release_others(backend, source_growth(request), wait);
+    lock_acquire(&source->lock);
+    return any;
+}
+
+/*
+ * Steps 17, 19 and 20: grows the pool by a segment and retries. *refusal is what the growth
+ * returned. Returns 0 if the request is served, -EAGAIN if the driver or the limit refused and
+ * releasing memory may help, or the error of the growth.
+ */
+static int try_grow(struct source *source, struct alloc_request *request, int *refusal) {
+    *refusal = source_grow(source, request);
+    return try_free_or_split(source, request) ? 0 : source_refused(*refusal) ? -EAGAIN : *refusal;
+}
+
+/*
+ * Step 21: waits for everything freed so far, for at most `time_budget` ns per wait. Retries the
+ * request each time an epoch has finished, before a thread that did not wait can take the memory.
+ */
+static bool try_wait(struct source *source, struct alloc_request *request, uint64_t time_budget) {
+    uint64_t last = epochs_stamp(&source->epochs), before;
+    bool served, more;
+    do {
+        before = source->epochs.finished;
+        more = sync_wait_any(source, time_budget, false);
+        served = try_free_or_split(source, request);
+    } while (!served && more && source->epochs.finished > before && source->epochs.finished < last);
+    return served;
 }
 
 /*

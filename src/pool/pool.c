@@ -178,7 +178,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
     if (wait && ended_meanwhile(source, ending_ns)) {
         return 0;
     }
-    pending_release_safe(source);
+    pending_release(source, EVERY_STAMP);
     if (source_idle(source) < bytes) {
         quota_take_all_back(pool);
     }
@@ -191,7 +191,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
         if (source->pending_bytes + source_idle(source) > 0) {
             finished = sync_wait_any(source, limit_ns, all);
         }
-        pending_release_safe(source);
+        pending_release(source, EVERY_STAMP);
         r = source_release_idle(source, bytes);
     } while (r != 0 && finished && source->epochs.finished > before &&
              source->epochs.finished < last);
@@ -265,7 +265,7 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
     reclaim_deferred(pool, true);
     lock_acquire(&source->lock);
     epochs_poll(&source->epochs, source->backend);
-    pending_release_safe(source);
+    pending_release(source, EVERY_STAMP);
     uint64_t stuck = budget_free(source) - source_idle(source);
     /*
      * A segment without live blocks goes back once its cached and pending blocks are free: free

@@ -39,7 +39,6 @@
 #include "pool/internal.h"
 #include "pool/out_of_memory.h"
 #include "pool/refill.h"
-#include "pool/try.h"
 #include "tcache/hand_out.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
  *
  *      a request (pool/slow_path.c)            a freed block (sync/pending.h)
  *         |                                          |
- *      free memory (sync/free_memory.h) <--- safe ---  a queue by epoch
+ *      free memory (sync/pending.h) <----- safe -----  a queue by epoch
  *         |  nothing fits                            |  query, barrier, wait (sync/sync.h)
  *      growth within the budget (policy/)         epochs (source/epoch.h)
  *         |                                          |

@@ -1,17 +1,56 @@
 /*
- * Pending memory: freed blocks, in queues until their stamps are safe.
+ * The way of memory from a freed block to the next request:
  *
- * Invariant: a queue is sorted by stamp, so its head tells whether any block is safe. A block with
- * a lower stamp than the tail's, as from the flush of a cache, gets the stamp of the tail: becoming
- * safe later than necessary is always correct.
+ *      pending_add()  ->  queue, until the stamp is safe  ->  free memory  ->  try_free()
  *
- * Externally visible memory has a queue of its own and waits until its event has completed. A
- * barrier is not enough for it: barriers delay work of the context only. The pool's lock protects
- * both queues.
+ * Pending memory. A queue is sorted by stamp, so its head tells whether any block is safe. A block
+ * with a lower stamp than the tail's, as from the flush of a cache, gets the stamp of the tail:
+ * becoming safe later than necessary is always correct. Externally visible memory has a queue of its
+ * own and waits until its event has completed. A barrier is not enough for it: barriers delay work
+ * of the context only.
+ *
+ * Free memory. Small blocks are runs of units in slabs, large blocks are ranges of the arena
+ * `large`. Slabs are ranges of the arena `small`.
+ *
+ * The pool's lock protects all. pending.h says which functions release it.
  */
 #include "sync/pending.h"
 
-#include "sync/free_memory.h"
+#include "heap/page_map.h"
+#include "sync/sync.h"
+
+/* --- free memory --- */
+
+/*
+ * Gives a range to its arena. A segment may go back to the driver only after the epochs of all free
+ * memory in it have finished, so it gets the highest stamp of its ranges. Stamp 0 means unknown:
+ * the safe epoch is an upper bound, since only safe memory gets here.
+ */
+static void give_range(struct source *source, struct arena *arena, struct range *range,
+                       uint64_t stamp) {
+    uint64_t tick = source->decay.tick;
+    stamp = stamp > 0 ? stamp : atomic_load_explicit(&source->epochs.safe, memory_order_relaxed);
+    for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+        s->stamp = max_u64(stamp, s->stamp);
+        /* Old pending memory is given back with `tick` set back: `since` must not decrease. */
+        s->since = (int64_t)(tick - s->since) > 0 ? tick : s->since;
+    }
+    arena_give(arena, range);
+}
+
+/* Makes a block free. Its stamp is safe. */
+static void give(struct source *source, struct block *block) {
+    if (block_is_large(block)) {
+        give_range(source, &source->large, range_of(block), block->stamp);
+        return;
+    }
+    struct range *emptied = runs_give(&source->runs, block);
+    if (emptied) {
+        give_range(source, &source->small, emptied, 0);
+    }
+}
+
+/* --- pending memory --- */
 
 /* Returns the highest stamp that may be handed out. */
 static uint64_t stamp_done(const struct source *source, enum reach reach) {
@@ -31,7 +70,7 @@ void pending_add(struct source *source, struct block *block) {
     ASSERT_HELD(&source->lock);
     enum reach reach = reach_of(block);
     if (block->stamp <= stamp_done(source, reach)) {
-        free_memory_give(source, block); /* need not wait for blocks ahead in the queue */
+        give(source, block); /* need not wait for blocks ahead in the queue */
         return;
     }
     struct pending *queue = &source->pending[reach];
@@ -54,11 +93,7 @@ void pending_add_list(struct source *source, struct block *first) {
     }
 }
 
-void pending_release_safe(struct source *source) {
-    pending_release_up_to(source, UINT64_MAX);
-}
-
-void pending_release_up_to(struct source *source, uint64_t stamp) {
+void pending_release(struct source *source, uint64_t stamp) {
     ASSERT_HELD(&source->lock);
     for (enum reach reach = 0; reach < REACHES; reach++) {
         uint64_t last = min_u64(stamp_done(source, reach), stamp);
@@ -67,7 +102,7 @@ void pending_release_up_to(struct source *source, uint64_t stamp) {
             struct block *block = queue->head;
             queue->head = block->next;
             source->pending_bytes -= block_bytes(block);
-            free_memory_give(source, block);
+            give(source, block);
         }
     }
 }
@@ -86,9 +121,63 @@ uint64_t pending_stamp(const struct source *source, uint64_t bytes) {
     return queue->head ? queue->tail->stamp : 0;
 }
 
+/* --- the sources of a request, cheapest first --- */
+
+/*
+ * Takes a small block from the runs of the slabs. The reserved first unit of a slab (slab.h) costs
+ * a whole block if only a few blocks fit a slab. A block may start there only if
+ *
+ *   1. the request may take anything (`any`),
+ *   2. its size is above FIRST_UNIT_LEAST and slabs have more than FIRST_UNIT_BYTES, or
+ *   3. its size is half a slab, and the computed budget does not allow another slab.
+ */
+static bool take_small(struct source *source, struct alloc_request *request) {
+    bool half = request->bytes == SMALL_MAX_BYTES && source->config.budget == 0 &&
+                !budget_allows(source, PAGE_BYTES);
+    bool costly =
+        request->bytes > FIRST_UNIT_LEAST && source->small.reserved_bytes > FIRST_UNIT_BYTES;
+    bool any = request->any || costly || half;
+    request->block =
+        runs_take(&source->runs, (unsigned)(request->bytes >> UNIT_SHIFT), request->bin, any);
+    return request->block != NULL;
+}
+
+/*
+ * Takes the best free range for a large block. If that is a small part of a long idle handle, takes
+ * nothing and sets request->split_first: try_free_or_split() splits the handle and retries.
+ */
+static bool take_large(struct source *source, struct alloc_request *request) {
+    request->split_first = source->policy->split && request->placement != PLACE_ANYWHERE &&
+                           arena_pinned_by(&source->large, request->bytes, source->epochs.finished);
+    if (request->split_first) {
+        return false;
+    }
+    struct range *range = arena_take(&source->large, request->bytes, request->placement);
+    if (range) {
+        page_map_set_start(range->block.address, range);
+        request->block = &range->block;
+    }
+    return range != NULL;
+}
+
 bool try_free(struct source *source, struct alloc_request *request) {
-    pending_release_safe(source);
-    return free_memory_take(source, request);
+    pending_release(source, EVERY_STAMP);
+    if (request->large) {
+        return take_large(source, request);
+    }
+    if (take_small(source, request)) {
+        return true;
+    }
+    struct range *range = arena_take(&source->small, PAGE_BYTES, PLACE_ANYWHERE);
+    if (!range) {
+        return false;
+    }
+    block_become(&range->block, BLOCK_SLAB);
+    if (runs_add_slab(&source->runs, range, range->block.address) != 0) {
+        arena_give(&source->small, range);
+        return false;
+    }
+    return take_small(source, request);
 }
 
 bool try_free_or_split(struct source *source, struct alloc_request *request) {
@@ -99,4 +188,39 @@ bool try_free_or_split(struct source *source, struct alloc_request *request) {
             source->policy->split(source, request->bytes) ? request->placement : PLACE_ANYWHERE;
     }
     return served;
+}
+
+bool try_completed(struct source *source, struct alloc_request *request) {
+    ASSERT_HELD(&source->lock);
+    if (try_free_or_split(source, request)) {
+        return true;
+    }
+    uint64_t enough = pending_stamp(source, request->bytes),
+             all = pending_stamp(source, UINT64_MAX);
+    if (enough == 0) {
+        return false;
+    }
+    sync_query(source, enough);
+    if (try_free_or_split(source, request)) {
+        return true;
+    }
+    return all > enough && sync_query(source, all) && try_free_or_split(source, request);
+}
+
+bool try_barrier(struct source *source, struct alloc_request *request) {
+    ASSERT_HELD(&source->lock);
+    enum sync_effort effort = request->any ? SYNC_ANY_WAIT : SYNC_WAIT;
+    uint64_t enough = pending_stamp(source, request->bytes),
+             all = epochs_latest_on_time(&source->epochs);
+    if (enough > 0 && enough < all && sync_make_safe(source, enough, effort) &&
+        try_free_or_split(source, request)) {
+        return true;
+    }
+    all = epochs_latest_on_time(&source->epochs);
+    return all > 0 && !epochs_is_safe(&source->epochs, all) &&
+           sync_make_safe(source, all, effort) && try_free_or_split(source, request);
+}
+
+bool try_pending(struct source *source, struct alloc_request *request) {
+    return try_completed(source, request) || try_barrier(source, request);
 }

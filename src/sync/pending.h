@@ -1,9 +1,13 @@
 /*
- * Pending memory: freed by the program, and not safe yet. The pool's lock is held on entry to every
- * function. Only try_free_or_split() releases it.
+ * Pending memory: freed by the program, and not safe yet. Free memory: safe, and in no cache.
+ *
+ * The pool's lock is held on entry to every function, and on return. The functions from
+ * try_free_or_split() on release it around calls that can block. A function try_...() tries one
+ * source for a request: if it returns true, the block is request->block, in state BLOCK_CACHED.
+ * pool/slow_path.c has the order of the sources.
  */
-#ifndef GPUCACHE_SOURCE_PENDING_H
-#define GPUCACHE_SOURCE_PENDING_H
+#ifndef GPUCACHE_SYNC_PENDING_H
+#define GPUCACHE_SYNC_PENDING_H
 
 #include "source/source.h"
 
@@ -13,11 +17,9 @@ void pending_add(struct source *source, struct block *block);
 /** Adds each block of a list that is linked by `next`. */
 void pending_add_list(struct source *source, struct block *first);
 
-/** Moves every pending block whose stamp is safe to the free memory. */
-void pending_release_safe(struct source *source);
-
-/** Moves the same, but only blocks with this stamp or a lower one. */
-void pending_release_up_to(struct source *source, uint64_t stamp);
+/** Moves pending blocks whose stamp is safe, and at most `stamp`, to the free memory. */
+#define EVERY_STAMP UINT64_MAX
+void pending_release(struct source *source, uint64_t stamp);
 
 /**
  * Returns the lowest stamp up to which `bytes` bytes are pending. Counts no more than
@@ -28,8 +30,8 @@ void pending_release_up_to(struct source *source, uint64_t stamp);
 uint64_t pending_stamp(const struct source *source, uint64_t bytes);
 
 /**
- * Takes free memory for a request, and pending memory that is safe by now, as request->block in
- * state BLOCK_CACHED. Waits for nothing and keeps the lock. Returns false if nothing fits.
+ * Takes free memory, and pending memory that is safe by now. Waits for nothing and keeps the lock.
+ * Returns false if nothing fits, or if a long handle has to be split first (request->split_first).
  */
 bool try_free(struct source *source, struct alloc_request *request);
 
@@ -39,5 +41,21 @@ bool try_free(struct source *source, struct alloc_request *request);
  * refuses, takes the part as it is. Releases the lock for the driver calls.
  */
 bool try_free_or_split(struct source *source, struct alloc_request *request);
+
+/**
+ * Takes memory of completed events. Queries first for the epoch that covers enough bytes, then for
+ * all pending memory.
+ */
+bool try_completed(struct source *source, struct alloc_request *request);
+
+/**
+ * Makes pending memory safe by a barrier or a wait: first just enough for the request, then all
+ * that events recorded in frees cover. The second attempt is needed because another thread may take
+ * the memory during a wait, and may have freed other memory since.
+ */
+bool try_barrier(struct source *source, struct alloc_request *request);
+
+/** Tries pending memory in all ways: try_completed(), then try_barrier(). */
+bool try_pending(struct source *source, struct alloc_request *request);
 
 #endif

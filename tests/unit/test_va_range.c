@@ -750,7 +750,7 @@ static void what_moved_goes_back_when_its_work_ends_during_a_release(void **stat
     lock_acquire(&pool->source.lock);
     assert_true(
         sync_make_safe(&pool->source, epochs_latest_on_time(&pool->source.epochs), SYNC_WAIT));
-    pending_release_safe(&pool->source);
+    pending_release(&pool->source, EVERY_STAMP);
     segment_at(at[0])->stamp = 0; /* as if its work had completed before the others' */
     lock_release(&pool->source.lock);
     before = fake->backend.ops;
@@ -1958,7 +1958,7 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
         lock_acquire(&pool->source.lock);
         sync_make_safe(&pool->source, epochs_latest_on_time(&pool->source.epochs),
                        SYNC_WAIT); /* not enough */
-        pending_release_safe(&pool->source);
+        pending_release(&pool->source, EVERY_STAMP);
         lock_release(&pool->source.lock);
         assert_ptr_equal(pool->source.pending[REACH_EXTERNAL].head, page_map_start(block));
         finish_all();
