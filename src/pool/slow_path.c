@@ -7,15 +7,15 @@
  *    2  cache_find_any()            larger bins, then transfer caches      cache none
  *    3  alloc_slow()                deferred frees: large, or pressure     none  none
  *    4  lock_unless_safe()          result of another thread's query       none  SPINS_BEFORE_LOCK
- *    5  alloc_locked()              own cached blocks: query or barrier    pool* event (1)
+ *    5  try_own_blocks()            own cached blocks: query or barrier    pool* event (1)
  *    6  try_free_or_reclaim()       a few deferred frees: small            pool* none
- *    7  wait_for_context_end()      end of another thread's call           pool* GROWTH_WAIT_NS
+ *    7  sync_wait_while_suspended() end of another thread's call           pool* GROWTH_WAIT_NS
  *    8  barrier_ahead()             barrier for all pending memory         pool  none
  *    9  try_completed()             free memory, queries                   pool* none
  *   10  quota_take_back()           caches of idle threads                 pool  none
  *   11  try_barrier()               over budget: barrier or wait           pool* event (1)
  *   12  flush_own_cache()           over budget: this thread's cache       pool  none
- *   13  grow_for()                  a segment from the driver              pool* RETURN_WAIT_NS (1)
+ *   13  try_growth()                a segment from the driver              pool* RETURN_WAIT_NS (1)
  *       --- the driver or the limit has refused: 14 to 21, up to OTHERS_TRIES times (2) ---
  *   14  wait_for_growths()          growths of other threads               pool* their driver calls
  *   15  quota_take_all_back()       caches of all threads                  pool  none
@@ -33,12 +33,15 @@
  * (2) After 10, 12 and 14 to 16, try_pending() repeats 9 and 11.
  * (3) The limits of release_others() (source/backend.h); after 21 also for work of those pools.
  * (4) For each event recorded later. Waits that failed before count against the limit.
+ *
+ * alloc_locked() has steps 5 to 13 in order, try_after_refusal() (out_of_memory.c) steps 14 to 21.
+ * The functions of steps 9, 11 and 16 to 18 are in src/sync, those of 10 and 15 in tcache/quota.c.
+ * After a miss, refill() adds further blocks to the thread's cache.
  */
 #include "pool/slow_path.h"
 
 #include "pool/internal.h"
 #include "pool/out_of_memory.h"
-#include "pool/refill.h"
 #include "tcache/hand_out.h"
 
 #include <errno.h>
@@ -48,9 +51,15 @@ int slow_path_health(struct pool *pool) {
     int (*health)(struct backend *) = source->backend->ops->health;
     int code = health ? health(source->backend) : 0;
     if (code > 0 && source->backend->ops->is_deadly(code)) {
-        pool_break(pool, code);
+        atomic_store_explicit(&source->epochs.broken, code, memory_order_relaxed);
     }
     return code;
+}
+
+bool reclaim_deferred(struct pool *pool, bool all) {
+    const struct backend_ops *ops = pool->source.backend->ops;
+    return atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) > 0 &&
+           ops->reclaim_deferred && ops->reclaim_deferred(pool->source.backend, all);
 }
 
 /*
@@ -73,11 +82,29 @@ static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing)
     return true;
 }
 
-/* Lets another thread query to advance the safe epoch. */
-static void stop_advancing(struct pool *pool, bool advancing) {
+/*
+ * Step 5: takes a block of the calling thread's cache. A query makes the block with `stamp` safe, or
+ * over the budget a barrier or a wait; 0: the thread has no pending block. Over the budget, larger
+ * blocks than requested may serve too. Lets other threads query again if this one was `advancing`.
+ */
+static bool try_own_blocks(struct pool *pool, struct cache *cache, struct alloc_request *request,
+                           uint64_t stamp, bool advancing) {
+    struct source *source = &pool->source;
+    uint64_t growth = source_growth(request);
+    bool safe = stamp > 0 &&
+                (sync_query(source, stamp) ||
+                 (peaks_over_budget(pool, growth) && sync_make_safe(source, stamp, SYNC_WAIT)));
     if (advancing) {
         atomic_store_explicit(&pool->advancing, false, memory_order_release);
     }
+    request->over_budget = peaks_over_budget(pool, growth);
+    bool found = false;
+    if (safe || request->over_budget) {
+        cache_enter(cache);
+        found = cache_find_any(cache, request);
+        cache_leave(cache);
+    }
+    return found;
 }
 
 /*
@@ -122,21 +149,6 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
 }
 
 /*
- * Step 7: over the budget, waits while another thread's call may be ending the context, at most
- * GROWTH_WAIT_NS. The pool's lock is held on entry and on return.
- *
- * Until that call returns, the backend answers no queries and freed memory stays pending. Without
- * the wait the allocating threads would take all free memory while the other thread is
- * descheduled. The wait is short because the other thread may be waiting for this one.
- */
-static void wait_for_context_end(struct pool *pool, const struct alloc_request *request) {
-    struct source *source = &pool->source;
-    if (source->backend->suspended && peaks_over_budget(pool, source_growth(request))) {
-        sync_wait_while_suspended(source, GROWTH_WAIT_NS);
-    }
-}
-
-/*
  * Step 8 (vmm backend, large requests over the budget): puts all pending memory behind a
  * barrier before the search, not only if the search fails. Best fit then chooses among all free
  * memory, which keeps free ranges large. The pool's lock is held throughout.
@@ -158,41 +170,16 @@ static void barrier_ahead(struct pool *pool, const struct alloc_request *request
 }
 
 /*
- * Step 13: grows the pool, within the budget if possible. `over_budget` is computed only for a
- * policy that releases idle segments first; the other policy ignores it. Returns 0, with or without
- * request->block, or the refusal. The pool's lock is held on entry and on return; it is released in
- * between.
+ * Step 13: grows the pool, within the budget if possible. Then takes steps 14 to 21 if the driver or
+ * the limit refuses. Counts the outcome. `over_budget` is computed only for a policy that releases
+ * idle segments first; the other policy ignores it. Returns 0 with request->block, or the error.
+ * The pool's lock is held on entry and on return; it is released in between.
  */
-static int grow_for(struct pool *pool, struct alloc_request *request) {
+static int try_growth(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
     bool releases = source->policy->releases_first && !source->backend->release_waits;
     bool over_budget = releases && peaks_over_budget(pool, source_growth(request));
-    return source->policy->grow_within_budget(source, request, over_budget);
-}
-
-/*
- * Takes steps 7 to 21, and counts the outcome. Returns 0 with request->block, or the error. The
- * pool's lock is held on entry and on return, and released in between; the cache is not entered.
- */
-static int grow_or_retry(struct pool *pool, struct cache *cache, struct alloc_request *request) {
-    ASSERT_HELD(&pool->source.lock);
-    struct source *source = &pool->source;
-    wait_for_context_end(pool, request);
-    barrier_ahead(pool, request);
-    if (try_completed(source, request)) { /* step 9 */
-        return 0;
-    }
-    /* step 10 */
-    if (quota_take_back(pool, source_growth(request)) && try_pending(source, request)) {
-        return 0;
-    }
-    /* steps 11 and 12 */
-    if (peaks_over_budget(pool, source_growth(request)) &&
-        (try_barrier(source, request) ||
-         (flush_own_cache(pool, cache, request) && try_pending(source, request)))) {
-        return 0;
-    }
-    int r = grow_for(pool, request);
+    int r = source->policy->grow_within_budget(source, request, over_budget);
     if (r == 0 && budget_used(source) > source->refused_at) {
         source->refused_at = 0; /* the pool now holds more than at the refusal */
         source->budget_stale = true;
@@ -214,29 +201,157 @@ static int grow_or_retry(struct pool *pool, struct cache *cache, struct alloc_re
 /*
  * Takes steps 5 to 21, with the pool's lock, which is released in between. `stamp` makes cached
  * blocks of this thread safe; 0: none is cached. `at_once`: step 3 has reclaimed deferred frees, so
- * step 6 is skipped. Returns 0 with request->block, or the error.
+ * step 6 is skipped. Returns 0 with request->block, or the error. The cache is not entered.
+ *
+ * Step 7: until another thread's call that may end the context returns, the backend answers no
+ * queries and freed memory stays pending. Without the wait the allocating threads would take all
+ * free memory while the other thread is descheduled. The wait is short because the other thread may
+ * be waiting for this one.
  */
 static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_request *request,
                         uint64_t stamp, bool at_once, bool advancing) {
+    ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
+    uint64_t growth = source_growth(request);
     quota_follow_miss(cache);
     cache->in_slow_path = true;
+    if (try_own_blocks(pool, cache, request, stamp, advancing) || /* 5 */
+        (!at_once && try_free_or_reclaim(pool, request))) {       /* 6 */
+        return 0;
+    }
+    if (source->backend->suspended && peaks_over_budget(pool, growth)) {
+        sync_wait_while_suspended(source, GROWTH_WAIT_NS); /* 7 */
+    }
+    barrier_ahead(pool, request);                                          /* 8 */
+    if (try_completed(source, request) ||                                  /* 9 */
+        (quota_take_back(pool, growth) && try_pending(source, request)) || /* 10 */
+        (peaks_over_budget(pool, growth) &&
+         (try_barrier(source, request) ||                                              /* 11 */
+          (flush_own_cache(pool, cache, request) && try_pending(source, request))))) { /* 12 */
+        return 0;
+    }
+    return try_growth(pool, request); /* 13 to 21 */
+}
+
+/* --- refill --- */
+
+/*
+ * Returns whether more blocks of this bin would make epochs less frequent. False if most requests
+ * since the last miss were for other bins: their epochs make this bin's blocks safe too. Records
+ * the counts of this miss.
+ */
+static bool needs_rotation(struct cache *cache, struct bin *bin) {
+    uint32_t all = (uint32_t)counter_get(&cache->watermarks[WATERMARK_COUNT].taken);
+    uint32_t own = (uint32_t)counter_get(&bin->allocs);
+    uint32_t all_since = all - bin->all_at_miss, own_since = own - bin->own_at_miss;
+    bin->all_at_miss = all;
+    bin->own_at_miss = own;
+    return is_ablated(ABLATION_ROTATION) || all_since < ROTATION_ENOUGH ||
+           2 * own_since >= all_since;
+}
+
+/*
+ * Sets the bin's target and returns how many blocks to add, so that the next requests like this
+ * one stay out of the slow path. The pool's lock is held.
+ *
+ *  rotating   the thread's own blocks were still pending: the target doubles with every slow path,
+ *             up to ROTATION_BLOCKS and the quota
+ *  otherwise  the thread only asks for more: a few small blocks save the lock without hoarding
+ *             (at most a magazine, and AHEAD_SHARE)
+ */
+static uint32_t refill_count(const struct pool *pool, struct cache *cache,
+                             const struct alloc_request *like, bool rotating) {
+    struct bin *bin = &cache->bins[like->bin];
+    uint64_t target = rotating && bin->count > 0 ? bin->count : bin->target, few = 0;
+    target = target > 0 ? 2 * target : 1;
+    if (rotating) {
+        if (!needs_rotation(cache, bin)) {
+            return 0;
+        }
+        target = min_u64(target, ROTATION_BLOCKS);
+        if (!quota_grow(cache, target * like->bytes)) {
+            target = min_u64(target, cache_quota(cache) / like->bytes);
+        }
+    } else {
+        if (!like->large && !is_ablated(ABLATION_AHEAD)) {
+            few = counter_get(&pool->source.counters.active.current) / AHEAD_SHARE / like->bytes;
+        }
+        target = min_u64(target, min_u64(few, magazine_blocks(like->bin)));
+    }
+    bin->target = (uint32_t)target;
+    return target > bin->count ? (uint32_t)target - bin->count : 0;
+}
+
+/*
+ * Finds memory for one more block: free memory, or once per refill a growth within the budget.
+ * Returns whether request->block was found. The pool's lock is released during a growth.
+ */
+static bool refill_one(struct pool *pool, struct alloc_request *request, bool *may_grow) {
+    struct source *source = &pool->source;
+    if (try_free(source, request)) {
+        return true;
+    }
+    bool grows = *may_grow && !peaks_over_budget(pool, source_growth(request)) &&
+                 source_grow(source, request) == 0;
+    *may_grow = false;
+    return grows && try_free(source, request);
+}
+
+/*
+ * Finds memory for one more block after refill_one() failed. Acts only on every
+ * REFILL_FAILURES-th failure, because it costs more: bins without requests go to the pool, and an
+ * idle segment goes to the driver, which can return as memory for this kind of block. Returns
+ * whether request->block was found. The pool's lock is held, and released in between.
+ */
+static bool refill_failed(struct pool *pool, struct cache *cache, struct alloc_request *request) {
+    struct source *source = &pool->source;
     uint64_t growth = source_growth(request);
-    bool safe = stamp > 0 &&
-                (sync_query(source, stamp) ||
-                 (peaks_over_budget(pool, growth) && sync_make_safe(source, stamp, SYNC_WAIT)));
-    stop_advancing(pool, advancing);
-    request->over_budget = peaks_over_budget(pool, growth);
-    bool found = false;
-    if (safe || request->over_budget) {
+    if (is_ablated(ABLATION_REFILL_FAILED) || ++cache->refill_failures < REFILL_FAILURES) {
+        return false;
+    }
+    cache->refill_failures = 0;
+    cache_enter(cache);
+    cache_flush_idle(cache, request->bin, 0);
+    cache_leave(cache);
+    return try_free(source, request) ||
+           (!source->backend->release_waits && source_release_idle(source, growth) == 0 &&
+            !peaks_over_budget(pool, growth) && source_grow(source, request) == 0 &&
+            try_free(source, request));
+}
+
+/*
+ * Adds free blocks (stamp 0) to the bin of the request `like`, which was just served, so that the
+ * next requests stay out of the slow path. `rotating`: the thread's own blocks were still pending.
+ * The pool's lock is held, and released in between: the context may end.
+ */
+static void refill(struct pool *pool, struct cache *cache, const struct alloc_request *like,
+                   bool rotating) {
+    ASSERT_HELD(&pool->source.lock);
+    uint32_t more = refill_count(pool, cache, like, rotating);
+    if (rotating && cache->bytes + more * like->bytes > cache_quota(cache)) {
         cache_enter(cache);
-        found = cache_find_any(cache, request);
+        quota_flush_for(cache, like->bin, more * like->bytes);
         cache_leave(cache);
     }
-    return found || (!at_once && try_free_or_reclaim(pool, request))
-               ? 0
-               : grow_or_retry(pool, cache, request);
+    bool may_grow = rotating && !atomic_load_explicit(&pool->source.pressure, memory_order_relaxed);
+    while (more-- > 0 && cache->bytes + like->bytes <= cache_quota(cache)) {
+        struct alloc_request request = {
+            .bin = like->bin, .bytes = like->bytes, .large = like->large};
+        if (!refill_one(pool, &request, &may_grow) &&
+            !(rotating && refill_failed(pool, cache, &request))) {
+            break;
+        }
+        request.block->stamp = 0;
+        cache_enter(cache);
+        if (quota_is_inactive(cache)) { /* another thread deactivated the cache during the growth */
+            quota_grow(cache, 0);
+        }
+        cache_push_free(cache, request.block);
+        cache_leave(cache);
+    }
 }
+
+/* --- the way in --- */
 
 /*
  * Takes steps 3 to 21: one try to serve what no cache serves. Returns 0 and the address, or the
@@ -271,7 +386,9 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
         *address = cache_hand_out(cache, request, requested);
         cache_leave(cache);
         pool->peaks.has_large |= request->large;
-        refill(pool, cache, request, stamp > 0); /* releases the lock: the context may end */
+        if (request->bin < BINS) {
+            refill(pool, cache, request, stamp > 0); /* releases the lock: the context may end */
+        }
     } else {
         *reclaims = atomic_load(&pool->reclaims);
     }
@@ -282,12 +399,18 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
 }
 
 /*
- * Returns whether deferred frees were reclaimed since the count was `reclaims`, by this thread or
- * another one. Waits for barriers that hold streams up. Called with no lock.
+ * Step 22: returns whether deferred frees of any pool were reclaimed since the count was `reclaims`,
+ * by this thread or another one: memory of another pool can serve this one too. If there is none at
+ * once, waits for the barriers that hold up streams. Called with no lock.
  */
 static bool any_reclaimed(struct pool *pool, uint64_t reclaims) {
-    return reclaim_all_deferred(pool) || reclaim_behind_barriers(pool) ||
-           atomic_load(&pool->reclaims) != reclaims;
+    struct backend *backend = pool->source.backend;
+    const struct backend_ops *ops = backend->ops;
+    bool any = ops->reclaim_deferred && ops->reclaim_deferred(backend, true);
+    if (!any && ops->pass_barriers && ops->pass_barriers(backend)) {
+        any = ops->reclaim_deferred(backend, true);
+    }
+    return any || atomic_load(&pool->reclaims) != reclaims;
 }
 
 /* Steps 3 to 22: repeats a refused request while deferred frees are reclaimed. */

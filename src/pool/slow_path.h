@@ -21,4 +21,10 @@ int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request
  */
 int slow_path_health(struct pool *pool);
 
+/**
+ * Reclaims deferred frees of this pool whose streams have reached them: all, or a few. Returns
+ * whether any was reclaimed. Called with no lock.
+ */
+bool reclaim_deferred(struct pool *pool, bool all);
+
 #endif

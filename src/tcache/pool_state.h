@@ -42,33 +42,4 @@ struct pool {
     struct live_sizes live_sizes;
 };
 
-/*
- * Reclaims deferred frees of this pool whose streams have reached them: all, or a few. Returns
- * whether any was reclaimed. Called with no lock.
- */
-static inline bool reclaim_deferred(struct pool *pool, bool all) {
-    const struct backend_ops *ops = pool->source.backend->ops;
-    return atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) > 0 &&
-           ops->reclaim_deferred && ops->reclaim_deferred(pool->source.backend, all);
-}
-
-/*
- * Reclaims deferred frees of all pools: memory of another pool can serve this one too. Returns
- * whether any was reclaimed. Called with no lock.
- */
-static inline bool reclaim_all_deferred(struct pool *pool) {
-    const struct backend_ops *ops = pool->source.backend->ops;
-    return ops->reclaim_deferred && ops->reclaim_deferred(pool->source.backend, true);
-}
-
-/*
- * Waits for the barriers that hold up streams, then reclaims deferred frees of all pools. Returns
- * whether any was reclaimed. Called with no lock.
- */
-static inline bool reclaim_behind_barriers(struct pool *pool) {
-    const struct backend_ops *ops = pool->source.backend->ops;
-    return ops->pass_barriers && ops->pass_barriers(pool->source.backend) &&
-           reclaim_all_deferred(pool);
-}
-
 #endif
