@@ -56,26 +56,6 @@ static bool is_due(const struct source *source, struct cache *cache, uint32_t in
 }
 
 /*
- * Returns whether the free must call sync_in_free(). Without context events every slow free does:
- * only sync_in_free() can tell whether it has to wait.
- */
-static bool needs_sync(const struct source *source, bool due) {
-    return due || !source->backend->has_events;
-}
-
-/*
- * Takes the pool's lock if there is work for it; returns whether the lock is held. For an event
- * alone the lock is only tried: a later free can record the event.
- */
-static bool lock_for(struct source *source, bool must, bool records) {
-    if (must || source->config.reuse == REUSE_SYNC) {
-        lock_acquire(&source->lock);
-        return true;
-    }
-    return records && lock_try(&source->lock);
-}
-
-/*
  * The work that is left after the cache was left. At least one holds: the block is uncached, the
  * cache overflows, or an event is due.
  */
@@ -83,7 +63,12 @@ struct rest {
     struct block *uncached;
     uint64_t generation; /* of the pool at the time of the free */
     unsigned bin, owner;
-    bool overflows, records;
+    bool overflows;
+    /*
+     * The free calls sync_in_free(): an event is due, or there are no context events. Then only
+     * sync_in_free() can tell whether it has to wait.
+     */
+    bool records;
 };
 
 /*
@@ -155,8 +140,10 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
             has_magazine(cache, rest->bin, rest->owner);
         cache_leave(cache);
     }
-    if (!lock_for(source, rest->uncached || overflows, rest->records)) {
-        return;
+    if (rest->uncached || overflows || source->config.reuse == REUSE_SYNC) {
+        lock_acquire(&source->lock);
+    } else if (!rest->records || !lock_try(&source->lock)) {
+        return; /* for an event alone the lock is only tried: a later free can record it */
     }
     if (overflows) {
         apply_quota(pool, cache, rest, refused);
@@ -329,7 +316,7 @@ static int put_in_cache(struct claimed *c) {
     }
     bool due = !is_too_early(source, cache, bytes) &&
                is_due(source, cache, rest.uncached ? 0 : cache->bins[rest.bin].count, bytes);
-    rest.records = needs_sync(source, due);
+    rest.records = due || !source->backend->has_events;
     cache_leave(cache);
     if (rest.uncached || rest.overflows || due) {
         free_slow(pool, cache, &rest);
@@ -373,7 +360,7 @@ static __attribute__((noinline)) int free_rest(struct cache *cache, uint64_t hea
     struct rest rest = {.bin = header_bin(header),
                         .owner = cache->owner_id,
                         .overflows = cache_overflows(cache, bin),
-                        .records = needs_sync(&pool->source, due)};
+                        .records = due || !pool->source.backend->has_events};
     biased_leave_owned(&cache->lock);
     if (rest.overflows || due) {
         free_slow(pool, cache, &rest);
