@@ -79,7 +79,7 @@ static bool try_other_pools(struct source *source, const struct alloc_request *r
  * releasing memory may help, or the error of the growth.
  */
 static int try_grow(struct source *source, struct alloc_request *request, int *refusal) {
-    *refusal = source_grow(source, request);
+    *refusal = source->policy->grow(source, request);
     return try_free_or_split(source, request) ? 0 : source_refused(*refusal) ? -EAGAIN : *refusal;
 }
 

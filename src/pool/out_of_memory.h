@@ -2,7 +2,7 @@
 #ifndef GPUCACHE_POOL_OUT_OF_MEMORY_H
 #define GPUCACHE_POOL_OUT_OF_MEMORY_H
 
-#include "source/alloc_request.h"
+#include "source/source.h"
 #include "tcache/pool_state.h"
 
 /**

@@ -185,7 +185,8 @@ static int try_growth(struct pool *pool, struct alloc_request *request) {
         source->budget_stale = true;
     }
     if (r == 0 && !request->block && !try_free_or_split(source, request)) {
-        r = source_grow(source, request); /* another thread took the memory of this growth */
+        r = source->policy->grow(source,
+                                 request); /* another thread took the memory of this growth */
         r = try_free_or_split(source, request) ? 0 : r;
     }
     if (source_refused(r)) {
@@ -292,7 +293,7 @@ static bool refill_one(struct pool *pool, struct alloc_request *request, bool *m
         return true;
     }
     bool grows = *may_grow && !peaks_over_budget(pool, source_growth(request)) &&
-                 source_grow(source, request) == 0;
+                 source->policy->grow(source, request) == 0;
     *may_grow = false;
     return grows && try_free(source, request);
 }
@@ -315,7 +316,7 @@ static bool refill_failed(struct pool *pool, struct cache *cache, struct alloc_r
     cache_leave(cache);
     return try_free(source, request) ||
            (!source->backend->release_waits && source_release_idle(source, growth) == 0 &&
-            !peaks_over_budget(pool, growth) && source_grow(source, request) == 0 &&
+            !peaks_over_budget(pool, growth) && source->policy->grow(source, request) == 0 &&
             try_free(source, request));
 }
 

@@ -2,7 +2,7 @@
 #ifndef GPUCACHE_POOL_SLOW_PATH_H
 #define GPUCACHE_POOL_SLOW_PATH_H
 
-#include "source/alloc_request.h"
+#include "source/source.h"
 #include "tcache/pool_state.h"
 
 /**

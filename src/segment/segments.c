@@ -169,6 +169,9 @@ static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
 }
 
 static int grow_by_segment(struct source *source, const struct alloc_request *request) {
+    if (!source_can_grow(source, request)) {
+        return -ERANGE;
+    }
     struct arena *arena = request->large ? &source->large : &source->small;
     uint64_t good = good_growth(source, request), least = source_growth(request);
     int r = grow_by(source, arena, good);
@@ -249,7 +252,7 @@ static int grow_after_returns(struct source *source, struct alloc_request *reque
         sync_wait_barriers(source);
         segments_wait_for_return(source, GROWTH_WAIT_NS);
     }
-    return source_grow(source, request);
+    return grow_by_segment(source, request);
 }
 
 /*

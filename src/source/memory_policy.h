@@ -19,15 +19,18 @@ struct source;
 
 struct memory_policy {
     /**
-     * Grows the pool by source_growth() bytes or more. Descriptors are prepared (source_grow()).
-     * Returns 0 or an error of source_grow().
+     * Grows the pool by source_growth() bytes or more, if source_can_grow(). Returns 0, or
+     *
+     *      -ENOMEM, -EDQUOT   the driver or the limit has no more (source_refused())
+     *      -ERANGE            the pool cannot manage it: no host memory, or no suitable address
+     *      > 0                the driver's code
      */
     int (*grow)(struct source *source, const struct alloc_request *request);
 
     /**
      * Grows the pool by what the request lacks, within the budget if possible. `over_budget`: the
      * growth exceeds the budget; set only with `releases_first`. Returns 0, whether or not the
-     * request is served already, or the error of source_grow().
+     * request is served already, or the error of grow().
      */
     int (*grow_within_budget)(struct source *source, struct alloc_request *request,
                               bool over_budget);

@@ -58,18 +58,11 @@ uint64_t source_forget(struct source *source) {
 
 /* --- growth and release --- */
 
-/* Prepares host memory for the growth and the request, before the driver is asked: to release an
- * unusable segment can mean to wait for the device. */
-static bool has_descriptors(struct source *source, const struct alloc_request *request) {
-    struct arena *arena = request->large ? &source->large : &source->small;
-    return arena_prepare(arena, 1) && page_map_spare() &&
-           (request->large || runs_prepare(&source->runs));
-}
-
-int source_grow(struct source *source, const struct alloc_request *request) {
+bool source_can_grow(struct source *source, const struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
-    bool possible = !source->unmanageable && has_descriptors(source, request);
-    return possible ? source->policy->grow(source, request) : -ERANGE;
+    struct arena *arena = request->large ? &source->large : &source->small;
+    return !source->unmanageable && arena_prepare(arena, 1) && page_map_spare() &&
+           (request->large || runs_prepare(&source->runs));
 }
 
 int source_release_idle(struct source *source, uint64_t bytes) {

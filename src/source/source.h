@@ -18,8 +18,33 @@
 #define GPUCACHE_SOURCE_SOURCE_H
 
 #include "heap/idle.h"
-#include "source/alloc_request.h"
+#include "heap/page_map.h"
 #include "source/state.h"
+
+#include <errno.h>
+
+/* A request on its way through the slow path, and what it got. Owned by the calling thread. */
+struct alloc_request {
+    unsigned bin;   /* in which a thread cache keeps such a block */
+    uint64_t bytes; /* rounded up to the size class, or to LARGE_UNIT */
+    bool large;
+    unsigned requester; /* of a large block (stats/requesters.h) */
+    bool over_budget;   /* a growth would exceed the budget: a larger cached block may serve it */
+    bool any;           /* a growth was refused: any memory that fits may serve it */
+    bool split_first; /* result: nothing was taken, because a long segment has to be split first */
+    enum arena_placement placement; /* the large ranges that may be cut for it */
+    struct block *block;            /* result, in state BLOCK_CACHED */
+};
+
+/** Returns the least bytes that the pool can grow by for a request. */
+static inline uint64_t source_growth(const struct alloc_request *request) {
+    return request->large ? round_up(request->bytes, PAGE_BYTES) : PAGE_BYTES;
+}
+
+/** Returns whether the result `r` of a growth says that the driver or the limit has no more. */
+static inline bool source_refused(int r) {
+    return r == -ENOMEM || r == -EDQUOT;
+}
 
 /** Sets up the source of a pool; `source` is zeroed. Needs no lock. */
 void source_start(struct source *source, struct pool *pool, struct backend *backend,
@@ -38,13 +63,11 @@ void source_leave_map(struct source *source);
 uint64_t source_forget(struct source *source);
 
 /**
- * Grows the pool by source_growth() or more. Releases the lock. Returns 0, or:
- *
- *      -ENOMEM, -EDQUOT   the driver or the limit has no more (source_refused())
- *      -ERANGE            the pool cannot manage it: no host memory, or no suitable address
- *      > 0                the driver's code
+ * Prepares host memory for a growth and its request, before the driver is asked: to release an
+ * unusable segment can mean to wait for the device. Returns false without host memory, or if the
+ * driver gives addresses that the pool cannot manage: the pool then does not grow (-ERANGE).
  */
-int source_grow(struct source *source, const struct alloc_request *request);
+bool source_can_grow(struct source *source, const struct alloc_request *request);
 
 /**
  * Releases idle segments whose work has completed until `bytes` bytes are released. Releases the

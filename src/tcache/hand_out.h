@@ -5,7 +5,7 @@
 #ifndef GPUCACHE_TCACHE_HAND_OUT_H
 #define GPUCACHE_TCACHE_HAND_OUT_H
 
-#include "source/alloc_request.h"
+#include "source/source.h"
 #include "tcache/cache_counters.h"
 #include "tcache/internal.h"
 

@@ -402,6 +402,9 @@ static int remap_grow(struct source *source, const struct alloc_request *request
     uint64_t bytes = request->large ? request->bytes : PAGE_BYTES;
     struct gap gap;
     int r = -ERANGE;
+    if (!source_can_grow(source, request)) {
+        return r;
+    }
     budget_begin_growth(source);
     /* The pool may change before this returns. No context ends while the remap lock is held. */
     lock_remap(source);
@@ -422,7 +425,7 @@ static int remap_grow(struct source *source, const struct alloc_request *request
 }
 
 /*
- * Grows a VMM pool. source_grow() remaps idle handles, which must have finished or be movable. If
+ * Grows a VMM pool. remap_grow() remaps idle handles, which must have finished or be movable. If
  * these are not enough to stay within the budget, or within the present reserve if that is larger,
  * waits for the other idle handles. Does not wait if all idle handles together are not enough.
  */
@@ -447,7 +450,7 @@ static int remap_grow_within_budget(struct source *source, struct alloc_request 
         }
         growth = growth_at(source, arena, bytes, budget);
     }
-    return source_grow(source, request);
+    return remap_grow(source, request);
 }
 
 /* --- end of a context --- */
