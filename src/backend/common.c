@@ -27,6 +27,10 @@ int device_backend_answer(CUresult r) {
     return r == CUDA_SUCCESS || fault_is_deadly(r) ? (int)r : -EBUSY;
 }
 
+uint64_t device_backend_begin(void) {
+    return trace_on() ? flight_clock(CLOCK_MONOTONIC) : flight_begin();
+}
+
 void device_backend_show(const struct device_backend *own, enum flight_kind kind, uint64_t address,
                          uint64_t bytes, uint64_t since) {
     unsigned device = (unsigned)own->device->ordinal;

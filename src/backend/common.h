@@ -19,9 +19,7 @@
 int device_backend_answer(CUresult r);
 
 /** Returns the time in ns at which a slow operation begins, or 0 if no recorder needs it. */
-static inline uint64_t device_backend_begin(void) {
-    return trace_on() ? flight_clock(CLOCK_MONOTONIC) : flight_begin();
-}
+uint64_t device_backend_begin(void);
 
 /** Adds an event to the flight recorder and to the trace. `since`: device_backend_begin(). */
 void device_backend_show(const struct device_backend *own, enum flight_kind kind, uint64_t address,

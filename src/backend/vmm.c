@@ -61,15 +61,6 @@ bool vmm_touches(uint64_t address, uint64_t bytes) {
     return touched;
 }
 
-static struct vmm *of(struct backend *backend) {
-    return (struct vmm *)backend;
-}
-
-/* Returns the code that the pool gets for a failed map. */
-static int answer_map(CUresult r) {
-    return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : device_backend_answer(r);
-}
-
 /* Charges a mapping that failed half way and that the driver would not unmap. It is unmapped before
  * the next mapping. If the table is full, the mapping stays, and stays charged. */
 static void keep_leaked(struct vmm *vmm, uint64_t address, uint64_t bytes) {
@@ -91,7 +82,7 @@ static void free_leaked(struct vmm *vmm) {
 }
 
 static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
-    struct vmm *vmm = of(backend);
+    struct vmm *vmm = (struct vmm *)backend;
     CUdeviceptr at = 0;
     struct vmm_range *range = host_map(size_of_range(bytes), 4096);
     if (!range) {
@@ -122,7 +113,7 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
 }
 
 static void free_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
-    struct vmm *vmm = of(backend);
+    struct vmm *vmm = (struct vmm *)backend;
     lock_acquire(&vmm->lock);
     struct vmm_range **at = &vmm->ranges, *range;
     while ((range = *at) != NULL && range->address != address) {
@@ -185,7 +176,7 @@ static unsigned release_all(unsigned count, const uint64_t *handles) {
  * driver may have more than it reports. Returns 0, -ENOMEM or -EDQUOT.
  */
 static int probe_handles(struct backend *backend, unsigned count) {
-    struct vmm *vmm = of(backend);
+    struct vmm *vmm = (struct vmm *)backend;
     struct device *device = vmm->common.device;
     uint64_t since = device_backend_begin(), bytes = count * PAGE_BYTES, handle;
     size_t there, total;
@@ -208,7 +199,7 @@ static int probe_handles(struct backend *backend, unsigned count) {
 
 static int create_handles(struct backend *backend, unsigned count, unsigned length,
                           uint64_t *handles) {
-    struct vmm *vmm = of(backend);
+    struct vmm *vmm = (struct vmm *)backend;
     uint64_t since = device_backend_begin(), each = length * PAGE_BYTES, all = count * each;
     if (!device_charge(vmm->common.device, all)) {
         device_backend_show(&vmm->common, FLIGHT_LIMIT_REFUSED, 0, all, since);
@@ -240,12 +231,13 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
  */
 static void release_handles(struct backend *backend, unsigned count, unsigned length,
                             const uint64_t *handles) {
+    struct device_backend *own = &((struct vmm *)backend)->common;
     uint64_t since = device_backend_begin(), each = length * PAGE_BYTES;
     CUstreamCaptureMode mode = capture_relax();
     unsigned gone = release_all(count, handles);
     capture_restore(mode);
-    device_backend_show(&of(backend)->common, FLIGHT_GIVE_BACK, 0, gone * each, since);
-    device_backend_count_return(&of(backend)->common, gone * each);
+    device_backend_show(own, FLIGHT_GIVE_BACK, 0, gone * each, since);
+    device_backend_count_return(own, gone * each);
 }
 
 /* --- mappings; with the backend's lock --- */
@@ -269,19 +261,14 @@ static CUresult give_access(const struct vmm *vmm, uint64_t address, uint64_t by
     return REAL(cuMemSetAccess)(address, bytes, accesses, count);
 }
 
-static struct vmm_range *range_around(uint64_t address) {
-    lock_acquire(&ranges_lock);
-    struct vmm_range *range = address_map_before(&ranges, address);
-    lock_release(&ranges_lock);
-    return range;
-}
-
 static bool is_mapped(const struct vmm_range *range, uint64_t page) {
     return (range->mapped[page / 64] >> page % 64 & 1) != 0;
 }
 
 static void set_mapped(uint64_t address, unsigned count, bool mapped) {
-    struct vmm_range *range = range_around(address);
+    lock_acquire(&ranges_lock);
+    struct vmm_range *range = address_map_before(&ranges, address);
+    lock_release(&ranges_lock);
     uint64_t first = (address - range->address) / PAGE_BYTES;
     for (uint64_t i = first; i < first + count; i++) {
         uint64_t bit = (uint64_t)1 << i % 64;
@@ -291,7 +278,7 @@ static void set_mapped(uint64_t address, unsigned count, bool mapped) {
 
 static int map(struct backend *backend, uint64_t address, unsigned count, unsigned length,
                const uint64_t *handles) {
-    struct vmm *vmm = of(backend);
+    struct vmm *vmm = (struct vmm *)backend;
     uint64_t each = length * PAGE_BYTES;
     unsigned done = 0;
     CUresult r = CUDA_SUCCESS;
@@ -313,7 +300,7 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
         trace_map((unsigned)vmm->common.device->ordinal, (uintptr_t)vmm, address, count * length);
     }
     capture_restore(mode);
-    return answer_map(r);
+    return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : device_backend_answer(r);
 }
 
 /*
@@ -321,7 +308,7 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
  * address: a handle that is mapped twice for a while counts as unmapped at the first address.
  */
 static void mark_stale(struct backend *backend, uint64_t address, unsigned count, bool back) {
-    struct vmm *vmm = of(backend);
+    struct vmm *vmm = (struct vmm *)backend;
     unsigned device = (unsigned)vmm->common.device->ordinal;
     if (trace_on() && back) {
         trace_map(device, (uintptr_t)vmm, address, count);
@@ -331,7 +318,7 @@ static void mark_stale(struct backend *backend, uint64_t address, unsigned count
 }
 
 static int unmap(struct backend *backend, uint64_t address, unsigned count, bool stale) {
-    struct vmm *vmm = of(backend);
+    struct vmm *vmm = (struct vmm *)backend;
     uint64_t since = trace_on() && !stale ? trace_clock() : 0;
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&vmm->lock);

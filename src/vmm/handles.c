@@ -275,17 +275,6 @@ static int create_batch(struct source *source, struct arena *arena, uint64_t bas
     return r;
 }
 
-static int probe_handles(struct source *source, uint64_t bytes) {
-    struct backend *backend = source->backend;
-    int r = 0;
-    if (bytes > PAGE_BYTES && backend->ops->probe_handles) {
-        lock_release(&source->lock);
-        r = backend->ops->probe_handles(backend, pages_of(bytes));
-        lock_acquire(&source->lock);
-    }
-    return r;
-}
-
 /* Returns how many of the remaining `rest` bytes come in handles of `each` bytes: all, or if these
  * are long, all but at most VMM_HANDLE. The block need not fill the last handle, so that one is
  * short, and other blocks may begin there. */
@@ -308,13 +297,18 @@ uint64_t handles_length(const struct source *source, uint64_t like) {
 /* Prepares all descriptors first: a mapping without a descriptor would have to be undone. */
 int handles_make(struct source *source, struct arena *arena, const struct gap *gap, uint64_t each,
                  struct transit *transit, struct segment **last) {
+    struct backend *backend = source->backend;
     uint64_t there = transit->bytes, base = gap->base + there, rest = gap->bytes - there;
     unsigned all = transit->count + (unsigned)((rest + each - 1) / each);
     if (!arena_prepare(arena, all + 1) || page_map_prepare(gap->base, gap->bytes) != 0) {
         return -ERANGE;
     }
     int r = map_transit(source, arena, gap->base, transit, last);
-    r = r == 0 && rest > each ? probe_handles(source, rest) : r;
+    if (r == 0 && rest > each && backend->ops->probe_handles) {
+        lock_release(&source->lock);
+        r = backend->ops->probe_handles(backend, pages_of(rest));
+        lock_acquire(&source->lock);
+    }
     for (uint64_t some; rest > 0 && r == 0; rest -= some, base += some) {
         uint64_t part = long_part(each, rest);
         each = each < part ? each : part;

@@ -173,11 +173,6 @@ static bool detach_one(struct source *source, uint64_t most, uint64_t from,
     return false;
 }
 
-/* Returns the usual length of a handle for a large request, in bytes. */
-static uint64_t usual_length(const struct source *source) {
-    return VMM_HANDLE >> source->remap.size_shift;
-}
-
 /* Returns the bytes of idle segments that can be released now, without those next to the gap. */
 static uint64_t releasable_bytes(const struct source *source, const struct gap *gap) {
     struct idle_limits none = {0};
@@ -197,7 +192,7 @@ static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
                         struct transit *transit) {
     uint64_t least = gap->bytes, from = source->epochs.finished + 1;
     uint64_t available = releasable_bytes(source, gap);
-    gap_become(gap, round_up(least, usual_length(source)));
+    gap_become(gap, round_up(least, VMM_HANDLE >> source->remap.size_shift));
     while (budget_would_exceed(source, gap->bytes, budget)) {
         from = budget_would_exceed(source, gap->bytes, budget + available) ? from : 0;
         if (!detach_one(source, gap->bytes - transit->bytes, from, transit)) {
@@ -384,7 +379,7 @@ static struct growth growth_at(const struct source *source, const struct arena *
     }
     struct growth growth = {gap.bytes, source_idle(source), 0};
     uint64_t then = budget_expected(source) + gap.bytes, over = then > budget ? then - budget : 0;
-    gap_become(&gap, round_up(gap.bytes, usual_length(source)));
+    gap_become(&gap, round_up(gap.bytes, VMM_HANDLE >> source->remap.size_shift));
     struct idle_limits limits = {gap.bytes, TRANSIT_MOST};
     for (unsigned i = 0; i < 2 && growth.available < over; i++) {
         growth.available += idle_available_bytes(arenas[i], source->epochs.finished, &gap,
