@@ -1,11 +1,42 @@
-/* The headers that the files of src/pool share. No other folder includes this header. */
+/*
+ * The headers that the files of src/pool share, and the functions of its slow path. No other folder
+ * includes this header. slow_path.c has the ladder.
+ */
 #ifndef GPUCACHE_POOL_INTERNAL_H
 #define GPUCACHE_POOL_INTERNAL_H
 
 #include "pool/pool.h"
-#include "pool/slow_path.h"
 #include "segment/segments.h"
 #include "source/source.h"
 #include "tcache/internal.h"
+
+/**
+ * Serves a request that the calling thread's cache could not serve: steps 3 to 22 of the ladder.
+ * Sets request->block and *address and returns 0. Else returns as pool_alloc() does. Called with no
+ * lock, outside the cache.
+ */
+int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request *request,
+                    uint64_t requested, uint64_t *address);
+
+/**
+ * Returns 0, or the code with which the driver answers calls of this thread now. After a fault the
+ * driver answers every call of the context with that code: then the pool is marked as broken. Other
+ * codes concern only this call: the thread is in a host function, or its context has gone. Called
+ * with no lock, on every path except steps 1 and 2.
+ */
+int slow_path_health(struct pool *pool);
+
+/**
+ * Reclaims deferred frees of this pool whose streams have reached them: all, or a few. Returns
+ * whether any was reclaimed. Called with no lock.
+ */
+bool reclaim_deferred(struct pool *pool, bool all);
+
+/**
+ * Takes steps 14 to 21 of the ladder (slow_path.c), up to OTHERS_TRIES times. `refusal` is what the
+ * growth returned. Returns 0 with request->block, or the refusal. The pool's lock is held on entry
+ * and on return; it is released in between.
+ */
+int retry_refused(struct pool *pool, struct alloc_request *request, int refusal);
 
 #endif

@@ -5,8 +5,6 @@
  * another thread may take what this thread waited for, and free as much. The pool's lock protects
  * all; it is released around every wait, and state is read anew afterwards.
  */
-#include "pool/out_of_memory.h"
-
 #include "pool/internal.h"
 
 #include <errno.h>

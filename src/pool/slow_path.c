@@ -38,10 +38,8 @@
  * The functions of steps 9, 11 and 16 to 18 are in src/sync, those of 10 and 15 in tcache/quota.c.
  * After a miss, refill() adds further blocks to the thread's cache.
  */
-#include "pool/slow_path.h"
-
 #include "pool/internal.h"
-#include "pool/out_of_memory.h"
+
 #include "tcache/hand_out.h"
 
 #include <errno.h>
