@@ -97,6 +97,25 @@ static bool try_wait(struct source *source, struct alloc_request *request, uint6
 }
 
 /*
+ * Steps 19 and 20: releases idle segments of this pool, then of other pools, and grows. Returns as
+ * try_grow(). `wait`: other pools wait for work that uses their memory.
+ */
+static int try_release(struct source *source, struct alloc_request *request, struct oom_state *oom,
+                       bool wait, int *refusal) {
+    uint64_t need = source_growth(request), others = 0;
+    int r = -EAGAIN;
+    while (r == -EAGAIN && source_release_idle(source, need) == 0) {
+        r = try_grow(source, request, refusal);
+    }
+    if (r == -EAGAIN && try_other_pools(source, request, wait)) {
+        r = try_grow(source, request, refusal);
+        /* false: the memory is there, and the driver still refuses */
+        oom->taken_by_others = r == -EAGAIN && budget_room(source, &others) < need;
+    }
+    return r;
+}
+
+/*
  * Steps 14 to 21: tries each source once after a refusal. Returns 0 with request->block,
  * `refusal` if nothing served the request, or another error of the growth. The pool's lock is
  * held on entry and on return; it is released in between.
@@ -108,49 +127,34 @@ static int try_after_refusal(struct pool *pool, struct alloc_request *request,
     request->any = true;
     request->placement = PLACE_ANYWHERE;
     wait_for_growths(source);
-    if (try_pending(source, request)) {
-        return 0;
-    }
-    if (quota_take_all_back(pool) && try_pending(source, request)) { /* step 15 */
+    if (try_pending(source, request) ||                                /* 14 */
+        (quota_take_all_back(pool) && try_pending(source, request))) { /* 15 */
         return 0;
     }
     bool none;
     if (!may_suffice(pool, request, &none)) {
         return refusal;
     }
-    bool answers = sync_wait_while_suspended(source, oom->time_budget); /* step 16 */
+    bool answers = sync_wait_while_suspended(source, oom->time_budget); /* 16 */
     if (source->backend->suspended) {
         oom->time_budget = 0; /* the wait above used it up */
     }
     if (answers && try_pending(source, request)) {
         return 0;
     }
-    /* step 17: memory that another growth held may be available again */
-    int r = try_grow(source, request, &refusal);
-    if (r != -EAGAIN || none) {
-        return r == -EAGAIN ? refusal : r;
-    }
-    /* step 18: idle segments behind a barrier can be released afterwards */
-    sync_wait_barriers(source);
-    for (int last = 0; last < 2; last++) {
-        if (last && try_wait(source, request, oom->time_budget)) { /* step 21 */
+    int r = try_grow(source, request, &refusal); /* 17: another growth may have held the memory */
+    if (r == -EAGAIN && !none) {
+        sync_wait_barriers(source); /* 18: idle segments behind a barrier can be released then */
+        r = try_release(source, request, oom, false, &refusal);            /* 19, 20 */
+        if (r == -EAGAIN && try_wait(source, request, oom->time_budget)) { /* 21 */
             return 0;
         }
-        uint64_t need = source_growth(request);
-        while (r == -EAGAIN && source_release_idle(source, need) == 0) { /* step 19 */
-            r = try_grow(source, request, &refusal);
-        }
-        if (r == -EAGAIN && try_other_pools(source, request, last)) { /* step 20 */
-            uint64_t others = 0;
-            r = try_grow(source, request, &refusal);
-            /* false: the memory is there, and the driver still refuses */
-            oom->taken_by_others = r == -EAGAIN && budget_room(source, &others) < need;
-        }
-        if (r != -EAGAIN) {
-            return r;
+        r = r == -EAGAIN ? try_release(source, request, oom, true, &refusal) : r; /* 19, 20 */
+        if (r == -EAGAIN && try_free_or_split(source, request)) {
+            return 0;
         }
     }
-    return try_free_or_split(source, request) ? 0 : refusal;
+    return r == -EAGAIN ? refusal : r;
 }
 
 /*

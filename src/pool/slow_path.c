@@ -22,7 +22,7 @@
  *   16  sync_wait_while_suspended() end of another thread's call           pool* LATE_WAIT_NS
  *   17  try_grow()                  the driver once more                   pool* RETURN_WAIT_NS
  *   18  sync_wait_barriers()        work in front of barriers              pool* event (1)
- *   19  source_release_idle()       idle segments, then growth             pool* RETURN_WAIT_NS
+ *   19  try_release()               idle segments, then growth             pool* RETURN_WAIT_NS
  *   20  try_other_pools()           idle memory of other pools, growth     pool* (3)
  *   21  try_wait()                  all pending memory; then 19, 20 again  pool* LATE_WAIT_NS (4)
  *   22  slow_path_alloc()           all deferred frees; then 3 again       none  event (1)
