@@ -19,10 +19,6 @@
 
 #define LONG_WAIT_NS 50000 /* shorter waits are not recorded */
 
-static struct device_backend *of(struct backend *backend) {
-    return (struct device_backend *)backend;
-}
-
 int device_backend_answer(CUresult r) {
     return r == CUDA_SUCCESS || fault_is_deadly(r) ? (int)r : -EBUSY;
 }
@@ -39,26 +35,27 @@ void device_backend_show(const struct device_backend *own, enum flight_kind kind
 }
 
 void device_backend_allocated(struct backend *backend, uint64_t address, uint64_t bytes) {
-    unsigned device = (unsigned)of(backend)->device->ordinal;
-    flight_block(FLIGHT_ALLOCATE, device, address, bytes);
+    const struct device_backend *own = (struct device_backend *)backend;
+    flight_block(FLIGHT_ALLOCATE, (unsigned)own->device->ordinal, address, bytes);
 }
 
 void device_backend_freed(struct backend *backend, uint64_t address, uint64_t bytes) {
-    flight_block(FLIGHT_FREE, (unsigned)of(backend)->device->ordinal, address, bytes);
+    const struct device_backend *own = (struct device_backend *)backend;
+    flight_block(FLIGHT_FREE, (unsigned)own->device->ordinal, address, bytes);
 }
 
 uint64_t device_backend_available(struct backend *backend, uint64_t *others) {
-    struct device_backend *own = of(backend);
+    struct device_backend *own = (struct device_backend *)backend;
     *others = device_idle_bytes(own->device, own);
     return device_room(own->device);
 }
 
 void device_backend_begin_growth(struct backend *backend) {
-    in_flight_enter(&of(backend)->device->in_flight);
+    in_flight_enter(&((struct device_backend *)backend)->device->in_flight);
 }
 
 void device_backend_end_growth(struct backend *backend, bool return_count) {
-    struct in_flight *in_flight = &of(backend)->device->in_flight;
+    struct in_flight *in_flight = &((struct device_backend *)backend)->device->in_flight;
     if (return_count) {
         in_flight_give_back(in_flight);
     }
@@ -66,11 +63,12 @@ void device_backend_end_growth(struct backend *backend, bool return_count) {
 }
 
 uint64_t device_backend_return_count(struct backend *backend) {
-    return device_given_back(of(backend)->device);
+    return device_given_back(((struct device_backend *)backend)->device);
 }
 
 bool device_backend_release_others(struct backend *backend, uint64_t bytes, bool wait) {
-    return device_release_others(of(backend)->device, of(backend), bytes, wait);
+    struct device_backend *own = (struct device_backend *)backend;
+    return device_release_others(own->device, own, bytes, wait);
 }
 
 /* Returns whether the driver answers so in a host callback, or during a capture that the library
@@ -81,7 +79,7 @@ static bool is_wrong_moment(CUresult r) {
 }
 
 int device_backend_record(struct backend *backend, unsigned slot) {
-    struct device_backend *own = of(backend);
+    struct device_backend *own = (struct device_backend *)backend;
     if (!backend->has_events) {
         return -ENOSYS;
     }
@@ -93,7 +91,7 @@ int device_backend_record(struct backend *backend, unsigned slot) {
 }
 
 int device_backend_query(struct backend *backend, unsigned slot) {
-    struct device_backend *own = of(backend);
+    struct device_backend *own = (struct device_backend *)backend;
     CUresult r;
     if (backend->suspended) {
         return -EBUSY;
@@ -109,7 +107,7 @@ int device_backend_query(struct backend *backend, unsigned slot) {
 }
 
 int device_backend_barrier(struct backend *backend, unsigned slot) {
-    struct device_backend *own = of(backend);
+    struct device_backend *own = (struct device_backend *)backend;
     bool alone = context_count() == 1 || active_contexts_is_only(own->context);
     if (backend->suspended || atomic_load(&capture_active) > 0 || !alone) {
         return -EBUSY;
@@ -139,7 +137,7 @@ static CUresult wait_uncancelled(CUresult (*wait)(CUevent), CUevent event) {
 }
 
 int device_backend_wait(struct backend *backend, unsigned slot) {
-    struct device_backend *own = of(backend);
+    struct device_backend *own = (struct device_backend *)backend;
     uint64_t since = device_backend_begin();
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = wait_uncancelled(REAL(cuEventSynchronize), own->events[slot]);
@@ -163,7 +161,7 @@ bool device_backend_captured(struct backend *backend) {
 }
 
 int device_backend_synchronize(struct backend *backend) {
-    struct device_backend *own = of(backend);
+    struct device_backend *own = (struct device_backend *)backend;
     uint64_t since = device_backend_begin();
     if (!capture_hold_off()) {
         int result =
@@ -183,11 +181,11 @@ void device_backend_watch_idle(struct backend *backend) {
 }
 
 bool device_backend_reclaim(struct backend *backend, bool all) {
-    return deferred_reclaim(of(backend)->context, all);
+    return deferred_reclaim(((struct device_backend *)backend)->context, all);
 }
 
 bool device_backend_pass_barriers(struct backend *backend) {
-    struct device *device = of(backend)->device;
+    struct device *device = ((struct device_backend *)backend)->device;
     bool any = device_deferred_bytes(device) > 0;
     if (any) {
         device_pool_finish(device);

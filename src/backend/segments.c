@@ -9,12 +9,8 @@
 
 #include <errno.h>
 
-static struct segments *of(struct backend *backend) {
-    return (struct segments *)backend;
-}
-
 static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
-    struct segments *segments = of(backend);
+    struct segments *segments = (struct segments *)backend;
     uint64_t since = device_backend_begin();
     if (!device_charge(segments->common.device, bytes)) {
         device_backend_show(&segments->common, FLIGHT_LIMIT_REFUSED, 0, bytes, since);
@@ -53,7 +49,7 @@ static CUresult open_returns(struct segments *segments) {
  * launches of every other thread until then.
  */
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
-    struct segments *segments = of(backend);
+    struct segments *segments = (struct segments *)backend;
     uint64_t since = device_backend_begin();
     bool waits = false;
     if (backend->suspended) {
@@ -84,7 +80,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
 }
 
 static int returned(struct backend *backend) {
-    struct segments *segments = of(backend);
+    struct segments *segments = (struct segments *)backend;
     if (atomic_load(&segments->common.returning) == 0) {
         return 0;
     }
@@ -113,7 +109,7 @@ static int returned(struct backend *backend) {
 }
 
 static void forget_reserve(struct backend *backend, uint64_t bytes) {
-    device_backend_count_return(&of(backend)->common, bytes);
+    device_backend_count_return(&((struct segments *)backend)->common, bytes);
 }
 
 static const struct backend_ops ops = {

@@ -22,10 +22,6 @@ static const struct epoch_event *newest(const struct epochs *epochs) {
     return epochs->count > 0 ? event_at(epochs, epochs->count - 1) : NULL;
 }
 
-static unsigned slot_of(const struct epochs *epochs, const struct epoch_event *event) {
-    return (unsigned)(event - epochs->events);
-}
-
 void epochs_start(struct epochs *epochs) {
     *epochs = (struct epochs){0};
     atomic_init(&epochs->open, 1);
@@ -139,7 +135,7 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend) {
         if (event->number <= epochs->finished) {
             continue;
         }
-        int r = backend->ops->query(backend, slot_of(epochs, event));
+        int r = backend->ops->query(backend, epochs->slots[i]);
         if (r == 0) {
             epochs_finish(epochs, event->number);
             continue;
@@ -206,14 +202,14 @@ bool epochs_barrier_allowed(const struct epochs *epochs) {
 }
 
 int epochs_barrier(struct epochs *epochs, struct backend *backend) {
-    const struct epoch_event *event = newest(epochs);
     if (!epochs_barrier_allowed(epochs)) {
         return -ENOENT;
     }
-    int r = backend->ops->barrier(backend, slot_of(epochs, event));
+    unsigned slot = epochs->slots[epochs->count - 1];
+    int r = backend->ops->barrier(backend, slot);
     if (r == 0) {
         epochs->barriers++;
-        raise_safe(epochs, event->number);
+        raise_safe(epochs, epochs->events[slot].number);
     }
     return r;
 }
@@ -223,7 +219,7 @@ int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *
     if (!event) {
         return -ENOENT;
     }
-    *slot = slot_of(epochs, event);
+    *slot = (unsigned)(event - epochs->events);
     *number = event->number;
     epochs->events[*slot].waiters++;
     return 0;
