@@ -3,8 +3,9 @@
 
 Runs tests/bench/request_path.c under the library and callgrind, on the simulated driver, with the pages
 backend. BUILD is a build without optimisation (meson setup --buildtype=debug -Doptimization=0), where
-no function is inlined. Prints, for each request, the files and functions of the allocator that run, and
-the calls among them. --list prints the functions of one request. Exit status 77: valgrind is missing.
+no function is inlined. Prints, for each request, the files and functions of the allocator that run, how many
+of these functions are in headers (most are one expression), and the calls among them. --list prints the
+functions of one request. Exit status 77: valgrind is missing.
 """
 
 import collections
@@ -70,10 +71,11 @@ def main():
         return 77
     with tempfile.TemporaryDirectory() as folder:
         requests = run(build, folder)
-    print("%-12s %8s %10s %8s" % ("request", "files", "functions", "calls"))
+    print("%-12s %8s %10s %10s %8s" % ("request", "files", "functions", "in headers", "calls"))
     for name, functions in requests.items():
         files = {file for file, _ in functions}
-        print("%-12s %8d %10d %8d" % (name, len(files), len(functions), sum(functions.values())))
+        in_headers = sum(file.endswith(".h") for file, _ in functions)
+        print("%-12s %8d %10d %10d %8d" % (name, len(files), len(functions), in_headers, sum(functions.values())))
         if name == listed:
             for (file, function), calls in sorted(functions.items()):
                 where = os.path.relpath(os.path.realpath(file), SOURCE)
