@@ -275,14 +275,6 @@ static int create_batch(struct source *source, struct arena *arena, uint64_t bas
     return r;
 }
 
-/* Returns how many of the remaining `rest` bytes come in handles of `each` bytes: all, or if these
- * are long, all but at most VMM_HANDLE. The block need not fill the last handle, so that one is
- * short, and other blocks may begin there. */
-static uint64_t long_part(uint64_t each, uint64_t rest) {
-    uint64_t part = (rest - 1) / VMM_HANDLE * VMM_HANDLE;
-    return each > VMM_HANDLE && part > 0 ? part : rest;
-}
-
 /* A live block keeps every segment that it touches from being released. A small request therefore
  * gets a short handle, which similar requests can fill. A large request gets long handles: a driver
  * call takes as long for a short handle as for a long one. */
@@ -294,7 +286,11 @@ uint64_t handles_length(const struct source *source, uint64_t like) {
     return max_u64(each >> source->remap.size_shift, VMM_HANDLE_LEAST);
 }
 
-/* Prepares all descriptors first: a mapping without a descriptor would have to be undone. */
+/* Prepares all descriptors first: a mapping without a descriptor would have to be undone.
+ *
+ * `part` of the remaining bytes comes in handles of `each` bytes: all, or if these are long, all but
+ * at most VMM_HANDLE. The block need not fill the last handle, so that one is short, and other
+ * blocks may begin there. */
 int handles_make(struct source *source, struct arena *arena, const struct gap *gap, uint64_t each,
                  struct transit *transit, struct segment **last) {
     struct backend *backend = source->backend;
@@ -310,7 +306,8 @@ int handles_make(struct source *source, struct arena *arena, const struct gap *g
         lock_acquire(&source->lock);
     }
     for (uint64_t some; rest > 0 && r == 0; rest -= some, base += some) {
-        uint64_t part = long_part(each, rest);
+        uint64_t whole = (rest - 1) / VMM_HANDLE * VMM_HANDLE;
+        uint64_t part = each > VMM_HANDLE && whole > 0 ? whole : rest;
         each = each < part ? each : part;
         uint64_t count = part / each < MAP_BATCH ? part / each : MAP_BATCH;
         some = count * each;
