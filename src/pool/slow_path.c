@@ -157,8 +157,7 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
 static void barrier_ahead(struct pool *pool, const struct alloc_request *request) {
     struct source *source = &pool->source;
     uint64_t all = epochs_latest_on_time(&source->epochs);
-    if (!is_ablated(ABLATION_BARRIER_AHEAD) && source->policy->barrier_ahead && request->large &&
-        all > 0 && budget_is_beyond_floor(source) &&
+    if (!is_ablated(ABLATION_BARRIER_AHEAD) && all > 0 && budget_is_beyond_floor(source) &&
         source->pending_bytes > source->goal / BARRIER_AHEAD_SHARE &&
         !epochs_is_safe(&source->epochs, all) && peaks_over_budget(pool, source_growth(request))) {
         if (!sync_query(source, all)) {
@@ -221,7 +220,9 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
     if (source->backend->suspended && peaks_over_budget(pool, growth)) {
         sync_wait_while_suspended(source, GROWTH_WAIT_NS); /* 7 */
     }
-    barrier_ahead(pool, request);                                          /* 8 */
+    if (request->large && source->policy->barrier_ahead) {
+        barrier_ahead(pool, request); /* 8 */
+    }
     if (try_completed(source, request) ||                                  /* 9 */
         (quota_take_back(pool, growth) && try_pending(source, request)) || /* 10 */
         (peaks_over_budget(pool, growth) &&
