@@ -124,6 +124,26 @@ static bool try_free_or_reclaim(struct pool *pool, struct alloc_request *request
 }
 
 /*
+ * Step 8 (vmm backend, large requests over the budget): puts all pending memory behind a
+ * barrier before the search, not only if the search fails. Best fit then chooses among all free
+ * memory, which keeps free ranges large. The pool's lock is held throughout.
+ *
+ * Skips the barrier while little memory is pending (BARRIER_AHEAD_SHARE), and with several streams
+ * while live memory is below the floor: streams that run side by side would lose more by it.
+ */
+static void barrier_ahead(struct pool *pool, const struct alloc_request *request) {
+    struct source *source = &pool->source;
+    uint64_t all = epochs_latest_on_time(&source->epochs);
+    if (!is_ablated(ABLATION_BARRIER_AHEAD) && all > 0 && budget_is_beyond_floor(source) &&
+        source->pending_bytes > source->goal / BARRIER_AHEAD_SHARE &&
+        !epochs_is_safe(&source->epochs, all) && peaks_over_budget(pool, source_growth(request))) {
+        if (!sync_query(source, all)) {
+            sync_make_safe(source, all, SYNC_NO_WAIT);
+        }
+    }
+}
+
+/*
  * Step 12: gives the cached blocks of the calling thread to the pool, because growth past the
  * budget comes next. Returns whether there were any. Entered with the pool's lock, outside the
  * cache.
@@ -147,26 +167,6 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
 }
 
 /*
- * Step 8 (vmm backend, large requests over the budget): puts all pending memory behind a
- * barrier before the search, not only if the search fails. Best fit then chooses among all free
- * memory, which keeps free ranges large. The pool's lock is held throughout.
- *
- * Skips the barrier while little memory is pending (BARRIER_AHEAD_SHARE), and with several streams
- * while live memory is below the floor: streams that run side by side would lose more by it.
- */
-static void barrier_ahead(struct pool *pool, const struct alloc_request *request) {
-    struct source *source = &pool->source;
-    uint64_t all = epochs_latest_on_time(&source->epochs);
-    if (!is_ablated(ABLATION_BARRIER_AHEAD) && all > 0 && budget_is_beyond_floor(source) &&
-        source->pending_bytes > source->goal / BARRIER_AHEAD_SHARE &&
-        !epochs_is_safe(&source->epochs, all) && peaks_over_budget(pool, source_growth(request))) {
-        if (!sync_query(source, all)) {
-            sync_make_safe(source, all, SYNC_NO_WAIT);
-        }
-    }
-}
-
-/*
  * Step 13: grows the pool, within the budget if possible. Then takes steps 14 to 21 if the driver or
  * the limit refuses. Counts the outcome. `over_budget` is computed only for a policy that releases
  * idle segments first; the other policy ignores it. Returns 0 with request->block, or the error.
@@ -182,8 +182,8 @@ static int try_growth(struct pool *pool, struct alloc_request *request) {
         source->budget_stale = true;
     }
     if (r == 0 && !request->block && !try_free_or_split(source, request)) {
-        r = source->policy->grow(source,
-                                 request); /* another thread took the memory of this growth */
+        /* another thread took the memory of this growth */
+        r = source->policy->grow(source, request);
         r = try_free_or_split(source, request) ? 0 : r;
     }
     if (source_refused(r)) {
