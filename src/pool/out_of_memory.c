@@ -43,8 +43,10 @@ struct oom_state {
     bool taken_by_others; /* other requests took what other pools gave back */
 };
 
-/* Step 14: waits, by yielding the CPU, until as many growths have ended as were under way on entry. A
- * refused request may be served by what they bring, or by a charge that they return. */
+/*
+ * Step 14: waits, by yielding the CPU, until as many growths have ended as were under way on entry.
+ * A refused request may be served by what they bring, or by a charge that they return.
+ */
 static void wait_for_growths(struct source *source) {
     ASSERT_HELD(&source->lock);
     uint64_t all = source->growing.done + source->growing.threads;

@@ -81,9 +81,10 @@ static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing)
 }
 
 /*
- * Step 5: takes a block of the calling thread's cache. A query makes the block with `stamp` safe, or
- * over the budget a barrier or a wait; 0: the thread has no pending block. Over the budget, larger
- * blocks than requested may serve too. Lets other threads query again if this one was `advancing`.
+ * Step 5: takes a block of the calling thread's cache. A query makes the block with `stamp` safe,
+ * or over the budget a barrier or a wait; 0: the thread has no pending block. Over the budget,
+ * larger blocks than requested may serve too. Lets other threads query again if this one was
+ * `advancing`.
  */
 static bool try_own_blocks(struct pool *pool, struct cache *cache, struct alloc_request *request,
                            uint64_t stamp, bool advancing) {
@@ -167,8 +168,8 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
 }
 
 /*
- * Step 13: grows the pool, within the budget if possible. Then takes steps 14 to 21 if the driver or
- * the limit refuses. Counts the outcome. `over_budget` is computed only for a policy that releases
+ * Step 13: grows the pool, within the budget if possible. Then takes steps 14 to 21 if the driver
+ * or the limit refuses. Counts the outcome. `over_budget` is computed only for a policy that releases
  * idle segments first; the other policy ignores it. Returns 0 with request->block, or the error.
  * The pool's lock is held on entry and on return; it is released in between.
  */
@@ -399,9 +400,9 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
 }
 
 /*
- * Step 22: returns whether deferred frees of any pool were reclaimed since the count was `reclaims`,
- * by this thread or another one: memory of another pool can serve this one too. If there is none at
- * once, waits for the barriers that hold up streams. Called with no lock.
+ * Step 22: returns whether deferred frees of any pool were reclaimed since the count was
+ * `reclaims`, by this thread or another one: memory of another pool can serve this one too. If
+ * there is none at once, waits for the barriers that hold up streams. Called with no lock.
  */
 static bool any_reclaimed(struct pool *pool, uint64_t reclaims) {
     struct backend *backend = pool->source.backend;

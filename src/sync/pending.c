@@ -5,9 +5,9 @@
  *
  * Pending memory. A queue is sorted by stamp, so its head tells whether any block is safe. A block
  * with a lower stamp than the tail's, as from the flush of a cache, gets the stamp of the tail:
- * becoming safe later than necessary is always correct. Externally visible memory has a queue of its
- * own and waits until its event has completed. A barrier is not enough for it: barriers delay work
- * of the context only.
+ * becoming safe later than necessary is always correct. Externally visible memory has a queue of
+ * its own and waits until its event has completed. A barrier is not enough for it: barriers delay
+ * work of the context only.
  *
  * Free memory. Small blocks are runs of units in slabs, large blocks are ranges of the arena
  * `large`. Slabs are ranges of the arena `small`.

@@ -288,8 +288,8 @@ uint64_t handles_length(const struct source *source, uint64_t like) {
 
 /* Prepares all descriptors first: a mapping without a descriptor would have to be undone.
  *
- * `part` of the remaining bytes comes in handles of `each` bytes: all, or if these are long, all but
- * at most VMM_HANDLE. The block need not fill the last handle, so that one is short, and other
+ * `part` of the remaining bytes comes in handles of `each` bytes: all, or if these are long, all
+ * but at most VMM_HANDLE. The block need not fill the last handle, so that one is short, and other
  * blocks may begin there. */
 int handles_make(struct source *source, struct arena *arena, const struct gap *gap, uint64_t each,
                  struct transit *transit, struct segment **last) {
