@@ -319,6 +319,34 @@ static bool there_is_enough(struct backend *backend, uint64_t bytes, bool wait) 
     return true;
 }
 
+static bool asked_to_wait[4];
+static unsigned asked;
+
+/* The other pools have memory, but their work still uses it. */
+static bool others_after_a_wait(struct backend *backend, uint64_t bytes, bool wait) {
+    (void)backend, (void)bytes;
+    asked_to_wait[asked++] = wait;
+    fake->refusals = wait ? 0 : fake->refusals;
+    return wait;
+}
+
+/* Their work may take long: they are asked for memory that needs no wait first. */
+static void other_pools_wait_only_when_nothing_else_is_left(void **state) {
+    (void)state;
+    static struct backend_ops ops;
+    start_with_clock(64 * MIB, 1000);
+    ops = *fake->backend.ops;
+    ops.available = much_room;
+    ops.release_others = others_after_a_wait;
+    fake->backend.ops = &ops;
+    fake->refusal = -ENOMEM;
+    fake->refusals = UINT_MAX;
+    get(20 * MIB);
+    assert_int_equal(asked, 2);
+    assert_false(asked_to_wait[0]);
+    assert_true(asked_to_wait[1]);
+}
+
 /* A stream that is never idle: each piece of work ends after nine seconds. */
 static void work_on(void) {
     if (sleeps % 9 == 0) {
@@ -550,6 +578,7 @@ int main(void) {
         TEST(work_that_does_not_end_is_waited_for_once),
         TEST(a_short_wait_in_vain_leaves_the_rest_of_a_long_one),
         TEST(with_nothing_to_give_back_nothing_is_waited_for),
+        TEST(other_pools_wait_only_when_nothing_else_is_left),
         TEST(what_is_there_and_refused_was_not_lost_to_others),
         TEST(what_the_thread_itself_freed_is_waited_for_however_long),
         TEST(what_another_thread_freed_is_waited_for_so_long_and_once),
