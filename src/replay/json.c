@@ -54,13 +54,13 @@ static int read_text(struct machine *machine) {
     if (length > UINT32_MAX) {
         return machine_fail(machine, "a text has more than 4 GiB");
     }
-    return machine_push(machine, (struct pickle_value){.kind = PICKLE_TEXT,
-                                                       .length = (uint32_t)length,
-                                                       .text = (const char *)first});
+    return machine_push(machine, (struct plain_value){.kind = PLAIN_TEXT,
+                                                      .length = (uint32_t)length,
+                                                      .text = (const char *)first});
 }
 
 static int read_number(struct machine *machine) {
-    struct pickle_value value = {.kind = PICKLE_INT};
+    struct plain_value value = {.kind = PLAIN_INT};
     bool negative = take(machine, '-'), fits = true;
     const unsigned char *first = machine->at;
     while (machine->at < machine->end && isdigit(*machine->at)) {
@@ -76,9 +76,9 @@ static int read_number(struct machine *machine) {
         machine->at++;
     }
     if (machine->at > whole) { /* no value that a reader of snapshots uses has a fraction */
-        value = (struct pickle_value){.kind = PICKLE_FLOAT};
+        value = (struct plain_value){.kind = PLAIN_FLOAT};
     } else if (!fits) {
-        value.kind = PICKLE_HUGE;
+        value.kind = PLAIN_HUGE;
     }
     return machine_push(machine, value);
 }
@@ -95,13 +95,13 @@ static bool take_word(struct machine *machine, const char *word) {
 static int read_plain(struct machine *machine) {
     static const struct {
         const char *word;
-        struct pickle_value value;
-    } words[] = {{"null", {.kind = PICKLE_NONE}},
-                 {"true", {.kind = PICKLE_BOOL, .integer = 1}},
-                 {"false", {.kind = PICKLE_BOOL, .integer = 0}},
-                 {"NaN", {.kind = PICKLE_FLOAT}},
-                 {"Infinity", {.kind = PICKLE_FLOAT}},
-                 {"-Infinity", {.kind = PICKLE_FLOAT}}};
+        struct plain_value value;
+    } words[] = {{"null", {.kind = PLAIN_NONE}},
+                 {"true", {.kind = PLAIN_BOOL, .integer = 1}},
+                 {"false", {.kind = PLAIN_BOOL, .integer = 0}},
+                 {"NaN", {.kind = PLAIN_FLOAT}},
+                 {"Infinity", {.kind = PLAIN_FLOAT}},
+                 {"-Infinity", {.kind = PLAIN_FLOAT}}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if (take_word(machine, words[i].word)) {
             return machine_push(machine, words[i].value);
@@ -127,7 +127,7 @@ static int end_value(struct reader *reader, bool *more) {
         if (!take(machine, dict ? '}' : ']')) {
             return fail(machine);
         }
-        int r = machine_push_marked(machine, dict ? PICKLE_DICT : PICKLE_LIST);
+        int r = machine_push_marked(machine, dict ? PLAIN_DICT : PLAIN_LIST);
         if (r != 0) {
             return r;
         }
@@ -171,13 +171,13 @@ static int run(struct reader *reader) {
     return r == 0 && machine->at < machine->end ? fail(machine) : r;
 }
 
-int pickle_read_json(const char *bytes, size_t count, size_t most, struct pickle *pickle, char *why,
+int pickle_read_json(const char *bytes, size_t count, size_t most, struct plain *pickle, char *why,
                      size_t why_size) {
     const unsigned char *begin = (const unsigned char *)bytes;
     struct reader reader = {
         .machine = {
             .at = begin, .begin = begin, .end = begin + count, .pickle = pickle, .most = most}};
-    *pickle = (struct pickle){.reads_left = count};
+    *pickle = (struct plain){.reads_left = count};
     int r = run(&reader);
     if (r == 0) {
         pickle->root = reader.machine.stack[0];

@@ -46,11 +46,11 @@ static int unknown(struct machine *machine, unsigned char opcode) {
 static int run_value(struct machine *machine, unsigned char opcode) {
     switch (opcode) {
     case 'N':
-        return machine_push(machine, (struct pickle_value){.kind = PICKLE_NONE});
+        return machine_push(machine, (struct plain_value){.kind = PLAIN_NONE});
     case 0x88:
     case 0x89:
         return machine_push(machine,
-                            (struct pickle_value){.kind = PICKLE_BOOL, .integer = opcode == 0x88});
+                            (struct plain_value){.kind = PLAIN_BOOL, .integer = opcode == 0x88});
     case 'J':
         return machine_push_integer(machine, 4, true);
     case 'K':
@@ -86,28 +86,28 @@ static int run_container(struct machine *machine, unsigned char opcode) {
     case ']':
     case ')':
     case 0x8f:
-        return machine_push_list(machine, PICKLE_LIST, 0);
+        return machine_push_list(machine, PLAIN_LIST, 0);
     case '}':
-        return machine_push_list(machine, PICKLE_DICT, 0);
+        return machine_push_list(machine, PLAIN_DICT, 0);
     case 'l':
     case 't':
     case 0x91:
-        return machine_push_marked(machine, PICKLE_LIST);
+        return machine_push_marked(machine, PLAIN_LIST);
     case 'd':
-        return machine_push_marked(machine, PICKLE_DICT);
+        return machine_push_marked(machine, PLAIN_DICT);
     case 0x85:
     case 0x86:
     case 0x87:
         return machine_push_tuple(machine, opcode - 0x84u);
     case 'a':
-        return machine_append(machine, PICKLE_LIST, 1);
+        return machine_append(machine, PLAIN_LIST, 1);
     case 'e':
     case 0x90:
-        return machine_append_marked(machine, PICKLE_LIST);
+        return machine_append_marked(machine, PLAIN_LIST);
     case 's':
-        return machine_append(machine, PICKLE_DICT, 2);
+        return machine_append(machine, PLAIN_DICT, 2);
     case 'u':
-        return machine_append_marked(machine, PICKLE_DICT);
+        return machine_append_marked(machine, PLAIN_DICT);
     default:
         return 1;
     }
@@ -165,12 +165,12 @@ static int run(struct machine *machine) {
     return 0;
 }
 
-int pickle_read(const char *bytes, size_t count, size_t most, struct pickle *pickle, char *why,
+int pickle_read(const char *bytes, size_t count, size_t most, struct plain *pickle, char *why,
                 size_t why_size) {
     const unsigned char *begin = (const unsigned char *)bytes;
     struct machine machine = {
         .at = begin, .begin = begin, .end = begin + count, .pickle = pickle, .most = most};
-    *pickle = (struct pickle){.reads_left = count};
+    *pickle = (struct plain){.reads_left = count};
     int r = run(&machine);
     if (r == 0) {
         pickle->root = machine.stack[0];

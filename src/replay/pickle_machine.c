@@ -47,7 +47,7 @@ static int grow(struct machine *machine, void *list, size_t count, size_t *capac
     return 0;
 }
 
-int machine_push(struct machine *machine, struct pickle_value value) {
+int machine_push(struct machine *machine, struct plain_value value) {
     int r = grow(machine, &machine->stack, machine->depth, &machine->stack_room, sizeof value);
     if (r == 0) {
         machine->stack[machine->depth++] = value;
@@ -82,7 +82,7 @@ int machine_push_integer(struct machine *machine, unsigned bytes, bool is_signed
         return machine_truncated(machine);
     }
     int64_t integer = is_signed ? (int64_t)(int32_t)(uint32_t)value : (int64_t)value;
-    return machine_push(machine, (struct pickle_value){.kind = PICKLE_INT, .integer = integer});
+    return machine_push(machine, (struct plain_value){.kind = PLAIN_INT, .integer = integer});
 }
 
 /** Pushes an integer in two's complement, of any length. */
@@ -107,13 +107,13 @@ int machine_push_long(struct machine *machine, unsigned length_bytes) {
     }
     machine->at += length;
     fits = fits && (length <= 8 || ((int64_t)value < 0) == negative);
-    return machine_push(machine, (struct pickle_value){.kind = fits ? PICKLE_INT : PICKLE_HUGE,
-                                                       .integer = (int64_t)value});
+    return machine_push(machine, (struct plain_value){.kind = fits ? PLAIN_INT : PLAIN_HUGE,
+                                                      .integer = (int64_t)value});
 }
 
 int machine_push_float(struct machine *machine) {
     uint64_t value;
-    struct pickle_value of = {.kind = PICKLE_FLOAT};
+    struct plain_value of = {.kind = PLAIN_FLOAT};
     if (!machine_number(machine, 8, &value)) {
         return machine_truncated(machine);
     }
@@ -131,16 +131,16 @@ int machine_push_text(struct machine *machine, unsigned length_bytes) {
     if (length > UINT32_MAX) {
         return machine_fail(machine, "a text has more than 4 GiB");
     }
-    struct pickle_value value = {
-        .kind = PICKLE_TEXT, .length = (uint32_t)length, .text = (const char *)machine->at};
+    struct plain_value value = {
+        .kind = PLAIN_TEXT, .length = (uint32_t)length, .text = (const char *)machine->at};
     machine->at += length;
     return machine_push(machine, value);
 }
 
 /** Pops the uppermost items and pushes a list of them. */
-int machine_push_list(struct machine *machine, enum pickle_kind kind, size_t items) {
+int machine_push_list(struct machine *machine, enum plain_kind kind, size_t items) {
     int r = ask_for(machine, sizeof *machine->pickle->lists + items * sizeof *machine->stack);
-    struct pickle_list *list = r == 0 ? calloc(1, sizeof *list) : NULL;
+    struct plain_list *list = r == 0 ? calloc(1, sizeof *list) : NULL;
     if (!list) {
         return r != 0 ? r : -ENOMEM;
     }
@@ -155,7 +155,7 @@ int machine_push_list(struct machine *machine, enum pickle_kind kind, size_t ite
         memcpy(list->items, &machine->stack[machine->depth], items * sizeof *list->items);
         list->count = list->capacity = items;
     }
-    return machine_push(machine, (struct pickle_value){.kind = (uint8_t)kind, .list = list});
+    return machine_push(machine, (struct plain_value){.kind = (uint8_t)kind, .list = list});
 }
 
 static bool pop_mark(struct machine *machine, size_t *items) {
@@ -166,32 +166,32 @@ static bool pop_mark(struct machine *machine, size_t *items) {
     return true;
 }
 
-int machine_push_marked(struct machine *machine, enum pickle_kind kind) {
+int machine_push_marked(struct machine *machine, enum plain_kind kind) {
     size_t items;
     if (!pop_mark(machine, &items)) {
         return machine_fail(machine, "there is no mark");
     }
-    if (kind == PICKLE_DICT && items % 2 != 0) {
+    if (kind == PLAIN_DICT && items % 2 != 0) {
         return machine_fail(machine, "a key has no value");
     }
     return machine_push_list(machine, kind, items);
 }
 
 int machine_push_tuple(struct machine *machine, size_t items) {
-    return has(machine, items) ? machine_push_list(machine, PICKLE_LIST, items)
+    return has(machine, items) ? machine_push_list(machine, PLAIN_LIST, items)
                                : machine_fail(machine, "the stack is empty");
 }
 
 /** Pops the uppermost items and appends them to the list or dictionary below. */
-int machine_append(struct machine *machine, enum pickle_kind kind, size_t items) {
+int machine_append(struct machine *machine, enum plain_kind kind, size_t items) {
     if (!has(machine, items + 1)) {
         return machine_fail(machine, "the stack is empty");
     }
-    struct pickle_value *to = &machine->stack[machine->depth - items - 1];
-    if (to->kind != kind || (kind == PICKLE_DICT && items % 2 != 0)) {
+    struct plain_value *to = &machine->stack[machine->depth - items - 1];
+    if (to->kind != kind || (kind == PLAIN_DICT && items % 2 != 0)) {
         return machine_fail(machine, "items are added to what is no list or dictionary");
     }
-    struct pickle_list *list = to->list;
+    struct plain_list *list = to->list;
     for (size_t i = 0; i < items; i++) {
         int r = grow(machine, &list->items, list->count, &list->capacity, sizeof *list->items);
         if (r != 0) {
@@ -203,7 +203,7 @@ int machine_append(struct machine *machine, enum pickle_kind kind, size_t items)
     return 0;
 }
 
-int machine_append_marked(struct machine *machine, enum pickle_kind kind) {
+int machine_append_marked(struct machine *machine, enum plain_kind kind) {
     size_t items;
     return pop_mark(machine, &items) ? machine_append(machine, kind, items)
                                      : machine_fail(machine, "there is no mark");
@@ -233,7 +233,7 @@ int machine_store(struct machine *machine, uint64_t place) {
         if (r != 0) {
             return r;
         }
-        machine->memo[machine->memo_count++] = (struct pickle_value){.kind = PICKLE_NONE};
+        machine->memo[machine->memo_count++] = (struct plain_value){.kind = PLAIN_NONE};
     }
     machine->memo[place] = machine->stack[machine->depth - 1];
     return 0;

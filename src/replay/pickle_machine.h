@@ -11,8 +11,8 @@
 
 struct machine {
     const unsigned char *at, *begin, *end;
-    struct pickle *pickle;
-    struct pickle_value *stack, *memo;
+    struct plain *pickle;
+    struct plain_value *stack, *memo;
     size_t depth, stack_room, memo_count, memo_room;
     size_t *marks, mark_count, mark_room;
     size_t most;       /* bytes that may still be allocated */
@@ -25,17 +25,17 @@ void machine_free(struct machine *machine);
 
 int machine_fail(struct machine *machine, const char *wrong);
 int machine_truncated(struct machine *machine);
-int machine_push(struct machine *machine, struct pickle_value value);
+int machine_push(struct machine *machine, struct plain_value value);
 bool machine_number(struct machine *machine, unsigned bytes, uint64_t *value);
 int machine_push_integer(struct machine *machine, unsigned bytes, bool is_signed);
 int machine_push_long(struct machine *machine, unsigned length_bytes);
 int machine_push_float(struct machine *machine);
 int machine_push_text(struct machine *machine, unsigned length_bytes);
-int machine_push_list(struct machine *machine, enum pickle_kind kind, size_t items);
-int machine_push_marked(struct machine *machine, enum pickle_kind kind);
+int machine_push_list(struct machine *machine, enum plain_kind kind, size_t items);
+int machine_push_marked(struct machine *machine, enum plain_kind kind);
 int machine_push_tuple(struct machine *machine, size_t items);
-int machine_append(struct machine *machine, enum pickle_kind kind, size_t items);
-int machine_append_marked(struct machine *machine, enum pickle_kind kind);
+int machine_append(struct machine *machine, enum plain_kind kind, size_t items);
+int machine_append_marked(struct machine *machine, enum plain_kind kind);
 int machine_mark(struct machine *machine);
 int machine_store(struct machine *machine, uint64_t place);
 int machine_store_at(struct machine *machine, unsigned bytes);

@@ -29,9 +29,9 @@ struct entry {
 };
 
 struct reader {
-    struct pickle *pickle;
+    struct plain *pickle;
     struct histories *histories;
-    const struct pickle_value *segments, *trace;
+    const struct plain_value *segments, *trace;
     int device;
     struct history scratch; /* only the entries, to find blocks without an allocation */
     struct {
@@ -67,30 +67,30 @@ static int look_again(struct reader *reader) {
 }
 
 static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
-    const struct pickle_value *from = &reader->trace->list->items[at];
-    const struct pickle_value *action = pickle_get(from, "action");
+    const struct plain_value *from = &reader->trace->list->items[at];
+    const struct plain_value *action = plain_get(from, "action");
     *entry = (struct entry){.action = OTHER};
-    if (!pickle_visit(reader->pickle)) {
+    if (!plain_visit(reader->pickle)) {
         return look_again(reader);
     }
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
-        entry->action = pickle_is(action, actions[i].name) ? actions[i].action : entry->action;
+        entry->action = plain_is(action, actions[i].name) ? actions[i].action : entry->action;
     }
     if (entry->action == OTHER) {
-        return action && action->kind == PICKLE_TEXT
+        return action && action->kind == PLAIN_TEXT
                    ? 0
                    : complain(reader, "has an entry of device_traces without an action");
     }
-    if (!pickle_u64(pickle_get(from, "time_us"), TIME_MOST, &entry->time_us)) {
+    if (!plain_u64(plain_get(from, "time_us"), TIME_MOST, &entry->time_us)) {
         entry->time_us = at; /* PyTorch 2.0 and older have no times: one microsecond per entry */
     }
-    const struct pickle_value *stream = pickle_get(from, "stream");
-    entry->stream = stream && stream->kind == PICKLE_INT ? (uint64_t)stream->integer : 0;
+    const struct plain_value *stream = plain_get(from, "stream");
+    entry->stream = stream && stream->kind == PLAIN_INT ? (uint64_t)stream->integer : 0;
     if (entry->action == OOM) {
         return 0;
     }
-    if (!pickle_u64(pickle_get(from, "addr"), ADDRESS_MOST, &entry->address) ||
-        !pickle_u64(pickle_get(from, "size"), HISTORY_BYTES_MOST, &entry->bytes)) {
+    if (!plain_u64(plain_get(from, "addr"), ADDRESS_MOST, &entry->address) ||
+        !plain_u64(plain_get(from, "size"), HISTORY_BYTES_MOST, &entry->bytes)) {
         snprintf(reader->histories->why, HISTORY_WHY,
                  "has an entry of device_traces (device %d, number %zu) whose addr or size is no "
                  "address or size",
@@ -152,50 +152,49 @@ static int first_pass(struct reader *reader, const struct entry *entry) {
 }
 
 /** Reads a block of a segment at the end. */
-static int read_block(struct reader *reader, const struct pickle_value *block, uint64_t *address,
+static int read_block(struct reader *reader, const struct plain_value *block, uint64_t *address,
                       uint64_t stream) {
     uint64_t size, bytes, own = *address;
-    if (!pickle_visit(reader->pickle)) {
+    if (!plain_visit(reader->pickle)) {
         return look_again(reader);
     }
-    if (!pickle_u64(pickle_get(block, "size"), HISTORY_BYTES_MOST, &size)) {
+    if (!plain_u64(plain_get(block, "size"), HISTORY_BYTES_MOST, &size)) {
         return complain(reader, "has a block without a size");
     }
-    pickle_u64(pickle_get(block, "address"), ADDRESS_MOST, &own);
+    plain_u64(plain_get(block, "address"), ADDRESS_MOST, &own);
     *address = own + size;
-    if (!pickle_is(pickle_get(block, "state"), "active_allocated") ||
+    if (!plain_is(plain_get(block, "state"), "active_allocated") ||
         history_has(&reader->scratch, own)) {
         return 0;
     }
-    if (!pickle_u64(pickle_get(block, "requested_size"), size, &bytes)) {
+    if (!plain_u64(plain_get(block, "requested_size"), size, &bytes)) {
         bytes = size;
     }
     return was_live(reader, own, bytes, stream);
 }
 
 /** Reads a segment at the end, if it is on the device, and adds its size to *total. */
-static int read_segment(struct reader *reader, const struct pickle_value *segment,
-                        uint64_t *total) {
-    const struct pickle_value *blocks = pickle_get(segment, "blocks");
-    const struct pickle_value *of = pickle_get(segment, "stream");
-    const struct pickle_value *expandable = pickle_get(segment, "is_expandable");
+static int read_segment(struct reader *reader, const struct plain_value *segment, uint64_t *total) {
+    const struct plain_value *blocks = plain_get(segment, "blocks");
+    const struct plain_value *of = plain_get(segment, "stream");
+    const struct plain_value *expandable = plain_get(segment, "is_expandable");
     uint64_t device = 0, address = 0, size;
     int r = 0;
-    if (!pickle_visit(reader->pickle)) {
+    if (!plain_visit(reader->pickle)) {
         return look_again(reader);
     }
-    pickle_u64(pickle_get(segment, "device"), DEVICES_MOST, &device);
+    plain_u64(plain_get(segment, "device"), DEVICES_MOST, &device);
     if ((int)device != reader->device) {
         return 0;
     }
-    if (!pickle_u64(pickle_get(segment, "total_size"), HISTORY_BYTES_MOST, &size)) {
+    if (!plain_u64(plain_get(segment, "total_size"), HISTORY_BYTES_MOST, &size)) {
         return complain(reader, "has a segment without a total_size");
     }
     *total = *total + size < TOTAL_MOST ? *total + size : TOTAL_MOST;
-    reader->expandable |= expandable && expandable->kind == PICKLE_BOOL && expandable->integer;
-    pickle_u64(pickle_get(segment, "address"), ADDRESS_MOST, &address);
-    uint64_t stream = of && of->kind == PICKLE_INT ? (uint64_t)of->integer : 0;
-    for (size_t i = 0; i < pickle_count(blocks) && r == 0; i++) {
+    reader->expandable |= expandable && expandable->kind == PLAIN_BOOL && expandable->integer;
+    plain_u64(plain_get(segment, "address"), ADDRESS_MOST, &address);
+    uint64_t stream = of && of->kind == PLAIN_INT ? (uint64_t)of->integer : 0;
+    for (size_t i = 0; i < plain_count(blocks) && r == 0; i++) {
         r = read_block(reader, &blocks->list->items[i], &address, stream);
     }
     return r;
@@ -223,12 +222,12 @@ static int second_pass(struct history *history, const struct entry *entry) {
 /** Fills the history: first the blocks that were live before, then all entries. */
 static int fill(struct reader *reader, struct history *history) {
     struct entry entry = {0};
-    int r = pickle_count(reader->trace) > 0 ? read_entry(reader, 0, &entry) : 0;
+    int r = plain_count(reader->trace) > 0 ? read_entry(reader, 0, &entry) : 0;
     for (size_t i = 0; i < reader->first_count && r == 0; i++) {
         r = history_allocate(history, entry.time_us, reader->first[i].address,
                              reader->first[i].bytes, reader->first[i].stream);
     }
-    for (size_t i = 0; i < pickle_count(reader->trace) && r == 0; i++) {
+    for (size_t i = 0; i < plain_count(reader->trace) && r == 0; i++) {
         r = read_entry(reader, i, &entry);
         r = r == 0 ? second_pass(history, &entry) : r;
     }
@@ -239,11 +238,11 @@ static int fill(struct reader *reader, struct history *history) {
 static int run_first_pass(struct reader *reader, uint64_t *total) {
     struct entry entry;
     int r = 0;
-    for (size_t i = 0; i < pickle_count(reader->trace) && r == 0; i++) {
+    for (size_t i = 0; i < plain_count(reader->trace) && r == 0; i++) {
         r = read_entry(reader, i, &entry);
         r = r == 0 ? first_pass(reader, &entry) : r;
     }
-    for (size_t i = 0; i < pickle_count(reader->segments) && r == 0; i++) {
+    for (size_t i = 0; i < plain_count(reader->segments) && r == 0; i++) {
         r = read_segment(reader, &reader->segments->list->items[i], total);
     }
     return r;
@@ -270,22 +269,22 @@ static int read_device(struct reader *reader) {
 }
 
 int snapshot_read(const struct input *input, struct histories *histories) {
-    struct pickle pickle;
+    struct plain pickle;
     int r = (*input->bytes == '{' ? pickle_read_json : pickle_read)(
         input->bytes, input->count, input->most, &pickle, histories->why, HISTORY_WHY);
-    const struct pickle_value *traces = pickle_get(&pickle.root, "device_traces");
-    const struct pickle_value *segments = pickle_get(&pickle.root, "segments");
-    if (r == 0 && (!traces || traces->kind != PICKLE_LIST || !segments ||
-                   segments->kind != PICKLE_LIST || pickle_count(traces) > DEVICES_MOST)) {
+    const struct plain_value *traces = plain_get(&pickle.root, "device_traces");
+    const struct plain_value *segments = plain_get(&pickle.root, "segments");
+    if (r == 0 && (!traces || traces->kind != PLAIN_LIST || !segments ||
+                   segments->kind != PLAIN_LIST || plain_count(traces) > DEVICES_MOST)) {
         snprintf(histories->why, HISTORY_WHY,
                  "is no memory snapshot: it has no segments and device_traces");
         r = -EINVAL;
     }
-    const struct pickle_value *settings = pickle_get(&pickle.root, "allocator_settings");
-    bool by_library = pickle_is(pickle_get(settings, "allocator"), "libgpucache");
+    const struct plain_value *settings = plain_get(&pickle.root, "allocator_settings");
+    bool by_library = plain_is(plain_get(settings, "allocator"), "libgpucache");
     pickle.reads_left =
         4 * pickle.reads_left; /* each entry is read twice, and each segment once per device */
-    for (size_t i = 0; r == 0 && i < pickle_count(traces); i++) {
+    for (size_t i = 0; r == 0 && i < plain_count(traces); i++) {
         struct reader reader = {.pickle = &pickle,
                                 .histories = histories,
                                 .segments = segments,
@@ -296,6 +295,6 @@ int snapshot_read(const struct input *input, struct histories *histories) {
         history_end(&reader.scratch);
         free(reader.first);
     }
-    pickle_free(&pickle);
+    plain_free(&pickle);
     return r;
 }

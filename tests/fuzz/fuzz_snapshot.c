@@ -6,11 +6,11 @@
 #include "replay/pickle.h"
 
 int fuzz_one(const uint8_t *data, size_t size) {
-    struct pickle json;
+    struct plain json;
     char why[HISTORY_WHY] = "";
     int r = pickle_read_json((const char *)data, size, SIZE_MAX, &json, why, sizeof why);
     FUZZ_CHECK(r == 0 || (r == -EINVAL && why[0] != '\0'));
-    pickle_free(&json);
+    plain_free(&json);
     fuzz_read_histories(data, size);
     return 0;
 }

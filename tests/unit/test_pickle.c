@@ -20,7 +20,7 @@
 
 /* Reads a pickle in memory that ends with the file, so that sanitizers and valgrind see reads
  * behind the end. */
-static int read_pickle(const char *bytes, size_t count, struct pickle *pickle, char why[200]) {
+static int read_pickle(const char *bytes, size_t count, struct plain *pickle, char why[200]) {
     char *copy = malloc(count + 1);
     assert_non_null(copy);
     memcpy(copy + 1, bytes, count);
@@ -35,39 +35,39 @@ static void integers(void **state) {
     static const struct {
         const char *bytes;
         size_t count;
-        enum pickle_kind kind;
+        enum plain_kind kind;
         int64_t value;
     } cases[] = {
-        {BYTES("\x80\x02K\xff."), PICKLE_INT, 255},
-        {BYTES("\x80\x02M\xff\xff."), PICKLE_INT, 65535},
-        {BYTES("\x80\x02J\xff\xff\xff\xff."), PICKLE_INT, -1},
-        {BYTES("\x80\x02J\x00\x00\x00\x80."), PICKLE_INT, INT32_MIN},
-        {BYTES("\x80\x02\x8a\x00."), PICKLE_INT, 0},
-        {BYTES("\x80\x02\x8a\x01\x80."), PICKLE_INT, -128},
-        {BYTES("\x80\x02\x8a\x05\x00\x00\x00\x80\x00."), PICKLE_INT, INT64_C(0x80000000)},
-        {BYTES("\x80\x02\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f."), PICKLE_INT, INT64_MAX},
-        {BYTES("\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\x7f\x00."), PICKLE_INT, INT64_MAX},
-        {BYTES("\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00."), PICKLE_HUGE, 0},
-        {BYTES("\x80\x02\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01."), PICKLE_HUGE, 0},
-        {BYTES("\x80\x02\x8b\x02\x00\x00\x00\x00\x80."), PICKLE_INT, -32768},
-        {BYTES("\x80\x05\x88."), PICKLE_BOOL, 1},
-        {BYTES("\x80\x05\x89."), PICKLE_BOOL, 0},
-        {BYTES("\x80\x05N."), PICKLE_NONE, 0},
+        {BYTES("\x80\x02K\xff."), PLAIN_INT, 255},
+        {BYTES("\x80\x02M\xff\xff."), PLAIN_INT, 65535},
+        {BYTES("\x80\x02J\xff\xff\xff\xff."), PLAIN_INT, -1},
+        {BYTES("\x80\x02J\x00\x00\x00\x80."), PLAIN_INT, INT32_MIN},
+        {BYTES("\x80\x02\x8a\x00."), PLAIN_INT, 0},
+        {BYTES("\x80\x02\x8a\x01\x80."), PLAIN_INT, -128},
+        {BYTES("\x80\x02\x8a\x05\x00\x00\x00\x80\x00."), PLAIN_INT, INT64_C(0x80000000)},
+        {BYTES("\x80\x02\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f."), PLAIN_INT, INT64_MAX},
+        {BYTES("\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\x7f\x00."), PLAIN_INT, INT64_MAX},
+        {BYTES("\x80\x02\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00."), PLAIN_HUGE, 0},
+        {BYTES("\x80\x02\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\x01."), PLAIN_HUGE, 0},
+        {BYTES("\x80\x02\x8b\x02\x00\x00\x00\x00\x80."), PLAIN_INT, -32768},
+        {BYTES("\x80\x05\x88."), PLAIN_BOOL, 1},
+        {BYTES("\x80\x05\x89."), PLAIN_BOOL, 0},
+        {BYTES("\x80\x05N."), PLAIN_NONE, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct pickle pickle;
+        struct plain pickle;
         char why[200];
         assert_int_equal(read_pickle(cases[i].bytes, cases[i].count, &pickle, why), 0);
         assert_int_equal(pickle.root.kind, cases[i].kind);
-        if (cases[i].kind != PICKLE_HUGE)
+        if (cases[i].kind != PLAIN_HUGE)
             assert_int_equal(pickle.root.integer, cases[i].value);
-        pickle_free(&pickle);
+        plain_free(&pickle);
     }
 }
 
 static void containers(void **state) {
     (void)state;
-    struct pickle pickle;
+    struct plain pickle;
     char why[200];
     /* {"a": [1, 2], "b": (3,)} with the memo, in protocol 4 */
     static const char bytes[] = "\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01"
@@ -75,22 +75,22 @@ static void containers(void **state) {
                                 "e\x8c\x01"
                                 "bK\x03\x85u.";
     assert_int_equal(pickle_read(bytes, sizeof bytes - 1, SIZE_MAX, &pickle, why, sizeof why), 0);
-    assert_int_equal(pickle.root.kind, PICKLE_DICT);
-    const struct pickle_value *list = pickle_get(&pickle.root, "a");
+    assert_int_equal(pickle.root.kind, PLAIN_DICT);
+    const struct plain_value *list = plain_get(&pickle.root, "a");
     uint64_t number;
-    assert_int_equal(pickle_count(list), 2);
-    assert_true(pickle_u64(&list->list->items[1], 2, &number) && number == 2);
-    assert_false(pickle_u64(&list->list->items[1], 1, &number));
-    assert_int_equal(pickle_count(pickle_get(&pickle.root, "b")), 1);
-    assert_null(pickle_get(&pickle.root, "c"));
-    assert_null(pickle_get(list, "a"));
-    pickle_free(&pickle);
+    assert_int_equal(plain_count(list), 2);
+    assert_true(plain_u64(&list->list->items[1], 2, &number) && number == 2);
+    assert_false(plain_u64(&list->list->items[1], 1, &number));
+    assert_int_equal(plain_count(plain_get(&pickle.root, "b")), 1);
+    assert_null(plain_get(&pickle.root, "c"));
+    assert_null(plain_get(list, "a"));
+    plain_free(&pickle);
 }
 
 /* A small file that is packed may hold millions of lists. */
 static void clamp_u64(void **state) {
     (void)state;
-    struct pickle pickle;
+    struct plain pickle;
     static const char kinds[] = "])}N(2";
     for (size_t kind = 0; kind < sizeof kinds - 1; kind++) {
         char bytes[10000], why[200];
@@ -99,11 +99,11 @@ static void clamp_u64(void **state) {
         assert_int_equal(pickle_read(bytes, sizeof bytes, 70000, &pickle, why, sizeof why),
                          -EINVAL);
         assert_non_null(strstr(why, "more memory"));
-        pickle_free(&pickle);
+        plain_free(&pickle);
         assert_int_equal(pickle_read(bytes, sizeof bytes, SIZE_MAX, &pickle, why, sizeof why),
                          -EINVAL);
         assert_non_null(strstr(why, "it ends there"));
-        pickle_free(&pickle);
+        plain_free(&pickle);
     }
 }
 
@@ -130,12 +130,12 @@ static void refused(void **state) {
         {BYTES("\x80\x05\x97."), ": NEXT_BUFFER would"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct pickle pickle;
+        struct plain pickle;
         char why[200];
         assert_int_equal(read_pickle(cases[i].bytes, cases[i].count, &pickle, why), -EINVAL);
         assert_non_null(strstr(why, cases[i].name));
         assert_non_null(strstr(why, "refused"));
-        pickle_free(&pickle);
+        plain_free(&pickle);
     }
 }
 
@@ -170,11 +170,11 @@ static void broken(void **state) {
                "0.")},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct pickle pickle;
+        struct plain pickle;
         char why[200];
         assert_int_equal(read_pickle(cases[i].bytes, cases[i].count, &pickle, why), -EINVAL);
         assert_non_null(strstr(why, "at byte"));
-        pickle_free(&pickle);
+        plain_free(&pickle);
     }
 }
 
@@ -187,10 +187,10 @@ static void truncated(void **state) {
         "e\x8c\x01"
         "b\x8a\x03\x01\x02\x03\x85u.";
     for (size_t count = 0; count < sizeof bytes - 1; count++) {
-        struct pickle pickle;
+        struct plain pickle;
         char why[200];
         assert_int_equal(read_pickle(bytes, count, &pickle, why), -EINVAL);
-        pickle_free(&pickle);
+        plain_free(&pickle);
     }
 }
 

@@ -1,0 +1,65 @@
+/*
+ * Plain data as JSON and pickles hold it: numbers, texts, lists, dictionaries.
+ *
+ * The text that was read bounds work and memory. A pickle may share values, and a list may contain
+ * itself, so a walk over the values of a pickle must stop when plain_visit() returns false.
+ */
+#ifndef GPUCACHE_REPLAY_PLAIN_H
+#define GPUCACHE_REPLAY_PLAIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum plain_kind {
+    PLAIN_NONE,
+    PLAIN_BOOL,
+    PLAIN_INT,
+    PLAIN_HUGE, /* an integer of more than 64 bits, which cannot be a size */
+    PLAIN_FLOAT,
+    PLAIN_TEXT, /* a text or bytes; without a NUL */
+    PLAIN_LIST, /* a list, tuple or set */
+    PLAIN_DICT
+};
+
+struct plain_value {
+    uint8_t kind;
+    uint32_t length; /* bytes of a text */
+    union {
+        int64_t integer;
+        double number;
+        const char *text;
+        struct plain_list *list; /* a dictionary is key, value, key, value */
+    };
+};
+
+struct plain_list {
+    struct plain_value *items;
+    size_t count, capacity;
+    struct plain_list *next; /* the list of all lists, to free them */
+};
+
+struct plain {
+    struct plain_value root;
+    struct plain_list *lists;
+    uint64_t reads_left;
+};
+
+void plain_free(struct plain *plain);
+
+/** Returns the value of a key in a dictionary, or NULL. */
+const struct plain_value *plain_get(const struct plain_value *dict, const char *key);
+
+/** Returns the number of items of a list, or 0 for other values. */
+size_t plain_count(const struct plain_value *list);
+
+/** Counts a value that is read. Returns false after more reads than a file of that length has
+ * values: the values then contain themselves or one another many times. */
+bool plain_visit(struct plain *plain);
+
+bool plain_is(const struct plain_value *value, const char *text);
+
+/** Reads an integer from 0 to `most`. Returns false for any other value, and for NULL. */
+bool plain_u64(const struct plain_value *value, uint64_t most, uint64_t *number);
+
+#endif
