@@ -1,15 +1,13 @@
 /*
- * Reads JSON into the values of a pickle, with the pickle's machine. An opening bracket pushes a
- * mark. A closing bracket makes a list or dictionary of the values above the mark. The bound on
- * memory is the same.
- *
- * Texts keep their escapes, because keys and words of a snapshot have none.
+ * Reads JSON with the stack machine of pickles. An opening bracket pushes a mark. A closing bracket
+ * makes a list or dictionary of the values above the mark. The bound on memory is the same.
  */
+#include "replay/json.h"
+
 #include "replay/pickle_machine.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,31 +34,106 @@ static bool take(struct machine *machine, char wanted) {
     return there;
 }
 
+static bool take_word(struct machine *machine, const char *word) {
+    size_t length = strlen(word);
+    bool there =
+        (size_t)(machine->end - machine->at) >= length && memcmp(machine->at, word, length) == 0;
+    machine->at += there ? length : 0;
+    return there;
+}
+
 static int fail(struct machine *machine) {
     return machine->at < machine->end ? machine_fail(machine, "that is no JSON")
                                       : machine_truncated(machine);
 }
 
-/** Reads a text, from the character after its first quote. */
-static int read_text(struct machine *machine) {
-    const unsigned char *first = machine->at;
-    while (machine->at < machine->end && *machine->at != '"') {
-        machine->at += *machine->at == '\\' && machine->end - machine->at > 1 ? 2 : 1;
+/* ---- texts ---- */
+
+static void put_utf8(char **to, unsigned code) {
+    static const unsigned char first[] = {0, 0xC0, 0xE0, 0xF0};
+    unsigned more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    *(*to)++ = (char)(first[more] | code >> 6 * more);
+    while (more-- > 0) {
+        *(*to)++ = (char)(0x80 | (code >> 6 * more & 63));
     }
-    size_t length = (size_t)(machine->at - first);
-    if (!take(machine, '"')) {
+}
+
+/** Reads the four digits of an escape. Returns false, and moves nothing, if there are fewer. */
+static bool take_unit(struct machine *machine, unsigned *unit) {
+    char digits[5] = "";
+    for (size_t i = 0; i < 4; i++) {
+        if (machine->end - machine->at <= (ptrdiff_t)i || !isxdigit(machine->at[i])) {
+            return false;
+        }
+        digits[i] = (char)machine->at[i];
+    }
+    *unit = (unsigned)strtoul(digits, NULL, 16);
+    machine->at += 4;
+    return true;
+}
+
+/** Reads a character behind `\u`, which may be a pair of surrogates. */
+static bool take_character(struct machine *machine, unsigned *code) {
+    unsigned low = 0;
+    if (!take_unit(machine, code)) {
+        return false;
+    }
+    const unsigned char *behind = machine->at;
+    if (*code >= 0xD800 && *code < 0xDC00 && take_word(machine, "\\u") &&
+        take_unit(machine, &low) && low >= 0xDC00 && low < 0xE000) {
+        *code = 0x10000 + ((*code - 0xD800) << 10) + (low - 0xDC00);
+    } else {
+        machine->at = behind;
+    }
+    if (*code == 0 || (*code >= 0xD800 && *code < 0xE000)) {
+        *code = 0xFFFD;
+    }
+    return true;
+}
+
+/** Decodes the escape behind a backslash. No character is longer than its escape. */
+static bool take_escape(struct machine *machine, char **to) {
+    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
+    int byte = machine->at < machine->end ? *machine->at : 0;
+    const char *letter = byte ? strchr(letters, byte) : NULL;
+    unsigned code = letter ? (unsigned char)meanings[letter - letters] : 0;
+    machine->at += letter || byte == 'u';
+    if (!letter && (byte != 'u' || !take_character(machine, &code))) {
+        return false;
+    }
+    put_utf8(to, code);
+    return true;
+}
+
+/** Reads a text from behind its first quote, and decodes it in place. */
+static int read_text(struct machine *machine) {
+    char *first = (char *)(uintptr_t)machine->at, *to = first;
+    while (machine->at < machine->end && *machine->at != '"') {
+        if (*machine->at != '\\') {
+            *to++ = (char)*machine->at++;
+        } else if (machine->at++, !take_escape(machine, &to)) {
+            return fail(machine);
+        }
+    }
+    if (machine->at == machine->end) {
         return machine_truncated(machine);
     }
-    if (length > UINT32_MAX) {
+    machine->at++;
+    *to = '\0';
+    if (to - first > UINT32_MAX) {
         return machine_fail(machine, "a text has more than 4 GiB");
     }
-    return machine_push(machine, (struct plain_value){.kind = PLAIN_TEXT,
-                                                      .length = (uint32_t)length,
-                                                      .text = (const char *)first});
+    return machine_push(
+        machine,
+        (struct plain_value){.kind = PLAIN_TEXT, .length = (uint32_t)(to - first), .text = first});
 }
+
+/* ---- other values ---- */
 
 static int read_number(struct machine *machine) {
     struct plain_value value = {.kind = PLAIN_INT};
+    skip_blanks(machine);
+    const char *text = (const char *)machine->at;
     bool negative = take(machine, '-'), fits = true;
     const unsigned char *first = machine->at;
     while (machine->at < machine->end && isdigit(*machine->at)) {
@@ -75,20 +148,11 @@ static int read_number(struct machine *machine) {
     while (machine->at < machine->end && *machine->at && strchr("+-.eE0123456789", *machine->at)) {
         machine->at++;
     }
-    if (machine->at > whole) { /* no value that a reader of snapshots uses has a fraction */
-        value = (struct plain_value){.kind = PLAIN_FLOAT};
-    } else if (!fits) {
-        value.kind = PLAIN_HUGE;
+    if (machine->at > whole || !fits) {
+        value.kind = machine->at > whole ? PLAIN_FLOAT : PLAIN_HUGE;
+        value.text = text;
     }
     return machine_push(machine, value);
-}
-
-static bool take_word(struct machine *machine, const char *word) {
-    size_t length = strlen(word);
-    bool there =
-        (size_t)(machine->end - machine->at) >= length && memcmp(machine->at, word, length) == 0;
-    machine->at += there ? length : 0;
-    return there;
 }
 
 /** Reads a text, a number or a word. */
@@ -171,20 +235,58 @@ static int run(struct reader *reader) {
     return r == 0 && machine->at < machine->end ? fail(machine) : r;
 }
 
-int pickle_read_json(const char *bytes, size_t count, size_t most, struct plain *pickle, char *why,
-                     size_t why_size) {
+int json_read(char *bytes, size_t count, size_t most, struct plain *values, char *why,
+              size_t why_size) {
     const unsigned char *begin = (const unsigned char *)bytes;
     struct reader reader = {
         .machine = {
-            .at = begin, .begin = begin, .end = begin + count, .pickle = pickle, .most = most}};
-    *pickle = (struct plain){.reads_left = count};
+            .at = begin, .begin = begin, .end = begin + count, .values = values, .most = most}};
+    *values = (struct plain){.reads_left = count};
     int r = run(&reader);
     if (r == 0) {
-        pickle->root = reader.machine.stack[0];
+        values->root = reader.machine.stack[0];
     } else if (reader.machine.wrong) {
         snprintf(why, why_size, "is broken JSON at byte %zu: %s",
                  (size_t)(reader.machine.at - begin), reader.machine.wrong);
     }
     machine_free(&reader.machine);
     return r;
+}
+
+/* ---- what callers read ---- */
+
+bool json_is_number(const struct plain_value *value) {
+    return value && value->kind >= PLAIN_INT && value->kind <= PLAIN_FLOAT;
+}
+
+/** Returns the digits of a number that is no integer of 64 bits with a sign. */
+static const char *digits(const struct plain_value *value) {
+    return json_is_number(value) && value->kind != PLAIN_INT && value->text ? value->text : "0";
+}
+
+uint64_t json_u64(const struct plain_value *value) {
+    return value && value->kind == PLAIN_INT ? (uint64_t)value->integer
+                                             : strtoull(digits(value), NULL, 10);
+}
+
+int64_t json_i64(const struct plain_value *value) {
+    return value && value->kind == PLAIN_INT ? value->integer : strtoll(digits(value), NULL, 10);
+}
+
+bool json_is_true(const struct plain_value *value) {
+    return value && value->kind == PLAIN_BOOL && value->integer;
+}
+
+const char *json_text(const struct plain_value *value) {
+    return value && value->kind == PLAIN_TEXT ? value->text : "";
+}
+
+uint64_t json_seconds(const struct plain_value *value) {
+    const char *point = digits(value) + strspn(digits(value), "-0123456789");
+    uint64_t ns = json_u64(value) * 1000000000, unit = 100000000;
+    for (const char *at = *point == '.' ? point + 1 : ""; *at >= '0' && *at <= '9' && unit; at++) {
+        ns += (uint64_t)(*at - '0') * unit;
+        unit /= 10;
+    }
+    return ns;
 }

@@ -1,3 +1,5 @@
+#include "replay/pickle.h"
+
 #include "replay/pickle_machine.h"
 
 #include <errno.h>
@@ -165,15 +167,15 @@ static int run(struct machine *machine) {
     return 0;
 }
 
-int pickle_read(const char *bytes, size_t count, size_t most, struct plain *pickle, char *why,
+int pickle_read(const char *bytes, size_t count, size_t most, struct plain *values, char *why,
                 size_t why_size) {
     const unsigned char *begin = (const unsigned char *)bytes;
     struct machine machine = {
-        .at = begin, .begin = begin, .end = begin + count, .pickle = pickle, .most = most};
-    *pickle = (struct plain){.reads_left = count};
+        .at = begin, .begin = begin, .end = begin + count, .values = values, .most = most};
+    *values = (struct plain){.reads_left = count};
     int r = run(&machine);
     if (r == 0) {
-        pickle->root = machine.stack[0];
+        values->root = machine.stack[0];
     } else if (machine.wrong) {
         snprintf(why, why_size, "is a broken or refused pickle at byte %zu: %s",
                  (size_t)(machine.at - begin), machine.wrong);

@@ -13,14 +13,11 @@
 #include "replay/plain.h"
 
 /**
- * Reads a pickle. Returns 0, -ENOMEM, or -EINVAL with the error and its offset in `why`. Texts
- * point into `bytes`; lists take at most `most` bytes. The caller frees the pickle in all cases.
+ * Reads a pickle. Returns 0, -ENOMEM, -EFBIG beyond the bound, or -EINVAL. Writes the error and its
+ * offset to `why`, except for -ENOMEM. Texts point into `bytes`; lists take at most `most` bytes.
+ * The caller frees the values in all cases.
  */
-int pickle_read(const char *bytes, size_t count, size_t most, struct plain *pickle, char *why,
+int pickle_read(const char *bytes, size_t count, size_t most, struct plain *values, char *why,
                 size_t why_size);
-
-/** Reads JSON as pickle_read() reads a pickle. */
-int pickle_read_json(const char *bytes, size_t count, size_t most, struct plain *pickle, char *why,
-                     size_t why_size);
 
 #endif

@@ -21,7 +21,8 @@ int machine_truncated(struct machine *machine) {
 
 static int ask_for(struct machine *machine, size_t bytes) {
     if (bytes > machine->most) {
-        return machine_fail(machine, "it takes more memory than a file of its size may");
+        machine->wrong = "it takes more memory than a file of its size may";
+        return -EFBIG;
     }
     machine->most -= bytes;
     return 0;
@@ -111,15 +112,12 @@ int machine_push_long(struct machine *machine, unsigned length_bytes) {
                                                       .integer = (int64_t)value});
 }
 
+/** Pushes a number without its value, which no reader of pickles uses. */
 int machine_push_float(struct machine *machine) {
     uint64_t value;
-    struct plain_value of = {.kind = PLAIN_FLOAT};
-    if (!machine_number(machine, 8, &value)) {
-        return machine_truncated(machine);
-    }
-    value = __builtin_bswap64(value);
-    memcpy(&of.number, &value, sizeof value);
-    return machine_push(machine, of);
+    return machine_number(machine, 8, &value)
+               ? machine_push(machine, (struct plain_value){.kind = PLAIN_FLOAT})
+               : machine_truncated(machine);
 }
 
 int machine_push_text(struct machine *machine, unsigned length_bytes) {
@@ -139,13 +137,13 @@ int machine_push_text(struct machine *machine, unsigned length_bytes) {
 
 /** Pops the uppermost items and pushes a list of them. */
 int machine_push_list(struct machine *machine, enum plain_kind kind, size_t items) {
-    int r = ask_for(machine, sizeof *machine->pickle->lists + items * sizeof *machine->stack);
+    int r = ask_for(machine, sizeof *machine->values->lists + items * sizeof *machine->stack);
     struct plain_list *list = r == 0 ? calloc(1, sizeof *list) : NULL;
     if (!list) {
         return r != 0 ? r : -ENOMEM;
     }
-    list->next = machine->pickle->lists;
-    machine->pickle->lists = list;
+    list->next = machine->values->lists;
+    machine->values->lists = list;
     if (items > 0) {
         list->items = malloc(items * sizeof *list->items);
         if (!list->items) {

@@ -1,17 +1,18 @@
 /*
  * The stack machine that executes a pickle with plain data: a stack with marks, and a memo.
  *
- * Functions return 0, -ENOMEM, or -EINVAL with the error in `wrong`. A read past the end of the
- * file is an error, and so is a pop below the last mark.
+ * Functions return 0, -ENOMEM, or -EINVAL or -EFBIG with the error in `wrong`. A read past the end
+ * of the file is an error, and so is a pop below the last mark. The reader of JSON uses the stack,
+ * marks and lists too.
  */
 #ifndef GPUCACHE_REPLAY_PICKLE_MACHINE_H
 #define GPUCACHE_REPLAY_PICKLE_MACHINE_H
 
-#include "replay/pickle.h"
+#include "replay/plain.h"
 
 struct machine {
     const unsigned char *at, *begin, *end;
-    struct plain *pickle;
+    struct plain *values; /* that are read */
     struct plain_value *stack, *memo;
     size_t depth, stack_room, memo_count, memo_room;
     size_t *marks, mark_count, mark_room;
@@ -20,7 +21,7 @@ struct machine {
     bool stopped;
 };
 
-/** Frees the memory of the machine, but not machine->pickle with the values. */
+/** Frees the memory of the machine, but not machine->values. */
 void machine_free(struct machine *machine);
 
 int machine_fail(struct machine *machine, const char *wrong);

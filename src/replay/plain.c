@@ -3,16 +3,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEYS_MOST 64 /* keys of a dictionary that are compared, at most */
+/* Keys of a dictionary that are compared, at most. A device of a report has about 50. */
+#define KEYS_MOST 96
 
-void plain_free(struct plain *pickle) {
-    while (pickle->lists) {
-        struct plain_list *list = pickle->lists;
-        pickle->lists = list->next;
+void plain_free(struct plain *plain) {
+    while (plain->lists) {
+        struct plain_list *list = plain->lists;
+        plain->lists = list->next;
         free(list->items);
         free(list);
     }
-    *pickle = (struct plain){0};
+    *plain = (struct plain){0};
 }
 
 bool plain_is(const struct plain_value *value, const char *text) {
@@ -30,12 +31,16 @@ const struct plain_value *plain_get(const struct plain_value *dict, const char *
     return NULL;
 }
 
+const struct plain_value *plain_item(const struct plain_value *list, size_t at) {
+    return at < plain_count(list) ? &list->list->items[at] : NULL;
+}
+
 size_t plain_count(const struct plain_value *list) {
     return list && list->kind == PLAIN_LIST ? list->list->count : 0;
 }
 
-bool plain_visit(struct plain *pickle) {
-    return pickle->reads_left > 0 && pickle->reads_left-- > 0;
+bool plain_visit(struct plain *plain) {
+    return plain->reads_left > 0 && plain->reads_left-- > 0;
 }
 
 bool plain_u64(const struct plain_value *value, uint64_t most, uint64_t *number) {

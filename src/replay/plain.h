@@ -17,7 +17,7 @@ enum plain_kind {
     PLAIN_INT,
     PLAIN_HUGE, /* an integer of more than 64 bits, which cannot be a size */
     PLAIN_FLOAT,
-    PLAIN_TEXT, /* a text or bytes; without a NUL */
+    PLAIN_TEXT, /* a text or bytes. A NUL follows in JSON, not in a pickle */
     PLAIN_LIST, /* a list, tuple or set */
     PLAIN_DICT
 };
@@ -27,8 +27,7 @@ struct plain_value {
     uint32_t length; /* bytes of a text */
     union {
         int64_t integer;
-        double number;
-        const char *text;
+        const char *text;        /* of HUGE and FLOAT: the digits in JSON, NULL in a pickle */
         struct plain_list *list; /* a dictionary is key, value, key, value */
     };
 };
@@ -49,6 +48,9 @@ void plain_free(struct plain *plain);
 
 /** Returns the value of a key in a dictionary, or NULL. */
 const struct plain_value *plain_get(const struct plain_value *dict, const char *key);
+
+/** Returns an item of a list, or NULL beyond the last one and for other values. */
+const struct plain_value *plain_item(const struct plain_value *list, size_t at);
 
 /** Returns the number of items of a list, or 0 for other values. */
 size_t plain_count(const struct plain_value *list);

@@ -9,6 +9,7 @@
  */
 #include "replay/grow.h"
 #include "replay/input.h"
+#include "replay/json.h"
 #include "replay/pickle.h"
 
 #include <errno.h>
@@ -29,7 +30,7 @@ struct entry {
 };
 
 struct reader {
-    struct plain *pickle;
+    struct plain *values;
     struct histories *histories;
     const struct plain_value *segments, *trace;
     int device;
@@ -70,7 +71,7 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
     const struct plain_value *from = &reader->trace->list->items[at];
     const struct plain_value *action = plain_get(from, "action");
     *entry = (struct entry){.action = OTHER};
-    if (!plain_visit(reader->pickle)) {
+    if (!plain_visit(reader->values)) {
         return look_again(reader);
     }
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
@@ -155,7 +156,7 @@ static int first_pass(struct reader *reader, const struct entry *entry) {
 static int read_block(struct reader *reader, const struct plain_value *block, uint64_t *address,
                       uint64_t stream) {
     uint64_t size, bytes, own = *address;
-    if (!plain_visit(reader->pickle)) {
+    if (!plain_visit(reader->values)) {
         return look_again(reader);
     }
     if (!plain_u64(plain_get(block, "size"), HISTORY_BYTES_MOST, &size)) {
@@ -180,7 +181,7 @@ static int read_segment(struct reader *reader, const struct plain_value *segment
     const struct plain_value *expandable = plain_get(segment, "is_expandable");
     uint64_t device = 0, address = 0, size;
     int r = 0;
-    if (!plain_visit(reader->pickle)) {
+    if (!plain_visit(reader->values)) {
         return look_again(reader);
     }
     plain_u64(plain_get(segment, "device"), DEVICES_MOST, &device);
@@ -269,23 +270,25 @@ static int read_device(struct reader *reader) {
 }
 
 int snapshot_read(const struct input *input, struct histories *histories) {
-    struct plain pickle;
-    int r = (*input->bytes == '{' ? pickle_read_json : pickle_read)(
-        input->bytes, input->count, input->most, &pickle, histories->why, HISTORY_WHY);
-    const struct plain_value *traces = plain_get(&pickle.root, "device_traces");
-    const struct plain_value *segments = plain_get(&pickle.root, "segments");
+    struct plain values;
+    int r = *input->bytes == '{' ? json_read(input->bytes, input->count, input->most, &values,
+                                             histories->why, HISTORY_WHY)
+                                 : pickle_read(input->bytes, input->count, input->most, &values,
+                                               histories->why, HISTORY_WHY);
+    const struct plain_value *traces = plain_get(&values.root, "device_traces");
+    const struct plain_value *segments = plain_get(&values.root, "segments");
     if (r == 0 && (!traces || traces->kind != PLAIN_LIST || !segments ||
                    segments->kind != PLAIN_LIST || plain_count(traces) > DEVICES_MOST)) {
         snprintf(histories->why, HISTORY_WHY,
                  "is no memory snapshot: it has no segments and device_traces");
         r = -EINVAL;
     }
-    const struct plain_value *settings = plain_get(&pickle.root, "allocator_settings");
+    const struct plain_value *settings = plain_get(&values.root, "allocator_settings");
     bool by_library = plain_is(plain_get(settings, "allocator"), "libgpucache");
-    pickle.reads_left =
-        4 * pickle.reads_left; /* each entry is read twice, and each segment once per device */
+    values.reads_left =
+        4 * values.reads_left; /* each entry is read twice, and each segment once per device */
     for (size_t i = 0; r == 0 && i < plain_count(traces); i++) {
-        struct reader reader = {.pickle = &pickle,
+        struct reader reader = {.values = &values,
                                 .histories = histories,
                                 .segments = segments,
                                 .trace = &traces->list->items[i],
@@ -295,6 +298,6 @@ int snapshot_read(const struct input *input, struct histories *histories) {
         history_end(&reader.scratch);
         free(reader.first);
     }
-    plain_free(&pickle);
+    plain_free(&values);
     return r;
 }

@@ -1,6 +1,6 @@
 #include "tool/parsed_report.h"
 
-#include "tool/json.h"
+#include "replay/json.h"
 #include "tool/tool.h"
 
 #include <errno.h>
@@ -11,6 +11,9 @@
 #include <sys/stat.h>
 
 #define LINE_MOST ((size_t)256 << 20) /* bytes: what is no report may go on for ever */
+/* Bytes that a report may take: MEMORY_MOST, and MEMORY_TIMES the bytes of its text. */
+#define MEMORY_MOST ((size_t)64 << 20)
+#define MEMORY_TIMES 12
 #define DEVICE_BYTES                                                                               \
     (sizeof(struct stats_device) + sizeof(struct segment_map) +                                    \
      sizeof(const char *[STATS_LIVE_SIZES]))
@@ -60,134 +63,133 @@ void parsed_reports_free(struct parsed_reports *reports) {
 
 /* ---- from a file ---- */
 
-static struct stats_metric read_metric(const struct json *from) {
+static struct stats_metric read_metric(const struct plain_value *from) {
     return (struct stats_metric){
-        json_u64(json_get(from, "current")), json_u64(json_get(from, "peak")),
-        json_u64(json_get(from, "total")), json_u64(json_get(from, "freed"))};
+        json_u64(plain_get(from, "current")), json_u64(plain_get(from, "peak")),
+        json_u64(plain_get(from, "total")), json_u64(plain_get(from, "freed"))};
 }
 
 /** Reads a gauge: a member of `from`, or of its member "fragmentation". */
-static uint64_t read_gauge(const struct json *from, const char *name) {
-    const struct json *own = json_get(from, name);
-    return json_u64(own ? own : json_get(json_get(from, "fragmentation"), name));
+static uint64_t read_gauge(const struct plain_value *from, const char *name) {
+    const struct plain_value *own = plain_get(from, name);
+    return json_u64(own ? own : plain_get(plain_get(from, "fragmentation"), name));
 }
 
 /** Counters of nanoseconds are written as seconds. */
-static uint64_t read_counter(const struct json *from, const char *name) {
+static uint64_t read_counter(const struct plain_value *from, const char *name) {
     size_t length = strlen(name);
     if (length < 3 || strcmp(name + length - 3, "_ns") != 0)
-        return json_u64(json_get(from, name));
+        return json_u64(plain_get(from, name));
     char seconds[64];
     snprintf(seconds, sizeof seconds, "%.*s_seconds", (int)(length - 3), name);
-    return json_seconds(json_get(from, seconds));
+    return json_seconds(plain_get(from, seconds));
 }
 
-static unsigned class_of(const struct json *row) {
-    const struct json *upper = json_get(row, "upper_bytes");
-    return upper && upper->kind == JSON_NUMBER ? stats_size_class(json_u64(upper))
-                                               : STATS_SIZE_CLASSES - 1;
+static unsigned class_of(const struct plain_value *row) {
+    const struct plain_value *upper = plain_get(row, "upper_bytes");
+    return json_is_number(upper) ? stats_size_class(json_u64(upper)) : STATS_SIZE_CLASSES - 1;
 }
 
 static void read_lists(const struct parsed_report *report, struct stats_device *device,
-                       const struct json *from) {
-    const struct json *classes = json_get(from, "size_classes"), *live = json_get(from, "live");
-    for (const struct json *row = classes ? classes->first : NULL; row; row = row->next)
+                       const struct plain_value *from) {
+    const struct plain_value *classes = plain_get(from, "size_classes"),
+                             *live = plain_get(from, "live");
+    for (size_t i = 0; i < plain_count(classes); i++) {
+        const struct plain_value *row = plain_item(classes, i);
         device->size_classes[class_of(row)] = (struct stats_size_class){
-            json_u64(json_get(row, "live")), json_u64(json_get(row, "total"))};
-    for (const struct json *row = live ? live->first : NULL;
-         row && device->live_groups < STATS_LIVE_SIZES; row = row->next) {
+            json_u64(plain_get(row, "live")), json_u64(plain_get(row, "total"))};
+    }
+    for (size_t i = 0; i < plain_count(live) && device->live_groups < STATS_LIVE_SIZES; i++) {
+        const struct plain_value *row = plain_item(live, i);
         if (report->stacks)
             device->live_stacks[device->live_groups] = parsed_stacks_add(report->stacks, row);
-        device->live[device->live_groups++] =
-            (struct stats_live){json_u64(json_get(row, "bytes")), json_u64(json_get(row, "count"))};
+        device->live[device->live_groups++] = (struct stats_live){
+            json_u64(plain_get(row, "bytes")), json_u64(plain_get(row, "count"))};
     }
 }
 
-static void read_requesters(struct stats_device *device, const struct json *from) {
-    for (const struct json *row = from ? from->first : NULL;
-         row && device->requester_count < STATS_REQUESTERS; row = row->next) {
-        const struct json *peak = json_get(row, "peak");
+static void read_requesters(struct stats_device *device, const struct plain_value *from) {
+    for (size_t i = 0; i < plain_count(from) && device->requester_count < STATS_REQUESTERS; i++) {
+        const struct plain_value *row = plain_item(from, i);
+        const struct plain_value *peak = plain_get(row, "peak");
         struct stats_requester *to = &device->requesters[device->requester_count++];
-        snprintf(to->name, sizeof to->name, "%s", json_text(json_get(row, "name")));
-        to->current = json_u64(json_get(row, "current"));
-        to->peak = peak && peak->kind == JSON_NUMBER ? json_u64(peak) : STATS_NO_PEAK;
+        snprintf(to->name, sizeof to->name, "%s", json_text(plain_get(row, "name")));
+        to->current = json_u64(plain_get(row, "current"));
+        to->peak = json_is_number(peak) ? json_u64(peak) : STATS_NO_PEAK;
     }
 }
 
-static uint32_t read_units(const struct json *value) {
+static uint32_t read_units(const struct plain_value *value) {
     uint64_t units = json_u64(value) / SEGMENT_MAP_UNIT;
     return units < UINT32_MAX ? (uint32_t)units : UINT32_MAX;
 }
 
-static void read_map(struct segment_map *map, const struct json *from) {
-    const struct json *pieces = json_get(from, "pieces");
-    map->grain = json_u64(json_get(from, "merged_up_to_bytes"));
-    for (const struct json *row = pieces ? pieces->first : NULL;
-         row && map->count < SEGMENT_MAP_PIECES; row = row->next) {
-        const struct json *columns[5] = {NULL}, *at = row->first;
-        for (size_t i = 0; i < 5 && at; i++, at = at->next)
-            columns[i] = at;
+static void read_map(struct segment_map *map, const struct plain_value *from) {
+    const struct plain_value *pieces = plain_get(from, "pieces");
+    map->grain = json_u64(plain_get(from, "merged_up_to_bytes"));
+    for (size_t i = 0; i < plain_count(pieces) && map->count < SEGMENT_MAP_PIECES; i++) {
+        const struct plain_value *row = plain_item(pieces, i);
         struct segment_piece *piece = &map->pieces[map->count++];
-        *piece = (struct segment_piece){json_u64(columns[0]), read_units(columns[1]),
-                                        read_units(columns[2]), read_units(columns[3]),
-                                        (uint32_t)json_u64(columns[4])};
+        *piece =
+            (struct segment_piece){json_u64(plain_item(row, 0)), read_units(plain_item(row, 1)),
+                                   read_units(plain_item(row, 2)), read_units(plain_item(row, 3)),
+                                   (uint32_t)json_u64(plain_item(row, 4))};
         piece->live = piece->live < piece->units ? piece->live : piece->units;
         uint32_t rest = piece->units - piece->live;
         piece->cached = piece->cached < rest ? piece->cached : rest;
     }
 }
 
-static void read_device(struct parsed_report *report, const struct json *from) {
+static void read_device(struct parsed_report *report, const struct plain_value *from) {
     struct stats_device *device = add_device(report);
-    const struct json *exact = json_get(from, "peaks_exact");
-    device->ordinal = (int)json_i64(json_get(from, "device"));
-    snprintf(device->name, sizeof device->name, "%s", json_text(json_get(from, "name")));
-    snprintf(device->uuid, sizeof device->uuid, "%s", json_text(json_get(from, "uuid")));
-    device->total_bytes = json_u64(json_get(from, "total_bytes"));
-    device->limit_bytes = json_u64(json_get(from, "limit_bytes"));
-    const char *source = json_text(json_get(from, "limit_source"));
+    const struct plain_value *exact = plain_get(from, "peaks_exact");
+    device->ordinal = (int)json_i64(plain_get(from, "device"));
+    snprintf(device->name, sizeof device->name, "%s", json_text(plain_get(from, "name")));
+    snprintf(device->uuid, sizeof device->uuid, "%s", json_text(plain_get(from, "uuid")));
+    device->total_bytes = json_u64(plain_get(from, "total_bytes"));
+    device->limit_bytes = json_u64(plain_get(from, "limit_bytes"));
+    const char *source = json_text(plain_get(from, "limit_source"));
     device->limit_source = *source ? keep(report, source) : NULL;
-    device->backend = keep(report, json_text(json_get(from, "backend")));
-    device->reuse = keep(report, json_text(json_get(from, "reuse")));
-    device->backend_reason = keep(report, json_text(json_get(from, "backend_reason")));
-    device->peaks_exact = !exact || exact->kind == JSON_TRUE;
-    device->peak_error_bytes = json_u64(json_get(from, "peak_error_bytes"));
-    const struct json *outside = json_get(from, "outside_bytes");
-#define METRIC(field, json, label) device->field = read_metric(json_get(from, json));
-#define OUTSIDE(field, json) device->field = read_metric(json_get(outside, json));
+    device->backend = keep(report, json_text(plain_get(from, "backend")));
+    device->reuse = keep(report, json_text(plain_get(from, "reuse")));
+    device->backend_reason = keep(report, json_text(plain_get(from, "backend_reason")));
+    device->peaks_exact = !exact || json_is_true(exact);
+    device->peak_error_bytes = json_u64(plain_get(from, "peak_error_bytes"));
+    const struct plain_value *outside = plain_get(from, "outside_bytes");
+#define METRIC(field, json, label) device->field = read_metric(plain_get(from, json));
+#define OUTSIDE(field, json) device->field = read_metric(plain_get(outside, json));
 #define GAUGE(field) device->field = read_gauge(from, #field);
 #define COUNTER(field) device->field = read_counter(from, #field);
 #include "stats/fields.def"
     read_lists(report, device, from);
-    read_requesters(device, json_get(from, "libraries"));
-    read_map(&report->maps[report->device_count - 1], json_get(from, "segment_map"));
+    read_requesters(device, plain_get(from, "libraries"));
+    read_map(&report->maps[report->device_count - 1], plain_get(from, "segment_map"));
 }
 
-static void read_program(struct parsed_report *report, const struct json *from) {
+static void read_program(struct parsed_report *report, const struct plain_value *from) {
     struct program *program = &report->program;
-    const struct json *rank = json_get(from, "rank"), *command = json_get(from, "command");
-    program->rank = rank && rank->kind == JSON_NUMBER ? json_i64(rank) : -1;
-    snprintf(program->host, sizeof program->host, "%s", json_text(json_get(from, "host")));
-    for (const struct json *argument = command ? command->first : NULL;
-         argument && program->argument_count < PROGRAM_ARGUMENTS; argument = argument->next)
-        program->arguments[program->argument_count++] = keep(report, json_text(argument));
+    const struct plain_value *rank = plain_get(from, "rank"), *command = plain_get(from, "command");
+    program->rank = json_is_number(rank) ? json_i64(rank) : -1;
+    snprintf(program->host, sizeof program->host, "%s", json_text(plain_get(from, "host")));
+    for (size_t i = 0; i < plain_count(command) && program->argument_count < PROGRAM_ARGUMENTS; i++)
+        program->arguments[program->argument_count++] =
+            keep(report, json_text(plain_item(command, i)));
     const char *path = program->argument_count > 0 ? program->arguments[0] : "unknown";
     const char *slash = strrchr(path, '/');
     snprintf(program->name, sizeof program->name, "%s", slash ? slash + 1 : path);
 }
 
-static void read_oom(struct parsed_report *report, const struct json *from) {
-    const struct json *lines = json_get(from, "verdict");
+static void read_oom(struct parsed_report *report, const struct plain_value *from) {
+    const struct plain_value *lines = plain_get(from, "verdict");
     report->oom =
-        (struct report_oom){.device = (int)json_i64(json_get(from, "device")),
-                            .requested = json_u64(json_get(from, "requested_bytes")),
-                            .limit = json_u64(json_get(from, "limit_bytes")),
-                            .device_free = json_u64(json_get(from, "device_free_bytes")),
-                            .device_total = json_u64(json_get(from, "device_total_bytes"))};
-    for (const struct json *line = lines ? lines->first : NULL;
-         line && report->verdict.count < LINES_MAX; line = line->next)
+        (struct report_oom){.device = (int)json_i64(plain_get(from, "device")),
+                            .requested = json_u64(plain_get(from, "requested_bytes")),
+                            .limit = json_u64(plain_get(from, "limit_bytes")),
+                            .device_free = json_u64(plain_get(from, "device_free_bytes")),
+                            .device_total = json_u64(plain_get(from, "device_total_bytes"))};
+    for (size_t i = 0; i < plain_count(lines) && report->verdict.count < LINES_MAX; i++)
         snprintf(report->verdict.text[report->verdict.count++], LINES_COLUMNS + 1, "%s",
-                 json_text(line));
+                 json_text(plain_item(lines, i)));
     report->head.oom = &report->oom;
     report->head.verdict = &report->verdict;
 }
@@ -207,33 +209,30 @@ static const char *take_memory(struct parsed_reports *reports, size_t devices) {
 
 /** Adds one report. Returns NULL, or why it is refused. */
 static const char *read_report(struct parsed_reports *reports, const char *source,
-                               const struct json *from) {
-    const struct json *devices = json_get(from, "devices");
-    size_t count = 0;
-    for (const struct json *device = devices ? devices->first : NULL; device; device = device->next)
-        count++;
-    const char *refused = take_memory(reports, count);
+                               const struct plain_value *from) {
+    const struct plain_value *devices = plain_get(from, "devices");
+    const char *refused = take_memory(reports, plain_count(devices));
     if (refused)
         return refused;
     struct parsed_report *report = add_sheet(reports, source);
     read_program(report, from);
     report->process =
-        (struct report_process){.pid = json_i64(json_get(from, "pid")),
-                                .version = keep(report, json_text(json_get(from, "version"))),
+        (struct report_process){.pid = json_i64(plain_get(from, "pid")),
+                                .version = keep(report, json_text(plain_get(from, "version"))),
                                 .program = &report->program,
-                                .time_ns = json_seconds(json_get(from, "time_unix")),
-                                .uptime_ns = json_seconds(json_get(from, "uptime_seconds"))};
+                                .time_ns = json_seconds(plain_get(from, "time_unix")),
+                                .uptime_ns = json_seconds(plain_get(from, "uptime_seconds"))};
     report->head =
         (struct report_head){.process = &report->process,
-                             .reason = keep(report, json_text(json_get(from, "reason"))),
-                             .driver_version = (int)json_i64(json_get(from, "driver_version")),
-                             .host_bytes = json_u64(json_get(from, "host_bytes"))};
-    if (json_get(from, "oom"))
-        read_oom(report, json_get(from, "oom"));
+                             .reason = keep(report, json_text(plain_get(from, "reason"))),
+                             .driver_version = (int)json_i64(plain_get(from, "driver_version")),
+                             .host_bytes = json_u64(plain_get(from, "host_bytes"))};
+    if (plain_get(from, "oom"))
+        read_oom(report, plain_get(from, "oom"));
     report->stacks = parsed_stacks_read(from);
     report->head.stacks = parsed_stacks_view(report->stacks);
-    for (const struct json *device = devices ? devices->first : NULL; device; device = device->next)
-        read_device(report, device);
+    for (size_t i = 0; i < plain_count(devices); i++)
+        read_device(report, plain_item(devices, i));
     return NULL;
 }
 
@@ -258,22 +257,34 @@ static bool read_line(FILE *file, char **line, size_t *capacity, int *error) {
     }
 }
 
+/** Adds the report on a line, if it is one. Returns NULL, or why the report is refused. */
+static const char *read_line_of_json(struct parsed_reports *reports, const char *path, char *line) {
+    size_t length = strlen(line), most = MEMORY_MOST + MEMORY_TIMES * length;
+    struct plain values;
+    char why[128];
+    const char *refused = NULL;
+    int r = json_read(line, length, most, &values, why, sizeof why);
+    checked(r == -ENOMEM ? NULL : line);
+    reports->memory_left += MEMORY_TIMES * length;
+    if (r == -EFBIG)
+        refused = TOO_LARGE;
+    else if (r == 0 &&
+             strcmp(json_text(plain_get(&values.root, "schema")), "gpucache-report/1") == 0)
+        refused = read_report(reports, path, &values.root);
+    plain_free(&values);
+    return refused;
+}
+
 bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, const char **why) {
     char *line = NULL;
     size_t capacity = 0, before = reports->count;
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
     int error = file ? 0 : errno;
     const char *refused = NULL;
-    reports->memory_left = JSON_MEMORY;
+    reports->memory_left = MEMORY_MOST;
     while (file && !refused && read_line(file, &line, &capacity, &error)) {
-        const char *at = line;
-        struct json *value = *line == '{' ? json_read(&at) : NULL;
-        reports->memory_left += JSON_TIMES * strlen(line);
-        if (!value && *line == '{' && errno == EFBIG)
-            refused = TOO_LARGE;
-        else if (strcmp(json_text(json_get(value, "schema")), "gpucache-report/1") == 0)
-            refused = read_report(reports, path, value);
-        json_free(value);
+        if (*line == '{')
+            refused = read_line_of_json(reports, path, line);
     }
     if (file && ferror(file))
         error = errno;

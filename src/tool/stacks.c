@@ -81,34 +81,34 @@ char *stack_text(const char *text, size_t length) {
     return checked(strndup(text, length));
 }
 
-static char *text_or_null(const struct json *value) {
+static char *text_or_null(const struct plain_value *value) {
     const char *text = json_text(value);
-    return value && value->kind == JSON_STRING ? stack_text(text, strlen(text)) : NULL;
+    return value && value->kind == PLAIN_TEXT ? stack_text(text, strlen(text)) : NULL;
 }
 
-static struct stats_frame read_frame(const struct json *from) {
-    struct stats_frame frame = {.function = text_or_null(json_get(from, "function")),
-                                .offset = json_u64(json_get(from, "offset")),
-                                .python = json_is_true(json_get(from, "python")),
-                                .inlined = json_is_true(json_get(from, "inlined"))};
+static struct stats_frame read_frame(const struct plain_value *from) {
+    struct stats_frame frame = {.function = text_or_null(plain_get(from, "function")),
+                                .offset = json_u64(plain_get(from, "offset")),
+                                .python = json_is_true(plain_get(from, "python")),
+                                .inlined = json_is_true(plain_get(from, "inlined"))};
     if (frame.function) {
-        frame.module = text_or_null(json_get(from, "module"));
-        frame.file = text_or_null(json_get(from, "file"));
-        frame.line = (uint32_t)json_u64(json_get(from, "line"));
+        frame.module = text_or_null(plain_get(from, "module"));
+        frame.file = text_or_null(plain_get(from, "file"));
+        frame.line = (uint32_t)json_u64(plain_get(from, "line"));
     } else {
-        frame.file = text_or_null(json_get(from, "module"));
+        frame.file = text_or_null(plain_get(from, "module"));
     }
     return frame;
 }
 
-uint32_t parsed_stacks_add(struct parsed_stacks *stacks, const struct json *holder) {
+uint32_t parsed_stacks_add(struct parsed_stacks *stacks, const struct plain_value *holder) {
     stacks->stacks =
         grown(stacks->stacks, stacks->stack_count, stacks->stack_count + 1, sizeof *stacks->stacks);
     struct stack_frames *stack = &stacks->stacks[stacks->stack_count++];
-    const struct json *frames = json_get(holder, "frames");
-    for (const struct json *at = frames ? frames->first : NULL; at; at = at->next) {
+    const struct plain_value *frames = plain_get(holder, "frames");
+    for (size_t i = 0; i < plain_count(frames); i++) {
         stack->frames = grown(stack->frames, stack->count, stack->count + 1, sizeof *stack->frames);
-        stack->frames[stack->count++] = read_frame(at);
+        stack->frames[stack->count++] = read_frame(plain_item(frames, i));
     }
     return (uint32_t)stacks->stack_count;
 }
@@ -119,18 +119,18 @@ static void add_row(struct parsed_stacks *stacks, int device, const struct stats
     stacks->rows[stacks->row_count++] = (struct stack_row){device, *holder};
 }
 
-static struct stats_share read_share(const struct json *from, const char *bytes,
+static struct stats_share read_share(const struct plain_value *from, const char *bytes,
                                      const char *count) {
-    return (struct stats_share){json_u64(json_get(from, bytes)), json_u64(json_get(from, count))};
+    return (struct stats_share){json_u64(plain_get(from, bytes)), json_u64(plain_get(from, count))};
 }
 
-static struct stats_held read_held(const struct json *from) {
+static struct stats_held read_held(const struct plain_value *from) {
     return (struct stats_held){read_share(from, "live_bytes", "live_count"),
                                read_share(from, "peak_bytes", "peak_count")};
 }
 
-static void read_holder(struct parsed_stacks *stacks, int device, const struct json *from) {
-    const struct json *byte_seconds = json_get(from, "byte_seconds");
+static void read_holder(struct parsed_stacks *stacks, int device, const struct plain_value *from) {
+    const struct plain_value *byte_seconds = plain_get(from, "byte_seconds");
     uint64_t whole = json_u64(byte_seconds);
     uint64_t rest = json_seconds(byte_seconds) - whole * 1000000000; /* both modulo 2^64 */
     struct stats_holder holder = {.stack = parsed_stacks_add(stacks, from),
@@ -141,15 +141,15 @@ static void read_holder(struct parsed_stacks *stacks, int device, const struct j
     add_row(stacks, device, &holder);
 }
 
-static void read_device(struct parsed_stacks *stacks, const struct json *from) {
-    int device = (int)json_i64(json_get(from, "device"));
-    const struct json *holders = json_get(from, "holders");
+static void read_device(struct parsed_stacks *stacks, const struct plain_value *from) {
+    int device = (int)json_i64(plain_get(from, "device"));
+    const struct plain_value *holders = plain_get(from, "holders");
     stacks->devices = grown(stacks->devices, stacks->device_count, stacks->device_count + 1,
                             sizeof *stacks->devices);
     stacks->devices[stacks->device_count++] =
-        (struct stack_device){device, read_held(json_get(from, "held"))};
-    for (const struct json *at = holders ? holders->first : NULL; at; at = at->next)
-        read_holder(stacks, device, at);
+        (struct stack_device){device, read_held(plain_get(from, "held"))};
+    for (size_t i = 0; i < plain_count(holders); i++)
+        read_holder(stacks, device, plain_item(holders, i));
 }
 
 static void add_module(struct parsed_stacks *stacks, const char *path, const char *build_id) {
@@ -165,23 +165,26 @@ static unsigned read_version(const char *text) {
     return *end == '.' ? (unsigned)(major << 8 | strtoul(end + 1, NULL, 10)) : 0;
 }
 
-struct parsed_stacks *parsed_stacks_read(const struct json *report) {
-    const struct json *head = json_get(report, "stacks"), *devices = json_get(report, "devices");
-    const struct json *modules = json_get(report, "modules");
-    if (!head || head->kind != JSON_OBJECT)
+struct parsed_stacks *parsed_stacks_read(const struct plain_value *report) {
+    const struct plain_value *head = plain_get(report, "stacks"),
+                             *devices = plain_get(report, "devices");
+    const struct plain_value *modules = plain_get(report, "modules");
+    if (!head || head->kind != PLAIN_DICT)
         return NULL;
     struct parsed_stacks *stacks = checked(calloc(1, sizeof *stacks));
-    const char *name = json_text(json_get(head, "unwinder"));
+    const char *name = json_text(plain_get(head, "unwinder"));
     stacks->unwinder = stack_text(name, strlen(name));
-    stacks->lost_stacks = json_u64(json_get(head, "lost_stacks"));
-    stacks->lost_blocks = json_u64(json_get(head, "lost_blocks"));
+    stacks->lost_stacks = json_u64(plain_get(head, "lost_stacks"));
+    stacks->lost_blocks = json_u64(plain_get(head, "lost_blocks"));
     set_view(stacks);
-    stacks->view.frames = (unsigned)json_u64(json_get(head, "frames"));
-    stacks->view.python = read_version(json_text(json_get(head, "python")));
-    for (const struct json *at = devices ? devices->first : NULL; at; at = at->next)
-        read_device(stacks, at);
-    for (const struct json *at = modules ? modules->first : NULL; at; at = at->next)
-        add_module(stacks, json_text(json_get(at, "path")), json_text(json_get(at, "build_id")));
+    stacks->view.frames = (unsigned)json_u64(plain_get(head, "frames"));
+    stacks->view.python = read_version(json_text(plain_get(head, "python")));
+    for (size_t i = 0; i < plain_count(devices); i++)
+        read_device(stacks, plain_item(devices, i));
+    for (size_t i = 0; i < plain_count(modules); i++) {
+        const struct plain_value *at = plain_item(modules, i);
+        add_module(stacks, json_text(plain_get(at, "path")), json_text(plain_get(at, "build_id")));
+    }
     return stacks;
 }
 

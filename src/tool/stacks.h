@@ -6,8 +6,8 @@
 #define GPUCACHE_TOOL_STACKS_H
 
 #include "process/print.h"
+#include "replay/json.h"
 #include "stats/holders.h"
-#include "tool/json.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ struct parsed_stacks {
 
 /** Reads the stacks of a report. Returns NULL if it has none. Free the result with
  * parsed_stacks_free(). */
-struct parsed_stacks *parsed_stacks_read(const struct json *report);
+struct parsed_stacks *parsed_stacks_read(const struct plain_value *report);
 
 struct live_holders;
 
@@ -70,7 +70,7 @@ void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbol
                           const char *build_id);
 
 /** Adds the stack of a holder or of a live size (its member "frames"), and returns its number. */
-uint32_t parsed_stacks_add(struct parsed_stacks *stacks, const struct json *holder);
+uint32_t parsed_stacks_add(struct parsed_stacks *stacks, const struct plain_value *holder);
 
 /** Looks up the names of native frames, and merges stacks of equal names. With `brief`, drops
  * native frames of stacks with lines of Python, as the text does: names in large libraries take

@@ -3,25 +3,30 @@
  */
 #include "fuzz.h"
 
+#include "replay/json.h"
 #include "replay/pickle.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-static void check_read(int r, struct plain *pickle, const char *why) {
-    plain_free(pickle);
+static void check_read(int r, struct plain *values, const char *why) {
+    plain_free(values);
     if (r != 0)
         fprintf(stderr, "%s\n", why);
     FUZZ_CHECK(r == 0);
 }
 
 void fuzz_check_json(const char *text, size_t length) {
-    struct plain json;
-    char why[256] = "";
-    check_read(pickle_read_json(text, length, SIZE_MAX, &json, why, sizeof why), &json, why);
+    struct plain values;
+    char why[256] = "", *copy = strndup(text, length);
+    FUZZ_CHECK(copy && strlen(copy) == length);
+    check_read(json_read(copy, length, SIZE_MAX, &values, why, sizeof why), &values, why);
+    free(copy);
 }
 
 void fuzz_check_pickle(const char *bytes, size_t length) {
-    struct plain pickle;
+    struct plain values;
     char why[256] = "";
-    check_read(pickle_read(bytes, length, SIZE_MAX, &pickle, why, sizeof why), &pickle, why);
+    check_read(pickle_read(bytes, length, SIZE_MAX, &values, why, sizeof why), &values, why);
 }

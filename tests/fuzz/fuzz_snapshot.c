@@ -3,14 +3,18 @@
  */
 #include "histories.h"
 
-#include "replay/pickle.h"
+#include "replay/json.h"
 
 int fuzz_one(const uint8_t *data, size_t size) {
-    struct plain json;
-    char why[HISTORY_WHY] = "";
-    int r = pickle_read_json((const char *)data, size, SIZE_MAX, &json, why, sizeof why);
+    struct plain values;
+    char why[HISTORY_WHY] = "", *copy = malloc(size + 1);
+    FUZZ_CHECK(copy);
+    memcpy(copy, data, size);
+    copy[size] = '\0';
+    int r = json_read(copy, size, SIZE_MAX, &values, why, sizeof why);
     FUZZ_CHECK(r == 0 || (r == -EINVAL && why[0] != '\0'));
-    plain_free(&json);
+    plain_free(&values);
+    free(copy);
     fuzz_read_histories(data, size);
     return 0;
 }

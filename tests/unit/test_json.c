@@ -1,32 +1,35 @@
 /*
- * JSON as the tool reads it (tool/json.h), and as library and tool write it (process/json_put.h).
+ * JSON as the tool reads it (replay/json.h), and as library and tool write it (process/json_put.h).
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "process/json_put.h"
-#include "tool/json.h"
+#include "replay/json.h"
 
 /* ---- reading ---- */
 
 /** Reads a text and compares it. NULL: the text is refused. */
 static void reads_as(const char *json, const char *wanted) {
-    const char *at = json;
-    struct json *value = json_read(&at);
-    if (!wanted) {
-        assert_null(value);
-        return;
+    char copy[200], why[100];
+    struct plain values;
+    strcpy(copy, json);
+    int r = json_read(copy, strlen(copy), SIZE_MAX, &values, why, sizeof why);
+    assert_int_equal(r, wanted ? 0 : -EINVAL);
+    if (wanted) {
+        assert_int_equal(values.root.kind, PLAIN_TEXT);
+        assert_int_equal(values.root.length, strlen(wanted));
+        assert_string_equal(json_text(&values.root), wanted);
     }
-    assert_non_null(value);
-    assert_int_equal(value->kind, JSON_STRING);
-    assert_string_equal(json_text(value), wanted);
-    json_free(value);
+    plain_free(&values);
 }
 
 static void escapes_become_characters(void **state) {
@@ -61,6 +64,62 @@ static void other_escapes_are_refused(void **state) {
     reads_as("\"\\", NULL);
     reads_as("\"\\u", NULL);
     reads_as("\"\\ud83d\\", NULL);
+}
+
+/** Reads a number and compares what callers get. */
+static void number_is(const char *json, uint64_t unsigned_value, int64_t value, uint64_t ns) {
+    char copy[200], why[100];
+    struct plain values;
+    snprintf(copy, sizeof copy, "[%s,7.5]", json);
+    assert_int_equal(json_read(copy, strlen(copy), SIZE_MAX, &values, why, sizeof why), 0);
+    const struct plain_value *number = plain_item(&values.root, 0);
+    assert_true(json_is_number(number));
+    assert_true(json_u64(number) == unsigned_value);
+    assert_true(json_i64(number) == value);
+    assert_true(json_seconds(number) == ns);
+    plain_free(&values);
+}
+
+static void numbers_keep_their_digits(void **state) {
+    (void)state;
+    number_is("0", 0, 0, 0);
+    number_is("-5", -UINT64_C(5), -5, -UINT64_C(5) * 1000000000);
+    number_is("18446744073709551615", UINT64_MAX, INT64_MAX, -UINT64_C(1000000000));
+    number_is("9223372036854775807", INT64_MAX, INT64_MAX, INT64_MAX * UINT64_C(1000000000));
+    number_is("1.5", 1, 1, 1500000000);
+    number_is("1792000000.123456789", 1792000000, 1792000000, 1792000000123456789);
+    number_is("0.0000000019", 0, 0, 1);
+    number_is("NaN", 0, 0, 0);
+}
+
+static void other_kinds_read_as_nothing(void **state) {
+    (void)state;
+    char json[] = "{\"t\":\"5\",\"l\":[true,null],\"t\":\"6\"}", why[100];
+    struct plain values;
+    assert_int_equal(json_read(json, strlen(json), SIZE_MAX, &values, why, sizeof why), 0);
+    const struct plain_value *list = plain_get(&values.root, "l");
+    assert_int_equal(json_u64(plain_get(&values.root, "t")), 0);
+    assert_string_equal(json_text(plain_get(&values.root, "t")), "5");
+    assert_string_equal(json_text(list), "");
+    assert_true(json_is_true(plain_item(list, 0)) && !json_is_true(plain_item(list, 1)));
+    assert_true(!plain_item(list, 2) && !plain_item(&values.root, 0) && !plain_get(list, "l"));
+    assert_true(json_u64(NULL) == 0 && !json_is_true(NULL) && !*json_text(NULL));
+    plain_free(&values);
+}
+
+/** A text of brackets may not take many times its bytes. */
+static void memory_is_bounded(void **state) {
+    (void)state;
+    char json[2000], why[100];
+    struct plain values;
+    memset(json, '0', sizeof json);
+    for (size_t i = 2; i < sizeof json; i += 2)
+        json[i] = ',';
+    json[0] = '[';
+    strcpy(&json[sizeof json - 2], "]");
+    assert_int_equal(json_read(json, strlen(json), 1000, &values, why, sizeof why), -EFBIG);
+    assert_non_null(strstr(why, "more memory"));
+    plain_free(&values);
 }
 
 /* ---- writing ---- */
@@ -126,10 +185,11 @@ static void keys_stand_before_values(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(escapes_become_characters), cmocka_unit_test(half_a_pair_is_replaced),
-        cmocka_unit_test(other_escapes_are_refused), cmocka_unit_test(commas_stand_between),
-        cmocka_unit_test(keys_stand_before_values),  cmocka_unit_test(lines_begin_elements),
-        cmocka_unit_test(numbers_have_their_forms),
+        cmocka_unit_test(numbers_keep_their_digits), cmocka_unit_test(other_kinds_read_as_nothing),
+        cmocka_unit_test(memory_is_bounded),         cmocka_unit_test(escapes_become_characters),
+        cmocka_unit_test(half_a_pair_is_replaced),   cmocka_unit_test(other_escapes_are_refused),
+        cmocka_unit_test(commas_stand_between),      cmocka_unit_test(keys_stand_before_values),
+        cmocka_unit_test(lines_begin_elements),      cmocka_unit_test(numbers_have_their_forms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
