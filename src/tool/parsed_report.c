@@ -364,8 +364,15 @@ void parsed_reports_read_page(struct parsed_reports *reports, struct page *page)
 void parsed_report_print(const struct parsed_report *report, enum report_format format,
                          struct print *out) {
     static struct emitter emitter;
-    walk_begin(&emitter, format, out, &report->head);
+    struct report_head head = report->head;
+    /* The JSON would call peaks and totals 0, which a live page does not have. */
+    bool named = report->page && format == REPORT_TEXT;
+    struct parsed_stacks *now = named ? parsed_stacks_of_page(report->page) : NULL;
+    parsed_stacks_resolve(now, true);
+    head.stacks = now ? parsed_stacks_view(now) : head.stacks;
+    walk_begin(&emitter, format, out, &head);
     for (size_t i = 0; i < report->device_count; i++)
         walk_device(&emitter, &report->devices[i], &report->maps[i]);
     walk_end(&emitter);
+    parsed_stacks_free(now);
 }

@@ -120,16 +120,13 @@ static void put_holder(void *with, struct print *text) {
 }
 
 static int draw_holders(int y, const struct top_row *row) {
-    struct live_holders holders;
-    int device = row->device.ordinal;
-    if (page_holders(row->page, (unsigned)device, &holders)) {
-        struct parsed_stacks *stacks = parsed_stacks_of_page(&holders, device);
-        parsed_stacks_resolve(stacks, true);
-        holders_write(parsed_stacks_view(stacks), device, true, put_holder, &y);
-        parsed_stacks_free(stacks);
-    } else {
+    struct parsed_stacks *stacks = parsed_stacks_of_page(row->page);
+    parsed_stacks_resolve(stacks, true);
+    if (stacks)
+        holders_write(parsed_stacks_view(stacks), row->device.ordinal, true, put_holder, &y);
+    else
         screen_put_text(y++, "held by: unknown, GPUCACHE_STACKS is not set there", A_DIM);
-    }
+    parsed_stacks_free(stacks);
     return y;
 }
 

@@ -1,6 +1,6 @@
 #include "tool/stacks.h"
 
-#include "live/page.h"
+#include "tool/pages.h"
 #include "tool/tool.h"
 
 #include <stdio.h>
@@ -119,6 +119,12 @@ static void add_row(struct parsed_stacks *stacks, int device, const struct stats
     stacks->rows[stacks->row_count++] = (struct stack_row){device, *holder};
 }
 
+static void add_device(struct parsed_stacks *stacks, int device, struct stats_held held) {
+    stacks->devices = grown(stacks->devices, stacks->device_count, stacks->device_count + 1,
+                            sizeof *stacks->devices);
+    stacks->devices[stacks->device_count++] = (struct stack_device){device, held};
+}
+
 static struct stats_share read_share(const struct plain_value *from, const char *bytes,
                                      const char *count) {
     return (struct stats_share){json_u64(plain_get(from, bytes)), json_u64(plain_get(from, count))};
@@ -144,10 +150,7 @@ static void read_holder(struct parsed_stacks *stacks, int device, const struct p
 static void read_device(struct parsed_stacks *stacks, const struct plain_value *from) {
     int device = (int)json_i64(plain_get(from, "device"));
     const struct plain_value *holders = plain_get(from, "holders");
-    stacks->devices = grown(stacks->devices, stacks->device_count, stacks->device_count + 1,
-                            sizeof *stacks->devices);
-    stacks->devices[stacks->device_count++] =
-        (struct stack_device){device, read_held(plain_get(from, "held"))};
+    add_device(stacks, device, read_held(plain_get(from, "held")));
     for (size_t i = 0; i < plain_count(holders); i++)
         read_holder(stacks, device, plain_item(holders, i));
 }
@@ -207,13 +210,10 @@ static void add_live_frame(struct parsed_stacks *stacks, struct stack_frames *st
         add_module(stacks, from->file, from->build_id);
 }
 
-struct parsed_stacks *parsed_stacks_of_page(const struct live_holders *holders, int device) {
-    struct parsed_stacks *stacks = grown(NULL, 0, 1, sizeof *stacks);
-    set_view(stacks);
+static void add_live_device(struct parsed_stacks *stacks, int device,
+                            const struct live_holders *holders) {
     stacks->lost_blocks = holders->lost_blocks;
-    stacks->devices = grown(NULL, 0, 1, sizeof *stacks->devices);
-    stacks->devices[stacks->device_count++] =
-        (struct stack_device){device, {.live = {holders->bytes, holders->count}}};
+    add_device(stacks, device, (struct stats_held){.live = {holders->bytes, holders->count}});
     for (uint32_t i = 0; i < holders->rows; i++) {
         const struct live_holder *from = &holders->row[i];
         stacks->stacks = grown(stacks->stacks, stacks->stack_count, stacks->stack_count + 1,
@@ -225,7 +225,19 @@ struct parsed_stacks *parsed_stacks_of_page(const struct live_holders *holders, 
                 &(struct stats_holder){.stack = (uint32_t)stacks->stack_count,
                                        .held.live = {from->bytes, from->count}});
     }
-    return stacks;
+}
+
+struct parsed_stacks *parsed_stacks_of_page(const struct page *page) {
+    struct parsed_stacks *stacks = grown(NULL, 0, 1, sizeof *stacks);
+    struct live_holders holders;
+    set_view(stacks);
+    for (unsigned i = 0; i < page_devices(page); i++)
+        if (page_holders(page, i, &holders))
+            add_live_device(stacks, (int)i, &holders);
+    if (stacks->device_count > 0)
+        return stacks;
+    parsed_stacks_free(stacks);
+    return NULL;
 }
 
 void stack_frame_free(const struct stats_frame *frame) {

@@ -1,6 +1,6 @@
 /*
- * The call stacks of a report that was read from a file. The library writes them (stats/holders.h);
- * the command adds the names of native functions (symbols.h).
+ * The call stacks of a report from a file, or of a live page. The library writes them
+ * (stats/holders.h); the command adds the names of native functions (symbols.h).
  */
 #ifndef GPUCACHE_TOOL_STACKS_H
 #define GPUCACHE_TOOL_STACKS_H
@@ -48,11 +48,11 @@ struct parsed_stacks {
  * parsed_stacks_free(). */
 struct parsed_stacks *parsed_stacks_read(const struct plain_value *report);
 
-struct live_holders;
+struct page;
 
-/** Returns the stacks of a device on a live page, whose names are not resolved. Freed with
- * parsed_stacks_free(). */
-struct parsed_stacks *parsed_stacks_of_page(const struct live_holders *holders, int device);
+/** Returns the stacks that hold most on a live page, without peaks and totals. Their names are not
+ * resolved. Returns NULL if stacks are not recorded. Freed with parsed_stacks_free(). */
+struct parsed_stacks *parsed_stacks_of_page(const struct page *page);
 void parsed_stacks_free(struct parsed_stacks *stacks);
 
 /** Returns the stacks as the library's own reports read them. */
