@@ -101,13 +101,13 @@ def man_examples(found):
 
 
 def man_top(rows):
-    """The keys and the columns of gpucache top, of the rows of top.def."""
+    """The keys, parts and columns of gpucache top, of the rows of top.def."""
     lines = []
-    for head, macro in (("Keys", "KEY"), ("Columns", "COLUMN")):
-        lines += [".PP", "%s of" % head, ".BR \"gpucache top\" :"]
+    for head, macro in (("Keys of", "KEY"), ("One process in", "PART"), ("Columns of", "COLUMN")):
+        lines += [".PP", head, ".BR \"gpucache top\" :"]
         for found, row in rows:
             if found == macro:
-                lines += [".TP 18", ".B " + roff(row[0] if macro == "KEY" else row[1]), roff(row[-1][0].upper() + row[-1][1:]) + "."]
+                lines += [".TP 18", ".B " + roff(row[1] if macro == "COLUMN" else row[0]), roff(row[-1][0].upper() + row[-1][1:]) + "."]
     return "\n".join(lines)
 
 

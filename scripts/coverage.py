@@ -267,7 +267,7 @@ def main():
     mark = '.\\" Begin: made by scripts/coverage.py from src/tool/commands.def, '
     manual = between("docs/gpucache.1", mark + "synopsis", '.\\" End: synopsis', tool.man_synopsis(found))
     manual = between_in(manual, "docs/gpucache.1", mark.replace(COMMANDS, TOP) + "keys and columns", '.\\" End: keys and columns',
-                        tool.man_top(list(rows(TOP, ["KEY", "COLUMN"]))))
+                        tool.man_top(list(rows(TOP, ["KEY", "PART", "COLUMN"]))))
     manual = between_in(manual, "docs/gpucache.1", mark + "options", '.\\" End: options', tool.man_options(found))
     schema = report_schema.schema(read("docs/report-schema.json"), read(FIELDS))
     manual_7 = between(

@@ -67,6 +67,8 @@ static const struct {
 } help[] = {
 #define KEY(keys, meaning) {keys, meaning},
 #include "tool/top.def"
+#define PART(name, meaning) {name, meaning},
+#include "tool/top.def"
 #define COLUMN(id, title, width, kind, worth, meaning) {title, meaning},
 #include "tool/top.def"
 };

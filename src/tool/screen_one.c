@@ -8,6 +8,9 @@
 #include <stdlib.h>
 
 #define GRAPH_LINES 8
+#define NOW_COLUMNS 11
+#define PEAK_COLUMNS 12
+#define LINES_EACH 10 /* of the screen, for each library that is named */
 #define LIVE_LINES 5
 #define LEAST_COLUMNS 24 /* sentences are wrapped at this width or more */
 #define SHOWN_NS 1000000 /* the smallest age that is printed, so that none reads as 0 */
@@ -69,7 +72,7 @@ static int draw_metrics(int y, const struct top_row *row) {
         const struct stats_metric *metric = metrics[i].metric;
         const uint64_t values[] = {metric->current, metric->peak, metric->total, metric->freed};
         for (size_t k = 0; k < columns; k++)
-            print_cell(&text, SIZE(values[k]), k == 0 ? 11 : 12, PRINT_RIGHT);
+            print_cell(&text, SIZE(values[k]), k == 0 ? NOW_COLUMNS : PEAK_COLUMNS, PRINT_RIGHT);
         screen_put(y++, &text, A_NORMAL);
     }
     start_lines(&words);
@@ -111,7 +114,42 @@ static int draw_live(int y, const struct top_row *row) {
     return put_lines(y, &words);
 }
 
-/* ---- holders ---- */
+/* ---- libraries and holders ---- */
+
+/** Draws a line of the table of libraries. `name` fills what the other columns leave. */
+static void put_library(int y, const char *name, const char *now, const char *peak, attr_t look) {
+    char line[SCREEN_LINE], cut[STATS_NAME];
+    struct print text, words;
+    int left = COLS - NOW_COLUMNS - PEAK_COLUMNS;
+    size_t width = left < 1 ? 1 : left > STATS_NAME ? STATS_NAME : (size_t)left;
+    print_init(&words, -1, cut, sizeof cut);
+    print_plain(&words, name, width - 1);
+    print_init(&text, -1, line, sizeof line);
+    print_cell(&text, print_end(&words), width, PRINT_LEFT);
+    print_cell(&text, now, NOW_COLUMNS, PRINT_RIGHT);
+    print_cell(&text, peak, PEAK_COLUMNS, PRINT_RIGHT);
+    screen_put(y, &text, look);
+}
+
+/** Draws which libraries hold most. A low screen names fewer, and adds up what the others hold. */
+static int draw_libraries(int y, const struct top_row *row) {
+    const struct stats_device *device = &row->device;
+    size_t count = device->requester_count, most = (size_t)LINES / LINES_EACH;
+    uint64_t rest = 0;
+    if (count > 0)
+        put_library(y++, "by library", "now", "peak", A_REVERSE);
+    for (size_t i = 0; i < count; i++) {
+        const struct stats_requester *of = &device->requesters[i];
+        if (i < most)
+            put_library(y++, of->name, SIZE(of->current),
+                        of->peak == STATS_NO_PEAK ? "-" : SIZE(of->peak), A_NORMAL);
+        else
+            rest += of->current;
+    }
+    if (count > most)
+        put_library(y++, "others", SIZE(rest), "-", A_NORMAL);
+    return y;
+}
 
 static void put_holder(void *with, struct print *text) {
     int *y = with;
@@ -158,6 +196,7 @@ void screen_draw_one(struct screen *screen) {
     int y = draw_metrics(1, row);
     y = draw_nvml(y, row);
     y = draw_live(y, row);
+    y = draw_libraries(y, row);
     y = draw_holders(y, row) + 1;
     if (y + GRAPH_LINES < LINES - 1) { /* half a graph would have other heights */
         draw_graph(screen, y, row->history, row->device.requested.peak);

@@ -12,7 +12,7 @@ import sys
 import pseudo_terminal
 from harness import Tally, environment
 from pseudo_terminal import BACKSPACE, DOWN, ESCAPE, UP, Terminal, mouse
-from report_live_page import COMMAND, MIB, Place, Program, eventually
+from report_live_page import COMMAND, LIVE, MIB, Place, Program, eventually
 
 tally = Tally()
 FOLDER = pseudo_terminal.described()
@@ -254,6 +254,12 @@ def holders():
     shown(terminal, "(?s)^Held now, 11.00 MiB:.*q ends$", "holders on 80x24")
     dump(terminal, "holders")
     quit_(terminal)
+    report = place.tool("report", str(one.pid)).stdout
+    tally.check(re.search(r"(?m)^\| Held now, 11.00 MiB: ", report) and re.search(r"(?m)^\|   [0-9.]+ MiB in \d: " + name, report),
+                "screen: the report of a process has the same holders", report)
+    tally.check("holders" not in one.report()["devices"][0], "screen: the JSON of a process has no holders", one.report())
+    report = place.tool("report", str(bare.pid)).stdout
+    tally.check(report and "Held now" not in report, "screen: a report without stacks", report)
     terminal = screen(place, [bare])
     becomes(terminal, lambda: pids(terminal) == [bare.pid], "before one without stacks")
     terminal.type("\r")
@@ -261,6 +267,31 @@ def holders():
     quit_(terminal)
     one.end()
     bare.end()
+
+
+def libraries():
+    """Who asked for memory, in the view of one process."""
+    place = Place()
+    one = Program(place)
+    for i in (2, 3):
+        one.do("allocate %d" % (i * MIB))
+    terminal = screen(place, [one], columns=120, lines=40)
+    becomes(terminal, lambda: pids(terminal) == [one.pid], "before the libraries")
+    terminal.type("\r")
+    shown(terminal, r"^by library +now +peak$", "the head of the libraries")
+    rows = one.report()["devices"][0]["libraries"]
+    tally.check([row["name"] for row in rows] == [os.path.basename(LIVE), "small blocks, of any library"], "screen: two libraries", rows)
+    shown(terminal, r"^%s +5.00 MiB +5.00 MiB\nsmall blocks, of any library +1000 B +-$" % re.escape(os.path.basename(LIVE)),
+          "the libraries, most first")
+    dump(terminal, "libraries")
+    one.do("free")
+    terminal.resize(80, 19)
+    shown(terminal, r"^%s +2.00 MiB +5.00 MiB\nothers +1000 B +-$" % re.escape(os.path.basename(LIVE)), "a low screen adds up the others")
+    terminal.resize(36, 30)
+    shown(terminal, r"^small blo\.\.\. +1000 B +-$", "a narrow screen cuts names")
+    dump(terminal, "libraries on 36x30")
+    quit_(terminal)
+    one.end()
 
 
 def missing():
@@ -276,7 +307,7 @@ def main():
     if reason:
         print("SKIPPED: " + reason)
         sys.exit(77)
-    for part in (sorted_and_chosen, filtered, sizes, kills, endings, nvml, holders):
+    for part in (sorted_and_chosen, filtered, sizes, kills, endings, nvml, holders, libraries):
         if len(sys.argv) < 2 or part.__name__ in sys.argv[1:]:
             part()
 
