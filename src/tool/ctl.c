@@ -6,6 +6,7 @@
  * order. A lock on the page's file lets only one order at a time through. The kernel releases the
  * lock if this process is killed.
  */
+#include "live/flight.h"
 #include "live/place.h"
 #include "process/value.h"
 #include "tool/arguments.h"
@@ -82,9 +83,7 @@ static struct request parse(char **arguments) {
 }
 
 static uint64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    return flight_clock(CLOCK_MONOTONIC) / 1000000;
 }
 
 static void rest(void) {

@@ -6,6 +6,7 @@
  */
 #include "tool/listen.h"
 
+#include "live/flight.h"
 #include "process/write.h"
 #include "tool/tool.h"
 
@@ -82,9 +83,7 @@ static int open_server(const char *where) {
 /* ---- one connection ---- */
 
 static int64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return (int64_t)(flight_clock(CLOCK_MONOTONIC) / 1000000);
 }
 
 /** Reads a request up to its final empty line. Returns false if it does not end in PATIENCE_MS. */

@@ -53,7 +53,8 @@ static bool find(void *library, const char *name, void *entry) {
     return found != NULL;
 }
 
-bool nvml_is_there(void) {
+/** Returns whether NVML can be loaded and initialised. */
+static bool is_there(void) {
     if (nvml.tried)
         return nvml.works;
     nvml.tried = true;
@@ -127,7 +128,7 @@ static void read_device(struct device *device) {
 }
 
 void nvml_read(const char *uuid, int pid, struct nvml_figures *figures) {
-    struct device *device = nvml_is_there() ? device_of(uuid) : NULL;
+    struct device *device = is_there() ? device_of(uuid) : NULL;
     bool seen = false;
     *figures = (struct nvml_figures){0, 0, NVML_UNKNOWN, NVML_UNKNOWN, NVML_UNKNOWN};
     if (!device || !device->handle)

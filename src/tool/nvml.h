@@ -9,7 +9,6 @@
 #ifndef GPUCACHE_TOOL_NVML_H
 #define GPUCACHE_TOOL_NVML_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #define NVML_UNKNOWN UINT64_MAX
@@ -20,9 +19,6 @@ struct nvml_figures {
     uint64_t others;      /* bytes of all other processes, or NVML_UNKNOWN */
     uint64_t busy;        /* percent of the last sample period with a kernel, or NVML_UNKNOWN */
 };
-
-/** Returns whether NVML can be loaded and initialised. */
-bool nvml_is_there(void);
 
 /** Discards all values, so that the next calls read them again. */
 void nvml_refresh(void);

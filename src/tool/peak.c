@@ -6,7 +6,7 @@
  * program did, with the same status or signal. Signals of a terminal reach the program directly.
  */
 #include "live/peaks.h"
-#include "process/print.h"
+#include "report/lines.h"
 #include "tool/tool.h"
 
 #include <errno.h>
@@ -104,22 +104,12 @@ static int end_like(int status) {
 static bool exceeds(const struct peaks *peaks, uint64_t most) {
     bool above = false;
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {
-        char text[128];
-        struct print out;
         uint64_t bytes = atomic_load(&peaks->bytes[i]);
         if (bytes <= most)
             continue;
         above = true;
-        print_init(&out, -1, text, sizeof text);
-        print_str(&out, "gpucache: the peak on device ");
-        print_i64(&out, i);
-        print_str(&out, ", ");
-        print_size(&out, bytes);
-        print_str(&out, " (");
-        print_u64(&out, bytes);
-        print_str(&out, " bytes), is above ");
-        print_size(&out, most);
-        fprintf(stderr, "%s\n", print_end(&out));
+        tool_say("the peak on device %d, %s (%llu bytes), is above %s", i, SIZE(bytes),
+                 (unsigned long long)bytes, SIZE(most));
     }
     return above;
 }
@@ -136,7 +126,7 @@ int tool_judge_peak(uint64_t most, bool or_none, char **program) {
         return passed ? STATUS_ABOVE_PEAK : end_like(status);
     if (atomic_load(&peaks->processes) > 0)
         return end_like(status);
-    fprintf(stderr, "gpucache: no process used CUDA under the library: there is no peak%s\n",
-            or_none ? "" : " to judge; --max-peak-or-none lets that pass");
+    tool_say("no process used CUDA under the library: there is no peak%s",
+             or_none ? "" : " to judge; --max-peak-or-none lets that pass");
     return passed && !or_none ? STATUS_NO_PEAK : end_like(status);
 }

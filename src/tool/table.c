@@ -6,8 +6,7 @@
  * times the median difference. One rank with a leak is then marked, and none in a job whose ranks
  * all differ.
  */
-#include "tool/table.h"
-
+#include "tool/parsed_report.h"
 #include "tool/stacks.h"
 #include "tool/tool.h"
 
@@ -17,13 +16,28 @@
 #define FAR_SHARE 10
 #define FAR_SPREADS 5
 #define CELL 13
+#define FIGURES 6
+#define FEWEST 3 /* the median of fewer rows is not used */
 
-const struct table_column table_columns[TABLE_FIGURES] = {
-    {"LIVE", true},          {"PEAK", true},    {"RESERVED", true},
-    {"PEAK RESERVED", true}, {"OUTSIDE", true}, {"OOMS", false}};
+struct row {
+    const struct parsed_report *report;
+    const struct stats_device *device;
+    uint64_t figures[FIGURES];
+};
 
-const char *table_worded(char buffer[LINES_VALUE], unsigned column, uint64_t value) {
-    return table_columns[column].bytes ? lines_size(buffer, value) : lines_count(buffer, value);
+/* The distribution of a column's values. */
+struct spread {
+    uint64_t least, median, most, far; /* values further than `far` from the median are marked */
+};
+
+static const struct {
+    const char *title;
+    bool bytes;
+} columns[FIGURES] = {{"LIVE", true},          {"PEAK", true},    {"RESERVED", true},
+                      {"PEAK RESERVED", true}, {"OUTSIDE", true}, {"OOMS", false}};
+
+static const char *worded(char buffer[LINES_VALUE], unsigned column, uint64_t value) {
+    return columns[column].bytes ? lines_size(buffer, value) : lines_count(buffer, value);
 }
 
 static int compare(const void *a, const void *b) {
@@ -41,9 +55,9 @@ static uint64_t median(const uint64_t *sorted, size_t count) {
     return low + (high - low) / 2;
 }
 
-static struct table_spread spread_of(const struct table_row *rows, size_t count, unsigned column,
-                                     uint64_t *values) {
-    struct table_spread of;
+static struct spread spread_of(const struct row *rows, size_t count, unsigned column,
+                               uint64_t *values) {
+    struct spread of;
     for (size_t i = 0; i < count; i++)
         values[i] = rows[i].figures[column];
     qsort(values, count, sizeof *values, compare);
@@ -55,25 +69,20 @@ static struct table_spread spread_of(const struct table_row *rows, size_t count,
     qsort(values, count, sizeof *values, compare);
     of.far = median(values, count) * FAR_SPREADS;
     of.far = of.far > of.median / FAR_SHARE ? of.far : of.median / FAR_SHARE;
-    of.far = count < TABLE_FEWEST ? UINT64_MAX : of.far;
+    of.far = count < FEWEST ? UINT64_MAX : of.far;
     return of;
 }
 
 static void print_head(struct print *out) {
     print_str(out, "RANK      PID  HOST              DEV");
-    for (unsigned i = 0; i < TABLE_FIGURES; i++) {
-        print_cell(out, table_columns[i].title, CELL + 1, PRINT_RIGHT);
+    for (unsigned i = 0; i < FIGURES; i++) {
+        print_cell(out, columns[i].title, CELL + 1, PRINT_RIGHT);
         print_char(out, ' ');
     }
     print_char(out, '\n');
 }
 
-bool table_is_far(const struct table *table, const struct table_row *row, unsigned column) {
-    const struct table_spread *spread = &table->spreads[column];
-    return distance(row->figures[column], spread->median) > spread->far;
-}
-
-static void print_row(struct print *out, const struct table *table, const struct table_row *row) {
+static void print_row(struct print *out, const struct spread *spreads, const struct row *row) {
     char text[LINES_VALUE];
     const struct program *program = row->report->process.program;
     print_cell(out, program->rank < 0 ? "-" : COUNT((uint64_t)program->rank), 4, PRINT_RIGHT);
@@ -81,28 +90,29 @@ static void print_row(struct print *out, const struct table *table, const struct
     print_str(out, "  ");
     print_cell(out, program->host, 16, PRINT_LEFT);
     print_cell(out, COUNT((uint64_t)row->device->ordinal), 5, PRINT_RIGHT);
-    for (unsigned i = 0; i < TABLE_FIGURES; i++) {
-        print_cell(out, table_worded(text, i, row->figures[i]), CELL + 1, PRINT_RIGHT);
-        print_char(out, table_is_far(table, row, i) ? '*' : ' ');
+    for (unsigned i = 0; i < FIGURES; i++) {
+        print_cell(out, worded(text, i, row->figures[i]), CELL + 1, PRINT_RIGHT);
+        bool far = distance(row->figures[i], spreads[i].median) > spreads[i].far;
+        print_char(out, far ? '*' : ' ');
     }
     print_char(out, '\n');
 }
 
-static void print_summary(struct print *out, const char *name, const struct table_spread *spreads,
+static void print_summary(struct print *out, const char *name, const struct spread *spreads,
                           size_t offset) {
     print_cell(out, name, 36, PRINT_LEFT);
-    for (unsigned i = 0; i < TABLE_FIGURES; i++) {
+    for (unsigned i = 0; i < FIGURES; i++) {
         char text[LINES_VALUE];
         uint64_t value;
         memcpy(&value, (const char *)&spreads[i] + offset, sizeof value);
-        print_cell(out, table_worded(text, i, value), CELL + 1, PRINT_RIGHT);
+        print_cell(out, worded(text, i, value), CELL + 1, PRINT_RIGHT);
         print_char(out, ' ');
     }
     print_char(out, '\n');
 }
 
 static int by_rank(const void *a, const void *b) {
-    const struct table_row *first = a, *second = b;
+    const struct row *first = a, *second = b;
     int64_t x = first->report->process.program->rank, y = second->report->process.program->rank;
     if (x != y)
         return (x > y) - (x < y);
@@ -110,51 +120,40 @@ static int by_rank(const void *a, const void *b) {
     return (a_device > b_device) - (a_device < b_device);
 }
 
-static struct table_row row_of(const struct parsed_report *report,
-                               const struct stats_device *device) {
+static struct row row_of(const struct parsed_report *report, const struct stats_device *device) {
     struct report_derived derived;
     report_derive(device, &derived);
-    return (struct table_row){report,
-                              device,
-                              {device->requested.current, device->requested.peak,
-                               device->reserved.current, device->reserved.peak,
-                               derived.outside.current, device->ooms}};
-}
-
-struct table table_of(const struct parsed_reports *reports) {
-    struct table table = {0};
-    size_t count = 0;
-    for (size_t i = 0; i < reports->count; i++)
-        count += reports->list[i]->device_count;
-    table.rows = checked(calloc(count + 1, sizeof *table.rows));
-    uint64_t *values = checked(calloc(count + 1, sizeof *values));
-    for (size_t i = 0; i < reports->count; i++)
-        for (size_t k = 0; k < reports->list[i]->device_count; k++)
-            table.rows[table.count++] = row_of(reports->list[i], &reports->list[i]->devices[k]);
-    qsort(table.rows, table.count, sizeof *table.rows, by_rank);
-    for (unsigned i = 0; i < TABLE_FIGURES && table.count > 0; i++)
-        table.spreads[i] = spread_of(table.rows, table.count, i, values);
-    free(values);
-    return table;
-}
-
-void table_free(struct table *table) {
-    free(table->rows);
-    *table = (struct table){0};
+    return (struct row){report,
+                        device,
+                        {device->requested.current, device->requested.peak,
+                         device->reserved.current, device->reserved.peak, derived.outside.current,
+                         device->ooms}};
 }
 
 void parsed_reports_print_table(const struct parsed_reports *reports, struct print *out) {
-    struct table table = table_of(reports);
+    struct spread spreads[FIGURES];
+    size_t count = 0, most = 0;
+    for (size_t i = 0; i < reports->count; i++)
+        most += reports->list[i]->device_count;
+    struct row *rows = checked(calloc(most + 1, sizeof *rows));
+    uint64_t *values = checked(calloc(most + 1, sizeof *values));
+    for (size_t i = 0; i < reports->count; i++)
+        for (size_t k = 0; k < reports->list[i]->device_count; k++)
+            rows[count++] = row_of(reports->list[i], &reports->list[i]->devices[k]);
+    qsort(rows, count, sizeof *rows, by_rank);
+    for (unsigned i = 0; i < FIGURES && count > 0; i++)
+        spreads[i] = spread_of(rows, count, i, values);
     print_head(out);
-    for (size_t i = 0; i < table.count; i++)
-        print_row(out, &table, &table.rows[i]);
-    if (table.count > 1) {
-        print_summary(out, "least", table.spreads, offsetof(struct table_spread, least));
-        print_summary(out, "median", table.spreads, offsetof(struct table_spread, median));
-        print_summary(out, "most", table.spreads, offsetof(struct table_spread, most));
-        print_str(out, table.count < TABLE_FEWEST ? "" : "* is far from the median\n");
+    for (size_t i = 0; i < count; i++)
+        print_row(out, spreads, &rows[i]);
+    if (count > 1) {
+        print_summary(out, "least", spreads, offsetof(struct spread, least));
+        print_summary(out, "median", spreads, offsetof(struct spread, median));
+        print_summary(out, "most", spreads, offsetof(struct spread, most));
+        print_str(out, count < FEWEST ? "" : "* is far from the median\n");
     }
-    table_free(&table);
+    free(values);
+    free(rows);
 }
 
 /* ---- two reports ---- */

@@ -1,5 +1,7 @@
 #include "tool/target.h"
 
+#include "tool/tool.h"
+
 #include <elf.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -137,7 +139,7 @@ bool target_takes_library(const char *name) {
     for (unsigned i = 1; fit == SCRIPT && i < SCRIPTS_MOST; i++)
         fit = fit_of(path);
     if (fits[fit].words)
-        fprintf(stderr, "gpucache: %s: %s%s%s%s\n", name, script ? "its interpreter " : "",
-                script ? path : "", script ? " " : "", fits[fit].words);
+        tool_say("%s: %s%s%s%s", name, script ? "its interpreter " : "", script ? path : "",
+                 script ? " " : "", fits[fit].words);
     return fits[fit].preload;
 }

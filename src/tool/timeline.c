@@ -336,7 +336,7 @@ int tool_timeline(char **arguments) {
         write_all(&out, sources, read);
     bool written = print_flush(&out) == 0;
     if (!written)
-        fprintf(stderr, "gpucache: timeline: could not be written\n");
+        tool_say("timeline: could not be written");
     for (size_t i = 0; i < read; i++)
         trace_file_free(&sources[i].file);
     free(sources);

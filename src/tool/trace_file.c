@@ -1,7 +1,9 @@
 #include "tool/trace_file.h"
 
 #include "heap/page.h"
+#include "live/flight.h"
 #include "live/place.h"
+#include "tool/pages.h"
 #include "tool/tool.h"
 
 #include <errno.h>
@@ -23,18 +25,9 @@ const char *trace_event_words(unsigned kind) {
 #include "trace/kinds.def"
 #undef TRACE
     };
-    static const char *const moments[] = {
-#define FLIGHT(number, kind, words) [number] = words,
-#include "live/flight.def"
-#undef FLIGHT
-    };
-    const char *found = NULL;
-    if (kind < TRACE_KINDS) {
-        found = words[kind];
-    } else if (kind >= TRACE_MOMENTS && kind < TRACE_MOMENTS + FLIGHT_KINDS) {
-        found = moments[kind - TRACE_MOMENTS];
-    }
-    return found ? found : "?";
+    if (kind >= TRACE_MOMENTS)
+        return page_event_words(kind - TRACE_MOMENTS);
+    return kind < TRACE_KINDS && words[kind] ? words[kind] : "?";
 }
 
 /* ---- reading ---- */
@@ -204,16 +197,10 @@ static void drop_after(struct trace_file *file, uint64_t end_ns) {
 
 /* ---- a file ---- */
 
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 static int read_all(int fd, struct trace_file *file) {
     struct live_identity who = file->header->who, self = place_self();
     file->running = place_life(&who, self.pid_namespace) == PLACE_ALIVE;
-    file->end_ns = now_ns();
+    file->end_ns = flight_clock(CLOCK_MONOTONIC);
     if (file->running)
         nanosleep(&(struct timespec){0, LATE_NS}, NULL);
     struct stat stat;
