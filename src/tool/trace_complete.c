@@ -17,9 +17,8 @@
 /** The state of one pass over the records. */
 struct pass {
     struct trace_live_set live_set;
-    struct trace_live_set ended; /* objects that have ended after the front, by address */
-    struct trace_live_set
-        contexts; /* contexts that have ended after the front; the address is their space */
+    struct trace_live_set ended;      /* objects that have ended after the front, by address */
+    struct trace_live_set contexts;   /* ended after the front; the address is their space */
     struct trace_event *out, *before; /* the list, and carried events to put before it */
     size_t count, capacity, before_count, before_capacity;
     uint64_t front_ns;
@@ -29,10 +28,7 @@ struct pass {
 
 /* Bounds for damaged files, in which every record may end all possible objects. */
 #define IN_VAIN_MOST ((uint64_t)1 << 26)
-#define FORGOTTEN_MOST                                                                             \
-    ((uint64_t)1                                                                                   \
-     << 20) /* the pages of 2 TiB, which are all there at one time                     \
-                         */
+#define FORGOTTEN_MOST ((uint64_t)1 << 20) /* the pages of 2 TiB, all there at one time */
 
 static void append(struct trace_event **list, size_t *count, size_t *capacity,
                    const struct trace_event *event) {
@@ -40,25 +36,17 @@ static void append(struct trace_event **list, size_t *count, size_t *capacity,
     (*list)[(*count)++] = *event;
 }
 
-static const struct {
-    enum trace_kind begins, ends;
-} sorts[TRACE_SORTS] = {
-    [TRACE_BLOCKS] = {TRACE_ALLOCATE, TRACE_FREE},
-    [TRACE_SEGMENTS] = {TRACE_MOMENT_GROW, TRACE_MOMENT_GIVE_BACK},
-    [TRACE_PAGES] = {TRACE_MAP, TRACE_UNMAP},
-};
-
 /**
  * Keeps the address of an object that ends, for is_too_late(). A trace without a front does not
  * need it.
  */
 static void note_end(struct pass *pass, const struct trace_event *event) {
     struct trace_event note = {.address = event->address, .bytes = event->bytes};
-    for (enum trace_sort sort = 0; sort < TRACE_SORTS; sort++)
-        if (event->kind == sorts[sort].ends && pass->front_ns != 0) {
-            note.kind = (uint8_t)sorts[sort].begins;
-            trace_live_set_apply(&pass->ended, &note);
-        }
+    enum trace_sort sort = trace_sort_of(event);
+    if (sort != TRACE_SORTS && event->kind == trace_sorts[sort].ends && pass->front_ns != 0) {
+        note.kind = trace_sorts[sort].begins;
+        trace_live_set_apply(&pass->ended, &note);
+    }
     if (event->kind == TRACE_CONTEXT_END && pass->front_ns != 0) {
         note = (struct trace_event){.kind = TRACE_ALLOCATE, .address = event->space};
         trace_live_set_apply(&pass->contexts, &note);
@@ -94,7 +82,7 @@ static void begin(struct pass *pass, enum trace_sort sort, const struct trace_ev
     const struct trace_event *there = trace_live_set_at(&pass->live_set, sort, event->address);
     if (there) {
         struct trace_event begun = *there;
-        end_object(pass, &begun, sorts[sort].ends, event);
+        end_object(pass, &begun, trace_sorts[sort].ends, event);
     }
     happen(pass, event);
 }
@@ -119,7 +107,7 @@ static void end(struct pass *pass, enum trace_sort sort, const struct trace_even
         return; /* ended already with its context, or when another object began there */
     if (!there) {
         struct trace_event made = *event;
-        made.kind = (uint8_t)sorts[sort].begins;
+        made.kind = trace_sorts[sort].begins;
         made.flags = TRACE_CARRIED;
         made.time_ns = pass->front_ns;
         made.detail = 0;
@@ -149,7 +137,7 @@ static void end_context(struct pass *pass, const struct trace_event *event) {
         struct trace_event *list = trace_live_set_list(&pass->live_set, sort, &count);
         for (size_t i = 0; i < count; i++) {
             if (list[i].space == event->space)
-                end_object(pass, &list[i], sorts[sort].ends, event);
+                end_object(pass, &list[i], trace_sorts[sort].ends, event);
             else
                 pass->in_vain++;
         }
@@ -159,37 +147,17 @@ static void end_context(struct pass *pass, const struct trace_event *event) {
 }
 
 static void complete(struct pass *pass, const struct trace_event *event) {
-    switch (event->kind) {
-    case TRACE_ALLOCATE:
-        begin(pass, TRACE_BLOCKS, event);
-        break;
-    case TRACE_FREE:
-        end(pass, TRACE_BLOCKS, event);
-        break;
-    case TRACE_MAP:
-        begin(pass, TRACE_PAGES, event);
-        break;
-    case TRACE_UNMAP:
-        unmap(pass, event);
-        break;
-    case TRACE_CONTEXT_END:
+    enum trace_sort sort = trace_sort_of(event);
+    if (event->kind == TRACE_CONTEXT_END)
         end_context(pass, event);
-        break;
-    case TRACE_MOMENT_GROW:
-        if (event->address != 0)
-            begin(pass, TRACE_SEGMENTS, event);
-        else
-            happen(pass, event);
-        break;
-    case TRACE_MOMENT_GIVE_BACK:
-        if (event->address != 0)
-            end(pass, TRACE_SEGMENTS, event);
-        else
-            happen(pass, event);
-        break;
-    default:
+    else if (sort == TRACE_SORTS)
         happen(pass, event);
-    }
+    else if (event->kind == trace_sorts[sort].begins)
+        begin(pass, sort, event);
+    else if (sort == TRACE_PAGES)
+        unmap(pass, event);
+    else
+        end(pass, sort, event);
 }
 
 /** Sets a metric of a device to the value in an event before the front. */

@@ -13,11 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LATE_NS                                                                                    \
-    250000000 /* a thread may be preempted between reading the clock and writing the record */
-#define READ_SLOTS 4096 /* read at once */
-#define DEVICE_MOST                                                                                \
-    ((uint64_t)4 << 40) /* bytes of one device, at most: readers walk them page by page */
+#define LATE_NS 250000000 /* a thread may stop between reading the clock and writing the record */
+#define READ_SLOTS 4096   /* read at once */
+#define DEVICE_MOST ((uint64_t)4 << 40) /* bytes, at most: readers walk them page by page */
 
 const char *trace_event_words(unsigned kind) {
     static const char *const words[] = {

@@ -8,6 +8,20 @@
 
 #define FIRST_CAPACITY 1024
 
+const struct trace_sort_kinds trace_sorts[TRACE_SORTS] = {
+    [TRACE_BLOCKS] = {TRACE_ALLOCATE, TRACE_FREE},
+    [TRACE_SEGMENTS] = {TRACE_MOMENT_GROW, TRACE_MOMENT_GIVE_BACK},
+    [TRACE_PAGES] = {TRACE_MAP, TRACE_UNMAP},
+};
+
+enum trace_sort trace_sort_of(const struct trace_event *event) {
+    enum trace_sort sort = 0;
+    while (sort < TRACE_SORTS && event->kind != trace_sorts[sort].begins &&
+           event->kind != trace_sorts[sort].ends)
+        sort++;
+    return sort == TRACE_SEGMENTS && event->address == 0 ? TRACE_SORTS : sort;
+}
+
 /* Open addressing with linear probing; at most half full. */
 
 static size_t home_of(const struct trace_table *table, uint64_t address) {
@@ -76,32 +90,15 @@ const struct trace_event *trace_live_set_at(const struct trace_live_set *live_se
 }
 
 void trace_live_set_apply(struct trace_live_set *live_set, const struct trace_event *event) {
-    struct trace_table *tables = live_set->tables;
-    switch (event->kind) {
-    case TRACE_ALLOCATE:
-        put(&tables[TRACE_BLOCKS], event, event->address);
-        break;
-    case TRACE_FREE:
-        take(&tables[TRACE_BLOCKS], event->address);
-        break;
-    case TRACE_MAP:
-        put(&tables[TRACE_PAGES], event, event->address);
-        break;
-    case TRACE_UNMAP:
-        for (uint64_t at = 0; at < event->bytes; at += PAGE_BYTES)
-            take(&tables[TRACE_PAGES], event->address + at);
-        break;
-    case TRACE_MOMENT_GROW:
-        if (event->address != 0)
-            put(&tables[TRACE_SEGMENTS], event, event->address);
-        break;
-    case TRACE_MOMENT_GIVE_BACK:
-        if (event->address != 0)
-            take(&tables[TRACE_SEGMENTS], event->address);
-        break;
-    default:
-        break;
-    }
+    enum trace_sort sort = trace_sort_of(event);
+    if (sort == TRACE_SORTS)
+        return;
+    uint64_t bytes = event->kind == TRACE_UNMAP ? event->bytes : PAGE_BYTES;
+    if (event->kind == trace_sorts[sort].begins)
+        put(&live_set->tables[sort], event, event->address);
+    else /* only UNMAP ends several objects */
+        for (uint64_t at = 0; at < bytes; at += PAGE_BYTES)
+            take(&live_set->tables[sort], event->address + at);
 }
 
 static int by_address(const void *a, const void *b) {

@@ -24,6 +24,15 @@ struct trace_event {
 
 enum trace_sort { TRACE_BLOCKS, TRACE_SEGMENTS, TRACE_PAGES, TRACE_SORTS };
 
+/** The kinds of events that begin and end an object of each sort. */
+extern const struct trace_sort_kinds {
+    uint8_t begins, ends; /* enum trace_kind */
+} trace_sorts[TRACE_SORTS];
+
+/** Returns the sort of the object that an event begins or ends. TRACE_SORTS: of none, as growth by
+ * pages, whose address is 0. */
+enum trace_sort trace_sort_of(const struct trace_event *event);
+
 struct trace_live_set {
     struct trace_table {
         struct trace_event *slots; /* kind 0: free */
