@@ -99,11 +99,15 @@ static void labels(struct print *out, const struct sample *sample, const char *k
     print_str(out, "} ");
 }
 
+/** Writes a sample. With `decimals`, the number is nanoseconds, written as seconds. */
 static void value(struct writer *to, const char *name, bool counter, const struct sample *sample,
-                  const char *kind, uint64_t number) {
+                  const char *kind, uint64_t number, unsigned decimals) {
     print_format(&to->out, "gpucache_%s%s", name, counter ? "_total" : "");
     labels(&to->out, sample, kind);
-    print_u64(&to->out, number);
+    if (decimals > 0)
+        print_seconds(&to->out, number, decimals);
+    else
+        print_u64(&to->out, number);
     print_char(&to->out, '\n');
 }
 
@@ -122,7 +126,7 @@ static void simple(struct writer *to, const char *name, bool counter, const char
                    size_t offset) {
     family(to, name, counter, help);
     for (size_t i = 0; i < to->count; i++)
-        value(to, name, counter, &to->samples[i], NULL, number_at(&to->samples[i], offset));
+        value(to, name, counter, &to->samples[i], NULL, number_at(&to->samples[i], offset), 0);
 }
 
 /** Writes the four values of a metric. Names of values in bytes keep the unit at their end. */
@@ -152,55 +156,36 @@ static void outside(struct writer *to, const char *name, const char *help, size_
     family(to, name, false, help);
     for (size_t i = 0; i < to->count; i++) {
 #define OUTSIDE(field, json)                                                                       \
-    value(to, name, false, &to->samples[i], json, number_at(&to->samples[i], AT(field) + part));
+    value(to, name, false, &to->samples[i], json, number_at(&to->samples[i], AT(field) + part), 0);
 #include "stats/fields.def"
     }
 }
 
-/** Writes a counter. A counter of nanoseconds becomes one of seconds. */
-static void counter(struct writer *to, const char *field, size_t offset) {
+/** Writes a counter or a gauge. A counter of nanoseconds becomes one of seconds. */
+static void field(struct writer *to, const char *json, bool counter, size_t offset) {
     char name[64], help[96];
-    snprintf(name, sizeof name, "%s", field);
-    bool seconds = take_suffix(name, "_ns");
+    snprintf(name, sizeof name, "%s", json);
+    bool seconds = counter && take_suffix(name, "_ns");
     strcat(name, seconds ? "_seconds" : "");
-    snprintf(help, sizeof help, "%s since the start of the process.", name);
+    snprintf(help, sizeof help, "%s %s.", name, counter ? "since the start of the process" : "now");
     for (char *at = help; *at; at++)
         *at = *at == '_' ? ' ' : *at;
-    family(to, name, true, help);
-    for (size_t i = 0; i < to->count; i++) {
-        uint64_t number = number_at(&to->samples[i], offset);
-        print_format(&to->out, "gpucache_%s_total", name);
-        labels(&to->out, &to->samples[i], NULL);
-        if (seconds)
-            print_seconds(&to->out, number, 9);
-        else
-            print_u64(&to->out, number);
-        print_char(&to->out, '\n');
-    }
-}
-
-static void gauge(struct writer *to, const char *name, size_t offset) {
-    char help[96];
-    snprintf(help, sizeof help, "%s now.", name);
-    for (char *at = help; *at; at++)
-        *at = *at == '_' ? ' ' : *at;
-    simple(to, name, false, help, offset);
+    family(to, name, counter, help);
+    for (size_t i = 0; i < to->count; i++)
+        value(to, name, counter, &to->samples[i], NULL, number_at(&to->samples[i], offset),
+              seconds ? 9 : 0);
 }
 
 static void age(struct writer *to) {
     family(to, "age_seconds", false, "How old the figures of the process are.");
-    for (size_t i = 0; i < to->count; i++) {
-        print_str(&to->out, "gpucache_age_seconds");
-        labels(&to->out, &to->samples[i], NULL);
-        print_seconds(&to->out, page_age_ns(to->samples[i].page), 3);
-        print_char(&to->out, '\n');
-    }
+    for (size_t i = 0; i < to->count; i++)
+        value(to, "age_seconds", false, &to->samples[i], NULL, page_age_ns(to->samples[i].page), 3);
 }
 
 static void write_all_families(struct writer *to) {
 #define METRIC(field, json, label) metric(to, json, label, AT(field));
-#define GAUGE(field) gauge(to, #field, AT(field));
-#define COUNTER(field) counter(to, #field, AT(field));
+#define GAUGE(name) field(to, #name, false, AT(name));
+#define COUNTER(name) field(to, #name, true, AT(name));
 #include "stats/fields.def"
     outside(to, "outside_bytes", "Memory taken past the pool, now.",
             offsetof(struct stats_metric, current));
