@@ -21,9 +21,8 @@ struct chunk *chunks_at_least(struct chunk *tree, uint64_t bytes) {
 
 /* A treap: random priorities keep the tree flat for any order of chunks. */
 void chunks_insert(struct chunk **tree, struct chunk *chunk) {
-    while (*tree && (*tree)->priority >= chunk->priority) {
+    while (*tree && (*tree)->priority >= chunk->priority)
         tree = is_less(*tree, chunk->bytes, chunk->address) ? &(*tree)->right : &(*tree)->left;
-    }
     struct chunk *rest = *tree, **less = &chunk->left, **more = &chunk->right;
     while (rest) {
         if (is_less(rest, chunk->bytes, chunk->address)) {
@@ -42,9 +41,8 @@ void chunks_insert(struct chunk **tree, struct chunk *chunk) {
 }
 
 void chunks_remove(struct chunk **tree, struct chunk *chunk) {
-    while (*tree != chunk) {
+    while (*tree != chunk)
         tree = is_less(*tree, chunk->bytes, chunk->address) ? &(*tree)->right : &(*tree)->left;
-    }
     struct chunk *left = chunk->left, *right = chunk->right;
     while (left && right) {
         if (left->priority > right->priority) {
@@ -64,9 +62,8 @@ void chunks_remove(struct chunk **tree, struct chunk *chunk) {
 struct chunk *chunk_new(uint64_t address, uint64_t bytes, uint32_t pool) {
     static uint32_t random = 1;
     struct chunk *chunk = calloc(1, sizeof *chunk);
-    if (!chunk) {
+    if (!chunk)
         return NULL;
-    }
     random ^= random << 13;
     random ^= random >> 17;
     random ^= random << 5;
@@ -76,14 +73,12 @@ struct chunk *chunk_new(uint64_t address, uint64_t bytes, uint32_t pool) {
 
 struct chunk *chunk_cut(struct chunk *chunk, uint64_t bytes) {
     struct chunk *rest = chunk_new(chunk->address + bytes, chunk->bytes - bytes, chunk->pool);
-    if (!rest) {
+    if (!rest)
         return NULL;
-    }
     rest->before = chunk;
     rest->behind = chunk->behind;
-    if (rest->behind) {
+    if (rest->behind)
         rest->behind->before = rest;
-    }
     chunk->behind = rest;
     chunk->bytes = bytes;
     return rest;
@@ -93,8 +88,7 @@ void chunk_merge(struct chunk *chunk) {
     struct chunk *gone = chunk->behind;
     chunk->bytes += gone->bytes;
     chunk->behind = gone->behind;
-    if (chunk->behind) {
+    if (chunk->behind)
         chunk->behind->before = chunk;
-    }
     free(gone);
 }

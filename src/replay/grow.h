@@ -10,9 +10,8 @@
  * *capacity. Returns NULL without memory; `list` then stays.
  */
 static inline void *grow(void *list, size_t count, size_t *capacity, size_t each) {
-    if (count < *capacity) {
+    if (count < *capacity)
         return list;
-    }
     size_t more = *capacity ? 2 * *capacity : 64;
     void *larger = realloc(list, more * each);
     *capacity = larger ? more : *capacity;

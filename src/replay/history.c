@@ -12,9 +12,8 @@
 
 static size_t place_of(const struct history_map *map, uint64_t key) {
     size_t at = (size_t)hash_key(key) & (map->capacity - 1);
-    while (map->entries[at].used && map->entries[at].key != key) {
+    while (map->entries[at].used && map->entries[at].key != key)
         at = (at + 1) & (map->capacity - 1);
-    }
     return at;
 }
 
@@ -22,18 +21,14 @@ static size_t place_of(const struct history_map *map, uint64_t key) {
 static int enlarge(struct history_map *map) {
     struct history_map larger = {.capacity = map->capacity ? 2 * map->capacity : 64,
                                  .count = map->count};
-    if (2 * map->count < map->capacity) {
+    if (2 * map->count < map->capacity)
         return 0;
-    }
     larger.entries = calloc(larger.capacity, sizeof *larger.entries);
-    if (!larger.entries) {
+    if (!larger.entries)
         return -ENOMEM;
-    }
-    for (size_t i = 0; i < map->capacity; i++) {
-        if (map->entries[i].used) {
+    for (size_t i = 0; i < map->capacity; i++)
+        if (map->entries[i].used)
             larger.entries[place_of(&larger, map->entries[i].key)] = map->entries[i];
-        }
-    }
     free(map->entries);
     *map = larger;
     return 0;
@@ -41,9 +36,8 @@ static int enlarge(struct history_map *map) {
 
 /** Returns the value of a key, with `absent` for a new key. Returns NULL without memory. */
 static uint32_t *value_of(struct history_map *map, uint64_t key, uint32_t absent) {
-    if (enlarge(map) != 0) {
+    if (enlarge(map) != 0)
         return NULL;
-    }
     struct history_entry *entry = &map->entries[place_of(map, key)];
     if (!entry->used) {
         *entry = (struct history_entry){key, absent, true};
@@ -67,9 +61,8 @@ static int add(struct history *history, uint64_t time_us, uint64_t bytes, uint32
                uint32_t stream) {
     struct history_event *events =
         grow(history->events, history->count, &history->capacity, sizeof *events);
-    if (!events) {
+    if (!events)
         return -ENOMEM;
-    }
     history->events = events;
     if (!history->begun) {
         history->begin_us = time_us;
@@ -100,34 +93,29 @@ int history_allocate(struct history *history, uint64_t time_us, uint64_t key, ui
                      uint64_t stream) {
     if (history_has(history, key)) {
         history->lost_frees++;
-        if (history_free(history, time_us, key) != 0) {
+        if (history_free(history, time_us, key) != 0)
             return -ENOMEM;
-        }
     }
     uint32_t *event = value_of(&history->live, key, NONE);
     uint32_t *number = value_of(&history->stream_numbers, stream, NONE);
-    if (!event || !number || history->count >= NONE) {
+    if (!event || !number || history->count >= NONE)
         return -ENOMEM;
-    }
     *number = *number == NONE ? history->streams++ : *number;
     bytes = bytes > 0 ? bytes : 1;
-    if (add(history, time_us, bytes, history->blocks, *number) != 0) {
+    if (add(history, time_us, bytes, history->blocks, *number) != 0)
         return -ENOMEM;
-    }
     *event = (uint32_t)(history->count - 1);
     history->blocks++;
     history->requested += bytes;
-    if (history->requested > history->requested_peak) {
+    if (history->requested > history->requested_peak)
         history->requested_peak = history->requested;
-    }
     return 0;
 }
 
 int history_on_thread(struct history *history, uint64_t thread) {
     uint32_t *number = value_of(&history->thread_numbers, thread, NONE);
-    if (!number) {
+    if (!number)
         return -ENOMEM;
-    }
     *number = *number == NONE ? history->threads++ : *number;
     history->thread = *number % HISTORY_THREADS_MOST;
     return 0;
@@ -136,9 +124,8 @@ int history_on_thread(struct history *history, uint64_t thread) {
 int history_period(struct history *history) {
     size_t *periods = grow(history->periods, history->period_count, &history->period_room,
                            sizeof *history->periods);
-    if (!periods) {
+    if (!periods)
         return -ENOMEM;
-    }
     history->periods = periods;
     periods[history->period_count++] = history->count;
     return 0;
@@ -146,12 +133,10 @@ int history_period(struct history *history) {
 
 int history_cut_into(struct history *history, size_t periods) {
     size_t *list = malloc((periods + 1) * sizeof *list);
-    if (!list) {
+    if (!list)
         return -ENOMEM;
-    }
-    for (size_t i = 0; i < periods; i++) {
+    for (size_t i = 0; i < periods; i++)
         list[i] = history->count * i / periods;
-    }
     free(history->periods);
     history->periods = list;
     history->period_count = periods;
@@ -161,16 +146,13 @@ int history_cut_into(struct history *history, size_t periods) {
 
 struct history *histories_of(struct histories *histories, int device) {
     size_t at = 0;
-    while (at < histories->count && histories->list[at].device < device) {
+    while (at < histories->count && histories->list[at].device < device)
         at++;
-    }
-    if (at < histories->count && histories->list[at].device == device) {
+    if (at < histories->count && histories->list[at].device == device)
         return &histories->list[at];
-    }
     struct history *list = realloc(histories->list, (histories->count + 1) * sizeof *list);
-    if (!list) {
+    if (!list)
         return NULL;
-    }
     memmove(&list[at + 1], &list[at], (histories->count - at) * sizeof *list);
     list[at] = (struct history){.device = device};
     histories->list = list;
@@ -187,9 +169,8 @@ void history_end(struct history *history) {
 }
 
 void histories_free(struct histories *histories) {
-    for (size_t i = 0; i < histories->count; i++) {
+    for (size_t i = 0; i < histories->count; i++)
         history_end(&histories->list[i]);
-    }
     free(histories->list);
     *histories = (struct histories){0};
 }

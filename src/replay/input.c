@@ -25,17 +25,14 @@ static int complain(char why[HISTORY_WHY], int code, const char *text) {
 
 /** Enlarges the buffer for `more` bytes and a NUL. Returns 0, -EFBIG or -ENOMEM. */
 static int enlarge(struct input *input, size_t *capacity, size_t more) {
-    if (input->count + more >= INPUT_MOST || input->count + more >= input->most) {
+    if (input->count + more >= INPUT_MOST || input->count + more >= input->most)
         return -EFBIG;
-    }
-    if (input->count + more < *capacity) {
+    if (input->count + more < *capacity)
         return 0;
-    }
     size_t larger = 2 * *capacity > input->count + more ? 2 * *capacity : input->count + more + 1;
     char *bytes = realloc(input->bytes, larger);
-    if (!bytes) {
+    if (!bytes)
         return -ENOMEM;
-    }
     input->bytes = bytes;
     *capacity = larger;
     return 0;
@@ -45,13 +42,11 @@ static int read_all(int fd, struct input *input) {
     size_t capacity = 0;
     for (;;) {
         int r = enlarge(input, &capacity, 1 << 16);
-        if (r != 0) {
+        if (r != 0)
             return r;
-        }
         ssize_t got = read(fd, input->bytes + input->count, 1 << 16);
-        if (got < 0 && errno != EINTR) {
+        if (got < 0 && errno != EINTR)
             return -errno;
-        }
         input->count += got > 0 ? (size_t)got : 0;
         if (got == 0) {
             input->bytes[input->count] = '\0';
@@ -78,9 +73,8 @@ static int unpack_xz(const struct input *packed, struct input *input, char why[H
         }
     }
     lzma_end(&stream);
-    if (r == 0 && got != LZMA_STREAM_END) {
+    if (r == 0 && got != LZMA_STREAM_END)
         return complain(why, -EINVAL, "is packed by xz, and broken or not whole");
-    }
     return r;
 }
 #else
@@ -106,14 +100,12 @@ static int unpack_zstd(const struct input *packed, struct input *input, char why
             left = ZSTD_decompressStream(stream, &out, &in);
             input->count += out.pos;
         }
-        if (r == 0 && in.pos == was && out.pos == 0) {
+        if (r == 0 && in.pos == was && out.pos == 0)
             break; /* the file ends inside a frame */
-        }
     }
     ZSTD_freeDStream(stream);
-    if (r == 0 && left != 0) {
+    if (r == 0 && left != 0)
         return complain(why, -EINVAL, "is packed by zstd, and broken or not whole");
-    }
     return r;
 }
 #else
@@ -148,9 +140,8 @@ static int unpack(struct input *input, char why[HISTORY_WHY]) {
         return 0;
     }
     free(packed.bytes);
-    if (r == 0 && input->bytes) {
+    if (r == 0 && input->bytes)
         input->bytes[input->count] = '\0';
-    }
     return r;
 }
 
@@ -160,9 +151,8 @@ int input_read(const char *path, struct input *input, char why[HISTORY_WHY]) {
     *input = (struct input){.most = SIZE_MAX};
     *why = '\0';
     int r = fd < 0 ? -errno : read_all(fd, input);
-    if (fd >= 0 && !standard) {
+    if (fd >= 0 && !standard)
         close(fd);
-    }
     r = r == 0 ? unpack(input, why) : r;
     if (r != 0 && !*why) {
         snprintf(why, HISTORY_WHY, "%s",
@@ -195,13 +185,10 @@ int input_histories(const struct input *input, struct histories *histories) {
                      "is of no known format: rows of time_us,thread,op,id,bytes, RMM's log, "
                      "PyTorch's memory snapshot, or a trace of GPUCACHE_TRACE");
     }
-    if (r == -ENOMEM) {
+    if (r == -ENOMEM)
         return complain(histories->why, r, strerror(ENOMEM));
-    }
-    for (size_t i = 0; r == 0 && i < histories->count; i++) {
-        if (histories->list[i].count > 0) {
+    for (size_t i = 0; r == 0 && i < histories->count; i++)
+        if (histories->list[i].count > 0)
             return 0;
-        }
-    }
     return r == 0 ? complain(histories->why, -EINVAL, "has no allocation in it") : r;
 }

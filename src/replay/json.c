@@ -21,9 +21,8 @@ struct reader {
 };
 
 static void skip_blanks(struct machine *machine) {
-    while (machine->at < machine->end && strchr(" \t\r\n", *machine->at) && *machine->at) {
+    while (machine->at < machine->end && strchr(" \t\r\n", *machine->at) && *machine->at)
         machine->at++;
-    }
 }
 
 /** Skips blanks and the wanted character. Returns false if another character follows. */
@@ -53,18 +52,16 @@ static void put_utf8(char **to, unsigned code) {
     static const unsigned char first[] = {0, 0xC0, 0xE0, 0xF0};
     unsigned more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
     *(*to)++ = (char)(first[more] | code >> 6 * more);
-    while (more-- > 0) {
+    while (more-- > 0)
         *(*to)++ = (char)(0x80 | (code >> 6 * more & 63));
-    }
 }
 
 /** Reads the four digits of an escape. Returns false, and moves nothing, if there are fewer. */
 static bool take_unit(struct machine *machine, unsigned *unit) {
     char digits[5] = "";
     for (size_t i = 0; i < 4; i++) {
-        if (machine->end - machine->at <= (ptrdiff_t)i || !isxdigit(machine->at[i])) {
+        if (machine->end - machine->at <= (ptrdiff_t)i || !isxdigit(machine->at[i]))
             return false;
-        }
         digits[i] = (char)machine->at[i];
     }
     *unit = (unsigned)strtoul(digits, NULL, 16);
@@ -75,19 +72,16 @@ static bool take_unit(struct machine *machine, unsigned *unit) {
 /** Reads a character behind `\u`, which may be a pair of surrogates. */
 static bool take_character(struct machine *machine, unsigned *code) {
     unsigned low = 0;
-    if (!take_unit(machine, code)) {
+    if (!take_unit(machine, code))
         return false;
-    }
     const unsigned char *behind = machine->at;
     if (*code >= 0xD800 && *code < 0xDC00 && take_word(machine, "\\u") &&
-        take_unit(machine, &low) && low >= 0xDC00 && low < 0xE000) {
+        take_unit(machine, &low) && low >= 0xDC00 && low < 0xE000)
         *code = 0x10000 + ((*code - 0xD800) << 10) + (low - 0xDC00);
-    } else {
+    else
         machine->at = behind;
-    }
-    if (*code == 0 || (*code >= 0xD800 && *code < 0xE000)) {
+    if (*code == 0 || (*code >= 0xD800 && *code < 0xE000))
         *code = 0xFFFD;
-    }
     return true;
 }
 
@@ -98,9 +92,8 @@ static bool take_escape(struct machine *machine, char **to) {
     const char *letter = byte ? strchr(letters, byte) : NULL;
     unsigned code = letter ? (unsigned char)meanings[letter - letters] : 0;
     machine->at += letter || byte == 'u';
-    if (!letter && (byte != 'u' || !take_character(machine, &code))) {
+    if (!letter && (byte != 'u' || !take_character(machine, &code)))
         return false;
-    }
     put_utf8(to, code);
     return true;
 }
@@ -108,21 +101,17 @@ static bool take_escape(struct machine *machine, char **to) {
 /** Reads a text from behind its first quote, and decodes it in place. */
 static int read_text(struct machine *machine) {
     char *first = (char *)(uintptr_t)machine->at, *to = first;
-    while (machine->at < machine->end && *machine->at != '"') {
-        if (*machine->at != '\\') {
+    while (machine->at < machine->end && *machine->at != '"')
+        if (*machine->at != '\\')
             *to++ = (char)*machine->at++;
-        } else if (machine->at++, !take_escape(machine, &to)) {
+        else if (machine->at++, !take_escape(machine, &to))
             return fail(machine);
-        }
-    }
-    if (machine->at == machine->end) {
+    if (machine->at == machine->end)
         return machine_truncated(machine);
-    }
     machine->at++;
     *to = '\0';
-    if (to - first > UINT32_MAX) {
+    if (to - first > UINT32_MAX)
         return machine_fail(machine, "a text has more than 4 GiB");
-    }
     return machine_push(
         machine,
         (struct plain_value){.kind = PLAIN_TEXT, .length = (uint32_t)(to - first), .text = first});
@@ -141,13 +130,11 @@ static int read_number(struct machine *machine) {
         fits = fits && !__builtin_mul_overflow(value.integer, 10, &value.integer) &&
                !__builtin_add_overflow(value.integer, negative ? -digit : digit, &value.integer);
     }
-    if (machine->at == first) {
+    if (machine->at == first)
         return fail(machine);
-    }
     const unsigned char *whole = machine->at;
-    while (machine->at < machine->end && *machine->at && strchr("+-.eE0123456789", *machine->at)) {
+    while (machine->at < machine->end && *machine->at && strchr("+-.eE0123456789", *machine->at))
         machine->at++;
-    }
     if (machine->at > whole || !fits) {
         value.kind = machine->at > whole ? PLAIN_FLOAT : PLAIN_HUGE;
         value.text = text;
@@ -166,11 +153,9 @@ static int read_plain(struct machine *machine) {
                  {"NaN", {.kind = PLAIN_FLOAT}},
                  {"Infinity", {.kind = PLAIN_FLOAT}},
                  {"-Infinity", {.kind = PLAIN_FLOAT}}};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        if (take_word(machine, words[i].word)) {
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (take_word(machine, words[i].word))
             return machine_push(machine, words[i].value);
-        }
-    }
     return take(machine, '"') ? read_text(machine) : read_number(machine);
 }
 
@@ -188,13 +173,11 @@ static int end_value(struct reader *reader, bool *more) {
             *more = true;
             return dict ? read_key(machine) : 0;
         }
-        if (!take(machine, dict ? '}' : ']')) {
+        if (!take(machine, dict ? '}' : ']'))
             return fail(machine);
-        }
         int r = machine_push_marked(machine, dict ? PLAIN_DICT : PLAIN_LIST);
-        if (r != 0) {
+        if (r != 0)
             return r;
-        }
         reader->dicts >>= 1;
         reader->depth--;
     }
@@ -204,16 +187,14 @@ static int end_value(struct reader *reader, bool *more) {
 /** Opens a list or dictionary. Sets *more if it is not empty. */
 static int open_bracket(struct reader *reader, bool dict, bool *more) {
     struct machine *machine = &reader->machine;
-    if (reader->depth == DEEPEST) {
+    if (reader->depth == DEEPEST)
         return machine_fail(machine, "its brackets are too deep");
-    }
     reader->dicts = reader->dicts << 1 | dict;
     reader->depth++;
     int r = machine_mark(machine);
     skip_blanks(machine);
-    if (r != 0 || machine->at == machine->end) {
+    if (r != 0 || machine->at == machine->end)
         return r != 0 ? r : machine_truncated(machine);
-    }
     *more = *machine->at != (dict ? '}' : ']');
     return *more ? dict ? read_key(machine) : 0 : end_value(reader, more);
 }

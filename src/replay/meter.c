@@ -11,28 +11,24 @@ void meter_start(struct meter *meter, const struct history *history, uint64_t *m
 void meter_begin_event(struct meter *meter, size_t at) {
     const struct history *history = meter->history;
     meter->at = at;
-    while (meter->period < history->period_count && history->periods[meter->period] <= at) {
+    while (meter->period < history->period_count && history->periods[meter->period] <= at)
         meter->period++;
-    }
-    if (at == history->count - history->count / 4) {
+    if (at == history->count - history->count / 4)
         meter->mapped_until_last_quarter = meter->mapped;
-    }
 }
 
 void meter_end_event(struct meter *meter) {
     size_t part = meter->at * METER_PARTS / meter->history->count;
-    if (meter->requested > meter->requested_peak) {
+    if (meter->requested > meter->requested_peak)
         meter->requested_peak = meter->requested;
-    }
     meter->requested_sum[part] += (double)meter->requested;
     meter->reserved_sum[part] += (double)meter->reserved;
 }
 
 void meter_take(struct meter *meter, uint64_t bytes) {
     meter->reserved += bytes;
-    if (meter->reserved > meter->reserved_peak) {
+    if (meter->reserved > meter->reserved_peak)
         meter->reserved_peak = meter->reserved;
-    }
 }
 
 void meter_give(struct meter *meter, uint64_t bytes) {
@@ -41,9 +37,8 @@ void meter_give(struct meter *meter, uint64_t bytes) {
 
 void meter_map(struct meter *meter, uint64_t pages) {
     meter->mapped += pages;
-    if (meter->period > 0) {
+    if (meter->period > 0)
         meter->mapped_by_period[meter->period - 1] += pages;
-    }
 }
 
 void meter_call(struct meter *meter, uint64_t calls, uint64_t each_ns) {
@@ -73,16 +68,14 @@ double meter_mapped_late(const struct meter *meter) {
     }
     size_t first = periods - periods / 4;
     uint64_t mapped = 0;
-    for (size_t i = first; i < periods; i++) {
+    for (size_t i = first; i < periods; i++)
         mapped += meter->mapped_by_period[i];
-    }
     return (double)mapped / (double)(periods - first);
 }
 
 size_t meter_last_mapped(const struct meter *meter) {
     size_t last = meter->history->period_count;
-    while (last > 0 && meter->mapped_by_period[last - 1] == 0) {
+    while (last > 0 && meter->mapped_by_period[last - 1] == 0)
         last--;
-    }
     return last;
 }

@@ -47,9 +47,8 @@ static void return_segment(struct world *world, struct chunk *chunk) {
 
 /** Returns a segment without a live block, or NULL. */
 static struct chunk *idle_segment(struct chunk *tree) {
-    if (!tree || (!tree->before && !tree->behind)) {
+    if (!tree || (!tree->before && !tree->behind))
         return tree;
-    }
     struct chunk *found = idle_segment(tree->left);
     return found ? found : idle_segment(tree->right);
 }
@@ -62,13 +61,11 @@ static bool return_pages(struct world *world, struct chunk *chunk) {
     uint64_t page = page_of(chunk->pool);
     uint64_t begin = round_up(chunk->address, page);
     uint64_t end = (chunk->address + chunk->bytes) / page * page;
-    if (end <= begin) {
+    if (end <= begin)
         return false;
-    }
     chunks_remove(&world->trees[chunk->pool], chunk);
-    if (world->tops[chunk->pool] == chunk) {
+    if (world->tops[chunk->pool] == chunk)
         world->tops[chunk->pool] = NULL;
-    }
     struct chunk *rest =
         end < chunk->address + chunk->bytes ? chunk_cut(chunk, end - chunk->address) : NULL;
     struct chunk *gone = begin > chunk->address ? chunk_cut(chunk, begin - chunk->address) : chunk;
@@ -78,12 +75,10 @@ static bool return_pages(struct world *world, struct chunk *chunk) {
     } else if (gone && gone->before) {
         gone->before->behind = NULL;
     }
-    if (gone && gone->behind) {
+    if (gone && gone->behind)
         gone->behind->before = NULL;
-    }
-    if (rest) {
+    if (rest)
         chunks_insert(&world->trees[rest->pool], rest);
-    }
     free(gone);
     meter_give(world->meter, end - begin);
     meter_call(world->meter, (end - begin) / page, COST_UNMAP_NS + COST_RELEASE_NS);
@@ -102,26 +97,23 @@ static void return_idle(struct world *world) {
             while (return_pages_of(world, world->trees[i])) {
             }
         } else {
-            while ((idle = idle_segment(world->trees[i]))) {
+            while ((idle = idle_segment(world->trees[i])))
                 return_segment(world, idle);
-            }
         }
     }
 }
 
 /** Returns whether the limit allows so many more bytes. Gives idle memory back first, if needed. */
 static bool fits_limit(struct world *world, uint64_t bytes) {
-    if (!world->limit || world->meter->reserved + bytes <= world->limit) {
+    if (!world->limit || world->meter->reserved + bytes <= world->limit)
         return true;
-    }
     return_idle(world);
     return world->meter->reserved + bytes <= world->limit;
 }
 
 static int take(struct world *world, uint64_t bytes) {
-    if (!fits_limit(world, bytes)) {
+    if (!fits_limit(world, bytes))
         return -ENOMEM;
-    }
     meter_take(world->meter, bytes);
     return 0;
 }
@@ -149,9 +141,8 @@ static int grow_range(struct world *world, uint32_t pool, uint64_t bytes, struct
     fits_limit(world, lack_of(world, pool, bytes)); /* may give the free end back: compute again */
     uint64_t more = lack_of(world, pool, bytes);
     struct chunk *top = world->tops[pool];
-    if (world->limit && world->meter->reserved + more > world->limit) {
+    if (world->limit && world->meter->reserved + more > world->limit)
         return -ENOMEM;
-    }
     meter_take(world->meter, more);
     meter_call(world->meter, more / page_of(pool), COST_CREATE_NS + COST_MAP_NS);
     meter_map(world->meter, more / PAGE_BYTES);
@@ -162,9 +153,8 @@ static int grow_range(struct world *world, uint32_t pool, uint64_t bytes, struct
         return 0;
     }
     *chunk = chunk_new(top ? top->address + top->bytes : world->next_address, more, pool);
-    if (!*chunk) {
+    if (!*chunk)
         return -EINVAL;
-    }
     if (top) {
         (*chunk)->before = top;
         top->behind = *chunk;
@@ -187,9 +177,8 @@ static uint64_t segment_for(uint64_t bytes) {
 static struct chunk *best_fit(struct world *world, uint32_t pool, uint64_t bytes) {
     struct chunk *top = world->tops[pool], *found;
     bool apart = world->model == MODEL_EXPANDABLE && top && top->free;
-    if (apart) {
+    if (apart)
         chunks_remove(&world->trees[pool], top);
-    }
     found = chunks_at_least(world->trees[pool], bytes);
     if (apart) {
         chunks_insert(&world->trees[pool], top);
@@ -202,16 +191,13 @@ static int cut_rest(struct world *world, struct chunk *chunk, uint64_t bytes) {
     bool small = chunk->pool % 2 == 0;
     bool always = small || world->model != MODEL_PYTORCH;
     uint64_t rest = chunk->bytes - bytes;
-    if (always ? rest < UNIT : rest <= SMALL_MOST) {
+    if (always ? rest < UNIT : rest <= SMALL_MOST)
         return 0;
-    }
     struct chunk *cut = chunk_cut(chunk, bytes);
-    if (!cut) {
+    if (!cut)
         return -EINVAL;
-    }
-    if (world->tops[chunk->pool] == chunk) {
+    if (world->tops[chunk->pool] == chunk)
         world->tops[chunk->pool] = cut;
-    }
     chunks_insert(&world->trees[chunk->pool], cut);
     return 0;
 }
@@ -252,9 +238,8 @@ static int allocate(struct world *world, const struct history_event *event) {
     case MODEL_WHOLE:
         return allocate_whole(world, event->stream, event->bytes, chunk);
     case MODEL_NATIVE:
-        if (event->bytes > SMALL_MOST) {
+        if (event->bytes > SMALL_MOST)
             return take_segment(world, 1, round_up(event->bytes, SMALL_SEGMENT), chunk);
-        }
         return allocate_cut(world, 0, event->bytes, chunk);
     default:
         return allocate_cut(world, event->stream, event->bytes, chunk);
@@ -268,24 +253,21 @@ static void release(struct world *world, struct chunk *chunk) {
     struct chunk **tree = &world->trees[chunk->pool];
     if (chunk->before && chunk->before->free) {
         struct chunk *before = chunk->before;
-        if (world->tops[chunk->pool] == chunk) {
+        if (world->tops[chunk->pool] == chunk)
             world->tops[chunk->pool] = before;
-        }
         chunks_remove(tree, before);
         chunk_merge(before);
         chunk = before;
     }
     if (chunk->behind && chunk->behind->free) {
-        if (world->tops[chunk->pool] == chunk->behind) {
+        if (world->tops[chunk->pool] == chunk->behind)
             world->tops[chunk->pool] = chunk;
-        }
         chunks_remove(tree, chunk->behind);
         chunk_merge(chunk);
     }
     chunks_insert(tree, chunk);
-    if (world->model == MODEL_NATIVE && !chunk->before && !chunk->behind) {
+    if (world->model == MODEL_NATIVE && !chunk->before && !chunk->behind)
         return_segment(world, chunk);
-    }
 }
 
 /* ---- the replay ---- */
@@ -328,18 +310,15 @@ void model_run(enum model model, uint64_t limit, struct meter *meter) {
     for (size_t i = 0; i < history->count && r == 0; i++) {
         meter_begin_event(meter, i);
         r = run_event(&world, &history->events[i], sizes);
-        if (r == 0) {
+        if (r == 0)
             meter_end_event(meter);
-        }
     }
     meter->out_of_memory = r == -ENOMEM;
     meter->error = r == -EINVAL ? -ENOMEM : 0;
-    for (uint32_t i = 0; world.trees && i < world.pools; i++) {
+    for (uint32_t i = 0; world.trees && i < world.pools; i++)
         free_tree(world.trees[i]);
-    }
-    for (uint32_t i = 0; world.live && i < history->blocks; i++) {
+    for (uint32_t i = 0; world.live && i < history->blocks; i++)
         free(world.live[i]);
-    }
     free(world.trees);
     free(world.tops);
     free(world.live);

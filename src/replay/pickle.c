@@ -24,9 +24,8 @@ static int skip(struct machine *machine, unsigned bytes) {
 }
 
 static int stop(struct machine *machine) {
-    if (machine->depth != 1 || machine->mark_count != 0) {
+    if (machine->depth != 1 || machine->mark_count != 0)
         return machine_fail(machine, "more or less than one value is left");
-    }
     machine->stopped = true;
     return 0;
 }
@@ -145,24 +144,20 @@ static int run_other(struct machine *machine, unsigned char opcode) {
 }
 
 static int run(struct machine *machine) {
-    if (machine->end - machine->at < 2) {
+    if (machine->end - machine->at < 2)
         return machine_truncated(machine);
-    }
-    if (machine->at[0] != 0x80 || machine->at[1] < 2 || machine->at[1] > 5) {
+    if (machine->at[0] != 0x80 || machine->at[1] < 2 || machine->at[1] > 5)
         return machine_fail(machine, "protocols 2 to 5 are known");
-    }
     machine->at += 2;
     while (!machine->stopped) {
-        if (machine->at >= machine->end) {
+        if (machine->at >= machine->end)
             return machine_truncated(machine);
-        }
         unsigned char opcode = *machine->at++;
         int r = run_value(machine, opcode);
         r = r == 1 ? run_container(machine, opcode) : r;
         r = r == 1 ? run_other(machine, opcode) : r;
-        if (r != 0) {
+        if (r != 0)
             return r;
-        }
     }
     return 0;
 }

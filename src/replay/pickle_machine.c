@@ -31,18 +31,15 @@ static int ask_for(struct machine *machine, size_t bytes) {
 /** Enlarges a list for one more item. Returns 0, -ENOMEM, or -EINVAL beyond the bound. */
 static int grow(struct machine *machine, void *list, size_t count, size_t *capacity, size_t each) {
     void **of = list;
-    if (count < *capacity) {
+    if (count < *capacity)
         return 0;
-    }
     size_t more = *capacity ? 2 * *capacity : 16;
     int r = ask_for(machine, (more - *capacity) * each);
-    if (r != 0) {
+    if (r != 0)
         return r;
-    }
     void *larger = realloc(*of, more * each);
-    if (!larger) {
+    if (!larger)
         return -ENOMEM;
-    }
     *of = larger;
     *capacity = more;
     return 0;
@@ -50,9 +47,8 @@ static int grow(struct machine *machine, void *list, size_t count, size_t *capac
 
 int machine_push(struct machine *machine, struct plain_value value) {
     int r = grow(machine, &machine->stack, machine->depth, &machine->stack_room, sizeof value);
-    if (r == 0) {
+    if (r == 0)
         machine->stack[machine->depth++] = value;
-    }
     return r;
 }
 
@@ -66,22 +62,19 @@ static bool has(const struct machine *machine, size_t items) {
 }
 
 bool machine_number(struct machine *machine, unsigned bytes, uint64_t *value) {
-    if ((size_t)(machine->end - machine->at) < bytes) {
+    if ((size_t)(machine->end - machine->at) < bytes)
         return false;
-    }
     *value = 0;
-    for (unsigned i = 0; i < bytes; i++) {
+    for (unsigned i = 0; i < bytes; i++)
         *value |= (uint64_t)machine->at[i] << 8 * i;
-    }
     machine->at += bytes;
     return true;
 }
 
 int machine_push_integer(struct machine *machine, unsigned bytes, bool is_signed) {
     uint64_t value;
-    if (!machine_number(machine, bytes, &value)) {
+    if (!machine_number(machine, bytes, &value))
         return machine_truncated(machine);
-    }
     int64_t integer = is_signed ? (int64_t)(int32_t)(uint32_t)value : (int64_t)value;
     return machine_push(machine, (struct plain_value){.kind = PLAIN_INT, .integer = integer});
 }
@@ -90,22 +83,19 @@ int machine_push_integer(struct machine *machine, unsigned bytes, bool is_signed
 int machine_push_long(struct machine *machine, unsigned length_bytes) {
     uint64_t length, value = 0;
     if (!machine_number(machine, length_bytes, &length) ||
-        length > (uint64_t)(machine->end - machine->at)) {
+        length > (uint64_t)(machine->end - machine->at))
         return machine_truncated(machine);
-    }
     bool negative = length > 0 && machine->at[length - 1] & 0x80;
     bool fits = true;
     for (uint64_t i = 0; i < length; i++) {
         unsigned char byte = machine->at[i];
-        if (i < 8) {
+        if (i < 8)
             value |= (uint64_t)byte << 8 * i;
-        } else {
+        else
             fits = fits && byte == (negative ? 0xff : 0);
-        }
     }
-    for (uint64_t i = length; i < 8 && negative; i++) {
+    for (uint64_t i = length; i < 8 && negative; i++)
         value |= (uint64_t)0xff << 8 * i;
-    }
     machine->at += length;
     fits = fits && (length <= 8 || ((int64_t)value < 0) == negative);
     return machine_push(machine, (struct plain_value){.kind = fits ? PLAIN_INT : PLAIN_HUGE,
@@ -123,12 +113,10 @@ int machine_push_float(struct machine *machine) {
 int machine_push_text(struct machine *machine, unsigned length_bytes) {
     uint64_t length;
     if (!machine_number(machine, length_bytes, &length) ||
-        length > (uint64_t)(machine->end - machine->at)) {
+        length > (uint64_t)(machine->end - machine->at))
         return machine_truncated(machine);
-    }
-    if (length > UINT32_MAX) {
+    if (length > UINT32_MAX)
         return machine_fail(machine, "a text has more than 4 GiB");
-    }
     struct plain_value value = {
         .kind = PLAIN_TEXT, .length = (uint32_t)length, .text = (const char *)machine->at};
     machine->at += length;
@@ -139,16 +127,14 @@ int machine_push_text(struct machine *machine, unsigned length_bytes) {
 int machine_push_list(struct machine *machine, enum plain_kind kind, size_t items) {
     int r = ask_for(machine, sizeof *machine->values->lists + items * sizeof *machine->stack);
     struct plain_list *list = r == 0 ? calloc(1, sizeof *list) : NULL;
-    if (!list) {
+    if (!list)
         return r != 0 ? r : -ENOMEM;
-    }
     list->next = machine->values->lists;
     machine->values->lists = list;
     if (items > 0) {
         list->items = malloc(items * sizeof *list->items);
-        if (!list->items) {
+        if (!list->items)
             return -ENOMEM;
-        }
         machine->depth -= items;
         memcpy(list->items, &machine->stack[machine->depth], items * sizeof *list->items);
         list->count = list->capacity = items;
@@ -157,21 +143,18 @@ int machine_push_list(struct machine *machine, enum plain_kind kind, size_t item
 }
 
 static bool pop_mark(struct machine *machine, size_t *items) {
-    if (machine->mark_count == 0) {
+    if (machine->mark_count == 0)
         return false;
-    }
     *items = machine->depth - machine->marks[--machine->mark_count];
     return true;
 }
 
 int machine_push_marked(struct machine *machine, enum plain_kind kind) {
     size_t items;
-    if (!pop_mark(machine, &items)) {
+    if (!pop_mark(machine, &items))
         return machine_fail(machine, "there is no mark");
-    }
-    if (kind == PLAIN_DICT && items % 2 != 0) {
+    if (kind == PLAIN_DICT && items % 2 != 0)
         return machine_fail(machine, "a key has no value");
-    }
     return machine_push_list(machine, kind, items);
 }
 
@@ -182,19 +165,16 @@ int machine_push_tuple(struct machine *machine, size_t items) {
 
 /** Pops the uppermost items and appends them to the list or dictionary below. */
 int machine_append(struct machine *machine, enum plain_kind kind, size_t items) {
-    if (!has(machine, items + 1)) {
+    if (!has(machine, items + 1))
         return machine_fail(machine, "the stack is empty");
-    }
     struct plain_value *to = &machine->stack[machine->depth - items - 1];
-    if (to->kind != kind || (kind == PLAIN_DICT && items % 2 != 0)) {
+    if (to->kind != kind || (kind == PLAIN_DICT && items % 2 != 0))
         return machine_fail(machine, "items are added to what is no list or dictionary");
-    }
     struct plain_list *list = to->list;
     for (size_t i = 0; i < items; i++) {
         int r = grow(machine, &list->items, list->count, &list->capacity, sizeof *list->items);
-        if (r != 0) {
+        if (r != 0)
             return r;
-        }
         list->items[list->count++] = to[1 + i];
     }
     machine->depth -= items;
@@ -210,27 +190,23 @@ int machine_append_marked(struct machine *machine, enum plain_kind kind) {
 int machine_mark(struct machine *machine) {
     int r =
         grow(machine, &machine->marks, machine->mark_count, &machine->mark_room, sizeof(size_t));
-    if (r == 0) {
+    if (r == 0)
         machine->marks[machine->mark_count++] = machine->depth;
-    }
     return r;
 }
 
 int machine_store(struct machine *machine, uint64_t place) {
-    if (!has(machine, 1)) {
+    if (!has(machine, 1))
         return machine_fail(machine, "the stack is empty");
-    }
     /* Picklers number the memo in order. A larger number than the file's length could only serve to
      * use up memory. */
-    if (place > (uint64_t)(machine->end - machine->begin)) {
+    if (place > (uint64_t)(machine->end - machine->begin))
         return machine_fail(machine, "a number of the memo is larger than the file");
-    }
     while (machine->memo_count <= place) {
         int r = grow(machine, &machine->memo, machine->memo_count, &machine->memo_room,
                      sizeof *machine->memo);
-        if (r != 0) {
+        if (r != 0)
             return r;
-        }
         machine->memo[machine->memo_count++] = (struct plain_value){.kind = PLAIN_NONE};
     }
     machine->memo[place] = machine->stack[machine->depth - 1];
@@ -245,31 +221,27 @@ int machine_store_at(struct machine *machine, unsigned bytes) {
 
 int machine_fetch(struct machine *machine, unsigned bytes) {
     uint64_t place;
-    if (!machine_number(machine, bytes, &place)) {
+    if (!machine_number(machine, bytes, &place))
         return machine_truncated(machine);
-    }
-    if (place >= machine->memo_count) {
+    if (place >= machine->memo_count)
         return machine_fail(machine, "the memo has no such number");
-    }
     return machine_push(machine, machine->memo[place]);
 }
 
 int machine_drop(struct machine *machine) {
-    if (has(machine, 1)) {
+    if (has(machine, 1))
         machine->depth--;
-    } else if (machine->mark_count > 0) {
+    else if (machine->mark_count > 0)
         machine->mark_count--;
-    } else {
+    else
         return machine_fail(machine, "the stack is empty");
-    }
     return 0;
 }
 
 int machine_drop_marked(struct machine *machine) {
     size_t items;
-    if (!pop_mark(machine, &items)) {
+    if (!pop_mark(machine, &items))
         return machine_fail(machine, "there is no mark");
-    }
     machine->depth -= items;
     return 0;
 }

@@ -23,11 +23,9 @@ bool plain_is(const struct plain_value *value, const char *text) {
 
 const struct plain_value *plain_get(const struct plain_value *dict, const char *key) {
     size_t count = dict && dict->kind == PLAIN_DICT ? dict->list->count / 2 : 0;
-    for (size_t i = 0; i < count && i < KEYS_MOST; i++) {
-        if (plain_is(&dict->list->items[2 * i], key)) {
+    for (size_t i = 0; i < count && i < KEYS_MOST; i++)
+        if (plain_is(&dict->list->items[2 * i], key))
             return &dict->list->items[2 * i + 1];
-        }
-    }
     return NULL;
 }
 
@@ -44,10 +42,8 @@ bool plain_visit(struct plain *plain) {
 }
 
 bool plain_u64(const struct plain_value *value, uint64_t most, uint64_t *number) {
-    if (!value || value->kind != PLAIN_INT || value->integer < 0 ||
-        (uint64_t)value->integer > most) {
+    if (!value || value->kind != PLAIN_INT || value->integer < 0 || (uint64_t)value->integer > most)
         return false;
-    }
     *number = (uint64_t)value->integer;
     return true;
 }

@@ -29,13 +29,11 @@ static struct device {
 
 static int take(uint64_t bytes) {
     uint64_t held = device.meter->reserved;
-    if (device.limit && (bytes > device.limit || held > device.limit - bytes)) {
+    if (device.limit && (bytes > device.limit || held > device.limit - bytes))
         return -EDQUOT;
-    }
     uint64_t capacity = atomic_load(&device.backend.capacity);
-    if (bytes > capacity || held > capacity - bytes) {
+    if (bytes > capacity || held > capacity - bytes)
         return -ENOMEM;
-    }
     meter_take(device.meter, bytes);
     return 0;
 }
@@ -53,9 +51,8 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
 
 static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     int taken = take(bytes);
-    if (taken != 0) {
+    if (taken != 0)
         return taken;
-    }
     meter_call_for(device.meter, bytes);
     return reserve_addresses(backend, bytes, address);
 }
@@ -80,9 +77,8 @@ static void come_back(void) {
 
 static int returned(struct backend *backend) {
     (void)backend;
-    if (!is_reached(device.returns_at_us) && ++device.asked_back > ASKED_BACK) {
+    if (!is_reached(device.returns_at_us) && ++device.asked_back > ASKED_BACK)
         wait_until(device.returns_at_us);
-    }
     come_back();
     return device.on_its_way > 0 ? -EAGAIN : 0;
 }
@@ -100,12 +96,10 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
                           uint64_t *pages) {
     (void)backend;
     int taken = take(count * length * PAGE_BYTES);
-    for (unsigned i = 0; taken == 0 && i < count; i++) {
+    for (unsigned i = 0; taken == 0 && i < count; i++)
         pages[i] = ++device.next_page;
-    }
-    if (taken == 0) {
+    if (taken == 0)
         meter_call(device.meter, count, COST_CREATE_NS);
-    }
     return taken;
 }
 
@@ -249,17 +243,15 @@ static int run_turn(void *with) {
     while (run->at < history->count && history->events[run->at].thread == thread) {
         const struct history_event *event = &history->events[run->at];
         meter_begin_event(meter, run->at++);
-        if (run->decay_us > 0) {
+        if (run->decay_us > 0)
             decay_until(run->pool, event->time_us, run->decay_us);
-        }
         device.now_us = event->time_us > device.now_us ? event->time_us : device.now_us;
         device.asked = device.asked_back = 0;
         meter->error = run_event(run, event);
         meter->out_of_memory = meter->error == -ENOMEM || meter->error == -EDQUOT;
         meter->error = meter->out_of_memory ? 0 : meter->error;
-        if (meter->out_of_memory || meter->error != 0) {
+        if (meter->out_of_memory || meter->error != 0)
             return TURNS_OVER;
-        }
         meter_end_event(meter);
     }
     return run->at < history->count ? (int)history->events[run->at].thread : TURNS_OVER;
@@ -270,9 +262,8 @@ static void finish(struct pool *pool, struct meter *meter) {
     pool_read(pool, &stats);
     meter->barriers = stats.barriers;
     meter->waits = stats.cpu_waits;
-    if (meter->error == 0 && pool_check(pool)) {
+    if (meter->error == 0 && pool_check(pool))
         meter->error = -EUCLEAN;
-    }
 }
 
 void rerun(const struct rerun_setting *setting, struct meter *meter) {
@@ -303,9 +294,8 @@ void rerun(const struct rerun_setting *setting, struct meter *meter) {
             turns_take(threads > 1 ? threads : 1, (int)history->events[0].thread, run_turn, &run);
         meter->error = r != 0 ? r : meter->error;
     }
-    if (run.pool) {
+    if (run.pool)
         finish(run.pool, meter);
-    }
     free(run.addresses);
     free(run.sizes);
 }

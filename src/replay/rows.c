@@ -40,9 +40,8 @@ static size_t split(const char *line, size_t length, char separator, struct fiel
         const char *end = memchr(line, separator, length);
         size_t of = end ? (size_t)(end - line) : length;
         fields[count++] = (struct field){line, of};
-        if (!end) {
+        if (!end)
             return count;
-        }
         line += of + 1;
         length -= of + 1;
     }
@@ -62,9 +61,8 @@ static bool number_of(struct field field, unsigned base, uint64_t *value) {
                          : c >= 'A' && c <= 'F' ? (unsigned)(c - 'A') + 10
                                                 : 99;
         if (digit >= base || __builtin_mul_overflow(*value, base, value) ||
-            __builtin_add_overflow(*value, digit, value)) {
+            __builtin_add_overflow(*value, digit, value))
             return false;
-        }
     }
     return field.length > 0;
 }
@@ -72,9 +70,8 @@ static bool number_of(struct field field, unsigned base, uint64_t *value) {
 /** Reads 0x7f0000000000, 0, (nil) or nullptr. */
 static bool pointer_of(struct field field, uint64_t *value) {
     *value = 0;
-    if (is(field, "(nil)") || is(field, "nullptr")) {
+    if (is(field, "(nil)") || is(field, "nullptr"))
         return true;
-    }
     bool hex = field.length > 2 && field.text[0] == '0' && (field.text[1] | 32) == 'x';
     return number_of(hex ? (struct field){field.text + 2, field.length - 2} : field, 16, value);
 }
@@ -84,13 +81,11 @@ static bool time_of(struct rows *rows, struct field field, uint64_t *us) {
     struct field parts[FIELDS], last;
     size_t count = split(field.text, field.length, ':', parts);
     uint64_t hours = 0, minutes = 0, seconds, decimals = 0;
-    if (count != 1 && count != 3 && count != 4) {
+    if (count != 1 && count != 3 && count != 4)
         return false;
-    }
     if (count >= 3 && (!number_of(parts[0], 10, &hours) || !number_of(parts[1], 10, &minutes) ||
-                       hours > 24 || minutes > 59)) {
+                       hours > 24 || minutes > 59))
         return false;
-    }
     last = parts[count == 4 ? 2 : count - 1];
     const char *dot = memchr(last.text, '.', last.length);
     struct field behind = {0};
@@ -102,12 +97,10 @@ static bool time_of(struct rows *rows, struct field field, uint64_t *us) {
     }
     behind.length = behind.length > 6 ? 6 : behind.length;
     if (!number_of(last, 10, &seconds) || seconds > TIME_MOST / 1000000 ||
-        (behind.length > 0 && !number_of(behind, 10, &decimals))) {
+        (behind.length > 0 && !number_of(behind, 10, &decimals)))
         return false;
-    }
-    for (size_t i = behind.length; behind.length > 0 && i < 6; i++) {
+    for (size_t i = behind.length; behind.length > 0 && i < 6; i++)
         decimals *= 10;
-    }
     *us = rows->days_us + (hours * 3600 + minutes * 60 + seconds) * 1000000 + decimals;
     if (count > 1 && *us + DAY_US / 2 < rows->last_us) {
         rows->days_us += DAY_US;
@@ -125,13 +118,11 @@ static bool size_of(struct field field, uint64_t *bytes) {
 static int read_trace(struct rows *rows, const struct field *fields, size_t count) {
     uint64_t time, thread, id, bytes = 0;
     if (count < 4 || count > 5 || !number_of(fields[0], 10, &time) || time > TIME_MOST ||
-        !number_of(fields[1], 10, &thread) || !number_of(fields[3], 10, &id)) {
+        !number_of(fields[1], 10, &thread) || !number_of(fields[3], 10, &id))
         return -EINVAL;
-    }
     bool frees = is(fields[2], "f");
-    if (!frees && (!is(fields[2], "a") || count != 5 || !size_of(fields[4], &bytes))) {
+    if (!frees && (!is(fields[2], "a") || count != 5 || !size_of(fields[4], &bytes)))
         return -EINVAL;
-    }
     int r = history_on_thread(rows->history, thread);
     return r != 0  ? r
            : frees ? history_free(rows->history, time, id)
@@ -141,54 +132,44 @@ static int read_trace(struct rows *rows, const struct field *fields, size_t coun
 /** Reads an event without a time. The events get times one microsecond apart. */
 static int read_plain(struct rows *rows, const struct field *fields, size_t count) {
     uint64_t id, bytes;
-    if (count < 2 || !number_of(fields[1], 10, &id)) {
+    if (count < 2 || !number_of(fields[1], 10, &id))
         return -EINVAL;
-    }
-    if (count == 2 && is(fields[0], "f")) {
+    if (count == 2 && is(fields[0], "f"))
         return history_free(rows->history, rows->number, id);
-    }
-    if (count != 3 || !is(fields[0], "a") || !size_of(fields[2], &bytes)) {
+    if (count != 3 || !is(fields[0], "a") || !size_of(fields[2], &bytes))
         return -EINVAL;
-    }
     return history_allocate(rows->history, rows->number, id, bytes, 0);
 }
 
 static int read_rmm(struct rows *rows, const struct field *fields, size_t count) {
     uint64_t thread, time, pointer, bytes, stream;
     if (count != 6 || !time_of(rows, fields[1], &time) || !pointer_of(fields[3], &pointer) ||
-        !size_of(fields[4], &bytes) || !pointer_of(fields[5], &stream)) {
+        !size_of(fields[4], &bytes) || !pointer_of(fields[5], &stream))
         return -EINVAL;
-    }
     bool said = number_of(fields[0], 10, &thread);
     int r = history_on_thread(rows->history, said ? thread : 0);
-    if (r != 0) {
+    if (r != 0)
         return r;
-    }
     if (is(fields[2], "allocate failure")) {
         rows->history->failures++;
         return 0;
     }
-    if (is(fields[2], "free") || is(fields[2], "deallocate")) {
+    if (is(fields[2], "free") || is(fields[2], "deallocate"))
         return pointer ? history_free(rows->history, time, pointer) : 0;
-    }
-    if (!is(fields[2], "allocate")) {
+    if (!is(fields[2], "allocate"))
         return -EINVAL;
-    }
     return pointer ? history_allocate(rows->history, time, pointer, bytes, stream) : 0;
 }
 
 static int read_line(struct rows *rows, const char *line, size_t length) {
     struct field fields[FIELDS] = {0};
     const char *head = formats[rows->format].head;
-    if (length > 0 && line[length - 1] == '\r') {
+    if (length > 0 && line[length - 1] == '\r')
         length--;
-    }
-    if (length == 0 || (head && is((struct field){line, length}, head))) {
+    if (length == 0 || (head && is((struct field){line, length}, head)))
         return 0;
-    }
-    if (line[0] == '#') {
+    if (line[0] == '#')
         return length >= 8 && memcmp(line, "# period", 8) == 0 ? history_period(rows->history) : 0;
-    }
     size_t count = split(line, length, rows->format == ROWS_PLAIN ? ' ' : ',', fields);
     return rows->format == ROWS_TRACE   ? read_trace(rows, fields, count)
            : rows->format == ROWS_PLAIN ? read_plain(rows, fields, count)
@@ -207,18 +188,14 @@ static int format_of(const struct input *input) {
     length -= length > 0 && line[length - 1] == '\r';
     struct field fields[FIELDS] = {0}, whole = {line, length};
     uint64_t any;
-    for (int i = 0; i < (int)(sizeof formats / sizeof *formats); i++) {
-        if (formats[i].head && is(whole, formats[i].head)) {
+    for (int i = 0; i < (int)(sizeof formats / sizeof *formats); i++)
+        if (formats[i].head && is(whole, formats[i].head))
             return i;
-        }
-    }
     size_t count = split(line, length, ',', fields);
-    if (count >= 4 && count <= 5 && (is(fields[2], "a") || is(fields[2], "f"))) {
+    if (count >= 4 && count <= 5 && (is(fields[2], "a") || is(fields[2], "f")))
         return ROWS_TRACE;
-    }
-    if (count == 6 && number_of(fields[0], 10, &any) && pointer_of(fields[3], &any)) {
+    if (count == 6 && number_of(fields[0], 10, &any) && pointer_of(fields[3], &any))
         return ROWS_RMM;
-    }
     count = split(line, length, ' ', fields);
     return count >= 2 && count <= 3 && (is(fields[0], "a") || is(fields[0], "f")) ? ROWS_PLAIN : -1;
 }
@@ -230,9 +207,8 @@ bool rows_are_known(const struct input *input) {
 static void complain(struct histories *histories, const struct rows *rows, struct field line) {
     char start[48];
     size_t count = line.length < sizeof start - 1 ? line.length : sizeof start - 1;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         start[i] = line.text[i] >= ' ' && line.text[i] <= '~' ? line.text[i] : '?';
-    }
     start[count] = '\0';
     snprintf(histories->why, sizeof histories->why, "line %llu is `%s`; wanted is %s",
              (unsigned long long)rows->number, start, formats[rows->format].form);
@@ -251,12 +227,10 @@ int rows_read(const struct input *input, struct histories *histories) {
             rows.history->cut = true;
             return 0;
         }
-        if (r == -EINVAL) {
+        if (r == -EINVAL)
             complain(histories, &rows, line);
-        }
-        if (r != 0) {
+        if (r != 0)
             return r;
-        }
         at = stop ? stop + 1 : end;
     }
     return rows.history ? 0 : -ENOMEM;

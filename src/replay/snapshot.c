@@ -71,25 +71,21 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
     const struct plain_value *from = &reader->trace->list->items[at];
     const struct plain_value *action = plain_get(from, "action");
     *entry = (struct entry){.action = OTHER};
-    if (!plain_visit(reader->values)) {
+    if (!plain_visit(reader->values))
         return look_again(reader);
-    }
-    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
         entry->action = plain_is(action, actions[i].name) ? actions[i].action : entry->action;
-    }
     if (entry->action == OTHER) {
         return action && action->kind == PLAIN_TEXT
                    ? 0
                    : complain(reader, "has an entry of device_traces without an action");
     }
-    if (!plain_u64(plain_get(from, "time_us"), TIME_MOST, &entry->time_us)) {
+    if (!plain_u64(plain_get(from, "time_us"), TIME_MOST, &entry->time_us))
         entry->time_us = at; /* PyTorch 2.0 and older have no times: one microsecond per entry */
-    }
     const struct plain_value *stream = plain_get(from, "stream");
     entry->stream = stream && stream->kind == PLAIN_INT ? (uint64_t)stream->integer : 0;
-    if (entry->action == OOM) {
+    if (entry->action == OOM)
         return 0;
-    }
     if (!plain_u64(plain_get(from, "addr"), ADDRESS_MOST, &entry->address) ||
         !plain_u64(plain_get(from, "size"), HISTORY_BYTES_MOST, &entry->bytes)) {
         snprintf(reader->histories->why, HISTORY_WHY,
@@ -104,9 +100,8 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
 static int was_live(struct reader *reader, uint64_t address, uint64_t bytes, uint64_t stream) {
     void *list =
         grow(reader->first, reader->first_count, &reader->first_capacity, sizeof *reader->first);
-    if (!list) {
+    if (!list)
         return -ENOMEM;
-    }
     reader->first = list;
     reader->first[reader->first_count].address = address;
     reader->first[reader->first_count].bytes = bytes;
@@ -118,12 +113,10 @@ static int count_segment(struct reader *reader, const struct entry *entry) {
     int64_t bytes = (int64_t)entry->bytes;
     if (__builtin_add_overflow(reader->reserved, entry->action == SEGMENT_MORE ? bytes : -bytes,
                                &reader->reserved) ||
-        reader->reserved > TOTAL_MOST || reader->reserved < -TOTAL_MOST) {
+        reader->reserved > TOTAL_MOST || reader->reserved < -TOTAL_MOST)
         return complain(reader, "has segments that no device has room for");
-    }
-    if (reader->reserved > reader->reserved_most) {
+    if (reader->reserved > reader->reserved_most)
         reader->reserved_most = reader->reserved;
-    }
     return 0;
 }
 
@@ -136,9 +129,8 @@ static int first_pass(struct reader *reader, const struct entry *entry) {
     case ALLOC:
         return history_allocate(scratch, entry->time_us, entry->address, entry->bytes, 0);
     case FREE_REQUESTED:
-        if (!history_has(scratch, entry->address)) {
+        if (!history_has(scratch, entry->address))
             return was_live(reader, entry->address, entry->bytes, entry->stream);
-        }
         return history_free(scratch, entry->time_us, entry->address);
     case FREE_COMPLETED: /* usually follows a FREE_REQUESTED of the same block */
         return history_has(scratch, entry->address)
@@ -156,21 +148,17 @@ static int first_pass(struct reader *reader, const struct entry *entry) {
 static int read_block(struct reader *reader, const struct plain_value *block, uint64_t *address,
                       uint64_t stream) {
     uint64_t size, bytes, own = *address;
-    if (!plain_visit(reader->values)) {
+    if (!plain_visit(reader->values))
         return look_again(reader);
-    }
-    if (!plain_u64(plain_get(block, "size"), HISTORY_BYTES_MOST, &size)) {
+    if (!plain_u64(plain_get(block, "size"), HISTORY_BYTES_MOST, &size))
         return complain(reader, "has a block without a size");
-    }
     plain_u64(plain_get(block, "address"), ADDRESS_MOST, &own);
     *address = own + size;
     if (!plain_is(plain_get(block, "state"), "active_allocated") ||
-        history_has(&reader->scratch, own)) {
+        history_has(&reader->scratch, own))
         return 0;
-    }
-    if (!plain_u64(plain_get(block, "requested_size"), size, &bytes)) {
+    if (!plain_u64(plain_get(block, "requested_size"), size, &bytes))
         bytes = size;
-    }
     return was_live(reader, own, bytes, stream);
 }
 
@@ -181,23 +169,19 @@ static int read_segment(struct reader *reader, const struct plain_value *segment
     const struct plain_value *expandable = plain_get(segment, "is_expandable");
     uint64_t device = 0, address = 0, size;
     int r = 0;
-    if (!plain_visit(reader->values)) {
+    if (!plain_visit(reader->values))
         return look_again(reader);
-    }
     plain_u64(plain_get(segment, "device"), DEVICES_MOST, &device);
-    if ((int)device != reader->device) {
+    if ((int)device != reader->device)
         return 0;
-    }
-    if (!plain_u64(plain_get(segment, "total_size"), HISTORY_BYTES_MOST, &size)) {
+    if (!plain_u64(plain_get(segment, "total_size"), HISTORY_BYTES_MOST, &size))
         return complain(reader, "has a segment without a total_size");
-    }
     *total = *total + size < TOTAL_MOST ? *total + size : TOTAL_MOST;
     reader->expandable |= expandable && expandable->kind == PLAIN_BOOL && expandable->integer;
     plain_u64(plain_get(segment, "address"), ADDRESS_MOST, &address);
     uint64_t stream = of && of->kind == PLAIN_INT ? (uint64_t)of->integer : 0;
-    for (size_t i = 0; i < plain_count(blocks) && r == 0; i++) {
+    for (size_t i = 0; i < plain_count(blocks) && r == 0; i++)
         r = read_block(reader, &blocks->list->items[i], &address, stream);
-    }
     return r;
 }
 
@@ -243,9 +227,8 @@ static int run_first_pass(struct reader *reader, uint64_t *total) {
         r = read_entry(reader, i, &entry);
         r = r == 0 ? first_pass(reader, &entry) : r;
     }
-    for (size_t i = 0; i < plain_count(reader->segments) && r == 0; i++) {
+    for (size_t i = 0; i < plain_count(reader->segments) && r == 0; i++)
         r = read_segment(reader, &reader->segments->list->items[i], total);
-    }
     return r;
 }
 
@@ -255,9 +238,8 @@ static int read_device(struct reader *reader) {
     int r = run_first_pass(reader, &total);
     if (r == 0 && (reader->scratch.count > 0 || reader->first_count > 0)) {
         struct history *history = histories_of(reader->histories, reader->device);
-        if (!history) {
+        if (!history)
             return -ENOMEM;
-        }
         r = fill(reader, history);
         int64_t before = (int64_t)total - reader->reserved;
         before = before > 0 ? before : 0;

@@ -21,9 +21,8 @@ static struct turns {
 /** Ends all threads. Only the thread that has the turn calls this. */
 static void end(void) {
     turns.over = true;
-    for (unsigned i = 0; i < turns.threads; i++) {
+    for (unsigned i = 0; i < turns.threads; i++)
         sem_post(&turns.of[i].comes);
-    }
 }
 
 static void wait_for(struct turn *own) {
@@ -34,11 +33,10 @@ static void wait_for(struct turn *own) {
 static void *take_turns(void *own) {
     for (wait_for(own); !turns.over; wait_for(own)) {
         int next = turns.act(turns.with);
-        if (next == TURNS_OVER) {
+        if (next == TURNS_OVER)
             end();
-        } else {
+        else
             sem_post(&turns.of[next].comes);
-        }
     }
     return NULL;
 }
@@ -46,22 +44,19 @@ static void *take_turns(void *own) {
 int turns_take(unsigned threads, int first, turns_act *act, void *with) {
     int next = first, r = 0;
     turns = (struct turns){.act = act, .with = with};
-    while (threads == 1 && next != TURNS_OVER) {
+    while (threads == 1 && next != TURNS_OVER)
         next = act(with);
-    }
     while (threads > 1 && turns.threads < threads && r == 0) {
         struct turn *turn = &turns.of[turns.threads];
         sem_init(&turn->comes, 0, 0);
         r = pthread_create(&turn->thread, NULL, take_turns, turn) ? -EAGAIN : 0;
         turns.threads += r == 0;
     }
-    if (turns.threads > 0 && r == 0) {
+    if (turns.threads > 0 && r == 0)
         sem_post(&turns.of[first].comes);
-    } else {
+    else
         end();
-    }
-    for (unsigned i = 0; i < turns.threads; i++) {
+    for (unsigned i = 0; i < turns.threads; i++)
         pthread_join(turns.of[i].thread, NULL);
-    }
     return r;
 }

@@ -31,9 +31,8 @@ static int share(struct comparison *comparison) {
 
 static void run_row(const struct row *row) {
     const struct candidate *candidate = row->candidate;
-    if (!candidate) {
+    if (!candidate)
         return;
-    }
     row->meter->error = 0;
     if (candidate->is_model) {
         model_run(candidate->model, candidate->setting.limit, row->meter);
@@ -58,9 +57,8 @@ static int run_rows(struct comparison *comparison) {
     size_t running = 0, most = processors > 1 ? (size_t)processors : 1;
     int r = 0;
     for (size_t i = 0; i < comparison->count && r == 0; i++) {
-        while (running == most) {
+        while (running == most)
             wait_for_one(&running);
-        }
         pid_t pid = fork();
         if (pid == 0) {
             run_row(&comparison->rows[i]);
@@ -69,18 +67,16 @@ static int run_rows(struct comparison *comparison) {
         r = pid < 0 ? -errno : 0;
         running += pid > 0;
     }
-    while (running > 0) {
+    while (running > 0)
         wait_for_one(&running);
-    }
     return r;
 }
 
 int comparison_run(struct comparison *comparison, const struct replay_request *request) {
     size_t most = request->candidate_count * request->delay_count;
     comparison->rows = calloc(most + 1, sizeof *comparison->rows);
-    if (!comparison->rows || !request->candidates) {
+    if (!comparison->rows || !request->candidates)
         return -ENOMEM;
-    }
     for (size_t i = 0; i < request->candidate_count; i++) {
         const struct candidate *candidate = &request->candidates[i];
         size_t delays = candidate->is_model ? 1 : request->delay_count;
@@ -96,8 +92,7 @@ int comparison_run(struct comparison *comparison, const struct replay_request *r
 }
 
 void comparison_free(struct comparison *comparison) {
-    if (comparison->shared) {
+    if (comparison->shared)
         munmap(comparison->shared, comparison->shared_bytes);
-    }
     free(comparison->rows);
 }

@@ -49,14 +49,11 @@ static void print_left_out(const struct history *history, struct print *out) {
         {history->lost_frees, "blocks that are allocated again without a free"},
         {history->failures, "allocations that failed when it was recorded"},
     };
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        if (kinds[i].count > 0) {
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i].count > 0)
             print_format(out, "    left out, %s: %s\n", kinds[i].what, COUNT(kinds[i].count));
-        }
-    }
-    if (history->cut) {
+    if (history->cut)
         print_str(out, "    its last line is not whole\n");
-    }
 }
 
 static void print_recorded(const struct history *history, struct print *out) {
@@ -133,9 +130,8 @@ static void print_row(const struct row *row, bool first, size_t width, struct pr
     print_cell(out, DECIMALS((double)meter->calls_ns / 1e6, 0), 8, PRINT_RIGHT);
     print_cell(out, DECIMALS((double)meter->waited_us / 1e3, 0), 8, PRINT_RIGHT);
     print_char(out, ' ');
-    for (unsigned i = 0; i < METER_PARTS; i++) {
+    for (unsigned i = 0; i < METER_PARTS; i++)
         print_cell(out, DECIMALS(100 * meter_idle(meter, i), 0), 4, PRINT_RIGHT);
-    }
     print_char(out, '\n');
 }
 
@@ -174,9 +170,8 @@ static void print_several_head(const struct replay_request *request, size_t widt
     print_cell(out, "file", FILE_NAME, PRINT_LEFT);
     print_cell(out, "allocator", width, PRINT_LEFT);
     for (int half = 0; half < 2; half++) {
-        for (size_t i = 0; i < request->delay_count; i++) {
+        for (size_t i = 0; i < request->delay_count; i++)
             print_cell(out, delay_of(delay, request->delays_us[i]), RATIO_CELL, PRINT_RIGHT);
-        }
         print_str(out, half == 0 ? "  " : " ms\n");
     }
 }
@@ -191,9 +186,8 @@ static void print_line(const struct row *rows, size_t count, size_t delays, size
         print_cell(out, ratio, RATIO_CELL, PRINT_RIGHT);
     }
     print_str(out, "  ");
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         print_cell(out, mapped_of(text, &rows[i]), RATIO_CELL, PRINT_RIGHT);
-    }
     print_char(out, '\n');
 }
 
@@ -210,10 +204,8 @@ void comparisons_print(const struct comparison *list, size_t count,
         const char *slash = strrchr(of->file, '/');
         for (size_t at = 0, rows; at < of->count; at += rows) {
             rows = 1;
-            while (at + rows < of->count &&
-                   of->rows[at + rows].candidate == of->rows[at].candidate) {
+            while (at + rows < of->count && of->rows[at + rows].candidate == of->rows[at].candidate)
                 rows++;
-            }
             char file[FILE_NAME] = "";
             strncat(file, at > 0 ? "" : slash ? slash + 1 : of->file, sizeof file - 2);
             print_cell(out, file, FILE_NAME, PRINT_LEFT);

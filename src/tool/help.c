@@ -87,12 +87,11 @@ static void print_option(FILE *out, const char *name, const char *value, const c
     char text[1024], list[256];
     struct print listed;
     print_init(&listed, -1, list, sizeof list);
-    for (; words && *words; words++) {
+    for (; words && *words; words++)
         if (*words == '|')
             print_str(&listed, ", ");
         else
             print_char(&listed, *words);
-    }
     print_end(&listed);
     fprintf(out, "  --%s%s%s\n      ", name, value ? "=" : "", value ? value : "");
     snprintf(text, sizeof text, "%s%s%s%s%s%s", meaning, *list ? ": " : "", list,

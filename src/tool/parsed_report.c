@@ -282,10 +282,9 @@ bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, 
     int error = file ? 0 : errno;
     const char *refused = NULL;
     reports->memory_left = MEMORY_MOST;
-    while (file && !refused && read_line(file, &line, &capacity, &error)) {
+    while (file && !refused && read_line(file, &line, &capacity, &error))
         if (*line == '{')
             refused = read_line_of_json(reports, path, line);
-    }
     if (file && ferror(file))
         error = errno;
     *why = refused ? refused

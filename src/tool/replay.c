@@ -47,17 +47,14 @@ static bool take_list(struct settings *settings, const char *value, take_one *ta
     *count = 0;
     for (;;) {
         size_t length = strcspn(value, ",");
-        if (length >= sizeof text || *count == LIST) {
+        if (length >= sizeof text || *count == LIST)
             return false;
-        }
         memcpy(text, value, length);
         text[length] = '\0';
-        if (!take(settings, text, (*count)++)) {
+        if (!take(settings, text, (*count)++))
             return false;
-        }
-        if (value[length] == '\0') {
+        if (value[length] == '\0')
             return true;
-        }
         value += length + 1;
     }
 }
@@ -197,23 +194,19 @@ static void name_candidate(const struct settings *settings, struct candidate *ca
     print_str(&out, candidate->is_model ? model_names[candidate->model]
                     : setting->pages    ? "pages"
                                         : "segments");
-    if (settings->reuse_count > 1 && !candidate->is_model) {
+    if (settings->reuse_count > 1 && !candidate->is_model)
         print_format(&out, ", %s", reuse_names[setting->reuse]);
-    }
-    if (setting->budget) {
+    if (setting->budget)
         print_format(&out, ", budget %s", SIZE(setting->budget == NO_BUDGET ? 0 : setting->budget));
-    }
-    if (settings->limit_count > 1) {
+    if (settings->limit_count > 1)
         print_format(&out, ", limit %s", setting->limit ? SIZE(setting->limit) : "none");
-    }
     print_end(&out);
 }
 
 static void add_candidate(const struct settings *settings, struct replay_request *request,
                           const struct candidate *candidate) {
-    if (request->candidate_count == CANDIDATES) {
+    if (request->candidate_count == CANDIDATES)
         fail(STATUS_OWN_FAILURE, "replay", "these are more than " TEXT_OF(CANDIDATES) " settings");
-    }
     struct candidate *to = &request->candidates[request->candidate_count++];
     *to = *candidate;
     name_candidate(settings, to);
@@ -244,11 +237,9 @@ static void make_request(struct settings *settings, struct replay_request *reque
     *request = (struct replay_request){.candidates = settings->candidates,
                                        .delay_count = settings->delay_count};
     memcpy(request->delays_us, settings->delays_us, sizeof request->delays_us);
-    for (size_t i = 0; i < settings->backend_count; i++) {
-        for (size_t k = 0; k < settings->limit_count; k++) {
+    for (size_t i = 0; i < settings->backend_count; i++)
+        for (size_t k = 0; k < settings->limit_count; k++)
             add_backend(settings, request, settings->backends[i], settings->limits[k]);
-        }
-    }
 }
 
 /* ---- files ---- */
@@ -274,9 +265,8 @@ static struct histories *add_file(struct results *results) {
 }
 
 static void free_results(struct results *results) {
-    for (size_t i = 0; i < results->count; i++) {
+    for (size_t i = 0; i < results->count; i++)
         comparison_free(&results->list[i]);
-    }
     for (size_t i = 0; i < results->file_count; i++) {
         histories_free(results->files[i]);
         free(results->files[i]);
@@ -290,20 +280,17 @@ static void compare(const struct settings *settings, const struct replay_request
     for (size_t i = 0; i < histories->count; i++) {
         struct history *history = &histories->list[i];
         bool meant = settings->device == UINT64_MAX || history->device == (int)settings->device;
-        if (history->count == 0 || !meant) {
+        if (history->count == 0 || !meant)
             continue;
-        }
-        if (settings->periods > 0 && history_cut_into(history, (size_t)settings->periods) != 0) {
+        if (settings->periods > 0 && history_cut_into(history, (size_t)settings->periods) != 0)
             fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
-        }
         struct comparison *result = add_result(results);
         snprintf(result->file, sizeof result->file, histories->count > 1 ? "%s, device %d" : "%s",
                  file, history->device);
         result->history = history;
         int r = comparison_run(result, request);
-        if (r != 0) {
+        if (r != 0)
             fail(STATUS_OWN_FAILURE, "replay", strerror(-r));
-        }
     }
 }
 
@@ -312,9 +299,8 @@ static int read_file(const char *file, struct histories *histories) {
     struct input input;
     if (strcmp(file, "-") != 0 && trace_file_is(file)) {
         int r = replay_trace_read(file, histories);
-        if (r != 0) {
+        if (r != 0)
             tool_say("%s: %s", file, histories->why);
-        }
         return r;
     }
     int r = input_read(file, &input, why);
@@ -323,19 +309,16 @@ static int read_file(const char *file, struct histories *histories) {
         memcpy(why, histories->why, sizeof why);
     }
     input_free(&input);
-    if (r != 0) {
+    if (r != 0)
         tool_say("%s: %s", file, why);
-    }
     return r;
 }
 
 static bool has_failed(const struct results *results) {
     for (size_t i = 0; i < results->count; i++) {
-        for (size_t k = 0; k < results->list[i].count; k++) {
-            if (results->list[i].rows[k].meter->error != 0) {
+        for (size_t k = 0; k < results->list[i].count; k++)
+            if (results->list[i].rows[k].meter->error != 0)
                 return true;
-            }
-        }
     }
     return false;
 }
@@ -361,11 +344,10 @@ static int print_results(const struct settings *settings, const struct replay_re
 }
 
 static void print_nothing_of(const char *file, uint64_t device) {
-    if (device == UINT64_MAX) {
+    if (device == UINT64_MAX)
         tool_say("%s: has no allocation in it", file);
-    } else {
+    else
         tool_say("%s: has nothing of device %llu", file, (unsigned long long)device);
-    }
 }
 
 int tool_replay(char **at) {
@@ -375,20 +357,17 @@ int tool_replay(char **at) {
     int status = 0;
     set_defaults(&settings);
     at = parse(&settings, at);
-    if (!*at) {
+    if (!*at)
         fail(STATUS_OWN_FAILURE, "replay", "wanted is a file; - is the standard input");
-    }
     make_request(&settings, &request);
     for (; *at; at++) {
         struct histories *file = add_file(&results);
         size_t before = results.count;
         bool good = read_file(*at, file) == 0;
-        if (good) {
+        if (good)
             compare(&settings, &request, *at, file, &results);
-        }
-        if (good && results.count == before) {
+        if (good && results.count == before)
             print_nothing_of(*at, settings.device);
-        }
         status = results.count == before ? EXIT_FAILURE : status;
     }
     bool printed = print_results(&settings, &request, &results) == 0;

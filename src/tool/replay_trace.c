@@ -18,9 +18,8 @@ static int mark_period(struct histories *histories, const struct trace_event *ev
     for (size_t i = 0; i < histories->count; i++) {
         struct history *history = &histories->list[i];
         bool meant = event->device == TRACE_NO_DEVICE || event->device == history->device;
-        if (meant && history_period(history) != 0) {
+        if (meant && history_period(history) != 0)
             return -ENOMEM;
-        }
     }
     return 0;
 }
@@ -33,18 +32,15 @@ static uint64_t time_us(const struct trace_file *file, size_t i) {
 
 static int read_event(const struct trace_file *file, size_t i, struct histories *histories) {
     const struct trace_event *event = &file->events[i];
-    if (event->kind == TRACE_MARK) {
+    if (event->kind == TRACE_MARK)
         return is_period(event->text) ? mark_period(histories, event) : 0;
-    }
     bool grows = event->kind == TRACE_MOMENT_GROW || event->kind == TRACE_MOMENT_GIVE_BACK;
     if ((event->kind != TRACE_ALLOCATE && event->kind != TRACE_FREE && !grows) ||
-        event->device >= STATS_MAX_DEVICES) {
+        event->device >= STATS_MAX_DEVICES)
         return 0;
-    }
     struct history *history = histories_of(histories, event->device);
-    if (!history) {
+    if (!history)
         return -ENOMEM;
-    }
     if (grows) {
         history->recorded_by = "the library";
         history->recorded_peak =
@@ -66,12 +62,10 @@ int replay_trace_read(const char *path, struct histories *histories) {
         snprintf(histories->why, sizeof histories->why, "%s", why ? why : strerror(-r));
         return r;
     }
-    for (size_t i = 0; i < file.count && r == 0; i++) {
+    for (size_t i = 0; i < file.count && r == 0; i++)
         r = read_event(&file, i, histories);
-    }
     trace_file_free(&file);
-    if (r != 0) {
+    if (r != 0)
         snprintf(histories->why, sizeof histories->why, "%s", strerror(-r));
-    }
     return r;
 }

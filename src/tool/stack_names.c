@@ -100,12 +100,11 @@ static void merge(struct parsed_stacks *stacks) {
     size_t kept = 0;
     if (stacks->row_count > 0)
         qsort_r(stacks->rows, stacks->row_count, sizeof *stacks->rows, compare_rows, stacks);
-    for (size_t i = 1; i < stacks->row_count; i++) {
+    for (size_t i = 1; i < stacks->row_count; i++)
         if (compare_rows(&stacks->rows[kept], &stacks->rows[i], stacks) == 0)
             add_holder(&stacks->rows[kept].holder, &stacks->rows[i].holder);
         else
             stacks->rows[++kept] = stacks->rows[i];
-    }
     stacks->row_count = stacks->row_count > 0 ? kept + 1 : 0;
 }
 
@@ -114,12 +113,11 @@ static void leave_python(struct stack_frames *stack) {
     bool any = false;
     for (unsigned i = 0; i < stack->count; i++)
         any |= stack->frames[i].python;
-    for (unsigned i = 0; any && i < stack->count; i++) {
+    for (unsigned i = 0; any && i < stack->count; i++)
         if (stack->frames[i].python)
             stack->frames[kept++] = stack->frames[i];
         else
             stack_frame_free(&stack->frames[i]);
-    }
     stack->count = any ? kept : stack->count;
 }
 

@@ -112,13 +112,12 @@ static void set_counter(struct timeline *to, unsigned device, unsigned which, ui
     struct counter *counter = &to->counters[device][which];
     uint64_t change = value > counter->shown ? value - counter->shown : counter->shown - value;
     counter->value = value;
-    if (!to->writing) {
+    if (!to->writing)
         counter->peak = value > counter->peak ? value : counter->peak;
-    } else if (change > counter->peak / STEP_SHARE ||
-               (change > 0 && ns - counter->shown_ns >= STEP_NS) ||
-               (value == counter->peak && !counter->peak_shown)) {
+    else if (change > counter->peak / STEP_SHARE ||
+             (change > 0 && ns - counter->shown_ns >= STEP_NS) ||
+             (value == counter->peak && !counter->peak_shown))
         show_counter(to, device, which, ns);
-    }
 }
 
 static void add(struct timeline *to, const struct trace_event *event, unsigned which,

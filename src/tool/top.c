@@ -86,12 +86,11 @@ static void add_row(struct top *top, struct page *page, unsigned ordinal) {
 
 static void forget_histories(struct top *top) {
     size_t kept = 0;
-    for (size_t i = 0; i < top->history_count; i++) {
+    for (size_t i = 0; i < top->history_count; i++)
         if (top->histories[i]->seen)
             top->histories[kept++] = top->histories[i];
         else
             free(top->histories[i]);
-    }
     top->history_count = kept;
 }
 
@@ -187,14 +186,13 @@ int tool_top(char **arguments) {
     struct top top = {.column = TOP_LIVE, .interval_ms = INTERVAL_MS};
     bool once = !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO);
     struct arguments left = {.command = "top", .at = arguments};
-    for (enum option_of_command option; (option = arguments_next(&left)) != ARGUMENTS_END;) {
+    for (enum option_of_command option; (option = arguments_next(&left)) != ARGUMENTS_END;)
         if (option == ARGUMENT_top_once)
             once = true;
         else if (option == ARGUMENT_top_kill)
             top.kill = true;
         else if (!value_milliseconds(left.value, &top.interval_ms))
             arguments_refuse(&left);
-    }
     for (char **at = left.at; *at; at++) {
         int pid = tool_pid(*at);
         if (pid == 0)

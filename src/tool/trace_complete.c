@@ -135,12 +135,11 @@ static void end_context(struct pass *pass, const struct trace_event *event) {
     for (enum trace_sort sort = 0; sort < TRACE_SORTS && pass->in_vain < IN_VAIN_MOST; sort++) {
         size_t count;
         struct trace_event *list = trace_live_set_list(&pass->live_set, sort, &count);
-        for (size_t i = 0; i < count; i++) {
+        for (size_t i = 0; i < count; i++)
             if (list[i].space == event->space)
                 end_object(pass, &list[i], trace_sorts[sort].ends, event);
             else
                 pass->in_vain++;
-        }
         free(list);
     }
     happen(pass, event);

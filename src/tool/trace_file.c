@@ -231,11 +231,10 @@ int trace_file_read_open(int fd, struct trace_file *file, const char **why) {
     *file = (struct trace_file){0};
     file->header = read_header(fd, why);
     int r = file->header ? read_all(fd, file) : -EINVAL;
-    if (r == 0) {
+    if (r == 0)
         r = read_header_again(fd, file, why);
-    } else if (file->header) {
+    else if (file->header)
         *why = strerror(-r);
-    }
     close(fd);
     if (r != 0) {
         trace_file_free(file);
