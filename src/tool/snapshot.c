@@ -23,7 +23,7 @@
 static void add_segments(struct memory_list *to, const struct trace_live_set *from,
                          enum trace_sort sort) {
     size_t count;
-    struct trace_event *events = trace_live_set_list(from, sort, &count);
+    struct trace_event *events = trace_live_set_list(from, sort, NULL, &count);
     bool pages = sort == TRACE_PAGES;
     for (size_t i = 0; i < count; i++)
         memory_list_add_segment(to, (struct memory_segment){events[i].address,
@@ -34,7 +34,7 @@ static void add_segments(struct memory_list *to, const struct trace_live_set *fr
 
 static void add_blocks(struct memory_list *to, const struct trace_live_set *from) {
     size_t count;
-    struct trace_event *events = trace_live_set_list(from, TRACE_BLOCKS, &count);
+    struct trace_event *events = trace_live_set_list(from, TRACE_BLOCKS, NULL, &count);
     for (size_t i = 0; i < count; i++)
         memory_list_add_block(to, (struct memory_block){events[i].address, events[i].value,
                                                         events[i].bytes, events[i].stack});

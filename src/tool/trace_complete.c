@@ -134,12 +134,12 @@ static void unmap(struct pass *pass, const struct trace_event *event) {
 static void end_context(struct pass *pass, const struct trace_event *event) {
     for (enum trace_sort sort = 0; sort < TRACE_SORTS && pass->in_vain < IN_VAIN_MOST; sort++) {
         size_t count;
-        struct trace_event *list = trace_live_set_list(&pass->live_set, sort, &count);
+        size_t all = pass->live_set.tables[sort].count;
+        struct trace_event *list =
+            trace_live_set_list(&pass->live_set, sort, &event->space, &count);
+        pass->in_vain += all - count;
         for (size_t i = 0; i < count; i++)
-            if (list[i].space == event->space)
-                end_object(pass, &list[i], trace_sorts[sort].ends, event);
-            else
-                pass->in_vain++;
+            end_object(pass, &list[i], trace_sorts[sort].ends, event);
         free(list);
     }
     happen(pass, event);
@@ -187,7 +187,7 @@ static void carry(struct pass *pass) {
     static const enum trace_sort order[] = {TRACE_SEGMENTS, TRACE_PAGES, TRACE_BLOCKS};
     for (unsigned i = 0; i < TRACE_SORTS; i++) {
         size_t count;
-        struct trace_event *list = trace_live_set_list(&pass->live_set, order[i], &count);
+        struct trace_event *list = trace_live_set_list(&pass->live_set, order[i], NULL, &count);
         for (size_t j = 0; j < count; j++) {
             list[j].flags |= TRACE_CARRIED;
             append(&pass->before, &pass->before_count, &pass->before_capacity, &list[j]);

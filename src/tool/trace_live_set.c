@@ -107,12 +107,12 @@ static int by_address(const void *a, const void *b) {
 }
 
 struct trace_event *trace_live_set_list(const struct trace_live_set *live_set, enum trace_sort sort,
-                                        size_t *count) {
+                                        const uint64_t *space, size_t *count) {
     const struct trace_table *table = &live_set->tables[sort];
-    struct trace_event *list = checked(calloc(table->count + 1, sizeof *list));
+    struct trace_event *list = checked(malloc((table->count + 1) * sizeof *list));
     *count = 0;
     for (size_t i = 0; i < table->capacity; i++)
-        if (table->slots[i].kind != TRACE_NONE)
+        if (table->slots[i].kind != TRACE_NONE && (!space || table->slots[i].space == *space))
             list[(*count)++] = table->slots[i];
     qsort(list, *count, sizeof *list, by_address);
     return list;

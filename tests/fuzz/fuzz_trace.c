@@ -113,7 +113,7 @@ static bool has_space(const struct trace_live_set *live_set, uint64_t space) {
     bool any = false;
     for (enum trace_sort sort = 0; sort < TRACE_SORTS; sort++) {
         size_t count;
-        struct trace_event *list = trace_live_set_list(live_set, sort, &count);
+        struct trace_event *list = trace_live_set_list(live_set, sort, NULL, &count);
         for (size_t i = 0; i < count; i++)
             any |= list[i].space == space;
         free(list);
