@@ -51,8 +51,8 @@ const struct trace_event *trace_live_set_at(const struct trace_live_set *live_se
  * nothing, because the ends of its objects come before it. */
 void trace_live_set_apply(struct trace_live_set *live_set, const struct trace_event *event);
 
-/** Returns the objects of a sort, ordered by address: all, or only those of *space. The caller frees
- * the list. */
+/** Returns the objects of a sort, ordered by address: all, or only those of *space if it is not
+ * NULL. The caller frees the list. */
 struct trace_event *trace_live_set_list(const struct trace_live_set *live_set, enum trace_sort sort,
                                         const uint64_t *space, size_t *count);
 
