@@ -4,11 +4,15 @@
 #include "process/interval.h"
 #include "process/libraries.h"
 #include "process/log.h"
+#include "process/nap.h"
 #include "process/options.h"
 #include "process/signals.h"
 
 #include <errno.h>
 #include <pthread.h>
+
+#define LOAD_NAPS 1000 /* of LOAD_NAP_NS each, one second together */
+#define LOAD_NAP_NS 1000000
 
 _Atomic int process_state;
 
@@ -53,7 +57,33 @@ static void start(void) {
     if (options()->report != REPORT_TO_NOWHERE) {
         interval_start();
     }
-    atomic_store_explicit(&process_state, PROCESS_STARTED, memory_order_release);
+    errno = saved;
+}
+
+/*
+ * Runs the hooks that load libraries or look up functions in them. The dynamic loader lets no other
+ * thread do so while the constructors of an opened library run. If such a constructor calls the
+ * driver, it must not wait for the thread here, which waits for the constructor. Only the first
+ * thread therefore runs the hooks; all others wait for it one second at most, and go on.
+ */
+static void load(void) {
+    static atomic_flag begun = ATOMIC_FLAG_INIT;
+    static atomic_bool is_loaded;
+    int saved = errno;
+    if (atomic_flag_test_and_set(&begun)) {
+        for (int i = 0; i < LOAD_NAPS && !atomic_load(&is_loaded); i++) {
+            nap(LOAD_NAP_NS);
+        }
+        errno = saved;
+        return;
+    }
+    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end;
+         row++) {
+        if (row->load) {
+            row->load();
+        }
+    }
+    atomic_store(&is_loaded, true);
     errno = saved;
 }
 
@@ -81,6 +111,9 @@ bool process_start(void) {
     }
     starting = true;
     pthread_once(&once, start);
+    load();
+    int begun = PROCESS_STARTING;
+    atomic_compare_exchange_strong(&process_state, &begun, PROCESS_STARTED);
     starting = false;
     return atomic_load(&process_state) == PROCESS_STARTED;
 }

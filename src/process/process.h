@@ -8,8 +8,8 @@
  *      forked     child of a started process: all calls pass through, and nothing is reported
  *      ending     the last report is written, without a CUDA call (ending.h)
  *
- * The state is atomic. pthread_once() runs the start. Every hook of the driver calls
- * process_ready().
+ * The state is atomic. pthread_once() runs the start, and one thread loads libraries after it.
+ * Every hook of the driver calls process_ready().
  */
 #ifndef GPUCACHE_PROCESS_PROCESS_H
 #define GPUCACHE_PROCESS_PROCESS_H
@@ -30,6 +30,7 @@ enum process_end { PROCESS_EXITS, PROCESS_EXECS, PROCESS_GOES_ON, PROCESS_DIES }
  */
 struct process_hooks {
     void (*start)(void);  /* after options are read, before any report */
+    void (*load)(void);   /* after all starts; may wait for the dynamic loader (process.c) */
     void (*forked)(void); /* in the child of a fork; must take no lock (in_child()) */
     void (*report)(const char *reason);
     void (*end)(enum process_end how, int signal); /* after the last report; `signal` 0: none */

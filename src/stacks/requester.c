@@ -27,9 +27,12 @@ static _Atomic unsigned count = 1;
 static struct lock lock = LOCK_INITIALIZER(REQUESTERS);
 static struct module_place own;
 
-/* Functions of libgcc_s.so.1; NULL without that library, and then all requesters are unknown. */
+/*
+ * Functions of libgcc_s.so.1; NULL without that library, and then all requesters are unknown. Other
+ * threads may look for requesters already: `backtrace` is set last.
+ */
 static struct {
-    __typeof__(&_Unwind_Backtrace) backtrace;
+    _Atomic(__typeof__(&_Unwind_Backtrace)) backtrace;
     __typeof__(&_Unwind_GetIP) address;
     __typeof__(&_Unwind_GetCFA) end;
 } unwinder;
@@ -45,7 +48,9 @@ void requester_start(stacks_look_up *look_up) {
     if (library && module_place_of((uintptr_t)requester_start, &own)) {
         find_function(look_up, library, "_Unwind_GetIP", &unwinder.address);
         find_function(look_up, library, "_Unwind_GetCFA", &unwinder.end);
-        find_function(look_up, library, "_Unwind_Backtrace", &unwinder.backtrace);
+        __typeof__(&_Unwind_Backtrace) backtrace;
+        find_function(look_up, library, "_Unwind_Backtrace", &backtrace);
+        atomic_store(&unwinder.backtrace, backtrace);
     }
     dlerror(); /* the program must not find an error that it did not cause */
 }
@@ -145,7 +150,7 @@ static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *with
 /* Unwinds as a callback of libraries_visit(), so that no fork comes in between (libraries.h). */
 static int unwind_here(struct dl_phdr_info *info, size_t size, void *with) {
     (void)info, (void)size;
-    unwinder.backtrace(add_frame, with);
+    atomic_load (&unwinder.backtrace)(add_frame, with);
     return 1;
 }
 
@@ -168,7 +173,7 @@ __attribute__((no_sanitize("address"))) static void keep_distance(const struct f
 /* Finds the requester by unwinding from the frame with that end, and fills the table. */
 static __attribute__((noinline)) unsigned look_up_requester(uint64_t first) {
     struct frames frames = {.first = first};
-    if (unwinder.backtrace) {
+    if (atomic_load(&unwinder.backtrace)) {
         libraries_visit(unwind_here, &frames);
     }
     for (unsigned i = 1; i < frames.count; i++) {

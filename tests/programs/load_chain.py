@@ -8,7 +8,7 @@ OFF = {"GPUCACHE_REPORT": "off"}
 tally = Tally()
 
 
-def same(what, command, before, preloads):
+def same(what, command, before, preloads, options=OFF):
     native = run(command, under=False, preload=before, options=OFF)
     good = native.status == 0 and native.err == "" and native.out
     if GPU and not good:  # the driver does not stand it
@@ -17,7 +17,7 @@ def same(what, command, before, preloads):
         return
     tally.check(good, "chain: %s: natively" % what, native.out + native.err)
     for preload in preloads:
-        ran = run(command, preload=preload, options=OFF, timeout=20)
+        ran = run(command, preload=preload, options=options, timeout=20)
         tally.check((ran.status, ran.out, ran.err) == (native.status, native.out, native.err),
                     "chain: %s: %s: status %s" % (
                         what, " ".join(re.sub(".*/", "", p) for p in preload), ran.status),
@@ -65,12 +65,16 @@ def behind(others, level):
 
 def main():
     early = program("libchain_early.so")
+    opener = [program("chain_opener"), program("libchain_opened.so")]
     jobs = [lambda o=others, l=level: behind(o, l) for others in chains()
             for level in (["O2"] if GPU else ["O0", "O2"])]
     jobs += [lambda c=command: same("%s, a dlsym of its own" % c, [program(c)], [], [[LIBRARY]])
              for command in ("chain_own_O0", "chain_own_O2", "chain_own_old")]
     jobs += [lambda: same("a constructor, linked", [program("chain_with_early")], [], [[LIBRARY]]),
              lambda: same("a constructor, opened", [program("chain_host"), early], [], [[LIBRARY]]),
+             lambda: same("a constructor beside a thread", opener, [], [[LIBRARY]]),
+             lambda: same("a constructor beside a thread, stacks", opener, [], [[LIBRARY]],
+                          dict(OFF, GPUCACHE_STACKS="4", GPUCACHE_LOG="error")),
              lambda: same("twice", [program("chain_O2")], [], [[LIBRARY, LIBRARY]])]
     if not EMULATED:  # into a program of this machine
         jobs.append(lambda: same("a constructor, preloaded", ["/bin/true"], [early],

@@ -42,8 +42,9 @@ static void connect_layers(void) {
 static PROCESS_HOOK_TABLE table[] = {
     {.start = connect_layers}, /* before any context or device is used */
     {.start = exit_handler_start},
-    {.start = stack_recording_start}, /* after the options are read, before any allocation */
-    {.start = tracing_start, .forked = trace_forked}, /* as the row above */
+    {.load = stack_recording_start},
+    /* after the options are read, before any allocation */
+    {.start = tracing_start, .forked = trace_forked},
     {.forked = entries_forked},
     {.forked = context_forked},
     {.forked = capture_forked},

@@ -13,13 +13,15 @@
 
 extern atomic_bool stacks_recorded;
 
-/** Returns whether call stacks are recorded. */
+/** Returns whether call stacks are recorded. A thread may see that change (process.c, load()). */
 static inline bool stack_recording_is_on(void) {
-    return __builtin_expect(atomic_load_explicit(&stacks_recorded, memory_order_relaxed), 0);
+    return __builtin_expect(atomic_load_explicit(&stacks_recorded, memory_order_acquire), 0);
 }
 
-/** Starts the recording if GPUCACHE_STACKS asks for it. A lifecycle hook of the process's start.
- * The child of a fork does not record: all its calls go to the driver. */
+/**
+ * Starts the search for requesters, and the recording if GPUCACHE_STACKS asks for it. A lifecycle
+ * hook (load) of the process. The child of a fork does not record: all its calls go to the driver.
+ */
 void stack_recording_start(void);
 
 #endif
