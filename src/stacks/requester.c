@@ -28,6 +28,13 @@ static struct lock lock = LOCK_INITIALIZER(REQUESTERS);
 static struct module_place own;
 
 /*
+ * The highest end of a frame that the unwinder has found on this thread's stack. Distances lead no
+ * further: a function that calls alloca() has frames of different sizes, and the distance of a
+ * larger one may lead past the end of the stack.
+ */
+static _Thread_local uint64_t reach __attribute__((tls_model("initial-exec")));
+
+/*
  * Functions of libgcc_s.so.1; NULL without that library, and then all requesters are unknown. Other
  * threads may look for requesters already: `backtrace` is set last.
  */
@@ -179,6 +186,9 @@ static __attribute__((noinline)) unsigned look_up_requester(uint64_t first) {
     for (unsigned i = 1; i < frames.count; i++) {
         keep_distance(&frames.of[i - 1]);
     }
+    if (frames.count > 0 && frames.of[frames.count - 1].end > reach) {
+        reach = frames.of[frames.count - 1].end;
+    }
     if (!frames.found) {
         return REQUESTER_UNKNOWN;
     }
@@ -195,6 +205,9 @@ __attribute__((noinline, no_sanitize("address"))) unsigned requester_here(void) 
             return (unsigned)(word & (REQUESTERS - 1));
         }
         end += (word & (IS_REQUESTER - 1)) * 8;
+        if (__builtin_expect(end > reach, 0)) {
+            break;
+        }
         address = *(const uint64_t *)(end - 8);
     }
     return look_up_requester(first);

@@ -104,6 +104,18 @@ static void closed(struct library *a, struct library *b) {
     give(a, kept, 6 * MIB);
 }
 
+/* Frames of one function have different sizes. The large one reaches past the end of the stack from
+ * where the small one is. */
+static void frames(struct library *a, struct library *b) {
+    load(a);
+    load(b);
+    for (unsigned turn = 0; turn < 4; turn++) {
+        take(a, "large frame", 4 * MIB);
+        take(b, "small frame", 5 * MIB);
+        take(a, "small frame", 6 * MIB);
+    }
+}
+
 /* A child has no memory of its parent's, and changes nothing of what the parent counts. */
 static void forked(struct library *a, struct library *b) {
     load(a);
@@ -226,8 +238,9 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(struct library *, struct library *);
-    } parts[] = {{"turns", turns}, {"closed", closed},       {"forked", forked},  {"ended", ended},
-                 {"reset", reset}, {"generated", generated}, {"threads", threads}};
+    } parts[] = {{"turns", turns},     {"closed", closed}, {"forked", forked},
+                 {"ended", ended},     {"reset", reset},   {"generated", generated},
+                 {"threads", threads}, {"frames", frames}};
     if (argc < 4)
         return 2;
     exact = getenv("GPUCACHE_STACKS") != NULL;

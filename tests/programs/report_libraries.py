@@ -8,7 +8,7 @@ import tempfile
 from harness import MODES, PROGRAMS, SIM, Tally, check_books, program, run, run_with_report
 
 A, B = (os.path.join(PROGRAMS, "libmemory_%s.so" % letter) for letter in "ab")
-PARTS = ("turns", "closed", "forked", "ended", "reset", "generated")
+PARTS = ("turns", "closed", "forked", "ended", "reset", "generated", "frames")
 tally = Tally()
 
 

@@ -6,6 +6,7 @@
  */
 #include <cuda.h>
 
+#include <alloca.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,14 +33,25 @@ CUresult runtime_alloc(CUdeviceptr *p, size_t bytes) {
     return r != CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : r;
 }
 
+/* Has a frame of `room` bytes and more. */
+CUresult runtime_alloc_in_frame(CUdeviceptr *p, size_t bytes, size_t room) {
+    volatile char *frame = alloca(room);
+    frame[0] = frame[room - 1] = 1;
+    CUresult r = cuMemAlloc(p, bytes);
+    return r == CUDA_SUCCESS && frame[room - 1] == 1 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
 #else
 
 CUresult runtime_alloc(CUdeviceptr *p, size_t bytes);
+CUresult runtime_alloc_in_frame(CUdeviceptr *p, size_t bytes, size_t room);
 
 CUdeviceptr plugin_alloc(const char *way, size_t bytes) {
     CUdeviceptr p = 0;
     CUresult r = strcmp(way, "shared runtime") == 0   ? runtime_alloc(&p, bytes)
                  : strcmp(way, "static runtime") == 0 ? outer(&p, bytes)
+                 : strcmp(way, "large frame") == 0    ? runtime_alloc_in_frame(&p, bytes, 200000)
+                 : strcmp(way, "small frame") == 0    ? runtime_alloc_in_frame(&p, bytes, 16)
                  : strcmp(way, "managed") == 0 ? cuMemAllocManaged(&p, bytes, CU_MEM_ATTACH_GLOBAL)
                  : strcmp(way, "stream") == 0  ? cuMemAllocAsync(&p, bytes, NULL)
                                                : cuMemAlloc(&p, bytes);
