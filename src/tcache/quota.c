@@ -27,7 +27,7 @@ static uint64_t part_of_peak(const struct pool *pool) {
     const struct source *source = &pool->source;
     uint64_t peak = counter_get(&source->counters.allocated.peak);
     uint64_t each = (peak / QUOTA_MANY_SHARE + BUDGET_FLOOR) / source->active_count;
-    return max_u64(each / 2, QUOTA_FIRST); /* the other half is for the transfer cache */
+    return each / 2; /* the other half is for the transfer cache */
 }
 
 /*
@@ -37,6 +37,7 @@ static uint64_t part_of_peak(const struct pool *pool) {
  *  0 or 1                 quota_most, or less while the program is small (budget_little())
  *  up to QUOTA_CACHES     quota_most
  *  more                   twice as many hold half as much together; each at most part_of_peak()
+ *                         and at least QUOTA_FIRST: a cache in the list has a quota
  */
 static uint64_t quota_limit(const struct pool *pool) {
     const struct source *source = &pool->source;
@@ -44,7 +45,7 @@ static uint64_t quota_limit(const struct pool *pool) {
     uint64_t active = source->active_count;
     if (active > QUOTA_CACHES) {
         uint64_t share = most * QUOTA_CACHES / active * QUOTA_CACHES / active;
-        return min_u64(share, part_of_peak(pool));
+        return max_u64(min_u64(share, part_of_peak(pool)), QUOTA_FIRST);
     }
     return active <= 1 ? min_u64(most, little) : most;
 }

@@ -434,6 +434,26 @@ static void many_share_what_a_few_may_hold(void **state) {
     check();
 }
 
+/* A smaller quota would send each free to the pool. One of 0 would list an active cache twice. */
+static void however_many_are_active_each_has_its_first_quota(void **state) {
+    (void)state;
+    begin();
+    get(200 * MIB);
+    lock_acquire(&pool->source.lock);
+    quota_grow(mine(), UINT64_MAX / 2);
+    unsigned before = pool->source.active_count;
+    for (unsigned many = QUOTA_CACHES + 1; many < 1000000; many *= 2) {
+        pool->source.active_count = many;
+        quota_grow(mine(), 0);
+        assert_true(cache_quota(mine()) >= QUOTA_FIRST);
+    }
+    assert_int_equal(cache_quota(mine()), QUOTA_FIRST);
+    pool->source.active_count = before;
+    lock_release(&pool->source.lock);
+    assert_int_equal(active(), before);
+    check();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(an_idle_thread_gives_up_what_it_has_cached),
@@ -450,6 +470,7 @@ int main(void) {
         TEST(a_little_program_keeps_little),
         TEST(a_full_transfer_cache_gets_a_larger_quota),
         TEST(many_share_what_a_few_may_hold),
+        TEST(however_many_are_active_each_has_its_first_quota),
     };
     return cmocka_run_group_tests_name("quotas", tests, NULL, NULL);
 }
