@@ -7,6 +7,8 @@
  *      pinned        pinned host memory; a part of it is freed
  *      threads=N     N threads that all ask for too much at once; the process ends with the first
  *                    error that one of them gets, in the middle of whatever the others do
+ *      leave         a request for too much in a thread; the process exits as soon as the file
+ *                    of the snapshot has bytes
  *      file=BYTES    no file may grow larger from now on
  *      oom           a request for too much
  *      fork          the parts behind it are done by a child and by its parent
@@ -17,6 +19,7 @@
 
 #include <pthread.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -80,6 +83,26 @@ static void threads(unsigned count) {
         pthread_join(all[i], NULL);
 }
 
+static void *ask_alone(void *unused) {
+    CHECK(cuCtxSetCurrent(context));
+    ask();
+    pause();
+    return unused;
+}
+
+static void leave(void) {
+    const char *path = getenv("GPUCACHE_OOM_SNAPSHOT");
+    struct stat file = {0};
+    pthread_t thread;
+    CUdeviceptr block;
+    for (unsigned i = 0; i < 100000; i++) /* writing takes long enough */
+        CHECK(cuMemAlloc(&block, 512));
+    pthread_create(&thread, NULL, ask_alone, NULL);
+    while (path && (stat(path, &file) != 0 || file.st_size == 0))
+        usleep(100);
+    exit(0);
+}
+
 static void do_part(const char *part, const char *value) {
     if (!context && strcmp(part, "fork") != 0)
         context = begin();
@@ -95,6 +118,8 @@ static void do_part(const char *part, const char *value) {
         threads((unsigned)strtoul(value, NULL, 10));
     else if (strcmp(part, "file") == 0)
         setrlimit(RLIMIT_FSIZE, &(struct rlimit){strtoull(value, NULL, 10), RLIM_INFINITY});
+    else if (strcmp(part, "leave") == 0)
+        leave();
     else if (strcmp(part, "oom") == 0)
         printf("%d\n", (int)ask());
 }

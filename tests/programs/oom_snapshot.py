@@ -140,6 +140,16 @@ def together():
             tally.check(live == 400, what + ": all that lives", live)
 
 
+def left():
+    """The process exits while another thread writes: the exit waits, and there is no half file."""
+    with tempfile.TemporaryDirectory() as folder:
+        ran = run([SNAPSHOT, "leave"], options={"GPUCACHE_OOM_SNAPSHOT": folder + "/snapshot", "GPUCACHE_REPORT": "off"})
+        with open(folder + "/snapshot", "rb") as file:
+            data = file.read()
+        if tally.check(ran.status == 0 and data.endswith(b"."), "snapshot, exit: whole", "%s, %d bytes" % (ran.status, len(data))):
+            snapshots.check(tally, "snapshot, exit", data)
+
+
 def forked():
     """A child of a process without CUDA is a process of its own: its first error counts."""
     with tempfile.TemporaryDirectory() as folder:
@@ -185,6 +195,7 @@ def main():
     first_only()
     disabled()
     together()
+    left()
     forked()
     refused()
     full_disk()

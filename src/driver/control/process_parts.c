@@ -13,6 +13,7 @@
 #include "driver/control/page_helper.h"
 #include "driver/ipc/ipc_server.h"
 #include "driver/observe/block_stacks.h"
+#include "driver/observe/oom_snapshot.h"
 #include "driver/observe/snapshot.h"
 #include "driver/observe/tracing.h"
 #include "driver/state/capture.h"
@@ -54,6 +55,7 @@ static PROCESS_HOOK_TABLE table[] = {
     {.forked = page_helper_forked, .end = page_helper_end},
     {.forked = ipc_server_forked, .end = ipc_server_end},
     {.report = report_write},
+    {.end = oom_snapshot_end},
     {.end = peaks_end},
     {.end = trace_end},
     {.forked = live_forked, .end = live_end},

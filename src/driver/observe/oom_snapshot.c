@@ -6,6 +6,7 @@
 #include "driver/state/device.h"
 #include "heap/host.h"
 #include "pool/pool.h"
+#include "process/ending.h"
 #include "process/log.h"
 #include "process/nap.h"
 #include "process/options.h"
@@ -358,6 +359,16 @@ void oom_snapshot_write(const struct report_oom *oom) {
         say(r);
         atomic_store(&writer, WRITTEN);
     } else {
+        wait_for_writer();
+    }
+    errno = saved_errno;
+}
+
+void oom_snapshot_end(enum process_end how, int signal) {
+    (void)signal;
+    int saved_errno = errno;
+    bool ends = how == PROCESS_EXITS || how == PROCESS_EXECS;
+    if (ends && atomic_load(&writer) != NOBODY && ending_is_own_process()) {
         wait_for_writer();
     }
     errno = saved_errno;

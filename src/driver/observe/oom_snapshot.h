@@ -10,6 +10,7 @@
 #ifndef GPUCACHE_DRIVER_OBSERVE_OOM_SNAPSHOT_H
 #define GPUCACHE_DRIVER_OBSERVE_OOM_SNAPSHOT_H
 
+#include "process/process.h"
 #include "report/report.h"
 
 /**
@@ -20,5 +21,11 @@
  * their lists, but not while it writes.
  */
 void oom_snapshot_write(const struct report_oom *oom);
+
+/**
+ * Waits, at most 10 s, while another thread writes the snapshot: an exit or exec would leave half a
+ * file. Keeps errno.
+ */
+void oom_snapshot_end(enum process_end how, int signal);
 
 #endif
