@@ -238,6 +238,16 @@ static struct place add_inlined(const struct symbols *symbols, struct known *kno
     return place;
 }
 
+/*
+ * Returns the row of the line table for the address, or NULL. Checks that the address lies in the
+ * unit: otherwise libdw may answer with the last row of the unit before it.
+ */
+static Dwfl_Line *line_of(Dwfl_Module *module, uint64_t offset) {
+    Dwarf_Addr bias;
+    Dwarf_Die *unit = dwfl_module_addrdie(module, offset, &bias);
+    return unit && dwarf_haspc(unit, offset - bias) > 0 ? dwfl_module_getsrc(module, offset) : NULL;
+}
+
 static void look(const struct symbols *symbols, struct known *known) {
     Dwfl_Module *module = known->in->module;
     GElf_Sym symbol;
@@ -247,7 +257,7 @@ static void look(const struct symbols *symbols, struct known *known) {
         dwfl_module_addrinfo(module, known->offset, &offset, &symbol, NULL, NULL, NULL);
     if (!name)
         return;
-    Dwfl_Line *source = dwfl_module_getsrc(module, known->offset);
+    Dwfl_Line *source = line_of(module, known->offset);
     const char *file = source ? dwfl_lineinfo(source, NULL, &line, NULL, NULL, NULL) : NULL;
     struct place place = {file, file ? (unsigned)line : 0};
     place = add_inlined(symbols, known, place);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the call stacks of inlined C++ code in every output."""
+"""Checks the call stacks of inlined C++ code in every output, and the call sites of its buffers."""
 
 import json
 import os
@@ -92,6 +92,43 @@ def shown(page):
         return chromium.run("[...document.querySelectorAll('.rows summary')].map((of) => of.textContent)")
 
 
+def call_sites(compiler):
+    """Checks three call sites of buffers.cpp, some of them inlined, with their lines and bytes."""
+    source = os.path.join(HERE, "buffers.cpp")
+    with tempfile.TemporaryDirectory() as folder:
+        program, file = os.path.join(folder, "buffers"), os.path.join(folder, "report.json")
+        subprocess.run(
+            [compiler, "-std=c++17", "-O2", "-g", "-DDEVICE", "-o", program, source, "-L" + SIM]
+            + ["-l:libcuda.so.1"],
+            check=True,
+        )
+        _, report = run_with_report([program], options={"GPUCACHE_STACKS": "24"})
+        with open(file, "w", encoding="utf-8") as out:
+            out.write(json.dumps(report) + "\n")
+        folded = tool("report", "--folded=peak", file).splitlines()
+    found = {}
+    for row in folded:
+        stack, size = row.rsplit(" ", 1)
+        sites = re.findall(r";(load|cache|step) \(buffers\.cpp:(\d+)\);", stack)
+        tally.check(len(sites) == 1, "call sites: one in each stack", row)
+        for site in sites:
+            found[site] = found.get(site, 0) + int(size)
+        tally.check(
+            "_start (buffers.cpp:" not in stack,
+            "call sites: code without line numbers has none of the code before it",
+            row,
+        )
+    with open(source, encoding="utf-8") as file:
+        lines = [line.rstrip("\n") for line in file]
+    expected = {
+        (name, str(number)): size << 20
+        for name, size in (("load", 12), ("cache", 10), ("step", 3))
+        for number, line in enumerate(lines, 1)
+        if line.endswith("// line " + name)
+    }
+    tally.check(found == expected, "call sites: lines and bytes at the peak", folded)
+
+
 def main():
     compiler = shutil.which("g++")
     if not compiler or not NAMES:
@@ -101,6 +138,7 @@ def main():
             else "SKIPPED: the tool was built without libdw"
         )
         sys.exit(77)
+    call_sites(compiler)
     with tempfile.TemporaryDirectory() as folder:
         program, file = os.path.join(folder, "inlined"), os.path.join(folder, "report.json")
         subprocess.run(
