@@ -363,6 +363,12 @@ function libraries(device) {
     el("span", {class: "n"}, of.name, el("small", null, of.peak === null ? "" : " peak " + size(of.peak)))])));
 }
 
+/* One column: the list of sizes beside it is long. */
+function holdersAndLibraries(device) {
+  const parts = [holders(device), libraries(device)].filter(Boolean);
+  return parts.length > 0 && el("div", null, parts);
+}
+
 /* ---- a flame graph of holders ---- */
 
 const WEIGHTS = [["live", "live now", (of) => of.live_bytes], ["peak", "at the peak", (of) => of.peak_bytes], ["total", "asked for in all", (of) => of.total_bytes],
@@ -466,7 +472,7 @@ function momentsOf(of, ordinal, few) {
 function moments(of, ordinal, few) {
   const views = momentsOf(of, ordinal, few).map(([name, report]) => {
     const device = deviceOf(report, ordinal), title = name + ", " + duration(report.uptime_seconds) + " after its start";
-    return [title, el("div", {class: "moment", "data-name": title}, map(device), flame(device), el("div", {class: "columns"}, holders(device), sizes(device), libraries(device)))];
+    return [title, el("div", {class: "moment", "data-name": title}, map(device), flame(device), el("div", {class: "columns"}, holdersAndLibraries(device), sizes(device)))];
   });
   if (views.length === 1) return views[0][1];
   const tabs = views.map(([title], i) => button(title, () => choose(i), {role: "tab"}));
