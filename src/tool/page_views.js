@@ -268,7 +268,7 @@ function pieceWords([address, bytes, live, cached, segments]) {
 function mapWords(device, {pieces, merged_up_to_bytes: grain}) {
   const free = pieces.reduce((sum, [, bytes, live, cached]) => sum + bytes - live - cached, 0), largest = device.fragmentation.largest_free_bytes;
   const holes = pieces.filter(([address, , live, cached]) => live + cached === 0 && address !== 0).length;
-  return [(pieces[pieces.length - 1][0] === 0 || device.backend === "pages") && "What is in no block stands at the end. ",
+  return [(pieces[pieces.length - 1][0] === 0 || device.backend === "pages") && "Memory outside all blocks is at the end. ",
     free === 0 ? "Nothing is free in it." : largest >= free ? size(free) + " free, all of it in one block."
       : size(free) + " free; " + (grain === 0 && holes > 0 ? plural(holes, "hole") + ", and " : "") + "the largest free block is " + size(largest) + ".",
     grain > 0 && " What is shorter than " + size(grain) + " stands together with its neighbours."];
@@ -429,7 +429,7 @@ function flame(device) {
   if (!usable.length) return null;
   let weight = usable[0], root, top;
   const graph = el("div", {class: "flame", role: "tree", "aria-label": "calls and what they hold: arrows move, Enter zooms, Escape shows all"});
-  const search = el("input", {type: "search", placeholder: "Search functions and files", "aria-label": "search", input: () => draw()});
+  const search = el("input", {type: "search", placeholder: "Search functions and files", size: 26, "aria-label": "search", input: () => draw()});
   const sum = el("span", {class: "hint", "aria-live": "polite"});
   const words = (value) => weight[0] === "byte-seconds" ? size(Math.floor(value)) + " \u00d7 s" : size(value);
   const draw = (focus) => {
