@@ -4,10 +4,11 @@
     docs/pictures/top.svg       gpucache top, as a terminal shows it
     docs/pictures/report.svg    the report of a program
     docs/pictures/page.png      the page of gpucache report --html, and page-dark.png
-    docs/pictures/page-*.png    parts of it: a trace, the flame graph, ranks side by side, and the page on a telephone
+    docs/pictures/page-*.png    parts of it: a trace, the flame graph, holders and libraries, ranks side by side, the page on a telephone
 
-BUILD is a build folder, build/gcc if it is not named. Without --program it is tests/demo/training.py, several times over,
-on the simulated driver, and the pictures say so. On a machine with a GPU:
+BUILD is a build folder, build/gcc if it is not named. Without --program the pictures show eight processes of
+tests/demo/training.py on one device of 80 GiB. Driver and NVML are simulated then, and the pictures say so. On a machine
+with a GPU:
 
     LD_LIBRARY_PATH= python3 scripts/pictures.py --gpu --program 'python3 train.py'
 
@@ -30,14 +31,22 @@ import browser
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PICTURES = os.path.join(ROOT, "docs", "pictures")
-COLUMNS, LINES = 132, 11
+COLUMNS, LINES = 160, 11
+MEMORY, CONTEXT = 80 << 30, 512 << 20  # of the simulated device; of a context, as the simulated NVML counts it
 
 
 def environment(folder, wanted):
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE_") and k != "LD_PRELOAD"}
     env.update({"XDG_RUNTIME_DIR": folder, "GPUCACHE_REPORT_FORMAT": "json", "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"})
     if not wanted.gpu:
-        env.update({"LD_LIBRARY_PATH": os.path.join(wanted.build, "tests", "sim"), "GPUCACHE_SIM_MEMORY": "16G"})
+        sim = os.path.join(wanted.build, "tests", "sim")
+        env.update({"LD_LIBRARY_PATH": sim + ":" + os.path.join(sim, "nvml"), "GPUCACHE_SIM_MEMORY": str(MEMORY),
+                    "GPUCACHE_SIM_NVML": os.path.join(folder, "nvml")})
+        library = os.path.join(folder, "liboptimizer.so")
+        if shutil.which("cc"):
+            subprocess.run(["cc", "-O2", "-fno-optimize-sibling-calls", "-shared", "-fPIC", "-o", library,
+                            os.path.join(ROOT, "tests", "demo", "optimizer.c")], check=True)
+            env["TRAINING_LIBRARY"] = library
     return env
 
 
@@ -82,14 +91,32 @@ def start(wanted, env, rank, folder):
                             cwd=None if wanted.program else os.path.join(ROOT, "tests", "demo"))
 
 
-def top(wanted, env):
+def answer_for_nvml(env, pids):
+    """Writes the answers of the simulated NVML: each process has its reserved memory and a context."""
+    text = subprocess.run([env["COMMAND"], "metrics"], env=env, capture_output=True, text=True).stdout
+    rows = re.findall(r'^gpucache_reserved_bytes\{[^}]*pid="(\d+)"[^}]*\} (\d+)', text, re.M)
+    bytes_of = {int(pid): int(float(value)) + CONTEXT for pid, value in rows if int(pid) in pids}
+    new = env["GPUCACHE_SIM_NVML"] + ".new"
+    with open(new, "w") as out:
+        out.write("GPU %d %d 71\n" % (sum(bytes_of.values()), MEMORY) + "".join("%d %d\n" % row for row in bytes_of.items()))
+    os.replace(new, env["GPUCACHE_SIM_NVML"])
+
+
+def top(wanted, env, pids):
     socket = os.path.join(env["XDG_RUNTIME_DIR"], "tmux")
 
     def tmux(*arguments):
         return subprocess.run(["tmux", "-S", socket, "-f", "/dev/null", *arguments], env=env, capture_output=True, text=True)
 
-    tmux("new-session", "-d", "-x", str(COLUMNS), "-y", str(LINES), os.path.join(wanted.build, "gpucache"), "top", "--interval=0.5")
-    time.sleep(wanted.seconds * 0.6)
+    if not wanted.gpu:
+        time.sleep(2)  # gpucache top asks once whether there is an NVML: the processes have to be in its answers
+        answer_for_nvml(env, pids)
+    tmux("new-session", "-d", "-x", str(COLUMNS), "-y", str(LINES), env["COMMAND"], "top", "--interval=0.5", *map(str, pids))
+    end = time.monotonic() + wanted.seconds * 0.6
+    while time.monotonic() < end:
+        time.sleep(0.5)
+        if not wanted.gpu:
+            answer_for_nvml(env, pids)
     screen = tmux("capture-pane", "-p").stdout.rstrip("\n").split("\n")
     tmux("kill-server")
     screen = [re.sub(r", of other versions \d+", "", line) for line in screen]
@@ -105,6 +132,7 @@ PARTS = [  # picture, page, columns, dark, how to come there, the part shown
     ("page-flame.png", "process", 1280, False, "const width = document.querySelector('.flame').parentNode.querySelector('select'); width.value = 'total';"
      "width.dispatchEvent(new Event('change')); const search = document.querySelector('input[type=search]'); search.value = 'step';"
      "search.dispatchEvent(new Event('input'));", ".part:has(> .flame)"),
+    ("page-holders.png", "process", 1280, False, "", ".columns"),
     ("page-ranks.png", "ranks", 1280, False, "", "#side"),
 ]
 
@@ -123,7 +151,7 @@ def page(wanted, env, files, newest, folder):
             chromium.run(WAIT)
             chromium.run(come + WAIT)
             if part:
-                box = chromium.run("(() => { const box = document.querySelector('%s').getBoundingClientRect(), edge = 14; return {x: box.x - edge + scrollX,"
+                box = chromium.run("(() => { const box = document.querySelector('%s').getBoundingClientRect(), edge = 6; return {x: box.x - edge + scrollX,"
                                    " y: box.y - edge + scrollY, width: box.width + 2 * edge, height: box.height + 2 * edge}; })()" % part)
                 chromium.picture(os.path.join(PICTURES, name), clip=box)
             else:
@@ -139,14 +167,15 @@ def main():
     parser.add_argument("build", nargs="?", default=os.path.join(ROOT, "build", "gcc"))
     wanted = parser.parse_args()
     wanted.build = os.path.abspath(wanted.build)
-    wanted.note = "" if wanted.gpu else " (on the simulated driver)"
+    wanted.note = "" if wanted.gpu else " (driver and NVML are simulated)"
     os.makedirs(PICTURES, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o700)
         env = environment(folder, wanted)
+        env["COMMAND"] = os.path.join(wanted.build, "gpucache")
         running = [start(wanted, env, rank, folder) for rank in range(wanted.ranks)]
         if shutil.which("tmux"):
-            top(wanted, env)
+            top(wanted, env, [one.pid for one in running])
             if any(one.poll() is not None for one in running):
                 sys.exit("a program had ended before there was a picture of it")
         else:
