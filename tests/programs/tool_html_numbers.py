@@ -55,8 +55,10 @@ def short_size(number):
                  [(0, 1, "B")])
 
 
-def duration(seconds):
-    return label(seconds, [(172800, 86400, "d"), (7200, 3600, "h"), (120, 60, "min"), (1, 1, "s"), (0, 0.001, "ms")])
+def duration(seconds, longest=None):
+    """The time as the page writes it; in the unit of `longest`, if that is given."""
+    units = [(172800, 86400, "d"), (7200, 3600, "h"), (120, 60, "min"), (1, 1, "s"), (0, 0.001, "ms")]
+    return label(seconds, units if longest is None else [(0, *next(unit for least, *unit in units if longest >= least))])
 
 
 def moment(seconds):
@@ -251,7 +253,7 @@ def charts(rest, reports, ordinal):
         same("chart", rows_of(table), [[(duration(t), ""), *[(size(v[i]), str(v[i])) for v in wanted.values()]] for i, (t, _) in enumerate(of)])
         begin, end = of[0][0], of[-1][0]
         same("chart's time axis", [w[0] for w in rest.take(r'<span[^>]*style="left: \d+%;"[^>]*>(.*?)</span>')],
-             [duration(begin + (end - begin) * i / 4) for i in range(5)])
+             [duration(begin + (end - begin) * i / 4, end) for i in range(5)])
         grid = [w for w in rest.take(r'<span style="bottom: ([\d.]+)%;">(.*?)</span>')]
         top = next(2 ** s * n for s in range(50) for n in range(1, 9)
                    if short_size(2 ** s * n) == grid[-1][1] and 2 ** s * n >= max(max(v) for v in wanted.values()))
