@@ -6,35 +6,42 @@
 #   scripts/arm64.sh run meson test -C build/arm64 arena
 #   scripts/arm64.sh run build/arm64/tests/unit/test_arena
 #
-# build/arm64-root has the libraries of aarch64. Programs start other programs, which only the kernel
-# can hand to qemu (binfmt_misc). A kernel from 6.7 on lets a user namespace have its own
-# table; else root adds qemu to the table of the machine. "run" ends with 77 where neither is possible.
+# build/arm64-root has the libraries of aarch64 and qemu. Programs start other programs, which only the
+# kernel can hand to qemu (binfmt_misc). A kernel from 6.7 on lets a user namespace have its own table;
+# else root adds qemu to the table of the machine.
+#
+# Ends with 77 and one line where this machine cannot have the cross compiler, the packages or binfmt_misc.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -u
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
 arm64_root=$build_root/arm64-root
 qemu=$arm64_root/usr/bin/qemu-aarch64
+debian_keys=/usr/share/keyrings/debian-archive-keyring.gpg
 # libunwind8 needs liblzma5. qemu before version 8 takes minutes to reserve addresses as the pages backend does.
 packages=({libcmocka0,libcmocka-dev,libunwind8,liblzma5}:arm64/bookworm qemu-user/trixie)
+
+# Says in one line what this machine cannot have, which is no failure of the project's.
+cannot() {
+    echo "$*"
+    exit 77
+}
 
 # Fetches the packages from Debian with lists of packages of its own: the machine gets no second architecture.
 make_root() {
     local folder=$arm64_root.apt options package suite
     [ ! -d "$arm64_root" ] || return 0
-    [ -f /usr/share/keyrings/debian-archive-keyring.gpg ] || missing_packages+=(debian-archive-keyring)
-    install_missing
     rm -rf "$folder" "$arm64_root.part"
     mkdir -p "$folder"/{state/lists/partial,cache/archives/partial,debs} "$arm64_root.part/lib"
     touch "$folder/status"
     for suite in bookworm trixie; do
-        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main"
+        echo "deb [signed-by=$debian_keys] http://deb.debian.org/debian $suite main"
     done >"$folder/sources"
     options=(-qq -o "Dir::State=$folder/state" -o "Dir::State::status=$folder/status" -o "Dir::Cache=$folder/cache"
         -o "Dir::Etc::sourcelist=$folder/sources" -o Dir::Etc::sourceparts=/dev/null -o APT::Sandbox::User=root
         -o "APT::Architectures::=$(dpkg --print-architecture)" -o APT::Architectures::=arm64)
     apt-get "${options[@]}" update && (cd "$folder/debs" && apt-get "${options[@]}" download "${packages[@]}") ||
-        die "could not fetch ${packages[*]} from Debian"
+        cannot "the packages of aarch64 cannot be had from Debian: ${packages[*]}"
     for package in "$folder"/debs/*.deb; do
         dpkg -x "$package" "$arm64_root.part" || die "cannot unpack $package"
     done
@@ -43,10 +50,21 @@ make_root() {
     mv "$arm64_root.part" "$arm64_root"
 }
 
+# Installs the cross compiler and what make_root needs. Tools that every build needs are not among them.
+need_cross() {
+    [ "$(uname -m)" != aarch64 ] || cannot "this machine is aarch64: the other stages test it"
+    command -v apt-get >/dev/null && command -v dpkg >/dev/null ||
+        cannot "the cross compiler and the libraries of aarch64 come from Debian's packages, and there is no apt-get and dpkg"
+    need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+    [ -d "$arm64_root" ] || [ -f "$debian_keys" ] || missing_packages+=(debian-archive-keyring)
+    (install_missing) || cannot "the cross compiler cannot be had: ${missing_packages[*]}"
+    missing_packages=()
+}
+
 build() {
     need_build_tools
-    need aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross
     install_missing
+    need_cross
     find_meson
     find_cuda_header
     make_root
@@ -102,8 +120,7 @@ run() {
     unshare --user --map-root-user --mount sh -ec "$register" 2>/dev/null && in_namespace "$@"
     [ "$(id -u)" != 0 ] || sh -ec "$register" 2>/dev/null
     starts && exec "$@"
-    echo "programs for aarch64 cannot be started here: no binfmt_misc in a user namespace, nor as root"
-    exit 77
+    cannot "programs for aarch64 cannot be started here: no binfmt_misc in a user namespace, nor as root"
 }
 
 case ${1:-} in

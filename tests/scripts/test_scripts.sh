@@ -35,7 +35,7 @@ mkdir "$copy"
 (cd "$tree" && tar cf - --exclude='./build*' --exclude=./.git --exclude=./.peers --exclude=__pycache__ .) |
     tar xf - -C "$copy"
 
-for script in demo.sh test.sh gpu-check.sh peers.sh soak.sh wheel.sh deb.sh bare.sh release.sh packaging/image.sh; do
+for script in demo.sh test.sh gpu-check.sh peers.sh soak.sh wheel.sh deb.sh bare.sh release.sh arm64.sh packaging/image.sh; do
     check "$script --help" 0 "${script##*/}" "$copy/scripts/$script" --help
 done
 ONE_LINE=1 check "a stage that there is not" 1 "no stage 'nonsense'" env BUILD_ROOT="$work/out" "$copy/scripts/test.sh" nonsense
@@ -132,6 +132,10 @@ printf '#!/bin/sh\n' >fake/ninja
 chmod +x fake/*
 check "a stage in which no test ran" 1 'nothing was checked' \
     env PATH="$work/fake:$PATH" BUILD_ROOT="$work/fakes" "$copy/scripts/test.sh" cost
+printf '#!/bin/sh\nexit 100\n' >fake/apt-get
+chmod +x fake/apt-get
+check "the arm64 stage where no package can be had" 0 'arm64 was not run: .* cannot be had' \
+    env PATH="$work/fake:$PATH" BUILD_ROOT="$work/fakes" "$copy/scripts/test.sh" arm64
 rm -rf "$copy/src" "$copy/include" "$copy/tests"
 mkdir "$copy/src" "$copy/include" "$copy/tests"
 check "the format stage without files" 1 '0 files' bash -c 'stage format'
