@@ -181,16 +181,29 @@ static void generated(struct library *a, struct library *b) {
         0x48, 0x83, 0xc4, 0x08, /* add $8, %rsp */
         0xc3,                   /* ret */
     };
+#elif defined(__aarch64__)
+    static const uint32_t code[] = {
+        0xa9bf7bfd, /* stp x29, x30, [sp, #-16]! */
+        0xaa0003e9, /* mov x9, x0 */
+        0xaa0103e0, /* mov x0, x1 */
+        0xaa0203e1, /* mov x1, x2 */
+        0xd63f0120, /* blr x9 */
+        0xa8c17bfd, /* ldp x29, x30, [sp], #16 */
+        0xd65f03c0, /* ret */
+    };
+#else
+#error "the test has no code for this processor"
+#endif
     CUresult (*call)(CUresult(*alloc)(CUdeviceptr *, size_t), CUdeviceptr * p, size_t bytes);
     void *memory = mmap(NULL, sizeof code, PROT_READ | PROT_WRITE | PROT_EXEC,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CUdeviceptr p;
     memcpy(memory, code, sizeof code);
+    __builtin___clear_cache((char *)memory, (char *)memory + sizeof code);
     memcpy(&call, &memory, sizeof call);
     for (unsigned i = 0; i < 2; i++)
         CHECK(call(cuMemAlloc, &p, 5 * MIB));
     unknown.current = unknown.peak = 2 * 5 * MIB;
-#endif
     say(&unknown);
 }
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 
-from harness import MODES, PROGRAMS, SIM, Tally, check_books, program, run, run_with_report
+from harness import EMULATED, MODES, PROGRAMS, SIM, Tally, check_books, program, run, run_with_report
 
 A, B = (os.path.join(PROGRAMS, "libmemory_%s.so" % letter) for letter in "ab")
 PARTS = ("turns", "closed", "forked", "ended", "reset", "generated", "frames")
@@ -23,7 +23,8 @@ def part(name, what, options):
     ran, report = run_with_report([program("report_libraries"), name, A, B], options=options)
     if not tally.check(ran.status == 0 and report, "%s: status %s" % (what, ran.status), ran.out + ran.err):
         return
-    tally.check("elsewhere" not in ran.out, what + ": the second library lies elsewhere", ran.out)
+    # qemu maps a file at another address than the one that became free
+    tally.check(EMULATED or "elsewhere" not in ran.out, what + ": the second library lies elsewhere", ran.out)
     tally.check("child" not in ran.out or "child 0" in ran.out, what + ": the child got memory", ran.out)
     said = [line.split() for line in ran.out.splitlines() if not line.startswith(("child", "elsewhere"))]
     expected = {name: (int(current), int(peak)) for name, current, peak in said if int(peak)}
