@@ -32,7 +32,7 @@ EMULATED = "GPUCACHE_TEST_EMULATED" in os.environ  # by scripts/arm64.sh: progra
 FROM_EMULATION = re.compile(r"qemu: uncaught target signal .*\n|ERROR: ld\.so: object .* from LD_PRELOAD cannot be preloaded .*\n")
 VARIANT = os.environ.get("GPUCACHE_TEST_BACKEND", "")
 BACKEND = VARIANT or "pages"  # of the library where a test sets no option
-TIMEOUT = 150 if GPU else 120  # of one process; three of them may share a GPU
+TIMEOUT = 150 if GPU else 480 if EMULATED else 120  # of one process; three of them may share a GPU
 # Variables of the caller that change what the library or the tool prints: the ranks that jobs are started with, and settings.
 FOREIGN = re.compile("(GPUCACHE|SLURM|OMPI|PMIX?|MV2|PYTORCH|XLA|TF|NV_SANITIZER|CUDA_INJECTION64)_|"
                      "CUDA_DEVICE_MEMORY_LIMIT|(RANK|WORLD_SIZE|LD_PRELOAD|LD_LIBRARY_PATH)$")
