@@ -1,7 +1,7 @@
 /*
- * Legacy IPC of blocks: the hooks of cuIpc*, and the blocks of other processes that are open here.
- * Hooks that check addresses call ipc_find(). The table takes the lock IPC; blocks in pages have
- * their own (ipc_pages.h).
+ * Legacy IPC: the segments of other processes that are open here, and the blocks in them. The hooks
+ * of cuIpc* call the functions of openings and closings, hooks that check addresses ipc_find(). The
+ * tables take the lock IPC; blocks in pages have their own lock (ipc_pages.h).
  */
 #ifndef GPUCACHE_DRIVER_IPC_IPC_H
 #define GPUCACHE_DRIVER_IPC_IPC_H
@@ -37,6 +37,45 @@ static inline int ipc_find(CUdeviceptr dptr, struct ipc_block *block) {
                ? ipc_look(dptr, block)
                : -ENOENT;
 }
+
+/*
+ * Openings. The driver call and its bookkeeping happen between ipc_open_begin() and ipc_open_end(),
+ * and are one step for other openings and closings. Takes the lock IPC_CALLS, also during the
+ * driver's waits.
+ */
+void ipc_open_begin(void);
+void ipc_open_end(void);
+
+/** Counts an opening of the whole segment at `base`, which the driver has just opened in `context`.
+ * Does nothing without host memory. */
+void ipc_opened_whole(CUcontext context, CUdeviceptr base);
+
+/**
+ * Counts an opening of the block at `offset`, in bytes, of the segment at `base`, which the driver
+ * has just opened in `context`. Returns CUDA_SUCCESS and the block's address in *dptr. Returns
+ * CUDA_ERROR_INVALID_VALUE if the block does not fit in the segment, and CUDA_ERROR_OUT_OF_MEMORY
+ * without host memory. After an error the caller closes the driver's opening.
+ */
+CUresult ipc_opened_block(CUcontext context, CUdeviceptr base, uint64_t offset, uint64_t bytes,
+                          CUdeviceptr *dptr);
+
+/* A closing in progress. */
+struct ipc_closing {
+    CUcontext context;
+    CUdeviceptr address; /* for the driver: the segment, or an address that it does not know */
+    CUdeviceptr block;   /* the block to close, and its ipc_block.id */
+    uint64_t id;         /* 0: the whole segment */
+};
+
+/**
+ * Looks up what a close of `dptr` closes: a block of `context`, else one of another context, else a
+ * segment. The caller passes `address` of the result to the driver, and the driver's answer to
+ * ipc_close_end(). Takes the lock IPC_CALLS until then.
+ */
+struct ipc_closing ipc_close_begin(CUcontext context, CUdeviceptr dptr);
+
+/** Subtracts the opening if the driver has closed it. Returns `answer`. */
+CUresult ipc_close_end(const struct ipc_closing *closing, CUresult answer);
 
 /** Forgets the imports of a context that has ended, which closed them. */
 void ipc_forget(const struct context *context);
