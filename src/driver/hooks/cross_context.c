@@ -1,5 +1,6 @@
 #include "driver/hooks/cross_context.h"
 
+#include "driver/context/current.h"
 #include "driver/context/device_pool.h"
 #include "driver/state/capture.h"
 #include "driver/table/entries.h"
@@ -29,10 +30,9 @@ static CUcontext owner_of(struct pool *pool, CUcontext here) {
  * reports such a capture without ending it (tests/gpu/facts_order.cu, section `across`).
  */
 static CUevent event_in_null_stream_of(CUcontext owner) {
-    CUcontext popped;
     CUstreamCaptureStatus status;
     CUevent event = NULL;
-    if (REAL(cuCtxPushCurrent_v2)(owner) != CUDA_SUCCESS) {
+    if (current_push(owner) != CUDA_SUCCESS) {
         return NULL;
     }
     bool may = atomic_load(&capture_active) == 0 ||
@@ -42,7 +42,7 @@ static CUevent event_in_null_stream_of(CUcontext owner) {
         REAL(cuEventDestroy_v2)(event);
         event = NULL;
     }
-    REAL(cuCtxPopCurrent_v2)(&popped);
+    current_pop();
     return event;
 }
 

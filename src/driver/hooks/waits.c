@@ -12,6 +12,7 @@
  */
 #include "driver/context/application_events.h"
 #include "driver/context/context.h"
+#include "driver/context/current.h"
 #include "driver/context/fault.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/table/entries.h"
@@ -90,16 +91,13 @@ static struct pool *enter_pool_of(CUcontext context, bool records) {
  * context events. Returns NULL if there is no pool yet, or if the driver does not know the device.
  */
 static struct pool *enter_pool_behind(CUgreenCtx green, bool records) {
-    CUcontext view, popped;
-    CUdevice device;
-    if (!process_ready() || REAL(cuCtxFromGreenCtx)(&view, green) != CUDA_SUCCESS ||
-        REAL(cuCtxPushCurrent_v2)(view) != CUDA_SUCCESS) {
+    CUcontext view;
+    if (!process_ready() || REAL(cuCtxFromGreenCtx)(&view, green) != CUDA_SUCCESS) {
         return NULL;
     }
-    CUresult answer = REAL(cuCtxGetDevice)(&device);
-    REAL(cuCtxPopCurrent_v2)(&popped);
+    CUdevice device = current_device_of(view);
     application_events_note(records);
-    return answer == CUDA_SUCCESS ? enter_pool(context_primary_pool(device), records) : NULL;
+    return device >= 0 ? enter_pool(context_primary_pool(device), records) : NULL;
 }
 
 /* Releases the lock that enter_pool() took. Returns `answer`. */
