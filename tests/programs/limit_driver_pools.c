@@ -7,6 +7,7 @@
 #include "gpucache.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 static CUdevice device;
 static CUmemoryPool standard;
@@ -76,6 +77,23 @@ static void dropped(void) {
     CHECK(cuMemAllocAsync(&p, 100 * MIB, 0));
     CHECK(cuMemFreeAsync(p, 0));
     CHECK(cuStreamSynchronize(0));
+    say("reserve at the end", reserve(standard));
+}
+
+/* Freed and waited for while another stream is captured. */
+static void dropped_in_capture(void) {
+    CUstream captured, other;
+    CUgraph empty;
+    CUdeviceptr p;
+    CHECK(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+    CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    CHECK(cuMemAllocAsync(&p, 100 * MIB, other));
+    CHECK(cuStreamSynchronize(other));
+    CHECK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK(cuMemFreeAsync(p, other));
+    CHECK(cuStreamSynchronize(other));
+    CHECK(cuStreamEndCapture(captured, &empty));
+    CHECK(cuStreamSynchronize(other));
     say("reserve at the end", reserve(standard));
 }
 
@@ -167,6 +185,37 @@ static void graph(void) {
 static void captured(void) {
     run_graph(graph_of_capture(50 * MIB));
     say("reserve at the end", graphs() + reserve(standard));
+}
+
+/* ---- no question of another thread about free memory invalidates a capture ---- */
+
+static atomic_bool asked;
+
+static void *ask_for_memory(void *context) {
+    size_t free_bytes, total;
+    CHECK(cuCtxSetCurrent(context));
+    for (unsigned i = 0; i < 2000; i++)
+        CHECK(cuMemGetInfo(&free_bytes, &total));
+    atomic_store(&asked, true);
+    return NULL;
+}
+
+static void captures(void) {
+    pthread_t thread;
+    CUcontext context;
+    CUstream stream;
+    CUgraph empty;
+    unsigned broken = 0;
+    take_and_free(standard, 40 * MIB);
+    CHECK(cuCtxGetCurrent(&context));
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    pthread_create(&thread, NULL, ask_for_memory, context);
+    while (!atomic_load(&asked)) {
+        CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        broken += cuStreamEndCapture(stream, &empty) != CUDA_SUCCESS;
+    }
+    pthread_join(thread, NULL);
+    line("captures: invalidated: %d", broken > 0);
 }
 
 /* ---- with a limit of 256 MiB: idle memory is released, and no more is taken ---- */
@@ -293,12 +342,14 @@ static const struct {
     {"kept", kept},
     {"kept_by_two", kept_by_two},
     {"dropped", dropped},
+    {"dropped_in_capture", dropped_in_capture},
     {"trimmed", trimmed},
     {"set", set},
     {"reset", reset},
     {"destroyed", destroyed},
     {"graph", graph},
     {"captured", captured},
+    {"captures", captures},
     {"reserve_for_plain", reserve_for_plain},
     {"reserve_for_another", reserve_for_another},
     {"reserve_kept", reserve_kept},

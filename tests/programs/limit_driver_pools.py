@@ -12,8 +12,8 @@ from harness import GPU, Tally, check_books, program, run, run_with_report
 MIB = 1 << 20
 RESERVE = program("limit_driver_pools")
 # and the least that the driver is known to keep in each case
-COUNTED = {"kept": 100, "kept_by_two": 140, "dropped": 0, "trimmed": 0, "set": 110, "reset": 10,
-           "destroyed": 10, "graph": 50, "captured": 50}
+COUNTED = {"kept": 100, "kept_by_two": 140, "dropped": 0, "dropped_in_capture": 0, "trimmed": 0, "set": 110,
+           "reset": 10, "destroyed": 10, "graph": 50, "captured": 50}
 LIMITED = {
     "reserve_for_plain": ["alloc: 0", "within: 1"],
     "reserve_for_another": ["alloc: 0", "within: 1"],
@@ -76,6 +76,13 @@ def no_calls_without_need():
                 "reserve: %d looks at %d allocations" % (calls, allocations), ran.err)
 
 
+def no_capture_is_broken():
+    """One thread asks for free memory while another begins and ends captures."""
+    for seed in range(1, 2 if GPU else 4):
+        ran = run([RESERVE, "captures"], options={"GPUCACHE_SIM_SWITCH": "20", "GPUCACHE_SIM_SEED": str(seed)})
+        tally.check(ran.status == 0 and ran.out == "captures: invalidated: 0\n", "reserve: captures", ran.out + ran.err)
+
+
 def main():
     for options in ({}, {"GPUCACHE_DISABLE": "1"}, {"GPUCACHE_MEMORY_LIMIT": "4G"}):
         for case, least in COUNTED.items():
@@ -84,6 +91,7 @@ def main():
         for case, wanted in LIMITED.items():
             limited(case, wanted, options)
     no_calls_without_need()
+    no_capture_is_broken()
 
 
 tally.run(main)

@@ -2,6 +2,7 @@
 
 #include "driver/context/context.h"
 #include "driver/context/device_backend.h"
+#include "driver/limit/driver_pools.h"
 #include "driver/reuse/deferred.h"
 #include "heap/host.h"
 #include "pool/pool.h"
@@ -44,7 +45,8 @@ static void wait_for_records(struct context *context, void *unused) {
 /*
  * Announces a capture, before the driver begins it. When this returns, no pool is recording an
  * event or will record one: pools record under their locks, and each lock was taken once. Each
- * thread that queries an event sees the count, and queries in relaxed capture mode.
+ * thread that queries an event sees the count, and queries in relaxed capture mode. The driver's own
+ * pools are not queried any more.
  */
 static void announce(void) {
     context_each(prepare_pool, NULL);
@@ -53,6 +55,7 @@ static void announce(void) {
     capture_wait_for_holders();
     context_each(wait_for_records, NULL);
     deferred_capture_announced();
+    driver_pool_capture_announced();
 }
 
 /* Stops counting a capture that has ended. */

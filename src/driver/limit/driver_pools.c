@@ -54,7 +54,8 @@ static void count_reserve(struct driver_pool *pool) {
 
 /*
  * Queries the reserve of a pool and counts it. The query would invalidate a capture, so the last
- * result stays during a capture.
+ * result stays during a capture. A capture that begins meanwhile waits for the lock
+ * (driver_pool_capture_announced).
  */
 static void query_reserve(struct driver_pool *pool) {
     if (atomic_load(&capture_active) > 0) {
@@ -337,17 +338,18 @@ void driver_pool_look(struct device *device) {
     lock_release(&lock);
 }
 
+/* During a capture the pools stay stale: the first wait after it queries them. */
 void driver_pool_look_again(void) {
+    bool again = false;
     lock_acquire(&lock);
-    bool graphs = false;
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
-        graphs |= pool->graphs; /* changes at a launch, which queries nothing */
         if (pool->stale || pool->graphs) {
-            pool->stale = false;
             query_reserve(pool);
         }
+        /* graph memory changes at a launch, which queries nothing */
+        again |= pool->graphs || (pool->stale && pool->there);
     }
-    atomic_store(&driver_pool_stale, graphs);
+    atomic_store(&driver_pool_stale, again);
     lock_release(&lock);
 }
 
@@ -401,10 +403,16 @@ static uint64_t threshold(const struct driver_pool *pool) {
     return keep;
 }
 
+void driver_pool_capture_announced(void) {
+    lock_acquire(&lock);
+    lock_release(&lock);
+}
+
 bool driver_pool_trim(const struct device *device) {
     bool any = false;
     lock_acquire(&lock);
-    for (struct driver_pool *pool = pools; pool; pool = pool->next) {
+    struct driver_pool *pool = atomic_load(&capture_active) > 0 ? NULL : pools;
+    for (; pool; pool = pool->next) {
         if (pool->device == device && pool->there && !pool->graphs) {
             query_reserve(pool);
             uint64_t before = pool->reserve;

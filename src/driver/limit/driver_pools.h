@@ -103,6 +103,12 @@ bool driver_pool_make_room(struct device *device, uint64_t bytes);
  */
 bool driver_pool_trim(const struct device *device);
 
+/**
+ * Waits until no thread queries or trims a pool, by taking and releasing the lock. Call when a
+ * capture is announced, before it begins.
+ */
+void driver_pool_capture_announced(void);
+
 /** Returns the bytes that the driver's pools of a device reserve beyond their live bytes. */
 uint64_t driver_pool_kept(struct device *device);
 
