@@ -280,22 +280,33 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
     return false;
 }
 
+/*
+ * Enters an allocation in the live bytes and in the ledger, in this order: from its row on, the end
+ * of its context can subtract the allocation (driver_pool_left). Takes the lock.
+ */
+static void enter_allocation(struct driver_pool *pool, CUdeviceptr dptr, uint64_t bytes) {
+    context_address_given(dptr, bytes);
+    lock_acquire(&lock);
+    pool->live += bytes;
+    lock_release(&lock);
+    bool entered =
+        unpooled_enter(UNPOOLED_STREAM_ORDERED, pool->device, bytes, dptr, (uint64_t)pool);
+    lock_acquire(&lock);
+    pool->there = pool->handle != NULL;
+    pool->live -= entered ? 0 : bytes;
+    if (pool->live > pool->reserve || atomic_load(&pool->device->limit)) {
+        query_reserve(pool);
+    }
+    lock_release(&lock);
+}
+
 bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUdeviceptr dptr) {
     struct driver_pool *pool = claim->pool;
     struct device *device = pool->device;
     if (answer == CUDA_SUCCESS) {
-        context_address_given(dptr, claim->bytes);
+        enter_allocation(pool, dptr, claim->bytes);
     }
-    bool entered = answer == CUDA_SUCCESS && unpooled_enter(UNPOOLED_STREAM_ORDERED, device,
-                                                            claim->bytes, dptr, (uint64_t)pool);
     lock_acquire(&lock);
-    if (answer == CUDA_SUCCESS) {
-        pool->there = pool->handle != NULL;
-        pool->live += entered ? claim->bytes : 0;
-        if (pool->live > pool->reserve || atomic_load(&device->limit)) {
-            query_reserve(pool);
-        }
-    }
     pool->asked -= claim->limited ? claim->bytes : 0;
     device_uncharge(device, claim->charged);
     device->claimed -= claim->charged;
