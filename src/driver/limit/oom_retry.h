@@ -1,6 +1,6 @@
 /*
  * Retries of a request for unpooled memory that the limit or the driver has refused.
- * driver_pools.c, unpooled.c and retry.h call it, with no lock held.
+ * driver_pool_claim.c, unpooled.c and retry.h call it, with no lock held.
  *
  * Each retry first gives idle memory of the pools back. Another thread may take that memory before
  * the retry and leave it idle again. Natively the request would have been served at any moment. A

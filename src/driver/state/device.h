@@ -37,11 +37,11 @@ struct device {
     atomic_bool used; /* the fields below are set; the process has used the device */
     char name[64];
     char uuid[48];
-    uint64_t total;                     /* bytes of the device's memory */
-    _Atomic uint64_t limit;             /* bytes; 0: none */
-    _Atomic(const char *) limit_source; /* variable or call that set `limit`, for reports */
-    _Atomic uint64_t charged;           /* bytes */
-    uint64_t claimed; /* part of `charged`: requests in progress to driver pools (driver_pools.c) */
+    uint64_t total;                       /* bytes of the device's memory */
+    _Atomic uint64_t limit;               /* bytes; 0: none */
+    _Atomic(const char *) limit_source;   /* variable or call that set `limit`, for reports */
+    _Atomic uint64_t charged;             /* bytes */
+    uint64_t claimed;                     /* part of `charged`: claims of driver_pool_claim.c */
     _Atomic uint64_t pooled, pooled_peak; /* reserved bytes of all pools together, and their peak */
     struct in_flight in_flight;
     struct lock lock;        /* protects `outside` */

@@ -5,7 +5,7 @@
  * request that is refused at that moment would succeed natively, where a call takes all it needs or
  * nothing. The refused request therefore waits for the others (in_flight_wait), and tries again if
  * one gave memory back. All fields are atomic; no lock protects them. Backends, unpooled.c,
- * driver_pools.c and oom_retry.c call this file.
+ * driver_pool_claim.c and oom_retry.c call this file.
  */
 #ifndef GPUCACHE_DRIVER_STATE_IN_FLIGHT_H
 #define GPUCACHE_DRIVER_STATE_IN_FLIGHT_H

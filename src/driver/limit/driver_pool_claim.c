@@ -1,0 +1,145 @@
+/*
+ * Allocations and frees in the driver's own pools (driver_pools.h).
+ *
+ * With a limit, an allocation is charged before the driver call as if its pool had to grow: the
+ * claim. After the call the growth that the driver reports replaces the claim. The lock MEMPOOL
+ * protects all fields. Invariant: device->claimed is the sum of the claims in progress.
+ */
+#include "driver/context/context.h"
+#include "driver/limit/driver_pool_state.h"
+#include "driver/limit/driver_pools.h"
+#include "driver/limit/oom_retry.h"
+#include "driver/limit/unpooled.h"
+#include "process/helper.h"
+
+/*
+ * Returns whether the charge of a device exceeds its limit. The charge includes the claims in
+ * progress, and possibly also the growth that a claim was made for. The function therefore
+ * subtracts the claims. Lock held.
+ */
+static bool exceeds_limit(const struct device *device) {
+    uint64_t limit = atomic_load(&device->limit);
+    return limit && atomic_load(&device->charged) > limit + device->claimed;
+}
+
+/* Charges `bytes` for an allocation. Returns false if the limit refuses. Takes the lock. */
+static bool try_claim(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim) {
+    struct device *device = pool->device;
+    in_flight_enter(&device->in_flight);
+    lock_acquire(&driver_pool_lock);
+    bool allowed = device_take(device, bytes);
+    if (allowed) {
+        device->claimed += bytes;
+        claim->charged = bytes;
+        pool->asked += claim->bytes;
+    }
+    lock_release(&driver_pool_lock);
+    if (!allowed) {
+        in_flight_leave(&device->in_flight);
+    }
+    return allowed;
+}
+
+static bool claim_or_trim(struct driver_pool *pool, uint64_t bytes,
+                          struct driver_pool_claim *claim) {
+    return try_claim(pool, bytes, claim) ||
+           (driver_pool_make_room(pool->device, bytes) && try_claim(pool, bytes, claim));
+}
+
+/*
+ * Returns whether the reserve may serve `bytes` without growth, and adds `bytes` to `asked` if so.
+ * Only the driver's answer tells whether the reserve did serve them.
+ */
+static bool claim_from_reserve(struct driver_pool *pool, uint64_t bytes) {
+    lock_acquire(&driver_pool_lock);
+    driver_pool_query(pool);
+    bool enough = pool->reserve >= pool->live + pool->asked + bytes;
+    pool->asked += enough ? bytes : 0;
+    lock_release(&driver_pool_lock);
+    return enough;
+}
+
+bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim) {
+    struct device *device = pool->device;
+    uint64_t limit = atomic_load(&device->limit);
+    *claim = (struct driver_pool_claim){.pool = pool, .bytes = bytes};
+    if (limit == 0) {
+        return true;
+    }
+    claim->limited = true;
+    uint64_t most = bytes > limit
+                        ? bytes
+                        : (bytes + DRIVER_POOL_UNIT - 1) / DRIVER_POOL_UNIT * DRIVER_POOL_UNIT;
+    if (claim_or_trim(pool, most, claim)) {
+        return true;
+    }
+    struct oom_retry oom_retry = {0};
+    while (oom_retry_at_limit(device, bytes, &oom_retry)) {
+        if (claim_or_trim(pool, most, claim)) {
+            device_count(device, &device->outside.oom_retries);
+            return true;
+        }
+        if (claim_from_reserve(pool, bytes)) {
+            return true;
+        }
+    }
+    device_count_oom(device, true);
+    return false;
+}
+
+/*
+ * Enters an allocation in the live bytes and in the ledger, in this order: from its row on, the end
+ * of its context can subtract the allocation (driver_pool_left). Takes the lock.
+ */
+static void enter_allocation(struct driver_pool *pool, CUdeviceptr dptr, uint64_t bytes) {
+    context_address_given(dptr, bytes);
+    lock_acquire(&driver_pool_lock);
+    pool->live += bytes;
+    lock_release(&driver_pool_lock);
+    bool entered =
+        unpooled_enter(UNPOOLED_STREAM_ORDERED, pool->device, bytes, dptr, (uint64_t)pool);
+    lock_acquire(&driver_pool_lock);
+    pool->there = pool->handle != NULL;
+    pool->live -= entered ? 0 : bytes;
+    if (pool->live > pool->reserve || atomic_load(&pool->device->limit)) {
+        driver_pool_query(pool);
+    }
+    lock_release(&driver_pool_lock);
+}
+
+bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUdeviceptr dptr) {
+    struct driver_pool *pool = claim->pool;
+    struct device *device = pool->device;
+    if (answer == CUDA_SUCCESS) {
+        enter_allocation(pool, dptr, claim->bytes);
+    }
+    lock_acquire(&driver_pool_lock);
+    pool->asked -= claim->limited ? claim->bytes : 0;
+    device_uncharge(device, claim->charged);
+    device->claimed -= claim->charged;
+    bool exceeded = answer == CUDA_SUCCESS && exceeds_limit(device);
+    lock_release(&driver_pool_lock);
+    if (exceeded) {
+        driver_pool_make_room(device, 0);
+        lock_acquire(&driver_pool_lock);
+        exceeded = exceeds_limit(device);
+        lock_release(&driver_pool_lock);
+    }
+    if (claim->charged > 0) {
+        in_flight_leave(&device->in_flight);
+    }
+    if (exceeded) {
+        device_count_oom(device, true);
+    }
+    helper_start_wanted();
+    return !exceeded;
+}
+
+void driver_pool_left(struct driver_pool *pool, uint64_t bytes) {
+    lock_acquire(&driver_pool_lock);
+    pool->live -= bytes;
+    pool->stale = true;
+    driver_pool_count(pool);
+    lock_release(&driver_pool_lock);
+    atomic_store_explicit(&driver_pool_stale, true, memory_order_relaxed);
+}
