@@ -45,8 +45,8 @@ static void wait_for_records(struct context *context, void *unused) {
 /*
  * Announces a capture, before the driver begins it. When this returns, no pool is recording an
  * event or will record one: pools record under their locks, and each lock was taken once. Each
- * thread that queries an event sees the count, and queries in relaxed capture mode. The driver's own
- * pools are not queried any more.
+ * thread that queries an event sees the count, and queries in relaxed capture mode. No thread
+ * queries the driver's own pools any more.
  */
 static void announce(void) {
     context_each(prepare_pool, NULL);

@@ -2,13 +2,13 @@
  * Hooks of legacy IPC: handles of this process's blocks, and openings of other processes' memory.
  * Called with no lock held.
  *
- *   | memory              | handle                        | opened by                              |
- *   | ------------------- | ----------------------------- | -------------------------------------- |
- *   | block in a segment  | the driver's, with the offset | the driver: the segment. The library   |
- *   |                     | and size of the block         | returns the address of the block.      |
- *   | block in pages      | the library's                 | the library (ipc/ipc_pages.h), after   |
- *   |                     |                               | the driver answered that it knows none |
- *   | any other           | the driver's                  | the driver                             |
+ *   | memory             | handle                        | opened by                            |
+ *   | ------------------ | ----------------------------- | ------------------------------------ |
+ *   | block in a segment | the driver's, with the offset | the driver: the whole segment. The   |
+ *   |                    | and size of the block         | library returns the block's address. |
+ *   | block in pages     | the library's                 | the library (ipc/ipc_pages.h). The   |
+ *   |                    |                               | driver has answered an error.        |
+ *   | other memory       | the driver's                  | the driver                           |
  *
  * The driver is asked in every case: it judges the arguments, the context and captures.
  */

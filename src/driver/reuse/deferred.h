@@ -6,14 +6,9 @@
  * would not capture it. The free is therefore deferred (pool.h) until an event of that stream has
  * completed.
  *
- *      line of a stream      free 1   free 2   free 3 ... free 9
- *      its events            |------- 0|------- 1|------------ 2, recorded again with every free
- *
- * A line holds the deferred frees of one stream, so a stalled stream delays no other. An event
- * covers the frees up to its last record. If all events of a line are pending, the newest is
- * recorded again; it still captures all that it did before. The older events stay, so a stream that
- * is never idle still returns memory. A free costs one record. The lock is DEFERRED, one per
- * context.
+ * The frees of a context's streams stand in lines (deferred_lines.h), under a lock of rank DEFERRED
+ * for each context. Invariant: memory of a free is reclaimed once, after the stream has reached the
+ * free, or after the context of the stream has ended.
  */
 #ifndef GPUCACHE_DRIVER_REUSE_DEFERRED_H
 #define GPUCACHE_DRIVER_REUSE_DEFERRED_H
