@@ -1,15 +1,15 @@
 /*
- * Finds the pool of the current context, and keeps the registry of all contexts of the process.
+ * Finds the pool of the current context. Registers contexts, and removes those that have ended.
  *
  *      CUcontext -> struct context -> pool, backend
  *
  * A context gets its pool with its first allocation and keeps it until it ends. A green context has
  * no pool: its handle is a view, and its memory is that of its device's primary context.
  *
- * The registry's lock protects each struct context. No call that ends a context runs under the
- * lock. Invariant: between context_end_begin() and context_end_done() the library makes no driver
- * call that names an event of that context. The hooks of allocations, frees and contexts call this
- * file.
+ * The registry's lock (registry.h) protects each struct context. No call that ends a context runs
+ * under the lock. Invariant: between context_end_begin() and context_end_done() the library makes
+ * no driver call that names an event of that context. The hooks of allocations, frees and contexts
+ * call this file.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_CONTEXT_H
 #define GPUCACHE_DRIVER_CONTEXT_CONTEXT_H

@@ -1,0 +1,173 @@
+#include "driver/context/registry.h"
+
+#include "driver/context/active_contexts.h"
+#include "driver/table/entries.h"
+#include "heap/host.h"
+
+static struct context *contexts;
+static struct host_slab slab = {.object_bytes = sizeof(struct context)};
+static bool uncounted; /* a context has no slot, for lack of host memory; see count_unknown() */
+struct lock registry_lock = LOCK_INITIALIZER(REGISTRY);
+static uint64_t last_life; /* serial number of the newest context or view; under the lock */
+_Atomic unsigned registry_views;
+
+_Atomic uint64_t context_generation = 1;
+_Atomic unsigned context_alive;
+
+void context_invalidate(void) {
+    atomic_fetch_add(&context_generation, 1);
+}
+
+static const struct context_callbacks *callbacks;
+static unsigned callback_count;
+
+void context_set_callbacks(const struct context_callbacks *table, unsigned count) {
+    callbacks = table;
+    callback_count = count;
+}
+
+struct context *registry_first(void) {
+    return contexts;
+}
+
+struct context *registry_find(CUcontext handle) {
+    struct context *context = contexts;
+    while (context && context->handle != handle) {
+        context = context->next;
+    }
+    return context;
+}
+
+static bool is_view_of(const struct context *view, const struct context *context) {
+    return view->handle && view->green && view->behind == context->handle;
+}
+
+void registry_remove(struct context *context) {
+    if (context->green) {
+        atomic_fetch_sub(&registry_views, 1);
+    } else {
+        for (struct context *view = contexts; view; view = view->next) {
+            if (is_view_of(view, context)) {
+                registry_remove(view);
+            }
+        }
+        atomic_fetch_sub(&context_alive, 1);
+    }
+    for (unsigned i = 0; i < callback_count; i++) {
+        const struct context_callbacks *functions = &callbacks[i];
+        if (functions->ended && (functions->of_views || !context->green)) {
+            functions->ended(context);
+        }
+    }
+    *context = (struct context){.next = context->next};
+    context_invalidate();
+}
+
+/* Returns whether the driver has a context of that handle. Sets `id` to its identifier, or to 0 if
+ * the driver gives none (before CUDA 12.0, or after a fault). */
+static bool read_id(CUcontext handle, unsigned long long *id) {
+    unsigned version;
+    *id = 0;
+    CUresult r =
+        HAS(cuCtxGetId) ? REAL(cuCtxGetId)(handle, id) : REAL(cuCtxGetApiVersion)(handle, &version);
+    return r != CUDA_ERROR_CONTEXT_IS_DESTROYED && r != CUDA_ERROR_INVALID_CONTEXT;
+}
+
+bool registry_has_ended(const struct context *context) {
+    unsigned long long id;
+    return !read_id(context->handle, &id) || (id != 0 && context->id != 0 && id != context->id);
+}
+
+/* Returns a free slot, or NULL without host memory. */
+static struct context *free_slot(void) {
+    struct context **at = &contexts;
+    while (*at && (*at)->handle) {
+        at = &(*at)->next;
+    }
+    if (!*at) {
+        *at = host_slab_get(&slab);
+    }
+    return *at;
+}
+
+/*
+ * Counts the first context that cannot be entered as two contexts, permanently, because nothing
+ * will notice its end. No context counts as the only one afterwards, so no pool uses a barrier
+ * while the unknown context may exist.
+ */
+static void count_unknown(CUcontext handle) {
+    if (!uncounted) {
+        uncounted = true;
+        atomic_fetch_add(&context_alive, 2);
+        active_contexts_add(handle); /* after the count: context_drain_barriers() reads it */
+        active_contexts_all_stay();
+        context_invalidate();
+    }
+}
+
+struct context *registry_enter(struct context fresh) {
+    struct context *context = free_slot();
+    if (!context) {
+        count_unknown(fresh.handle);
+        return NULL;
+    }
+    fresh.next = context->next;
+    fresh.life = ++last_life;
+    *context = fresh;
+    atomic_fetch_add(fresh.green ? &registry_views : &context_alive, 1);
+    if (!fresh.green) {
+        active_contexts_add(fresh.handle); /* after the count, as in count_unknown() */
+    }
+    context_invalidate();
+    return context;
+}
+
+struct context *registry_find_or_enter(CUcontext handle, bool *is_new) {
+    struct context *context = registry_find(handle);
+    if (context && context->green) {
+        return context;
+    }
+    if (context && registry_has_ended(context)) {
+        registry_remove(context);
+        context = NULL;
+    }
+    unsigned long long id;
+    if (!context && read_id(handle, &id)) {
+        context = registry_enter(
+            (struct context){.handle = handle, .id = id, .primary = true, .ordinal = -1});
+        *is_new = context != NULL;
+    }
+    return context;
+}
+
+void registry_remove_ended(void) {
+    for (struct context *context = contexts; context; context = context->next) {
+        if (context->handle && !context->green && context->ending == 0 &&
+            registry_has_ended(context)) {
+            registry_remove(context);
+        }
+    }
+}
+
+/* --- calls that may end a context --- */
+
+/* Calls the `suspended` callbacks of one context or view. */
+static void call_suspended(const struct context *context, bool suspended) {
+    for (unsigned i = 0; i < callback_count; i++) {
+        const struct context_callbacks *functions = &callbacks[i];
+        if (functions->suspended && (functions->of_views || !context->green)) {
+            functions->suspended(context, suspended);
+        }
+    }
+}
+
+void registry_count_ending(struct context *context, int change) {
+    context->ending += (unsigned)change;
+    bool suspended = context->ending > 0;
+    call_suspended(context, suspended);
+    for (struct context *view = contexts; view; view = view->next) {
+        if (is_view_of(view, context)) {
+            call_suspended(view, suspended);
+        }
+    }
+}
