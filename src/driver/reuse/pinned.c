@@ -46,12 +46,16 @@ static uint64_t kept_bytes, frees;
 static struct host_slab slab = {.object_bytes = sizeof(struct pinned)};
 static struct lock lock = LOCK_INITIALIZER(PINNED);
 
+/* Returns the bound on kept bytes. Takes no lock: threads that compute it at the same time get the
+ * same value. */
 static uint64_t bound(void) {
-    static uint64_t bytes;
+    static _Atomic uint64_t known;
+    uint64_t bytes = atomic_load_explicit(&known, memory_order_relaxed);
     if (bytes == 0) {
         uint64_t share =
             (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / BOUND_SHARE;
         bytes = share > BOUND_MOST ? BOUND_MOST : share;
+        atomic_store_explicit(&known, bytes, memory_order_relaxed);
     }
     return bytes;
 }
