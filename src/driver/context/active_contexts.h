@@ -2,16 +2,14 @@
  * Tracks which contexts are active: those to which the program can submit work.
  *
  * A barrier orders the work of its own context only. Peer access and copies between devices let
- * work of any context reach any memory of the process. An inactive context can submit nothing: it
- * is current on no thread, and the program has no stream of it. A pool therefore uses barriers
- * while its context is the only active one. An activation drains the barriers of all pools before
- * the call that caused it returns (context_drain_barriers).
+ * work of any context reach any memory of the process. A pool therefore uses barriers only while
+ * its context is the only active one. An inactive context can submit nothing: it is current on no
+ * thread, and the program has no stream of it.
  *
- * A context is active while it is current on a thread, until that thread has another one. No hook
- * sees a thread end, so the thread's last context stays active. Other pools then wait where a
- * barrier would do. The list below says which contexts stay active permanently. A lock of rank
- * AWAKE protects the state. The registry (context.c) and the hooks of context, stream and peer
- * entries call this file.
+ * No hook sees a thread end, so the last context of a thread stays active. A lock of rank AWAKE
+ * protects the state. Invariant: the call that activates a context returns only after the barriers
+ * of all pools were drained (context_drain_barriers). registry.c, context.c, and the hooks of
+ * context, stream and peer entries call this file.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_ACTIVE_CONTEXTS_H
 #define GPUCACHE_DRIVER_CONTEXT_ACTIVE_CONTEXTS_H
@@ -23,7 +21,8 @@
 struct context;
 
 /*
- * A context stays active permanently
+ * A context is active while it is current on a thread, until that thread has another one. It stays
+ * active permanently
  *
  *      if it has a stream, or may have one whose creation no hook saw
  *      if it has peer access: its kernels may reach memory that is handed out while they run

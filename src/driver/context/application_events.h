@@ -2,6 +2,10 @@
  * Tells the pools that the program itself records context events (cuCtxRecordEvent), or makes
  * contexts wait for events (cuCtxWaitEvent). A pool then records no event of its own outside a free
  * (pool_application_syncs()).
+ *
+ * Two atomic flags replace a lock; they are never cleared. Invariant: before the driver gets such a
+ * call, the pool of the context has been told. A later pool is told when it starts. The hooks of
+ * waits (hooks/waits.c) and device_pool.c call this file.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_APPLICATION_EVENTS_H
 #define GPUCACHE_DRIVER_CONTEXT_APPLICATION_EVENTS_H

@@ -1,8 +1,10 @@
 /*
  * Charging a device, and its available memory: what the driver and the limit have left. Idle memory
  * of the pools and of the driver's own pools can serve a request too. Backends, hooks and the files
- * of this folder call it. The charge is atomic and needs no lock; driver_pools.c takes the lock
- * MEMPOOL.
+ * of this folder call it.
+ *
+ * The charge is atomic and needs no lock; driver_pools.c takes the lock MEMPOOL. Invariant: a
+ * charge succeeds only if the device stays within its limit.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_ROOM_H
 #define GPUCACHE_DRIVER_LIMIT_ROOM_H

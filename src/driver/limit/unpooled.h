@@ -2,10 +2,9 @@
  * Unpooled memory: the ledger of all memory that the program takes from the driver without the
  * pool. Hooks call it with no lock held; it takes the lock OUTSIDE.
  *
- * The key of a row is the pointer, array or handle that the program passes to free the memory. Keys
- * are unique within a space. A row is charged before the driver is asked, and refunded after the
- * driver has freed the memory. The driver may give freed memory to another thread before the free
- * returns, and a context may end during a call. Calls are therefore bracketed:
+ * The driver may give freed memory to another thread before the free returns, and a context may end
+ * during a call. Calls are therefore bracketed. Invariant: memory is charged before the driver is
+ * asked for it, and refunded after the driver has freed it.
  *
  *   | step                 | effect                                                        |
  *   | -------------------- | ------------------------------------------------------------- |
@@ -110,13 +109,15 @@ void unpooled_list(enum unpooled_kind kind, const struct device *device, struct 
 void unpooled_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset, uint64_t key,
                      uint64_t bytes);
 
-/**
- * Returns the bytes and value of the row of `key`, also while the driver is asked to free its
- * memory. Returns zeros if there is no row.
- */
+/** The bytes and the value of a row. */
 struct unpooled_entry {
     uint64_t bytes, value;
 };
+
+/**
+ * Returns the entry of `key`, also while the driver is asked to free its memory. Returns zeros if
+ * there is no row.
+ */
 struct unpooled_entry unpooled_find(enum unpooled_space space, uint64_t key);
 
 #endif

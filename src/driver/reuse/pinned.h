@@ -4,7 +4,7 @@
  * Pinning is slow (a pair of calls takes 0.5 ms for 1 MiB, 17 ms for 64 MiB: docs/cuda-facts.md). A
  * block is kept as the driver gave it. Only an equal request gets the block, which therefore does
  * not differ from a new one. The CPU uses the block at once, and no device barrier orders the CPU.
- * A block is therefore handed out only after all work submitted before its free has *completed*.
+ * Invariant: a block is handed out only after all work submitted before its free has *completed*.
  *
  * If a free finds the bound on kept memory reached, the oldest block goes back to the driver, which
  * waits as it does natively. A block that many requests did not match goes back too, once the
