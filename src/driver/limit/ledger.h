@@ -1,7 +1,8 @@
 /*
- * The hash table of unpooled.c. The key of a row is the pointer, array or handle that the program
- * passes to free its memory, within a space. Open addressing; removing a row moves later rows up.
- * Callers hold the lock OUTSIDE. Only unpooled.c calls these functions.
+ * The hash table of the ledger. The key of a row is the pointer, array or handle that the program
+ * passes to free its memory. Keys are unique within a space. Open addressing; removing a row moves
+ * later rows up. Callers (ledger_row.c, unpooled.c) hold the lock OUTSIDE. Invariant: at most half
+ * of the table is in use, so each search ends.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_LEDGER_H
 #define GPUCACHE_DRIVER_LIMIT_LEDGER_H

@@ -1,0 +1,195 @@
+#include "driver/limit/ledger_row.h"
+
+#include "driver/limit/driver_pools.h"
+#include "driver/limit/unpooled_kind.h"
+#include "heap/host.h"
+#include "live/flight.h"
+#include "stacks/requester.h"
+#include "stats/holders.h"
+#include "trace/trace.h"
+
+struct lock ledger_lock = LOCK_INITIALIZER(OUTSIDE);
+static struct host_slab slab = {.object_bytes = sizeof(struct ledger_row)};
+static struct ledger_row *being_freed; /* not in the table: the driver is asked to free them */
+
+/* --- reports --- */
+
+/*
+ * Records in the trace that unpooled memory was allocated (`comes`) or freed. `left` is the bytes
+ * of this kind that the device has from now on.
+ */
+static void record(bool comes, const struct ledger_row *row, uint64_t left) {
+    unsigned device = (unsigned)row->device->ordinal;
+    uint64_t left_at = row->left_at ? row->left_at : trace_clock();
+    if (row->kind == UNPOOLED_NATIVE) {
+        trace_native(device, row->key, row->bytes, comes ? 0 : left_at,
+                     comes ? trace_stack(stats_stacks(), row->stack) : 0);
+    } else if (row->kind != UNPOOLED_MAPPING) {
+        trace_write(&(struct trace_entry){.ticks = trace_clock(),
+                                          .address = row->key,
+                                          .bytes = row->bytes,
+                                          .value = row->kind,
+                                          .detail = left,
+                                          .kind = comes ? TRACE_OUTSIDE_TAKE : TRACE_OUTSIDE_LEAVE,
+                                          .device = device});
+    }
+}
+
+/*
+ * Reports an allocation or a free. The flight recorder gets large blocks that the pool did not
+ * serve, and a trace gets all unpooled memory. May run with or without the lock.
+ */
+static void report_row(enum flight_kind moment, const struct ledger_row *row) {
+    if (row->kind == UNPOOLED_NATIVE && row->bytes > FLIGHT_LARGE) {
+        flight_block(moment, (unsigned)row->device->ordinal, row->key, row->bytes);
+    }
+    if (trace_on()) {
+        record(moment == FLIGHT_ALLOCATE, row,
+               unpooled_kind_bytes((enum unpooled_kind)row->kind, row->device));
+    }
+}
+
+/* --- rows end --- */
+
+static void add_being_freed(struct ledger_row *row) {
+    row->next = being_freed;
+    being_freed = row;
+}
+
+static void remove_being_freed(struct ledger_row *row) {
+    for (struct ledger_row **at = &being_freed; *at; at = &(*at)->next) {
+        if (*at == row) {
+            *at = row->next;
+            break;
+        }
+    }
+}
+
+void ledger_row_collect(struct ledger_row *row, struct ledger_row **dead) {
+    if (row->holders > 0 || row->leaving > 0) {
+        return;
+    }
+    if (row->listed) {
+        ledger_remove(row);
+    }
+    row->next = *dead;
+    *dead = row;
+    struct ledger_row *memory = row->memory;
+    if (memory) {
+        memory->holders--;
+        ledger_row_collect(memory, dead);
+    }
+}
+
+void ledger_row_end(struct ledger_row *row, struct ledger_row **dead) {
+    row->left_at = trace_on() ? trace_clock() : 0;
+    row->holders = 0;
+    row->over = true;
+    if (row->listed && row->leaving > 0) {
+        ledger_remove(row);
+        add_being_freed(row);
+    }
+    ledger_row_collect(row, dead);
+}
+
+/*
+ * Ends the listed row of a key that the driver has given out again: its memory was freed unnoticed.
+ * A handle is only unlisted: the program may have released it while its memory is still mapped.
+ */
+static void end_row_of_reused_key(uint64_t key, unsigned space, struct ledger_row **dead) {
+    struct ledger_row *old = ledger_find(key, space);
+    if (old && space == UNPOOLED_HANDLES) {
+        ledger_remove(old);
+    } else if (old) {
+        ledger_row_end(old, dead);
+    }
+}
+
+void ledger_rows_free(struct ledger_row *dead) {
+    for (const struct ledger_row *left = dead; left; left = left->next) {
+        enum unpooled_kind kind = (enum unpooled_kind)left->kind;
+        unpooled_kind_attribute(kind, left->device, left->requester, -(int64_t)left->bytes);
+        if (kind == UNPOOLED_STREAM_ORDERED) {
+            driver_pool_left((struct driver_pool *)left->value, left->bytes);
+            report_row(FLIGHT_FREE, left);
+            continue;
+        }
+        unpooled_kind_book(kind, left->device, -(int64_t)left->bytes);
+        report_row(FLIGHT_FREE, left);
+        if (unpooled_kind_is_charged(kind)) {
+            device_refund(left->device, left->bytes);
+        }
+    }
+    if (!dead) {
+        return;
+    }
+    lock_acquire(&ledger_lock);
+    while (dead) {
+        struct ledger_row *next = dead->next;
+        host_slab_put(&slab, dead);
+        dead = next;
+    }
+    lock_release(&ledger_lock);
+}
+
+/* --- rows begin --- */
+
+bool ledger_row_enter(const struct ledger_row *as, struct ledger_row **dead) {
+    end_row_of_reused_key(as->key, as->space, dead);
+    struct ledger_row *row = host_slab_get(&slab);
+    if (!row) {
+        return false;
+    }
+    *row = *as;
+    row->holders = 1;
+    if (!ledger_add(row)) {
+        host_slab_put(&slab, row);
+        return false;
+    }
+    unpooled_kind_book((enum unpooled_kind)row->kind, row->device, (int64_t)row->bytes);
+    unpooled_kind_attribute((enum unpooled_kind)row->kind, row->device, row->requester,
+                            (int64_t)row->bytes);
+    report_row(FLIGHT_ALLOCATE, row);
+    return true;
+}
+
+/* --- releases --- */
+
+void ledger_row_begin_release(struct ledger_row *row) {
+    row->left_at = trace_on() ? trace_clock() : 0;
+    row->leaving++;
+    if (--row->holders == 0) {
+        ledger_remove(row);
+        add_being_freed(row);
+    }
+}
+
+/* Restores the holder of a row that the driver has not freed. */
+static void undo_release(struct ledger_row *row, struct ledger_row **dead) {
+    if (row->over) {
+        return;
+    }
+    if (row->holders++ == 0 && !row->listed) {
+        remove_being_freed(row);
+        end_row_of_reused_key(row->key, row->space, dead);
+        if (!ledger_add(row)) {
+            row->holders = 0;
+            add_being_freed(row);
+        }
+    }
+}
+
+void ledger_row_end_release(struct ledger_row *row, bool left, struct ledger_row **dead) {
+    row->leaving--;
+    if (!left) {
+        undo_release(row, dead);
+    }
+    if (row->holders == 0 && row->leaving == 0) {
+        remove_being_freed(row);
+    }
+    ledger_row_collect(row, dead);
+}
+
+struct ledger_row *ledger_rows_being_freed(void) {
+    return being_freed;
+}
