@@ -2,12 +2,12 @@
 
 #include "driver/context/context.h"
 #include "driver/context/device_backend.h"
+#include "driver/hooks/hook.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/reuse/deferred.h"
 #include "heap/host.h"
 #include "pool/pool.h"
 #include "process/lock.h"
-#include "process/process.h"
 
 /* A capture in progress. CU_STREAM_PER_THREAD is one handle, but another stream in each thread. */
 struct capturing {
@@ -199,49 +199,24 @@ static CUresult account_begin(CUresult answer, const struct begin_call *call) {
     return answer;
 }
 
-CUresult hook_cuStreamBeginCapture(CUstream stream) {
-    struct begin_call call = enter_begin(stream, false);
-    CUresult answer = REAL(cuStreamBeginCapture)(stream);
-    return account_begin(answer, &call);
-}
+/* Defines the hook of an entry that begins a capture of `stream`. */
+#define BEGINS(symbol, per_thread, parameters, arguments)                                          \
+    HOOK(hook_##symbol, parameters, struct begin_call call = enter_begin(stream, per_thread),      \
+         real_entries.real_##symbol arguments, account_begin(answer, &call))
 
-CUresult hook_cuStreamBeginCapture_ptsz(CUstream stream) {
-    struct begin_call call = enter_begin(stream, true);
-    CUresult answer = REAL(cuStreamBeginCapture_ptsz)(stream);
-    return account_begin(answer, &call);
-}
-
-CUresult hook_cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-    struct begin_call call = enter_begin(stream, false);
-    CUresult answer = REAL(cuStreamBeginCapture_v2)(stream, mode);
-    return account_begin(answer, &call);
-}
-
-CUresult hook_cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-    struct begin_call call = enter_begin(stream, true);
-    CUresult answer = REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode);
-    return account_begin(answer, &call);
-}
-
-CUresult hook_cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
-                                          const CUgraphNode *dependencies,
-                                          const CUgraphEdgeData *edges, size_t count,
-                                          CUstreamCaptureMode mode) {
-    struct begin_call call = enter_begin(stream, false);
-    CUresult answer =
-        REAL(cuStreamBeginCaptureToGraph)(stream, graph, dependencies, edges, count, mode);
-    return account_begin(answer, &call);
-}
-
-CUresult hook_cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph,
-                                               const CUgraphNode *dependencies,
-                                               const CUgraphEdgeData *edges, size_t count,
-                                               CUstreamCaptureMode mode) {
-    struct begin_call call = enter_begin(stream, true);
-    CUresult answer =
-        REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, dependencies, edges, count, mode);
-    return account_begin(answer, &call);
-}
+BEGINS(cuStreamBeginCapture, false, (CUstream stream), (stream))
+BEGINS(cuStreamBeginCapture_ptsz, true, (CUstream stream), (stream))
+BEGINS(cuStreamBeginCapture_v2, false, (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
+BEGINS(cuStreamBeginCapture_v2_ptsz, true, (CUstream stream, CUstreamCaptureMode mode),
+       (stream, mode))
+BEGINS(cuStreamBeginCaptureToGraph, false,
+       (CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
+        const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
+       (stream, graph, dependencies, edges, count, mode))
+BEGINS(cuStreamBeginCaptureToGraph_ptsz, true,
+       (CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
+        const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
+       (stream, graph, dependencies, edges, count, mode))
 
 /* Notes the end of a capture. An end that fails has also ended the capture, unless the driver still
  * reports the stream as capturing. Returns `answer`. */

@@ -11,11 +11,8 @@
  */
 #include "driver/context/active_contexts.h"
 #include "driver/context/context.h"
-#include "driver/context/current.h"
-#include "driver/limit/retry.h"
+#include "driver/hooks/hook.h"
 #include "driver/state/partition.h"
-#include "driver/table/entries.h"
-#include "process/process.h"
 
 static bool is_watched(void) {
     return atomic_load(&process_state) == PROCESS_STARTED;
@@ -62,61 +59,31 @@ static CUresult account_created(CUresult answer, CUcontext *ctx) {
     return answer;
 }
 
-CUresult hook_cuCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice device) {
-    partition_read();
-    CUresult answer = RETRY_ON(device_used(device), REAL(cuCtxCreate)(ctx, flags, device));
-    return account_created(answer, ctx);
-}
+/* Defines the hook of an entry that creates a context `ctx` on `device`. */
+#define CREATES(symbol, parameters, arguments)                                                     \
+    HOOK(hook_##symbol, parameters, partition_read(),                                              \
+         RETRY_ON(device_used(device), real_entries.real_##symbol arguments),                      \
+         account_created(answer, ctx))
 
-CUresult hook_cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice device) {
-    partition_read();
-    CUresult answer = RETRY_ON(device_used(device), REAL(cuCtxCreate_v2)(ctx, flags, device));
-    return account_created(answer, ctx);
-}
-
-CUresult hook_cuCtxCreate_v3(CUcontext *ctx, CUexecAffinityParam *affinity, int count,
-                             unsigned int flags, CUdevice device) {
-    partition_read();
-    CUresult answer =
-        RETRY_ON(device_used(device), REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, device));
-    return account_created(answer, ctx);
-}
-
-CUresult hook_cuCtxCreate_v4(CUcontext *ctx, CUctxCreateParams *params, unsigned int flags,
-                             CUdevice device) {
-    partition_read();
-    CUresult answer =
-        RETRY_ON(device_used(device), REAL(cuCtxCreate_v4)(ctx, params, flags, device));
-    return account_created(answer, ctx);
-}
-
-CUresult hook_cuGLCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice device) {
-    partition_read();
-    CUresult answer = RETRY_ON(device_used(device), REAL(cuGLCtxCreate)(ctx, flags, device));
-    return account_created(answer, ctx);
-}
-
-CUresult hook_cuGLCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice device) {
-    partition_read();
-    CUresult answer = RETRY_ON(device_used(device), REAL(cuGLCtxCreate_v2)(ctx, flags, device));
-    return account_created(answer, ctx);
-}
-
-CUresult hook_cuVDPAUCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice device, uint32_t vdpau,
-                               void *vdpau_get) {
-    partition_read();
-    CUresult answer =
-        RETRY_ON(device_used(device), REAL(cuVDPAUCtxCreate)(ctx, flags, device, vdpau, vdpau_get));
-    return account_created(answer, ctx);
-}
-
-CUresult hook_cuVDPAUCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice device,
-                                  uint32_t vdpau, void *vdpau_get) {
-    partition_read();
-    CUresult answer = RETRY_ON(device_used(device),
-                               REAL(cuVDPAUCtxCreate_v2)(ctx, flags, device, vdpau, vdpau_get));
-    return account_created(answer, ctx);
-}
+CREATES(cuCtxCreate, (CUcontext * ctx, unsigned int flags, CUdevice device), (ctx, flags, device))
+CREATES(cuCtxCreate_v2, (CUcontext * ctx, unsigned int flags, CUdevice device),
+        (ctx, flags, device))
+CREATES(cuCtxCreate_v3,
+        (CUcontext * ctx, CUexecAffinityParam *affinity, int count, unsigned int flags,
+         CUdevice device),
+        (ctx, affinity, count, flags, device))
+CREATES(cuCtxCreate_v4,
+        (CUcontext * ctx, CUctxCreateParams *params, unsigned int flags, CUdevice device),
+        (ctx, params, flags, device))
+CREATES(cuGLCtxCreate, (CUcontext * ctx, unsigned int flags, CUdevice device), (ctx, flags, device))
+CREATES(cuGLCtxCreate_v2, (CUcontext * ctx, unsigned int flags, CUdevice device),
+        (ctx, flags, device))
+CREATES(cuVDPAUCtxCreate,
+        (CUcontext * ctx, unsigned int flags, CUdevice device, uint32_t vdpau, void *vdpau_get),
+        (ctx, flags, device, vdpau, vdpau_get))
+CREATES(cuVDPAUCtxCreate_v2,
+        (CUcontext * ctx, unsigned int flags, CUdevice device, uint32_t vdpau, void *vdpau_get),
+        (ctx, flags, device, vdpau, vdpau_get))
 
 CUresult hook_cuCtxSetCurrent(CUcontext ctx) {
     CUresult answer = REAL(cuCtxSetCurrent)(ctx);
