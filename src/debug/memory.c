@@ -4,17 +4,13 @@
 #include "heap/slab.h"
 
 static void add_slab(struct slab *slab, uint64_t address, struct memory_list *to) {
-    for (unsigned word = 0; word < SLAB_HEAD_WORDS; word++) {
-        uint64_t bits = atomic_load_explicit(&slab_heads(slab)[word], memory_order_acquire);
-        for (; bits; bits &= bits - 1) {
-            unsigned unit = word << 6 | (unsigned)__builtin_ctzll(bits);
-            uint64_t header = block_header(slab_unit(slab, unit));
-            if (header_state(header) == BLOCK_LIVE) {
-                memory_list_add_block(
-                    to, (struct memory_block){.address = address + ((uint64_t)unit << UNIT_SHIFT),
-                                              .bytes = header_bytes(header),
-                                              .requested = header_requested(header)});
-            }
+    for (unsigned unit = 0; slab_next_block(slab, &unit); unit++) {
+        uint64_t header = block_header(slab_unit(slab, unit));
+        if (header_state(header) == BLOCK_LIVE) {
+            memory_list_add_block(
+                to, (struct memory_block){.address = address + ((uint64_t)unit << UNIT_SHIFT),
+                                          .bytes = header_bytes(header),
+                                          .requested = header_requested(header)});
         }
     }
 }

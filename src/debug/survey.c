@@ -161,17 +161,13 @@ __attribute__((no_sanitize("thread"))) static struct range *range_of_slab(const 
 static void survey_slab(struct survey *survey, uint64_t address, struct slab *slab) {
     uint64_t live = 0, cached = 0;
     struct peeked seen;
-    for (unsigned word = 0; word < SLAB_HEAD_WORDS; word++) {
-        uint64_t bits = atomic_load_explicit(&slab_heads(slab)[word], memory_order_acquire);
-        for (; bits; bits &= bits - 1) {
-            unsigned unit = word << 6 | (unsigned)__builtin_ctzll(bits);
-            uint64_t header = block_header(slab_unit(slab, unit));
-            if (header_state(header) == BLOCK_LIVE) {
-                count_live(survey->sizes, header_requested(header));
-                live += header_bytes(header);
-            } else if (header_state(header) == BLOCK_CACHED) {
-                cached += header_bytes(header);
-            }
+    for (unsigned unit = 0; slab_next_block(slab, &unit); unit++) {
+        uint64_t header = block_header(slab_unit(slab, unit));
+        if (header_state(header) == BLOCK_LIVE) {
+            count_live(survey->sizes, header_requested(header));
+            live += header_bytes(header);
+        } else if (header_state(header) == BLOCK_CACHED) {
+            cached += header_bytes(header);
         }
     }
     if (peek(range_of_slab(slab), &seen)) {

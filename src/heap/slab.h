@@ -102,6 +102,22 @@ static inline _Atomic uint64_t *slab_heads(const struct slab *slab) {
 }
 
 /**
+ * Finds the first block that starts at unit *unit of a slab or later. Returns false if there is
+ * none, else sets *unit. Takes no lock: blocks that other threads cut or merge may be missed.
+ */
+static inline bool slab_next_block(const struct slab *slab, unsigned *unit) {
+    uint64_t from = ~(uint64_t)0 << (*unit & 63);
+    for (unsigned word = *unit >> 6; word < SLAB_HEAD_WORDS; word++, from = ~(uint64_t)0) {
+        uint64_t heads = atomic_load_explicit(&slab_heads(slab)[word], memory_order_acquire) & from;
+        if (heads != 0) {
+            *unit = word << 6 | (unsigned)__builtin_ctzll(heads);
+            return true;
+        }
+    }
+    return false;
+}
+
+/**
  * Returns the index of a unit's descriptor in `blocks`, or the unit of an index: the function is
  * its own inverse. It swaps bits 1 to 5 of the 12 bits with bits 7 to 11. `shift` is the number of
  * further bits below, which stay.
