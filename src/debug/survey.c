@@ -1,19 +1,19 @@
 /*
- * Reads a pool block by block, for reports: the sizes of live blocks, and the map of the pool's
- * memory.
+ * Reads a pool block by block: the sizes of live blocks and the map of the pool's memory for
+ * reports, the list of segments and live blocks for memory snapshots.
  *
- * A million blocks take a while, and no thread may wait for a report. The survey therefore reads
+ * A million blocks take a while, and no thread may wait for a report. survey_take() therefore reads
  * what the page map leads to without a lock. A block that changes during the survey may be counted
  * twice or not at all. A recycled descriptor is at worst wrong, never a fault; a block that does
  * not fit the memory around it is ignored.
  *
  * Invariant: each page of the page map is read once. pool_survey() calls it, also in signal
- * handlers.
+ * handlers. A snapshot walks an arena under the pool's lock (memory_of_arena()).
  */
 #include "debug/survey.h"
 
+#include "heap/arena.h"
 #include "heap/page_map.h"
-#include "heap/segment.h"
 #include "heap/slab.h"
 
 #include <string.h>
@@ -249,5 +249,42 @@ void survey_take(const struct pool *pool, struct live_sizes *sizes, const stat_c
         enter_vmm_rest(&survey, vmm_bytes);
         report_largest(stats, sizes);
         atomic_store(&sizes->busy, false);
+    }
+}
+
+/* ---- the list of segments and blocks, under the pool's lock ---- */
+
+static void add_slab(struct slab *slab, uint64_t address, struct memory_list *to) {
+    for (unsigned unit = 0; slab_next_block(slab, &unit); unit++) {
+        uint64_t header = block_header(slab_unit(slab, unit));
+        if (header_state(header) == BLOCK_LIVE) {
+            memory_list_add_block(
+                to, (struct memory_block){.address = address + ((uint64_t)unit << UNIT_SHIFT),
+                                          .bytes = header_bytes(header),
+                                          .requested = header_requested(header)});
+        }
+    }
+}
+
+static void add_range(const struct range *range, struct memory_list *to) {
+    if (range_state(range) == BLOCK_SLAB) {
+        add_slab(range->slab, range->block.address, to);
+    } else if (range_state(range) == BLOCK_LIVE) {
+        memory_list_add_block(to,
+                              (struct memory_block){.address = range->block.address,
+                                                    .bytes = range->bytes,
+                                                    .requested = atomic_load(&range->requested)});
+    }
+}
+
+void memory_of_arena(const struct arena *arena, struct memory_list *to) {
+    for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
+        memory_list_add_segment(to, (struct memory_segment){.address = segment->base,
+                                                            .bytes = segment->bytes,
+                                                            .pages = !segment->is_allocation});
+        for (const struct range *range = segment_first(segment); segment_has(segment, range);
+             range = range->next) {
+            add_range(range, to);
+        }
     }
 }

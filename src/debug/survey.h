@@ -1,16 +1,18 @@
 /*
- * Reads a pool block by block, without a lock, for reports: live blocks by size, and the map of its
- * memory.
+ * Reads a pool block by block: live blocks by size and the map of its memory, for reports; segments
+ * and live blocks, for memory snapshots.
  */
 #ifndef GPUCACHE_DEBUG_SURVEY_H
 #define GPUCACHE_DEBUG_SURVEY_H
 
 #include "stats/counters.h"
+#include "stats/memory_list.h"
 #include "stats/stats.h"
 
 #include <stdatomic.h>
 #include <stdint.h>
 
+struct arena;
 struct pool;
 
 /*
@@ -32,5 +34,12 @@ struct live_sizes {
  */
 void survey_take(const struct pool *pool, struct live_sizes *sizes, const stat_counter *vmm_bytes,
                  struct stats_device *stats, struct segment_map *map);
+
+/**
+ * Adds the segments and live blocks of an arena to a list. The caller holds the pool's lock, so
+ * segments and ranges agree. Thread caches hand blocks out and take them back without that lock: a
+ * block may be added that was freed during the call.
+ */
+void memory_of_arena(const struct arena *arena, struct memory_list *to);
 
 #endif

@@ -4,7 +4,6 @@
  */
 #include "pool/internal.h"
 
-#include "debug/memory.h"
 #include "tcache/cache_counters.h"
 
 static void add_metric(struct stats_metric *to, const struct metric *from) {
