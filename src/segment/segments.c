@@ -268,19 +268,12 @@ static int grow_within_budget(struct source *source, struct alloc_request *reque
         return grow_after_returns(source, request, growth);
     }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
-    bool exceeds = budget_would_exceed(source, growth, reserve_bound(source, growth));
     if (source_idle(source) > 0) { /* a segment that is safe behind a barrier may have finished */
         epochs_poll(&source->epochs, source->backend);
     }
     release_down_to(source, growth, budget);
-    if (exceeds && try_before_growth(source, request, growth)) {
-        return 0;
-    }
-    int r = grow_after_returns(source, request, growth);
-    if (source->freeing_bytes > 0) {
-        segments_wait_for_return(source, 0);
-    }
-    return r;
+    return try_before_growth(source, request, growth) ? 0
+                                                      : grow_after_returns(source, request, growth);
 }
 
 /* The context has freed its segments. */
