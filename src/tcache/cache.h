@@ -51,8 +51,8 @@ struct unchanged {
 
 /* State of the scans for idle threads (quota.c). */
 struct seen {
-    struct unchanged allocations, operations; /* allocations; allocations and frees */
-    struct unchanged operations_ticks;        /* the latter, in ticks of the decay time (decay.c) */
+    struct unchanged operations;       /* allocations and frees */
+    struct unchanged operations_ticks; /* the same, in ticks of the decay time (decay.c) */
 };
 
 struct cache {

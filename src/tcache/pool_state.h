@@ -25,11 +25,11 @@ struct pool {
     /* The caches of threads (owner.c) and their quotas (quota.c). */
     /* of threads, newest first; the common one is last */
     _Alignas(64) _Atomic(struct cache *) caches;
-    struct cache *common;               /* for threads without their own */
-    struct cache *unowned;              /* caches of ended threads */
-    struct cache *active, *active_last; /* list of active caches (quota.c) */
-    _Atomic unsigned caches_owned;      /* caches with a thread */
-    atomic_uint moves;                  /* odd while a cache and its counts are moved (owner.c) */
+    struct cache *common;          /* for threads without their own */
+    struct cache *unowned;         /* caches of ended threads */
+    struct cache *active;          /* list of active caches (quota.c) */
+    _Atomic unsigned caches_owned; /* caches with a thread */
+    atomic_uint moves;             /* odd while a cache and its counts are moved (owner.c) */
     struct peaks peaks;
 
     /* true while a thread queries to advance the safe epoch; others may wait for its result */

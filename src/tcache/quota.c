@@ -6,9 +6,6 @@
  * sum of all quotas. Blocks are only taken back from active caches, so the number of threads does
  * not matter.
  *
- *      active   newest -> [ thread 9 ] [ thread 2 ] ... [ thread 5 ] [ common ]
- *                                                                     ^ checked first
- *
  * Before the pool grows past its goal, caches of idle threads are deactivated: they lose their
  * blocks and quota. The pool's lock protects the list and all quotas; quotas are read without it.
  * Invariant: a cache is in the list if and only if its quota is not 0.
@@ -62,14 +59,18 @@ static void set_quota(struct cache *cache, uint64_t quota) {
 static void link_active(struct pool *pool, struct cache *cache) {
     cache->previous_active = NULL;
     cache->next_active = pool->active;
-    *(pool->active ? &pool->active->previous_active : &pool->active_last) = cache;
+    if (pool->active) {
+        pool->active->previous_active = cache;
+    }
     pool->active = cache;
 }
 
 static void unlink_active(struct pool *pool, struct cache *cache) {
     struct cache *next = cache->next_active, *previous = cache->previous_active;
     *(previous ? &previous->next_active : &pool->active) = next;
-    *(next ? &next->previous_active : &pool->active_last) = previous;
+    if (next) {
+        next->previous_active = previous;
+    }
 }
 
 bool quota_grow(struct cache *cache, uint64_t bytes) {
@@ -145,19 +146,6 @@ static uint64_t operations(const struct cache *cache) {
     return counter_get(&mark->taken) + counter_get(&mark->crest);
 }
 
-/*
- * Returns whether a thread is idle: it neither allocated nor freed for IDLE_NS. If it has not
- * allocated for IDLE_NS, empties its transfer cache too, because only allocations use it; sets
- * *any if that moved blocks. The pool's lock is held.
- */
-static bool check_idle(struct cache *cache, uint64_t now, bool *any) {
-    uint64_t taken = counter_get(&cache->watermarks[WATERMARK_COUNT].taken);
-    if (is_unchanged(&cache->seen.allocations, taken, now, IDLE_NS)) {
-        *any |= transfer_empty(&cache->transfer);
-    }
-    return is_unchanged(&cache->seen.operations, operations(cache), now, IDLE_NS);
-}
-
 bool quota_deactivate_list(struct pool *pool, struct biased *first) {
     ASSERT_HELD(&pool->source.lock);
     bool any = false;
@@ -176,24 +164,15 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
     if (is_ablated(ABLATION_IDLE_THREADS) || budget_used(source) + growth <= source->goal) {
         return false;
     }
-    struct cache *before, *newest = pool->active;
     struct biased *idle = NULL;
     uint64_t now = backend_clock(source->backend);
-    bool any = false;
-    unsigned updates = 0;
-    for (struct cache *cache = pool->active_last; cache && updates < IDLE_SCAN_CACHES;
-         cache = before) {
-        before = cache == newest ? NULL : cache->previous_active;
-        updates++;
-        if (!cache->in_slow_path && check_idle(cache, now, &any)) {
+    for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
+        bool idle_now = is_unchanged(&cache->seen.operations, operations(cache), now, IDLE_NS);
+        if (idle_now && !cache->in_slow_path) {
             idle = cache_listed(cache, idle);
-        } else {
-            unlink_active(pool, cache);
-            link_active(pool, cache);
         }
     }
-    any |= quota_deactivate_list(pool, idle);
-    return any;
+    return quota_deactivate_list(pool, idle);
 }
 
 struct biased *quota_find_idle(struct pool *pool) {

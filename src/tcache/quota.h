@@ -38,8 +38,7 @@ void quota_deactivate(struct cache *cache);
 /*
  * Take blocks of caches back to the pool. All return whether there were any.
  *
- *  take_back        of idle threads, if `growth` bytes would exceed the goal: looks at
- *                   IDLE_SCAN_CACHES caches
+ *  take_back        of idle threads, if `growth` bytes would exceed the goal
  *  take_all_back    of all threads
  *  empty_transfers  of all transfer caches; the caches keep theirs
  */
