@@ -29,17 +29,21 @@ static bool is_preferred(const struct segment *s, const struct segment *other) {
 
 /*
  * Returns the preferred idle segment. `most` = 0: of those that may be released. Otherwise: of
- * those that may be remapped, with at most `most` bytes and a stamp of at least `from`.
+ * those that may be remapped, with at most `most` bytes and a stamp of at least `from`. `any`: the
+ * first one found. A large growth releases so many segments that their order does not matter.
  */
 static struct segment *preferred_idle(const struct arena *arena, uint64_t finished, uint64_t most,
-                                      uint64_t from) {
+                                      uint64_t from, bool any) {
     struct segment *first = NULL;
-    for (size_t i = 0; i < arena->free_count && arena->idle_bytes > 0; i++) {
+    for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
         const struct range *range = arena->free[i].range;
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
             bool allowed = most > 0 ? segment_is_movable(s, most) && s->stamp >= from
                                     : segment_is_releasable(s, finished);
-            first = allowed && is_preferred(s, first) ? s : first;
+            first = allowed && (any || is_preferred(s, first)) ? s : first;
+            if (any && first) {
+                return first;
+            }
         }
     }
     return first;
@@ -56,32 +60,15 @@ static uint64_t movable_limit(uint64_t most) {
 struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t from) {
     bool allowed =
         most > 0 && !stale_is_full(&arena->stale_mappings) && !is_ablated(ABLATION_REMAPPING);
-    return allowed ? preferred_idle(arena, 0, movable_limit(most), from) : NULL;
-}
-
-/*
- * Returns a releasable segment from the largest free range that has one. A large growth releases so
- * many segments that their order does not matter, so the short search suffices.
- */
-static struct segment *any_idle(const struct arena *arena, uint64_t finished) {
-    for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
-        const struct range *range = arena->free[i].range;
-        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-            if (segment_is_releasable(s, finished)) {
-                return s;
-            }
-        }
-    }
-    return NULL;
+    return allowed ? preferred_idle(arena, 0, movable_limit(most), from, false) : NULL;
 }
 
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
-    if (arena->ordered || arena->idle_bytes == 0) {
-        return !arena->ordered                           ? NULL
-               : bytes > TRANSIT_MOST * VMM_HANDLE_LEAST ? any_idle(arena, finished)
-                                                         : preferred_idle(arena, finished, 0, 0);
+    if (arena->ordered) {
+        return preferred_idle(arena, finished, 0, 0, bytes > TRANSIT_MOST * VMM_HANDLE_LEAST);
     }
-    size_t enough = ranges_of_size(arena, bytes), count = arena->free_count;
+    size_t enough = ranges_of_size(arena, bytes),
+           count = arena->idle_bytes > 0 ? arena->free_count : 0;
     for (size_t k = 0; k < count; k++) { /* upwards from `enough`, then downwards */
         size_t i = enough + k < count ? enough + k : count - 1 - k;
         struct segment *whole = arena->free[i].range->segment;
