@@ -209,7 +209,7 @@ static inline bool cache_bin_check_idle(struct bin *bin) {
 }
 
 /*
- * --- flush.c: the caller is inside, or has seized the cache, and holds the pool's lock ---
+ * --- flush: the caller is inside, or has seized the cache, and holds the pool's lock ---
  *
  * Move blocks to the pool until the cache holds at most `most` bytes. The first one moves bins
  * without an allocation since its last round, never bin `keep`. The second one halves the largest
