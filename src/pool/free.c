@@ -11,7 +11,6 @@
  *  4. free_slow()            under the pool's lock: full caches, uncached blocks, events
  */
 #include "pool/internal.h"
-#include "tcache/cache_counters.h"
 
 #include "pool/lookup.h"
 #include "tcache/owner_id.h"

@@ -4,8 +4,6 @@
  */
 #include "pool/internal.h"
 
-#include "tcache/cache_counters.h"
-
 static void add_metric(struct stats_metric *to, const struct metric *from) {
     to->current += counter_get(&from->current);
     to->peak += counter_get(&from->peak);

@@ -6,7 +6,6 @@
 #define GPUCACHE_TCACHE_HAND_OUT_H
 
 #include "source/source.h"
-#include "tcache/cache_counters.h"
 #include "tcache/internal.h"
 
 /* Makes a cached small block live and counts it; returns its device address. Inside the cache. */
