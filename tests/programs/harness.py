@@ -154,9 +154,10 @@ def run_parts(command, options=None, skip=(), **more):
         skip.append(at)
 
 
-def side_by_side(jobs, width=6):
-    """Calls all of them: on a GPU several at a time, and the first exception is raised at the end."""
-    with concurrent.futures.ThreadPoolExecutor(width if GPU else 1) as pool:
+def side_by_side(jobs, width=6, simulated=1):
+    """Calls all jobs, `width` of them at a time on a GPU and `simulated` on the simulator. Raises the first exception of a
+    job at the end. Jobs whose programs mostly sleep may run at a time on the simulator too."""
+    with concurrent.futures.ThreadPoolExecutor(width if GPU else simulated) as pool:
         for future in [pool.submit(job) for job in jobs]:
             future.result()
 
