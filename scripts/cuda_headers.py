@@ -2,10 +2,11 @@
 """cuda_headers.py fetch FOLDER [VERSION]: NVIDIA's headers from PyPI, as FOLDER/include/cuda.h.
 cuda_headers.py check FOLDER: builds against one header of each version, below FOLDER.
 
-The check compiles library, simulator and tests against the newest header of every major.minor that
-PyPI offers, and links the library with each. What they export, and their tables of entries, must be
-the same: one library knows every entry, whatever it was built with. The programs for a GPU are
-checked for their syntax too if clang is there, with the oldest and the newest of each major. A header that is too old must be named. Headers are
+The check compiles the library against the newest header of every major.minor that PyPI offers, and
+links it. Its exported names and its tables of entries must be the same with each header: one library
+knows every entry. Simulator, tests and, if clang is there, the programs for a GPU are checked for
+their syntax with the oldest and the newest header of each major: a major only adds names, so the
+oldest lacks the most and the newest has the most. A header that is too old must be named. Headers are
 kept below FOLDER; without a network those are used, and the last line says so.
 """
 import glob
@@ -156,11 +157,12 @@ class Check:
         return sorted((fields[-1], fields[1]) for fields in map(str.split, listed.splitlines())
                       if fields[-1] in ("entries", "real_entries") or fields[-1].startswith("first_"))
 
-    def version(self, version, programs):
-        """Builds everything against one header. Returns (sources, exported symbols, table)."""
+    def version(self, version, tests, programs):
+        """Builds the library against one header; with `tests` the simulator and the tests too, and these programs for a GPU.
+        Returns (sources, exported symbols, table)."""
         os.makedirs(os.path.join(self.header(version), "objects"), exist_ok=True)
-        results = list(self.pool.map(lambda entry: self.compile(version, entry),
-                                     self.commands.values()))
+        commands = [entry for entry in self.commands.values() if tests or entry["output"].startswith("libgpucache.so.p/")]
+        results = list(self.pool.map(lambda entry: self.compile(version, entry), commands))
         list(self.pool.map(lambda path: self.gpu_program(version, path), programs))
         made = dict(filter(None, results))
         library = os.path.join(self.header(version), "libgpucache.so")
@@ -211,7 +213,7 @@ def check(folder):
     majors = {v[0] for v in good}
     ends = {end(v for v in good if v[0] == major) for major in majors for end in (min, max)}
     for version in reversed(good):
-        result = None if check.failures else check.version(version, programs if version in ends else [])
+        result = None if check.failures else check.version(version, version in ends, programs if version in ends else [])
         if check.failures:
             sys.exit("cuda_headers.py: CUDA %s: %d failures\n%s" % (
                 text(version), len(check.failures), "\n".join(check.failures[:4])))
