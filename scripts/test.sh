@@ -11,8 +11,8 @@
 #                                                        where its packages cannot be had, the
 #                                                        last lines say so
 #   format    clang-format                       tidy      clang-tidy over src/
-#   headers   library, simulator and tests       scripts   these scripts in the ways they are called,
-#             compiled with each cuda.h                    meson install and meson dist
+#   headers   library compiled with each         scripts   these scripts in the ways they are called,
+#             cuda.h, tests with some                      meson install and meson dist
 #   wheel     scripts/wheel.sh for x86_64 and aarch64; this machine's wheel in a fresh venv under
 #             the oldest and the newest Python from 3.9 on that is here, on the simulated driver
 #   debian13  demo and the gcc stage in a bare Debian 13, made with debootstrap: only if named;
@@ -68,9 +68,12 @@ find_cuda_header
 cd "$root" || exit 1
 logs=$build_root/log
 
-# run_tests FOLDER LOGBASE ARGUMENT...: as meson test, which builds what these tests need, under a command if
-# $under has one. The log that the
-# tests are counted from is the run's own; meson adds the wrapper's name to it.
+# Test programs wait for most of their time: for events, timers and other processes. So twice as many run as there are
+# processors. Sanitizers and valgrind compute instead.
+waiting=(--num-processes "$((2 * $(nproc)))")
+
+# run_tests FOLDER LOGBASE ARGUMENT...: runs meson test, which builds what these tests need, under a command if $under has
+# one. The tests are counted from the log of this run alone; meson adds the wrapper's name to it.
 under=()
 run_tests() {
     local folder=$1 name=$2 status
@@ -94,15 +97,15 @@ stage_gcc() {
     (fetch_tool prometheus_client 0.21.1) || echo "without it the test of gpucache metrics leaves that parser out"
     (fetch_tool jsonschema 4.26.0) || echo "without it no report is compared with docs/report-schema.json"
     CC=gcc build "$build_root/gcc" --buildtype=release --werror &&
-        run_tests "$build_root/gcc" all --no-suite cost
+        run_tests "$build_root/gcc" all --no-suite cost "${waiting[@]}"
 }
 
 # Builds with debug information, where the library checks the ranks of its locks; the gcc stage builds a release. Leaves out the
-# suites whose results do not depend on the compiler.
+# suites whose results depend neither on the compiler nor on these checks.
 stage_clang() {
     export POOL_TEST_OPS=120000
     CC=clang build "$build_root/clang" --buildtype=debugoptimized --werror &&
-        run_tests "$build_root/clang" all --no-suite one-compiler --no-suite tool
+        run_tests "$build_root/clang" all --no-suite one-compiler --no-suite tool "${waiting[@]}"
 }
 
 stage_asan() {
@@ -123,9 +126,10 @@ stage_tsan() {
         run_tests "$build_root/tsan" tsan --suite pool --suite threads --suite inside -t 5 "${plain[@]}"
 }
 
-# The gcc build: this valgrind may be too old for clang's DWARF 5.
+# The gcc build: this valgrind may be too old for clang's DWARF 5. The asan stage reads all 4000 changed inputs of each fuzz
+# target. Valgrind adds only the use of values that nobody wrote: the whole corpus and 500 changed inputs suffice for that.
 stage_valgrind() {
-    export POOL_TEST_OPS=20000 FUZZ_ITERATIONS=5000
+    export POOL_TEST_OPS=20000 FUZZ_ITERATIONS=500
     CC=gcc setup_build "$build_root/gcc" --buildtype=release --werror &&
         run_tests "$build_root/gcc" valgrind --suite unit --no-suite spinning --no-suite python -t 10 \
             --wrap 'valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --fair-sched=yes'
