@@ -1,7 +1,7 @@
 /* Functions of all programs of mem_overhead.txt. A row prints its values as NAME=NUMBER in one
  * line. */
-#ifndef FITS_H
-#define FITS_H
+#ifndef GPUCACHE_TESTS_MEM_OVERHEAD_H
+#define GPUCACHE_TESTS_MEM_OVERHEAD_H
 
 #include "program.h"
 #include "sim.h"
@@ -13,13 +13,13 @@
 #define GIB ((size_t)1 << 30)
 
 /* A block, or the program ends. */
-static inline CUdeviceptr get(size_t bytes) {
+static inline CUdeviceptr alloc_block(size_t bytes) {
     CUdeviceptr p = 0;
     CHECK(cuMemAlloc(&p, bytes));
     return p;
 }
 
-static inline void put(CUdeviceptr p) {
+static inline void free_block(CUdeviceptr p) {
     CHECK(cuMemFree(p));
 }
 
@@ -29,7 +29,7 @@ static inline double held_mib(void) {
 }
 
 /* Follows the most that was held at the moments it is called. */
-static inline double most_held(double before) {
+static inline double peak_held(double before) {
     double now = held_mib();
     return now > before ? now : before;
 }

@@ -32,7 +32,7 @@ static atomic_uint up;
 
 static void *pair_and_stay(void *unused) {
     CHECK(cuCtxSetCurrent(context));
-    put(get(4096));
+    free_block(alloc_block(4096));
     up++;
     pthread_mutex_lock(&staying);
     pthread_mutex_unlock(&staying);
@@ -68,11 +68,11 @@ static void behind(char **arguments) {
     }
     CHECK(cuCtxSynchronize());
     for (int i = 0; i < 600; i++) {
-        CUdeviceptr p = get(bytes);
+        CUdeviceptr p = alloc_block(bytes);
         void *parameters[] = {&p};
         CHECK(launch(function, 0, 1, parameters));
-        put(p);
-        most = most_held(most);
+        free_block(p);
+        most = peak_held(most);
     }
     CHECK(cuCtxSynchronize());
     if (!ended) {
@@ -97,13 +97,13 @@ static void *take_turns(void *unused) {
     for (long round = 0; round < rounds; round++) {
         pthread_mutex_lock(&turn);
         for (size_t i = 0; i < count; i++) {
-            blocks[i] = get(i < small ? 64 * KIB : large_bytes);
+            blocks[i] = alloc_block(i < small ? 64 * KIB : large_bytes);
             if (i % 16 == 0) /* a turn takes 10 milliseconds or more */
                 usleep(250);
         }
         for (size_t i = 0; i < count; i++)
-            put(blocks[i]);
-        most_in_turn = most_held(most_in_turn);
+            free_block(blocks[i]);
+        most_in_turn = peak_held(most_in_turn);
         pthread_mutex_unlock(&turn);
     }
     free(blocks);
@@ -150,7 +150,7 @@ static void produce(struct ring *ring, uint64_t *seed) {
                ring->head - ring->tail >= RING - 1)
             sched_yield();
         long at = ring->head % RING;
-        ring->blocks[at] = get(bytes);
+        ring->blocks[at] = alloc_block(bytes);
         ring->bytes[at] = bytes;
         ring->in_it += bytes;
         size_t now = atomic_fetch_add(&live, bytes) + bytes, peak = atomic_load(&live_peak);
@@ -165,7 +165,7 @@ static void consume(struct ring *ring) {
         while (ring->head == ring->tail)
             sched_yield();
         long at = ring->tail % RING;
-        put(ring->blocks[at]);
+        free_block(ring->blocks[at]);
         live -= ring->bytes[at];
         ring->in_it -= ring->bytes[at];
         ring->tail++;

@@ -13,7 +13,7 @@ static void pinned_unasked(char **arguments) {
     size_t bytes = (size_t)atol(arguments[2]) * MIB;
     void *host;
     begin();
-    put(get(4096));
+    free_block(alloc_block(4096));
     for (long i = 0; i < sizes; i++) {
         CHECK(cuMemAllocHost(&host, 32 * MIB - (size_t)i * 4096));
         CHECK(cuMemFreeHost(host));
@@ -36,7 +36,7 @@ static void *free_in_stream(void *unused) {
     CHECK(cuCtxSetCurrent(context));
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     for (long i = 0; i < pairs_each; i++)
-        CHECK(cuMemFreeAsync(get(64 * KIB), stream));
+        CHECK(cuMemFreeAsync(alloc_block(64 * KIB), stream));
     return NULL;
 }
 
@@ -47,7 +47,7 @@ static void async_pairs(char **arguments) {
     long count = atol(arguments[1]);
     pairs_each = atol(arguments[0]);
     context = begin();
-    put(get(4096));
+    free_block(alloc_block(4096));
     uint64_t before = sim_calls("*");
     for (long i = 0; i < count; i++)
         pthread_create(&threads[i], NULL, free_in_stream, NULL);
@@ -68,7 +68,7 @@ static void contexts(char **arguments) {
     for (long i = 0; i < 2 * pairs; i++) {
         before = i == pairs ? sim_calls("*") : before;
         CHECK(cuCtxSetCurrent(all[i % count]));
-        put(get(64 * KIB));
+        free_block(alloc_block(64 * KIB));
     }
     printf("calls=%.2f held_mib=%.0f\n", (double)(sim_calls("*") - before) / (double)pairs,
            held_mib());
@@ -92,7 +92,7 @@ static void second_device(char **arguments) {
     size_t bytes = (size_t)atol(arguments[1]) * MIB;
     CHECK(cuDevicePrimaryCtxRetain(&other, 1));
     CHECK(cuCtxSetCurrent(other));
-    put(get(4096));
+    free_block(alloc_block(4096));
     CHECK(cuCtxSetCurrent(mine));
     kernels_load(&k);
     sim_register_kernel("slow", slow, 1, sizes);
@@ -101,12 +101,12 @@ static void second_device(char **arguments) {
         CHECK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
     uint64_t waits = sim_calls("cuEventSynchronize"), barriers = sim_calls("cuCtxWaitEvent");
     for (long i = 0; i < pairs; i++) {
-        CUdeviceptr p = get(bytes), last = kept[i % 8];
+        CUdeviceptr p = alloc_block(bytes), last = kept[i % 8];
         void *params[] = {&p};
         CHECK(launch(function, streams[i % 8], 1, params));
         kept[i % 8] = p;
         if (last)
-            put(last);
+            free_block(last);
     }
     printf("waits=%lu barriers=%lu held_mib=%.0f\n", sim_calls("cuEventSynchronize") - waits,
            sim_calls("cuCtxWaitEvent") - barriers, held_mib());

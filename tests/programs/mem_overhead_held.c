@@ -16,7 +16,7 @@ static atomic_bool over;
 
 static void *make_a_pair_and_stay(void *unused) {
     CHECK(cuCtxSetCurrent(context));
-    put(get(4096));
+    free_block(alloc_block(4096));
     idle_now++;
     while (!over)
         usleep(1000);
@@ -57,16 +57,16 @@ static int stay(struct sim_launch *launch, void **params) {
 static double live, most_live, most;
 
 static CUdeviceptr get_live(size_t bytes) {
-    CUdeviceptr p = get(bytes);
+    CUdeviceptr p = alloc_block(bytes);
     live += (double)bytes / MIB;
     most_live = live > most_live ? live : most_live;
-    most = most_held(most);
+    most = peak_held(most);
     return p;
 }
 
 static void put_live(CUdeviceptr p, size_t bytes) {
     live -= (double)bytes / MIB;
-    put(p);
+    free_block(p);
 }
 
 static void print_figures(long allocations) {
@@ -101,7 +101,7 @@ static void growing(char **arguments) {
         CHECK(cuMemcpyDtoDAsync(to, at, 256, 0));
         put_live(at, bytes);
         CHECK(cuStreamSynchronize(0));
-        most = most_held(most);
+        most = peak_held(most);
         at = to;
         bytes = more;
     }

@@ -89,7 +89,7 @@ static void all_to_the_brim(char **arguments) {
         } else {
             count = count_of(bytes, many, 1 << 20);
             for (long i = 0; i < count; i++)
-                put(many[i]);
+                free_block(many[i]);
         }
         long permille = count > natively ? 1000 : count * 1000 / natively;
         worst = permille < worst ? permille : worst;
@@ -108,7 +108,7 @@ static double largest_mib(void) {
         size_t middle = (low + high) / 2;
         if (cuMemAlloc(&p, middle) == CUDA_SUCCESS) {
             low = middle;
-            put(p);
+            free_block(p);
         } else {
             high = middle;
         }
@@ -123,12 +123,12 @@ static void pinned(char **arguments) {
     long count = (long)(atof(arguments[1]) * (double)GIB / (double)bytes), k = atol(arguments[2]);
     begin();
     if (arguments[3])
-        put(get((size_t)count * bytes));
+        free_block(alloc_block((size_t)count * bytes));
     for (long i = 0; i < count; i++)
-        many[i] = get(bytes);
+        many[i] = alloc_block(bytes);
     for (long i = 0; i < count; i++)
         if (i % k)
-            put(many[i]);
+            free_block(many[i]);
     CHECK(cuCtxSynchronize());
     double said = free_mib(), largest = largest_mib();
     printf("largest_mib=%.0f free_mib=%.0f\n", largest, said);
@@ -150,7 +150,7 @@ static void contexts(char **arguments) {
         long count = count_of(part, many, 10);
         served += count;
         while (count-- > 0)
-            put(many[count]);
+            free_block(many[count]);
     }
     printf("blocks=%ld\n", served);
 }
@@ -203,10 +203,10 @@ static void busy(char **arguments) {
         for (long i = 0; i < count; i++)
             CHECK(launch_fill(&kernels, 0, many[i], 1, 16));
         while (count-- > 0)
-            put(many[count]);
+            free_block(many[count]);
         if (cuMemAlloc(&p, 160 * part) == CUDA_SUCCESS) {
             large++;
-            put(p);
+            free_block(p);
         }
     }
     atomic_store(&stage, 2);
@@ -237,18 +237,18 @@ static void capture(char **arguments) {
     main_context = begin();
     kernels_load(&kernels);
     size_t part = total_bytes() / 16 / MIB * MIB;
-    put(get(MIB));
+    free_block(alloc_block(MIB));
     CHECK(pthread_create(&thread, NULL, keep_capturing, NULL) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
     long before = count_of(part, many, 10);
     for (long i = 0; i < before; i++)
         CHECK(launch_fill(&kernels, 0, many[i], 1, 16));
     for (long i = 0; i < before; i++)
-        put(many[i]);
+        free_block(many[i]);
     atomic_store(&stage, 1);
     wait_for_stage(2);
     while (pairs < 64 && cuMemAlloc(&p, part) == CUDA_SUCCESS) {
         CHECK(launch_fill(&kernels, 0, p, 1, 256));
-        put(p);
+        free_block(p);
         pairs++;
     }
     bool large = cuMemAlloc(&p, 10 * part) == CUDA_SUCCESS;
@@ -276,7 +276,7 @@ static void capture_full(char **arguments) {
     for (long i = 0; i < before; i++) {
         CUdeviceptr half = 0, third = 0;
         CHECK(launch_fill(&kernels, 0, many[i], 1, 16));
-        put(many[i]);
+        free_block(many[i]);
         served += cuMemAlloc(&half, part / 2) == CUDA_SUCCESS;
         served += cuMemAlloc(&third, part / 3) == CUDA_SUCCESS;
         cuMemFree(half);
@@ -324,7 +324,7 @@ static void capture_otherwise(char **arguments) {
         CHECK(launch_fill(&kernels, 0, many[i], 1, 16));
     CHECK(launch_sleep(&kernels, 0, 20000));
     for (long i = 0; i < before; i++)
-        put(many[i]);
+        free_block(many[i]);
     atomic_store(&stage, 1);
     wait_for_stage(2);
     bool served = take_otherwise((unsigned)atoi(arguments[0]), 8 * part);
@@ -353,13 +353,13 @@ static void context_ends(char **arguments) {
     int way = atoi(arguments[0]);
     main_context = begin();
     size_t part = total_bytes() / 16 / MIB * MIB;
-    get(MIB);
+    alloc_block(MIB);
     CHECK(cuCtxCreate_v4(&ending, NULL, 0, 0));
     kernels_load(&kernels);
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     long before = count_of(part, many, 12);
     for (long i = 0; i < before; i++)
-        put(many[i]);
+        free_block(many[i]);
     CHECK(launch_sleep(&kernels, stream, 300000));
     CHECK(cuCtxSetCurrent(main_context));
     CHECK(pthread_create(&thread, NULL, destroy, NULL) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
@@ -396,13 +396,13 @@ static void release(char **arguments) {
                                                                   : CUDA_SUCCESS);
     for (long round = 0; round < rounds; round++) {
         for (long i = 0; i < 12; i++)
-            many[i] = get(part);
+            many[i] = alloc_block(part);
         for (long i = 0; i < 12; i++)
             CHECK(launch_fill(&kernels, 0, many[i], 1, 16));
         for (long i = 0; i < 12; i++)
-            put(many[i]);
+            free_block(many[i]);
         if (cuMemAlloc(&p, 10 * part) == CUDA_SUCCESS) {
-            put(p);
+            free_block(p);
             served++;
         }
     }
@@ -429,12 +429,12 @@ static void impossible(char **arguments) {
     CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     CHECK(cuMemAllocHost((void **)&flag, 4096));
     *flag = 0;
-    freed = get(part);
+    freed = alloc_block(part);
     CHECK(cuMemAllocAsync(&live, 11 * part, other));
     CHECK(cuStreamSynchronize(other));
     CHECK(launch_spin(&kernels, stream, (CUdeviceptr)flag, 1));
     if (getenv("LD_PRELOAD")) /* natively it would wait for the kernel */
-        put(freed);
+        free_block(freed);
     double before = calls();
     int refused = cuMemAlloc(&p, 8 * part) == CUDA_ERROR_OUT_OF_MEMORY;
     refused += cuMemAllocAsync(&p, 8 * part, other) == CUDA_ERROR_OUT_OF_MEMORY;
@@ -463,7 +463,7 @@ static void near_the_brim(char **arguments) {
         next = next > 64 * MIB ? 64 * MIB : next;
         while (live + next > most) {
             long j = pick(&seed, (unsigned)count);
-            put(many[j]);
+            free_block(many[j]);
             live -= bytes[j];
             many[j] = many[--count];
             bytes[j] = bytes[count];
@@ -489,12 +489,12 @@ static void small(char **arguments) {
     kernels_load(&kernels);
     for (int round = 0; round < 200; round++) {
         for (long i = 0; i < count; i++)
-            many[i] = get(bytes);
+            many[i] = alloc_block(bytes);
         for (long i = 0; i < count; i++)
             CHECK(launch_fill(&kernels, 0, many[i], 1, 16));
         for (long i = 0; i < count; i++)
-            put(many[i]);
-        most = sim_used_memory ? most_held(most) : 0;
+            free_block(many[i]);
+        most = sim_used_memory ? peak_held(most) : 0;
     }
     printf("held_mib=%.0f\n", most > 0 ? most : held());
 }

@@ -16,20 +16,20 @@ static CUcontext context;
 static pthread_barrier_t step;
 static unsigned threads;
 
-static size_t any_size(uint64_t *seed) {
+static size_t draw_size(uint64_t *seed) {
     size_t least = (size_t)512 << pick(seed, 14); /* to 8 MiB */
     return least + pick(seed, (unsigned)least);
 }
 
 /* Much is asked for, then freed: from the first, from the last, or in any order. */
-static void fill_and_empty(uint64_t *seed) {
+static void allocate_then_free(uint64_t *seed) {
     static CUdeviceptr blocks[BLOCKS_MAX];
-    size_t bytes = any_size(seed), most = (size_t)(64 + pick(seed, 512)) * MIB;
+    size_t bytes = draw_size(seed), most = (size_t)(64 + pick(seed, 512)) * MIB;
     bool same = pick(seed, 2);
     unsigned count = 0, order = pick(seed, 3);
     for (size_t sum = 0; count < BLOCKS_MAX && sum < most; count++) {
-        size_t one = same ? bytes : any_size(seed);
-        blocks[count] = get(one);
+        size_t one = same ? bytes : draw_size(seed);
+        blocks[count] = alloc_block(one);
         sum += one;
     }
     for (unsigned i = 0; i < count; i++) {
@@ -40,26 +40,26 @@ static void fill_and_empty(uint64_t *seed) {
             blocks[other] = blocks[i];
             blocks[at = i] = p;
         }
-        put(blocks[at]);
+        free_block(blocks[at]);
     }
 }
 
 /* Sizes that follow each other, a few live. */
-static void turn_over(uint64_t *seed) {
+static void replace_at_random(uint64_t *seed) {
     CUdeviceptr held[16] = {0};
     unsigned kinds = 1 + pick(seed, 32), turns = 100 + pick(seed, 4000);
     size_t sizes[32];
     for (unsigned i = 0; i < kinds; i++)
-        sizes[i] = any_size(seed);
+        sizes[i] = draw_size(seed);
     for (unsigned i = 0; i < turns; i++) {
         CUdeviceptr *at = &held[pick(seed, 16)];
         if (*at)
-            put(*at);
-        *at = get(sizes[pick(seed, kinds)]);
+            free_block(*at);
+        *at = alloc_block(sizes[pick(seed, kinds)]);
     }
     for (unsigned i = 0; i < 16; i++)
         if (held[i])
-            put(held[i]);
+            free_block(held[i]);
 }
 
 /* The requests of a sort, a scan and a reduction of n numbers, in turn: two arrays, and
@@ -71,21 +71,21 @@ static void run_thrust(uint64_t turns) {
     for (unsigned loop = 0; loop < sizeof loops / sizeof *loops; loop++) {
         const size_t *sizes = loops[loop];
         for (uint64_t turn = 0; turn < turns; turn++) {
-            CUdeviceptr keys = get(sizes[0]), values = get(sizes[1]);
+            CUdeviceptr keys = alloc_block(sizes[0]), values = alloc_block(sizes[1]);
             for (unsigned i = 2; i < 5; i++)
-                put(get(sizes[i]));
-            put(values);
-            put(keys);
+                free_block(alloc_block(sizes[i]));
+            free_block(values);
+            free_block(keys);
         }
     }
 }
 
-static void run_drawn(uint64_t *seed) {
+static void run_phases(uint64_t *seed) {
     for (unsigned phases = *seed > 0 ? pick(seed, 8) : 0; phases > 0; phases--) {
         if (pick(seed, 2))
-            fill_and_empty(seed);
+            allocate_then_free(seed);
         else
-            turn_over(seed);
+            replace_at_random(seed);
     }
 }
 
@@ -95,15 +95,15 @@ static size_t pair_bytes;
 
 static void make_pairs(void) {
     for (unsigned i = 0; i < PAIRS; i++)
-        put(get(pair_bytes));
+        free_block(alloc_block(pair_bytes));
     pthread_barrier_wait(&step); /* the records of the way there do not count */
     pthread_barrier_wait(&step);
     for (unsigned i = 0; i < PAIRS; i++)
-        put(get(pair_bytes));
+        free_block(alloc_block(pair_bytes));
     pthread_barrier_wait(&step);
 }
 
-static void *make_pairs_too(void *unused) {
+static void *make_pairs_in_thread(void *unused) {
     CHECK(cuCtxSetCurrent(context));
     make_pairs();
     return unused;
@@ -130,7 +130,7 @@ static double epochs_per_100(size_t bytes) {
     pthread_t others[64] = {start(count_records)};
     pair_bytes = bytes;
     for (unsigned i = 1; i < threads; i++)
-        others[i] = start(make_pairs_too);
+        others[i] = start(make_pairs_in_thread);
     make_pairs();
     for (unsigned i = 0; i < threads; i++)
         pthread_join(others[i], NULL);
@@ -173,7 +173,7 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "thrust") == 0)
         run_thrust(number);
     else
-        run_drawn(&seed);
+        run_phases(&seed);
     measure(&seed);
     return 0;
 }
