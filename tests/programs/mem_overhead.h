@@ -1,5 +1,5 @@
-/* Functions of all programs of mem_overhead.txt. A row prints its values as NAME=NUMBER in one
- * line. */
+/* Functions of the programs that run rows of mem_overhead.txt. A row prints its values in one
+ * line, as NAME=NUMBER. */
 #ifndef GPUCACHE_TESTS_MEM_OVERHEAD_H
 #define GPUCACHE_TESTS_MEM_OVERHEAD_H
 
@@ -12,7 +12,7 @@
 #define MIB ((size_t)1 << 20)
 #define GIB ((size_t)1 << 30)
 
-/* A block, or the program ends. */
+/* Allocates a block. A refusal ends the program. */
 static inline CUdeviceptr alloc_block(size_t bytes) {
     CUdeviceptr p = 0;
     CHECK(cuMemAlloc(&p, bytes));
@@ -23,18 +23,18 @@ static inline void free_block(CUdeviceptr p) {
     CHECK(cuMemFree(p));
 }
 
-/* MiB of device 0 that this process holds from the driver. */
+/* Returns the MiB of device 0 that this process holds from the driver. */
 static inline double held_mib(void) {
     return (double)sim_used_memory(0) / MIB;
 }
 
-/* Follows the most that was held at the moments it is called. */
+/* Returns the larger one of an earlier value and the MiB that are held at this moment. */
 static inline double peak_held(double before) {
     double now = held_mib();
     return now > before ? now : before;
 }
 
-/* Each program is a list of rows: `PROGRAM ROW ARGUMENT...` runs one. */
+/* Each program has a list of rows. `PROGRAM ROW ARGUMENT...` runs one row. */
 struct row {
     const char *name;
     void (*run)(char **arguments); /* NULL after the last one */
@@ -47,7 +47,7 @@ static inline int run_row(const struct row *rows, int argc, char **argv) {
             return 0;
         }
     }
-    fprintf(stderr, "no such row\n");
+    fprintf(stderr, "%s: no row has this name\n", argv[0]);
     return 2;
 }
 

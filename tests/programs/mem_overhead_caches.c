@@ -27,7 +27,8 @@ static void join_threads(unsigned count) {
 
 /* --- threads that have each done a little --- */
 
-static pthread_mutex_t staying = PTHREAD_MUTEX_INITIALIZER; /* held until they may end */
+static pthread_mutex_t staying =
+    PTHREAD_MUTEX_INITIALIZER; /* held by main() until the idle threads may end */
 static atomic_uint up;
 
 static void *pair_and_stay(void *unused) {
@@ -44,8 +45,9 @@ static int slow(struct sim_launch *launch, void **parameters) {
     return launch->progress++ < 400 ? SIM_MORE : SIM_DONE;
 }
 
-/* behind THREADS ENDED MIB: so many threads made a pair each, and ended or idle; then one
- * thread, a block of MIB at a time, and the device is behind. */
+/* behind THREADS ENDED MIB: THREADS threads make one pair each, then end (ENDED 1) or idle (0).
+ * After that, one thread allocates and frees blocks of MIB, whose work the device has not
+ * reached yet. */
 static void behind(char **arguments) {
     unsigned count = (unsigned)atoi(arguments[0]);
     bool ended = atoi(arguments[1]);
@@ -112,7 +114,7 @@ static void *take_turns(void *unused) {
 }
 
 /* in_turn THREADS MIB LARGE ROUNDS: one thread at a time has MIB live, half of it in blocks of
- * 64 KiB, half in blocks of LARGE MiB. */
+ * 64 KiB and half in blocks of LARGE MiB. */
 static void in_turn(char **arguments) {
     unsigned count = (unsigned)atoi(arguments[0]);
     live_bytes = (size_t)atoi(arguments[1]) * MIB;
@@ -186,8 +188,9 @@ static void *swap_roles(void *argument) {
     return NULL;
 }
 
-/* roles PAIRS DEPTH PHASES BLOCKS: in each pair one thread frees what the other asks for, at
- * most DEPTH MiB live; in the next phase the other way round. */
+/* roles PAIRS DEPTH PHASES BLOCKS: in each of PAIRS pairs of threads, one thread frees the
+ * blocks that the other one allocates. At most DEPTH MiB are live. The threads swap roles with
+ * each phase. */
 static void roles(char **arguments) {
     pairs = (unsigned)atoi(arguments[0]);
     depth_bytes = (size_t)atoi(arguments[1]) * MIB;

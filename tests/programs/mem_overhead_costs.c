@@ -6,8 +6,8 @@
 
 #include <pthread.h>
 
-/* pinned_unasked SIZES PAIRS MIB: so many pinned blocks of sizes that never come back; then
- * pairs of one. */
+/* pinned_unasked SIZES PAIRS MIB: allocates and frees one pinned block of each of SIZES sizes,
+ * which never repeat. Then makes PAIRS pairs of one size. */
 static void pinned_unasked(char **arguments) {
     long sizes = atol(arguments[0]), pairs = atol(arguments[1]);
     size_t bytes = (size_t)atol(arguments[2]) * MIB;
@@ -40,8 +40,8 @@ static void *free_in_stream(void *unused) {
     return NULL;
 }
 
-/* async_pairs PAIRS THREADS: cuMemAlloc and cuMemFreeAsync, in a stream for each thread that
- * keeps up. */
+/* async_pairs PAIRS THREADS: each thread makes pairs of cuMemAlloc and cuMemFreeAsync in its own
+ * stream, whose work is not delayed. */
 static void async_pairs(char **arguments) {
     pthread_t threads[64];
     long count = atol(arguments[1]);
@@ -57,7 +57,8 @@ static void async_pairs(char **arguments) {
     printf("calls=%.2f held_mib=%.0f\n", calls, held_mib());
 }
 
-/* contexts COUNT PAIRS: one thread goes round so many contexts of a device, with a pair in each. */
+/* contexts COUNT PAIRS: one thread makes pairs in COUNT contexts of a device, one pair in each
+ * context in turn. */
 static void contexts(char **arguments) {
     CUcontext all[64];
     long count = atol(arguments[0]), pairs = atol(arguments[1]);
@@ -79,8 +80,8 @@ static int slow(struct sim_launch *launch, void **params) {
     return launch->progress++ < 20 ? SIM_MORE : SIM_DONE;
 }
 
-/* second_device PAIRS MIB: blocks of MIB MiB, which threads cache, go round eight streams,
- * after another device was used once. */
+/* second_device PAIRS MIB: uses another device once. Then uses blocks of MIB MiB, which thread
+ * caches hold, in eight streams in turn. */
 static void second_device(char **arguments) {
     static const size_t sizes[] = {8};
     CUdeviceptr kept[8] = {0};

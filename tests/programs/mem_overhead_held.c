@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- threads that have made a pair once, and a device that is behind ---- */
+/* ---- threads that made one pair, and a device with unfinished work ---- */
 
 #define IDLE_MOST 8
 static CUcontext context;
@@ -73,12 +73,14 @@ static void print_figures(long allocations) {
     uint64_t calls =
         sim_calls("cuMemAlloc_v2") + sim_calls("cuMemFree_v2") + sim_calls("cuMemFreeAsync");
     printf("held_mib=%.0f live_mib=%.0f ratio=%.2f calls=%.3f\n", most, most_live, most / most_live,
-           (double)calls / (double)allocations); /* that take or return memory, an allocation */
+           (double)calls /
+               (double)allocations); /* calls that take or return memory, for one allocation */
 }
 
 /* ---- rows ---- */
 
-/* growing PERCENT FROM TO IDLE BUSY: a buffer that grows by PERCENT a step, FROM MiB TO MiB. */
+/* growing PERCENT FROM TO IDLE BUSY: a buffer grows from FROM MiB to TO MiB, by PERCENT at each
+ * step. */
 static void growing(char **arguments) {
     double by = 1 + atof(arguments[0]) / 100;
     size_t bytes = (size_t)atof(arguments[1]) * MIB, end = (size_t)atof(arguments[2]) * MIB;
@@ -109,8 +111,8 @@ static void growing(char **arguments) {
     end_beside(idle);
 }
 
-/* kept_idle BIG KEPT EACH COUNT IDLE: BIG GiB used and freed, then KEPT GiB, then COUNT times EACH
- * GiB. */
+/* kept_idle BIG KEPT EACH COUNT IDLE: uses and frees BIG GiB, then KEPT GiB, then EACH GiB COUNT
+ * times. */
 static void kept_idle(char **arguments) {
     size_t big = (size_t)(atof(arguments[0]) * (double)GIB);
     size_t kept = (size_t)(atof(arguments[1]) * (double)GIB);
@@ -128,8 +130,8 @@ static void kept_idle(char **arguments) {
     end_beside(idle);
 }
 
-/* in_turn LIVE SIZES BASE PHASES IDLE: LIVE MiB of one of SIZES sizes from BASE MiB on, all
- * freed; again. */
+/* in_turn LIVE SIZES BASE PHASES IDLE: in each phase allocates LIVE MiB of one size and frees
+ * all of it. The SIZES sizes begin at BASE MiB and take turns. */
 static void in_turn(char **arguments) {
     size_t total = (size_t)atof(arguments[0]) * MIB;
     int sizes = atoi(arguments[1]), phases = atoi(arguments[3]), idle = atoi(arguments[4]);
@@ -152,8 +154,8 @@ static void in_turn(char **arguments) {
     free(blocks);
 }
 
-/* drifting FROM LIVE COUNT: random sizes of FROM MiB and up to four times as much, about LIVE
- * MiB of them; the range goes up to eight times as much and back. */
+/* drifting FROM LIVE COUNT: keeps about LIVE MiB live in blocks of random sizes, from FROM MiB
+ * to four times as much. This range rises to eight times as much and falls again. */
 static void drifting(char **arguments) {
     double from = atof(arguments[0]), target = atof(arguments[1]);
     long count = atol(arguments[2]);

@@ -1,7 +1,8 @@
 /*
- * Rows of mem_overhead.txt: requests that fit natively and are refused or delayed. They run on a
- * GPU too. Values of the simulator are then replaced: held memory comes from nvidia-smi, calls are
- * 0.
+ * Rows of mem_overhead.txt: requests that fit natively and are refused or delayed under the
+ * library.
+ *
+ * The rows run on a GPU too. There nvidia-smi tells the held memory, and the number of calls is 0.
  */
 #include "mem_overhead.h"
 
@@ -48,7 +49,7 @@ static size_t bytes_of(const char *mib) {
     return (size_t)(atof(mib) * (double)MIB);
 }
 
-/* Up to the first refusal. */
+/* Allocates blocks until the first refusal. Returns their number. */
 static long count_of(size_t bytes, CUdeviceptr *at, long most) {
     long count = 0;
     while (count < most && cuMemAlloc(&at[count], bytes) == CUDA_SUCCESS)
@@ -58,15 +59,16 @@ static long count_of(size_t bytes, CUdeviceptr *at, long most) {
 
 static CUdeviceptr many[1 << 20];
 
-/* to_the_brim MIB: blocks of MIB MiB until the first refusal. */
+/* to_the_brim MIB: allocates blocks of MIB MiB until the first refusal. */
 static void to_the_brim(char **arguments) {
     begin();
     long count = count_of(bytes_of(arguments[0]), many, 1 << 20);
     printf("blocks=%ld free_mib=%.0f held_mib=%.0f\n", count, free_mib(), held());
 }
 
-/* all_to_the_brim FRESH: sizes from 1 MiB to 1 GiB in odd steps, each in a process of its own;
- * or with FRESH 0 one after another in this one, each time with everything freed before. */
+/* all_to_the_brim FRESH: does the same with sizes from 1 MiB to 1 GiB in odd steps. Each size
+ * has a process of its own. With FRESH 0 one process tries all sizes, and frees everything
+ * before the next size. */
 static void all_to_the_brim(char **arguments) {
     long sizes = 0, worst = 1000, sum = 0, natively;
     size_t total, two = 2 * MIB;
@@ -99,7 +101,7 @@ static void all_to_the_brim(char **arguments) {
            sizes > 0 ? sum / sizes : 0);
 }
 
-/* --- what small blocks pin --- */
+/* --- pages that small blocks keep --- */
 
 static double largest_mib(void) {
     size_t low = 0, high = total_bytes();
@@ -116,8 +118,9 @@ static double largest_mib(void) {
     return (double)low / MIB;
 }
 
-/* pinned MIB GIB K [1]: blocks of MIB MiB, GIB GiB in all; every K-th stays. Then the largest
- * block. With a 1 there was one block of as much before. */
+/* pinned MIB GIB K [1]: allocates GIB GiB in blocks of MIB MiB, and frees all but every K-th
+ * block. Prints the largest block that fits then. With a 1, one block of GIB GiB was used and
+ * freed before. */
 static void pinned(char **arguments) {
     size_t bytes = bytes_of(arguments[0]);
     long count = (long)(atof(arguments[1]) * (double)GIB / (double)bytes), k = atol(arguments[2]);
@@ -136,7 +139,7 @@ static void pinned(char **arguments) {
 
 /* --- several contexts --- */
 
-/* contexts: two of them take ten sixteenths of the device in turn, four times. */
+/* contexts: two contexts allocate and free ten sixteenths of the device in turn, four times. */
 static void contexts(char **arguments) {
     CUcontext context[2] = {begin()};
     CUdevice device;
@@ -185,8 +188,8 @@ static void *keep_busy(void *unused) {
     return unused;
 }
 
-/* busy: while a thread always has kernels queued, uses and frees ten sixteenths of the device in
- * 160 blocks, then in one block; three times. */
+/* busy: a thread always has kernels queued. Meanwhile ten sixteenths of the device are used and
+ * freed, in 160 blocks and then in one block, three times. */
 static void busy(char **arguments) {
     pthread_t thread;
     long blocks = 0, large = 0;
@@ -227,8 +230,8 @@ static void *keep_capturing(void *unused) {
     return unused;
 }
 
-/* capture: ten sixteenths of the device are used and freed. While another thread captures, 64
- * blocks of one sixteenth are used one after another, and then one of ten. */
+/* capture: ten sixteenths of the device are used and freed. While another thread captures, uses
+ * 64 blocks of one sixteenth one after another, then one block of ten sixteenths. */
 static void capture(char **arguments) {
     pthread_t thread;
     CUdeviceptr p;
@@ -257,8 +260,8 @@ static void capture(char **arguments) {
     printf("pairs=%ld large=%d\n", pairs, large);
 }
 
-/* capture_full: the device is full to the last MiB. While another thread captures, each block
- * makes place for two others, and for itself again. */
+/* capture_full: fills the device to the last MiB. While another thread captures, frees each
+ * block, allocates two smaller blocks in its place, and then one block of its size again. */
 static void capture_full(char **arguments) {
     pthread_t thread;
     CUdeviceptr p;
@@ -288,7 +291,8 @@ static void capture_full(char **arguments) {
     printf("blocks=%ld served=%ld\n", before, served);
 }
 
-/* Takes a part of the device past cuMemAlloc, and gives it back. */
+/* Allocates a part of the device by another entry than cuMemAlloc, and frees it. Returns whether
+ * it was served. */
 static bool take_otherwise(unsigned way, size_t bytes) {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
@@ -311,8 +315,8 @@ static bool take_otherwise(unsigned way, size_t bytes) {
     }
 }
 
-/* capture_otherwise WAY: three quarters of the device are freed, with work under way, just
- * before another thread begins to capture. Then half of it is taken past cuMemAlloc. */
+/* capture_otherwise WAY: frees three quarters of the device during its work, just before another
+ * thread begins a capture. Then allocates half of the device by another entry than cuMemAlloc. */
 static void capture_otherwise(char **arguments) {
     pthread_t thread;
     main_context = begin();
@@ -343,9 +347,10 @@ static void *destroy(void *unused) {
     return unused;
 }
 
-/* context_ends WAY: three quarters of the device are freed in a context that another thread
- * then destroys, which takes as long as its kernel. Meanwhile half of the device is taken in
- * the other one, past cuMemAlloc or, WAY 3, by it. */
+/* context_ends WAY: frees three quarters of the device in a context that another thread then
+ * destroys. The destruction takes as long as a kernel of the context. Meanwhile allocates half
+ * of the device in the other context, by another entry than cuMemAlloc or, with WAY 3, by
+ * cuMemAlloc. */
 static void context_ends(char **arguments) {
     pthread_t thread;
     CUstream stream;
@@ -364,7 +369,9 @@ static void context_ends(char **arguments) {
     CHECK(cuCtxSetCurrent(main_context));
     CHECK(pthread_create(&thread, NULL, destroy, NULL) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
     wait_for_stage(1);
-    usleep(50000); /* until it is inside the call; whenever that is, the request is served */
+    /* By then the thread is probably inside cuCtxDestroy. The request must be served before, during
+     * and after that call. */
+    usleep(50000);
     bool served = way < 3 ? take_otherwise((unsigned)way, 8 * part)
                           : cuMemAlloc(&p, 8 * part) == CUDA_SUCCESS;
     pthread_join(thread, NULL);
@@ -382,9 +389,9 @@ static void *retain_and_release(void *unused) {
     return unused;
 }
 
-/* release ROUNDS: three quarters of the device are used and freed, then five eighths of it are
- * one block. All the time another thread releases a reference of the context that is not the
- * last one. */
+/* release ROUNDS: uses and frees three quarters of the device, then allocates five eighths of it
+ * in one block. Meanwhile another thread releases a reference of the context, never the last
+ * one. */
 static void release(char **arguments) {
     pthread_t thread;
     CUdeviceptr p;
@@ -413,10 +420,9 @@ static void release(char **arguments) {
 
 /* --- requests that nothing could serve --- */
 
-/*
- * impossible: a kernel runs, and a little that it may use has been freed. More than that could
- * help is asked for, by three ways. A thread that waits makes calls in the same time.
- */
+/* impossible: a kernel runs, and a small block that the kernel may use was freed. Three entries
+ * request more than that block could make free. Prints the refusals, and the driver calls of
+ * these requests. */
 static void impossible(char **arguments) {
     CUstream stream, other;
     uint32_t *flag;
@@ -433,7 +439,8 @@ static void impossible(char **arguments) {
     CHECK(cuMemAllocAsync(&live, 11 * part, other));
     CHECK(cuStreamSynchronize(other));
     CHECK(launch_spin(&kernels, stream, (CUdeviceptr)flag, 1));
-    if (getenv("LD_PRELOAD")) /* natively it would wait for the kernel */
+    /* Natively this free would wait for the kernel, which ends after the requests. */
+    if (getenv("LD_PRELOAD"))
         free_block(freed);
     double before = calls();
     int refused = cuMemAlloc(&p, 8 * part) == CUDA_ERROR_OUT_OF_MEMORY;
@@ -445,10 +452,10 @@ static void impossible(char **arguments) {
     printf("refused=%d calls=%.0f\n", refused, made);
 }
 
-/* --- random sizes near the brim --- */
+/* --- random sizes on a nearly full device --- */
 
-/* near_the_brim PERCENT: so much of the device live in blocks of 1.1 to 64 MiB, replaced at
- * random. */
+/* near_the_brim PERCENT: keeps PERCENT of the device live in blocks of 1.1 to 64 MiB, and
+ * replaces blocks at random. */
 static void near_the_brim(char **arguments) {
     enum { REPLACED = 20000, MOST = 1 << 16 };
     static size_t bytes[MOST];
@@ -480,7 +487,8 @@ static void near_the_brim(char **arguments) {
 
 /* --- small programs --- */
 
-/* small BYTES: blocks of BYTES, 1 MiB of them at a time, used and freed, the device behind. */
+/* small BYTES: uses and frees 1 MiB in blocks of BYTES, again and again, before the device has
+ * reached their work. */
 static void small(char **arguments) {
     size_t bytes = (size_t)atol(arguments[0]);
     long count = (long)(MIB / bytes);

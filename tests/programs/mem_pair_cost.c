@@ -1,9 +1,13 @@
 /*
- * mem_pair_cost drawn SEED THREADS, mem_pair_cost thrust TURNS THREADS: measures the cost of a pair
- * in states of the pool that programs cause. First come phases drawn from SEED (0: none), or the
- * temporaries of thrust's algorithms. Then THREADS threads, the one of the phases among them, make
- * pairs of one size each. Prints the epochs closed for 100 pairs of each size, and the maximum over
- * all sizes up to a bound. For the simulator alone.
+ * Measures how many epochs pairs of allocation and free close, in states of the pool that programs
+ * cause.
+ *
+ *   mem_pair_cost drawn SEED THREADS     phases drawn from SEED (0: none), then pairs
+ *   mem_pair_cost thrust TURNS THREADS   TURNS loops of thrust's requests, then pairs
+ *
+ * THREADS threads make the pairs, among them the thread of the phases. All pairs of one
+ * measurement have one size. Prints the epochs closed for 100 pairs of each size, and the maximum
+ * over all sizes up to each bound. For the simulator alone.
  */
 #include "mem_overhead.h"
 
@@ -17,11 +21,12 @@ static pthread_barrier_t step;
 static unsigned threads;
 
 static size_t draw_size(uint64_t *seed) {
-    size_t least = (size_t)512 << pick(seed, 14); /* to 8 MiB */
+    size_t least = (size_t)512 << pick(seed, 14); /* 512 bytes to 8 MiB */
     return least + pick(seed, (unsigned)least);
 }
 
-/* Much is asked for, then freed: from the first, from the last, or in any order. */
+/* Allocates up to 576 MiB, then frees all of it: the oldest block first, the newest block first,
+ * or in random order. */
 static void allocate_then_free(uint64_t *seed) {
     static CUdeviceptr blocks[BLOCKS_MAX];
     size_t bytes = draw_size(seed), most = (size_t)(64 + pick(seed, 512)) * MIB;
@@ -44,7 +49,7 @@ static void allocate_then_free(uint64_t *seed) {
     }
 }
 
-/* Sizes that follow each other, a few live. */
+/* Replaces up to 16 live blocks at random by blocks of up to 32 sizes, then frees them. */
 static void replace_at_random(uint64_t *seed) {
     CUdeviceptr held[16] = {0};
     unsigned kinds = 1 + pick(seed, 32), turns = 100 + pick(seed, 4000);
@@ -62,8 +67,8 @@ static void replace_at_random(uint64_t *seed) {
             free_block(held[i]);
 }
 
-/* The requests of a sort, a scan and a reduction of n numbers, in turn: two arrays, and
- * temporaries. */
+/* Repeats the requests of a sort, a scan and a reduction for three lengths of arrays: two
+ * arrays, and a temporary for each algorithm. */
 static void run_thrust(uint64_t turns) {
     static const size_t loops[][5] = {{4000, 4000, 4097, 1023, 9},
                                       {400000, 400000, 423039, 1279, 42503},
@@ -96,7 +101,8 @@ static size_t pair_bytes;
 static void make_pairs(void) {
     for (unsigned i = 0; i < PAIRS; i++)
         free_block(alloc_block(pair_bytes));
-    pthread_barrier_wait(&step); /* the records of the way there do not count */
+    /* count_records() begins here: the epochs of the first PAIRS pairs do not count. */
+    pthread_barrier_wait(&step);
     pthread_barrier_wait(&step);
     for (unsigned i = 0; i < PAIRS; i++)
         free_block(alloc_block(pair_bytes));
@@ -137,7 +143,8 @@ static double epochs_per_100(size_t bytes) {
     return 100.0 * (double)records / PAIRS / threads;
 }
 
-/* Up to each of these bounds some powers of two and one drawn size, in any order. */
+/* Below each bound the sizes are some powers of two and one drawn size. They are measured in
+ * random order. */
 #define SIZES 8
 static const size_t bounds[] = {64 * KIB, 256 * KIB, MIB};
 
@@ -163,7 +170,8 @@ static void measure(uint64_t *seed) {
 
 int main(int argc, char **argv) {
     if (argc != 4) {
-        fprintf(stderr, "states drawn SEED THREADS, states thrust TURNS THREADS\n");
+        fprintf(stderr,
+                "usage: mem_pair_cost drawn SEED THREADS | mem_pair_cost thrust TURNS THREADS\n");
         return 2;
     }
     uint64_t number = strtoull(argv[2], NULL, 10), seed = number;

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Bounds the epochs that pairs of allocation and free close, in drawn states of the pool.
 
-After the phases that mem_pair_cost.c draws, or a loop of thrust's, at most one epoch is closed for 32 pairs up to
-64 KiB, for 16 up to 256 KiB and for 8 up to 1 MiB, on devices of two sizes and with several threads.
-`mem_pair_cost.py 8G thrust` runs only the rows whose names begin so.
+mem_pair_cost.c draws phases from a seed, or repeats the requests of thrust. After them at most one epoch may be
+closed for 32 pairs of up to 64 KiB, for 16 pairs of up to 256 KiB, and for 8 pairs of up to 1 MiB. The devices have
+two sizes; 1, 2 and 4 threads make the pairs. `mem_pair_cost.py 8G thrust` runs only the rows whose names begin so.
 """
 import re
 import sys
@@ -14,9 +14,10 @@ SEEDS = range(50)
 RUNS = 8
 BOUNDS = {"to_64k": 100 / 32, "to_256k": 100 / 16, "to_1m": 100 / 8}
 
-# Rows that exceed a bound, and by how much: they are run and reported, and do not fail. All are programs of one thread
-# that may keep 8 MiB, four pages. If one block is cached in the middle of a page, no second one fits into that page.
-# The address of a block in its page decides. Of 401 seeds 46 exceed a bound on segments and 38 on pages (1 MiB).
+# Rows that exceed a bound, and their epochs for 100 pairs: they run and are printed, but do not fail. In all of them one
+# thread makes the pairs, and its cache may keep 8 MiB, four VMM pages. A page whose middle holds a cached block has no
+# space for a second block of 1 MiB. The address of a block in its page decides. Of 401 seeds, 46 exceed the bound of
+# 1 MiB on segments, and 38 on pages.
 EXCEED = {
     "segments": {
         "8G drawn 10 1": "1 MiB 25",
@@ -59,14 +60,15 @@ def measured(memory, arguments):
 def check(name, memory, arguments):
     ran, holds = measured(memory, arguments)
     runs = 1
-    # The address of a block of several threads in its slab depends on the schedule: the best of RUNS runs counts.
+    # The schedule of several threads decides at which address of a slab a block lies, so one run says little: the best
+    # of RUNS runs counts.
     while not holds and arguments[-1] != "1" and runs < RUNS:
         ran, holds = measured(memory, arguments)
         runs += 1
     if not tally.check(ran.status == 0, "%s: status %s" % (name, ran.status), ran.out + ran.err):
         return
     if name in EXCEED:
-        tally.note("%s: %s so far, now %s" % (name, EXCEED[name], ran.out.strip()))
+        tally.note("%s: on record %s, measured %s" % (name, EXCEED[name], ran.out.strip()))
     else:
         tally.check(holds, name, ran.out)
 
