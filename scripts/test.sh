@@ -230,10 +230,11 @@ stage_wheel() {
     fi
     fetch_tool kubernetes-validate 1.37.0
     PYTHONPATH=$fetched python3 "$root/tests/wheel/manifests.py" "$root"/docs/kubernetes/*.yaml || return 1
-    for script in load_entries reuse_never_early limit_threads; do
+    # few schedules: the gcc stage runs all of them on the same sources
+    for script in load_entries.py "reuse_never_early.py 100" limit_threads.py; do
         GPUCACHE_TEST_LIBRARY=$(echo "$folder"/lib/python3*/site-packages/libgpucache/libgpucache.so) \
         GPUCACHE_TEST_PROGRAMS=$programs GPUCACHE_TEST_SIM=$build_root/gcc/tests/sim \
-        GPUCACHE_TEST_SIM_OLD=$build_root/gcc/tests/sim/old python3 "$root/tests/programs/$script.py" || return 1
+        GPUCACHE_TEST_SIM_OLD=$build_root/gcc/tests/sim/old python3 "$root/tests/programs/"$script || return 1
     done
 }
 

@@ -70,7 +70,7 @@ def slow():
     refusals = []
     for who in ["pool pool", "pool pool pool pool", MIXED[0]]:
         for mib in ("16", "4"):
-            for seed in SEEDS:
+            for seed in SEEDS[:len(SEEDS) // 2]:
                 for backend in BACKENDS:
                     ran = run([LIMIT, "mixed", str(seed), "3000", "240", mib] + who.split(),
                               options={**OFF, "GPUCACHE_BACKEND": backend, "GPUCACHE_SIM_MEMORY": "256M",

@@ -47,7 +47,7 @@ tally = Tally()
 
 def main():
     arguments = [a for a in sys.argv[1:] if not a.startswith("--")]
-    count = int(arguments[0]) if arguments else 200 if GPU else 750
+    count = int(arguments[0]) if arguments else 200 if GPU else 400
     seed = 1
     ran = run([program("reuse_never_early"), str(count // 4), "1", "4", "3"], under=False)
     tally.check(ran.status == 0, "laws: natively", ran.out + ran.err)
