@@ -7,7 +7,7 @@ AGREE = ["asked: 1, disagree: 0, wrapped: 0"]
 EXPECTED = {
     "values": AGREE,
     "signals": AGREE,
-    "stack": ["0: less than 3.5 KiB: 1"] * 3,
+    "stack": ["0: at most 4 KiB: 1"] * 3,
     "limits": ["for all, before the first use: 0 0", "told: 64 MiB",
                "in force: 67108864, 65 MiB: 2", "a share below a byte: 0, in force: 1",
                "for all: 0, in force: 134217728", "on a device used later: 134217728, told: 128 MiB",
