@@ -114,7 +114,7 @@ static void growth_during_spinner(void) {
 /* ---- what is reached from elsewhere ---- */
 
 static void *set_later(void *flag) {
-    usleep(150000); /* the simulator takes a longer stillness for a hang */
+    usleep(150000); /* long after the calls that must not wait for the flag */
     __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_SEQ_CST);
     return NULL;
 }

@@ -99,7 +99,7 @@ def two_contexts():
     for kind in ("pool", "create", "array", "managed"):
         for backend in (None,) + BACKENDS:
             options = {**OFF, "GPUCACHE_SIM_MEMORY": "256M"}
-            ran = run([LIMIT, "two_contexts", kind, "150", "100", "40"], under=backend is not None, timeout=20,
+            ran = run([LIMIT, "two_contexts", kind, "150", "100", "40"], under=backend is not None,
                       options={**options, "GPUCACHE_BACKEND": backend} if backend else options)
             tally.check((ran.status, ran.out) == (0, "answer 0\n"),
                         "limit: %s during a free that waits: %s: status %s" % (kind, backend or "natively", ran.status), ran.out + ran.err)

@@ -26,7 +26,7 @@ def main():
     ways = {"natively": None, **MODES}
     for way, options in ways.items():
         for eager in ("5",) if GPU else ("5", "100"):
-            ran = run([program("load_cancellation")], under=options is not None, timeout=30,
+            ran = run([program("load_cancellation")], under=options is not None,
                       options={**size, "GPUCACHE_SIM_EAGER": eager, **(options or {})})
             tally.check(ran.status == 0 and ran.out == "end\n", "cancelled: %s, eager %s: %s" % (way, eager, ran.status),
                         ran.out + ran.err)

@@ -17,7 +17,7 @@ def same(what, command, before, preloads, options=OFF):
         return
     tally.check(good, "chain: %s: natively" % what, native.out + native.err)
     for preload in preloads:
-        ran = run(command, preload=preload, options=options, timeout=20)
+        ran = run(command, preload=preload, options=options)
         tally.check((ran.status, ran.out, ran.err) == (native.status, native.out, native.err),
                     "chain: %s: %s: status %s" % (
                         what, " ".join(re.sub(".*/", "", p) for p in preload), ran.status),
@@ -86,7 +86,7 @@ def counts_aside(what, command, before, preload):
     """The same answers, but for how often a wrapper behind ours saw an allocation."""
     strip = lambda text: re.sub(r"allocated_layer.*", "", text)
     native = run(command, under=False, preload=before, options=OFF)
-    ran = run(command, preload=preload, options=OFF, timeout=20)
+    ran = run(command, preload=preload, options=OFF)
     tally.check((ran.status, strip(ran.out), ran.err) == (0, strip(native.out), native.err),
                 "chain: %s: %s: status %s" % (
                     what, " ".join(re.sub(".*/", "", p) for p in preload), ran.status),

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 import snapshots
-from harness import EMULATED, GPU, LIBRARY, PROGRAMS, VARIANT, Tally, environment, program, run, run_with_report
+from harness import EMULATED, GPU, LIBRARY, PROGRAMS, TIMEOUT, VARIANT, Tally, environment, program, run, run_with_report
 
 TRACED = program("trace_records")
 COMMAND = next(os.path.join(folder, "gpucache") for folder in (os.path.dirname(LIBRARY), PROGRAMS + "/../..")
@@ -342,7 +342,7 @@ def refused(folder):
         file.write(huge)
     for command in ("snapshot", "timeline"):
         try:
-            done = tool(command, path, timeout=20)
+            done = tool(command, path, timeout=TIMEOUT)
             tally.check(done.returncode == 0, "traced: sizes that no device has: %s" % command, done.stderr.decode())
         except subprocess.TimeoutExpired:
             tally.check(False, "traced: sizes that no device has: %s does not end" % command)
@@ -356,7 +356,7 @@ def refused(folder):
         with open(path, "wb") as file:
             file.write(made(good, records, front))
         try:
-            done = tool("timeline", path, timeout=20)
+            done = tool("timeline", path, timeout=TIMEOUT)
             tally.check(done.returncode == 0 and b"too often" in done.stderr, "traced: %s in vain" % what, done.stderr.decode())
         except subprocess.TimeoutExpired:
             tally.check(False, "traced: %s in vain: does not end" % what)

@@ -383,8 +383,8 @@ static unsigned process_threads(void) {
     return count;
 }
 
-/* Nobody is left who could change anything: all threads wait here, no memory is shared, and no
- * kernel sleeps. */
+/* Returns whether nothing can change any more: all threads wait in pause_for(), no memory is shared
+ * with another process, and no kernel sleeps. */
 static bool hang_is_certain(void) {
     return !sim.shared && now_ms() * 1000 > sim.sleeps_until_us &&
            process_threads() == blocked + (idle_thread ? 1 : 0);
@@ -398,21 +398,30 @@ static void hang(const char *call) {
 
 struct time_limit {
     uint64_t progress, since;
+    bool certain; /* hang_is_certain() at the previous pause */
     const char *call;
 };
 
-/* Lets go of the lock for a moment, or until something changed. */
+/*
+ * Releases the lock for a moment, or until something changed.
+ *
+ * One look does not make a hang certain: between the caller's last check and this one a thread may
+ * have set a flag that a kernel spins on, and ended. The caller checks again between two pauses.
+ */
 static void pause_for(struct time_limit *limit) {
     struct timespec until;
 
     if (limit->progress != sim.progress || limit->since == 0) {
         limit->progress = sim.progress;
         limit->since = now_ms();
+        limit->certain = false;
     }
     uint64_t waited = now_ms() - limit->since;
     blocked++;
-    if (waited >= sim.options.hang_ms || (waited >= CERTAIN_HANG_MS && hang_is_certain()))
+    bool certain = waited >= CERTAIN_HANG_MS && hang_is_certain();
+    if (waited >= sim.options.hang_ms || (certain && limit->certain))
         hang(limit->call);
+    limit->certain = certain;
     sim.waiters++;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += POLL_NS;
