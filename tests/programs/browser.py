@@ -9,18 +9,18 @@ import tempfile
 import time
 
 PATH = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-PATIENCE = 120  # seconds for an answer; a busy machine takes long to start a browser
+PATIENCE = 120  # seconds for one answer; a loaded machine takes long to start a browser
 
 
 def need():
-    """Ends the test as skipped where there is no Chromium."""
+    """Skips the test on a machine without Chromium."""
     if not PATH:
         print("SKIPPED: there is no chromium here")
         sys.exit(77)
 
 
 class Browser:
-    """One page. `with Browser() as browser: browser.open(path); browser.run("document.title")`"""
+    """A browser with one page. `with Browser() as browser: browser.open(path); browser.run("document.title")`"""
 
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -80,7 +80,7 @@ class Browser:
             self.events.append(message)
 
     def look(self, width=1280, height=900, dark=False, touch=False, scale=1):
-        """The size of the screen, and its colours."""
+        """Sets the size of the screen, and light or dark colours."""
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=touch)
         self.ask("Emulation.setTouchEmulationEnabled", enabled=touch)
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
@@ -95,20 +95,20 @@ class Browser:
             self.events.append(self.read())
 
     def run(self, script):
-        """The value of an expression, or of the promise that it is."""
+        """Returns the value of an expression. If the value is a promise, waits for it."""
         done = self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in done:
             raise RuntimeError(json.dumps(done["exceptionDetails"])[:2000])
         return done["result"].get("value")
 
     def said(self):
-        """Returns the text of the console, and errors of the script."""
+        """Returns the messages of the console, and the errors of scripts."""
         self.run("1")
         return [json.dumps(e["params"])[:1000] for e in self.events
                 if e.get("method") in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")]
 
     def asked(self):
-        """Addresses that the page asked for, itself left out."""
+        """Returns the addresses that the page requested, without its own."""
         urls = [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
         return [url for url in urls if not url.startswith("file://") and not url.startswith("data:")] + [
             url for url in urls if url.startswith("file://")][1:]
@@ -128,7 +128,7 @@ class Browser:
             out.write(base64.b64decode(data))
 
     def contents(self):
-        """The page as a person can see it, everything unfolded, as HTML without style and script."""
+        """Returns the visible page with all sections open, as HTML without style and script."""
         self.run("""(() => {
             for (let last = -1, all; (all = document.querySelectorAll("details")).length !== last; last = all.length)
                 for (const of of all) { of.open = true; of.fill?.(); }
@@ -141,5 +141,5 @@ class Browser:
 
 
 def data_of(page):
-    """The data that a page has, as the command wrote it."""
+    """Returns the data that the command wrote into a page."""
     return json.loads(page.split('<script type="application/json" id="data">')[1].split("</script>")[0])

@@ -5,7 +5,7 @@ from harness import GPU, MODES, Tally, program, run, run_with_report
 SMALL = {"GPUCACHE_SIM_MEMORY": "512M"}
 TWO = {"GPUCACHE_SIM_DEVICES": "2"}
 
-# case: the simulator's options, seeds, whether an old driver knows it, whether a GPU can show it
+# case: options of the simulator, number of seeds, whether the old driver has it, whether it runs on a GPU
 CASES = {
     "launches_during_pairs": ({}, 3, False, False),
     "growth_during_spinner": (SMALL, 2, True, False),
@@ -17,7 +17,7 @@ CASES = {
     "came_back": (TWO, 1, True, False),
     "late_cpu": ({}, 1, True, False),
     "host_function": ({}, 1, True, True),
-    "dead_current": ({}, 2, True, False),  # the driver aborts in a thread that gives the handle back
+    "dead_current": ({}, 2, True, False),  # a GPU's driver aborts in a thread that releases the handle
     "green_last": ({}, 2, False, True),
     "reset_during_pairs": ({"GPUCACHE_SIM_SWITCH": "10"}, 3, True, True),
 }
@@ -26,7 +26,7 @@ tally = Tally()
 
 
 def compare(case, options, old):
-    command = [program("ctx_changes"), case] + (["8"] if GPU else [])  # a reset takes half a second there
+    command = [program("ctx_changes"), case] + (["8"] if GPU else [])  # a reset takes half a second on a GPU
     native = run(command, under=False, options=options, old=old)
     tally.check(native.status == 0 and native.out.endswith("done\n"),
                 "premises: %s: natively %s" % (case, native.status), native.err)

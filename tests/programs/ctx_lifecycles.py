@@ -14,7 +14,7 @@ ROUNDS = 40 if GPU else 250
 SEEDS = 1 if GPU else 4
 SWITCH = {"GPUCACHE_SIM_SWITCH": "10"}
 OFTEN = {"GPUCACHE_SIM_SWITCH": "40", "GPUCACHE_SIM_SWITCH_US": "1000"}
-GO = {"GPUCACHE_SIM_EVENTS_GO": "1"}  # a driver that crashes when an event of a dead context is named
+GO = {"GPUCACHE_SIM_EVENTS_GO": "1"}  # a driver that crashes when a call names an event of an ended context
 TWO = {"GPUCACHE_SIM_DEVICES": "2"}
 TIGHT = MODES["barrier, tight"]
 DECAY = {"GPUCACHE_BACKEND": "pages", "GPUCACHE_DECAY_MS": "0"}  # a tick every millisecond
@@ -44,7 +44,7 @@ tally = Tally()
 
 
 def empty(device):
-    """Returns the counters of a device that are not 0; all its memory has ended with its contexts."""
+    """Returns the counters of a device that are not 0. All must be 0: its memory ended with its contexts."""
     left = [name for name in ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes",
                               "allocations", "segments") if device[name]["current"] != 0]
     return left + [kind for kind, of in device["outside_bytes"].items() if of["current"] != 0]
@@ -62,7 +62,7 @@ def main():
         simulated = {k: v for k, v in options.items() if k.startswith("GPUCACHE_SIM_")}
         same = (tuple(sorted(simulated.items())), old)
         expected = "%d seeds of %d rounds, ok\n" % (seeds, ROUNDS)
-        if same not in natively:  # the library's own options change nothing there
+        if same not in natively:  # options of the library do not change native runs
             natively.add(same)
             ran = run(command, under=False, options=simulated, old=old)
             tally.check(ran.status == 0 and ran.out == expected and not ran.err,

@@ -17,22 +17,22 @@ from harness import (FEW, GPU, HERE, MODES, Tally, check_books, in_pages, progra
                      run_with_report, run_with_reports, side_by_side)
 
 with open(os.path.join(HERE, "diff_faults.c")) as file:
-    WAYS = re.findall(r'^    {"(.+)", \w+},$', file.read(), re.M)  # in which a program learns of a fault
+    WAYS = re.findall(r'^    {"(.+)", \w+},$', file.read(), re.M)  # the calls that report a fault to a program
 FAULTS = [["diff_contexts", "fault", str(i)] for i in range(6)] + [["diff_faults", str(i)] for i in range(len(WAYS))]
 CLIENTS = [["diff_pointers"], ["diff_mixes"], ["diff_contexts"]] + FAULTS + \
     [["diff_current"], ["diff_current", "0"], ["diff_current", "1"], ["diff_current", "2"], ["diff_bounds"]] + \
     [["diff_across"], ["diff_capture"], ["diff_peers"], ["diff_ipc"], ["diff_outside"], ["diff_old"], ["diff_async"]]
 LEAST = 150
-# Many contexts, many native frees: they take a GPU minutes.
+# Parts with many contexts and native frees: they take minutes on a GPU.
 TOO_LONG = {"diff_mixes": ["series %d" % i for i in range(4, 20)], "diff_contexts": ["lives", "attach"],
-            "diff_current": ["create", "primary"],  # these two hang natively, for 45 s each
-            "diff_across": ["captures and faults", "a view"],  # not known of a GPU
-            # these crash natively, and all before them ran once more for each
+            "diff_current": ["create", "primary"],  # both hang natively, 45 s each
+            "diff_across": ["captures and faults", "a view"],  # no GPU has been asked
+            # these crash natively, and after each crash the parts before it run again
             "diff_async": ["capture of mode %d, in a stream that ended" % i for i in range(3)]}
-WHOLE_DEVICE = ("diff_outside", "diff_async")  # they take all there is
-# Answers that differ for memory in pages (docs/design/known-gaps.md): lines as they are natively.
+WHOLE_DEVICE = ("diff_outside", "diff_async")  # each needs the whole device
+# Native lines whose answer differs on the pages backend (docs/design/known-gaps.md).
 NOT_IN_PAGES = {"diff_current": "^current: a stream's context current: other's"}
-VARIES = object()  # in the place of a line that two native runs disagree about
+VARIES = object()  # stands for a line in which two native runs differ
 
 tally = Tally()
 compared = dropped = 0
@@ -43,7 +43,7 @@ def options(more):
 
 
 def agree(what, first, second):
-    """The lines of both native runs by part, VARIES where they differ."""
+    """Returns the lines of two native runs by part, with VARIES for each line that differs."""
     agreed = {}
     for name, lines in first.lines.items():
         other = second.lines.get(name, [])
@@ -68,7 +68,7 @@ def varies(what, part, a, b):
 
 
 def differences(agreed, ours, but=None):
-    """[(part, index, natively, here)], without lines like `but` natively"""
+    """Returns [(part, index, native line, line under the library)], without native lines that match `but`."""
     found = []
     for name, lines in agreed.items():
         here = ours.lines.get(name, [])
@@ -111,7 +111,7 @@ def client(command, name):
             return
         ours = run_parts(command, options=options({"GPUCACHE_REPORT": "off", **more}), skip=skip)
         differ = differences(agreed, ours, but)
-        if differ and GPU:  # is that the library, or one more answer of the driver?
+        if differ and GPU:  # one more native run tells whether the driver itself has several answers
             third = run_parts(command, under=False, options=options({}), skip=skip)
             moved = {(part, i) for part, i, _, _ in differences(agreed, third)}
             for part, i, a, b in differ:
@@ -128,12 +128,12 @@ def client(command, name):
         tally.check(not differ and (ours.err == again.err or ours.died), "diff: %s: %s: %d lines differ" % (
             what, label, len(differ)), ours.err)
 
-    # a context's end by a fault costs a GPU a second
+    # after a fault the end of a context takes a second on a GPU
     modes = {**(FEW if name in FAULTS else MODES), "disabled": {"GPUCACHE_DISABLE": "1"}}
     side_by_side([lambda m=m: mode(*m) for m in modes.items()], 1 if name[0] in WHOLE_DEVICE else 3)
     if not GPU:
         old_driver(command, what)
-    one_device = native.lines[""] == ["peers: one device"]  # and not a call that would count
+    one_device = native.lines[""] == ["peers: one device"]  # no call that the report would count
     if not one_device and (not GPU or name not in FAULTS):
         ran, report = run_with_report(command, options=options({"PROGRAM_SKIP": ",".join(skip)}))
         broken = check_books(report) if report else ["no report", ran.err]
@@ -170,7 +170,7 @@ def main():
 
 
 def plain_importer():
-    """An importer without the library gets an error, or the block itself; never other bytes."""
+    """Checks that an importer without the library gets an error or the block itself, never other bytes."""
     for mode, more in FEW.items():
         ran = run([program("diff_ipc")], options=options(
             {"GPUCACHE_REPORT": "off", "GPUCACHE_TEST_PLAIN_IMPORTER": "1", **more}))
@@ -185,7 +185,7 @@ def plain_importer():
 
 
 def imports():
-    """However many blocks of a segment are opened, it is there once; and blocks in pages by themselves."""
+    """Checks that a segment is imported once, however many of its blocks are opened, and each block in pages separately."""
     for more in ({}, {"GPUCACHE_BACKEND": "segments"}):
         imported(more)
 
@@ -208,7 +208,7 @@ def imported(more):
 
 
 def asked():
-    """Checks that the driver is asked once after a change, every time with two contexts, else never."""
+    """Checks that the driver is asked for the current context once after a change, at each call with two contexts, else never."""
     ran = run([program("diff_current"), "count"], options=options({"GPUCACHE_REPORT": "off"}))
     times = {when: int(n) for when, n in re.findall(r"^(.*): (\d+)$", ran.out, re.M)}
     expected = {"begun": 1, "one": 0, "set": 1, "two": 100, "one again": 1, "two devices": 100,
@@ -249,7 +249,7 @@ def outside(skip):
     kind = kinds["ipc_imported"]
     tally.check((kind["current"], kind["peak"], kind["total"]) == (0, 4 << 20, 4 << 20),
                 "diff: imported memory", kind)
-    # all kinds together within the limit, and refused with the driver's own code beyond it
+    # all kinds of memory count against the limit together; beyond it the error is the driver's
     ran, report = run_with_report([program("diff_outside")],
                                   options=options({"GPUCACHE_MEMORY_LIMIT": "2G"}))
     tally.check(ran.status in (0, 1), "diff: outside at a limit: status %s" % ran.status, ran.err)

@@ -27,19 +27,19 @@ SIM = os.environ.get("GPUCACHE_TEST_SIM", "")
 SIM_OLD = os.environ.get("GPUCACHE_TEST_SIM_OLD", "")
 HERE = os.path.dirname(os.path.abspath(__file__))
 END = float(os.environ.get("GPUCACHE_TEST_END", "inf"))
-EMULATED = "GPUCACHE_TEST_EMULATED" in os.environ  # by scripts/arm64.sh: programs of aarch64 under qemu
-# qemu's own words on a signal, and those of this machine's loader on a library of aarch64.
+EMULATED = "GPUCACHE_TEST_EMULATED" in os.environ  # scripts/arm64.sh sets it: aarch64 programs run under qemu
+# Messages that qemu prints at a signal, and that this machine's loader prints about a library of aarch64.
 FROM_EMULATION = re.compile(r"qemu: uncaught target signal .*\n|ERROR: ld\.so: object .* from LD_PRELOAD cannot be preloaded .*\n")
 VARIANT = os.environ.get("GPUCACHE_TEST_BACKEND", "")
-BACKEND = VARIANT or "pages"  # of the library where a test sets no option
-TIMEOUT = 150 if GPU else 480 if EMULATED else 120  # of one process; three of them may share a GPU
-# Variables of the caller that change what the library or the tool prints: the ranks that jobs are started with, and settings.
+BACKEND = VARIANT or "pages"  # the backend of a run that sets none
+TIMEOUT = 150 if GPU else 480 if EMULATED else 120  # seconds for one process; three processes may share a GPU
+# Variables of the caller that change the output of the library or the tool: ranks of a job, and settings.
 FOREIGN = re.compile("(GPUCACHE|SLURM|OMPI|PMIX?|MV2|PYTORCH|XLA|TF|NV_SANITIZER|CUDA_INJECTION64)_|"
                      "CUDA_DEVICE_MEMORY_LIMIT|(RANK|WORLD_SIZE|LD_PRELOAD|LD_LIBRARY_PATH)$")
-# Programs die here on purpose, each with the simulated devices' memory to dump.
+# Many programs crash on purpose. A core would contain the memory of all simulated devices.
 resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
-# Every way in which freed memory becomes usable, with and without pressure.
+# Every reuse mode, with and without pressure.
 MODES = {
     "barrier": {},
     "barrier, tight": {"GPUCACHE_BUDGET": "0"},
@@ -56,7 +56,7 @@ def in_pages(options):
     return (options or {}).get("GPUCACHE_BACKEND", BACKEND) == "pages"
 
 
-# The modes for tests that take long on a GPU: each way once, with pressure or without.
+# The modes of tests that take long on a GPU: each reuse mode once, with or without pressure.
 FEW = {name: MODES[name] for name in (("barrier", "wait, tight", "sync", "segments") if GPU else MODES)
        if name in MODES}
 
@@ -70,9 +70,9 @@ def program(name):
 
 
 def environment(under, options=None, old=False, preload=None):
-    """This process's environment without what could disturb, the driver's folder, the library."""
+    """Returns this process's environment without FOREIGN variables, with the driver's folder and, if `under`, the library."""
     env = {k: v for k, v in os.environ.items() if not FOREIGN.match(k)}
-    # before the path that the programs were linked with, which leads to the simulator
+    # comes before the run path of the programs, which names the simulator's folder
     env["LD_LIBRARY_PATH"] = REAL_DRIVER if GPU else SIM_OLD if old else SIM
     libraries = preload if preload is not None else [LIBRARY] if under else []
     if libraries:
@@ -101,7 +101,7 @@ class Ran:
 
 
 def run(command, under=True, options=None, old=False, timeout=TIMEOUT, preload=None, **more):
-    """Runs to the end, whatever that is; a program that does not end has status "timeout"."""
+    """Runs a command until it ends, and returns a Ran. A program that exceeds the time limit has the status "timeout"."""
     start = time.monotonic()
     if start > END:
         raise OutOfTime("no time left for %s" % " ".join(command))
@@ -112,7 +112,7 @@ def run(command, under=True, options=None, old=False, timeout=TIMEOUT, preload=N
         out, err = child.communicate(timeout=min(timeout, END + 5 - start))
         status = child.returncode
     except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)  # its children too: they hold the pipes
+        os.killpg(child.pid, signal.SIGKILL)  # the children too: they hold the pipes open
         out, err = child.communicate()
         status = "timeout"
     decode = lambda text: text.decode("utf-8", "replace")
@@ -123,16 +123,17 @@ def run(command, under=True, options=None, old=False, timeout=TIMEOUT, preload=N
 
 
 class Parts:
-    """The output of a program, by its parts, and the parts that crashed."""
+    """The output of a program, its parts by name, and the status of each part that crashed."""
 
     def __init__(self):
         self.lines, self.died, self.err = {}, {}, ""
 
 
 def run_parts(command, options=None, skip=(), **more):
-    """Runs a program that says "# NAME" where a part begins (program.h). A part that ends or hangs
-    the program, as a GPU's driver may, takes the others not along: the program runs again without
-    it. On the simulator nothing may die and it runs once. Lines before the first part are ""."""
+    """Runs a program that prints "# NAME" at the begin of each part (section() in program.h). Returns its Parts.
+
+    A GPU's driver may end or hang the program in one part: the program then runs again without that part. On the
+    simulator the program runs once. Lines before the first part have the name ""."""
     parts, skip = Parts(), list(skip)
     while True:
         ran = run(command, options={**(options or {}), "PROGRAM_SKIP": ",".join(skip)}, **more)
@@ -163,13 +164,13 @@ def side_by_side(jobs, width=6, simulated=1):
 
 
 def run_with_report(command, options=None, **more):
-    """Under the library; also the last report it wrote, as its JSON says, or None."""
+    """Runs a command under the library. Returns its Ran, and the last report as JSON, or None without a report."""
     ran, reports = run_with_reports(command, options, **more)
     return ran, reports[-1] if reports else None
 
 
 def run_with_reports(command, options=None, **more):
-    """Under the library; also all reports that it and its children wrote, in their order."""
+    """Runs a command under the library. Returns its Ran, and all reports of the process and its children in their order."""
     with tempfile.TemporaryDirectory() as folder:
         options = dict(options or {})
         options.update({"GPUCACHE_REPORT": folder + "/%n", "GPUCACHE_REPORT_FORMAT": "json"})
@@ -185,7 +186,7 @@ def run_with_reports(command, options=None, **more):
 
 
 def frames(texts):
-    """The frames of a report's JSON, from texts as its "stack" has: f (/a/f.py:3), /a/lib.so+0x1."""
+    """Converts frames from text, f (/a/f.py:3) or /a/lib.so+0x1, to the objects that the JSON of a report has."""
     made = []
     for text in texts:
         named = re.fullmatch(r"(.*) \((.*?)(?::(\d+))?\)", text, re.S)
@@ -241,7 +242,7 @@ def check_books(report):
 
 
 class Tally:
-    """Counts what was tried, prints what failed, and is the exit status."""
+    """Counts checks, prints each one that fails, and ends the script with a status."""
 
     def __init__(self):
         self.tried = self.failed = 0
@@ -260,13 +261,13 @@ class Tally:
         return good
 
     def note(self, text):
-        """Prints a note for people that is no failure: on a GPU, what cannot be compared and why."""
+        """Prints a note that is no failure: on a GPU, which lines cannot be compared, and why."""
         with self.lock:
             print("note: %s" % text)
             sys.stdout.flush()
 
     def run(self, main):
-        """main(), then the end; also when there is no time left for all of it."""
+        """Calls main() and ends the script, with status 1 if a check failed. Running out of time is a failed check."""
         try:
             main()
         except OutOfTime as error:

@@ -21,7 +21,7 @@ def main():
         for name, options in MODES.items():
             here = early(way, options)
             tally.check(here == native, "exports: %s: %s" % (way, name), here)
-    if not GPU:  # what the above is worth: without an export the memory does come back early
+    if not GPU:  # proves the test itself: without an export the memory comes back early
         here = early("plain", MODES["barrier, tight"])
         tally.check(here.count("yes") == 2, "exports: nothing comes back early", here)
 

@@ -8,7 +8,7 @@ tally = Tally()
 
 
 def compared(out, options):
-    """A GPU's driver opens some handles that were changed, and counts that; one of pages is refused whatever was changed."""
+    """Replaces the answers that vary on a GPU: its driver opens some changed handles. A handle in pages is always refused."""
     loose = GPU and in_pages(options)
     return [line for line in out.splitlines() if not (loose and line.startswith("sharing: changed: closed"))]
 

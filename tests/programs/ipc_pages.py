@@ -21,16 +21,16 @@ MIB = 1 << 20
 PAGES = {"GPUCACHE_BACKEND": "pages"}
 SEGMENTS = {"GPUCACHE_BACKEND": "segments"}
 TIGHT = {**PAGES, "GPUCACHE_BUDGET": "0"}
-LIMIT = 120  # seconds for one answer: only a hang takes so long
+LIMIT = 120  # seconds for one answer; only a hang takes longer
 INVALID_VALUE, INVALID_CONTEXT = 1, 201
 
 tally = Tally()
-REFUSED = INVALID_VALUE  # what the driver says of a handle that is none; main() asks
+REFUSED = INVALID_VALUE  # the driver's code for an invalid handle; main() asks for it
 GONE = 400  # the exporter
 
 
 class Process:
-    """The program, told what to do; a line for each answer."""
+    """A process of ipc_pages.c. It reads one command per line and answers each with one line."""
 
     def __init__(self, options=PAGES, under=True, **more):
         env = environment(under, {"GPUCACHE_REPORT": "off", **options, **more})
@@ -54,7 +54,7 @@ class Process:
         self.child.stdin.write(" ".join(str(c) for c in command) + "\n")
 
     def answer(self):
-        """A line for each order, so that none is read ahead while the pipe is looked at."""
+        """Sends a command and returns the answer. No line is read ahead, because select() looks at the pipe."""
         if not select.select([self.child.stdout], [], [], LIMIT)[0]:
             self.child.kill()
         line = self.child.stdout.readline()
@@ -82,7 +82,7 @@ class Process:
         return int(self.do("wrong", n, value))
 
     def files(self, expected=None):
-        """Its descriptors; those that its helper is about to close are waited for."""
+        """Returns the descriptors of the process, after the helper has closed those of its requests."""
         end = time.monotonic() + LIMIT / 4
         while True:
             files = self.do("files")
@@ -91,7 +91,7 @@ class Process:
             time.sleep(0.01)
 
     def has_sockets(self, count):
-        """Waits until it has so many; it need not be asked."""
+        """Waits until the process has so many sockets, without a command to it."""
         end, there = time.monotonic() + LIMIT / 4, 0
         while there < count:
             if time.monotonic() > end:
@@ -101,7 +101,7 @@ class Process:
             there = done.stdout.count("-> socket:")
 
     def stop(self):
-        """Returns when all of its threads stand still."""
+        """Stops the process, and returns when all its threads are stopped."""
         os.kill(self.child.pid, signal.SIGSTOP)
         folder = "/proc/%d/task/" % self.child.pid
         while any(open(folder + task + "/stat").read().rsplit(")", 1)[1].split()[0] != "T" for task in os.listdir(folder)):
@@ -116,7 +116,7 @@ class Process:
         return self.child.wait(LIMIT)
 
 
-# ---- what a handle says, as src/driver/ipc/ipc_handle.c has it ----
+# ---- contents of a handle (src/driver/ipc/ipc_handle.c) ----
 
 U64 = (1 << 64) - 1
 MAGIC = 0x3270656863617067
@@ -158,7 +158,7 @@ def connect(handle):
 
 
 def receive(peer):
-    """Pages and descriptors of an answer; (0, 0) if there is none."""
+    """Receives an answer. Returns its numbers of pages and descriptors, (0, 0) without an answer."""
     try:
         data, control, _, _ = peer.recvmsg(100, 4096)
     except ConnectionError:
@@ -197,19 +197,19 @@ def told(handle, message, passed=()):
 
 
 def refused(code):
-    """A GPU's driver may call what is none by several names."""
+    """Returns whether a code is one of those that a GPU's driver has for an invalid handle."""
     return code in (REFUSED, GONE) or (GPU and code != 0)
 
 
-# ---- between the two ----
+# ---- exporter and importer ----
 
 def large():
-    """More pages than either side may have descriptors; afterwards there are as many as before."""
+    """Checks a block of more pages than exporter or importer may have descriptors. Afterwards both have as many as before."""
     size, memory = 10000 * 2 * MIB - 12, {"GPUCACHE_SIM_MEMORY": "64G"}
     with Process(**memory) as exporter, Process(**memory) as importer:
         for one in (exporter, importer):
             one.take(2, 4, 1)
-            one.do("limit", max(64, int(one.do("files").split()[0]) + 24))  # a GPU's driver has many
+            one.do("limit", max(64, int(one.do("files").split()[0]) + 24))  # a GPU's driver has many descriptors
         exporter.take(0, size, 1)
         handle = exporter.export(0)
         plain = exporter.take(1, 4096, 1).do("files")
@@ -226,7 +226,7 @@ def large():
 
 
 def short_of_descriptors():
-    """Fewer at once than in one answer: then it takes more answers."""
+    """Checks that an importer with few descriptors receives a block in more answers."""
     with Process() as exporter, Process() as importer:
         exporter.take(0, 60 * MIB, 5)
         handle = exporter.export(0)
@@ -242,7 +242,7 @@ def short_of_descriptors():
 
 
 def short_for_a_moment():
-    """No descriptor is left in the exporter when the block is opened, but soon afterwards."""
+    """Checks an open during which the exporter has no free descriptor for a moment."""
     with Process() as exporter, Process() as importer:
         handle = exporter.take(0, 5 * MIB, 5).export(0)
         files = int(exporter.do("files").split()[0])
@@ -252,12 +252,12 @@ def short_for_a_moment():
             time.sleep(0.3)
             exporter.do("limit", 1000)
             tally.check(importer.answer().split()[0] == "0", "ipc_pages: short for a moment, %d left" % spare)
-            importer.do("ticks")  # which do not make it more impatient
+            importer.do("ticks")  # interruptions by signals must not shorten its wait
             importer.do("close", spare)
 
 
 def again_and_again():
-    """No descriptor stays behind, nor does anything else that there are few of."""
+    """Checks that repeated opens and closes leak no descriptor, memory or address."""
     with Process() as exporter, Process() as importer:
         exporter.take(0, 5 * MIB, 3)
         handle = exporter.export(0)
@@ -273,7 +273,7 @@ def again_and_again():
 
 
 def handles():
-    """Equal for equal blocks, and for nothing else."""
+    """Checks that handles are equal for the same block, and differ for different blocks."""
     with Process() as exporter:
         seen = []
         for n, size in enumerate((4, 4096, 4096, 3 * MIB, 3 * MIB, 64 * MIB)):
@@ -300,7 +300,7 @@ def mixed():
 
 
 def together():
-    """Threads that open the same at once; it goes with the last close."""
+    """Checks threads that open one block at once. The last close ends the mapping."""
     with Process() as exporter, Process() as importer:
         exporter.take(0, 30 * MIB, 4)
         handle = exporter.export(0)
@@ -312,7 +312,7 @@ def together():
 
 
 def each_other():
-    """Both open what the other one exports, at the same moment, while both allocate and free."""
+    """Checks two processes that open each other's blocks at the same moment, while both allocate and free."""
     with Process(TIGHT) as a, Process(TIGHT) as b:
         for one in (a, b):
             one.do("churn")
@@ -337,7 +337,7 @@ def freed_while_open():
             handle = exporter.take(n, size, 11).export(n)
             tally.check(importer.open(n, size, handle) == 0 and importer.wrong(n, 11) == 0, "ipc_pages: open")
             exporter.do("free", n)
-        for n, size in enumerate((200 * MIB, 3 * MIB + 4, 90 * MIB), 2):  # and so others lie there, or nothing
+        for n, size in enumerate((200 * MIB, 3 * MIB + 4, 90 * MIB), 2):  # so other blocks lie there, or none
             exporter.take(n, size, 12)
             tally.check(exporter.wrong(n, 12) == 0, "ipc_pages: what is taken afterwards")
             exporter.do("free", n)
@@ -347,7 +347,7 @@ def freed_while_open():
 
 
 def anywhere():
-    """Blocks that begin far inside a segment, and lie in segments of several lengths."""
+    """Checks blocks that begin far inside a segment, in segments of several lengths."""
     with Process() as exporter, Process() as importer:
         sizes = (6, 700, 9, 300, 5, 1200, 40)
         for n, size in enumerate(sizes):
@@ -368,7 +368,7 @@ def anywhere():
 
 
 def natively(what, act, **more):
-    """The same answers natively, where the driver's handles are used."""
+    """Checks that the answers are the same natively, with the driver's own handles."""
     answers = []
     for options in ({"under": False}, {"options": PAGES}):
         with Process(**options, **more) as exporter, Process(**options, **more) as importer:
@@ -395,7 +395,7 @@ def closed_while_in_use():
 
 
 def closed_twice_while_in_use():
-    """A close waits for its own work only, not for work of another thread that has opened the block again."""
+    """Checks that a close waits for its own work only, not for work of another thread that has opened the block again."""
     with Process() as exporter, Process() as importer:
         handle = exporter.take(0, 12 * MIB, 1).export(0)
         importer.open(0, 12 * MIB, handle)
@@ -405,7 +405,7 @@ def closed_twice_while_in_use():
 
 
 def closed_while_captured():
-    """A close during a capture waits too, also where the device has no memory left: then the block is not open any more."""
+    """Checks that a close during a capture waits too, also on a full device. Afterwards the block is closed."""
     for full in ({}, {"GPUCACHE_SIM_FAIL": "cuMemAlloc_v2:0:2:1000000"}):
         with Process() as exporter, Process(**full) as importer:
             handle = exporter.take(0, 12 * MIB, 1).export(0)
@@ -418,7 +418,7 @@ def closed_while_captured():
 
 
 def asked_while_closed():
-    """A close that waits for work holds up nobody who asks about a block."""
+    """Checks that a close that waits for work does not delay queries of blocks."""
     for options in (SEGMENTS, PAGES):
         with Process(options) as exporter, Process(options) as importer:
             handle = exporter.take(0, 5000, 1).export(0)
@@ -444,7 +444,7 @@ def contexts():
 
 
 def devices():
-    """Opened on another device than that of the memory; and copied by a device where nobody has opened it."""
+    """Checks an open on another device than the memory's, and copies by a device where the block is not open."""
     def act(exporter, importer):
         exporter.take(0, 12 * MIB, 1).take(1, 5000, 1)
         handles = [exporter.export(n) for n in range(2)]
@@ -464,13 +464,13 @@ def devices():
                 importer.do("kernel", 0, 1), importer.do("turn"), importer.open(1, 12 * MIB, handles[1]),
                 importer.do("kernel", 1, 1), importer.do("turn"), importer.do("kernel", 1, 1), importer.do("turn")]
         return said + [importer.do("close", n) for n in range(2)]
-    if not GPU:  # tests/gpu/ipc.cu is run where there are two
+    if not GPU:  # tests/gpu/ipc.cu runs on machines with two GPUs
         natively("devices", act, GPUCACHE_SIM_DEVICES="2")
         natively("kernels of devices", kernels, GPUCACHE_SIM_DEVICES="2")
 
 
 def reached_meanwhile():
-    """A device that is given access while a block is being opened has it to that block too."""
+    """Checks that a device that gets peer access during an open can reach that block too."""
     if GPU:
         return
     two = {"GPUCACHE_SIM_DEVICES": "2"}
@@ -510,7 +510,7 @@ def ended(how):
 
 
 def ended_during_open():
-    """Ends the exporter while a large block is being opened: the open fails, and no memory or descriptor is left."""
+    """Ends the exporter while a large block is being opened: the open fails, and leaks no memory or descriptor."""
     size, memory = 8000 * 2 * MIB, {"GPUCACHE_SIM_MEMORY": "64G"}
     with Process(**memory) as importer:
         importer.take(2, 4, 1)
@@ -529,7 +529,7 @@ def ended_during_open():
 
 
 def freed():
-    """A handle is good as long as its block lives, whatever lies there afterwards."""
+    """Checks that a handle opens its block only: after the free it is refused, whatever lies at the address."""
     with Process(TIGHT) as exporter, Process() as importer:
         for n, size in enumerate((3 * MIB, 5000)):
             handle = exporter.take(n, size, 1).export(n)
@@ -545,7 +545,7 @@ def freed():
 
 
 def stopped():
-    """An exporter that is stopped is waited for, for a while; what others want is not held up."""
+    """Checks that an open waits a bounded time for a stopped exporter, and delays no other call."""
     with Process() as exporter, Process() as importer, Process() as third:
         handle = exporter.take(0, 5 * MIB, 1).export(0)
         there = third.take(0, 5 * MIB, 2).export(0)
@@ -560,10 +560,10 @@ def stopped():
         tally.check(importer.answer() == "0 0", "ipc_pages: of another one afterwards")
 
 
-# ---- the helper, and what the program does to it ----
+# ---- the helper thread, and programs that disturb it ----
 
 def helper():
-    never = {"GPUCACHE_DECAY_MS": "never", "GPUCACHE_LIVE": "off"}  # both have helpers of their own
+    never = {"GPUCACHE_DECAY_MS": "never", "GPUCACHE_LIVE": "off"}  # exporter and importer have helpers of their own
     with Process(**never) as exporter, Process(**never) as importer:
         exporter.take(0, 5000, 1)
         tally.check(exporter.do("helpers") == "0 0", "ipc_pages: a helper before the first export")
@@ -577,7 +577,7 @@ def helper():
 
 
 def end_of_the_driver():
-    """An exporter that ends waits with the driver's end for what the helper has begun."""
+    """Checks that the driver of an ending exporter ends only after the helper's request."""
     if GPU:
         return
     with Process(GPUCACHE_SIM_SWITCH="100", GPUCACHE_SIM_SWITCH_US="50000") as exporter:
@@ -596,7 +596,7 @@ def end_of_the_driver():
 
 
 def forked():
-    """A child has none of it; when the parent has gone nobody waits for it."""
+    """Checks that a forked child has no open block and no socket, and that opens after the parent's end fail at once."""
     with Process() as exporter, Process() as importer:
         sockets = exporter.do("files").split()[1]
         handle = exporter.take(0, 5000, 1).export(0)
@@ -610,11 +610,11 @@ def forked():
 
 
 def forks():
-    """Whenever a child is made, it has no descriptor of ours: neither in an exporter nor in an importer."""
+    """Checks that a child forked at any moment has no descriptor of the library, in an exporter or an importer."""
     with Process() as exporter, Process() as importer, Process() as third:
         handle = exporter.take(0, 60 * MIB, 1).export(0)
         importer.take(1, 4, 1)
-        importer.open(1, 60 * MIB, handle)  # the driver keeps something for what is open
+        importer.open(1, 60 * MIB, handle)  # the driver keeps some memory for open blocks
         plain = [one.do("forks", 1) for one in (exporter, importer)]
         exporter.begin("forks", 400)
         done = opened(third, handle, 150)
@@ -627,7 +627,7 @@ def forks():
 
 
 def guarded_forks():
-    """A fork waits for a lock of the program, whose holder opens a block: both must end."""
+    """Checks that a fork and an open both end if the fork waits for a lock whose holder opens a block."""
     with Process() as exporter, Process() as importer:
         handle = exporter.take(0, 60 * MIB, 1).export(0)
         importer.take(1, 4, 1)
@@ -642,13 +642,13 @@ def opened(importer, handle, times):
 
 
 def exporter_less(handle):
-    """The same block, by a name that differs where nobody looks: none is open by it yet."""
+    """Returns the handle of the same block with other unused bytes, so that no block is open by it yet."""
     words = words_of(handle)
     return handle_of(words[:3] + [words[3] + 1] + words[4:])
 
 
 def patient_open(importer, n, handle):
-    """The answer, and after how many; the exporter's helper looks after its socket when it gets round to it."""
+    """Opens a block again and again until it is served. Returns the answer and the number of attempts."""
     end, tries = time.monotonic() + LIMIT / 4, 1
     code = importer.open(n, 5000, handle)
     while code and time.monotonic() < end:
@@ -658,7 +658,7 @@ def patient_open(importer, n, handle):
 
 
 def closed_by_its_program():
-    """A program that closes all sockets, and has files of its own in their place."""
+    """Checks a program that closes all sockets, and opens files of its own at their numbers."""
     if GPU:
         tally.note("ipc_pages: skipped: the driver's own sockets would be closed")
         return
@@ -675,7 +675,7 @@ def closed_by_its_program():
 
 
 def no_number_meanwhile():
-    """Its socket was closed, and no descriptor was left for another one at once: it comes back when there is one."""
+    """Checks that the library opens its socket again, if the program closed it while no descriptor was free."""
     if GPU:
         tally.note("ipc_pages: skipped: the driver's own sockets would be closed")
         return
@@ -705,7 +705,7 @@ def no_socket():
         tally.check(err.count("\n") == 1 and "there is no socket" in err, "ipc_pages: without a socket: said", err)
 
 
-# ---- peers that are none ----
+# ---- processes that are no importers or exporters ----
 
 def strangers():
     """Checks that requests for memory that is not exported, and wrong requests, get nothing and delay nobody."""
@@ -725,7 +725,7 @@ def strangers():
                               ("less", request(handle)[:-1]), ("more", request(handle) + b"x"), ("one byte", b"x"),
                               ("much", b"x" * 60000)):
             tally.check(told(handle, message) == (0, 0), "ipc_pages: a request with another %s" % what)
-        for address in others:  # with this one's token
+        for address in others:  # with the token of this exporter
             words = words_of(handle)
             words[3] = address
             tally.check(told(handle, request(handle_of(words))) == (0, 0), "ipc_pages: another block")
@@ -780,7 +780,7 @@ def crowd():
 
 
 def other_users():
-    """Neither is another user's process served, nor is it believed to be an exporter."""
+    """Checks that processes of other users are neither served nor accepted as exporters."""
     if os.geteuid() != 0:
         tally.note("ipc_pages: other users: skipped, for want of root")
         return
@@ -813,7 +813,7 @@ OWN_NAMES = int.from_bytes(os.urandom(6), "big") << 8
 
 
 def name_of_ours(n):
-    """Nobody else's: this script may run several times at once."""
+    """Returns a name of this process's own, because this script may run several times at once."""
     return OWN_NAMES | n
 
 
@@ -907,13 +907,13 @@ def false_exporters():
             importer.do("close", 0)
         for fd in [nothing] + real:
             os.close(fd)
-        # qemu takes twice the descriptors that the program has room for, and keeps the rest
+        # qemu receives up to twice as many descriptors as the program can, and does not close the rest
         tally.check(EMULATED or importer.do("files") == before, "ipc_pages: descriptors after false exporters")
         tally.check(importer.open(0, 5 * MIB, handle) == 0, "ipc_pages: the true one afterwards")
 
 
 def times():
-    """Only by name, for people: how long an open and a close take."""
+    """Prints how long an open and a close take. Runs only if it is named."""
     for size in (2 * MIB, 1024 * MIB, 16384 * MIB):
         for label, options in (("natively", {"under": False}), ("segments", {"options": SEGMENTS}), ("pages", {"options": PAGES})):
             with Process(**options, GPUCACHE_SIM_MEMORY="64G") as exporter, \

@@ -11,7 +11,7 @@ from harness import GPU, Tally, check_books, program, run, run_with_report
 
 MIB = 1 << 20
 RESERVE = program("limit_driver_pools")
-# and the least that the driver is known to keep in each case
+# case: MiB that the driver's pools keep at least
 COUNTED = {"kept": 100, "kept_by_two": 140, "dropped": 0, "dropped_in_capture": 0, "trimmed": 0, "set": 110,
            "reset": 10, "destroyed": 10, "graph": 50, "captured": 50}
 LIMITED = {
@@ -53,7 +53,7 @@ def limited(case, wanted, options):
     if tally.check(report is not None, what + ": no report", ran.err):
         device = report["devices"][0]
         most = device["outside_bytes"]["stream_ordered"]["peak"]
-        # The free memory of a pool may be in pieces: it grows, and the block is given back.
+        # The free memory of a pool may be in several ranges: the pool then grows, and the block is freed.
         beyond = 4 * 32 * MIB if case == "threads" else 0
         tally.check(most <= 256 * MIB + beyond, what + ": %d bytes at the peak" % most)
         broken = check_books(report) if case != "lowered" else []
@@ -61,7 +61,7 @@ def limited(case, wanted, options):
 
 
 def no_calls_without_need():
-    """Without a limit the pools are not asked at every allocation."""
+    """Checks that allocations without a limit do not query the driver's pools."""
     if GPU:
         return
     import os

@@ -9,21 +9,21 @@ from report_live_page import eventually
 
 SERVER = program("limit_neighbours")
 MIB = 1 << 20
-DEVICE, CONTEXT = 16384, 256  # MiB of the simulated device, and of a context there
-NEAR = 200 if GPU else 0  # MiB that the driver of a GPU may take or give back by itself
+DEVICE, CONTEXT = 16384, 256  # MiB of the simulated device, and of one context
+NEAR = 200 if GPU else 0  # MiB that a GPU's driver may allocate or free by itself
 ROUNDS = 400
 BACKENDS = ("pages", "segments")
 tally = Tally()
 
 
 class Server:
-    """A process that shares the device with the others of the same file."""
+    """A process of limit_neighbours.c. Servers with the same file share the device."""
 
     def __init__(self, shared, under, options=None):
         more = {"GPUCACHE_REPORT": "off", "GPUCACHE_SIM_SHARED": shared, "GPUCACHE_SIM_CONTEXT_BYTES": "%dM" % CONTEXT, **(options or {})}
         self.child = subprocess.Popen([SERVER], env=environment(under, more), stdin=subprocess.PIPE,
                                       stdout=subprocess.PIPE, text=True)
-        self("info")  # its context is there when this is answered
+        self("info")  # the server has a context when it answers
 
     def __call__(self, order, value=0):
         self.child.stdin.write("%s %d\n" % (order, value))
@@ -32,7 +32,7 @@ class Server:
         return answer[0] if len(answer) == 1 else answer
 
     def free(self):
-        """Free MiB, as a server asks at its start."""
+        """Returns the free MiB that a server reads at its start."""
         return self("info")[0] // MIB
 
     def end(self):
@@ -66,13 +66,13 @@ def near(seen, expected):
 
 
 def limits(options):
-    """Ways to say a limit of 6 GiB: the option, the variable of HAMi-core, and the share of a device whose size is known."""
+    """Yields the options that set a limit of 6 GiB: bytes, HAMi-core's variable, and a fraction of the device."""
     return [{**options, **one} for one in ({"GPUCACHE_MEMORY_LIMIT": "6G"}, {"CUDA_DEVICE_MEMORY_LIMIT_0": "6144m"},
                                           {"GPUCACHE_MEMORY_FRACTION": "0.375"})[:2 if GPU else 3]]
 
 
 def natively(shared):
-    """Every answer moves with the neighbour."""
+    """Checks that natively each answer changes with the neighbour's memory."""
     one, other = Server(shared, False), Server(shared, False)
     before = one.free() if GPU else DEVICE - 2 * CONTEXT
     seen = profile(one, other)
@@ -83,7 +83,7 @@ def natively(shared):
 
 
 def without_limits(shared, seen, backend):
-    """As natively, but for what the neighbour's pool keeps until its decay: that is not free for others."""
+    """Checks that without limits the answers are native ones, less the memory that the neighbour's pool keeps until its decay."""
     one, other = (Server(shared, True, {"GPUCACHE_BACKEND": backend, "GPUCACHE_DECAY_MS": "0"}) for _ in range(2))
     now = profile(one, other)
     tally.check(near(now[:2], seen), "neighbours: %s, without limits" % backend, "%s, natively %s" % (now, seen))
@@ -92,7 +92,7 @@ def without_limits(shared, seen, backend):
 
 
 def with_limits(shared, backend):
-    """A server sees its own memory only, whatever its neighbour does, and each can have all of its own."""
+    """Checks that a server with a limit sees its own memory only, and that each server can allocate up to its limit."""
     for options in limits({"GPUCACHE_BACKEND": backend}):
         what = "neighbours: %s" % options
         one, other = Server(shared, True, options), Server(shared, True, {**options, "GPUCACHE_DECAY_MS": "0"})

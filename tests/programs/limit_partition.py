@@ -10,7 +10,7 @@ from harness import EMULATED, GPU, SIM, Tally, program, run, run_with_report
 PAIRS = [program("report_contents"), "pairs"]
 MOST = (1 << 64) - 1
 SOURCE = "nvidia-smi memory-limits"
-# NVML is no longer mapped when the context is there.
+# NVML is unloaded before the context exists.
 MAPPED = """
 import ctypes
 cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
@@ -23,7 +23,7 @@ tally = Tally()
 
 
 class Driver:
-    """A driver with limits for the cgroup of the process, and its NVML."""
+    """A simulated driver with limits for the cgroup of the process, and its NVML."""
 
     def __init__(self, folder, soft, hard, kind="GPU", version="13040"):
         with open(os.path.join(folder, kind), "w") as file:
@@ -37,7 +37,7 @@ class Driver:
 
 
 def hard(folder):
-    """The hard limit is the limit where no smaller one is set."""
+    """Checks that the hard limit of the cgroup is the limit if no option sets a smaller one."""
     driver = Driver(folder, 0, 4 << 30)
     for options, limit, source in (
             ({}, 4 << 30, SOURCE),
@@ -52,7 +52,7 @@ def hard(folder):
 
 
 def none(folder):
-    """No limit: none is set, it is the whole device, or nothing can tell."""
+    """Checks that there is no limit if none is set, if it is the whole device, or if NVML cannot be read."""
     for what, driver, more in (
             ("not set", Driver(folder, 0, MOST), {}),
             ("not in this cgroup", Driver(folder, 0, MOST), {"GPUCACHE_SIM_NVML_LIMITS": ""}),
@@ -68,7 +68,7 @@ def none(folder):
 
 
 def soft(folder):
-    """The soft limit is the budget, unless the option says another one."""
+    """Checks that the soft limit of the cgroup is the budget, unless the option sets another budget."""
     counts = lambda device: [device[name] for name in ("epochs", "barriers", "driver_allocs")]
     plain, small = Driver(folder, 0, MOST), Driver(folder, 1 << 20, MOST)
     as_option = counts(plain.report({"GPUCACHE_BUDGET": "1M"}))
@@ -80,7 +80,7 @@ def soft(folder):
 
 
 def as_natively(folder):
-    """NVML is not left loaded, and not loaded for a driver without these limits. Free memory is that of the cgroup also where nothing tells the limit."""
+    """Checks that NVML is unloaded again, and never loaded for a driver without these limits. Free memory is that of the cgroup also if nothing tells the limit."""
     driver = Driver(folder, 0, 4 << 30)
     python = [sys.executable, "-c", MAPPED]
     for options, said in ((driver.options, "%d False\n" % (4 << 30)),
@@ -99,7 +99,7 @@ def as_natively(folder):
 
 
 def main():
-    if GPU:  # limits of a cgroup are an administrator's to set
+    if GPU:  # only an administrator sets limits of a cgroup
         sys.exit(77)
     with open("/proc/self/cgroup") as file:
         if not re.search("^0::", file.read(), re.M):

@@ -11,7 +11,7 @@ OFF = {"GPUCACHE_REPORT": "off"}
 SWITCH = {"GPUCACHE_SIM_SWITCH": "30"}
 BACKENDS = ("segments", "pages")
 SEEDS = range(1, 9)
-# 256 MiB in all. Of one size: what segments cannot do is another matter.
+# 256 MiB in all. All blocks of a row have one size, because segments may not serve mixed sizes.
 TURNS = [
     "held:64 async:32 async:32 pool:32:2",
     "held:128 pool:32 create:32 create:32 pool:32 more:200",
@@ -35,16 +35,16 @@ def turns():
                             "limit: %s: %s, seed %d: status %s" % (who, backend, seed, ran.status), ran.out + ran.err)
 
 
-# 15 of 16 blocks of 16 MiB are booked at most. One thread frees memory into the pool, and another makes the pool return it. A third one
-# may take before the second does, and free it there again.
+# At most 15 of 16 blocks of 16 MiB are requested. One thread frees memory into the pool, and another thread makes the pool
+# release it. A third thread may take that memory first, and free it into the pool again.
 MIXED = ["pool pool pool array array", "pool pool create array create"]
 CONTEXTS = ["pool pool other other"]
 MODULES = ["pool pool pool array module", "pool pool create module module"]
 
 
 def mixed():
-    """A request is made again a bounded number of times, and a schedule can use them up: one run in all may be refused something. Made again
-    once only, one in five is."""
+    """Checks requests of several kinds at a limit. The library repeats a refused request a bounded number of times, and a
+    schedule may use all of them: one run may be refused something. With one repetition, one run in five is refused."""
     refusals = []
     for who in MIXED + CONTEXTS + MODULES:
         for seed in SEEDS[:len(SEEDS) // 3]:
@@ -55,7 +55,7 @@ def mixed():
                 ran = run(command, under=False, options={**sim, **full})
                 tally.check(ran.out == "refused 0\n", "limit: mixed %s: natively" % who, ran.out + ran.err)
             places = {"the driver": full, "a limit": {"GPUCACHE_MEMORY_LIMIT": "256M"}}
-            for place in list(places)[:1 if who in MODULES or seed % 2 else 2]: # code is not charged
+            for place in list(places)[:1 if who in MODULES or seed % 2 else 2]: # the limit does not count code
                 for backend in BACKENDS:
                     ran = run(command, options={**OFF, **sim, **places[place], "GPUCACHE_BACKEND": backend})
                     what = "limit: mixed %s: by %s: %s, seed %d: status %s" % (who, place, backend, seed, ran.status)
@@ -65,8 +65,8 @@ def mixed():
 
 
 def slow():
-    """On a device that is far behind, what finishes while one thread waits for it goes to others, who free as much again. Without more
-    than one wait some run in three is refused something."""
+    """Checks requests on a device with much unfinished work. Memory whose work ends while one thread waits may go to other
+    threads, which free as much again. With one wait only, one run in three is refused something."""
     refusals = []
     for who in ["pool pool", "pool pool pool pool", MIXED[0]]:
         for mib in ("16", "4"):
@@ -95,7 +95,7 @@ def behind():
 
 
 def two_contexts():
-    """Free memory is released before any wait for work of deferred frees: that work may end only after the request's answer."""
+    """Checks that free memory is released before any wait for deferred frees, whose work may end only after the request."""
     for kind in ("pool", "create", "array", "managed"):
         for backend in (None,) + BACKENDS:
             options = {**OFF, "GPUCACHE_SIM_MEMORY": "256M"}

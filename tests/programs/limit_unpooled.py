@@ -4,7 +4,7 @@ from harness import Tally, check_books, program, run_with_report
 
 MIB = 1 << 20
 LEFT = 100
-# kind: where the report counts it, and the bytes of one
+# kind: the field of the report, and the bytes of one allocation
 KINDS = {"managed": ("managed", 65536), "pinned_host": ("pinned_host", 65536),
          "array": ("array", 65536), "mipmap": ("array", 65536), "virtual": ("virtual", 2 * MIB),
          "mapping": ("virtual", 2 * MIB), "stream_ordered": ("stream_ordered", None),
@@ -24,7 +24,7 @@ def one(kind, where, each, options):
     if each:
         tally.check(figure["current"] == LEFT * each, "%s: %d bytes, not %d" % (
             what, figure["current"], LEFT * each))
-    else:  # as much as the driver keeps
+    else:  # bytes that the driver keeps
         tally.check(figure["current"] >= LEFT * 65536, what, figure)
     broken = check_books(report)
     tally.check(not broken, what + ": the counters", "\n".join(broken))

@@ -4,7 +4,7 @@ import subprocess
 
 from harness import GPU, LIBRARY, MODES, Tally, program, run
 
-# Of pthreads(7), those that a library like this might call. Not fcntl: it is one for F_SETLKW alone.
+# Cancellation points of pthreads(7) that a library may call. fcntl is a cancellation point for F_SETLKW only.
 POINTS = """accept accept4 clock_nanosleep close connect creat epoll_wait fdatasync fsync msync nanosleep open openat pause poll
 ppoll pread preadv pselect pthread_cond_clockwait pthread_cond_timedwait pthread_cond_wait pthread_join pthread_testcancel
 pwrite pwritev read readv recv recvfrom recvmsg select sem_timedwait sem_wait send sendmsg sendto sigsuspend sigtimedwait

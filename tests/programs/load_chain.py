@@ -11,7 +11,7 @@ tally = Tally()
 def same(what, command, before, preloads, options=OFF):
     native = run(command, under=False, preload=before, options=OFF)
     good = native.status == 0 and native.err == "" and native.out
-    if GPU and not good:  # the driver does not stand it
+    if GPU and not good:  # the driver of this machine crashes
         tally.note("chain: %s: left out, natively status %s: %s" % (
             what, native.status, (native.out + native.err)[-200:].replace("\n", " | ")))
         return
@@ -29,8 +29,8 @@ def layer(number, kind, level):
 
 
 def chains():
-    """Layers that get along without us: one that calls dlsym for others must come last."""
-    if GPU:  # one of each kind
+    """Yields orders of layers that work without the library: a layer that calls dlsym for others must be the last one."""
+    if GPU:  # one order of each kind
         yield from ([], [layer(1, "plain", 0), layer(2, "plain", 0)], [layer(1, "override", 2)],
                     [layer(1, "override", 2), layer(2, "plain", 0)], [layer(2, "version", 2)])
         return
@@ -53,7 +53,7 @@ def chains():
 def behind(others, level):
     preloads = [others[:i] + [LIBRARY] + others[i:] for i in range(len(others) + 1)]
     host, twin = program("chain_host"), program("libchain_twin_%s.so" % level)
-    # a layer's RTLD_NEXT only finds a driver that everybody sees
+    # RTLD_NEXT of a layer finds a driver in the global scope only
     wide = ["+libcuda.so.1"] if others else []
     for command in ([program("chain_" + level)], [host] + wide + [twin]):
         what = "%s after %s" % (re.sub(".*/", "", command[-1]),
@@ -76,14 +76,14 @@ def main():
              lambda: same("a constructor beside a thread, stacks", opener, [], [[LIBRARY]],
                           dict(OFF, GPUCACHE_STACKS="4", GPUCACHE_LOG="error")),
              lambda: same("twice", [program("chain_O2")], [], [[LIBRARY, LIBRARY]])]
-    if not EMULATED:  # into a program of this machine
+    if not EMULATED:  # preloaded into a program of this machine
         jobs.append(lambda: same("a constructor, preloaded", ["/bin/true"], [early],
                                  [[early, LIBRARY], [LIBRARY, early]]))
     side_by_side(jobs)
 
 
 def counts_aside(what, command, before, preload):
-    """The same answers, but for how often a wrapper behind ours saw an allocation."""
+    """Compares the answers, without the number of allocations that a wrapper behind the library counted."""
     strip = lambda text: re.sub(r"allocated_layer.*", "", text)
     native = run(command, under=False, preload=before, options=OFF)
     ran = run(command, preload=preload, options=OFF)

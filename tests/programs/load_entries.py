@@ -44,7 +44,7 @@ def known_difference(native, ours):
 
 
 def other_name(native, ours):
-    """Two exported names of one address: the loader names either, and we know ours by the other."""
+    """Returns the other exported name of an address, because the loader may name either."""
     place = r"(cu\w+) (libcuda\.so[.\d]*|libgpucache\.so)"
     if re.sub(place, "", native) != re.sub(place, "", ours):
         return False
@@ -58,7 +58,7 @@ def other_name(native, ours):
 def compare(what, command, old=False, translate=expected):
     native = run(command, under=False, options=OFF, old=old)
     ran = run(command, options=OFF, old=old)
-    fine = native.status == 0 or GPU  # a driver may not survive all that is asked
+    fine = native.status == 0 or GPU  # wrong requests may crash a driver
     tally.check(fine and ran.status == native.status and ran.err == native.err,
                 "client: %s: status %s, natively %s" % (what, ran.status, native.status),
                 native.err + ran.err)

@@ -27,7 +27,7 @@ def same(what, command, status=0, options=None, strip=None):
 
 
 def start_up(command, rounds=60):
-    """Milliseconds, the median of many, with and without in turn."""
+    """Returns the median of the start-up time in milliseconds, without and with the library. Both are measured in turn."""
     times = {False: [], True: []}
     environments = {under: environment(under) for under in times}
     for _ in range(rounds):
@@ -56,7 +56,7 @@ def main():
         programs.append(("perl", ["perl", "-e", "print 'x' x 10; exit 4"], 4))
     for what, command, status in programs:
         same(what, command, status)
-        # nobody who does not use CUDA is warned about options either
+        # a program without CUDA gets no warning about options either
         same(what + ", bad options", command, status,
              options={"GPUCACHE_REUSE": "never", "GPUCACHE_NOTHING": "1", "GPUCACHE_LOG": "debug",
                       "GPUCACHE_REPORT": "/nonexistent/x"})

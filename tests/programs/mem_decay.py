@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from harness import GPU, LIBRARY, Tally, environment, program, run, run_with_report
 
 if GPU:
-    sys.exit(77)  # it asks the simulator what the driver has handed out
+    sys.exit(77)  # asks the simulator for the bytes that the driver has handed out
 
 DECAY = program("mem_decay")
 BACKENDS = {name: {"GPUCACHE_BACKEND": name} for name in ("pages", "segments")}
@@ -45,7 +45,7 @@ def sleeps(name, backend):
 
 
 def shown(name, backend):
-    """The live page of a program that sleeps."""
+    """Checks the live page of a program that makes no call."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o700)
         env = {**environment(True, {**OFF, **backend, **SOON}), "XDG_RUNTIME_DIR": folder}
@@ -54,7 +54,7 @@ def shown(name, backend):
         while not child.stdout.readline().startswith("left"):
             pass
         held, tool = None, os.path.join(os.path.dirname(LIBRARY), "gpucache")
-        end = time.monotonic() + 60  # the values come when all has gone
+        end = time.monotonic() + 60  # the program prints its values after the last release
         while time.monotonic() < end and (held is None or held > 2):
             done = subprocess.run([tool, "report", "--format=json", str(child.pid)], text=True, timeout=60,
                                   env={**environment(False), "XDG_RUNTIME_DIR": folder}, capture_output=True)
@@ -125,14 +125,14 @@ def ends(name, backend):
 
 
 def threads(name, backend):
-    own = scene(["threads"], {"GPUCACHE_DISABLE": "1"}).get("threads", 0)  # and the simulator's
+    own = scene(["threads"], {"GPUCACHE_DISABLE": "1"}).get("threads", 0)  # and the thread of the simulator
     for label, options, wanted in (("the default", {}, 1), ("never", NEVER, 0)):
         said = scene(["threads"], {**backend, **options})
         tally.check(said.get("threads") == own + wanted, "decay: %s: threads: %s" % (name, label), (own, said))
 
 
 def free_that_waits():
-    """A driver that knows no other."""
+    """Checks decay on a driver whose free waits for all work."""
     words = ("gpucache: device 0: idle memory in segments (GPUCACHE_BACKEND=segments) does not go back by itself after "
              "GPUCACHE_DECAY_MS: without stream-ordered memory a free waits for the device\n")
     own = scene(["threads"], {"GPUCACHE_DISABLE": "1"}).get("threads", 0)
@@ -148,7 +148,7 @@ def free_that_waits():
         ran = run([DECAY, "threads"], options={**OFF, **backend, "GPUCACHE_LOG": "info"})
         tally.check("by itself" not in ran.err, "decay: no word of it elsewhere", ran.err)
     refuses = {**BACKENDS["segments"], **SOON, "GPUCACHE_SIM_FAIL": "cuMemFreeAsync:0:801:1000000"}
-    said = scene(["sleeps", "500"], refuses)  # whatever the device says that it can
+    said = scene(["sleeps", "500"], refuses)  # whatever the attributes of the device are
     tally.check(said.get("left", 0) == said.get("held") != None, "decay: a free that is refused", said)
 
 
@@ -158,7 +158,7 @@ PARTS = (sleeps, shown, during_a_kernel, steady, in_a_stream, captures, forks, e
 def main():
     wanted = [a for a in sys.argv[1:] if not a.startswith("--")]
     parts = [(part, (name, backend)) for name, backend in BACKENDS.items() for part in PARTS] + [(free_that_waits, ())]
-    with ThreadPoolExecutor(4) as pool:  # they sleep, most of the time
+    with ThreadPoolExecutor(4) as pool:  # the scenes sleep for most of their time
         list(pool.map(lambda one: one[0](*one[1]), [one for one in parts if not wanted or one[0].__name__ in wanted]))
 
 

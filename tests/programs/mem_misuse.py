@@ -16,19 +16,19 @@ from harness import (FEW, GPU, MODES, Tally, check_books, program, run, run_with
 OFF = {"GPUCACHE_REPORT": "off"}
 MISUSE = program("mem_misuse")
 SMALL = {} if GPU else {"GPUCACHE_SIM_MEMORY": "512M"}
-# Made for a small device; and a second free after cuMemFreeAsync crashes the real driver.
+# Cases for a small device. A second free after cuMemFreeAsync crashes a GPU's driver.
 NOT_ON_GPU = ["fill_up", "small_then_large", "reuse_descriptors", "async_mixes",
-              "after_destroy",  # breaks the driver's own heap, natively too
-              "errno_stays"]  # a driver that has to ask the system changes errno; we do not
+              "after_destroy",  # damages the heap of a GPU's driver, natively too
+              "errno_stays"]  # a GPU's driver changes errno when it calls the system
 
-# Whose answers a limit does not change.
+# Cases whose answers a limit does not change.
 AT_A_LIMIT = ["wrong_and_large", "destroyed_stream", "unreadable", "unreadable_before_init",
               "many_levels"]
 
 EXITS = {"exit_live": 7, "exit_quick": 8, "abort_live": -6, "kill_live": -9, "term_live": -15,
          "main_thread_ends": 6}
 
-# An option, a value that makes no sense.
+# Pairs of an option and an invalid value.
 NONSENSE = [
     ("MEMORY_FRACTION", "much"), ("MEMORY_FRACTION", "0"), ("MEMORY_FRACTION", "1.5"),
     ("MEMORY_FRACTION", "-0.5"), ("MEMORY_FRACTION", "0:0.5,0.3"),
@@ -43,7 +43,7 @@ NONSENSE = [
     ("MEMORY_LIMIT", "\x1b[31m8G\n"), ("REUSE", "x" * 5000),
 ]
 
-# A name that is no option, the nearest that is one.
+# Pairs of a name that is no option, and the most similar option.
 UNKNOWN = [
     ("GPUCACHE_MEMORY_LIMITS", "GPUCACHE_MEMORY_LIMIT"), ("GPUCACHE_REPROT", "GPUCACHE_REPORT"),
     ("GPUCACHE_DISABLED", "GPUCACHE_DISABLE"), ("GPUCACHE_REUS", "GPUCACHE_REUSE"),
@@ -69,7 +69,7 @@ def some(these):
 def under_equals_native(case):
     native = run([MISUSE, case], under=False, options=SMALL)
     good = native.status == EXITS.get(case, 0) and native.err == ""
-    if GPU and not good:  # the driver does not stand it
+    if GPU and not good:  # the case crashes the driver natively
         left_out.add(case)
         tally.note("misuse: %s: left out, natively status %s: %s" % (
             case, native.status, (native.out + native.err)[-200:].replace("\n", " | ")))
@@ -87,7 +87,7 @@ def under_equals_native(case):
 
 
 def one_line(what, options, pattern, more=""):
-    """The program goes on, and stderr holds exactly one line."""
+    """Checks that the program continues, and that stderr has exactly one line."""
     ran = run([MISUSE, "ok"], options=options)
     tally.check(ran.status == 0 and ran.out == "still works: 7 9 0 0\n",
                 "misuse: %s: the program" % what, ran.out + ran.err)

@@ -14,14 +14,14 @@ tally = Tally()
 
 
 def answers():
-    """The same lines as natively."""
+    """Checks that the answers equal the native ones."""
     two = {} if GPU else {"GPUCACHE_SIM_DEVICES": "2"}
     native = run([program("mem_pages")], under=False, options=two)
     tally.check(native.status == 0 and native.err == "", "paged: natively: status %s" % native.status,
                 native.out[-500:] + native.err)
     for label, options in (("relaxed", {}), ("tight", {"GPUCACHE_BUDGET": "0"})):
         compare(label, native.out, {**two, **options})
-    if not GPU:  # a driver whose pages cannot be handed over: it says so, and an export is refused
+    if not GPU:  # a driver that cannot export VMM pages: the library warns, and refuses exports
         without = re.sub(r"(legacy ipc handle) 0$", r"\1 801", native.out, flags=re.M)
         without = re.sub(r"(legacy ipc 0) 1, several 0 1$", r"\1 0, several 0 0", without, flags=re.M)
         compare("no descriptors", without, {**two, "GPUCACHE_SIM_DRIVER_VERSION": "12010"}, WARNING)

@@ -7,7 +7,7 @@ import sys
 
 from harness import GPU, Tally, program, run
 
-# name: counts, options of the simulated driver. Of three blocks memops sets the attribute of two.
+# name: counts, options of the simulated driver. memops sets the attribute of two blocks in three.
 PARTS = {
     "contexts": ([510, 511, 513, 1100], {"GPUCACHE_SIM_MEMORY": "64M"}),
     "memops": ([1536, 1537, 3000], {"GPUCACHE_SIM_MEMORY": "8G"}),
@@ -36,7 +36,7 @@ def part(name, count, options):
 
 
 def main():
-    if GPU:  # so many contexts and devices are only simulated
+    if GPU:  # only the simulated driver has so many contexts and devices
         sys.exit(77)
     for name, (counts, options) in PARTS.items():
         for count in counts:

@@ -18,7 +18,7 @@ tally = Tally()
 
 
 def reports_in(folder):
-    """The last report of each child, by its number."""
+    """Yields the number of each child, and its last report."""
     last = {}
     for name in os.listdir(folder):
         k, _, n = name.partition(".")
@@ -29,7 +29,7 @@ def reports_in(folder):
 
 
 def sweep(symbol, error, times, first, last, step, **options):
-    """One child for each call from first to last that is made to fail; last -1: to the end of the program."""
+    """Runs one child for each failing call, from first to last in steps. With last -1 the sweep ends at the last call."""
     what = "faults: %s %s x%s, %s" % (symbol, error, times, " ".join(options.values()))
     options = {"GPUCACHE_SIM_MEMORY": "250M", **{"GPUCACHE_" + name: value for name, value in options.items()}}
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def as_natively(backend):
 
 
 def main():
-    if GPU:  # a driver that fails on demand is only simulated
+    if GPU:  # only the simulated driver fails on demand
         sys.exit(77)
     for backend, calls in (("segments", 950), ("pages", 2420)):
         if VARIANT and backend != VARIANT:
@@ -69,19 +69,19 @@ def main():
             sweep("*", error, "1", n * some // 3, -1, some, BACKEND=backend, **more)
         for error in (DEAD, NOT_SUPPORTED):
             sweep("*", error, "-1", 3, calls, max(some, 7) * 3, BACKEND=backend)
-        # what is given back late, or not at all; and what is of the thread's
+        # calls that release memory late or never, and calls that change a setting of the thread
         symbols = {"segments": ["cuStreamQuery", "cuStreamSynchronize", "cuMemFreeAsync"],
                    "pages": ["cuMemUnmap", "cuMemRelease", "cuMemSetAccess"]}[backend]
         for symbol in symbols + ["cuMemFree_v2", "cuThreadExchangeStreamCaptureMode"]:
             step = 1 if ALL or symbol in ("cuStreamQuery", "cuStreamSynchronize") else some // 2
             sweep(symbol, NOT_SUPPORTED, "1", 0, -1, step, BACKEND=backend)
             sweep(symbol, NOT_SUPPORTED, "-1", 0, 0, 1, BACKEND=backend)
-        if backend == "segments":  # what goes back in no stream's order goes back all the same
+        if backend == "segments":  # without a stream for its frees, memory must go back nevertheless
             sweep("cuStreamCreateWithPriority", NOT_SUPPORTED, "1000000", 0, 0, 1, BACKEND=backend)
         else:
-            for symbol in ("cuMemCreate", "cuMemMap", "cuMemSetAccess"):  # which is not all the memory that there is
+            for symbol in ("cuMemCreate", "cuMemMap", "cuMemSetAccess"):  # some calls fail, though memory remains
                 sweep(symbol, NO_MEMORY, "1000000", 3, 33, 15, BACKEND=backend)
-            # what the driver serves instead is held to the limit, also where it does not say which device that is
+            # memory that the driver serves instead counts against the limit, also if the driver does not name the device
             sweep("cuCtxGetDevice", UNKNOWN, "1", 0, -1, 1 if ALL else some // 8, BACKEND=backend, SIM_FAIL="cuMemCreate:3:999:-1")
             sweep("cuMemUnmap", UNKNOWN, "4", 0, -1, 1 if ALL else some // 2, BACKEND=backend, BUDGET="0")
 

@@ -11,8 +11,8 @@ from harness import Tally, program, run
 
 MIXES = ["one size", "small", "large", "multiples of 2 MiB", "all sizes"]
 LEVELS = ["below 80 %", "80 to 90 %", "90 to 95 %", "above 95 %"]
-# Of a thousand requests that the driver alone serves, refused at most: by mix, at each of the levels.
-# Seed 27 has two outcomes: with the rarer one, "large" reaches 170 in the second level. Of one size few are asked for above 95 %.
+# Maximum of refused requests among 1000 that the driver alone serves: by mix, at each level. Seed 27 has two outcomes; the
+# rarer one takes "large" to 170 at the second level. Above 95 % the mix of one size has few requests.
 MOST = [[120, 30, 30, 130], [5, 100, 40, 120], [160, 190, 150, 120], [80, 130, 150, 100],
         [70, 120, 220, 350]]
 

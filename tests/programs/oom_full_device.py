@@ -8,13 +8,13 @@ import sys
 from harness import GPU, Tally, program, run
 
 KINDS = ["large", "small", "ordered", "virtual", "array", "info"]
-# By mode: the memory, how often threads lose the CPU, seeds and backends.
+# By mode: memory, per cent of calls at which a thread loses the CPU, seeds, backends.
 MODES = {
     "streams": ("48M", "10", range(1, 9), ["segments", "pages"]),
     "caches": ("10M", "10", range(1, 25), ["segments", "pages"]),
     "one": ("64M", "5", range(1, 121), ["pages"]),
 }
-# It is the limit, not the device, that leaves no more.
+# In these modes the limit bounds the memory, and not the device.
 LIMITED = {"caches": {"GPUCACHE_SIM_MEMORY": "4G", "GPUCACHE_MEMORY_LIMIT": "10M"}}
 
 tally = Tally()

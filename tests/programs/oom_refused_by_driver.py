@@ -11,7 +11,7 @@ tally = Tally()
 
 
 def same(case, refused, sim=None, modes=MODES, **more):
-    """The same lines natively and in every mode, whatever is refused."""
+    """Checks that the lines are the native ones in every mode, while calls are refused."""
     sim = sim or {}
     native = run([REFUSALS, case], under=False, options=sim, **more)
     tally.check(native.status == 0 and native.err == "", "refusals: %s: natively" % case,
@@ -41,7 +41,7 @@ def unaligned():
                                                     "GPUCACHE_SIM_COUNTS": folder + "/counts"})
         with open(folder + "/counts") as file:
             calls = dict(line.split() for line in file)
-    # three of the program's, and one to learn it from
+    # three frees of the program, and one from which the library learns the refusal
     tally.check(int(calls.get("cuMemAlloc_v2", 0)) <= 4, "refusals: unaligned: asked again and again",
                 "%s\n%s" % (calls, ran.err))
 
@@ -63,7 +63,7 @@ def sandbox():
 
 
 def main():
-    if GPU:  # a driver that refuses on demand is only simulated
+    if GPU:  # only the simulated driver refuses on demand
         sys.exit(77)
     records()
     unaligned()

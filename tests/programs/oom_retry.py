@@ -36,7 +36,7 @@ def refused():
 
 
 def served():
-    """Natively each of them is refused, here it is not."""
+    """Checks that each request is served that is refused natively."""
     ran = run([ROOM, "served"], options=OFF)
     codes = re.findall(r"(\w+): (\d+)", ran.out)
     tally.check(ran.status == 0 and len(codes) == 16, "retry: served: status %s" % ran.status, ran.out + ran.err)

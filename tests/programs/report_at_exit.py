@@ -48,7 +48,7 @@ tally = Tally()
 
 
 def core_limit():
-    """Enough for a core, or what this user may have."""
+    """Returns the size limit of a core: 1 MiB, or what this user may set."""
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     return 1 << 20 if hard == resource.RLIM_INFINITY else min(hard, 1 << 20)
 
@@ -58,11 +58,11 @@ def watch(command, under, options=None, **more):
     with tempfile.TemporaryDirectory() as folder:
         report = {"GPUCACHE_REPORT": folder + "/report.%n", "GPUCACHE_REPORT_FORMAT": "json"}
 
-        def prepare():  # this script may itself run where SIGHUP is ignored
+        def prepare():  # the caller of this script may ignore SIGHUP
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (core_limit(), core_limit()))
             with open("/proc/self/coredump_filter", "w") as filter:
-                filter.write("0")  # not the simulated devices' memory, all of which would be walked
+                filter.write("0")  # a core with the simulated devices' memory takes long to write
 
         child = subprocess.Popen(command, env=environment(under, {**report, **(options or {})}),
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
@@ -90,14 +90,14 @@ def watch(command, under, options=None, **more):
 
 
 def expected(way, state):
-    """The reports there should be."""
+    """Returns the reasons of the reports that a way to end must produce."""
     name = {"abort()": "ABRT", "null pointer": "SEGV", "truncated file": "BUS", "division by 0": "FPE",
             "trap": "ILL"}.get(way, way)
-    if way in EXITS:  # what seemed to be a program was announced
+    if way in EXITS:  # the library reports before an exec, which then fails
         return ["exit", "exit"] if way == "exec of no program" else ["exit"]
-    if way in OVERFLOWS:  # where there is no stack at all, the kernel runs no handler
+    if way in OVERFLOWS:  # without a stack for signals the kernel runs no handler
         return ["SEGV"] if "signal" in way else []
-    if way in ("USR1", "KILL"):  # none of the library's
+    if way in ("USR1", "KILL"):  # the library handles neither signal
         return [] if state in ("default", "default after") or "handler" in state or way == "KILL" else ["exit"]
     if state in ("handler before", "handler after"):
         return []
@@ -130,7 +130,7 @@ def ending(way, state):
     tally.check(reasons == wanted, "%s: reports %s, not %s" % (what, reasons, wanted), ran.out + ran.err)
     for report in reports:
         tally.check(report["devices"][0]["allocations"]["total"] == 2, what + ": the counters of the report", report)
-    if reasons and reasons[0] == "signal":  # natively it dies of it
+    if reasons and reasons[0] == "signal":  # natively the signal ends it
         native_status, wanted = native.status, "0"
     else:
         native_status = wanted = native.status
@@ -197,7 +197,7 @@ def interval():
     reasons = [report["reason"] for report in reports]
     tally.check(ran.status == 0 and reasons.count("interval") >= 3 and reasons[-1] == "exit",
                 "ending: at an interval: status %s, reports %s" % (ran.status, reasons), ran.err)
-    for _ in range(20):  # the end comes while one is written
+    for _ in range(20):  # the process ends while a report is written
         ran, reports = run_with_reports([ENDING, "sleeps", "0.02"], {"GPUCACHE_REPORT_INTERVAL": "0.001"})
         tally.check(ran.status == 0 and None not in reports and reports[-1]["reason"] == "exit",
                     "ending: half a report at an interval: status %s" % ran.status)
@@ -206,7 +206,7 @@ def interval():
 
 
 def broken():
-    """The library's memory, range by range: the process still dies of what it was dying of, and soon."""
+    """Breaks the library's memory range by range. The process must die of its own signal, within the time limit."""
     for how in ("unreadable", "unreadable, handler", "zero", "zero, crash"):
         for which in range(64):
             ran = run([ENDING, "broken", how, str(which)], options={"GPUCACHE_SIM_IDLE_MS": "0"})
@@ -219,7 +219,7 @@ def broken():
 
 
 def delivered(child, number):
-    """Waits until it has the signal, or has ended: two that are pending together come in no order of ours."""
+    """Waits until the process has taken the signal, or has ended: pending signals arrive in no fixed order."""
     end, bit = time.monotonic() + 60, 1 << number - 1
     while child.poll() is None and time.monotonic() < end:
         with open("/proc/%d/status" % child.pid) as file:
@@ -250,7 +250,7 @@ def read_in_time(command, act):
 
 
 def second_signal():
-    """While the report waits for its reader."""
+    """Sends a second signal while the report waits for its reader."""
     for first, second in ((signal.SIGTERM, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM), (signal.SIGUSR2, signal.SIGUSR2)):
         def act(child):
             child.send_signal(first)

@@ -11,14 +11,14 @@ from harness import BACKEND, GPU, LIBRARY, VARIANT, Tally, check_books, program,
 REPORTS = program("report_contents")
 SERVED_BECAUSE = "GPUCACHE_BACKEND=" + VARIANT if VARIANT else "driver and device support them"
 FULL = ("full", "large_pieces", "small_pieces", "odd_sizes", "next_to_an_array")
-if BACKEND != "pages":  # which serve it
+if BACKEND != "pages":  # these serve the request
     FULL += ("long_pieces",)
 LIMITS = ({"GPUCACHE_MEMORY_LIMIT": "1G"}, {"GPUCACHE_MEMORY_FRACTION": "0.0625"})
 tally = Tally()
 
 
 def well_formed(what, text):
-    """25 lines of 75 columns for a report with its verdict, each sentence whole."""
+    """Checks that a report with its verdict has at most 25 lines of 75 columns, and whole sentences."""
     for one in re.split(r"(?<==\|\n)(?=gpucache|\|=)", text):
         lines = one.splitlines()
         tally.check(len(lines) <= 25 and all(len(l) <= 75 for l in lines),
@@ -55,11 +55,11 @@ def advice():
 
 
 def counters():
-    """An allocation that fails is one OOM, and one refusal if the limit was the reason."""
+    """Checks that a failed allocation counts as one OOM, and as one refusal if the limit was the reason."""
     for case in FULL + ("impossible",):
         for pool in ({}, {"GPUCACHE_DISABLE": "on"}, {"GPUCACHE_BUDGET": "0"}):
             ran, report = run_with_report([REPORTS, case], options={**pool, **LIMITS[0]})
-            if ran.out == "served\n":  # fragmentation is the pool's
+            if ran.out == "served\n":  # only the pool has fragmentation
                 continue
             device = report["devices"][0]
             tally.check((device["ooms"], device["limit_refusals"]) == (1, 1),

@@ -23,7 +23,7 @@ tally = Tally()
 
 
 class Waiting:
-    """The program, in the middle: it goes on when it is told."""
+    """A process that waits in the middle of its work until the script lets it continue."""
 
     def __init__(self, *arguments, options=None, drop=(), **more):
         env = environment(True, {"GPUCACHE_REPORT": "off", **(options or {})})
@@ -54,7 +54,7 @@ def cut(folder):
 
 
 def cut_for_a_helper(folder):
-    """The library's own thread is the first that comes to the missing page: it gives idle memory back."""
+    """Checks that the library's thread survives a missing page, which it meets first when it releases idle memory."""
     path = os.path.join(folder, "helper")
     one = Waiting("hold=20,3000000", "drop", "sync", "wait", options={
         "GPUCACHE_TRACE": path, "GPUCACHE_DECAY_MS": "300", "GPUCACHE_BACKEND": "pages"})
@@ -72,13 +72,13 @@ def cut_for_a_helper(folder):
 
 
 def kept_apart(folder):
-    """A SIGBUS of the program's own still ends it."""
+    """Checks that a SIGBUS of the program itself still ends the program."""
     ran = run([TRACED, "hold=1,100", "bus"], options={"GPUCACHE_TRACE": os.path.join(folder, "bus"), "GPUCACHE_REPORT": "off"})
     tally.check(ran.status == -signal.SIGBUS, "guarded: a SIGBUS of the program's own: %s" % ran.status, ran.err)
 
 
 def changed(folder):
-    """Changes the header: the library must not rely on it."""
+    """Changes the header of a file that the library has mapped: the library must not read it again."""
     path = os.path.join(folder, "changed")
     one = Waiting("hold=20,3000000", "wait", "drop", "sync", "empty", options={
         "GPUCACHE_TRACE": path, "GPUCACHE_TRACE_EVENTS": "1000"})
@@ -115,7 +115,7 @@ def modes(folder):
 
 
 def squatted(folder):
-    """Another user has made the folder of live pages: there is a page all the same, and the tool finds it."""
+    """Checks that the library makes a live page, and the tool finds it, though another user owns the usual folder."""
     user = 1500000000 + os.getpid()
     usual = "/dev/shm/gpucache-%d" % user
     can_run = lambda: subprocess.run([TOOL, "--version"], user=user, group=user, capture_output=True).returncode == 0

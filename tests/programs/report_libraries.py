@@ -13,7 +13,7 @@ tally = Tally()
 
 
 def counted(report):
-    """The rows of libraries, and the bytes of all other rows."""
+    """Returns the rows of libraries, and the sum of all other rows."""
     rows = report["devices"][0]["libraries"]
     return ({row["name"]: (row["current"], row["peak"]) for row in rows if row["peak"] is not None},
             {row["name"]: row["current"] for row in rows if row["peak"] is None})
@@ -37,7 +37,7 @@ def part(name, what, options):
 
 
 def small():
-    """Small blocks are a row of their own."""
+    """Checks that small blocks have a row of their own."""
     _, report = run_with_report([program("report_libraries"), "turns", A, B])
     small_bytes = sum(100 + turn for turn in range(60))
     tally.check(counted(report)[1].get("small blocks, of any library") == small_bytes, "small blocks",
@@ -45,12 +45,12 @@ def small():
 
 
     _, report = run_with_report([program("report_libraries"), "turns", A, B], options={"GPUCACHE_DISABLE": "on"})
-    others = counted(report)[1]  # there, small blocks are unpooled memory, which has a library
+    others = counted(report)[1]  # with the pool off, small blocks are unpooled memory, which has a library
     tally.check(set(others) == {"reserve of the driver's pools"}, "small blocks, not pooled", others)
 
 
 def many():
-    """The libraries with most memory have rows of their own, all others one together."""
+    """Checks that the libraries with most memory have rows of their own, and all others one row."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, "libmany_%d.so" % i) for i in range(12)]
         for path in paths:
@@ -65,7 +65,7 @@ def many():
 
 
 def threads():
-    """The rows add up in every report, also while threads change them."""
+    """Checks that the rows add up in each report, also while threads change them."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "reports")
         ran = run([program("report_libraries"), "threads", A, B], options={"REPORTS": path, "GPUCACHE_REPORT": "off"})

@@ -34,7 +34,7 @@ def fed(command, place, feed):
 
 
 class Place:
-    """A folder for pages of its own."""
+    """A folder for live pages of this test alone."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -119,7 +119,7 @@ def write_reports(place, folder):
 
 
 def eventually(condition, seconds=60):
-    """Waits until it holds, which takes a moment; False: it never did."""
+    """Waits until a condition holds. Returns whether it ever did."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -160,7 +160,7 @@ def is_there():
     counted.end()
     cut = Program(place, {"GPUCACHE_REPORT": "/dev/null"})
     os.truncate(place.path(place.pages()[0]), 0)
-    ended = eventually(lambda: cut.child.poll() is not None, 2)  # the helper thread comes by twice a second
+    ended = eventually(lambda: cut.child.poll() is not None, 2)  # the helper thread updates the page twice a second
     tally.check(not ended, "live: a page that is cut short does not end a program that sleeps", cut.child.returncode)
     if not ended:
         cut.end("exit", 7)
@@ -190,7 +190,7 @@ def metrics_are_true():
     tally.check(device["backend"] == BACKEND and device["reuse"] == "barrier" and device["name"],
                 "live: texts come along", device)
     tally.check({"bytes": 3 * MIB, "count": 1, "stack": [], "frames": []} in device["live"], "live: sizes", device["live"])
-    # a program that waits for nothing, or sleeps, is seen too
+    # the page of a program that makes no call, or sleeps, is current too
     one.do("free")
     one.do("allocate 6000")
     one.do("quiet 100000")
@@ -419,7 +419,7 @@ def unshare(script, what):
 
 
 def first_of_a_namespace(place, order):
-    """A program with number 1, and what it said."""
+    """Runs a program as process 1 of its namespace. Returns it with its output."""
     child = subprocess.Popen(["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", LIVE],
                              env={**environment(True, OFF), **place.options}, stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -461,7 +461,7 @@ def in_other_places():
     tally.check(len(place.pages()) == 1, "live: it is nobody's to remove", place.pages())
     top = place.tool("top", "--once").stdout
     tally.check("live" in top, "live: top shows it", top)
-    # of two with one number nobody knows which one is meant
+    # a number that two processes have selects none of them
     twin, _ = first_of_a_namespace(place, "sync")
     done = place.tool("ctl", "1", "limit", "1G")
     tally.check(done.returncode == 1 and "several containers" in done.stderr, "live: two number ones", done.stderr)

@@ -27,7 +27,7 @@ def tool(*arguments):
 
 
 def tool_of(reports, *arguments):
-    """The tool with a file of each report."""
+    """Runs the tool on files, one for each report."""
     with tempfile.TemporaryDirectory() as folder:
         names = []
         for number, report in enumerate(reports):
@@ -38,7 +38,7 @@ def tool_of(reports, *arguments):
 
 
 def named(report):
-    """The report as the tool reads it, with names."""
+    """Returns the report with function names, as the tool prints it as JSON."""
     return json.loads(tool_of([report], "--format=json").stdout)
 
 
@@ -145,7 +145,7 @@ def one_frame():
 
 
 def without_libunwind():
-    """libc's backtrace() finds the same, and one line says what it costs."""
+    """Checks that libc's backtrace() finds the same frames, and that one line names its cost."""
     with tempfile.TemporaryDirectory() as folder:
         with open(folder + "/libunwind.so.8", "w") as file:
             file.write("no library")
@@ -196,7 +196,7 @@ def folded_of_several():
 
 
 def compared():
-    """Two reports side by side: who held more, and who is in one of them alone."""
+    """Checks the comparison of two reports: holders with more memory, and holders of one report alone."""
     report, _ = part("leak")
     other = json.loads(json.dumps(report))
     same = tool_of([report, report], "--compare").stdout
@@ -220,7 +220,7 @@ def compared():
 
 
 def a_file_that_has_changed():
-    """Names of another build would be wrong ones."""
+    """Checks that the tool takes no names from a file that changed since the report."""
     report, _ = part("leak")
     for module in report["modules"]:
         module["build_id"] = "00" * 20
@@ -289,7 +289,7 @@ def at_a_signal():
 
 
 def out_of_memory():
-    """The report tells who holds memory then; its lines are within the box."""
+    """Checks that the report of an out of memory names the holders, in lines that fit its box."""
     ran = run([program("report_stacks"), "oom"], options=ON)
     text = ran.err[:ran.err.index("written at exit")]
     tally.check("Held now, 24.00 MiB:" in text and "Held at the peak" not in text, "stacks: at an OOM", text)
@@ -304,7 +304,7 @@ def out_of_memory():
 # ---- Python ----
 
 def pythons():
-    """One of each version that is installed here, by its number."""
+    """Returns one Python of each installed version, by its number."""
     found = {}
     places = [shutil.which("python3.%d" % minor) for minor in range(8, 16)] + [shutil.which("python3")]
     for path in places + glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")):

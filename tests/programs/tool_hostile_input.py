@@ -47,7 +47,7 @@ def evil_report(pid, module=EVIL):
 
 
 def texts():
-    """No text out of a file reaches the terminal as it is; as JSON all of it is there."""
+    """Checks that no control character of a file reaches the terminal, and that the JSON has the whole text."""
     place = Place()
     with tempfile.TemporaryDirectory() as folder:
         module = folder + "/\x1b[31mRED\x07.so"
@@ -76,7 +76,7 @@ def texts():
 
 
 def pages():
-    """The same of a live page, whose owner may write anything into it."""
+    """Does the same with a live page, whose owner may write any bytes."""
     place = Place()
     one = Program(place)
     for order in ("allocate 5000", "sync"):
@@ -108,7 +108,7 @@ def measured(path):
 
 
 def memory():
-    """A small file takes little memory, whatever it says; what is read is whole or refused."""
+    """Checks that a small file takes little memory, and that a file is read whole or refused."""
     head = '{"schema":"gpucache-report/1","pid":%d,"devices":[%s]}\n'
     cases = (("devices", head % (1, ",".join(["{}"] * 300000)), "more devices than the library knows"),
              ("reports", (head % (1, ",".join(["{}"] * 64))) * 4000, "takes more memory"),
@@ -143,7 +143,7 @@ sys.stdin.read()
 
 
 def traces():
-    """A process whose maps name another file than the one that it has mapped: a FIFO, or somebody else's trace."""
+    """Checks a process whose maps name another file than the mapped one: a FIFO, or another user's trace."""
     for kind in ("FIFO", "trace"):
         place = Place()
         with tempfile.TemporaryDirectory() as folder:
@@ -166,7 +166,7 @@ def traces():
 
 
 def swapped():
-    """A module's file that becomes a FIFO between the look at it and its opening."""
+    """Checks a module's file that becomes a FIFO between stat() and open()."""
     place = Place()
     shim = program("libswapped.so")
     with tempfile.TemporaryDirectory() as folder:

@@ -121,7 +121,7 @@ def broken_files():
 
 
 def cut_short():
-    """A page whose file becomes shorter while a tool has it open."""
+    """Checks a page whose file is truncated while a tool has it mapped."""
     place, other = Place(), Place()
     one = Program(place)
     name = place.pages()[0]
@@ -151,7 +151,7 @@ def waiting(place, one, *arguments):
 
 
 def given_up(place, one, get):
-    """Orders to a program that is stopped."""
+    """Checks commands to a stopped program: the tool gives up after its time limit, or waits."""
     os.kill(one.pid, signal.SIGSTOP)
     done = told(place, "ctl", "--timeout=0.3", one.pid, "limit", "1G")
     tally.check(done.returncode == 124 and "it is stopped, by SIGSTOP or a debugger; nothing was done" in done.stderr and
@@ -169,7 +169,7 @@ def given_up(place, one, get):
 
 
 def at_work():
-    """Orders to a program that allocates and frees, and makes no other call."""
+    """Checks commands to a program that only allocates and frees."""
     place = Place()
     one = Program(place)
     one.send("quiet 1000000000")
@@ -182,7 +182,7 @@ def at_work():
 
 
 def last_words():
-    """A program that ends waits for the order under way."""
+    """Checks that an ending program completes the command under way first."""
     place = Place()
     slow = {"GPUCACHE_SIM_SWITCH": "100", "GPUCACHE_SIM_SWITCH_US": "20000"}  # calls of the driver take long
     for order, status in (("exit", 7), ("_exit", 8), ("exec /bin/true", 0)):
@@ -275,7 +275,7 @@ def judged(place, orders, most="64M", program=(LIVE,), options=None, option="--m
 
 
 def killed():
-    """A peak that the live page has shown is not lost with SIGKILL."""
+    """Checks that a peak of the live page survives SIGKILL."""
     place = Place()
     child = subprocess.Popen([COMMAND, "run", "--max-peak=64M", "--", LIVE], stdin=subprocess.PIPE, text=True,
                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

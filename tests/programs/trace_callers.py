@@ -107,7 +107,7 @@ def python(folder):
 
 
 def native(folder):
-    """Functions of C, by the debug information if the tool reads it; else where they lie."""
+    """Checks functions of C: by name if the tool reads debug information, else by module and offset."""
     path, report = trace(folder, [program("report_stacks"), "leak"])
     shot = pickle.loads(snapshot(path))
     blocks = [b for s in shot["segments"] for b in s["blocks"] if b["state"] == "active_allocated"]
@@ -127,7 +127,7 @@ def without(folder):
 
 
 def ring(folder):
-    """The stacks of a small trace stay, also of what is older than it, and it does not grow by anything else."""
+    """Checks that a small trace keeps the stacks of all live blocks, and does not grow otherwise."""
     path, report = trace(folder, [sys.executable, "-c", MANY, "3000"], {"GPUCACHE_TRACE_EVENTS": "300"})
     if not report["stacks"]["python"]:
         return
@@ -149,7 +149,7 @@ def ring(folder):
 
 
 def torn(folder):
-    """A stack of which a piece is missing, or wrong, is not known; nothing else changes."""
+    """Checks that a stack with a missing or wrong record is unknown, and that all else stays."""
     path, _ = trace(folder, [program("report_stacks"), "leak"])
     good = open(path, "rb").read()
     whole = pickle.loads(snapshot(path))

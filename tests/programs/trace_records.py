@@ -28,7 +28,7 @@ def tool(*arguments, **more):
 
 
 class Recorded:
-    """A program that was traced, its last report, and what the tool makes of its trace."""
+    """A traced program: its last report, and the tool's outputs of its trace."""
 
     def __init__(self, folder, arguments, options=None, status=0):
         self.path = os.path.join(folder, "trace")
@@ -67,8 +67,8 @@ class Timeline:
         return [event for event in self.events if event["name"] == name]
 
 
-def check_figures(what, timeline, report, peaks=True):
-    """The counters end where the report does, and were as high."""
+def check_counters(what, timeline, report, peaks=True):
+    """Checks that the counters of a timeline end at the report's values, and have its peaks."""
     for device in report["devices"]:
         for name in ("requested", "allocated", "reserved"):
             counter, metric = "device %d %s" % (device["device"], name), device[name + "_bytes"]
@@ -103,14 +103,14 @@ def whole(folder):
             what = "traced, %s %s" % (backend, arguments[0])
             one = Recorded(folder, arguments, options)
             alone = ",4,3" not in arguments[0]
-            check_figures(what, one.timeline(), one.report, peaks=alone and "context" not in arguments)
+            check_counters(what, one.timeline(), one.report, peaks=alone and "context" not in arguments)
             check_snapshot(what, one.snapshot("--last=1000000"), one.report,
                            whole="context" not in arguments and "oom" not in arguments[-1])
         # memory that goes back, and comes again elsewhere
         one = Recorded(folder, ["hold=2,30000000", "sync", "drop", "sync", "hold=9,7000000", "sync", "drop", "sync",
                                 "mix=3000,60,1,9", "sync", "drop", "sync", "hold=3,20000000"],
                        {**options, "GPUCACHE_BUDGET": "0"})
-        check_figures("traced, %s, goes back" % backend, one.timeline(), one.report, peaks=False)
+        check_counters("traced, %s, goes back" % backend, one.timeline(), one.report, peaks=False)
         check_snapshot("traced, %s, goes back" % backend, one.snapshot(), one.report, whole=True)
         one = Recorded(folder, ["mark=first", "mix=500,20,1,1", "oom=9999999999999", "mark=second"], options)
         timeline = one.timeline()
@@ -127,9 +127,9 @@ def whole(folder):
 
 
 def native(folder):
-    """Without a pool everything passes by, and is on record nevertheless."""
+    """Checks that a trace without a pool has all unpooled memory."""
     one = Recorded(folder, ["mix=2000,30,2,1", "oom=9999999999999"], {"GPUCACHE_DISABLE": "1"})
-    check_figures("traced, disabled", one.timeline(), one.report, peaks=False)
+    check_counters("traced, disabled", one.timeline(), one.report, peaks=False)
     check_snapshot("traced, disabled", one.snapshot(), one.report)
 
 
@@ -138,7 +138,7 @@ def dropped_of(text):
 
 
 def ring(folder):
-    """The last events, and all that lived before them."""
+    """Checks that a ring has the last events, and all blocks that were live before them."""
     for backend in BACKENDS:
         for kept, arguments in ((1000, ["hold=700,3000", "mix=40000,100,1,1"]),
                                 (1000, ["mix=20000,50,4,2", "empty", "mark=late"]),
@@ -147,7 +147,7 @@ def ring(folder):
                                 (1000, ["context", "mix=20000,400,1,4", "context", "outside", "mix=9000,20,1,5"])):
             what = "traced, ring of %d, %s, %s" % (kept, backend, arguments)
             one = Recorded(folder, arguments, {"GPUCACHE_TRACE_EVENTS": str(kept), "GPUCACHE_BACKEND": backend})
-            check_figures(what, one.timeline(), one.report, peaks=False)
+            check_counters(what, one.timeline(), one.report, peaks=False)
             check_snapshot(what, one.snapshot(), one.report)
             said = re.search(r"the last (\d+) events", one.said)
             tally.check(said and int(said.group(1)) == kept and "all that lived then" in one.said,
@@ -164,7 +164,7 @@ def ring(folder):
         snapshot = check_snapshot("traced, last %d" % last, one.snapshot("--last", str(last)), one.report)
         events = sum(e["action"] not in ("free_completed",) for e in snapshot["device_traces"][0])
         tally.check(events < last + shown, "traced, last %d: %d events" % (last, events))
-        check_figures("traced, last %d" % last, one.timeline("--last=%d" % last), one.report, peaks=False)
+        check_counters("traced, last %d" % last, one.timeline("--last=%d" % last), one.report, peaks=False)
     # exactly as many as there were
     blocks = pickle.loads(one.snapshot("--last", "20000"))["device_traces"][0]
     dropped = dropped_of(one.said)
@@ -200,7 +200,7 @@ def full(folder):
     check_snapshot("traced, limited", one.snapshot(), one.report)
     timeline = one.timeline()
     tally.check(len(timeline.named("end")) == 1, "traced: it goes on as a ring")
-    check_figures("traced, limited", timeline, one.report, peaks=False)
+    check_counters("traced, limited", timeline, one.report, peaks=False)
 
 
 def killed(folder):
@@ -214,9 +214,9 @@ def killed(folder):
 
 
 def forked(folder):
-    """A child writes nothing into its parent's trace, and has none of its own."""
+    """Checks that a child writes nothing into its parent's trace, and has no trace itself."""
     one = Recorded(folder, ["mix=400,20,1,1", "fork", "mark=parent"])
-    check_figures("traced, forked", one.timeline(), one.report)
+    check_counters("traced, forked", one.timeline(), one.report)
     check_snapshot("traced, forked", one.snapshot(), one.report, whole=True)
     tally.check(not one.timeline().named("child"), "traced, forked: no mark of the child's")
     tally.check(sorted(os.listdir(folder)).count("trace") == 1 and
@@ -230,7 +230,7 @@ def forked(folder):
 
 
 def threads(folder):
-    """Threads that have ended leave nothing taken."""
+    """Checks that ended threads leave no space of the trace in use."""
     one = Recorded(folder, ["churn=3000", "mix=2000,10,1,1"], {"GPUCACHE_TRACE_EVENTS": "1000"})
     tally.check(os.path.getsize(one.path) < 500000, "traced: 3000 threads, one after another")
     check_snapshot("traced, many threads", one.snapshot(), one.report)
