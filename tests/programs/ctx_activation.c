@@ -21,7 +21,7 @@ static CUstream stream;
 static volatile uint32_t *flag;
 static CUdeviceptr held;
 
-/* Memory behind a barrier, in front of which the device spins until the flag is set. */
+/* Hands out memory behind a barrier. Before the barrier the device spins until the flag is set. */
 static void hand_out(void) {
     CUdeviceptr freed;
     *flag = 0;
@@ -52,9 +52,10 @@ static void go_on(void) {
     CHECK(cuCtxSetCurrent(context[0]));
 }
 
-/* Never the last reference. */
+/* Set when release() has to end. */
 static atomic_bool over;
 
+/* Retains and releases the first context in turn. It never releases the last reference. */
 static void release(void) {
     CUcontext same;
     while (!over) {
@@ -73,7 +74,7 @@ static void *run(void *actor) {
     struct actor *a = actor;
     a->act();
     atomic_store(&a->through, true);
-    go_on(); /* the second one sleeps again */
+    go_on(); /* makes the second context inactive again */
     return NULL;
 }
 

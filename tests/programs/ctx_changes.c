@@ -52,12 +52,13 @@ static uint32_t *host_flag(void) {
     return flag;
 }
 
-/* ---- giving back ---- */
+/* ---- freed memory ---- */
 
 static atomic_bool stop;
 static pthread_mutex_t pair = PTHREAD_MUTEX_INITIALIZER;
 
-/* A native free waits for what has been launched: none is made between the two halves of a pair. */
+/* Launches between pairs, never between the two calls of a pair: a native free waits for
+ * launched kernels. */
 static void *launch_pairs(void *flags) {
     CHECK(cuCtxSetCurrent(context));
     CUstream a = stream_of_its_own(), b = stream_of_its_own();
@@ -111,7 +112,7 @@ static void growth_during_spinner(void) {
     CHECK(cuMemFree(q));
 }
 
-/* ---- what is reached from elsewhere ---- */
+/* ---- memory that other contexts reach ---- */
 
 static void *set_later(void *flag) {
     usleep(150000); /* long after the calls that must not wait for the flag */
@@ -119,7 +120,8 @@ static void *set_later(void *flag) {
     return NULL;
 }
 
-/* Memory that work of some time ago still writes to, if it was handed out again at once. */
+/* Frees a block during its work and allocates again. Returns a block that the earlier work still
+ * writes to, if it was handed out at once. */
 static CUdeviceptr handed_out_early(size_t bytes, pthread_t *thread) {
     CUstream stream = stream_of_its_own();
     uint32_t *flag = host_flag();
@@ -158,8 +160,8 @@ static void late_context(void) {
     print_value(y, thread);
 }
 
-/* The second device's context, with memory full of sevens. The first one's is current
- * afterwards. */
+/* Creates the second device's context, with memory full of sevens. The first device's context is
+ * current afterwards. */
 static CUcontext second_context(CUdeviceptr *sevens, size_t bytes) {
     CUcontext other;
     CHECK(cuDevicePrimaryCtxRetain(&other, 1));
@@ -195,7 +197,8 @@ static void late_stream(void) {
     print_value(y, thread);
 }
 
-/* Under the library they may be ordered by barriers, or may not: `barriers` in its report. */
+/* Makes pairs. The counter `barriers` of the report tells whether the library orders them by
+ * barriers. */
 static void pairs_in_a_stream(void) {
     CUstream stream = stream_of_its_own();
     CUdeviceptr p;
@@ -297,7 +300,8 @@ static void *keeps_current(void *handle) {
     return NULL;
 }
 
-/* Under the library the one that is left may order by barriers again: `barriers` in its report. */
+/* Destroys a context while another thread has it current. The counter `barriers` of the report
+ * tells whether the remaining context has barriers again. */
 static void dead_current(void) {
     CUcontext other;
     CUdeviceptr x;

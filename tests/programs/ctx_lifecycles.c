@@ -33,11 +33,11 @@
 #define MIB ((size_t)1 << 20)
 #define MOST_THREADS 16
 #define MOST_DEVICES 4
-#define BLOCKS 12    /* of one thread in one place */
+#define BLOCKS 12    /* blocks of one thread in one context */
 #define SHARED 3     /* contexts that other threads may enter */
 #define STAYERS 2    /* threads that mostly work in contexts that stay */
 #define STAYING 2    /* contexts that stay for one seed */
-#define GIFTS 8      /* blocks of theirs on the way to another thread */
+#define GIFTS 8      /* their blocks that wait for another thread */
 #define END_WORDS 64 /* at both ends of a block, filled and checked */
 
 /* The entry that every driver has; cuda.h only declares the newest. */
@@ -56,7 +56,7 @@ struct block {
     CUdeviceptr address; /* 0: none */
     size_t bytes;
     uint32_t value;
-    bool finished; /* its work is over: anybody may look at it */
+    bool finished; /* its work has finished: any thread may check it */
 };
 
 /* A context as one thread uses it. */
@@ -73,7 +73,7 @@ struct place {
 struct shared_context {
     pthread_mutex_t lock;
     pthread_cond_t left;
-    CUcontext context; /* NULL: nobody home */
+    CUcontext context; /* NULL: no context to enter */
     unsigned guests;
 };
 
@@ -85,7 +85,7 @@ struct worker {
 
 static CUdevice devices[MOST_DEVICES];
 static int device_count;
-/* Written by who resets, read by who uses; who waits to write comes first. */
+/* A reset takes the lock for writing, a use for reading. Waiting writers come first. */
 static pthread_rwlock_t resets[] = {[0 ... MOST_DEVICES - 1] =
                                         PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP};
 static struct shared_context shared_contexts[] = {
@@ -104,7 +104,7 @@ static uint64_t this_seed;
 /* ---- failing
  * ---------------------------------------------------------------------------------- */
 
-/* At once: what another thread does after a wrong answer says nothing. */
+/* Ends the process at once: after a wrong answer the other threads prove nothing. */
 static void broken(const char *what, long long code, const struct block *b) {
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&once);
@@ -147,7 +147,7 @@ static void fill(struct place *p, struct block *b) {
     b->finished = false;
 }
 
-/* In the stream, behind its fill. */
+/* Submits a check of the block to its stream, after its fill. */
 static void check_later(struct place *p, const struct block *b) {
     CUdeviceptr ends[2] = {b->address, tail(b)};
     for (int i = 0; i < 2 && p->loaded; i++)
@@ -215,7 +215,7 @@ static void accept(struct block b) {
     give_up(&b);
 }
 
-/* Some steps in a place whose context is current. Gifts come from contexts that stay. */
+/* Makes some steps in the current context. Only contexts that stay pass blocks to other threads. */
 static void work_in(struct worker *me, struct place *p, unsigned steps, bool stays) {
     while (steps-- > 0) {
         struct block *b = &p->blocks[pick(&me->random, BLOCKS)];
@@ -244,7 +244,7 @@ static void work_in(struct worker *me, struct place *p, unsigned steps, bool sta
 /* ---- places
  * ------------------------------------------------------------------------------------ */
 
-/* Its context is current. */
+/* Begins to work in a context, which is current. */
 static void arrive(struct worker *me, struct place *p, bool kernels) {
     *p = (struct place){.loaded = kernels};
     TRY(cuCtxGetCurrent(&p->context));
@@ -256,7 +256,7 @@ static void arrive(struct worker *me, struct place *p, bool kernels) {
     }
 }
 
-/* Tidily; or as programs do whose context is about to end. */
+/* Leaves a context: frees all blocks, or leaves them and their work to the end of the context. */
 static void depart(struct worker *me, struct place *p, bool ends) {
     bool tidy = !ends || pick(&me->random, 2);
     if (!ends || pick(&me->random, 2))
@@ -277,8 +277,8 @@ static int any_device(struct worker *me) {
     return (int)pick(&me->random, (unsigned)device_count);
 }
 
-/* ---- lives of contexts
- * ------------------------------------------------------------------------- */
+/* ---- begin and end of contexts
+ * ----------------------------------------------------------------- */
 
 static void share_context(struct shared_context *h, CUcontext context) {
     pthread_mutex_lock(&h->lock);
@@ -417,8 +417,8 @@ static void stay(struct worker *me) {
     TRY(cuCtxSetCurrent(NULL));
 }
 
-/* The driver gives out its address, which may have been a context's that has just ended, before
- * it takes any memory. */
+/* Uses memory of a graph. The driver hands out its address before it takes memory, and may reuse
+ * an address of a context that has just ended. */
 static void memory_of_a_graph(struct worker *me) {
     unsigned at = pick(&me->random, STAYING);
     CUdevice device = devices[at % (unsigned)device_count];

@@ -24,7 +24,8 @@ static inline __attribute__((format(printf, 1, 2))) void line(const char *format
     fflush(stdout);
 }
 
-/* Several calls' answers in the order of the calls, which arguments of one call do not have. */
+/* Prints the answers of several calls. The array makes the calls in order; arguments of one
+ * function have no order. */
 #define CODES(what, ...)                                                                           \
     codes(what, (int[]){__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int))
 
@@ -42,7 +43,7 @@ static inline CUdeviceptr take(size_t bytes) {
     return p;
 }
 
-/* The first and last word of memory that the CPU asks for. */
+/* Copies the first and the last word of a block to the CPU. Returns codes and words as text. */
 static inline const char *ends(CUdeviceptr p, size_t bytes) {
     static char text[4][64];
     static unsigned turn;

@@ -14,7 +14,7 @@
 static CUcontext context;
 static struct kernels kernels;
 static CUdeviceptr errors;
-static volatile uint32_t *flags; /* for kernels that spin; each is used once */
+static volatile uint32_t *flags; /* for kernels that spin; each flag is used once */
 static unsigned flags_used;
 
 /* The state of one context. */
@@ -34,7 +34,7 @@ static CUstream new_stream(void) {
     return stream;
 }
 
-/* The stream stops until the flag of that number is raised. */
+/* Stops a stream until its flag is raised. Returns the number of the flag. */
 static unsigned stop(CUstream stream) {
     unsigned flag = flags_used++;
     CHECK(launch_spin(&kernels, stream, (CUdeviceptr)(uintptr_t)&flags[flag], 1));
@@ -65,7 +65,8 @@ static unsigned can_have(size_t bytes, unsigned most, unsigned flag) {
     return count;
 }
 
-/* Blocks of a third of the device, one after another, on a stream that keeps up. */
+/* Allocates and frees blocks of a third of the device one after another, in a stream without
+ * delay. */
 static unsigned go_round(CUstream stream) {
     size_t bytes = part_of_device(3);
     unsigned good = 0;
@@ -104,7 +105,7 @@ static void lines(void) {
     CHECK(cuStreamDestroy(b));
 }
 
-/* A stream that always has something to do gives back what it has got to. */
+/* Checks that a stream that is never idle returns the memory of each free that it has reached. */
 static void busy(void) {
     CUstream stream = new_stream();
     CUevent done[3];
@@ -150,7 +151,8 @@ static void counted(void) {
     CHECK(cuStreamDestroy(stream));
 }
 
-/* Another stream has the handle of one whose frees nobody has looked at yet. */
+/* Creates a stream with the handle of a destroyed one, whose frees the library has not polled
+ * yet. */
 static void handles(void) {
     CUdeviceptr p[7], q = take(MIB);
     size_t bytes = part_of_device(7);
@@ -169,7 +171,7 @@ static void handles(void) {
     CHECK(cuCtxSynchronize());
 }
 
-/* A block that waits is untouched until its stream gets there. */
+/* Checks that a block keeps its contents until its stream reaches the free. */
 static void early(void) {
     CUstream a = new_stream(), b = new_stream();
     CUdeviceptr p[20], q[40];
@@ -270,7 +272,7 @@ static void elsewhere(void) {
     CODES("async: kept by the driver's pool", code, cuMemFree(q), cuCtxSynchronize());
 }
 
-/* A context ends with frees under way, and the next one frees in its default stream at once. */
+/* Ends a context with deferred frees. The next context frees in its default stream at once. */
 static void lives(void) {
     uint32_t wrong = 0;
     int codes = 0;
@@ -336,7 +338,8 @@ static void again(void) {
     CHECK(cuCtxSynchronize());
 }
 
-/* A green context's stream, and the end of the green context before anybody has looked. */
+/* Frees in a green context's stream, and ends the green context before the library has polled
+ * the free. */
 static void green(void) {
     typedef CUresult CUDAAPI resource(CUdevice, CUdevResource *, CUdevResourceType);
     typedef CUresult CUDAAPI describe(CUdevResourceDesc *, CUdevResource *, unsigned);
@@ -485,7 +488,7 @@ static void *free_for_ever(void *unused) {
     return unused;
 }
 
-/* Children of a process one of whose threads is in the middle of such a free. */
+/* Forks while a thread is inside cuMemFreeAsync. */
 static void forks(void) {
     pthread_t thread;
     CUdeviceptr p = take(5000);

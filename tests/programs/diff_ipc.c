@@ -64,7 +64,7 @@ static struct about ask(CUdeviceptr p, CUdeviceptr at) {
     return a;
 }
 
-/* Opens all, looks, writes, closes. */
+/* Opens all blocks, reads and writes them, and closes them. */
 static int importer(void) {
     static struct message m;
     static struct reply r;
@@ -146,7 +146,7 @@ static pid_t start(const char *self, int *to, int *from, int pool_fd) {
         exit(9);
     pid_t child = fork();
     if (child == 0) {
-        /* above 4 first: the pipes may have the very numbers they are to get */
+        /* numbers above 4 first: the pipes may have the numbers 3 and 4 themselves */
         int in = dup2(down[0], 13), out = dup2(up[1], 14);
         dup2(in, 3);
         dup2(out, 4);
@@ -208,7 +208,7 @@ int main(int argc, char **argv) {
     begin();
     if (!section("two processes"))
         return 0;
-    for (unsigned i = 0; i < 7; i++) /* so that blocks begin at odd places */
+    for (unsigned i = 0; i < 7; i++) /* so that blocks begin at many offsets of a slab */
         take(1000 + 512 * i);
     take(5000000);
     for (unsigned i = 0; i < BLOCKS; i++) {

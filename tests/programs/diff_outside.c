@@ -72,7 +72,7 @@ static void virtual_memory(void) {
           cuMemCreate(&handle, 2 * MIB, NULL, 0));
 }
 
-/* A handle that went out and came back; its memory is there once. */
+/* Imports an exported handle. Its memory counts once. */
 static void imported(void) {
     CUmemGenericAllocationHandle handle = 0, back = 0;
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,

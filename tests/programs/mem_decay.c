@@ -93,7 +93,7 @@ static void sleeps(void) {
     say("again", device_mib());
 }
 
-/* The same; then somebody looks at the live page. */
+/* Does the same; then a reader maps the live page. */
 static void is_looked_at(void) {
     use(50, 20 * MIB);
     wait_for(2);
@@ -118,7 +118,7 @@ static void during_a_kernel(void) {
     say("after", device_mib());
 }
 
-/* Calls that take memory from the driver, and that give it back. */
+/* Returns the number of driver calls that allocate or release memory. */
 static uint64_t taken(void) {
     return sim_calls("cuMemMap") + sim_calls("cuMemCreate") + sim_calls("cuMemSetAccess") +
            sim_calls("cuMemAlloc_v2");
@@ -128,7 +128,7 @@ static uint64_t given_back(void) {
     return sim_calls("cuMemUnmap") + sim_calls("cuMemRelease") + sim_calls("cuMemFreeAsync");
 }
 
-/* Two phases in turn, each with memory that the other one has no use for. */
+/* Alternates two phases. Neither phase can use the memory of the other one. */
 static void steady(void) {
     uint64_t took = 0, gave = 0, all = 0, slowest = 0, begun[2] = {0};
     for (int period = 0; period < 60; period++) {
@@ -150,7 +150,7 @@ static void steady(void) {
     say("slowest", (unsigned long)slowest);
 }
 
-/* Freed in the order of a stream, which nobody asks about any more. */
+/* Frees blocks in a stream that the program never queries again. */
 static void in_a_stream(void) {
     CUdeviceptr blocks[40];
     for (unsigned i = 0; i < 40; i++) {
@@ -173,7 +173,7 @@ static void captures(void) {
     say("graph", cuStreamEndCapture(stream, &graph));
 }
 
-/* A child in the middle of it goes its own way, and ends at once. */
+/* Forks during the decay. The child ends at once. */
 static void forks(void) {
     unsigned good = 0;
     for (int i = 0; i < 30; i++) {
@@ -211,7 +211,7 @@ static void ends(const char *how, const char *when) {
     }
 }
 
-/* An exec that fails is no end. */
+/* Continues after an exec that fails. */
 static void goes_on(void) {
     use(20, 20 * MIB);
     execl("/dev/null/none", "none", NULL);

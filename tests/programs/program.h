@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A call that the program cannot go on without. */
+/* Makes a call that must succeed. Any other code ends the program. */
 #define CHECK(call) check_call((call), #call, __FILE__, __LINE__)
 
 static inline void check_call(CUresult result, const char *call, const char *file, int line) {
@@ -25,8 +25,10 @@ static inline void check_call(CUresult result, const char *call, const char *fil
 }
 
 /*
- * Whether a part of the program is to run, and a line that it begins. A script sees from the line
- * where the program died, and runs the rest with the part named in PROGRAM_SKIP ("a,b").
+ * Begins a part of the program: prints "# NAME", and returns whether the part is to run.
+ *
+ * If the program dies, its script sees from this line in which part. The script then names the
+ * part in PROGRAM_SKIP ("a,b") and runs the others again.
  */
 static inline bool section(const char *name) {
     size_t length = strlen(name);
@@ -39,7 +41,8 @@ static inline bool section(const char *name) {
     return true;
 }
 
-/* A seeded generator of its own: the same program draws the same numbers everywhere. */
+/* Draws a number. The generator is not libc's, so a seed draws the same numbers on every
+ * machine. */
 static inline uint64_t draw(uint64_t *state) {
     uint64_t z = (*state += 0x9E3779B97F4A7C15u);
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -102,7 +105,7 @@ static inline CUresult launch_sleep(const struct kernels *k, CUstream stream, ui
     return launch(k->sleep, stream, 1, params);
 }
 
-/* The first device's primary context, current. */
+/* Makes the first device's primary context current and returns it. */
 static inline CUcontext begin(void) {
     CUdevice device;
     CUcontext context;

@@ -43,7 +43,7 @@ static CUdeviceptr take(struct library *l, const char *way, size_t bytes) {
 }
 
 static void give(struct library *l, CUdeviceptr p, size_t bytes) {
-    CHECK(cuMemFree(p)); /* who frees does not matter */
+    CHECK(cuMemFree(p)); /* the requester counts, not the thread that frees */
     l->current -= bytes;
 }
 
@@ -67,7 +67,8 @@ static struct library own = {.path = "report_libraries", .alloc = own_alloc};
 
 static bool exact; /* GPUCACHE_STACKS is set: small blocks have a library */
 
-/* All in turns, each twice: the second call is answered from the table. Every other block goes. */
+/* Allocates in all libraries in turn, twice in each: the table answers the second call. Frees
+ * every other block. */
 static void turns(struct library *a, struct library *b) {
     struct library *const all[] = {a, &own, b};
     load(a);

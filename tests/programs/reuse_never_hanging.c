@@ -42,7 +42,7 @@ static CUdeviceptr new_flag(void) {
     return flags + 4 * (CUdeviceptr)at;
 }
 
-/* Everything is loaded before the first kernel spins: loading code waits for the device. */
+/* Loads all code before the first kernel spins, because loading waits for the device. */
 static void set_up(void) {
     context = begin();
     kernels_load(&kernels);
@@ -296,7 +296,8 @@ static void own_barrier(void) {
     CHECK(cuCtxSynchronize());
 }
 
-/* The program's record waits for a spinner; barriers of ours may not stand behind it. */
+/* Records an event of the program behind a spinner. No barrier of the library may wait for that
+ * record. */
 static void own_record(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
     context_event *record = (context_event *)dlsym(driver, "cuCtxRecordEvent");
@@ -326,7 +327,8 @@ static void own_record(void) {
     CHECK(cuCtxSynchronize());
 }
 
-/* Nearly all of the device is live; what was freed before the spinner started must be enough. */
+/* Fills nearly all of the device. Memory that was freed before the spinner started must serve
+ * the request. */
 static void full_device(void) {
     size_t free_bytes, total;
     CHECK(cuMemGetInfo(&free_bytes, &total));
@@ -465,7 +467,8 @@ static void random_program(uint64_t seed, unsigned thread_count) {
         for (unsigned b = 0; b < BLOCKS; b++)
             if (workers[i].blocks[b].p)
                 CHECK(cuMemFree(workers[i].blocks[b].p));
-    /* Now and then a fresh start; else the next program finds this one's memory still pending. */
+    /* Every eighth program begins with an empty pool; the others find pending memory of the
+     * program before. */
     if (seed % 8 == 0) {
         finish();
         if (gpucache_empty_cache)

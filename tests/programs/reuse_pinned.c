@@ -104,7 +104,7 @@ static unsigned with_one_in_use(struct kernels *k, CUstream stream, CUdeviceptr 
     return more;
 }
 
-/* Freed memory is no memory: what a context is for, the driver asks first. */
+/* Prints the codes of frees of freed memory. Without a context, that code comes first. */
 static void freed_twice(CUcontext context) {
     void *a;
     CHECK(cuMemHostAlloc(&a, 54321, 0));
