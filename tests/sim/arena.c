@@ -143,7 +143,8 @@ static uint32_t bin_remove(uint32_t first) {
     return length;
 }
 
-/* Any run of a larger bin will do; in its own bin a few are tried. */
+/* Returns a free run of at least `length` granules, or 0. Tries a few runs of the bin of that
+ * length, then takes any run of a larger bin. */
 static uint32_t find_run(uint32_t length) {
     unsigned bin = bin_of(length);
     uint32_t run = arena->bins[bin];
@@ -157,7 +158,8 @@ static uint32_t find_run(uint32_t length) {
     return 0;
 }
 
-/* The part of a free run that begins at `first`; what lies before and behind it stays free. */
+/* Takes `length` granules at `first` out of a free run. The granules before and behind them stay
+ * free. */
 static uint32_t take_from(uint32_t run, uint32_t first, uint32_t length) {
     uint32_t end = run + bin_remove(run);
 
@@ -179,7 +181,7 @@ static uint32_t take_from_frontier(uint32_t first, uint32_t length) {
     return first;
 }
 
-/* The place of the latest run, if enough is free there; else 0. */
+/* Takes granules at the place of the latest free, if enough are free there. Else returns 0. */
 static uint32_t take_latest(uint32_t length) {
     uint32_t first = arena->latest, run = arena->latest_run;
 
@@ -228,7 +230,8 @@ void arena_give(uintptr_t base, size_t granules) {
     arena->latest_run = first;
 }
 
-/* Another process may still map it: the bytes stay, the addresses are never used again. */
+/* Retires granules that another process may still map: the bytes stay, and the addresses are
+ * never used again. */
 void arena_retire(uintptr_t base, size_t granules) {
     mprotect((void *)base, granules * GRANULE, PROT_NONE);
 }

@@ -95,7 +95,7 @@ static CUresult create_flat(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *desc) 
     return create(handle, &full);
 }
 
-/* The context may be gone, and the memory with it. */
+/* Releases the memory of an array. After the end of its context that is an error. */
 static CUresult give_back(struct range *range, uintptr_t base) {
     if (range_find(base) != range)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -228,7 +228,7 @@ ENTRY(cuMipmappedArrayGetLevel, (CUarray * array, CUmipmappedArray mipmap, unsig
       get_level(array, mipmap, level))
 ENTRY(cuMipmappedArrayDestroy, (CUmipmappedArray mipmap), ALLOCATE, destroy_mipmap(mipmap))
 
-/* The memory went with the contexts. */
+/* Forgets all arrays. Their memory ended with the contexts. */
 void array_forget_all(void) {
     for (unsigned i = 0; i < array_slab.count; i++)
         if (array_slab.all[i]->live)

@@ -90,8 +90,8 @@ CUresult capture_context_call(struct context *context) {
     return result;
 }
 
-/* A question about the legacy stream has the same answer, but ends no capture (cuda.h,
- * cuStreamIsCapturing). */
+/* Returns the error of a call in the legacy stream during a capture. A question has the same
+ * answer, but invalidates no capture (cuda.h, cuStreamIsCapturing). */
 static CUresult implicit(struct stream *stream, bool question) {
     CUresult result = CUDA_SUCCESS;
 
@@ -187,7 +187,7 @@ CUresult capture_allocate(struct stream *stream, size_t size, struct pool *pool,
     return CUDA_SUCCESS;
 }
 
-/* Only what a graph allocated can be freed by one. */
+/* Adds a free to the graph. A graph can free only memory that a graph allocated. */
 CUresult capture_free(struct stream *stream, CUdeviceptr address) {
     struct capture *capture = stream->capture;
     const struct range *range = range_find(address);
@@ -316,7 +316,7 @@ static void mark_needed(const struct node *node, bool *needed) {
         mark_needed(node->needs[i], needed);
 }
 
-/* Does everything captured lead to the origin's tips? */
+/* Returns whether every captured node leads to a tip of the origin stream. */
 static bool joined(const struct capture *capture) {
     bool *needed = calloc(capture->graph->count + 1, sizeof(*needed));
     bool all = true;

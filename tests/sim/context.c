@@ -96,7 +96,7 @@ static void drop_work(struct context *context) {
     context->barriers_passed = context->barriers_issued;
 }
 
-/* Objects that only this context has; its work is over. */
+/* Ends the objects of a context whose work has finished. */
 static void end(struct context *context) {
     for (unsigned i = 0; !context->behind && i < context_slab.count; i++) {
         struct context *view = (struct context *)context_slab.all[i];
@@ -224,7 +224,8 @@ static CUresult pop_current(CUcontext *handle) {
     return CUDA_SUCCESS;
 }
 
-/* A primary context may be made current dead: what needs it says so later. */
+/* Makes a context current. A primary context may be dead: later calls that need it return the
+ * error. */
 static CUresult set_current(CUcontext handle) {
     struct thread *thread = thread_self();
     struct context *context = (struct context *)handle;
@@ -271,7 +272,7 @@ static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal, unsi
     return push(context);
 }
 
-/* A destroyed context leaves the caller's stack if it is on top of it. */
+/* Destroys a context. If it is on top of the caller's stack, it leaves the stack. */
 static CUresult destroy(CUcontext handle) {
     struct thread *thread = thread_self();
     struct context *context;
@@ -335,7 +336,7 @@ ENTRY(cuCtxDestroy_v2, (CUcontext context), INITIALISED, destroy(context))
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
-/* The context that a question is about: the one named, or else the current one. */
+/* Returns the context that a query is about: the named one, or else the current one. */
 static CUresult asked_about(CUcontext handle, const void *answer, struct context **context) {
     *context = context_current();
     CUresult result = handle ? as_context(handle, context) : context_check(*context);
@@ -385,7 +386,8 @@ static CUresult get_limit(CUlimit name, size_t *value) {
     return CUDA_SUCCESS;
 }
 
-/* The heap and printf buffer of kernels take memory when they grow. */
+/* Sets a limit of the context. The heap and the printf buffer of kernels take device memory when
+ * they grow. */
 static CUresult set_limit(CUlimit name, size_t value) {
     struct context *context = context_current();
     bool memory = name == CU_LIMIT_MALLOC_HEAP_SIZE || name == CU_LIMIT_PRINTF_FIFO_SIZE;

@@ -29,7 +29,7 @@ static size_t span(const struct side *side, const struct copy *copy) {
     return copy->width + (copy->height - 1) * side->pitch + (copy->depth - 1) * side->slice;
 }
 
-/* Reads memory first that the program may change as soon as the call returns. */
+/* Reads the source before the call returns, because the program may then change it. */
 static bool stage(struct copy *copy) {
     size_t bytes = span(&copy->from, copy);
 
@@ -41,7 +41,7 @@ static bool stage(struct copy *copy) {
     return true;
 }
 
-/* Mapped memory that the device was not given access to. */
+/* Returns whether a side is mapped memory to which the device has no access. */
 static bool out_of_reach(const struct side *side, const struct copy *copy,
                          struct context *context) {
     const struct range *range = side->checked ? range_find(side->address) : NULL;
@@ -59,10 +59,8 @@ static bool within(const struct side *side, const struct copy *copy) {
            bytes <= range->base + range->size - side->address;
 }
 
-/*
- * A synchronous copy stands behind the null stream of each context that memory of cuMemAlloc
- * belongs to, whichever is current. Mapped memory belongs to none.
- */
+/* Waits for the null stream of each context that owns memory of cuMemAlloc in a synchronous
+ * copy, whichever context is current. Mapped memory belongs to no context. */
 static bool wait_for_owner(const struct side *side, const struct context *current) {
     const struct range *range = side->checked ? range_find(side->address) : NULL;
     bool others = range && range->kind == RANGE_DEVICE && range->context &&
@@ -108,7 +106,8 @@ static CUresult run(struct copy copy, CUstream handle, bool per_thread, enum wai
 
 enum expect { HOST, DEVICE, ANY };
 
-/* Host pointers may well be device memory or managed: all that counts is that the driver can. */
+/* Returns whether an address fits the kind of copy. A host pointer may also be device or managed
+ * memory. */
 static bool as_expected(uintptr_t address, enum expect expect) {
     const struct range *range = range_find(address);
 

@@ -31,7 +31,7 @@ static int by_name(const void *name, const void *row) {
     return strcmp(name, ((const struct entry_row *)row)->name);
 }
 
-/* The rows of one name stand together. */
+/* Returns the first row of a name. The rows of one name are adjacent. */
 static const struct entry_row *first_of(const char *name) {
     const struct entry_row *row =
         bsearch(name, entry_table, ENTRY_COUNT, sizeof(*entry_table), by_name);
@@ -71,7 +71,8 @@ static CUresult look_up(const char *name, void **address, int version, cuuint64_
     return CUDA_SUCCESS;
 }
 
-/* The first version of this ABI had no status: what is not there is an error. */
+/* Looks an entry up by the first version of this ABI. It has no status, so a missing entry is an
+ * error. */
 static CUresult look_up_old(const char *name, void **address, int version, cuuint64_t flags) {
     void *found = NULL;
     CUresult result =

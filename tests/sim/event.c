@@ -19,7 +19,7 @@
 
 struct slab event_slab = SLAB(struct event);
 
-/* A real driver may read freed memory there, and crash. */
+/* Ends the process (EVENTS_GO): a real driver may read freed memory there, and crash. */
 static void event_gone(void) {
     fprintf(stderr, "sim: a call names an event that has gone\n");
     fflush(NULL);
@@ -115,7 +115,7 @@ ENTRY_PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned fla
            INITIALISED | HELD_UP,
            flags > 1 ? CUDA_ERROR_INVALID_VALUE : record(event, stream, per_thread))
 
-/* NULL does not mean the current context either. */
+/* Looks a context up. NULL is an error, and not the current context. */
 static CUresult context_of(CUcontext handle, struct context **context) {
     *context = (struct context *)handle;
     if (!is_live(*context, &context_slab))
@@ -163,7 +163,8 @@ void event_copy_barriers(struct context *to, const struct context *from) {
         put_up_barrier(to, barrier->marker);
 }
 
-/* A green context's work waits as well when its primary one does. */
+/* Adds a barrier to all streams of a context. A barrier of a primary context holds for its green
+ * contexts too. */
 static CUresult put_up_barriers(struct context *context, struct marker *marker) {
     CUresult result = put_up_barrier(context, marker);
 
@@ -223,7 +224,7 @@ static CUresult stream_wait(CUstream stream_handle, bool per_thread, CUevent han
 ENTRY_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), INITIALISED,
            stream_wait(stream, per_thread, event, flags))
 
-/* An event whose work a call is about; not one of a capture. */
+/* Looks up an event whose work a call is about. An event of a capture is an error. */
 static CUresult recorded(CUevent handle, struct event **event) {
     CUresult result = event_check(handle, event);
     return result == CUDA_SUCCESS ? capture_event_call(*event) : result;

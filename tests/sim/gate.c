@@ -100,8 +100,8 @@ struct thread *thread_self(void) {
 
 /* ---- switching threads ----------------------------------------------------------------------- */
 
-/* The lock is not held. Half of the pauses are a yield, the others up to switch_us, mostly
- * short. */
+/* Pauses the thread in `switching` per cent of the calls, without the lock. Half of the pauses
+ * are a yield, the others take up to switch_us, mostly less. */
 static void maybe_switch(void) {
     if (sim.options.switching == 0 || self.id == 0)
         return;
@@ -126,7 +126,8 @@ void thread_watch_end(void) {
     pthread_setspecific(thread_key, &self);
 }
 
-/* Destructors of the program's may still make calls: its contexts leave it in the last round. */
+/* Releases the contexts of an ending thread in the last round of destructors, because
+ * destructors of the program may still make calls. */
 static void thread_ends(void *thread) {
     if (self.ends++ < PTHREAD_DESTRUCTOR_ITERATIONS - 2) {
         pthread_setspecific(thread_key, thread);
@@ -198,7 +199,7 @@ static void at_exit(void) {
     pthread_mutex_unlock(&sim.lock);
 }
 
-/* The parent's driver is of no use to a child, which also got its lock in whatever state. */
+/* Marks the driver of a forked child as unusable. Its lock may have been held at the fork. */
 static void in_child(void) {
     pthread_mutex_init(&sim.lock, NULL);
     pthread_cond_init(&sim.changed, NULL);

@@ -152,7 +152,7 @@ static CUresult destroy(CUgraph handle) {
     return CUDA_SUCCESS;
 }
 
-/* For the entries that add a node by hand. */
+/* Adds a node for the entries cuGraphAdd*Node. */
 static CUresult add(CUgraphNode *out, CUgraph handle, const CUgraphNode *needs, size_t count,
                     CUgraphNodeType type, struct work work) {
     struct graph *graph = graph_of(handle);

@@ -49,7 +49,7 @@ static void mark(struct chunk *chunk, size_t first, size_t count, bool taken) {
     }
 }
 
-/* The place of the latest free, else first fit; UNITS if there is none. */
+/* Returns the place of the latest free, or the first that fits, or UNITS without a place. */
 static size_t find_units(struct chunk *chunk, size_t count) {
     size_t longest = 0, latest = chunk->latest;
 
@@ -170,7 +170,7 @@ struct range *heap_take(struct heap *heap, size_t size, enum range_kind kind,
     return range;
 }
 
-/* Pages that nobody has touched hold nothing to be poisoned, and would only become memory by it. */
+/* Overwrites freed memory. Leaves out untouched host pages, which a write would allocate. */
 static void poison(uintptr_t base, size_t bytes) {
     enum { PAGE = 4096, MOST = GRANULE / PAGE };
     unsigned char there[MOST];

@@ -46,7 +46,7 @@ static CUresult get_handle(void *out, size_t bytes, struct range *range, enum ra
     return CUDA_SUCCESS;
 }
 
-/* A handle may be opened again; it is the same mapping then. */
+/* Returns the range of a handle that is open already. Opening it again gives the same mapping. */
 static struct range *find_open(const struct context *context, const struct handle *handle) {
     for (struct range *range = context->ranges; range; range = range->next)
         if (range->kind == RANGE_IPC && range->origin.pid == handle->pid &&
@@ -56,7 +56,7 @@ static struct range *find_open(const struct context *context, const struct handl
     return NULL;
 }
 
-/* The granules around it, so that it lies as in the exporter. */
+/* Maps the exporter's granules around a block, so that the block has the same offset as there. */
 static void *map_file(const struct handle *handle) {
     size_t before = handle->offset % GRANULE, size = round_up(before + handle->size, GRANULE);
     char path[64];

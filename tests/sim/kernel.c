@@ -42,7 +42,8 @@ SIM_EXPORT int sim_accessible(const struct sim_launch *launch, CUdeviceptr addre
     return range_accessible(running_in, address, bytes);
 }
 
-/* From progress up to the end of this piece; a kernel does large arrays in several. */
+/* Returns the end of the piece that begins at `progress`. A kernel processes a large array in
+ * several pieces. */
 static uint64_t piece_end(const struct sim_launch *launch, uint64_t count) {
     uint64_t rest = count - launch->progress;
     uint64_t draw = sim_random();
@@ -112,7 +113,7 @@ static int set_u32(struct sim_launch *launch, void **params) {
     return SIM_DONE;
 }
 
-/* A kernel that runs for so many microseconds of real time, for tests that measure. */
+/* Runs for `us` microseconds of real time, for tests that measure time. */
 static int sleep_us(struct sim_launch *launch, void **params) {
     struct timespec now;
 
@@ -424,7 +425,8 @@ enum verdict kernel_run(struct kernel_call *call, struct context *context, uint6
     }
 }
 
-/* Arguments come as pointers to each, or as one buffer laid out like the kernel's parameters. */
+/* Copies the arguments of a launch, from pointers to each one or from one buffer with the layout
+ * of the kernel's parameters. */
 static unsigned char *copy_arguments(const struct function *function, void **params, void **extra) {
     unsigned char *arguments = calloc(1, function->bytes ? function->bytes : 1);
 

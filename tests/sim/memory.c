@@ -280,7 +280,7 @@ ENTRY(cuMemGetInfo_v2, (size_t * free_bytes, size_t *total), CONTEXT, get_info(f
 ENTRY(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *size, CUdeviceptr address), INITIALISED,
       address_range(base, size, address))
 
-/* Hints mean nothing here. */
+/* Checks the address of a hint, which has no effect on the simulator. */
 static CUresult hint(CUdeviceptr address) {
     const struct range *range = range_find(address);
 

@@ -11,7 +11,7 @@ static struct range *visible(CUdeviceptr address) {
     return range && range->kind != RANGE_ARRAY ? range : NULL;
 }
 
-/* Mapped memory counts as one piece with all the addresses that were reserved together. */
+/* Returns the range that a query is about. For mapped memory it is the whole reservation. */
 static const struct range *whole(const struct range *range) {
     return range->kind == RANGE_MAPPED ? reservation_find(range->base) : range;
 }
@@ -115,8 +115,8 @@ static CUresult get_one(void *data, CUpointer_attribute name, CUdeviceptr addres
     return data && range ? answer(data, name, range, address) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* An unknown address is no error here: it has memory type 0, is the host's, and all else is
- * left as it was. */
+/* Reads several attributes. An unknown address is no error: its memory type is 0, it is host
+ * memory, and all other values stay as they are. */
 static CUresult get_many(unsigned count, const CUpointer_attribute *names, void **data,
                          CUdeviceptr address) {
     const struct range *range = visible(address);

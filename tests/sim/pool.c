@@ -97,7 +97,7 @@ void pool_trim(struct device *device) {
     }
 }
 
-/* The memory is the pool's, not the context's. */
+/* Returns a range for a block. The memory belongs to the pool, and not to a context. */
 struct range *pool_address(struct pool *pool, size_t size) {
     struct range *range = heap_take(&pool->heap, size, RANGE_POOL, NULL);
 
@@ -437,8 +437,8 @@ bool pool_is_imported(CUmemoryPool handle) {
     return pool && pool->imported;
 }
 
-/* A descriptor whose position is the device's ordinal: the blocks say for themselves where they
- * are. */
+/* Exports a pool as a descriptor whose file position is the device's ordinal. Exported blocks
+ * name their own place. */
 static CUresult export_pool(void *out, CUmemoryPool handle, CUmemAllocationHandleType type) {
     const struct pool *pool = pool_of(handle);
     char path[64];
