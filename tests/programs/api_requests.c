@@ -83,7 +83,7 @@ static void values(void) {
     pthread_t threads[6];
     for (uintptr_t i = 0; i < 6; i++)
         pthread_create(&threads[i], NULL, i < 2 ? ask : work, (void *)i);
-    /* Until both threads have asked often enough to meet every change. A loaded machine takes longer. */
+    /* Until both threads have asked often enough to meet every change, on any machine. */
     for (unsigned i = 0; i < 30000 && atomic_load(&asked) < 20000; i++)
         usleep(1000);
     stop = true;

@@ -10,8 +10,8 @@ import sys
 
 from harness import BACKEND, Tally, program, run
 
-# The phases run in one thread. So the seeds of several threads differ from each other only in the state that the phases
-# leave, which all 50 seeds of one thread show.
+# The phases run in one thread, whatever the number of threads. A seed determines the state that they leave, and the rows
+# of one thread try all 50 states.
 SEEDS = {"1": range(50), "2": range(10), "4": range(10)}
 RUNS = 8
 BOUNDS = {"to_64k": 100 / 32, "to_256k": 100 / 16, "to_1m": 100 / 8}
