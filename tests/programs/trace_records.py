@@ -28,8 +28,8 @@ def tool(*arguments, **more):
 
 
 def bounded(*arguments):
-    """Runs the tool with at most 20 s of CPU time, which do not depend on the load of the machine. SIGXCPU ends it then."""
-    return tool(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (20, 21)))
+    """Runs the tool with at most 60 s of CPU time, which does not depend on the load of the machine. SIGXCPU ends it then."""
+    return tool(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (60, 61)))
 
 
 class Recorded:
