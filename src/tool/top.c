@@ -99,11 +99,12 @@ static bool reversed;
 
 static int by_column(const void *a, const void *b) {
     const struct top_row *first = a, *second = b;
-    /* An unknown value, as a number, becomes 0 and comes after all others. */
-    uint64_t x = first->values[sorted_by] + 1, y = second->values[sorted_by] + 1;
+    uint64_t x = first->values[sorted_by], y = second->values[sorted_by];
     int order = (x < y) - (x > y);
     if ((sorted_by == TOP_PID || sorted_by == TOP_DEVICE) != reversed)
         order = -order;
+    if (x == TOP_UNKNOWN || y == TOP_UNKNOWN) /* unknown values come last in both orders */
+        order = (x == TOP_UNKNOWN) - (y == TOP_UNKNOWN);
     if (order == 0) /* equal rows keep their order */
         order = first->page->pid != second->page->pid
                     ? first->page->pid - second->page->pid

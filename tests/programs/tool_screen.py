@@ -233,6 +233,21 @@ def nvml():
     one.end()
 
 
+def unknown_values():
+    """A process without a limit comes behind the others, in both orders of the column LIMIT."""
+    place = Place()
+    unlimited, large, small = many = Program(place), Program(place, {"GPUCACHE_MEMORY_LIMIT": "2G"}), Program(place, {"GPUCACHE_MEMORY_LIMIT": "1G"})
+    terminal = screen(place, many, columns=200)
+    becomes(terminal, lambda: len(pids(terminal)) == 3, "before unknown values")
+    terminal.type(mouse(CLICK, terminal.rows()[HEAD].index("LIMIT"), HEAD))
+    becomes(terminal, lambda: pids(terminal) == [large.pid, small.pid, unlimited.pid], "the largest limit first, no limit last")
+    terminal.type("r")
+    becomes(terminal, lambda: pids(terminal) == [small.pid, large.pid, unlimited.pid], "the smallest limit first, no limit last")
+    quit_(terminal)
+    for each in many:
+        each.end()
+
+
 def holders():
     """The call stacks of one process, by the names that reports give them."""
     place = Place()
@@ -307,7 +322,7 @@ def main():
     if reason:
         print("SKIPPED: " + reason)
         sys.exit(77)
-    for part in (sorted_and_chosen, filtered, sizes, kills, endings, nvml, holders, libraries):
+    for part in (sorted_and_chosen, filtered, sizes, kills, endings, nvml, unknown_values, holders, libraries):
         if len(sys.argv) < 2 or part.__name__ in sys.argv[1:]:
             part()
 
