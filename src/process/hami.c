@@ -61,6 +61,8 @@ void hami_load(char *const *environment, struct hami_limit limits[VALUE_DEVICES]
         if (device < 0 || entry[length] != '=' || entry[length + 1] == '\0')
             continue;
         struct hami_limit *to = device == VALUE_DEVICES ? &all : &limits[device];
+        if (to->bytes != 0)
+            continue; /* of two entries with one name the first counts, as for getenv() */
         char *own = device == VALUE_DEVICES ? NULL : names[device];
         if (own)
             memcpy(own, entry, length);

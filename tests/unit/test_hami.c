@@ -117,6 +117,12 @@ static void a_limit_of_a_few_bytes_is_taken_and_doubted(void **state) {
                         "anything; sizes take k, m or g\n");
 }
 
+static void the_first_of_two_entries_with_one_name_counts(void **state) {
+    (void)state;
+    assert_string_equal(LOAD(eight_for_all, THEIRS "=8g", THEIRS "=4g"), "");
+    assert_string_equal(LOAD(only_10, THEIRS "_10=4g", THEIRS "_10=2g"), "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_variable_limits_all_devices),
@@ -124,6 +130,7 @@ int main(void) {
         cmocka_unit_test(other_names_and_empty_values_limit_nothing),
         cmocka_unit_test(nonsense_is_an_error_and_leaves_the_general_limit),
         cmocka_unit_test(a_limit_of_a_few_bytes_is_taken_and_doubted),
+        cmocka_unit_test(the_first_of_two_entries_with_one_name_counts),
     };
     return cmocka_run_group_tests_name("hami", tests, NULL, NULL);
 }
