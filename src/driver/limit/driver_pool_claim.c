@@ -19,7 +19,8 @@
  */
 static bool exceeds_limit(const struct device *device) {
     uint64_t limit = atomic_load(&device->limit);
-    return limit && atomic_load(&device->charged) > limit + device->claimed;
+    uint64_t charged = atomic_load(&device->charged);
+    return limit && charged > device->claimed && charged - device->claimed > limit;
 }
 
 /* Charges `bytes` for an allocation. Returns false if the limit refuses. Takes the lock. */
