@@ -102,9 +102,12 @@ static void aggregate_peaks(struct pool *pool) {
     pool->peaks.summed_at = pool->peaks.updates;
     pool->peaks.has_large = false;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        for (unsigned i = 0; i < WATERMARKS && (cache->owner == &cache_last || !cache->owner);
-             i++) {
-            watermark_restart(&cache->watermarks[i]);
+        if (cache->owner == &cache_last || !cache->owner) {
+            cache_enter(cache); /* a thread that is ending may count in the common cache */
+            for (unsigned i = 0; i < WATERMARKS; i++) {
+                watermark_restart(&cache->watermarks[i]);
+            }
+            cache_leave(cache);
         }
     }
     bool shared = counter_get(&counters->peaks_shared) || sums.used > 1;

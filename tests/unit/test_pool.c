@@ -776,6 +776,37 @@ static void a_free_in_a_threads_last_destructor_is_not_lost(void **state) {
     assert_int_equal(fake_books(pool).requested.current, 100);
 }
 
+enum { LATE_PAIRS = 100000 };
+static atomic_bool late_ended;
+
+static void churn_late(void *unused) {
+    (void)unused;
+    for (int i = 0; i < LATE_PAIRS; i++) {
+        uint64_t address;
+        if (pool_alloc(pool, 2048, &address) == 0) {
+            fake_pool_free(address);
+        }
+    }
+    atomic_store(&late_ended, true);
+}
+
+/* The destructor counts in the common cache. The sums of another thread restart its watermarks. */
+static void counts_of_a_threads_last_destructor_are_not_lost_to_a_sum(void **state) {
+    (void)state;
+    pthread_t thread;
+    start(GIB, REUSE_BARRIER, RELAXED);
+    get(100); /* creates the pool's key first */
+    assert_int_equal(pthread_key_create(&late_key, churn_late), 0);
+    assert_int_equal(pthread_create(&thread, NULL, free_in_a_destructor, NULL), 0);
+    while (!atomic_load(&late_ended)) {
+        pool_set_capacity(pool, GIB); /* updates the peaks */
+    }
+    pthread_join(thread, NULL);
+    pthread_key_delete(late_key);
+    check();
+    assert_int_equal(fake_books(pool).requested.current, 100 + 2048);
+}
+
 static void a_hundred_threads_one_after_another_share_one_cache(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
@@ -817,6 +848,7 @@ int main(void) {
         TEST(what_one_thread_asked_for_another_may_free),
         TEST(a_thread_that_ends_leaves_its_blocks_to_the_others),
         TEST(a_free_in_a_threads_last_destructor_is_not_lost),
+        TEST(counts_of_a_threads_last_destructor_are_not_lost_to_a_sum),
         TEST(a_hundred_threads_one_after_another_share_one_cache),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
