@@ -23,8 +23,8 @@ struct pool_block {
 };
 
 /**
- * Finds the live block that covers `address`, which need not be its start. Returns -ENOENT outside
- * all pools, and -EINVAL inside a pool but outside live blocks.
+ * Finds the live block that covers `address`, which need not be its start. Returns 0, -ENOENT
+ * outside all pools, or -EINVAL inside a pool but outside live blocks.
  */
 int pool_find(uint64_t address, struct pool_block *block);
 
@@ -36,15 +36,14 @@ int pool_find(uint64_t address, struct pool_block *block);
  */
 int pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool);
 
-/**
- * Describes the live block that starts at `address`. Returns 0, -ENOENT or -EINVAL as pool_free()
- * does. Fields: requested bytes, bytes of the whole block, and the tag last set for this
- * allocation. Without a tag, `tag` is 0 or an epoch number.
- */
+/** A live block, as pool_look() describes it. */
 struct pool_look {
     struct pool *pool;
-    uint64_t requested, bytes, tag;
+    uint64_t requested, bytes; /* bytes requested; bytes of the whole block */
+    uint64_t tag;              /* set by pool_tag(); without a tag 0 or an epoch number */
 };
+
+/** Describes the live block that starts at `address`. Returns as pool_free(). */
 int pool_look(uint64_t address, struct pool_look *look);
 
 /**
@@ -54,8 +53,8 @@ int pool_look(uint64_t address, struct pool_look *look);
 int pool_tag(uint64_t address, uint64_t tag, struct pool_look *look);
 
 /**
- * Finds the live block as pool_find() does, and the driver's allocation around it. A VMM segment
- * has no such allocation: `*segment` is then the block's range. Takes source.lock.
+ * Finds the live block as pool_find() does, and the driver's allocation around it. With VMM there
+ * is no such allocation: `*segment` then begins at the block. Takes source.lock.
  */
 struct pool_segment {
     uint64_t address, bytes;
@@ -63,21 +62,22 @@ struct pool_segment {
 int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_segment *segment);
 
 /**
- * Returns a number that identifies this allocation of the block in the process, or 0 if no live
- * block covers `address`. The first call for a block takes source.lock.
+ * Returns the ID of this allocation of the block, which no other allocation of the process has.
+ * Returns 0 outside live blocks or without host memory. The first call for a block takes
+ * source.lock.
  */
 uint64_t pool_block_id(uint64_t address);
 
 /**
- * Returns the flag of the live block around `address`, 0 or 1. Returns -ENOENT if it was not set
- * since the block was allocated, or if there is no such block. Takes no lock.
+ * Returns the flag of the live block around `address`, 0 or 1: CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
+ * Returns -ENOENT if the flag was not set since the allocation, or outside live blocks.
  */
 int pool_flag(uint64_t address);
 
 /**
- * Sets the flag of the live block around `address` until the block is freed. Returns -ENOENT
- * outside all pools; -ENOMEM without host memory or outside live blocks. Needs no host memory for a
- * block that has a number (pool_block_id()). Takes source.lock.
+ * Sets the flag of the live block around `address` until the block is freed. Returns 0, -ENOENT
+ * outside all pools, or -ENOMEM outside live blocks or without host memory. A block that has an ID
+ * (pool_block_id()) needs no host memory. Takes source.lock.
  */
 int pool_set_flag(uint64_t address, bool flag);
 
@@ -85,12 +85,12 @@ int pool_set_flag(uint64_t address, bool flag);
  * Marks the memory of the live block around `address` as externally visible, for the rest of the
  * context: another process, a network card or the CPU may reach it, and no barrier holds them back.
  * The slab or the segments of the block are reused only after earlier work has completed. Waits, by
- * queries, for the work in front of the barriers that the block was handed out behind. Returns 0,
- * -ENOENT or -EINVAL as pool_find() does.
+ * queries, for the work in front of the barriers that the block was handed out behind. Returns as
+ * pool_find(). Takes source.lock, and releases it around the wait.
  */
 int pool_mark_externally_visible(uint64_t address);
 
-/** Handles under a live block; only for the pages backend. */
+/** Handles under a live block; vmm backend only. */
 #define POOL_EXPORT_HANDLES 16
 struct pool_exported {
     struct pool *pool;
@@ -101,13 +101,12 @@ struct pool_exported {
 };
 
 /**
- * Fills `*exported` with handles of the block at `address`, beginning `first` VMM pages into it.
- * Stops when the array is full or a handle of another length follows. The block must have number
- * `id` (pool_block_id()) and be externally visible.
+ * Fills `*exported` with handles of the block at `address`. The first one begins `first` VMM pages
+ * after the block's first handle. Stops when the array is full or a handle of another length
+ * follows. The block must have the ID `id` (pool_block_id()) and be externally visible.
  *
- * On success remap.lock stays held until pool_export_end(), so that the handles do not go back to
- * the backend. Returns -ENOENT if there is no such block, and -EINVAL if no handle begins at page
- * `first`.
+ * Returns 0 with remap.lock held until pool_export_end(), so that the handles do not go back to the
+ * backend. Returns -ENOENT if there is no such block, and -EINVAL if no handle begins there.
  */
 int pool_export(uint64_t address, uint64_t id, uint32_t first, struct pool_exported *exported);
 void pool_export_end(const struct pool_exported *exported);

@@ -2,7 +2,7 @@
  * Allocation: the fast path, and the way into the slow path.
  *
  * The calling thread enters its cache with the biased lock for steps 1 and 2 of the ladder
- * (slow_path.c). Steps 5 to 21 hold the pool's lock, source.lock; 3 and 22 hold no lock.
+ * (slow_path.c). Steps 5 to 21 hold the pool's lock, source.lock; 3, 4 and 22 hold no lock.
  * Invariant: a block becomes live inside the cache that hands it out, so only one thread gets it.
  * Callers: the allocation hooks (src/driver), gpucache replay, tests.
  */
@@ -12,7 +12,7 @@
 
 #include <errno.h>
 
-/* Tells the backend about a large block that was handed out. Called with no lock. */
+/* Tells the backend of a large block, if one was handed out. Called with no lock. */
 static __attribute__((noinline)) void notify_large(struct pool *pool,
                                                    const struct alloc_request *request,
                                                    const uint64_t *address, uint64_t requested) {
@@ -31,8 +31,8 @@ static __attribute__((noinline)) int alloc_general(struct pool *pool, uint64_t b
         return broken ? broken : -EINVAL;
     }
     if (bytes > source->backend->capacity) {
-        int dead = slow_path_health(pool);
-        return dead ? dead : -ENOMEM;
+        int code = slow_path_health(pool);
+        return code ? code : -ENOMEM;
     }
     struct alloc_request request = {.large = bytes > SMALL_MAX_BYTES};
     if (request.large) {

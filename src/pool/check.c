@@ -1,16 +1,17 @@
 /*
- * Checks the invariants of a whole pool; see pool_check(). Tests call it after every step. Needs
- * remap.lock and source.lock, and seizes each cache.
+ * Checks the invariants of a whole pool; see pool_check(). Tests call it after every step.
+ * pool_check() takes remap.lock and source.lock, and seizes one cache after another. Each function
+ * returns NULL, or the file and line of the first broken invariant (debug/check.h).
  */
 #include "pool/internal.h"
 
 #include "debug/check.h"
 
-static const char *check_list(struct block *first, unsigned at, uint32_t count, uint64_t bytes) {
+static const char *check_list(struct block *first, unsigned bin, uint32_t count, uint64_t bytes) {
     for (struct block *b = first; b; b = b->next) {
-        HOLDS(block_state(b) == BLOCK_CACHED && block_bin(b) == at);
-        HOLDS(block_is_large(b) == (at >= SMALL_CLASSES));
-        HOLDS(!block_is_large(b) || bin_of_large(range_of(b)->bytes) == at);
+        HOLDS(block_state(b) == BLOCK_CACHED && block_bin(b) == bin);
+        HOLDS(block_is_large(b) == (bin >= SMALL_CLASSES));
+        HOLDS(!block_is_large(b) || bin_of_large(range_of(b)->bytes) == bin);
         bytes -= block_bytes(b);
         count--;
     }
@@ -19,7 +20,7 @@ static const char *check_list(struct block *first, unsigned at, uint32_t count, 
 }
 
 static const char *check_transfer(struct transfer *transfer) {
-    uint64_t waiting = 0;
+    uint64_t bytes = 0;
     for (unsigned i = 0; i < transfer->count; i++) {
         const struct magazine *magazine =
             &transfer->magazines[(transfer->first + i) % TRANSFER_MAGAZINES];
@@ -30,9 +31,9 @@ static const char *check_transfer(struct transfer *transfer) {
             return broken;
         }
         HOLDS(!magazine->last->next && magazine->last->stamp <= magazine->stamp);
-        waiting += magazine->bytes;
+        bytes += magazine->bytes;
     }
-    HOLDS(waiting == counter_get(&transfer->bytes));
+    HOLDS(bytes == counter_get(&transfer->bytes));
     return NULL;
 }
 

@@ -7,25 +7,27 @@
  *
  * A tick is a part of the decay time; ticks run while anything is idle. A segment keeps the tick at
  * which its last block became free. The age is kept per segment: a pool-wide low-water mark would
- * release memory that one phase leaves idle and the next phase needs. Pending blocks of that age
- * are queried, with an event recorded later if they have none. Caches of idle threads are flushed.
- * Both count as old.
+ * release memory that one phase leaves idle and the next phase needs.
  *
- * Only drivers with a free that waits for nothing decay (unmapping, or a free in the library's own
- * stream). Memory freed just before a long kernel has its own event if it is large
- * (sync_event_is_due()); otherwise it waits for that kernel. Protected by source.lock.
+ * A tick also makes free, with that age, pending blocks freed DECAY_TICKS ticks ago, and the blocks
+ * of idle threads' caches. It queries events, and records one if none covers these blocks. A large
+ * block freed just before a long kernel has its own event (sync_event_is_due()). A small one stays
+ * pending until that kernel ends. Nothing decays if a release waits for the device.
+ *
+ * source.lock protects all. Invariant: a segment is released only after its work has completed.
  */
 #include "pool/internal.h"
 
+/* Returns whether a block freed up to `stamp` is pending. Needs source.lock. */
 static bool is_pending(const struct source *source, enum reach reach, uint64_t stamp) {
     const struct block *oldest = source->pending[reach].head;
     return oldest && oldest->stamp <= stamp;
 }
 
 /*
- * Moves blocks freed up to `stamp`, and the caches of idle threads, to free memory. Their segments
- * have been idle just as long: the tick is set back during the call, so that they count as that
- * old. Needs source.lock.
+ * Makes pending blocks freed up to `stamp`, and cached blocks of idle threads, free. Sets the tick
+ * back meanwhile: the segments of these blocks then count as idle since that time. Needs
+ * source.lock.
  */
 static void take_old(struct pool *pool, uint64_t stamp) {
     struct source *source = &pool->source;
@@ -46,8 +48,8 @@ bool pool_tick(struct pool *pool) {
     lock_acquire(&source->lock);
     bool any = decay_is_any(pool);
     if (any) {
-        uint64_t *before = &decay->before[++source->decay.tick % DECAY_TICKS], old = *before;
-        *before = atomic_fetch_add(&source->epochs.open, 1); /* later frees get another stamp */
+        uint64_t *entry = &decay->before[++decay->tick % DECAY_TICKS], old = *entry;
+        *entry = atomic_fetch_add(&source->epochs.open, 1); /* later frees get another stamp */
         take_old(pool, old);
         peaks_update(pool);
     }
@@ -57,8 +59,8 @@ bool pool_tick(struct pool *pool) {
 }
 
 /*
- * Returns whether a segment may go. Sets `*waits` if one is old enough but its work has not
- * completed.
+ * Returns whether a segment may be released. Otherwise sets `*waits` if one is old enough, but its
+ * work has not completed. Needs source.lock.
  */
 static bool any_aged(struct source *source, bool *waits) {
     struct arena *arena;
@@ -66,8 +68,8 @@ static bool any_aged(struct source *source, bool *waits) {
 }
 
 /*
- * Releases one segment. A growing thread goes first: it may need the memory. The lock is not handed
- * over in order, so the thread would otherwise wait until everything had gone.
+ * Releases nothing while a thread grows the pool, because that thread may need the memory. The lock
+ * is not handed over in order: the thread might get it only after all segments were released.
  */
 bool pool_decay(struct pool *pool) {
     struct source *source = &pool->source;
@@ -86,7 +88,7 @@ bool pool_decay(struct pool *pool) {
         released = source->policy->decay(source);
         peaks_update(pool);
     }
-    if (released == 0 && source->freeing_bytes > 0) { /* completes when asked */
+    if (released == 0 && source->freeing_bytes > 0) { /* asks whether the driver has it */
         segments_wait_for_return(source, GROWTH_WAIT_NS);
     }
     lock_release(&source->lock);

@@ -1,8 +1,9 @@
 /*
  * Exports the handles under a live block, for IPC.
  *
- * If the program frees the block meanwhile, its handles may go back to the backend. Only remapping
- * code gives them back, under remap.lock. So pool_export() keeps that lock until pool_export_end().
+ * If the program frees the block during the export, its handles may go back to the backend. Only
+ * remapping code gives handles back, under remap.lock. So pool_export() keeps that lock until
+ * pool_export_end().
  */
 #include "pool/internal.h"
 
@@ -36,8 +37,8 @@ static int collect(struct pool *pool, uint64_t address, uint32_t first,
         return -EINVAL;
     }
     exported->length = (uint32_t)(segment->bytes >> PAGE_SHIFT);
-    for (uint64_t each = segment->bytes;
-         segment && segment->bytes == each && exported->count < POOL_EXPORT_HANDLES;
+    for (uint64_t length = segment->bytes;
+         segment && segment->bytes == length && exported->count < POOL_EXPORT_HANDLES;
          segment = segment != last ? segment->next : NULL) {
         exported->handle[exported->count++] = segment->handle;
     }

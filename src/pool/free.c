@@ -1,8 +1,8 @@
 /*
- * Free: who owns the block, where it goes, and whether the free records an event.
+ * Free: finds the owner of a block, puts it into a cache or the pool, and may record an event.
  *
  * The calling thread enters its own cache with the biased lock. free_slow() takes the pool's lock.
- * Invariant: a block's header changes from live to cached once, so a second free of it fails.
+ * Invariant: only one free changes a block's header from live to cached; a second free fails.
  * Callers: the free hooks (src/driver), gpucache replay, tests.
  *
  *  1. pool_free()            a small block of the calling thread, into its cache
@@ -18,9 +18,9 @@
 #include <errno.h>
 
 /*
- * Returns true if a free of `freed` bytes need not even consider recording an event: without
- * pressure, or if this thread freed too little since any thread recorded the last event in a
- * free. Counts the free. Inside the cache.
+ * Counts a free of `freed` bytes. Returns true if the free need not consider recording an event:
+ * without pressure, or if this thread freed too little since any thread last recorded one in a
+ * free. Inside the cache.
  */
 static inline bool is_too_early(const struct source *source, struct cache *cache, uint64_t freed) {
     uint64_t pressure = atomic_load_explicit(&source->pressure, memory_order_relaxed);
@@ -39,8 +39,8 @@ static inline bool is_too_early(const struct source *source, struct cache *cache
 }
 
 /*
- * Returns whether an event is due, after is_too_early() returned false. `in_cache` is the count
- * of the block's bin; 0 for an uncached block. Inside the cache.
+ * Returns whether an event is due, after is_too_early() returned false. If so, restarts the
+ * thread's counts. `in_cache`: blocks in the bin; 0 for an uncached block. Inside the cache.
  */
 static bool is_due(const struct source *source, struct cache *cache, uint32_t in_cache,
                    uint64_t freed) {
@@ -55,14 +55,14 @@ static bool is_due(const struct source *source, struct cache *cache, uint32_t in
 }
 
 /*
- * The work that is left after the cache was left. At least one holds: the block is uncached, the
- * cache overflows, or an event is due.
+ * The work of free_slow(). At least one holds: the block is uncached, the cache overflows, or an
+ * event is due.
  */
-struct rest {
-    struct block *uncached;
-    uint64_t generation; /* of the pool at the time of the free */
-    unsigned bin, owner;
-    bool overflows;
+struct slow_work {
+    struct block *uncached; /* the freed block, if no cache takes it */
+    uint64_t generation;    /* of the pool at the time of the free */
+    unsigned bin, owner;    /* bin and owner ID of the freed block */
+    bool overflows;         /* the bin or the cache has too many blocks */
     /*
      * The free calls sync_in_free(): an event is due, or there are no context events. Then only
      * sync_in_free() can tell whether it has to wait.
@@ -71,17 +71,18 @@ struct rest {
 };
 
 /*
- * Returns whether a bin has more than MAGAZINES_KEPT magazines beyond its target. Always false for
- * blocks of the calling thread: others should go back to their owner. Inside the cache.
+ * Returns whether a bin has more than MAGAZINES_KEPT magazines beyond its target, of which some
+ * should go back to the owner of the freed block. False if that is the calling thread. Inside the
+ * cache.
  */
-static bool has_magazine(const struct cache *cache, unsigned at, unsigned owner) {
+static bool has_surplus(const struct cache *cache, unsigned at, unsigned owner) {
     return owner != cache->owner_id &&
            cache->bins[at].count > cache->bins[at].target + MAGAZINES_KEPT * magazine_blocks(at);
 }
 
 /*
- * Raises the quota of the owner whose transfer cache refused this thread's magazines, at once to a
- * slab. An owner without an active cache is replaced by the pool's common cache. The pool's lock is
+ * Doubles the quota of the owner whose transfer cache refused this thread's magazines, to at least
+ * one slab. If the owner has no active cache, the receiver is the common cache. The pool's lock is
  * held.
  */
 static void grow_receiver(struct pool *pool, unsigned owner) {
@@ -93,70 +94,70 @@ static void grow_receiver(struct pool *pool, unsigned owner) {
 
 /*
  * Moves blocks to the pool until the cache fits its quota, or raises the quota. `refused`: the
- * owner's transfer cache was full. The pool's lock is held; enters the cache.
+ * owner's transfer cache was full. The pool's lock is held. Enters and leaves the cache.
  */
-static void apply_quota(struct pool *pool, struct cache *cache, const struct rest *rest,
+static void apply_quota(struct pool *pool, struct cache *cache, const struct slow_work *work,
                         bool refused) {
     struct source *source = &pool->source;
     cache_enter(cache);
-    struct bin *bin = &cache->bins[rest->bin];
+    struct bin *bin = &cache->bins[work->bin];
     quota_grow(cache, 0);
     if (refused) {
-        grow_receiver(pool, rest->owner);
+        grow_receiver(pool, work->owner);
     }
-    if (rest->owner != cache->owner_id && quota_is_little(cache, QUOTA_GIVING_SHARE)) {
+    if (work->owner != cache->owner_id && quota_is_little(cache, QUOTA_GIVING_SHARE)) {
         quota_grow(cache, 2 * cache_quota(cache));
     }
-    if (has_magazine(cache, rest->bin, rest->owner)) {
-        pending_add_list(source, cache_take(cache, rest->bin, bin->count - bin->target).first);
+    if (has_surplus(cache, work->bin, work->owner)) {
+        pending_add_list(source, cache_take(cache, work->bin, bin->count - bin->target).first);
     }
     if (bin->count > CACHE_BIN_BLOCKS) {
-        pending_add_list(source, cache_take(cache, rest->bin, bin->count / 2 + 1).first);
+        pending_add_list(source, cache_take(cache, work->bin, bin->count / 2 + 1).first);
     }
     if (cache->bytes > cache_quota(cache)) {
-        quota_flush_for(cache, rest->bin, 0);
+        quota_flush_for(cache, work->bin, 0);
     }
     cache_leave(cache);
 }
 
 /*
- * Does the work of `rest`: ships blocks to their owner's transfer cache, flushes the cache, adds
+ * Does the work of `work`: ships blocks to their owner's transfer cache, flushes the cache, adds
  * an uncached block to pending memory, records an event. Called with no lock, outside the cache.
  */
 static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache *cache,
-                                                const struct rest *rest) {
+                                                const struct slow_work *work) {
     struct source *source = &pool->source;
-    bool overflows = rest->overflows, refused = false;
+    bool overflows = work->overflows, refused = false;
     if (overflows) {
         cache_enter(cache);
-        if (rest->owner != cache->owner_id && !quota_is_inactive(cache)) {
-            refused = !transfer_ship(cache, rest->bin, rest->owner);
+        if (work->owner != cache->owner_id && !quota_is_inactive(cache)) {
+            refused = !transfer_ship(cache, work->bin, work->owner);
         }
         overflows =
             refused ||
-            (rest->owner != cache->owner_id && quota_is_little(cache, QUOTA_GIVING_SHARE)) ||
-            cache_overflows(cache, &cache->bins[rest->bin]) ||
-            has_magazine(cache, rest->bin, rest->owner);
+            (work->owner != cache->owner_id && quota_is_little(cache, QUOTA_GIVING_SHARE)) ||
+            cache_overflows(cache, &cache->bins[work->bin]) ||
+            has_surplus(cache, work->bin, work->owner);
         cache_leave(cache);
     }
-    if (rest->uncached || overflows || source->config.reuse == REUSE_SYNC) {
+    if (work->uncached || overflows || source->config.reuse == REUSE_SYNC) {
         lock_acquire(&source->lock);
-    } else if (!rest->records || !lock_try(&source->lock)) {
+    } else if (!work->records || !lock_try(&source->lock)) {
         return; /* for an event alone the lock is only tried: a later free can record it */
     }
     if (overflows) {
-        apply_quota(pool, cache, rest, refused);
+        apply_quota(pool, cache, work, refused);
     }
     bool due = false;
-    if (rest->uncached && rest->generation == source_generation(source)) {
-        due = block_is_large(rest->uncached) &&
-              sync_event_is_due(source, block_bytes(rest->uncached));
-        pending_add(source, rest->uncached);
+    if (work->uncached && work->generation == source_generation(source)) {
+        due = block_is_large(work->uncached) &&
+              sync_event_is_due(source, block_bytes(work->uncached));
+        pending_add(source, work->uncached);
     }
-    if (rest->records || due) {
+    if (work->records || due) {
         sync_in_free(source, due);
     }
-    if (!rest->uncached) {
+    if (!work->uncached) {
         pending_release(source, EVERY_STAMP);
     }
     peaks_update(pool);
@@ -193,10 +194,10 @@ static bool claim_shared(struct block *block, uint64_t *header) {
     return true;
 }
 
-/* A block that was live and that this thread claimed, with its last header. `cache` is entered. */
+/* A block that this thread claimed, with its header before the claim. `cache` is entered. */
 struct claimed {
     struct cache *cache;
-    struct start at;
+    struct start start;
 };
 
 /*
@@ -214,35 +215,35 @@ struct claimed {
  * afterwards.
  */
 static int claim(uint64_t address, struct claimed *c) {
-    c->at = find_start(address);
-    if (!c->at.pool) {
+    c->start = find_start(address);
+    if (!c->start.pool) {
         return -ENOENT;
     }
-    int broken = epochs_broken(&c->at.pool->source.epochs);
+    int broken = epochs_broken(&c->start.pool->source.epochs);
     if (broken) {
         return broken; /* the block stays live, as with the driver */
     }
-    if (header_state(c->at.header) != BLOCK_LIVE) {
+    if (header_state(c->start.header) != BLOCK_LIVE) {
         struct start again = find_start(address);
-        return again.pool == c->at.pool && header_state(again.header) != BLOCK_LIVE ? -EINVAL
-                                                                                    : -EAGAIN;
+        return again.pool == c->start.pool && header_state(again.header) != BLOCK_LIVE ? -EINVAL
+                                                                                       : -EAGAIN;
     }
-    c->cache = cache_mine(c->at.pool);
-    if (header_owner(c->at.header) != c->cache->owner_id) {
-        owner_id_share_once(header_owner(c->at.header));
+    c->cache = cache_mine(c->start.pool);
+    if (header_owner(c->start.header) != c->cache->owner_id) {
+        owner_id_share_once(header_owner(c->start.header));
     }
     cache_enter(c->cache);
     struct start again = find_start(address);
-    bool found = again.pool == c->at.pool && again.block == c->at.block;
-    if (found && (claim_as_owner(c->cache, c->at.block, &c->at.header) ||
-                  claim_shared(c->at.block, &c->at.header))) {
+    bool found = again.pool == c->start.pool && again.block == c->start.block;
+    if (found && (claim_as_owner(c->cache, c->start.block, &c->start.header) ||
+                  claim_shared(c->start.block, &c->start.header))) {
         return 0;
     }
     cache_leave(c->cache);
-    return found && header_state(c->at.header) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
+    return found && header_state(c->start.header) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
 }
 
-/* Calls claim() until it returns something else than -EAGAIN. */
+/* Repeats claim() while it returns -EAGAIN. */
 static int claim_any(uint64_t address, struct claimed *c) {
     int r;
     do {
@@ -257,10 +258,10 @@ static int claim_any(uint64_t address, struct claimed *c) {
  */
 static __attribute__((noinline)) uint64_t count_free_large(const struct claimed *c) {
     struct cache *cache = c->cache;
-    struct backend *backend = c->at.pool->source.backend;
-    struct range *range = range_of(c->at.block);
+    struct backend *backend = c->start.pool->source.backend;
+    struct range *range = range_of(c->start.block);
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
-    unsigned at = header_bin(c->at.header), requester = header_requester(c->at.header);
+    unsigned at = header_bin(c->start.header), requester = header_requester(c->start.header);
     if (backend->requesters) {
         requester_subtract(&backend->requesters[requester], requested);
     }
@@ -269,7 +270,7 @@ static __attribute__((noinline)) uint64_t count_free_large(const struct claimed 
     }
     cache_count_free(cache, &cache->large_frees[stats_class(requested)], requested, range->bytes);
     if (backend->ops->freed) {
-        backend->ops->freed(backend, c->at.block->address, requested);
+        backend->ops->freed(backend, c->start.block->address, requested);
     }
     return range->bytes;
 }
@@ -277,19 +278,20 @@ static __attribute__((noinline)) uint64_t count_free_large(const struct claimed 
 /* Counts the free of a block of any size. Returns the block's bytes. Inside the cache. */
 static uint64_t count_free(const struct claimed *c) {
     struct cache *cache = c->cache;
-    unsigned at = header_bin(c->at.header);
-    cache->freed_others |= header_owner(c->at.header) != cache->owner_id;
-    if (!c->at.slab) {
+    unsigned at = header_bin(c->start.header);
+    cache->freed_others |= header_owner(c->start.header) != cache->owner_id;
+    if (!c->start.slab) {
         return count_free_large(c);
     }
-    cache_count_free(cache, &cache->bins[at].frees, header_requested(c->at.header),
-                     header_bytes(c->at.header));
-    return header_bytes(c->at.header);
+    cache_count_free(cache, &cache->bins[at].frees, header_requested(c->start.header),
+                     header_bytes(c->start.header));
+    return header_bytes(c->start.header);
 }
 
 static bool is_externally_visible(const struct claimed *c) {
-    return c->at.slab ? atomic_load_explicit(&c->at.slab->externally_visible, memory_order_relaxed)
-                      : range_is_externally_visible(range_of(c->at.block));
+    return c->start.slab
+               ? atomic_load_explicit(&c->start.slab->externally_visible, memory_order_relaxed)
+               : range_is_externally_visible(range_of(c->start.block));
 }
 
 /*
@@ -298,27 +300,27 @@ static bool is_externally_visible(const struct claimed *c) {
  * or the code of a broken context.
  */
 static int put_in_cache(struct claimed *c) {
-    struct pool *pool = c->at.pool;
+    struct pool *pool = c->start.pool;
     struct source *source = &pool->source;
     struct cache *cache = c->cache;
-    struct rest rest = {.generation = source_generation(source),
-                        .bin = header_bin(c->at.header),
-                        .owner = header_owner(c->at.header)};
+    struct slow_work work = {.generation = source_generation(source),
+                             .bin = header_bin(c->start.header),
+                             .owner = header_owner(c->start.header)};
     uint64_t bytes = count_free(c);
-    c->at.block->stamp = epochs_stamp(&source->epochs);
-    if (rest.bin < BINS && !is_externally_visible(c)) {
-        struct bin *bin = &cache->bins[rest.bin];
-        cache_push(cache, bin, c->at.block, bytes);
-        rest.overflows = cache_overflows(cache, bin) || has_magazine(cache, rest.bin, rest.owner);
+    c->start.block->stamp = epochs_stamp(&source->epochs);
+    if (work.bin < BINS && !is_externally_visible(c)) {
+        struct bin *bin = &cache->bins[work.bin];
+        cache_push(cache, bin, c->start.block, bytes);
+        work.overflows = cache_overflows(cache, bin) || has_surplus(cache, work.bin, work.owner);
     } else {
-        rest.uncached = c->at.block;
+        work.uncached = c->start.block;
     }
     bool due = !is_too_early(source, cache, bytes) &&
-               is_due(source, cache, rest.uncached ? 0 : cache->bins[rest.bin].count, bytes);
-    rest.records = due || !source->backend->has_events;
+               is_due(source, cache, work.uncached ? 0 : cache->bins[work.bin].count, bytes);
+    work.records = due || !source->backend->has_events;
     cache_leave(cache);
-    if (rest.uncached || rest.overflows || due) {
-        free_slow(pool, cache, &rest);
+    if (work.uncached || work.overflows || due) {
+        free_slow(pool, cache, &work);
     }
     return epochs_broken(&source->epochs);
 }
@@ -334,8 +336,8 @@ static __attribute__((noinline)) int free_general(uint64_t address) {
 }
 
 /*
- * Frees a small block that the calling thread does not own. `cache` is entered on entry, and
- * left. Returns as pool_free() does.
+ * Frees a small block that the calling thread does not own. Entered inside the cache, which the
+ * function leaves. Returns as pool_free().
  */
 static __attribute__((noinline)) int free_of_other_owner(struct cache *cache, struct block *block,
                                                          uint64_t address, uint64_t header) {
@@ -349,25 +351,25 @@ static __attribute__((noinline)) int free_of_other_owner(struct cache *cache, st
 }
 
 /*
- * Finishes a free of pool_free() whose block is in the cache already: the cache overflows, or an
- * event may be due. Leaves the cache. Returns 0, or the code of a broken context.
+ * Finishes a free whose block is in the cache already, if the cache overflows or an event may be
+ * due (not `early`). Leaves the cache. Returns 0, or the code of a broken context.
  */
-static __attribute__((noinline)) int free_rest(struct cache *cache, uint64_t header, bool early) {
+static __attribute__((noinline)) int free_cached(struct cache *cache, uint64_t header, bool early) {
     struct pool *pool = cache->pool;
     const struct bin *bin = cache_bin(cache, header);
     bool due = !early && is_due(&pool->source, cache, bin->count, header_bytes(header));
-    struct rest rest = {.bin = header_bin(header),
-                        .owner = cache->owner_id,
-                        .overflows = cache_overflows(cache, bin),
-                        .records = due || !pool->source.backend->has_events};
+    struct slow_work work = {.bin = header_bin(header),
+                             .owner = cache->owner_id,
+                             .overflows = cache_overflows(cache, bin),
+                             .records = due || !pool->source.backend->has_events};
     biased_leave_owned(&cache->lock);
-    if (rest.overflows || due) {
-        free_slow(pool, cache, &rest);
+    if (work.overflows || due) {
+        free_slow(pool, cache, &work);
     }
     return epochs_broken(&pool->source.epochs);
 }
 
-/* The fast path: a small block that the calling thread's cache handed out. */
+/* The fast path. free_of_other_owner() and free_general() free all other blocks. */
 int pool_free(uint64_t address) {
     struct cache *cache = cache_last;
     if (unlikely(address % ((uint64_t)1 << UNIT_SHIFT) != 0 || !biased_try_enter(&cache->lock))) {
@@ -391,7 +393,7 @@ int pool_free(uint64_t address) {
     cache_push(cache, bin, block, header_bytes(header));
     bool early = is_too_early(source, cache, header_bytes(header));
     if (unlikely(!early || cache_overflows(cache, bin))) {
-        return free_rest(cache, header, early);
+        return free_cached(cache, header, early);
     }
     biased_leave_owned(&cache->lock);
     return 0;
@@ -400,40 +402,41 @@ int pool_free(uint64_t address) {
 /* --- deferred frees --- */
 
 /*
- * The program may have got the block behind a barrier, before that barrier's event completed. So
- * the block gets the safe epoch as its stamp: it is as safe as any block handed out by now, and
- * its work completes no earlier.
+ * Stamps the block with the safe epoch, so that pool_reclaim() makes it free without an event. A
+ * lower stamp would be wrong: the block may have been handed out behind a barrier, and its segment
+ * must not go back to the driver before the barrier's event has completed.
  */
-int pool_defer_free(uint64_t address, struct pool_deferred *retired) {
+int pool_defer_free(uint64_t address, struct pool_deferred *deferred) {
     struct claimed c;
     struct pool *pool = page_map_owner(address);
     if (!pool) {
         return -ENOENT;
     }
-    /* the block is neither live nor counted for a moment: see pool_exceeds() */
+    /* pool_exceeds() may find the block no longer live, and not yet in deferred_bytes */
     atomic_fetch_add(&pool->deferring, 1);
     int r = claim_any(address, &c);
     if (r == 0) {
-        uint64_t stamp = atomic_load_explicit(&c.at.pool->source.epochs.safe, memory_order_acquire);
-        *retired = (struct pool_deferred){.pool = c.at.pool,
-                                          .generation = source_generation(&c.at.pool->source)};
-        retired->bytes = count_free(&c);
-        retired->block = c.at.block;
-        c.at.block->stamp = stamp;
-        atomic_fetch_add(&c.at.pool->deferred_bytes, retired->bytes);
+        uint64_t stamp =
+            atomic_load_explicit(&c.start.pool->source.epochs.safe, memory_order_acquire);
+        *deferred = (struct pool_deferred){.pool = c.start.pool,
+                                           .generation = source_generation(&c.start.pool->source)};
+        deferred->bytes = count_free(&c);
+        deferred->block = c.start.block;
+        c.start.block->stamp = stamp;
+        atomic_fetch_add(&c.start.pool->deferred_bytes, deferred->bytes);
         cache_leave(c.cache);
     }
     atomic_fetch_sub(&pool->deferring, 1);
     return r;
 }
 
-void pool_reclaim(const struct pool_deferred *retired) {
-    struct pool *pool = retired->pool;
+void pool_reclaim(const struct pool_deferred *deferred) {
+    struct pool *pool = deferred->pool;
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    if (retired->generation == source_generation(source)) {
-        pending_add(source, retired->block);
-        atomic_fetch_sub(&pool->deferred_bytes, retired->bytes);
+    if (deferred->generation == source_generation(source)) {
+        pending_add(source, deferred->block);
+        atomic_fetch_sub(&pool->deferred_bytes, deferred->bytes);
         atomic_fetch_add(&pool->reclaims, 1);
         peaks_update(pool);
     }

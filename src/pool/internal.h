@@ -19,16 +19,16 @@ int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request
                     uint64_t requested, uint64_t *address);
 
 /**
- * Returns 0, or the code with which the driver answers calls of this thread now. After a fault the
- * driver answers every call of the context with that code: then the pool is marked as broken. Other
- * codes concern only this call: the thread is in a host function, or its context has gone. Called
- * with no lock, on every path except steps 1 and 2.
+ * Returns 0, or the code with which the driver answers calls of this thread now. Marks the pool as
+ * broken if the code is of a fault, because the driver then answers every call of the context with
+ * it. Other codes concern only this call: the thread is in a host function, or its context has
+ * ended. Called with no lock, on every path except steps 1 and 2.
  */
 int slow_path_health(struct pool *pool);
 
 /**
- * Reclaims deferred frees of this pool whose streams have reached them: all, or a few. Returns
- * whether any was reclaimed. Called with no lock.
+ * Reclaims deferred frees whose streams have reached them: `all`, or a few. They may be of any
+ * pool; does nothing if this pool has none. Returns whether any was reclaimed. Called with no lock.
  */
 bool reclaim_deferred(struct pool *pool, bool all);
 

@@ -1,6 +1,7 @@
 /*
- * Finds the live block around an address, and keeps the names and marks of live blocks. Look-ups
- * take no lock; changes need source.lock. Implements address.h and lookup.h.
+ * Finds the live block around an address. Keeps the ID and the flag of a live block, and marks its
+ * memory as externally visible. Look-ups take no lock; changes need source.lock, except pool_tag().
+ * Implements address.h and lookup.h. Invariant: a look-up of a block that stays live is right.
  */
 #include "pool/internal.h"
 
@@ -23,11 +24,13 @@ struct found {
 /*
  * Look-up without a lock:
  *
- *   1. If the block is live and stays live during the call, all data on the way to it is stable.
- *      The answer is right.
+ *   1. If the block is live and stays live during the call, neither the page map nor the
+ *      descriptors of this address change. The answer is right.
  *   2. Otherwise the look-up may read descriptors that are being freed or reused. Each slab and
  *      arena counts such reuses. find_small() and find_large() read the counter before and after,
  *      and return false if it changed; find_live() then retries.
+ *
+ * Both set *found if a live block covers the address.
  */
 static bool find_small(page_map_entry entry, uint64_t address, struct found *found) {
     struct slab *slab = page_map_slab(entry);
@@ -43,6 +46,7 @@ static bool find_small(page_map_entry entry, uint64_t address, struct found *fou
     return page_map_get(address) == entry && atomic_load(&slab->opened) == opened;
 }
 
+/* Returns whether a large block covers `address`. Sets range, address and size of *found. */
 static bool covers(struct range *range, uint64_t address, struct found *found) {
     found->range = range;
     return range_peek(range, &found->address, &found->requested) &&
@@ -50,8 +54,9 @@ static bool covers(struct range *range, uint64_t address, struct found *found) {
 }
 
 /*
- * A large block is longer than half a slab (1 MiB). So the block around `address` starts in the
- * same half, starts in the half before, or covers the first byte of the slab-sized part.
+ * A large block is longer than half a page of the page map (1 MiB), so at most one starts in each
+ * half. The block around `address` starts in the half of `address`, starts in the first half of the
+ * page, or covers the first byte of the page.
  */
 static bool find_large(page_map_entry entry, uint64_t address, struct found *found) {
     struct pool *pool = page_map_owner(address);
@@ -61,17 +66,18 @@ static bool find_large(page_map_entry entry, uint64_t address, struct found *fou
     }
     struct source *source = &pool->source;
     uint64_t recycled = atomic_load(&source->large.recycled);
-    struct found any = {.pool = pool};
-    if (covers(page_map_start(address), address, &any) ||
-        (address & half && covers(page_map_start(address - half), address, &any)) ||
-        covers((struct range *)entry, address, &any)) {
-        *found = any;
+    struct found candidate = {.pool = pool};
+    if (covers(page_map_start(address), address, &candidate) ||
+        (address & half && covers(page_map_start(address - half), address, &candidate)) ||
+        covers((struct range *)entry, address, &candidate)) {
+        *found = candidate;
     }
     atomic_thread_fence(memory_order_acquire);
     return page_map_get(address) == entry && page_map_owner(address) == pool &&
            atomic_load(&source->large.recycled) == recycled;
 }
 
+/* Finds the live block around `address`. Returns as pool_find(). Takes no lock. */
 static int find_live(uint64_t address, struct found *found) {
     bool stable = false;
     while (!stable) {
@@ -152,8 +158,7 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
     const struct range *range = find_range(address, block);
     if (range) {
         r = 0;
-        const struct segment *around =
-            range->segment; /* the driver knows no allocation in a VA range */
+        const struct segment *around = range->segment;
         *segment = around->is_allocation ? (struct pool_segment){around->base, around->bytes}
                                          : (struct pool_segment){block->address, range->bytes};
     }
@@ -162,17 +167,17 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
 }
 
 /*
- * The name of a live block is one word beside its descriptor:
+ * The name of a live block is one word beside its descriptor: its ID and its flag (address.h).
  *
- *      63 has a flag | 62 the flag | 61 number 0
+ *      bit 63: the flag was set | bit 62: the flag | bits 61..0: the ID
  *
  * The name ends with the block, so no table of flags can be full.
  */
 #define NAME_HAS_FLAG ((uint64_t)1 << 63)
 #define NAME_FLAG ((uint64_t)1 << 62)
-#define NAME_NUMBER (NAME_FLAG - 1)
+#define NAME_ID (NAME_FLAG - 1)
 
-/* Returns the name of a live block, or 0 if it has none. Takes no lock. */
+/* Returns the name of a live block, or 0 if the block has none or was freed. Takes no lock. */
 static uint64_t known_name(const struct found *found) {
     if (found->range) {
         return atomic_load(&found->range->name);
@@ -183,10 +188,10 @@ static uint64_t known_name(const struct found *found) {
 }
 
 /*
- * Returns the location of a live small block's name, which becomes `fresh` if it had none. Returns
- * NULL if another thread frees the block meanwhile, or without host memory. Needs source.lock.
+ * Returns the location of a live small block's name. Sets the name to `fresh` if there was none.
+ * Returns NULL if another thread frees the block, or without host memory. Needs source.lock.
  */
-static _Atomic uint64_t *name_block(struct block *block, uint64_t fresh) {
+static _Atomic uint64_t *prepare_small_name(struct block *block, uint64_t fresh) {
     struct slab *slab = slab_of(block);
     if (!slab->names) {
         slab->names = host_map(SLAB_UNITS * sizeof *slab->names, 4096);
@@ -209,14 +214,14 @@ static _Atomic uint64_t *name_block(struct block *block, uint64_t fresh) {
  * Returns the location of the name of the live block around `address`, and creates the name if
  * necessary. Returns NULL if there is no such block, or without host memory. Needs source.lock.
  */
-static _Atomic uint64_t *name_at(uint64_t address) {
+static _Atomic uint64_t *prepare_name(uint64_t address) {
     struct found found;
     if (find_live(address, &found) != 0) {
         return NULL;
     }
     uint64_t fresh = atomic_fetch_add(&last_id, 1) + 1;
     if (found.block) {
-        return name_block(found.block, fresh);
+        return prepare_small_name(found.block, fresh);
     }
     if (found.range->name == 0) {
         found.range->name = fresh;
@@ -229,11 +234,11 @@ uint64_t pool_block_id(uint64_t address) {
     uint64_t name = find_live(address, &found) == 0 ? known_name(&found) : 0;
     struct pool *pool = name ? NULL : lock_owner(address);
     if (pool) {
-        const _Atomic uint64_t *at = name_at(address);
+        const _Atomic uint64_t *at = prepare_name(address);
         name = at ? *at : 0;
         lock_release(&pool->source.lock);
     }
-    return name & NAME_NUMBER;
+    return name & NAME_ID;
 }
 
 int pool_flag(uint64_t address) {
@@ -247,9 +252,9 @@ int pool_set_flag(uint64_t address, bool flag) {
     if (!pool) {
         return -ENOENT;
     }
-    _Atomic uint64_t *name = name_at(address);
+    _Atomic uint64_t *name = prepare_name(address);
     if (name) {
-        *name = (*name & NAME_NUMBER) | NAME_HAS_FLAG | (flag ? NAME_FLAG : 0);
+        *name = (*name & NAME_ID) | NAME_HAS_FLAG | (flag ? NAME_FLAG : 0);
     }
     lock_release(&pool->source.lock);
     return name ? 0 : -ENOMEM;
@@ -281,6 +286,7 @@ int pool_mark_externally_visible(uint64_t address) {
 
 /* --- look-up by the start address, in as few steps as a free takes --- */
 
+/* Fills *look. Returns the descriptor, or NULL if no live block starts there. Takes no lock. */
 __attribute__((no_sanitize("thread"))) static struct block *look_up(uint64_t address,
                                                                     struct pool_look *look) {
     struct start at = find_start(address);

@@ -9,9 +9,8 @@
 struct pool_block;
 
 /**
- * Returns the range that holds the live block around `address`, and describes the block in
- * `*block`. For a small block that is the range of its slab. Returns NULL if no live block covers
- * the address. Needs source.lock.
+ * Describes the live block around `address` in `*block`, and returns its range: for a small block
+ * the range of its slab. Returns NULL if no live block covers the address. Needs source.lock.
  */
 struct range *find_range(uint64_t address, struct pool_block *block);
 
@@ -24,9 +23,10 @@ struct start {
 };
 
 /**
- * Returns the block that may start at `address`, without a lock. Another thread may free the block
- * or reuse its descriptor meanwhile. The result is then meaningless: a caller that does not own the
- * block must detect that.
+ * Returns the block that may start at `address`, without a lock. If another thread frees the block
+ * or reuses its descriptor during the call, the result is meaningless. A caller that does not own
+ * the block must detect that, as claim() in free.c does. Fields are read as volatile,
+ * because other threads may write them meanwhile.
  */
 __attribute__((no_sanitize("thread"))) static inline struct start find_start(uint64_t address) {
     struct start at = {.slab = page_map_slab(page_map_get(address))};

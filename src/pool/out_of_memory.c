@@ -1,9 +1,9 @@
 /*
  * Out of memory: steps 14 to 21 of the ladder of an allocation (slow_path.c has the table).
  *
- * try_after_refusal() tries each source once. retry_refused() repeats that while memory moves:
- * another thread may take what this thread waited for, and free as much. The pool's lock protects
- * all; it is released around every wait, and state is read anew afterwards.
+ * try_after_refusal() tries each source once. retry_refused() repeats the steps while other threads
+ * free or return memory, because they may also take the memory that this thread waited for. The
+ * pool's lock protects all; it is released around every wait, and state is read anew afterwards.
  */
 #include "pool/internal.h"
 
@@ -22,11 +22,10 @@ static uint64_t idle_bytes(const struct pool *pool) {
 }
 
 /*
- * Returns whether enough memory may exist for the request: what the driver has left, what other
- * pools hold idle, and what this pool holds idle in any cache. Otherwise another request to the
- * driver or a wait would be in vain.
+ * Returns whether enough memory may exist for the request: left at the driver, idle in other pools,
+ * or idle_bytes() of this pool. Otherwise another request to the driver or a wait would be in vain.
  *
- * Sets *none if nothing is pending, and neither this pool nor another one has idle memory.
+ * Sets *none if nothing is pending, this pool has no idle segment and other pools no idle memory.
  * Entered with the pool's lock, which is released in between, before the idle bytes are counted.
  */
 static bool may_suffice(struct pool *pool, const struct alloc_request *request, bool *none) {
@@ -40,12 +39,12 @@ static bool may_suffice(struct pool *pool, const struct alloc_request *request, 
 struct oom_state {
     /* Limit of each further wait, in ns; 0 once a call that may end the context used it up. */
     uint64_t time_budget;
-    bool taken_by_others; /* other requests took what other pools gave back */
+    bool taken_by_others; /* other requests took the memory that other pools released */
 };
 
 /*
  * Step 14: waits, by yielding the CPU, until as many growths have ended as were under way on entry.
- * A refused request may be served by what they bring, or by a charge that they return.
+ * They may bring memory for a refused request, or return a charge. Releases the lock meanwhile.
  */
 static void wait_for_growths(struct source *source) {
     ASSERT_HELD(&source->lock);
@@ -59,7 +58,7 @@ static void wait_for_growths(struct source *source) {
 
 /*
  * Step 20: makes other pools of the device release idle memory, and with `wait` also memory that
- * work still uses. Does not serve the request. True if there was any, or the driver had enough.
+ * work still uses. Returns whether they had any, or the driver had enough. Releases the lock.
  */
 static bool try_other_pools(struct source *source, const struct alloc_request *request, bool wait) {
     ASSERT_HELD(&source->lock);
@@ -111,7 +110,7 @@ static int try_release(struct source *source, struct alloc_request *request, str
     }
     if (r == -EAGAIN && try_other_pools(source, request, wait)) {
         r = try_grow(source, request, refusal);
-        /* false: the memory is there, and the driver still refuses */
+        /* with room for the growth, the driver refuses for another reason */
         oom->taken_by_others = r == -EAGAIN && budget_room(source, &others) < need;
     }
     return r;
@@ -160,9 +159,8 @@ static int try_after_refusal(struct pool *pool, struct alloc_request *request,
 }
 
 /*
- * Returns how often memory came back to threads that ask for memory of the device; 0 if the
- * backend does not count that. Releases the pool's lock for the call, which waits for other
- * requests in flight.
+ * Returns how often other threads have given memory of the device back; 0 if the backend does not
+ * count that. Releases the pool's lock for the call, which waits for other requests in flight.
  */
 static uint64_t return_count(struct source *source) {
     uint64_t count = 0;
@@ -183,7 +181,7 @@ static uint64_t count_frees(const struct pool *pool) {
 }
 
 /* The state of the pool when one try of a refused request began. */
-struct moment {
+struct try_start {
     uint64_t stamp; /* of a free made at that time */
     uint64_t frees; /* count_frees() at that time */
 };
@@ -196,7 +194,7 @@ struct moment {
  *  2. a thread freed a block, or a deferred free was reclaimed
  *  3. free memory went into caches (refill()) after quota_take_all_back()
  */
-static bool may_have_missed(const struct pool *pool, const struct moment *since) {
+static bool may_have_missed(const struct pool *pool, const struct try_start *since) {
     const struct source *source = &pool->source;
     bool pending = false;
     for (enum reach reach = 0; reach < REACHES; reach++) {
@@ -209,8 +207,8 @@ static bool may_have_missed(const struct pool *pool, const struct moment *since)
 
 /*
  * Another thread may take the memory that this thread waited for or released, and free as much.
- * A refusal is therefore final only if no more memory exists than when the last try began. The lock
- * is held from that last check until the return.
+ * A refusal is therefore final only if no more memory exists than when the last try began, or after
+ * OTHERS_TRIES tries. The lock is held from the last check until the return.
  */
 int retry_refused(struct pool *pool, struct alloc_request *request, int refusal) {
     ASSERT_HELD(&pool->source.lock);
@@ -220,7 +218,7 @@ int retry_refused(struct pool *pool, struct alloc_request *request, int refusal)
     bool again = true, none;
     for (unsigned tries = 0; again && tries < OTHERS_TRIES; tries++) {
         uint64_t before = now;
-        struct moment since = {epochs_stamp(&source->epochs), count_frees(pool)};
+        struct try_start since = {epochs_stamp(&source->epochs), count_frees(pool)};
         oom.taken_by_others = false;
         refusal = try_after_refusal(pool, request, &oom, refusal);
         bool refused = source_refused(refusal);

@@ -1,6 +1,7 @@
 /*
  * Functions of pool.h that concern a pool as a whole: creation and end, captures, giving memory
- * back, and stamps. All state is protected by source.lock.
+ * back, and stamps. source.lock protects all state. Functions that only read or change an
+ * atomic field take no lock.
  */
 #include "pool/internal.h"
 
@@ -33,7 +34,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     return pool;
 }
 
-/* Subtracts all live large blocks from what their requesters have. All caches are seized. */
+/* Subtracts all live large blocks from the counts of their requesters. All caches are seized. */
 static void forget_requesters(struct source *source) {
     struct requester_row *rows = source->backend->requesters;
     for (struct segment *segment = rows ? source->large.segments : NULL; segment;
@@ -48,6 +49,7 @@ static void forget_requesters(struct source *source) {
     }
 }
 
+/* Forgets the blocks of all caches and transfer caches. Needs source.lock. */
 static void forget_caches(struct pool *pool) {
     cache_seize_all(pool);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
@@ -63,8 +65,8 @@ static void forget_caches(struct pool *pool) {
  *
  *   1. Remove the memory from the page map: no look-up finds it any more.
  *   2. Seize all caches. A free that had found a block is finished then, because it runs inside its
- *      cache. The blocks that it put there are forgotten with the others.
- *   3. Only then reuse the descriptors.
+ *      cache. Forget the blocks of all caches.
+ *   3. Only then forget the source: its descriptors may be reused from now on.
  */
 uint64_t pool_forget(struct pool *pool) {
     struct source *source = &pool->source;
@@ -156,10 +158,10 @@ void pool_wait_for_barriers(struct pool *pool) {
 }
 
 /*
- * Waits for another thread's call that may end the context. Returns whether the context has ended.
- * Idle memory can go back after the wait, or has gone with the context. Does not wait for an empty
- * pool: after the end its backend stays suspended until the pool is used again. Lock held; released
- * during the wait.
+ * Waits for another thread's call that may end the context. Returns whether the context has ended
+ * and its memory with it. Does not wait if the pool is empty: after the end of a context the
+ * backend stays suspended until the pool is used again. The pool's lock is held, and released for
+ * the wait.
  */
 static bool ended_meanwhile(struct source *source, uint64_t limit_ns) {
     uint64_t generation = source_generation(source);
@@ -170,8 +172,8 @@ static bool ended_meanwhile(struct source *source, uint64_t limit_ns) {
 }
 
 /*
- * Implements pool_give_back(). `ending_ns` limits the wait for a call that may end the context.
- * Lock held; released during waits.
+ * Implements pool_give_back(). `ending_ns` limits the wait for a call that may end the context. The
+ * pool's lock is held, and released during waits.
  */
 static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t ending_ns) {
     struct source *source = &pool->source;
@@ -198,7 +200,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
     if (source->freeing_bytes > 0) {
         segments_wait_for_return(source, RETURN_WAIT_NS);
     }
-    if (all) { /* After a full wait, pending memory was freed by later calls: do not count it. */
+    if (all) { /* after a full wait, memory that is pending was freed later: do not count it */
         uint64_t ready = budget_free(source);
         uint64_t left = finished ? ready - source_idle(source) : ready + source->pending_bytes;
         atomic_store(&pool->left_bytes, left);
@@ -268,8 +270,8 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
     pending_release(source, EVERY_STAMP);
     uint64_t stuck = budget_free(source) - source_idle(source);
     /*
-     * A segment without live blocks goes back once its cached and pending blocks are free: free
-     * memory in it is not stuck.
+     * Free memory of a segment without live blocks is not stuck: the segment goes back once its
+     * cached and pending blocks are free.
      */
     bool deferred = atomic_load(&pool->deferred_bytes) > 0;
     stuck -= deferred ? 0 : arena_loose_bytes(&source->large);
@@ -292,7 +294,7 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
     if (source->epochs.finished < stamp && sync_query(source, stamp)) {
-        /* a stamp that is safe behind a barrier need not have completed */
+        /* sync_query() does not poll for a stamp that is safe: its event may not have completed */
         epochs_poll(&source->epochs, source->backend);
     }
     bool finished = source->epochs.finished >= stamp;
@@ -309,8 +311,8 @@ bool pool_is_idle(struct pool *pool) {
 }
 
 /*
- * The program itself waits for all work, so no event is needed. The epoch number is taken before
- * the wait and marked as completed after it.
+ * Ends the open epoch, and returns its number, before the program itself waits for all work.
+ * pool_sync_end() marks that epoch as finished, so no event is needed. Takes no lock.
  */
 uint64_t pool_sync_begin(struct pool *pool) {
     return atomic_fetch_add(&pool->source.epochs.open, 1);

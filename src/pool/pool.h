@@ -35,10 +35,10 @@ struct pool;
 struct pool *pool_create(struct backend *backend, const struct pool_config *config);
 
 /**
- * Forgets every block after the context, and with it the memory, has ended. Returns the bytes that
- * were reserved; gives none back to the driver. A free in progress in another thread leaves nothing
- * behind. Takes remap.lock and source.lock. The pool may be used again once its backend stands for
- * another context of the same device.
+ * Forgets every block after the context has ended, which took the memory along. Returns the bytes
+ * that were reserved; gives none back to the driver. Also forgets the blocks of frees in progress.
+ * Takes remap.lock and source.lock. The pool may be used again once its backend stands for another
+ * context of the same device.
  */
 uint64_t pool_forget(struct pool *pool);
 struct backend *pool_backend(struct pool *pool);
@@ -111,7 +111,7 @@ void pool_wait_for_barriers(struct pool *pool);
 
 /**
  * Gives `bytes` bytes of idle memory back to the driver; UINT64_MAX means all. Returns when the
- * driver has it. With `wait` the function first waits
+ * driver has that memory, or after 1 s. With `wait` the function first waits
  *
  *   1. for events recorded in frees, as pool_finish() does;
  *   2. for a call of another thread that may end the context, at most 10 s. If the context ended,
@@ -138,16 +138,18 @@ bool pool_finish(struct pool *pool);
 int pool_trim(struct pool *pool, bool wait);
 
 /**
- * Returns the idle bytes that the last release of all memory could not give back. Idle memory
- * beyond that was freed later.
+ * Returns the idle bytes that the last release of all memory could not give back. Any further idle
+ * memory was freed later.
  */
 uint64_t pool_left_bytes(struct pool *pool);
 
 /**
  * Decay: gives memory back that was idle for the whole decay time, if that takes no wait for the
- * device. One thread calls both functions for all pools, with no lock held. pool_tick() runs
- * DECAY_TICKS times per decay time; false means that nothing is idle, and the backend is told when
- * something is. pool_decay() gives one segment back; true means that there may be more.
+ * device. One thread calls both functions for all pools, with no lock held.
+ *
+ *   pool_tick()    runs DECAY_TICKS times per decay time. Returns false if nothing is idle: the
+ *                  next call is due after watch_idle() (source/backend.h).
+ *   pool_decay()   gives one segment back. Returns whether there may be more.
  */
 bool pool_tick(struct pool *pool);
 bool pool_decay(struct pool *pool);
@@ -167,9 +169,9 @@ uint64_t pool_sync_begin(struct pool *pool);
 void pool_sync_end(struct pool *pool, uint64_t ticket);
 
 /**
- * Stamp memory outside the pool, in the program's free of it. pool_stamp_in_free() returns the
- * stamp and records the event of that free. pool_has_finished() returns whether all work submitted
- * before the stamp has completed; it only queries.
+ * Stamp memory outside the pool. pool_stamp_in_free() is called in the program's free of that
+ * memory, returns the stamp and records an event. pool_has_finished() returns whether all work
+ * submitted before the stamp has completed; it only queries.
  */
 uint64_t pool_stamp_in_free(struct pool *pool);
 bool pool_has_finished(struct pool *pool, uint64_t stamp);
@@ -180,7 +182,7 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp);
  */
 bool pool_is_idle(struct pool *pool);
 
-/** Sets how many streams the program has besides the default one, for the growth of all pools. */
+/** Sets the number of the program's streams, the default one not counted, for all budgets. */
 void pool_expect_streams(unsigned streams);
 
 /**

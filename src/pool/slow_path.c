@@ -61,10 +61,11 @@ bool reclaim_deferred(struct pool *pool, bool all) {
 }
 
 /*
- * Step 4: takes the pool's lock, unless another thread's query makes the block with `stamp` safe.
- * Returns false in that case, without the lock. `stamp` 0: the thread has no pending block.
- * Only one thread at a time queries to advance the safe epoch; *advancing tells that it is this
- * one. Other threads spin for the result, at most SPINS_BEFORE_LOCK turns.
+ * Step 4: returns false, without the lock, once another thread's query makes `stamp` safe.
+ * Otherwise takes the pool's lock and returns true. `stamp` 0: the thread has no pending block.
+ *
+ * Only one thread at a time queries to advance the safe epoch. Sets *advancing if it is this one.
+ * Other threads spin until its result, at most SPINS_BEFORE_LOCK times.
  */
 static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing) {
     struct source *source = &pool->source;
@@ -81,10 +82,9 @@ static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing)
 }
 
 /*
- * Step 5: takes a block of the calling thread's cache. A query makes the block with `stamp` safe,
- * or over the budget a barrier or a wait; 0: the thread has no pending block. Over the budget,
- * larger blocks than requested may serve too. Lets other threads query again if this one was
- * `advancing`.
+ * Step 5: takes a block of the calling thread's cache, after making `stamp` safe by a query. Over
+ * the budget a barrier or a wait may do that, and larger blocks than requested may serve too.
+ * `stamp` 0: the thread has no pending block. Ends the turn of this thread to query (`advancing`).
  */
 static bool try_own_blocks(struct pool *pool, struct cache *cache, struct alloc_request *request,
                            uint64_t stamp, bool advancing) {
@@ -107,10 +107,10 @@ static bool try_own_blocks(struct pool *pool, struct cache *cache, struct alloc_
 }
 
 /*
- * Step 6 (small requests without pressure): takes free memory if blocks of deferred frees exist.
- * If none is free, reclaims a few deferred frees: their streams have often freed many at once.
- * Returns whether request->block was found; reclaimed blocks are left for step 9. Releases the
- * pool's lock to reclaim.
+ * Step 6 (small requests without pressure): if frees are deferred, takes free memory. If there is
+ * none, reclaims a few deferred frees, because a stream often frees many blocks at once. Returns
+ * whether request->block was found; step 9 finds the reclaimed blocks. Releases the pool's lock to
+ * reclaim.
  */
 static bool try_free_or_reclaim(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
@@ -130,11 +130,11 @@ static bool try_free_or_reclaim(struct pool *pool, struct alloc_request *request
  * memory, which keeps free ranges large. The pool's lock is held throughout.
  *
  * Skips the barrier while little memory is pending (BARRIER_AHEAD_SHARE), and with several streams
- * while live memory is below the floor: streams that run side by side would lose more by it.
+ * while live memory is below the floor: parallel streams would lose more than best fit gains.
  */
 static void barrier_ahead(struct pool *pool, const struct alloc_request *request) {
     struct source *source = &pool->source;
-    uint64_t all = epochs_latest_on_time(&source->epochs);
+    uint64_t all = epochs_latest_on_time(&source->epochs); /* covers all that a barrier can */
     if (!is_ablated(ABLATION_BARRIER_AHEAD) && all > 0 && budget_is_beyond_floor(source) &&
         source->pending_bytes > source->goal / BARRIER_AHEAD_SHARE &&
         !epochs_is_safe(&source->epochs, all) && peaks_over_budget(pool, source_growth(request))) {
@@ -168,10 +168,11 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
 }
 
 /*
- * Step 13: grows the pool, within the budget if possible. Then takes steps 14 to 21 if the driver
- * or the limit refuses. Counts the outcome. `over_budget` is computed only for a policy that releases
- * idle segments first; the other policy ignores it. Returns 0 with request->block, or the error.
- * The pool's lock is held on entry and on return; it is released in between.
+ * Step 13: grows the pool, within the budget if possible. Takes steps 14 to 21 if the driver or the
+ * limit refuses. Counts the outcome. Returns 0 with request->block, or the error. The pool's lock
+ * is held on entry and on return; it is released in between.
+ *
+ * Computes `over_budget` only for a policy that releases idle segments first; the other ignores it.
  */
 static int try_growth(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
@@ -198,9 +199,10 @@ static int try_growth(struct pool *pool, struct alloc_request *request) {
 }
 
 /*
- * Takes steps 5 to 21, with the pool's lock, which is released in between. `stamp` makes cached
- * blocks of this thread safe; 0: none is cached. `at_once`: step 3 has reclaimed deferred frees, so
- * step 6 is skipped. Returns 0 with request->block, or the error. The cache is not entered.
+ * Takes steps 5 to 21, with the pool's lock, which is released in between. `stamp`: stamp of a
+ * cached block of this thread that fits, 0 if none does. `reclaimed`: step 3 has reclaimed deferred
+ * frees, so step 6 is skipped. Returns 0 with request->block, or the error. The cache is not
+ * entered.
  *
  * Step 7: until another thread's call that may end the context returns, the backend answers no
  * queries and freed memory stays pending. Without the wait the allocating threads would take all
@@ -208,14 +210,14 @@ static int try_growth(struct pool *pool, struct alloc_request *request) {
  * be waiting for this one.
  */
 static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_request *request,
-                        uint64_t stamp, bool at_once, bool advancing) {
+                        uint64_t stamp, bool reclaimed, bool advancing) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     uint64_t growth = source_growth(request);
     quota_follow_miss(cache);
     cache->in_slow_path = true;
     if (try_own_blocks(pool, cache, request, stamp, advancing) || /* 5 */
-        (!at_once && try_free_or_reclaim(pool, request))) {       /* 6 */
+        (!reclaimed && try_free_or_reclaim(pool, request))) {     /* 6 */
         return 0;
     }
     if (source->backend->suspended && peaks_over_budget(pool, growth)) {
@@ -238,8 +240,8 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
 
 /*
  * Returns whether more blocks of this bin would make epochs less frequent. False if most requests
- * since the last miss were for other bins: their epochs make this bin's blocks safe too. Records
- * the counts of this miss.
+ * since the bin's last miss were for other bins, whose epochs make this bin's blocks safe too.
+ * Records the counts of requests at this miss.
  */
 static bool needs_rotation(struct cache *cache, struct bin *bin) {
     uint32_t all = (uint32_t)counter_get(&cache->watermarks[WATERMARK_COUNT].taken);
@@ -252,8 +254,8 @@ static bool needs_rotation(struct cache *cache, struct bin *bin) {
 }
 
 /*
- * Sets the bin's target and returns how many blocks to add, so that the next requests like this
- * one stay out of the slow path. The pool's lock is held.
+ * Sets the target of the bin of `like` and returns how many blocks to add, so that the next such
+ * requests stay out of the slow path. The pool's lock is held.
  *
  *  rotating   the thread's own blocks were still pending: the target doubles with every slow path,
  *             up to ROTATION_BLOCKS and the quota
@@ -284,7 +286,7 @@ static uint32_t refill_count(const struct pool *pool, struct cache *cache,
 }
 
 /*
- * Finds memory for one more block: free memory, or once per refill a growth within the budget.
+ * Finds one more block: free memory, or once per refill (*may_grow) a growth within the budget.
  * Returns whether request->block was found. The pool's lock is released during a growth.
  */
 static bool refill_one(struct pool *pool, struct alloc_request *request, bool *may_grow) {
@@ -299,10 +301,11 @@ static bool refill_one(struct pool *pool, struct alloc_request *request, bool *m
 }
 
 /*
- * Finds memory for one more block after refill_one() failed. Acts only on every
- * REFILL_FAILURES-th failure, because it costs more: bins without requests go to the pool, and an
- * idle segment goes to the driver, which can return as memory for this kind of block. Returns
- * whether request->block was found. The pool's lock is held, and released in between.
+ * Finds one more block after refill_one() failed. Returns whether request->block was found. The
+ * pool's lock is held, and released in between.
+ *
+ * Does so on every REFILL_FAILURES-th failure only, because of the cost: flushes bins without
+ * requests, then replaces an idle segment by a growth for this kind of block.
  */
 static bool refill_failed(struct pool *pool, struct cache *cache, struct alloc_request *request) {
     struct source *source = &pool->source;
@@ -355,20 +358,19 @@ static void refill(struct pool *pool, struct cache *cache, const struct alloc_re
 /* --- the way in --- */
 
 /*
- * Takes steps 3 to 21: one try to serve what no cache serves. Returns 0 and the address, or the
- * error. No lock is held on entry or on return. For a refused request, sets *reclaims to the number
- * of reclaims at the last search.
+ * Takes steps 3 to 21 once. Returns 0 and the address, or the error. No lock is held on entry or on
+ * return. On an error of the search, sets *reclaims to the pool's number of reclaims at its end.
  */
 static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_request *request,
                       uint64_t requested, uint64_t *address, uint64_t *reclaims) {
     struct source *source = &pool->source;
-    bool at_once =
+    bool reclaimed =
         request->large || atomic_load_explicit(&source->pressure, memory_order_relaxed) > 0;
-    int dead = slow_path_health(pool);
-    if (dead) {
-        return dead;
+    int code = slow_path_health(pool);
+    if (code) {
+        return code;
     }
-    if (at_once) {
+    if (reclaimed) {
         reclaim_deferred(pool, true);
     }
     cache_enter(cache);
@@ -381,7 +383,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
         }
         lock_acquire(&source->lock); /* another thread took the safe block back for the pool */
     }
-    int r = alloc_locked(pool, cache, request, stamp, at_once, advancing);
+    int r = alloc_locked(pool, cache, request, stamp, reclaimed, advancing);
     if (r == 0) {
         cache_enter(cache);
         *address = cache_hand_out(cache, request, requested);
@@ -400,9 +402,10 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
 }
 
 /*
- * Step 22: returns whether deferred frees of any pool were reclaimed since the count was
- * `reclaims`, by this thread or another one: memory of another pool can serve this one too. If
- * there is none at once, waits for the barriers that hold up streams. Called with no lock.
+ * Step 22: reclaims deferred frees of all pools, because memory of another pool can serve this one
+ * too. If there is none at once, waits for the barriers that hold up streams and retries. Returns
+ * whether any was reclaimed, also by another thread since this pool's count was `reclaims`. Called
+ * with no lock.
  */
 static bool any_reclaimed(struct pool *pool, uint64_t reclaims) {
     struct backend *backend = pool->source.backend;

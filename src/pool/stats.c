@@ -11,7 +11,7 @@ static void add_metric(struct stats_metric *to, const struct metric *from) {
     to->freed += counter_get(&from->freed);
 }
 
-/* Adds the allocations or frees that thread caches counted, by size class of the statistics. */
+/* Adds the numbers of allocations or frees, by size class of the statistics, to `counts`. */
 static void count_classes(const struct pool *pool, bool frees,
                           uint64_t counts[STATS_SIZE_CLASSES]) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
@@ -39,8 +39,8 @@ static void add_classes(const struct pool *pool, struct stats_device *stats) {
 }
 
 /*
- * Adds a metric that the caches count. `from` holds the peak of the last aggregation. Returns the
- * peak.
+ * Adds a metric that the caches count; `from` holds its peak of the last aggregation. `shared`:
+ * several caches have counted, so the sum of their peaks is only an upper bound. Returns the peak.
  */
 static uint64_t add_sum(struct stats_metric *to, const struct metric *from, struct peaks_sum sum,
                         bool shared) {
@@ -57,8 +57,8 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     const struct counters *counters = &source->counters;
     /*
      * A signal handler may interrupt the thread that holds the lock, so the lock is only tried.
-     * Without it, the largest free block is that of the last update. The counts that an ending
-     * thread leaves to its cache's next owner may then be read twice or not at all.
+     * Without the lock, the largest free block is that of the last update. The counts that an
+     * ending thread's cache moves to the common cache may be read twice or not at all.
      */
     bool locked = lock_try(&source->lock);
     if (locked) {
