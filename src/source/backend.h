@@ -21,8 +21,8 @@
 #include <time.h>
 
 #define BACKEND_SLOTS 32
-#define BACKEND_REFUSALS                                                                           \
-    16 /* refused records in a row after which a driver counts as without events */
+/* Refused records in a row after which a driver counts as without events. */
+#define BACKEND_REFUSALS 16
 
 struct backend;
 
@@ -47,22 +47,22 @@ struct backend_ops {
     int (*returned)(struct backend *backend);
 
     /**
-     * Returns the bytes that the driver has left and the limit allows, as far as known. *others:
-     * the idle bytes of other pools of the device. Blocks. NULL: capacity less reserve, and no
-     * others.
+     * Returns the bytes that the driver has left and the limit allows, as far as known. Sets
+     * *others to the idle bytes of other pools of the device. Blocks. NULL: the capacity less the
+     * reserve, and 0.
      */
     uint64_t (*available)(struct backend *backend, uint64_t *others);
 
     /**
      * Makes other pools of the device release `bytes` idle bytes, and waits until the driver has
-     * them. With `wait`, also waits for their work, within limits. True if there were any, or the
-     * driver already had enough. Blocks. NULL if available() is.
+     * them. With `wait`, also waits for the work of those pools, within limits. Returns whether
+     * there were any, or the driver already had enough. Blocks. NULL if available() is.
      */
     bool (*release_others)(struct backend *backend, uint64_t bytes, bool wait);
 
     /**
-     * Mark the begin and end of a growth by the calling thread, which may charge or take memory
-     * that it has to return. `gave_back`: it has returned some. NULL if return_count() is.
+     * Mark the begin and end of a growth by the calling thread, which may charge or take memory and
+     * have to return it. `gave_back`: the thread returned some. NULL if return_count() is.
      */
     void (*begin_growth)(struct backend *backend);
     void (*end_growth)(struct backend *backend, bool gave_back);
@@ -79,7 +79,7 @@ struct backend_ops {
      * VMM, from here to unmap(); NULL in a backend of segments. reserve(), release() and
      * forget_reserve() are never called with VMM, and `release_waits` is false.
      *
-     * They do not wait for the device. All but mark_stale() block. The caller holds remap.lock
+     * These do not wait for the device. All but mark_stale() block. The caller holds remap.lock
      * (state.h), and no lock that an allocation or a free waits for. It holds the pool's lock too
      * in mark_stale(), and, after the end of the context, in unmap(), release_handles() and
      * free_addresses().
@@ -87,7 +87,7 @@ struct backend_ops {
 
     /**
      * Reserves a VA range. `bytes` and *address are multiples of 2 MiB; nothing is mapped there.
-     * -ENOMEM: there is none of that length, and the pool asks for a shorter one.
+     * -ENOMEM: no range of that length is free, and the pool asks for a shorter one.
      */
     int (*reserve_addresses)(struct backend *backend, uint64_t bytes, uint64_t *address);
 
@@ -120,9 +120,9 @@ struct backend_ops {
                const uint64_t *handles);
 
     /**
-     * Notes for the trace that the mapping of `pages` pages becomes stale: the handle will be
-     * mapped elsewhere, and this mapping stays until earlier work has completed. `back`: it is not
-     * stale any more, because the handle stays. NULL: there is no trace.
+     * Tells the trace that the mapping of `pages` pages becomes stale: the handle will be mapped
+     * elsewhere, and this mapping stays until earlier work has completed. `back`: the mapping is no
+     * longer stale, because the handle stays. NULL: there is no trace.
      */
     void (*mark_stale)(struct backend *backend, uint64_t address, unsigned pages, bool back);
 
@@ -138,7 +138,7 @@ struct backend_ops {
      */
     void (*watch_idle)(struct backend *backend);
 
-    /** Removes a segment of reserve() from the counters: it ended with its context. */
+    /** Removes a segment of reserve() from the counters, because its context has ended. */
     void (*forget_reserve)(struct backend *backend, uint64_t bytes);
 
     /**
@@ -173,9 +173,9 @@ struct backend_ops {
     uint64_t (*clock)(struct backend *backend);
 
     /**
-     * Note that the program got a large block, or frees one. `bytes` is the requested size. Both
+     * Record that the program got a large block, or frees one. `bytes` is the requested size. Both
      * leave the pool unchanged. allocated(): no lock. freed(): inside the freeing thread's cache,
-     * so no other thread can get the memory yet. NULL: nobody records blocks.
+     * so no other thread can get the memory yet. NULL: blocks are not recorded.
      */
     void (*allocated)(struct backend *backend, uint64_t address, uint64_t bytes);
     void (*freed)(struct backend *backend, uint64_t address, uint64_t bytes);
@@ -191,15 +191,15 @@ struct backend_ops {
 
     /**
      * Calls pool_reclaim() for blocks of any pool whose deferred free has taken effect: for `all`,
-     * or for a few, at the price of a few queries. True if there was one. No lock. NULL: the
-     * backend has no deferred frees.
+     * or for a few, at the price of a few queries. Returns whether there was one. No lock. NULL:
+     * the backend has no deferred frees.
      */
     bool (*reclaim_deferred)(struct backend *backend, bool all);
 
     /**
      * Waits, as pool_finish() does, for the work that barriers in pools of the device wait for: a
-     * stream that reached a deferred free can show that only after the barrier. True if any free is
-     * deferred. Blocks. NULL if reclaim_deferred() is.
+     * query shows only after the barrier that a stream reached a deferred free. Returns whether any
+     * free is deferred. Blocks. NULL if reclaim_deferred() is.
      */
     bool (*pass_barriers)(struct backend *backend);
 };
@@ -211,15 +211,15 @@ struct backend {
      * at once. Set by pool_set_capacity().
      */
     _Atomic uint64_t capacity;
-    /* Whether record() works. If not, frees have to call synchronize(). */
+    /* record() works. If false, frees have to call synchronize(). */
     atomic_bool has_events;
-    /* Refused records in a row. If not 0, every free tries one, and waits if it is refused. */
+    /* Records refused in a row. If not 0, every free tries to record, and waits if refused. */
     unsigned refused;
     bool release_waits; /* release() waits for the device */
-    /* Whether a call that ends the context is under way, or has ended it: then the backend asks the
-     * driver nothing. Changed under the pool's lock. */
+    /* A call that ends the context is in progress or has ended it: the backend makes no call of the
+     * driver. Changed under the pool's lock. */
     atomic_bool suspended;
-    /* Requested bytes of the device by requester: REQUESTERS rows. NULL: nobody counts them. */
+    /* Requested bytes of the device by requester: REQUESTERS rows. NULL: not counted. */
     struct requester_row *requesters;
 };
 

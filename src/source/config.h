@@ -9,7 +9,7 @@
 
 struct pool_config {
     enum reuse reuse;
-    uint64_t budget; /* reserved bytes up to which the pool grows rather than synchronises;
+    uint64_t budget; /* reserved bytes up to which the pool grows instead of synchronising;
                         0: computed from the peak of live memory */
     bool decays;     /* the driver layer calls pool_tick() and pool_decay() after watch_idle() */
 };

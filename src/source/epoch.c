@@ -1,9 +1,8 @@
 /*
  * The events of a pool: closing epochs, queries, barriers, pins. epoch.h explains epochs.
  *
- * `slots` lists the events in use, oldest first. Events that have completed are removed, except
- * those that a thread waits for. The caller of every function but
- * epochs_start() holds the pool's lock.
+ * Invariant: `slots` lists the events in use, oldest first. A completed event is removed, unless a
+ * thread waits for it. The caller of every function but epochs_start() holds the pool's lock.
  */
 #include "source/epoch.h"
 
@@ -28,6 +27,7 @@ void epochs_start(struct epochs *epochs) {
     atomic_init(&epochs->safe, 0);
 }
 
+/* Makes stamps up to `number` safe. Called after its event has completed or has a barrier. */
 static void raise_safe(struct epochs *epochs, uint64_t number) {
     if (number > atomic_load_explicit(&epochs->safe, memory_order_relaxed)) {
         atomic_store_explicit(&epochs->safe, number, memory_order_release);
@@ -41,7 +41,8 @@ void epochs_finish(struct epochs *epochs, uint64_t number) {
     raise_safe(epochs, number);
 }
 
-static void take_out(struct epochs *epochs, unsigned i) {
+/* Removes event i of `slots`. */
+static void unlist(struct epochs *epochs, unsigned i) {
     epochs->events[epochs->slots[i]].in_use = false;
     for (epochs->count--; i < epochs->count; i++) {
         epochs->slots[i] = epochs->slots[i + 1];
@@ -55,7 +56,7 @@ static void drop_finished(struct epochs *epochs) {
         if (event_at(epochs, i)->waiters > 0) {
             i++;
         } else {
-            take_out(epochs, i);
+            unlist(epochs, i);
         }
     }
 }
@@ -65,8 +66,8 @@ static void drop_finished(struct epochs *epochs) {
  *
  *   1. A slot that is not in use.
  *   2. The slot of the newest event that no thread waits for: the new event captures the same work
- *      and more. An event recorded in a free is not replaced by one recorded later, which may not
- *      be waited for.
+ *      and more. Exception: an event recorded in a free is not replaced by an event recorded
+ *      later, because no thread may wait for the latter.
  */
 static unsigned next_slot(const struct epochs *epochs, bool on_time) {
     unsigned slot = 0, i = epochs->count;
@@ -83,11 +84,11 @@ static unsigned next_slot(const struct epochs *epochs, bool on_time) {
                                                                     : epochs->slots[i - 1];
 }
 
-/* Makes a recorded event the newest of the list, and removes an older event of its slot. */
-static void enter(struct epochs *epochs, unsigned slot, uint64_t number, bool on_time) {
+/* Makes a recorded event the newest of `slots`, and removes an older event of its slot. */
+static void list_newest(struct epochs *epochs, unsigned slot, uint64_t number, bool on_time) {
     for (unsigned i = 0; epochs->events[slot].in_use; i++) {
         if (epochs->slots[i] == slot) {
-            take_out(epochs, i);
+            unlist(epochs, i);
         }
     }
     epochs->events[slot] = (struct epoch_event){.number = number,
@@ -98,8 +99,8 @@ static void enter(struct epochs *epochs, unsigned slot, uint64_t number, bool on
 }
 
 /*
- * Records an event. A driver may export the function and refuse every call of it: after
- * BACKEND_REFUSALS refusals in a row the backend counts as one without context events.
+ * Records an event. Some drivers export the function and refuse every call: after BACKEND_REFUSALS
+ * refusals in a row the backend counts as one without context events. Returns as ops->record().
  */
 static int record(struct backend *backend, unsigned slot) {
     int r = backend->ops->record(backend, slot);
@@ -123,7 +124,7 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
         return r; /* the event of the next epoch covers this one too */
     }
     epochs->application_recorded = epochs->application_recorded && !on_time;
-    enter(epochs, slot, number, on_time);
+    list_newest(epochs, slot, number, on_time);
     epochs->closed++;
     return 0;
 }

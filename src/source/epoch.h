@@ -15,7 +15,8 @@
  *
  * In both cases memory stamped <= n may be handed out. Invariant: `safe` is the highest such n, and
  * memory is handed out only if its stamp is at most `safe`. The pool's lock protects all but the
- * three atomics. sync/barrier.c closes epochs and raises `safe`; allocations and frees read both numbers.
+ * three atomics. sync/barrier.c closes epochs and raises `safe`. Allocations read `safe`, frees
+ * read `open`.
  */
 #ifndef GPUCACHE_SOURCE_EPOCH_H
 #define GPUCACHE_SOURCE_EPOCH_H
@@ -58,8 +59,8 @@ struct epochs {
     uint8_t slots[BACKEND_SLOTS];             /* slots of the events in use, oldest first */
     unsigned count;                           /* entries of `slots` */
     unsigned failed_queries;                  /* queries that failed with -EBUSY, in total */
-    /* The program recorded a context event after our last event recorded in a free. No barrier is
-     * allowed until the next one: it would wait for the program's event too. */
+    /* The program recorded a context event after the pool's last event recorded in a free. No
+     * barrier is allowed until the next such event: it would wait for the program's event too. */
     bool application_recorded;
     uint64_t closed, barriers, cpu_waits; /* epochs closed, barriers, CPU waits, in total */
     uint64_t cpu_wait_ns;                 /* duration of all CPU waits, in ns */
@@ -69,8 +70,8 @@ struct epochs {
 void epochs_start(struct epochs *epochs);
 
 /**
- * Marks every epoch as finished, because the context has ended, and opens the next one. Numbers
- * continue: threads may still hold old ones.
+ * Marks every epoch as finished, because the context has ended, and opens the next one. Numbers are
+ * not restarted: blocks and threads may still have old ones. The pool's lock is held.
  */
 void epochs_forget(struct epochs *epochs);
 

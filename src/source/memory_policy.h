@@ -22,7 +22,7 @@ struct memory_policy {
      * Grows the pool by source_growth() bytes or more, if source_can_grow(). Returns 0, or
      *
      *      -ENOMEM, -EDQUOT   the driver or the limit has no more (source_refused())
-     *      -ERANGE            the pool cannot manage it: no host memory, or no suitable address
+     *      -ERANGE            the pool cannot grow: no host memory, or an unsuitable address
      *      > 0                the driver's code
      */
     int (*grow)(struct source *source, const struct alloc_request *request);
@@ -49,8 +49,8 @@ struct memory_policy {
     bool (*split)(struct source *source, uint64_t bytes);
 
     /**
-     * Called after a context has ended. Keeps the pool's lock; remap.lock is held too. Returns the
-     * bytes that the driver freed with the context (segments), or 0 if the function released its
+     * Cleans up after the end of a context. Called with remap.lock too; keeps both locks.
+     * Returns the bytes that the driver freed with the context (segments), or 0 after releasing the
      * handles (vmm).
      */
     uint64_t (*end)(struct source *source);

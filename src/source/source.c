@@ -1,6 +1,6 @@
 /*
  * Sets up the source of a pool, lets it grow and shrink by its memory policy, and forgets a context
- * that has ended. Locks: source.h.
+ * that has ended. source.h says which locks are held.
  */
 #include "source/source.h"
 
@@ -26,7 +26,8 @@ void source_leave_map(struct source *source) {
     arena_leave_map(&source->large);
 }
 
-static void forget_pages(struct source *source) {
+/* Forgets all slabs and free runs. Both locks are held. */
+static void forget_slabs(struct source *source) {
     for (struct segment *segment = source->small.segments; segment; segment = segment->next) {
         for (struct range *range = segment_first(segment); segment_has(segment, range);
              range = range->next) {
@@ -43,7 +44,7 @@ uint64_t source_forget(struct source *source) {
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);
     atomic_fetch_add(&source->generation, 1);
-    forget_pages(source);
+    forget_slabs(source);
     uint64_t bytes = source->policy->end(source);
     arena_forget(&source->small);
     arena_forget(&source->large);

@@ -1,6 +1,6 @@
 /*
- * The source: the memory that a pool has from the driver, and the epochs that tell when freed memory
- * may be used again. state.h has its fields; the folders above work on them:
+ * The source: the memory that a pool has from the driver, and the epochs that tell when freed
+ * memory may be handed out again. state.h has the fields; higher folders work on them:
  *
  *      a request (pool/slow_path.c)            a freed block (sync/pending.h)
  *         |                                          |
@@ -23,16 +23,16 @@
 
 #include <errno.h>
 
-/* A request on its way through the slow path, and what it got. Owned by the calling thread. */
+/* A request of the calling thread in the slow path, and its result. */
 struct alloc_request {
-    unsigned bin;   /* in which a thread cache keeps such a block */
+    unsigned bin;   /* bin of a thread cache for such blocks; BINS or more: none */
     uint64_t bytes; /* rounded up to the size class, or to LARGE_UNIT */
     bool large;
     unsigned requester; /* of a large block (stats/requesters.h) */
-    bool over_budget;   /* a growth would exceed the budget: a larger cached block may serve it */
-    bool any;           /* a growth was refused: any memory that fits may serve it */
-    bool split_first; /* result: nothing was taken, because a long segment has to be split first */
-    enum arena_placement placement; /* the large ranges that may be cut for it */
+    bool over_budget;   /* a growth would exceed the budget: a larger cached block may serve */
+    bool any;           /* a growth was refused: any memory that fits may serve */
+    bool split_first;   /* result: nothing was taken, because a long handle has to be split first */
+    enum arena_placement placement; /* the large free ranges that may be cut for the request */
     struct block *block;            /* result, in state BLOCK_CACHED */
 };
 
@@ -57,22 +57,23 @@ void source_start(struct source *source, struct pool *pool, struct backend *back
 void source_leave_map(struct source *source);
 
 /**
- * Forgets that memory, once no thread uses what it found in the page map before. Returns the bytes
- * that ended with the context (memory_policy.end). Locks as above.
+ * Forgets the memory of a context that has ended. Called after source_leave_map(), once no thread
+ * uses an earlier result of the page map. Returns the bytes that ended with the context
+ * (memory_policy.end). remap.lock and the pool's lock are held, and kept.
  */
 uint64_t source_forget(struct source *source);
 
 /**
- * Prepares host memory for a growth and its request, before the driver is asked: to release an
- * unusable segment can mean to wait for the device. Returns false without host memory, or if the
+ * Prepares host memory for a growth and its request, before the driver is asked: the release of a
+ * segment that cannot be used may wait for the device. Returns false without host memory, or if the
  * driver gives addresses that the pool cannot manage: the pool then does not grow (-ERANGE).
  */
 bool source_can_grow(struct source *source, const struct alloc_request *request);
 
 /**
  * Releases idle segments whose work has completed until `bytes` bytes are released. Releases the
- * lock where a release blocks. Returns 0 if any was released; -EBUSY if work uses all that is idle,
- * or the driver does not take it; -ENOENT if nothing is idle.
+ * lock where a release blocks. Returns 0 if any was released; -EBUSY if earlier work may use every
+ * idle segment, or the driver does not take one; -ENOENT if nothing is idle.
  */
 int source_release_idle(struct source *source, uint64_t bytes);
 
@@ -82,8 +83,9 @@ static inline uint64_t source_idle(const struct source *source) {
 }
 
 /**
- * Returns an idle segment whose last free is older than the decay time, and its arena, or NULL. Its
- * work has completed. Sets *waits if another one is as old, but its work has not completed.
+ * Returns an idle segment whose last free is older than the decay time and whose work has
+ * completed, and sets *arena to its arena. Otherwise returns NULL. Sets *waits to whether another
+ * segment is as old, but its work has not completed.
  */
 static inline struct segment *source_aged(struct source *source, struct arena **arena,
                                           bool *waits) {

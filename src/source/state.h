@@ -3,8 +3,9 @@
  * memory is safe. All files of src/source share it; each pool has one. Blocks in thread caches are
  * in use from this layer's view.
  *
- * source.lock is the pool's lock. All fields change under it only, except unmapping_bytes. Atomic
- * fields, and those in front of the lock, are read without it. remap.lock is taken before it.
+ * source.lock is the pool's lock. All fields change under it only, except remap.unmapping_bytes,
+ * epochs.open and epochs.broken. Atomic fields, and those in front of the lock, are read without
+ * it. remap.lock is taken before source.lock.
  */
 #ifndef GPUCACHE_SOURCE_STATE_H
 #define GPUCACHE_SOURCE_STATE_H
@@ -34,15 +35,15 @@ enum reach {
 /* The clock of decay. It advances DECAY_TICKS times in the decay time. */
 struct decay {
     uint64_t tick; /* number of calls of pool_tick() that found idle memory */
-    bool watched;  /* pool_tick() is called periodically, or was asked for by watch_idle() */
-    /* Highest stamp of memory freed before tick t, at t % DECAY_TICKS. */
+    bool watched;  /* pool_tick() is called periodically: watch_idle() asked for it */
+    /* At t % DECAY_TICKS: highest stamp of memory freed before tick t. */
     uint64_t before[DECAY_TICKS];
 };
 
 /*
- * Remapping of handles: remap.c, handles.c. One thread at a time remaps. All fields but
- * unmapping_bytes change under both locks only. A thread that holds remap.lock therefore finds them
- * unchanged after it has released the pool's lock for a driver call.
+ * Remapping of handles (src/vmm). One thread at a time remaps. All fields but unmapping_bytes
+ * change under both locks only. A thread that holds remap.lock therefore finds them
+ * unchanged after it released the pool's lock for a driver call and took it again.
  */
 struct remap {
     struct lock lock;     /* taken before the pool's lock */
@@ -52,7 +53,7 @@ struct remap {
     uint64_t remap_ns;    /* ns spent on remapping beyond the budget since since_ns */
     uint64_t since_ns;    /* time at which the count in remap_ns began */
     uint64_t peak;        /* peak of live bytes to which slack_steps belongs */
-    unsigned slack_steps; /* `slack` is at most so many steps of peak / REMAP_SLACK_STEP */
+    unsigned slack_steps; /* `slack` is at most this number times peak / REMAP_SLACK_STEP */
     uint64_t slack;       /* bytes added to the goal, so that less has to be remapped */
     uint64_t held_bytes;  /* free bytes that handles_hold() keeps for the growing thread */
     /* Bytes that have left the reserve, and that the driver does not have yet. */
@@ -61,7 +62,7 @@ struct remap {
 
 /* Growths under way. */
 struct growing {
-    uint64_t bytes;   /* asked of the driver, and not in the reserve yet */
+    uint64_t bytes;   /* bytes asked of the driver that are not in the reserve yet */
     uint64_t threads; /* number of growths that have begun and not ended */
     uint64_t done;    /* number of growths that have ended, in total */
 };
@@ -133,8 +134,8 @@ static inline bool pressure_is_new(uint64_t pressure) {
 }
 
 /*
- * Returns the generation. The caller holds the pool's lock, or has entered a cache of the pool: no
- * context is forgotten before it leaves that cache.
+ * Returns the generation. The caller holds the pool's lock, or has entered a cache of the pool:
+ * pool_forget() waits until all caches are left.
  */
 static inline uint64_t source_generation(const struct source *source) {
     return atomic_load_explicit(&source->generation, memory_order_relaxed);
