@@ -1,10 +1,10 @@
 /*
- * The budget: up to how many reserved bytes the pool grows rather than synchronises.
+ * The budget: the reserved bytes up to which the pool grows instead of synchronising.
  *
  *      peak of live memory  ->  goal  -- plus quotas of caches ->  budget  ->  pressure
  *
  * The pool's lock protects all but the number of streams. budget_recompute() has the rules in
- * order; the constants are in src/tuning/tuning.def.
+ * order; the constants are in src/tuning/tuning.def. Invariant: the goal is at most the budget.
  */
 #include "policy/budget.h"
 
@@ -49,8 +49,8 @@ unsigned budget_streams(void) {
 }
 
 /*
- * Returns the bytes that a pool may keep whatever is live. Each stream gets BUDGET_FLOOR, so that
- * streams need not wait for each other's memory.
+ * Returns the lower bound of goal_of() without GPUCACHE_BUDGET, in bytes. Each stream gets BUDGET_FLOOR, so that streams need
+ * not wait for each other's memory.
  */
 static uint64_t budget_floor(void) {
     return BUDGET_FLOOR * clamp_u64(1, budget_streams(), BUDGET_STREAMS);
@@ -71,8 +71,8 @@ uint64_t budget_remap_slack_most(const struct source *source) {
 }
 
 /*
- * Returns the goal: GPUCACHE_BUDGET if it is set. Otherwise the peak and some slack, at least the
- * floor. The slack is a share of the peak or BUDGET_FLOOR, whichever is more.
+ * Returns the goal: GPUCACHE_BUDGET if that is set, else the peak plus the slack, at least
+ * budget_floor(). The slack is a share of the peak or BUDGET_FLOOR, whichever is more.
  */
 static uint64_t goal_of(const struct source *source) {
     if (source->config.budget > 0) {
@@ -88,12 +88,12 @@ static uint64_t goal_of(const struct source *source) {
 uint64_t budget_with(const struct source *source, uint64_t bytes) {
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     uint64_t peak = counter_get(&source->counters.allocated.peak);
-    uint64_t then = budget_used(source) - budget_free(source) - source->pending_bytes + bytes;
-    uint64_t more = then > peak && source->config.budget == 0 ? then - peak : 0;
+    uint64_t in_use = budget_used(source) - budget_free(source) - source->pending_bytes + bytes;
+    uint64_t more = in_use > peak && source->config.budget == 0 ? in_use - peak : 0;
     return source->refused_at > 0 ? budget : budget + more + more / VMM_SLACK;
 }
 
-/* Stores a changed value only. Every thread reads these fields: a store costs each a cache miss. */
+/* Stores a changed value only: all threads read the field, and each store costs them a miss. */
 static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
     if (atomic_load_explicit(at, memory_order_relaxed) != bytes) {
         atomic_store_explicit(at, bytes, memory_order_relaxed);
@@ -106,18 +106,18 @@ static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
  *   1. The goal: goal_of(), at most budget_little().
  *   2. The budget: the goal and the quotas of the caches, with 1/BUDGET_QUOTA_SHARE more, because
  *      cached blocks are cut from slabs that other caches use too. Reductions:
- *        - VMM, or one active cache and slack of at most BUDGET_FLOOR: the slack counts for caches
- *          too. With VMM, remapping leaves no unusable gaps that would need the slack.
- *        - VMM: slack and quotas together are at most BUDGET_CACHES_EACH for each active cache, of
- *          at most BUDGET_CACHES. In a large program the slack covers the caches.
- *        - One active cache: at most budget_little().
+ *        - VMM, or one active cache and slack of at most BUDGET_FLOOR: the quotas are reduced by
+ *          the slack. With VMM, remapping leaves no unusable gaps that would need the slack.
+ *        - VMM: slack and quotas together are at most BUDGET_CACHES_EACH for each active cache, but
+ *          for at most BUDGET_CACHES caches. In a large program the slack covers the caches.
+ *        - At most one active cache: at most budget_little().
  *   3. Bounds of budget and goal: the capacity of the device, and the reserve at which growing was
  *      refused. Segments leave 1/BUDGET_DEVICE_SHARE of the device to others; VMM need not, because
  *      idle handles can be released at any time.
- *   4. Pressure, if one holds: mode REUSE_SYNC; the program synchronises its contexts itself;
- *      a record was refused, so that frees show whether records work; a capture is under way; the
- *      reserve is above the budget less 1/PRESSURE_SHARE of the goal.
- *   5. The bytes per event of frees under pressure; 0 in mode REUSE_SYNC: every free records.
+ *   4. Pressure, if one holds: mode REUSE_SYNC; the program itself records or waits for context
+ *      events; a record was refused, and frees find out whether records work; a capture is in
+ *      progress; the reserve is above the budget less 1/PRESSURE_SHARE of the goal.
+ *   5. The bytes per event of frees under pressure. In mode REUSE_SYNC 0: every free records.
  *
  * GPUCACHE_BUDGET replaces steps 1 and 2.
  */

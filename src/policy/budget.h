@@ -12,19 +12,19 @@
 void budget_recompute(struct source *source);
 
 /**
- * Updates budget and counters at the end of every slow path. `changed`: what budget_has_changed()
- * returned.
+ * Updates budget and counters at the end of every slow path. `changed`: the result of
+ * budget_has_changed().
  */
 void budget_update(struct source *source, bool changed);
 
 /** Updates the metrics of reserved and free memory. */
 void budget_count_reserve(struct source *source);
 
-/** Sets and returns the number of the program's streams, the default one not counted. */
+/** Set, and return, the number of the program's streams, the default one not counted. */
 void budget_expect_streams(unsigned streams);
 unsigned budget_streams(void);
 
-/** Returns the most that the budget may be with one active cache, by the peak so far. */
+/** Returns the highest goal, and the highest budget with one active cache, for the present peak. */
 uint64_t budget_little(const struct source *source);
 
 /** Returns whether the peak is above the floor of several streams; true with at most one stream. */
@@ -32,7 +32,7 @@ bool budget_is_beyond_floor(const struct source *source);
 
 /**
  * Returns the bytes that the driver has left for the pool. Sets *others to the idle bytes of other
- * pools if the backend has available(): the caller initialises it. Releases the lock to ask.
+ * pools if the backend has available(), else leaves *others. Releases the lock to ask.
  */
 uint64_t budget_room(struct source *source, uint64_t *others);
 
@@ -54,7 +54,7 @@ static inline uint64_t budget_used(const struct source *source) {
     return source->large.reserved_bytes + source->small.reserved_bytes;
 }
 
-/** Returns the free bytes of the reserve, with those that a growing thread holds for itself. */
+/** Returns the free bytes of the reserve, including those that a growing thread has claimed. */
 static inline uint64_t budget_free(const struct source *source) {
     return source->large.free_bytes + source->small.free_bytes + source->remap.held_bytes +
            (source->runs.free_units << UNIT_SHIFT);
@@ -69,9 +69,9 @@ static inline uint64_t budget_expected(const struct source *source) {
  * Returns the bytes per event under pressure: a thread that freed more since the last event that
  * any free recorded has to record one.
  *
- * Memory freed since that event can only be waited for together with all work submitted since. The
- * limit is therefore a small part of what the pool can grow by instead, and EVENT_BYTES_LAST if the
- * pool cannot grow.
+ * A wait for memory freed after the last event is a wait for all work submitted so far. The result
+ * is therefore a small part of the bytes that the pool can grow by instead, and EVENT_BYTES_LAST if
+ * the pool cannot grow.
  */
 static inline uint64_t budget_event_bytes(const struct source *source, uint64_t budget) {
     uint64_t used = max_u64(budget, budget_used(source)), capacity = source->backend->capacity;
@@ -94,7 +94,7 @@ static inline bool budget_would_exceed(const struct source *source, uint64_t gro
 
 /**
  * Returns whether growing by `bytes` stays within the budget as last computed. The peak may have
- * risen since.
+ * risen since then.
  */
 static inline bool budget_allows(const struct source *source, uint64_t bytes) {
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);

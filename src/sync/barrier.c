@@ -1,5 +1,5 @@
 /*
- * Synchronising: makes pending memory safe. Each way has its price and its condition.
+ * Synchronising: makes pending memory safe in one of four ways.
  *
  *      way                       price                  allowed
  *      query                     0.1 us of CPU time     always; helps if the work has completed
@@ -10,8 +10,9 @@
  *                                                       only before out of memory, with a limit
  *
  * Under pressure, frees record events, so that a barrier or a wait can make their memory safe when
- * it is needed. docs/policy.md has the measurements. All functions hold the pool's lock; those
- * that wait release it while they wait.
+ * it is needed. docs/policy.md has the measurements. All functions need the pool's lock, and
+ * release it while they wait. Invariant: no thread waits without a limit for an event recorded
+ * later.
  */
 #include "sync/sync.h"
 
@@ -27,8 +28,8 @@ static void count_wait(struct source *source, uint64_t since) {
 
 /*
  * Waits on the CPU for the oldest event recorded in a free that covers `stamp`. Releases the lock
- * while it waits. 0; -ENOENT: there is no such event; -EBUSY: the context is suspended, or the
- * backend cannot wait now; or the driver's code.
+ * during the wait. Returns 0; -ENOENT if there is no such event; -EBUSY if the context is suspended
+ * or the backend cannot wait now; or the driver's code.
  */
 static int wait_on_time(struct source *source, uint64_t stamp) {
     ASSERT_HELD(&source->lock);
@@ -51,9 +52,9 @@ static int wait_on_time(struct source *source, uint64_t stamp) {
 }
 
 /*
- * Waits for all work of the context, as the native free does, and finishes the open epoch. Only for
- * frees, if no event can be recorded. Releases the lock while it waits. Returns what synchronize()
- * does.
+ * Waits for all work of the context, as the native free does, and finishes the epoch that is open
+ * on entry. Only for frees, if no event can be recorded. Releases the lock during the wait. Returns
+ * as ops->synchronize().
  */
 static int synchronize_in_free(struct source *source) {
     ASSERT_HELD(&source->lock);
@@ -90,22 +91,23 @@ int sync_close_on_time(struct source *source) {
 
 /*
  * Returns whether frees record events for decay, so that idle memory can go back although later
- * work still runs. They do not if a record may be refused: a free would then wait for all work.
+ * work still runs. False if a record may be refused, because the free would then wait for all work.
  */
-static bool decays(const struct source *source) {
+static bool records_for_decay(const struct source *source) {
     return source->config.decays && source->backend->has_events && source->backend->refused == 0 &&
            !backend_is_captured(source->backend);
 }
 
 /*
- * Pending blocks may not fit the next requests, and the pool then grows by as much as is pending.
- * If such a growth would exceed the budget, frees of large blocks record events even without
- * pressure. Otherwise they record for decay only, once per 1/EVENT_PART of the reserved
- * bytes if that is more than budget_event_bytes().
+ * Pending blocks may not fit the next requests. The pool then grows by up to as much as is pending.
+ *
+ *   such a growth would     frees of large blocks record an event, even without pressure
+ *   exceed the budget       once per budget_event_bytes()
+ *   not exceed it           for decay only, once per 1/EVENT_PART of the reserve if that is more
  */
 bool sync_event_is_due(struct source *source, uint64_t freed) {
     bool within_budget = budget_allows(source, source->pending_bytes + freed);
-    if (within_budget && !decays(source)) {
+    if (within_budget && !records_for_decay(source)) {
         return false;
     }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
@@ -132,7 +134,7 @@ void sync_in_free(struct source *source, bool due) {
     uint64_t stamp = epochs_stamp(&source->epochs);
     int r = sync_close_on_time(source);
     while (r == -EAGAIN && sync &&
-           wait_on_time(source, 0) == 0) { /* threads wait for every event */
+           wait_on_time(source, 0) == 0) { /* no slot is free: threads wait for every event */
         stamp = epochs_stamp(&source->epochs);
         r = sync_close_on_time(source);
     }
@@ -148,12 +150,12 @@ void sync_in_free(struct source *source, bool due) {
 }
 
 /*
- * Returns whether recording an event here, outside a free, would do harm:
+ * Returns whether an event recorded now, outside a free, would do harm, for one of two reasons:
  *
- *   1. The program itself makes later work of the context wait for its events. These waits would
- *      include our event.
- *   2. No barrier is allowed before our event has completed. Under pressure, a barrier that is
- *      allowed now is worth more than the event.
+ *   1. The program itself makes later work of the context wait for its own events. These waits
+ *      would include the pool's event.
+ *   2. A barrier is allowed now, and would not be allowed while the new event is the newest. Under
+ *      pressure the barrier is worth more than the event.
  */
 static bool late_record_blocks_barriers(const struct source *source) {
     return source->application_syncs ||
@@ -180,9 +182,9 @@ bool sync_query(struct source *source, uint64_t stamp) {
  * Returns whether a CPU wait is better than a barrier because the program uses several streams.
  *
  * A barrier makes every stream wait for all the others. If enough work is under way behind the
- * event that covers `stamp`, the CPU waits for that event alone, and the device stays busy with the
- * rest. Enough means EVENTS_BEHIND events, and 1/BEHIND_SHARE of the budget freed between them: a
- * program that works on large blocks soon completes less than that, and the device would run idle.
+ * event that covers `stamp`, the CPU waits for that event alone, and the device stays busy with
+ * later work. Enough means EVENTS_BEHIND events, and 1/BEHIND_SHARE of the budget freed between
+ * them. A program with large blocks completes less than that soon: the device would run idle.
  */
 static bool barrier_serialises_streams(const struct source *source, uint64_t stamp) {
     if (budget_streams() <= 1) {
@@ -206,11 +208,12 @@ enum way { WAY_NONE, WAY_BARRIER, WAY_WAIT };
  *   4  otherwise                                      barrier, or CPU wait if the backend can make
  *                                                     none: other contexts reach the memory too
  *
- * With SYNC_NO_WAIT a CPU wait is replaced by nothing. "No event at all" and an application-recorded
- * event count as row 3 (epochs_barrier_allowed()).
+ * With SYNC_NO_WAIT the caller does nothing instead of a CPU wait. Row 3 also holds without any
+ * event, and after an application-recorded event (epochs_barrier_allowed()).
  *
- * The slow path decides when memory has to become safe (pool/slow_path.c): at steps 5, 8 and 11 if
- * a growth would exceed the budget, and at 14 to 21 after a refusal.
+ * The slow path (pool/slow_path.c) decides when memory has to become safe: at steps 5, 8 and 11 if
+ * a growth would exceed the budget, after step 10 if it would exceed the goal, and at steps 14 to
+ * 21 after a refusal.
  */
 static enum way choose_way(const struct source *source, uint64_t stamp, enum sync_effort effort) {
     if (source->config.reuse != REUSE_BARRIER || barrier_serialises_streams(source, stamp)) {
@@ -228,8 +231,7 @@ bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effo
     int r = -ENOENT;
     if (way == WAY_BARRIER) {
         r = epochs_barrier(&source->epochs, source->backend);
-        way = r == -EBUSY ? WAY_WAIT
-                          : WAY_NONE; /* -EBUSY: a barrier would not order other contexts */
+        way = r == -EBUSY ? WAY_WAIT : WAY_NONE;
     }
     if (way == WAY_WAIT && effort != SYNC_NO_WAIT) {
         r = wait_on_time(source, stamp);
@@ -237,11 +239,12 @@ bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effo
     return r == 0 && epochs_is_safe(&source->epochs, stamp);
 }
 
-/* Returns the ns since `since`, at least the ns slept: the backend's clock may stand still. */
+/* Returns the ns since `since`, at least `slept`: the backend's clock may stand still. */
 static uint64_t passed(const struct source *source, uint64_t since, uint64_t slept) {
     return max_u64(backend_clock(source->backend) - since, slept);
 }
 
+/* Sleeps `ns` with the pool's lock released. */
 static void sleep_unlocked(struct source *source, uint64_t ns) {
     ASSERT_HELD(&source->lock);
     lock_release(&source->lock);
@@ -264,9 +267,9 @@ bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
 }
 
 /*
- * Records an event outside a free and returns its epoch. During a stream capture nothing can be
- * recorded, and the newest earlier event is returned. 0: there is no event to wait for. *again is
- * set if a later call may succeed.
+ * Records an event outside a free and returns its epoch. During a stream capture returns the epoch
+ * of the newest earlier event. Returns 0 if there is none to wait for. Sets *again to whether a
+ * later call may succeed.
  */
 static uint64_t close_late(struct source *source, bool *again) {
     ASSERT_HELD(&source->lock);
@@ -279,17 +282,17 @@ static uint64_t close_late(struct source *source, bool *again) {
 }
 
 /*
- * Returns what remains of `limit_ns` (ns). Waits that failed count against it until the epochs that
- * they waited for have finished: so several requests in a row do not each wait the full limit.
+ * Returns the remaining ns of `limit_ns`. Failed waits count against the limit until their epochs
+ * have finished. Several requests in a row therefore do not each wait for the full limit.
  */
-static uint64_t time_budget(struct source *source, uint64_t limit_ns) {
+static uint64_t remaining_ns(struct source *source, uint64_t limit_ns) {
     if (source->epochs.finished >= source->waits.failed_stamp) {
         source->waits.failed_ns = 0;
     }
     return limit_ns > source->waits.failed_ns ? limit_ns - source->waits.failed_ns : 0;
 }
 
-/* Counts `ns` of waiting in vain for epoch `stamp`. */
+/* Counts a wait of `ns` after which epoch `stamp` had not finished. */
 static void count_failed_wait(struct source *source, uint64_t stamp, uint64_t ns) {
     source->waits.failed_stamp = max_u64(source->waits.failed_stamp, stamp);
     source->waits.failed_ns += ns;
@@ -302,7 +305,7 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
     if (!source->backend->has_events) {
         return false;
     }
-    limit_ns = time_budget(source, limit_ns);
+    limit_ns = remaining_ns(source, limit_ns);
     uint64_t since = backend_clock(source->backend), number = 0, slept = 0, waited = 0;
     uint64_t generation = source_generation(source);
     while (generation == source_generation(source)) {
@@ -346,13 +349,13 @@ bool sync_wait_idle_segment(struct source *source, uint64_t last) {
 }
 
 /*
- * Queries until epoch `stamp` has finished, for at most `limit_ns`. The current context may be
- * another one: a CPU wait would then still be in the driver when this context ends. The polling
- * ends with the context, because epochs_forget() finishes every epoch.
+ * Queries until epoch `stamp` has finished, for at most `limit_ns`. Does not wait in the driver if
+ * possible: the calling thread's current context may be another one, and this context may end
+ * during the wait. The polling ends with the context, because epochs_forget() finishes every epoch.
  *
- *   context is suspended    nothing can be queried. Goes on polling if `suspended`, because the
+ *   context is suspended    no event can be queried. Goes on polling if `suspended`, because the
  *                           context may be usable again afterwards; otherwise gives up.
- *   queries fail otherwise  after QUERIES_MOST of them waits for the event instead: the
+ *   queries fail otherwise  after QUERIES_MOST failed queries waits for the event instead: the
  *                           driver might never answer.
  */
 static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool suspended,
@@ -375,8 +378,8 @@ static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool susp
 }
 
 /*
- * Does the same with the event of `stamp` pinned: an event recorded in its slot would also capture
- * work that was submitted later.
+ * Pins the event of `stamp` and calls poll_up_to_unpinned(). Without the pin another event could be
+ * recorded in the same slot, and capture work that was submitted later.
  */
 static void poll_up_to(struct source *source, uint64_t stamp, bool suspended, uint64_t limit_ns) {
     ASSERT_HELD(&source->lock);
@@ -404,7 +407,7 @@ bool sync_wait_on_time(struct source *source) {
     bool any = epochs->finished < stamp;
     if (any) {
         poll_up_to(source, epochs_latest_own(epochs), false, UINT64_MAX);
-        uint64_t limit_ns = time_budget(source, LATE_WAIT_NS);
+        uint64_t limit_ns = remaining_ns(source, LATE_WAIT_NS);
         poll_up_to(source, stamp, false, limit_ns);
         if (epochs->finished < stamp && !source->backend->suspended) {
             count_failed_wait(source, stamp, limit_ns);
@@ -435,5 +438,5 @@ bool sync_device_is_idle(struct source *source) {
     for (unsigned i = 0; i < QUERIES_MOST && epochs->finished < stamp; i++) {
         epochs_poll(epochs, source->backend);
     }
-    return epochs->finished >= stamp; /* above `safe`: barriers have been passed too */
+    return epochs->finished >= stamp; /* `stamp` was the open epoch: it covers barriers too */
 }

@@ -3,11 +3,11 @@
  *
  *      pending_add()  ->  queue, until the stamp is safe  ->  free memory  ->  try_free()
  *
- * Pending memory. A queue is sorted by stamp, so its head tells whether any block is safe. A block
- * with a lower stamp than the tail's, as from the flush of a cache, gets the stamp of the tail:
- * becoming safe later than necessary is always correct. Externally visible memory has a queue of
- * its own and waits until its event has completed. A barrier is not enough for it: barriers delay
- * work of the context only.
+ * Pending memory. Invariant: a queue is sorted by stamp, so its head tells whether any block is
+ * safe. A block with a lower stamp than the tail's, as from the flush of a cache, gets the stamp of
+ * the tail: becoming safe later than necessary is always correct. Externally visible memory has a
+ * queue of its own and becomes free when its event has completed. A barrier is not enough for such
+ * memory, because barriers delay work of the context only.
  *
  * Free memory. Small blocks are runs of units in slabs, large blocks are ranges of the arena
  * `large`. Slabs are ranges of the arena `small`.
@@ -22,38 +22,38 @@
 /* --- free memory --- */
 
 /*
- * Gives a range to its arena. A segment may go back to the driver only after the epochs of all free
- * memory in it have finished, so it gets the highest stamp of its ranges. Stamp 0 means unknown:
- * the safe epoch is an upper bound, since only safe memory gets here.
+ * Makes a range free. A segment may go back to the driver only after the epochs of all free memory
+ * in it have finished, so the segment gets the highest stamp of its ranges. `stamp` is safe; 0
+ * means unknown, and the safe epoch is then an upper bound.
  */
-static void give_range(struct source *source, struct arena *arena, struct range *range,
+static void free_range(struct source *source, struct arena *arena, struct range *range,
                        uint64_t stamp) {
     uint64_t tick = source->decay.tick;
     stamp = stamp > 0 ? stamp : atomic_load_explicit(&source->epochs.safe, memory_order_relaxed);
     for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
         s->stamp = max_u64(stamp, s->stamp);
-        /* Old pending memory is given back with `tick` set back: `since` must not decrease. */
+        /* decay.c sets `tick` back for a while: `since` must not decrease */
         s->since = (int64_t)(tick - s->since) > 0 ? tick : s->since;
     }
     arena_give(arena, range);
 }
 
-/* Makes a block free. Its stamp is safe. */
-static void give(struct source *source, struct block *block) {
+/* Makes a block free, whose stamp is safe. */
+static void free_block(struct source *source, struct block *block) {
     if (block_is_large(block)) {
-        give_range(source, &source->large, range_of(block), block->stamp);
+        free_range(source, &source->large, range_of(block), block->stamp);
         return;
     }
     struct range *emptied = runs_give(&source->runs, block);
     if (emptied) {
-        give_range(source, &source->small, emptied, 0);
+        free_range(source, &source->small, emptied, 0);
     }
 }
 
 /* --- pending memory --- */
 
-/* Returns the highest stamp that may be handed out. */
-static uint64_t stamp_done(const struct source *source, enum reach reach) {
+/* Returns the highest stamp that may be handed out, of memory with that reach. */
+static uint64_t safe_stamp(const struct source *source, enum reach reach) {
     return reach == REACH_EXTERNAL
                ? source->epochs.finished
                : atomic_load_explicit(&source->epochs.safe, memory_order_acquire);
@@ -69,8 +69,8 @@ static enum reach reach_of(struct block *block) {
 void pending_add(struct source *source, struct block *block) {
     ASSERT_HELD(&source->lock);
     enum reach reach = reach_of(block);
-    if (block->stamp <= stamp_done(source, reach)) {
-        give(source, block); /* need not wait for blocks ahead in the queue */
+    if (block->stamp <= safe_stamp(source, reach)) {
+        free_block(source, block); /* no need to wait for blocks ahead in the queue */
         return;
     }
     struct pending *queue = &source->pending[reach];
@@ -96,13 +96,13 @@ void pending_add_list(struct source *source, struct block *first) {
 void pending_release(struct source *source, uint64_t stamp) {
     ASSERT_HELD(&source->lock);
     for (enum reach reach = 0; reach < REACHES; reach++) {
-        uint64_t last = min_u64(stamp_done(source, reach), stamp);
+        uint64_t last = min_u64(safe_stamp(source, reach), stamp);
         struct pending *queue = &source->pending[reach];
         while (queue->head && queue->head->stamp <= last) {
             struct block *block = queue->head;
             queue->head = block->next;
             source->pending_bytes -= block_bytes(block);
-            give(source, block);
+            free_block(source, block);
         }
     }
 }
@@ -125,18 +125,18 @@ uint64_t pending_stamp(const struct source *source, uint64_t bytes) {
 
 /*
  * Takes a small block from the runs of the slabs. The reserved first unit of a slab (slab.h) costs
- * a whole block if only a few blocks fit a slab. A block may start there only if
+ * a whole block if only a few blocks fit a slab. The block may start there only if
  *
- *   1. the request may take anything (`any`),
- *   2. its size is above FIRST_UNIT_LEAST and slabs have more than FIRST_UNIT_BYTES, or
- *   3. its size is half a slab, and the computed budget does not allow another slab.
+ *   1. the request may take any memory (`any`),
+ *   2. the block is larger than FIRST_UNIT_LEAST, and all slabs together than FIRST_UNIT_BYTES, or
+ *   3. the block is half a slab, and the computed budget does not allow another slab.
  */
 static bool take_small(struct source *source, struct alloc_request *request) {
     bool half = request->bytes == SMALL_MAX_BYTES && source->config.budget == 0 &&
                 !budget_allows(source, PAGE_BYTES);
-    bool costly =
+    bool wasteful =
         request->bytes > FIRST_UNIT_LEAST && source->small.reserved_bytes > FIRST_UNIT_BYTES;
-    bool any = request->any || costly || half;
+    bool any = request->any || wasteful || half;
     request->block =
         runs_take(&source->runs, (unsigned)(request->bytes >> UNIT_SHIFT), request->bin, any);
     return request->block != NULL;
@@ -144,7 +144,7 @@ static bool take_small(struct source *source, struct alloc_request *request) {
 
 /*
  * Takes the best free range for a large block. If that is a small part of a long idle handle, takes
- * nothing and sets request->split_first: try_free_or_split() splits the handle and retries.
+ * nothing and sets request->split_first: try_free_or_split() then splits the handle and retries.
  */
 static bool take_large(struct source *source, struct alloc_request *request) {
     request->split_first = source->policy->split && request->placement != PLACE_ANYWHERE &&

@@ -14,7 +14,7 @@
 /** Gives a freed block to the free memory if its stamp is safe, else appends it to its queue. */
 void pending_add(struct source *source, struct block *block);
 
-/** Adds each block of a list that is linked by `next`. */
+/** Calls pending_add() for each block of a list that is linked by `next`. */
 void pending_add_list(struct source *source, struct block *first);
 
 /** Moves pending blocks whose stamp is safe, and at most `stamp`, to the free memory. */
@@ -22,10 +22,9 @@ void pending_add_list(struct source *source, struct block *first);
 void pending_release(struct source *source, uint64_t stamp);
 
 /**
- * Returns the lowest stamp up to which `bytes` bytes are pending. Counts no more than
- * BLOCKS_COUNTED blocks: returns the highest pending stamp if they have fewer bytes, and for
- * UINT64_MAX. Externally visible blocks do not count, because a barrier does not make them safe. 0:
- * nothing is pending.
+ * Returns the lowest stamp up to which `bytes` bytes are pending, or 0 if nothing is pending.
+ * Counts at most BLOCKS_COUNTED blocks: returns the highest pending stamp if they have fewer bytes,
+ * and for UINT64_MAX. Ignores externally visible blocks, because a barrier does not make them safe.
  */
 uint64_t pending_stamp(const struct source *source, uint64_t bytes);
 
@@ -43,8 +42,8 @@ bool try_free(struct source *source, struct alloc_request *request);
 bool try_free_or_split(struct source *source, struct alloc_request *request);
 
 /**
- * Takes memory of completed events. Queries first for the epoch that covers enough bytes, then for
- * all pending memory.
+ * Takes free memory, and memory of completed events. Queries first for the epoch that covers enough
+ * bytes, then for all pending memory.
  */
 bool try_completed(struct source *source, struct alloc_request *request);
 
@@ -55,7 +54,7 @@ bool try_completed(struct source *source, struct alloc_request *request);
  */
 bool try_barrier(struct source *source, struct alloc_request *request);
 
-/** Tries pending memory in all ways: try_completed(), then try_barrier(). */
+/** Calls try_completed(), then try_barrier(). */
 bool try_pending(struct source *source, struct alloc_request *request);
 
 #endif

@@ -11,14 +11,14 @@
 #include "policy/budget.h"
 
 /**
- * Closes the open epoch in a free: the event may be waited for. Returns what epochs_close() does,
- * and restarts the counts of freed bytes if that is 0.
+ * Closes the open epoch in a free, so that its event may be waited for. Returns as epochs_close().
+ * On success restarts the counts of freed bytes.
  */
 int sync_close_on_time(struct source *source);
 
 /**
- * Records an event in a free, or waits for the work in front of it, as the reuse mode demands.
- * `due` has the effect of pressure. Waits in mode REUSE_SYNC, and if no event can be recorded.
+ * Records an event in a free, under pressure or if `due`. Waits for all earlier work instead if no
+ * event can be recorded. In mode REUSE_SYNC always records, and waits for the event.
  */
 void sync_in_free(struct source *source, bool due);
 
@@ -29,8 +29,8 @@ void sync_in_free(struct source *source, bool due);
 bool sync_event_is_due(struct source *source, uint64_t freed);
 
 /**
- * Queries events. If none covers `stamp`, records one and queries that, unless a capture is under
- * way or a barrier is worth more. True if `stamp` is safe.
+ * Queries events. If none covers `stamp`, records an event and queries it, unless a capture is in
+ * progress or a barrier is worth more. Returns whether `stamp` is safe.
  */
 bool sync_query(struct source *source, uint64_t stamp);
 
@@ -42,28 +42,29 @@ enum sync_effort {
 };
 
 /**
- * Makes `stamp` safe by a barrier, or by a wait on the CPU: choose_way() in barrier.c has the rules.
- * Waits for events recorded in frees only. True if `stamp` is safe.
+ * Makes `stamp` safe by a barrier or by a wait on the CPU, as choose_way() in barrier.c decides.
+ * Waits for events recorded in frees only. Returns whether `stamp` is safe.
  */
 bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effort);
 
 /**
- * Waits for the oldest unfinished epoch of an idle segment, if it is not later than `last`. False
- * if there is none, if no event for it may be waited for, or if the context is suspended.
+ * Waits for the oldest unfinished epoch of an idle segment, if that is not later than `last`.
+ * Returns false if there is no such epoch, if no event recorded in a free covers it, or if the wait
+ * fails.
  */
 bool sync_wait_idle_segment(struct source *source, uint64_t last);
 
 /**
- * Records an event, and waits until any further epoch has finished, or with `all` until that event
- * has completed. The limit is `limit_ns` less the time that earlier waits spent in vain. False at
+ * Records an event. Waits until any further epoch has finished, or with `all` until that event has
+ * completed. The limit is `limit_ns` less the time that earlier failed waits took. Returns false at
  * the limit, after a fault, or if there is no event to wait for. The end of the context finishes
  * every epoch.
  */
 bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all);
 
 /**
- * Waits while another thread's call may be ending the context, for at most `limit_ns`. True if
- * there was such a call and the context is usable again.
+ * Waits while another thread's call may be ending the context, for at most `limit_ns`. Returns
+ * whether there was such a call and the context is usable again.
  */
 bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns);
 
@@ -79,21 +80,24 @@ bool sync_device_is_idle(struct source *source);
  */
 void sync_wait_barriers(struct source *source);
 
-/** Waits for the same by queries. Use it in a thread whose current context may be another one. */
+/**
+ * Waits by queries until every safe epoch has finished, also while the context is suspended. For a
+ * thread whose current context may be another one.
+ */
 void sync_poll_barriers(struct source *source);
 
 /**
- * Waits for every event recorded in a free: events of the calling thread's own frees without a
- * limit, those of other threads for at most LATE_WAIT_NS. Natively, frees of other threads might
- * not have returned yet. Stops when the context is suspended. The current context may be another
- * one. True if any event had not completed.
+ * Waits for every event recorded in a free: for events of the calling thread without a limit, for
+ * those of other threads at most LATE_WAIT_NS, because their native frees might not have returned
+ * yet. Stops when the context is suspended. The current context may be another one. Returns whether
+ * any event had not completed.
  */
 bool sync_wait_on_time(struct source *source);
 
 /**
  * Waits by queries until every safe epoch has finished, if a free of the calling thread recorded an
- * event that covers them all: that thread's native free would have waited for it. Stops when the
- * context is suspended. True if there was anything to wait for.
+ * event that covers them all: its native free would have waited for the same work. Stops when the
+ * context is suspended. Returns whether there was anything to wait for.
  */
 bool sync_wait_own_barrier(struct source *source);
 
