@@ -49,8 +49,8 @@ unsigned budget_streams(void) {
 }
 
 /*
- * Returns the lower bound of goal_of() without GPUCACHE_BUDGET, in bytes. Each stream gets BUDGET_FLOOR, so that streams need
- * not wait for each other's memory.
+ * Returns the lower bound of goal_of() without GPUCACHE_BUDGET, in bytes. Each stream gets
+ * BUDGET_FLOOR, so that streams need not wait for each other's memory.
  */
 static uint64_t budget_floor(void) {
     return BUDGET_FLOOR * clamp_u64(1, budget_streams(), BUDGET_STREAMS);

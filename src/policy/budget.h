@@ -54,7 +54,7 @@ static inline uint64_t budget_used(const struct source *source) {
     return source->large.reserved_bytes + source->small.reserved_bytes;
 }
 
-/** Returns the free bytes of the reserve, including those that a growing thread has claimed. */
+/** Returns the free bytes of the reserve, including those kept for a growing thread. */
 static inline uint64_t budget_free(const struct source *source) {
     return source->large.free_bytes + source->small.free_bytes + source->remap.held_bytes +
            (source->runs.free_units << UNIT_SHIFT);

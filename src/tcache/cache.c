@@ -1,14 +1,15 @@
 /*
  * Thread cache: the search for a block, the lists, flushes, and seizing by other threads (cache.h).
  *
- * The caller is inside the cache; for the last two sections it holds the pool's lock. Callers:
- * alloc.c, free.c, slow_path.c, transfer.c, quota.c; seizing also pool.c, check.c, owner_id.c.
+ * The caller is inside the cache, or has seized it. Flushes and seizing need the pool's lock too.
+ * Callers: src/pool, and the other files of src/tcache. Invariant: cache->bytes and bin->count are
+ * the sums over the lists.
  */
 #include "tcache/internal.h"
 
 /*
- * Stands for "no cache": belongs to no pool, and biased_try_enter() always fails. Fast
- * paths need no check for NULL.
+ * Stands for "no cache": belongs to no pool, and `wanted` makes biased_try_enter() fail. Fast paths
+ * therefore need no check for NULL.
  */
 static struct cache no_cache = {.lock.wanted = true};
 _Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec"))) = &no_cache;
@@ -18,15 +19,15 @@ void cache_forget_last(void) {
 }
 
 /*
- * Returns the last bin that may serve a request; the first one is request->bin. `much`: memory is
- * short, or much is cached.
+ * Allows blocks of larger bins than request->bin:
  *
  *  not `much`   a block larger by 1/LARGER_SHARE of a doubling: cheaper than the slow path, which a
  *               program whose sizes never repeat would take for each request
  *  `much`       a block up to twice as large: better than a growth
  *  large        1/LARGER_SHARE of either: more memory would stay unused
  *
- * The smallest classes serve requests of their own only: the next one is soon twice as large.
+ * The smallest classes serve requests of their own only: a few classes on, a block is twice as
+ * large.
  */
 unsigned request_last_bin(const struct alloc_request *request, bool much) {
     unsigned further = CLASSES_PER_DOUBLING / (much ? 1 : LARGER_SHARE);
@@ -55,7 +56,7 @@ static struct block *first_large(const struct bin *bin, uint64_t bytes) {
     return bin->head && range_of(bin->head)->bytes >= bytes ? bin->head : NULL;
 }
 
-/* Removes and returns the first block of a bin if it holds `bytes` and its stamp is safe. */
+/* Removes and returns the first block of a bin if the block holds `bytes` and is safe, or NULL. */
 static struct block *pop_large(struct cache *cache, unsigned at, uint64_t bytes, uint64_t safe) {
     struct bin *bin = &cache->bins[at];
     struct block *block = first_large(bin, bytes);
@@ -96,6 +97,7 @@ uint64_t cache_stamp(const struct cache *cache, const struct alloc_request *requ
 
 void cache_push_magazine(struct cache *cache, unsigned at, const struct magazine *magazine) {
     struct bin *bin = &cache->bins[at];
+    /* links the last block to the old head, or makes it the tail of an empty bin */
     *(bin->head ? &magazine->last->next : &bin->tail) = bin->head ? bin->head : magazine->last;
     bin->head = magazine->first;
     bin->count += magazine->count;
@@ -155,13 +157,14 @@ void cache_forget(struct cache *cache) {
  * keep their stamps: unsafe ones become pending memory.
  */
 
+/* Moves the `count` oldest blocks of a bin to the pool. */
 static void flush(struct cache *cache, unsigned at, uint32_t count) {
     ASSERT_INSIDE(&cache->lock);
     pending_add_list(&cache->pool->source, cache_take(cache, at, count).first);
 }
 
 void cache_flush_idle(struct cache *cache, unsigned keep, uint64_t most) {
-    for (unsigned turns = 0; cache->bytes > most && turns < BINS; turns++) {
+    for (unsigned bins = 0; cache->bytes > most && bins < BINS; bins++) {
         cache->last_flushed = (uint16_t)((cache->last_flushed + 1u) % BINS);
         struct bin *bin = &cache->bins[cache->last_flushed];
         if (!cache_bin_check_idle(bin) || cache->last_flushed == keep) {
@@ -175,7 +178,7 @@ void cache_flush_idle(struct cache *cache, unsigned keep, uint64_t most) {
 }
 
 /*
- * Returns the bin with the most bytes, `keep` only if no other bin has blocks. Bytes count, not
+ * Returns the bin with the most bytes, or `keep` if no other bin has blocks. Compares bytes, not
  * blocks: half a bin of tiny blocks has few bytes, and the next free would overflow again.
  */
 static unsigned largest_bin(const struct cache *cache, unsigned keep) {
@@ -210,9 +213,9 @@ void cache_flush(struct cache *cache, unsigned first) {
 
 /* --- seizing: by other threads, with the pool's lock --- */
 
-/* Ends the bias of all caches of a pool: the kernel refuses membarrier() from now on (biased.h). */
-static void end_bias(void *with) {
-    struct pool *pool = with;
+/* Ends the bias of all caches of a pool, after the kernel refused membarrier() (biased.h). */
+static void end_bias(void *argument) {
+    struct pool *pool = argument;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         biased_ask(&cache->lock);
     }

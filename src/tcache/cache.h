@@ -1,5 +1,5 @@
 /*
- * A thread's cache: blocks that the thread freed, by bin, in the order of the frees.
+ * A thread's cache: blocks that the thread freed or that a refill added, by bin.
  *
  *      bin of 64 KiB   head -> stamp 7, stamp 7, stamp 9, stamp 12 <- tail
  *                      ^ handed out first, if epoch 7 is safe        ^ freed last
@@ -7,11 +7,11 @@
  * Invariant: stamps grow along a bin. One comparison with the safe epoch decides: if the head
  * may not be handed out, no block of the bin may. Free and pending blocks share one list, and
  * nothing moves when an epoch ends. A block of another thread goes into the freeing thread's
- * cache: no other thread's cache line is written. A bin of large blocks has sizes of a sixteenth
- * of a doubling: the first few are checked.
+ * cache: no other thread's cache line is written. A bin of large blocks covers a sixteenth of a
+ * doubling: only its head is checked for size.
  *
  * The owner enters a cache with plain stores (biased.h), other threads seize it under the pool's
- * lock. The counters have one writer: the thread inside.
+ * lock. Only the thread inside writes the counters. `at` is always the index of a bin.
  */
 #ifndef GPUCACHE_TCACHE_CACHE_H
 #define GPUCACHE_TCACHE_CACHE_H
@@ -26,7 +26,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* owned_header of a cache whose blocks every free claims with a compare and swap */
+/* No header has this value: every free then claims the block with a compare and swap. */
 #define OWNED_HEADER_NONE UINT64_MAX
 
 struct pool;
@@ -44,7 +44,7 @@ struct bin {
 
 enum watermark_of { WATERMARK_REQUESTED, WATERMARK_ALLOCATED, WATERMARK_COUNT, WATERMARKS };
 
-/* A counter's value, and since when it has not changed (ns or ticks); 0: not checked yet. */
+/* A counter's value, and the time since which it has not changed (ns or ticks; 0: not checked). */
 struct unchanged {
     uint64_t number, since;
 };
@@ -60,16 +60,16 @@ struct cache {
     struct pool *pool;               /* never changes: threads reuse a cache, pools do not */
     uint64_t live_mask;              /* XOR mask: header of a cached block to that of a live one */
     uint64_t owned_header;  /* state and owner in the header of a block that only the owner frees */
-    uint64_t bytes;         /* of all blocks in the bins */
+    uint64_t bytes;         /* bytes of all blocks in the bins */
     _Atomic uint64_t quota; /* limit of `bytes`; written under the pool's lock */
     struct watermark watermarks[WATERMARKS];
-    uint16_t owner_id;          /* owner ID in the blocks it hands out; 0: none */
-    uint16_t last_flushed;      /* last bin of cache_flush_idle() */
+    uint16_t owner_id;          /* owner ID of the blocks that the cache hands out; 0: none */
+    uint16_t last_flushed;      /* bin at which cache_flush_idle() stopped */
     uint32_t frees_since_event; /* frees by this thread since an event in a free or is_due() */
     uint64_t pressure_seen;     /* source.pressure at the last free under pressure */
-    uint64_t bytes_since_event; /* bytes freed by this thread, likewise */
+    uint64_t bytes_since_event; /* bytes of these frees */
     struct bin bins[BINS];
-    /* by requested bytes */
+    /* numbers of large blocks, by requested bytes (stats_class()) */
     stat_counter large_allocs[STATS_SIZE_CLASSES], large_frees[STATS_SIZE_CLASSES];
     _Atomic(struct cache *) next_in_pool; /* written under the pool's lock, read by all */
     struct cache *previous_in_pool;
@@ -77,12 +77,12 @@ struct cache {
     struct cache *next_in_thread;                /* only for the owning thread */
     struct cache *next_active, *previous_active; /* under the pool's lock */
     struct seen seen;
-    bool in_slow_path;        /* the thread is in the slow path and may have released the lock */
+    bool in_slow_path;        /* the thread is in alloc_slow(), perhaps without the pool's lock */
     uint32_t refill_failures; /* refills without memory; reset at REFILL_FAILURES */
-    bool overflowed;          /* quota made it flush bins in use since its last miss */
-    bool freed_others;        /* freed blocks with another owner ID */
-    uint64_t live_at_start;   /* live blocks counted here when the thread got the cache */
-    struct transfer transfer; /* blocks of this thread that others freed; own lock */
+    bool overflowed;          /* its quota made the cache flush bins in use since the last miss */
+    bool freed_others;        /* the thread freed blocks with another owner ID */
+    uint64_t live_at_start;   /* live blocks that the cache counted when the thread got it */
+    struct transfer transfer; /* blocks of this thread that others freed; has its own lock */
 };
 
 /** Returns the cache of a lock: the lock is the first field. */
@@ -104,7 +104,7 @@ static inline void cache_leave(struct cache *cache) {
     biased_leave(&cache->lock);
 }
 
-/* Enter a cache of another thread, and leave it: one, or all of a pool. The pool's lock is held. */
+/* Enter and leave the cache of another thread, or all caches of a pool. The pool's lock is held. */
 void cache_seize(struct cache *cache);
 void cache_return(struct cache *cache);
 void cache_seize_all(struct pool *pool);
@@ -130,8 +130,8 @@ static inline bool cache_overflows(const struct cache *cache, const struct bin *
 
 /* --- the caller is inside the cache --- */
 
-/** Returns the bin of a small block with that header. */
-_Static_assert(sizeof(struct bin) == 1 << HEADER_BIN_SHIFT, "a header has a bin's place as it is");
+/** Returns the bin of a small block with that header, whose bin field is an offset in bytes. */
+_Static_assert(sizeof(struct bin) == 1 << HEADER_BIN_SHIFT, "HEADER_BIN is an offset in bins[]");
 static inline struct bin *cache_bin(struct cache *cache, uint64_t header) {
     return (struct bin *)((char *)cache->bins + (header & HEADER_BIN));
 }
@@ -154,7 +154,7 @@ static inline struct block *cache_pop_from(struct cache *cache, struct bin *bin,
     return block;
 }
 
-/** Does the same for the bin of size class `at`. */
+/** Calls cache_pop_from() for the bin of size class `at`, without the header. */
 static inline struct block *cache_pop(struct cache *cache, unsigned at, uint64_t safe) {
     uint64_t header;
     return cache_pop_from(cache, &cache->bins[at], safe, &header);
@@ -178,26 +178,26 @@ static inline void cache_push(struct cache *cache, struct bin *bin, struct block
     cache->bytes += bytes;
 }
 
-/** Returns the last bin that may serve a request. `much`: memory is short, or much is cached. */
 struct alloc_request;
+/** Returns the last bin that may serve a request. `much`: memory is short, or much is cached. */
 unsigned request_last_bin(const struct alloc_request *request, bool much);
-/** Removes and returns a safe block for a request, up to that last bin; NULL: none. */
+/** Removes and returns a safe block of the bins from request->bin to the last one, or NULL. */
 struct block *cache_find(struct cache *cache, const struct alloc_request *request, uint64_t safe);
 
 /**
- * Returns the lowest safe epoch with which cache_find() finds a block; 0: none would do. For
- * small requests only the request's own bin counts.
+ * Returns the lowest safe epoch with which cache_find() finds a block, or 0 if the cache has none
+ * that fits. For small requests only the request's own bin counts.
  */
 uint64_t cache_stamp(const struct cache *cache, const struct alloc_request *request);
 
 /**
- * Insert blocks of one bin in front of all others; the caller knows that all are safe. An empty
- * bin is filled without a write to the blocks.
+ * Insert safe blocks of one bin in front of all others. cache_push_magazine() writes to no block if
+ * the bin is empty.
  */
 void cache_push_magazine(struct cache *cache, unsigned at, const struct magazine *magazine);
 void cache_push_free(struct cache *cache, struct block *block);
 
-/** Removes and returns the `count` oldest blocks of a bin. To take all small ones reads none. */
+/** Removes and returns the `count` oldest blocks of a bin. Reads no block if all small ones go. */
 struct magazine cache_take(struct cache *cache, unsigned at, uint32_t count);
 
 /** Returns whether no block of the bin was allocated since the last call. Records the count. */
@@ -243,9 +243,9 @@ static inline void cache_count_free(struct cache *cache, stat_counter *frees, ui
 /*
  * --- flush: the caller is inside, or has seized the cache, and holds the pool's lock ---
  *
- * Move blocks to the pool until the cache holds at most `most` bytes. The first one moves bins
- * without an allocation since its last round, never bin `keep`. The second one halves the largest
- * bin each time, and bin `keep` last.
+ * Move blocks to the pool until the cache holds at most `most` bytes.
+ *   cache_flush_idle()   takes bins that are idle (cache_bin_check_idle()), never bin `keep`
+ *   cache_flush_half()   halves the largest bin until that holds, and bin `keep` last
  */
 void cache_flush_idle(struct cache *cache, unsigned keep, uint64_t most);
 void cache_flush_half(struct cache *cache, unsigned keep, uint64_t most);

@@ -8,7 +8,7 @@
 #include "source/source.h"
 #include "tcache/internal.h"
 
-/* Makes a cached small block live and counts it; returns its device address. Inside the cache. */
+/** Makes a cached small block live and counts it. Returns its device address. */
 static inline __attribute__((always_inline)) uint64_t
 hand_out_small(struct cache *cache, struct bin *bin, struct block *block, uint64_t header,
                uint64_t requested) {
@@ -46,8 +46,8 @@ static inline uint64_t cache_hand_out(struct cache *cache, const struct alloc_re
 }
 
 /**
- * Takes a block that may be handed out from the cache or a transfer cache, as request->block.
- * Returns whether there was one.
+ * Removes a block that may be handed out from the cache or a transfer cache, and sets
+ * request->block to it, or to NULL. Returns whether there was one.
  */
 static inline bool cache_find_any(struct cache *cache, struct alloc_request *request) {
     ASSERT_INSIDE(&cache->lock);
@@ -62,7 +62,7 @@ static inline bool cache_find_any(struct cache *cache, struct alloc_request *req
     return request->block != NULL;
 }
 
-/** Returns the stamp with which a cached block may be handed out; 0: none. */
+/** Returns the safe epoch with which cache_find_any() finds a block, or 0 if none fits. */
 static inline uint64_t cache_stamp_of_any(struct cache *cache,
                                           const struct alloc_request *request) {
     uint64_t stamp = request->bin < BINS ? cache_stamp(cache, request) : 0;

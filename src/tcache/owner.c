@@ -1,11 +1,10 @@
 /*
- * Owners: the caches of a thread, from its first allocation to its end, and a pool's common
- * cache.
+ * Owners: gives a thread its cache of a pool, and takes the cache back when the thread ends.
  *
- * The cache of an ended thread waits in pool->unowned for the next new thread. The pool's lock
- * protects the lists; readers without the lock follow next_in_pool (peaks_sums()).
- * Invariant: the watermarks of exactly one cache count each allocation and each free. So sums over
- * all caches stay right when threads start and end.
+ * pool->unowned keeps the caches of ended threads for new threads. The pool's lock protects the
+ * lists; readers without the lock follow next_in_pool (peaks_sums()).
+ * Invariant: the watermarks of exactly one cache count each allocation and each free. Sums over all
+ * caches therefore stay right when threads start and end.
  */
 #include "tcache/internal.h"
 
@@ -28,10 +27,9 @@ void cache_start_common(struct cache *cache, struct pool *pool) {
 }
 
 /*
- * Moves the peaks and live counts of one cache to another. The common cache keeps them while a
- * cache has no owner: the update of peaks then reads one cache for all ended threads. The next
- * new thread takes them over. Both caches are entered or without an owner; the pool's lock is
- * held.
+ * Moves the peaks and live counts of one cache to another: at the end of a thread to the common
+ * cache, from there to the next new thread. The sum of peaks then reads one cache for all ended
+ * threads. Both caches are entered or without an owner; the pool's lock is held.
  */
 static void move_watermarks(struct cache *to, struct cache *from) {
     for (unsigned i = 0; i < WATERMARKS; i++) {
@@ -39,6 +37,7 @@ static void move_watermarks(struct cache *to, struct cache *from) {
     }
 }
 
+/* Adds `from` to `to` and clears `from`. */
 static void move_count(stat_counter *to, stat_counter *from) {
     uint64_t count = counter_get(from);
     if (count > 0) {
@@ -48,8 +47,8 @@ static void move_count(stat_counter *to, stat_counter *from) {
 }
 
 /*
- * Moves the counts per size class of an ended thread to the common cache for good, so that
- * readers find them in listed caches.
+ * Moves the counts per size class of an ended thread to the common cache, where they stay: readers
+ * only see the caches in pool->caches. Locks as for move_watermarks().
  */
 static void move_counts(struct cache *to, struct cache *from) {
     for (unsigned at = 0; at < BINS; at++) {
@@ -66,7 +65,7 @@ static void move_counts(struct cache *to, struct cache *from) {
 
 /*
  * Marks the begin of a move with an odd pool->moves and enters the common cache. A reader without
- * the lock, standing at a moved cache, continues in another list; it sees the number change and
+ * the lock that is at the moved cache continues in another list. It sees pool->moves change and
  * starts again (peaks_sums()). The pool's lock is held.
  */
 static void begin_move(struct pool *pool) {
@@ -74,11 +73,13 @@ static void begin_move(struct pool *pool) {
     cache_enter(pool->common);
 }
 
+/* Leaves the common cache and makes pool->moves even again. */
 static void end_move(struct pool *pool) {
     cache_leave(pool->common);
     atomic_fetch_add(&pool->moves, 1);
 }
 
+/* Adds a cache to the front of pool->caches, which is never empty. */
 static void link_in_pool(struct pool *pool, struct cache *cache) {
     struct cache *next = atomic_load(&pool->caches);
     atomic_store(&cache->next_in_pool, next);
@@ -100,10 +101,10 @@ static void unlink_in_pool(struct pool *pool, struct cache *cache) {
 }
 
 /*
- * Gives the blocks of an ended thread's cache to the pool, and the cache to the next new thread.
- * Called by the ending thread, with no lock.
+ * Gives the blocks of the calling, ending thread's cache to the pool, and the cache to
+ * pool->unowned. Called with no lock.
  */
-static void deactivate_cache(struct cache *cache) {
+static void release_cache(struct cache *cache) {
     struct pool *pool = cache->pool;
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
@@ -129,13 +130,11 @@ static void deactivate_cache(struct cache *cache) {
 static void thread_end(void *unused) {
     (void)unused;
     struct cache *cache = my_caches;
-    my_caches =
-        /* later destructors of this thread may free blocks: they use the common cache */
-        CACHES_GONE;
+    my_caches = CACHES_GONE; /* later destructors of this thread use the common cache */
     cache_forget_last();
     while (cache && cache != CACHES_GONE) {
         struct cache *next = cache->next_in_thread;
-        deactivate_cache(cache);
+        release_cache(cache);
         cache = next;
     }
 }
@@ -151,9 +150,9 @@ static void make_key(void) {
 }
 
 /*
- * Returns a cache for the calling thread, new or of an ended thread; NULL without host memory. A
- * new owner ID is taken unless the old one is exclusive: live blocks of the last owner may still
- * have the old one. Called with no lock.
+ * Returns a cache for the calling thread, new or of an ended thread; NULL without host memory. The
+ * cache gets a new owner ID unless its old one is exclusive, because live blocks of the last owner
+ * may have the old one. Called with no lock.
  */
 static struct cache *adopt(struct pool *pool) {
     struct source *source = &pool->source;

@@ -1,4 +1,4 @@
-/* Owners of caches: the calling thread's cache, and the common cache of a pool. */
+/* The calling thread's cache of a pool, and a pool's common cache. No function needs a lock. */
 #ifndef GPUCACHE_TCACHE_OWNER_H
 #define GPUCACHE_TCACHE_OWNER_H
 
@@ -15,8 +15,8 @@ void cache_start_common(struct cache *cache, struct pool *pool);
 struct cache *cache_of_thread(struct pool *pool);
 
 /**
- * The cache that this thread used last, of any pool; or a cache of no pool that cannot be
- * entered. The caller compares its pool.
+ * The cache that this thread used last, of any pool: the caller compares cache_last->pool. At first
+ * a cache of no pool, for which biased_try_enter() fails.
  */
 extern _Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec")));
 
@@ -32,7 +32,7 @@ static inline struct cache *cache_mine(struct pool *pool) {
     return __builtin_expect(cache->pool == pool, 1) ? cache : cache_of_thread(pool);
 }
 
-/** Runs in the child of a fork: the exit of the child's only thread returns no blocks. */
+/** Called in the child of a fork: the end of the child's only thread then returns no blocks. */
 void owner_forked(void);
 
 #endif

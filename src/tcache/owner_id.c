@@ -9,17 +9,17 @@
 #include "tcache/internal.h"
 
 /*
- * An ID belongs to one cache for ever: a block's ID always leads to a cache that exists. The next
- * thread of the cache keeps the ID only if no block can have it any more. The flags of shared IDs
- * are read in every free by another thread. They lie apart from the caches, whose owners keep
- * writing.
+ * The cache of each owner ID. An ID belongs to one cache for ever, and caches are never unmapped:
+ * the ID of a block always leads to a cache. The next thread of the cache keeps the ID only if no
+ * live block can have it.
  */
-static _Atomic(struct cache *) numbered[OWNER_IDS];
+static _Atomic(struct cache *) cache_of_id[OWNER_IDS];
+/* Every free by another thread reads these flags: they lie apart from the caches' written lines. */
 atomic_bool owner_id_shared[OWNER_IDS] = {true};
-static _Atomic uint32_t last_number;
+static _Atomic uint32_t last_id;
 
 /* Sets a cache's owner ID and the header words made of it. The pool's lock is held. */
-static void set_number(struct cache *cache, uint16_t owner_id) {
+static void set_id(struct cache *cache, uint16_t owner_id) {
     uint64_t owner = (uint64_t)owner_id << HEADER_OWNER_SHIFT;
     cache->owner_id = owner_id;
     cache->live_mask = (uint64_t)(BLOCK_LIVE ^ BLOCK_CACHED) | owner;
@@ -27,20 +27,20 @@ static void set_number(struct cache *cache, uint16_t owner_id) {
 }
 
 /*
- * Returns a new ID; 0 if all are used: then the blocks have no owner, and every free is a compare
- * and swap.
+ * Returns a new ID, or 0 if all are used. Blocks with ID 0 have no owner: every free of them is a
+ * compare and swap. Needs no lock.
  */
-static uint16_t next_number(void) {
-    uint32_t owner_id = atomic_load(&last_number);
+static uint16_t new_id(void) {
+    uint32_t owner_id = atomic_load(&last_id);
     while (owner_id < OWNER_IDS - 1 &&
-           !atomic_compare_exchange_weak(&last_number, &owner_id, owner_id + 1)) {
+           !atomic_compare_exchange_weak(&last_id, &owner_id, owner_id + 1)) {
     }
     return owner_id < OWNER_IDS - 1 ? (uint16_t)(owner_id + 1) : 0;
 }
 
 void owner_id_take(struct cache *cache) {
-    set_number(cache, biased_is_on(&cache->lock) ? next_number() : 0);
-    atomic_store(&numbered[cache->owner_id], cache);
+    set_id(cache, biased_is_on(&cache->lock) ? new_id() : 0);
+    atomic_store(&cache_of_id[cache->owner_id], cache);
 }
 
 bool owner_id_is_exclusive(const struct cache *cache) {
@@ -54,11 +54,11 @@ void owner_id_stop_owning(struct cache *cache) {
 }
 
 void owner_id_clear(struct cache *cache) {
-    set_number(cache, 0);
+    set_id(cache, 0);
 }
 
 struct cache *owner_id_cache(unsigned owner_id) {
-    return atomic_load(&numbered[owner_id]);
+    return atomic_load(&cache_of_id[owner_id]);
 }
 
 void owner_id_share(unsigned owner_id) {

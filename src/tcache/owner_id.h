@@ -14,11 +14,11 @@
 
 struct cache;
 
-/* true: the ID is shared */
+/* Whether an owner ID is shared. ID 0, of blocks without an owner, always is. */
 #define OWNER_IDS (1u << 16)
 extern atomic_bool owner_id_shared[OWNER_IDS];
 
-/** Makes an owner ID shared: seizes its cache. Called with no lock. */
+/** Makes an owner ID shared. Called with no lock; takes source.lock and seizes the ID's cache. */
 void owner_id_share(unsigned owner_id);
 
 /** Returns whether an owner ID is shared. Needs no lock. */
@@ -36,19 +36,19 @@ static inline void owner_id_share_once(unsigned owner_id) {
     }
 }
 
-/** Returns the cache that has or had an owner ID found in a block. */
+/** Returns the cache that has or had an owner ID, which must have been found in a block. */
 struct cache *owner_id_cache(unsigned owner_id);
 
 /*
- * Give a cache a new owner ID, or ID 0. The new ID is 0 too without a biased lock, or if all IDs
- * are used. The pool's lock is held, and the cache has no owner yet.
+ * Give a cache a new owner ID (take) or ID 0 (clear). The new ID is 0 without a biased lock, or if
+ * all IDs are used. The pool's lock is held, and the cache has no owner yet.
  */
 void owner_id_take(struct cache *cache);
 void owner_id_clear(struct cache *cache);
 
 /**
- * Returns whether no live block can have the cache's ID: only its thread freed blocks of the ID,
- * it freed no others, and as many as it allocated. The pool's lock is held.
+ * Returns whether no live block can have the cache's ID: only the cache's thread freed blocks of
+ * the ID, no others, and as many as it allocated. The pool's lock is held.
  */
 bool owner_id_is_exclusive(const struct cache *cache);
 

@@ -4,11 +4,13 @@
  * One cache knows its own peak exactly. Over several caches a peak is known only when their
  * counters are summed ("aggregated"), which costs one cache miss per cache. The slow path calls
  * peaks_update(), which decides when the sum is worth that. Needs source.lock except for the sums.
+ * Invariant: the pool's peak of requested bytes is at most the real one, and peak_upper at least.
  */
 #include "tcache/internal.h"
 
 #include <sched.h>
 
+/* Adds the allocations of all caches. The fence orders the loads before later ones. */
 static void add_taken(const struct pool *pool, struct peaks_sums *sums) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         for (unsigned i = 0; i < WATERMARKS; i++) {
@@ -18,6 +20,7 @@ static void add_taken(const struct pool *pool, struct peaks_sums *sums) {
     atomic_thread_fence(memory_order_acquire);
 }
 
+/* Adds the frees and the peaks of all caches, with such a fence. */
 static void add_given(const struct pool *pool, struct peaks_sums *sums) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         for (unsigned i = 0; i < WATERMARKS; i++) {
@@ -32,8 +35,8 @@ static void add_given(const struct pool *pool, struct peaks_sums *sums) {
  * Sums the counters of all caches. Blocks move between caches meanwhile, so the order decides the
  * error:
  *
- *   taken before given (`at_most` false)   live is never more than was live at some moment
- *   given before taken (`at_most` true)    live is never less
+ *   taken before given (`at_most` false)   `live` is never more than was live at some time
+ *   given before taken (`at_most` true)    `live` is never less
  */
 static struct peaks_sums sum_up(const struct pool *pool, bool at_most) {
     struct peaks_sums sums = {0};
@@ -52,10 +55,11 @@ static struct peaks_sums sum_up(const struct pool *pool, bool at_most) {
 }
 
 /*
- * Waits until no cache is being added or removed (`moves` is even). Gives up after MOVE_TURNS
- * turns: the thread that does it may be preempted, or may be the one that a signal interrupted.
+ * Waits until no cache is being added or removed, and returns `moves`, which is even then. Gives up
+ * at MOVE_TURNS turns: the moving thread may be preempted, or interrupted by the signal handler
+ * that calls this function.
  */
-static unsigned moves_done(const struct pool *pool, unsigned *turns) {
+static unsigned wait_for_move(const struct pool *pool, unsigned *turns) {
     unsigned moves;
     while ((moves = atomic_load(&pool->moves)) % 2 > 0 && ++*turns < MOVE_TURNS) {
         sched_yield();
@@ -68,7 +72,7 @@ static struct peaks_sums sum_up_at_rest(const struct pool *pool, bool at_most) {
     struct peaks_sums sums;
     unsigned before, turns = 0;
     do {
-        before = moves_done(pool, &turns);
+        before = wait_for_move(pool, &turns);
         sums = sum_up(pool, at_most);
         atomic_thread_fence(memory_order_acquire);
     } while (before != atomic_load(&pool->moves) && ++turns < MOVE_TURNS);
@@ -90,8 +94,8 @@ uint64_t peaks_live_at_most(const struct pool *pool) {
  *   2. Several: the peak is the highest sum seen here, a lower bound. `peak_upper` is the sum of
  *      the caches' own peaks, an upper bound.
  *
- * Then restarts the watermarks that may be restarted here. Only the owner may restart a cache's
- * watermark, so caches of other threads keep theirs.
+ * Then restarts the watermarks of the calling thread's cache (&cache_last identifies the thread)
+ * and of caches without an owner. Other caches keep theirs: only the owner may write them.
  */
 static void aggregate_peaks(struct pool *pool) {
     ASSERT_HELD(&pool->source.lock);
@@ -130,7 +134,7 @@ void peaks_update_if_due(struct pool *pool) {
     }
 }
 
-/* The peak may have risen since the last aggregation: recompute before saying no. */
+/* Aggregates before it returns true: the peak may have risen since the last aggregation. */
 bool peaks_over_budget(struct pool *pool, uint64_t bytes) {
     struct source *source = &pool->source;
     if (budget_allows(source, bytes)) {
@@ -150,10 +154,10 @@ void peaks_update(struct pool *pool) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     /*
-     * Aggregation takes cache lines away from the threads that own the caches, so it runs in every
-     * UPDATES_PER_SUM-th update only, and after a large block of one of several caches. One cache
-     * keeps its peak until it is read. Small blocks handed out to several caches are unknown to the
-     * budget until then.
+     * Aggregation takes cache lines away from the threads that own the caches. It runs in every
+     * UPDATES_PER_SUM-th update, after a large block of one of several caches, and after a change
+     * of the reserve. A single cache keeps its peak until that is read. Small blocks of several
+     * caches do not raise the budget before the next aggregation.
      */
     uint64_t updates = ++pool->peaks.updates - pool->peaks.summed_at;
     bool large = pool->caches_owned > 1 && pool->peaks.has_large;

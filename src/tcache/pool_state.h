@@ -1,6 +1,6 @@
 /*
- * The whole state of a pool, for the files of src/pool only. The pool's lock, source.lock,
- * protects all fields except those marked atomic.
+ * The whole state of a pool, for the files of src/tcache and src/pool only. The pool's lock,
+ * source.lock, protects all fields except the atomic ones. `quota_most` and `common` never change.
  */
 #ifndef GPUCACHE_TCACHE_POOL_STATE_H
 #define GPUCACHE_TCACHE_POOL_STATE_H
@@ -9,11 +9,11 @@
 #include "source/state.h"
 #include "tcache/cache.h"
 
-/* State of the sums of the caches' peaks (peaks.c). */
+/* State of the aggregation of the caches' peaks (peaks.c). */
 struct peaks {
-    uint64_t updates, summed_at; /* slow paths so far; and at the last sum */
-    bool has_large;              /* the slow path has handed out a large block since the last sum */
-    bool budget_is_updated;      /* by peaks_over_budget(), in this slow path */
+    uint64_t updates, summed_at; /* slow paths so far; their number at the last aggregation */
+    bool has_large;              /* the slow path has handed out a large block since then */
+    bool budget_is_updated;      /* peaks_over_budget() has updated it in this slow path */
 };
 
 struct pool {
@@ -22,20 +22,19 @@ struct pool {
     /* Read by every large allocation and free: on a cache line that is hardly ever written. */
     _Alignas(64) uint64_t quota_most; /* largest quota of one cache, in bytes */
 
-    /* The caches of threads (owner.c) and their quotas (quota.c). */
-    /* of threads, newest first; the common one is last */
+    /* Caches of threads (owner.c), newest first; the common one is last. */
     _Alignas(64) _Atomic(struct cache *) caches;
-    struct cache *common;          /* for threads without their own */
+    struct cache *common;          /* cache of all threads that have none of their own */
     struct cache *unowned;         /* caches of ended threads */
     struct cache *active;          /* list of active caches (quota.c) */
     _Atomic unsigned caches_owned; /* caches with a thread */
     atomic_uint moves;             /* odd while a cache and its counts are moved (owner.c) */
     struct peaks peaks;
 
-    /* true while a thread queries to advance the safe epoch; others may wait for its result */
+    /* A thread queries to advance the safe epoch: others spin for the result (slow_path.c). */
     atomic_bool advancing;
 
-    _Atomic uint64_t deferred_bytes; /* of deferred frees that are not reclaimed */
+    _Atomic uint64_t deferred_bytes; /* bytes of deferred frees that are not reclaimed */
     _Atomic uint64_t reclaims;       /* deferred frees that pool_reclaim() reclaimed */
     _Atomic unsigned deferring;      /* threads inside pool_defer_free() */
     _Atomic uint64_t left_bytes;     /* see pool_left_bytes() */

@@ -1,14 +1,14 @@
 /*
  * Quotas: how many bytes each thread's cache may hold, and all caches together.
  *
- * A cache starts inactive: quota 0, no blocks. Its first slow free or miss gives it a small
- * quota. The quota grows with the thread's need, up to quota_limit(). The budget grows with the
- * sum of all quotas. Blocks are only taken back from active caches, so the number of threads does
- * not matter.
+ * A cache starts inactive: quota 0, no blocks. The thread's first free or miss in the slow path
+ * gives it a small quota. The quota grows with the thread's need, up to quota_limit(). The budget
+ * grows with the sum of all quotas. Blocks are taken back from active caches only, so inactive
+ * caches add no cost.
  *
  * Before the pool grows past its goal, caches of idle threads are deactivated: they lose their
- * blocks and quota. The pool's lock protects the list and all quotas; quotas are read without it.
- * Invariant: a cache is in the list if and only if its quota is not 0.
+ * blocks and quota. The pool's lock protects pool->active and all quotas; quotas are read without
+ * it. Invariant: a cache is in pool->active if and only if its quota is not 0.
  */
 #include "tcache/internal.h"
 
@@ -33,8 +33,8 @@ static uint64_t part_of_peak(const struct pool *pool) {
  *  active caches          limit of each
  *  0 or 1                 quota_most, or less while the program is small (budget_little())
  *  up to QUOTA_CACHES     quota_most
- *  more                   twice as many hold half as much together; each at most part_of_peak()
- *                         and at least QUOTA_FIRST: a cache in the list has a quota
+ *  more                   falls with the square of their number: twice as many hold half as much
+ *                         together. At most part_of_peak(), at least QUOTA_FIRST, never 0
  */
 static uint64_t quota_limit(const struct pool *pool) {
     const struct source *source = &pool->source;
@@ -47,7 +47,7 @@ static uint64_t quota_limit(const struct pool *pool) {
     return active <= 1 ? min_u64(most, little) : most;
 }
 
-/* Sets a cache's quota, and updates the sum of all. The pool's lock is held. */
+/* Sets a cache's quota in bytes, and updates the sum of all quotas. The pool's lock is held. */
 static void set_quota(struct cache *cache, uint64_t quota) {
     struct source *source = &cache->pool->source;
     ASSERT_HELD(&source->lock);
@@ -117,7 +117,8 @@ void quota_deactivate(struct cache *cache) {
     struct pool *pool = cache->pool;
     if (!quota_is_inactive(cache)) {
         cache_flush(cache, 0);
-        /* First the quota: the common cache keeps ID 0, so only the quota keeps blocks out. */
+        /* Before transfer_empty(): only quota 0 keeps new blocks out of the common transfer cache,
+         * whose owner ID is 0 at all times. */
         set_quota(cache, 0);
         transfer_set_owner_id(&cache->transfer, 0);
         transfer_empty(&cache->transfer);
@@ -129,8 +130,8 @@ void quota_deactivate(struct cache *cache) {
 /* --- idle threads --- */
 
 /*
- * Returns whether `number` has not changed for `least` units of time (ns or ticks), as far as
- * earlier calls have seen it. The first call starts the time.
+ * Returns whether the value `number` has been the same in all calls for `least` units of time (ns
+ * or ticks). The first call starts the time.
  */
 static bool is_unchanged(struct unchanged *unchanged, uint64_t number, uint64_t now,
                          uint64_t least) {

@@ -36,34 +36,34 @@ void quota_follow_miss(struct cache *cache);
 void quota_deactivate(struct cache *cache);
 
 /*
- * Take blocks of caches back to the pool. All return whether there were any.
+ * Move cached blocks to the pool. All return whether there were any.
  *
- *  take_back        of idle threads, if `growth` bytes would exceed the goal
- *  take_all_back    of all threads
- *  empty_transfers  of all transfer caches; the caches keep theirs
+ *  take_back        deactivates caches of idle threads, if `growth` bytes would exceed the goal
+ *  take_all_back    deactivates all caches
+ *  empty_transfers  empties the transfer caches; the caches keep their blocks
  */
 bool quota_take_back(struct pool *pool, uint64_t growth);
 bool quota_take_all_back(struct pool *pool);
 bool quota_empty_transfers(struct pool *pool);
 
 /**
- * Returns a list of the caches whose threads did nothing for the decay time; NULL: none. A cache
- * whose transfer cache has blocks is left for a later call: those blocks were freed by others,
- * may be younger, and go to the pool first.
+ * Returns a list of the caches whose threads did nothing for the decay time; NULL: none. Skips a
+ * cache whose transfer cache has blocks, and empties that transfer cache: other threads freed these
+ * blocks, perhaps later.
  */
 struct biased *quota_find_idle(struct pool *pool);
 
 /** Seizes the caches of a list and deactivates them. Returns whether they held any block. */
 bool quota_deactivate_list(struct pool *pool, struct biased *first);
 
-/* Returns whether a cache has no quota, and so no blocks. */
+/* Returns whether a cache has quota 0, and therefore no blocks. */
 static inline bool quota_is_inactive(const struct cache *cache) {
     return cache_quota(cache) == 0;
 }
 
 /*
- * Returns whether a cache's quota is below quota_most / share. Then the quota grows without a miss
- * of the thread.
+ * Returns whether a cache's quota is below quota_most / share. Such a quota grows without a miss of
+ * the thread.
  */
 static inline bool quota_is_little(const struct cache *cache, unsigned share) {
     return cache_quota(cache) < cache->pool->quota_most / share;
@@ -75,8 +75,8 @@ static inline uint64_t quota_cached(const struct cache *cache) {
 }
 
 /*
- * Returns whether memory may go back to the driver later. Also counts quotas and deferred frees:
- * threads may free live memory into their caches without a slow path that would tell.
+ * Returns whether memory may go back to the driver later. Counts quotas and deferred frees too: a
+ * thread may free into its cache without a slow path, so that decay_watch() would not run.
  */
 static inline bool decay_is_any(const struct pool *pool) {
     return !pool->source.backend->release_waits && epochs_broken(&pool->source.epochs) == 0 &&
@@ -87,8 +87,8 @@ static inline bool decay_is_any(const struct pool *pool) {
 }
 
 /*
- * Tells the backend's decay thread if memory is idle and no thread watches it. Called at the end
- * of every slow path.
+ * Asks the backend to call pool_tick() periodically if memory is idle and it does not yet. Called
+ * at the end of every slow path.
  */
 static inline void decay_watch(struct pool *pool) {
     if (pool->source.config.decays && !pool->source.decay.watched && decay_is_any(pool)) {

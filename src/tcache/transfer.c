@@ -2,7 +2,7 @@
  * Transfer caches: magazines of freed blocks on their way to the owner (transfer.h).
  *
  * Each transfer cache has its own lock. Invariant: transfer->bytes is the sum over its magazines.
- * Callers: free.c ships magazines, alloc.c takes them, quota.c empties transfer caches.
+ * Callers: free.c ships magazines, hand_out.h takes blocks, quota.c empties transfer caches.
  */
 #include "tcache/internal.h"
 #include "tcache/owner_id.h"
@@ -50,9 +50,8 @@ void transfer_put(struct transfer *transfer, const struct magazine *magazine) {
 }
 
 /*
- * Removes magazine `i` and returns it. Older magazines move up by one, so `i` is cheap only
- * for old ones; the search that found it has read them all anyway. With the transfer cache's
- * lock.
+ * Removes magazine `i` and returns it. Moves all older magazines by one: cheap enough, because the
+ * search that found `i` has read them. With the transfer cache's lock.
  */
 static struct magazine take_out(struct transfer *transfer, uint32_t i) {
     struct magazine taken = *magazine_at(transfer, i);
@@ -68,8 +67,8 @@ static struct magazine take_out(struct transfer *transfer, uint32_t i) {
 /* --- from the freeing thread to the owner --- */
 
 /*
- * Moves up to `count` blocks of a bin in magazines, so that the owner finds some of them at any
- * time. Returns false if the transfer cache became full. Inside the cache, with the
+ * Moves up to `count` blocks of a bin to a transfer cache, in several magazines, so that the first
+ * ones are safe before the last. Returns false if the transfer cache became full. Inside the cache, with the
  * transfer cache's lock.
  */
 static bool ship_magazines(struct cache *cache, struct transfer *transfer, unsigned at,
@@ -105,7 +104,7 @@ bool transfer_ship(struct cache *cache, unsigned at, unsigned owner_id) {
 
 /* --- from the transfer cache to the owner --- */
 
-/* The transfer caches in which blocks may wait for a thread: 0 is its own, 1 is the common one. */
+/* Returns a transfer cache that may have blocks for a cache: 0 its own, 1 the common one. */
 #define SOURCES 2
 static struct transfer *transfer_source(const struct cache *cache, unsigned i) {
     return i == 0 ? &((struct cache *)cache)->transfer : &cache->pool->common->transfer;
@@ -118,8 +117,8 @@ bool transfer_has_any(const struct cache *cache) {
 }
 
 /*
- * Returns the oldest magazine with a block for the request and its index in *at, or NULL. Whether
- * the magazine is safe is not checked. With the transfer cache's lock.
+ * Returns the oldest magazine with a block for the request, safe or not, or NULL. Sets *at to the
+ * magazine's index in the ring. With the transfer cache's lock.
  */
 static struct magazine *find(struct transfer *transfer, const struct alloc_request *request,
                              uint32_t *at) {
@@ -152,7 +151,7 @@ static void take_safe(struct transfer *transfer, struct cache *cache, uint64_t s
     }
 }
 
-/* Removes the first block of a magazine that stays in the transfer cache. */
+/* Removes and returns the first block of a magazine, and leaves the magazine. Lock as above. */
 static struct block *take_first(struct transfer *transfer, struct magazine *magazine) {
     struct block *block = magazine->first;
     uint64_t bytes = block_bytes(block);
@@ -164,13 +163,13 @@ static struct block *take_first(struct transfer *transfer, struct magazine *maga
 }
 
 /*
- * Moves safe magazines to the cache and takes a block for the request. If no block fits then,
- * takes one from a safe magazine that stayed, behind an unsafe one or for lack of quota. The
- * magazine's other blocks follow into the cache; they stay if the cache is inactive, because such
- * a cache holds nothing. Inside the cache, with the transfer cache's lock.
+ * Moves safe magazines to the cache and takes a block for the request there. If none fits, takes
+ * one from a safe magazine that take_safe() left, behind an unsafe one or for lack of quota. Moves
+ * the magazine's other blocks to the cache, unless the cache is inactive: such a cache has no
+ * blocks. Inside the cache, with the transfer cache's lock.
  */
-static struct block *take(struct transfer *transfer, struct cache *cache,
-                          const struct alloc_request *request, uint64_t safe) {
+static struct block *take_from(struct transfer *transfer, struct cache *cache,
+                               const struct alloc_request *request, uint64_t safe) {
     take_safe(transfer, cache, safe);
     uint32_t at;
     struct block *block = cache_find(cache, request, safe);
@@ -194,7 +193,7 @@ struct block *transfer_take(struct cache *cache, const struct alloc_request *req
         struct transfer *transfer = transfer_source(cache, i);
         if (counter_get(&transfer->bytes) > 0) {
             lock_acquire(&transfer->lock);
-            block = take(transfer, cache, request, safe);
+            block = take_from(transfer, cache, request, safe);
             lock_release(&transfer->lock);
         }
     }

@@ -1,17 +1,17 @@
 /*
- * A transfer cache: blocks of a thread that other threads freed, on their way back to it.
+ * A transfer cache: blocks of a thread that other threads freed, on their way back to the owner.
  *
- * Every cache has one. A thread that frees blocks of another thread keeps what it needs itself,
- * and ships the rest there in magazines. The owner takes them when it misses a size. So blocks
- * circulate between two threads without the pool's lock, and without merging and splitting. The
- * common cache's transfer cache has the blocks without an owner, or whose thread ended; every
- * thread looks there after its own.
+ * Every cache has one. A thread that frees blocks of another thread keeps as many as it needs
+ * itself, and ships the others to the owner's transfer cache in magazines. The owner takes them
+ * after a miss. Blocks then circulate between two threads without the pool's lock, and without
+ * merging and splitting. The common cache's transfer cache has the blocks without an owner, or
+ * whose thread ended; every thread searches it after its own.
  *
  *      oldest  [ 8 x 64 KiB | stamp 7 ]  [ 32 x 4 KiB | stamp 7 ]  [ 4 x 1 MiB | stamp 9 ]  newest
  *
  * Each has a lock, taken after the pool's lock and after entering a cache; no thread waits while it
- * holds that lock. Each holds at most the quota of its cache. The pool empties transfer caches
- * when memory is short.
+ * holds that lock. Each has at most as many bytes as the quota of its cache. The pool empties
+ * transfer caches when memory is short.
  * Invariant: the blocks of a magazine are in the order of their stamps, so a magazine is safe when
  * its last block is.
  */
@@ -30,12 +30,12 @@ struct cache;
 struct pool;
 struct alloc_request;
 
-/* Blocks of one bin that change hands together. */
+/* Blocks of one bin that move between caches together, linked by `next`. */
 struct magazine {
     struct block *first, *last;
     uint32_t count, bin;
     uint64_t bytes;
-    uint64_t stamp; /* of the last block: the highest */
+    uint64_t stamp; /* stamp of the last block, the highest one */
 };
 
 /** Returns how many blocks a magazine of that bin has. */
@@ -48,17 +48,17 @@ static inline uint32_t magazine_blocks(unsigned at) {
 
 struct transfer {
     struct lock lock;
-    struct cache *cache;   /* whose transfer cache it is; never changes */
-    unsigned owner_id;     /* owner ID of the blocks that come here; 0: none, or the common one */
-    uint32_t first, count; /* ring; the oldest magazine first */
-    stat_counter bytes;    /* of all magazines */
+    struct cache *cache;   /* cache whose transfer cache this is; never changes */
+    unsigned owner_id;     /* owner ID of the blocks accepted; 0: none, or the common cache */
+    uint32_t first, count; /* ring: index of the oldest magazine, number of magazines */
+    stat_counter bytes;    /* bytes of all magazines; read without the lock */
     struct magazine magazines[TRANSFER_MAGAZINES];
 };
 
 /** Initialises the transfer cache of a new cache. */
 void transfer_start(struct transfer *transfer, struct cache *cache);
 
-/** Sets the owner ID whose blocks come here from now on: the cache's new one, or 0 for none. */
+/** Sets the owner ID whose blocks are accepted: the cache's own ID, or 0 for none. */
 void transfer_set_owner_id(struct transfer *transfer, unsigned owner_id);
 
 /**
@@ -77,29 +77,23 @@ bool transfer_has_room(const struct transfer *transfer, uint64_t bytes);
 void transfer_put(struct transfer *transfer, const struct magazine *magazine);
 
 /**
- * Ships blocks of bin `at` above its target to the transfer cache of owner ID `number`, in whole
- * magazines. If the cache is over its quota, ships bins without allocations too. Returns false if
- * the transfer cache became full. Inside the cache.
+ * Ships the blocks of bin `at` above the bin's target to the transfer cache of `owner_id`, in whole
+ * magazines. If the cache is over its quota, ships idle bins too. Returns false if the transfer
+ * cache became full. Inside the cache.
  */
 bool transfer_ship(struct cache *cache, unsigned at, unsigned owner_id);
 
-/**
- * Returns whether any block waits for a cache, there or in the common transfer cache. Needs no
- * lock.
- */
+/** Returns whether a cache's own or the common transfer cache has any block. Needs no lock. */
 bool transfer_has_any(const struct cache *cache);
 
 /**
- * Moves safe magazines to the cache, within its quota, and takes a block for the request out.
- * Returns NULL if no safe block fits. Inside the cache.
+ * Moves safe magazines to the cache, within its quota, then removes and returns a block for the
+ * request. Returns NULL if no safe block fits. Inside the cache.
  */
 struct block *transfer_take(struct cache *cache, const struct alloc_request *request,
                             uint64_t safe);
 
-/**
- * Returns a safe epoch with which transfer_take() finds a block; 0: no block fits.
- * Inside the cache.
- */
+/** Returns a safe epoch with which transfer_take() finds a block, or 0. Inside the cache. */
 uint64_t transfer_stamp(struct cache *cache, const struct alloc_request *request);
 
 /** Moves all blocks to the pool. Returns whether there were any. The pool's lock is held. */
