@@ -68,8 +68,8 @@ static struct magazine take_out(struct transfer *transfer, uint32_t i) {
 
 /*
  * Moves up to `count` blocks of a bin to a transfer cache, in several magazines, so that the first
- * ones are safe before the last. Returns false if the transfer cache became full. Inside the cache, with the
- * transfer cache's lock.
+ * ones are safe before the last. Returns false if the transfer cache became full. Inside the cache,
+ * with the transfer cache's lock.
  */
 static bool ship_magazines(struct cache *cache, struct transfer *transfer, unsigned at,
                            uint32_t count) {
