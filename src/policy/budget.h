@@ -32,7 +32,7 @@ bool budget_is_beyond_floor(const struct source *source);
 
 /**
  * Returns the bytes that the driver has left for the pool. Sets *others to the idle bytes of other
- * pools if the backend has available(), else leaves *others. Releases the lock to ask.
+ * pools if the backend has available(), else does not set it. Releases the lock to ask.
  */
 uint64_t budget_room(struct source *source, uint64_t *others);
 
@@ -86,7 +86,7 @@ static inline bool budget_has_changed(const struct source *source) {
            source->backend->refused != source->refused_seen;
 }
 
-/** Returns whether the reserve, all growths under way and `growth` together exceed `most`. */
+/** Returns whether the reserve, all growths in progress and `growth` together exceed `most`. */
 static inline bool budget_would_exceed(const struct source *source, uint64_t growth,
                                        uint64_t most) {
     return budget_expected(source) + growth > most;

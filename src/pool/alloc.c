@@ -1,5 +1,5 @@
 /*
- * Allocation: the fast path, and the way into the slow path.
+ * Allocation: the fast path, and the call of the slow path.
  *
  * The calling thread enters its cache with the biased lock for steps 1 and 2 of the ladder
  * (slow_path.c). Steps 5 to 21 hold the pool's lock, source.lock; 3, 4 and 22 hold no lock.

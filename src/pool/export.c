@@ -2,8 +2,8 @@
  * Exports the handles under a live block, for IPC.
  *
  * If the program frees the block during the export, its handles may go back to the backend. Only
- * remapping code gives handles back, under remap.lock. So pool_export() keeps that lock until
- * pool_export_end().
+ * remapping code gives handles back, under remap.lock. Therefore pool_export() keeps remap.lock
+ * until pool_export_end(). Invariant: a returned handle exists until then.
  */
 #include "pool/internal.h"
 

@@ -210,9 +210,9 @@ struct claimed {
  *  -EAGAIN   the context ended or the block changed hands during the look-up: call again
  *  > 0       the context is broken
  *
- * The context may end between the look-up in the page map and the claim. So the look-up is
- * repeated inside the cache: pool_forget() clears the page map first and seizes the caches
- * afterwards.
+ * The context may end between the look-up in the page map and the claim. claim() therefore
+ * repeats the look-up inside the cache: pool_forget() clears the page map first and seizes the
+ * caches afterwards.
  */
 static int claim(uint64_t address, struct claimed *c) {
     c->start = find_start(address);

@@ -27,8 +27,9 @@ int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request
 int slow_path_health(struct pool *pool);
 
 /**
- * Reclaims deferred frees whose streams have reached them: `all`, or a few. They may be of any
- * pool; does nothing if this pool has none. Returns whether any was reclaimed. Called with no lock.
+ * Reclaims deferred frees whose streams have reached them: `all`, or a few. Does nothing if this
+ * pool has none, else also reclaims those of other pools. Returns whether any was reclaimed. Called
+ * with no lock.
  */
 bool reclaim_deferred(struct pool *pool, bool all);
 

@@ -30,7 +30,7 @@ struct found {
  *      arena counts such reuses. find_small() and find_large() read the counter before and after,
  *      and return false if it changed; find_live() then retries.
  *
- * Both set *found if a live block covers the address.
+ * The two functions set *found if a live block covers the address.
  */
 static bool find_small(page_map_entry entry, uint64_t address, struct found *found) {
     struct slab *slab = page_map_slab(entry);

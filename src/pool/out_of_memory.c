@@ -23,7 +23,7 @@ static uint64_t idle_bytes(const struct pool *pool) {
 
 /*
  * Returns whether enough memory may exist for the request: left at the driver, idle in other pools,
- * or idle_bytes() of this pool. Otherwise another request to the driver or a wait would be in vain.
+ * or idle_bytes() of this pool. Otherwise another request to the driver or a wait is useless.
  *
  * Sets *none if nothing is pending, this pool has no idle segment and other pools no idle memory.
  * Entered with the pool's lock, which is released in between, before the idle bytes are counted.
@@ -43,8 +43,8 @@ struct oom_state {
 };
 
 /*
- * Step 14: waits, by yielding the CPU, until as many growths have ended as were under way on entry.
- * They may bring memory for a refused request, or return a charge. Releases the lock meanwhile.
+ * Step 14: waits, by yielding the CPU, until as many growths have ended as were in progress on
+ * entry: these may bring memory or return a charge. Releases the pool's lock while it yields.
  */
 static void wait_for_growths(struct source *source) {
     ASSERT_HELD(&source->lock);

@@ -187,7 +187,7 @@ void pool_expect_streams(unsigned streams);
 
 /**
  * Lock and unlock source.lock. A caller holds it while it begins a capture or synchronises the
- * context by itself, because no event is recorded meanwhile.
+ * context by itself, because no event is recorded under the lock by other threads.
  */
 void pool_hold(struct pool *pool);
 void pool_release(struct pool *pool);
@@ -217,7 +217,7 @@ void pool_read(struct pool *pool, struct stats_device *stats);
 
 /**
  * Adds the sizes of live blocks to `stats`, and appends the pool's memory to `map` unless `map` is
- * NULL. Takes time in proportion to the number of blocks, but holds no lock meanwhile.
+ * NULL. Takes time in proportion to the number of blocks, and no lock.
  */
 void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_map *map);
 

@@ -84,7 +84,8 @@ static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing)
 /*
  * Step 5: takes a block of the calling thread's cache, after making `stamp` safe by a query. Over
  * the budget a barrier or a wait may do that, and larger blocks than requested may serve too.
- * `stamp` 0: the thread has no pending block. Ends the turn of this thread to query (`advancing`).
+ * `stamp` 0: the thread has no pending block. Lets other threads query again if this
+ * thread is `advancing`.
  */
 static bool try_own_blocks(struct pool *pool, struct cache *cache, struct alloc_request *request,
                            uint64_t stamp, bool advancing) {
@@ -355,7 +356,7 @@ static void refill(struct pool *pool, struct cache *cache, const struct alloc_re
     }
 }
 
-/* --- the way in --- */
+/* --- entry of the slow path --- */
 
 /*
  * Takes steps 3 to 21 once. Returns 0 and the address, or the error. No lock is held on entry or on

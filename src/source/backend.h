@@ -79,9 +79,9 @@ struct backend_ops {
      * VMM, from here to unmap(); NULL in a backend of segments. reserve(), release() and
      * forget_reserve() are never called with VMM, and `release_waits` is false.
      *
-     * These do not wait for the device. All but mark_stale() block. The caller holds remap.lock
-     * (state.h), and no lock that an allocation or a free waits for. It holds the pool's lock too
-     * in mark_stale(), and, after the end of the context, in unmap(), release_handles() and
+     * VMM calls do not wait for the device. All but mark_stale() block. The caller holds remap.lock
+     * (state.h), and no lock that an allocation or a free waits for. Exceptions, with the pool's
+     * lock too: mark_stale(), and after the end of the context unmap(), release_handles() and
      * free_addresses().
      */
 
@@ -96,7 +96,7 @@ struct backend_ops {
 
     /**
      * Asks whether `pages` pages of 2 MiB can be had, before handles are created one by one: a
-     * failure half way would leave others without memory for a while. 0: yes, or unknown. -ENOMEM
+     * failure half way would take memory from others for some time. 0: yes, or unknown. -ENOMEM
      * and -EDQUOT as reserve(). NULL: no other thread or process could notice.
      */
     int (*probe_handles)(struct backend *backend, unsigned pages);
@@ -233,7 +233,7 @@ static inline uint64_t backend_clock(struct backend *backend) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/** Returns whether a stream capture is under way, so that no event can be recorded. */
+/** Returns whether a stream capture is in progress, so that no event can be recorded. */
 static inline bool backend_is_captured(struct backend *backend) {
     return backend->ops->captured && backend->ops->captured(backend);
 }

@@ -56,11 +56,11 @@ struct remap {
     unsigned slack_steps; /* `slack` is at most this number times peak / REMAP_SLACK_STEP */
     uint64_t slack;       /* bytes added to the goal, so that less has to be remapped */
     uint64_t held_bytes;  /* free bytes that handles_hold() keeps for the growing thread */
-    /* Bytes that have left the reserve, and that the driver does not have yet. */
+    /* Bytes that are no longer in the reserve, and that the driver does not have yet. */
     _Atomic uint64_t unmapping_bytes;
 };
 
-/* Growths under way. */
+/* Growths in progress, of all threads. */
 struct growing {
     uint64_t bytes;   /* bytes asked of the driver that are not in the reserve yet */
     uint64_t threads; /* number of growths that have begun and not ended */
@@ -70,12 +70,12 @@ struct growing {
 /* Waits for work. */
 struct waits {
     unsigned inside; /* threads in a backend call that uses events or memory of the context */
-    /* Time in ns that waits with a limit spent in vain, until epoch failed_stamp has finished. */
+    /* Time in ns that failed waits with a limit took; 0 once epoch failed_stamp has finished. */
     uint64_t failed_ns, failed_stamp;
 };
 
 struct source {
-    /* Cache line that every allocation and free reads. It is hardly ever written. */
+    /* Cache line that every allocation and free reads, and that is rarely written. */
     _Alignas(64) struct pool_config config;
     struct backend *backend;
     const struct memory_policy *policy;

@@ -181,7 +181,7 @@ bool sync_query(struct source *source, uint64_t stamp) {
 /*
  * Returns whether a CPU wait is better than a barrier because the program uses several streams.
  *
- * A barrier makes every stream wait for all the others. If enough work is under way behind the
+ * A barrier makes every stream wait for all the others. If enough work is in progress behind the
  * event that covers `stamp`, the CPU waits for that event alone, and the device stays busy with
  * later work. Enough means EVENTS_BEHIND events, and 1/BEHIND_SHARE of the budget freed between
  * them. A program with large blocks completes less than that soon: the device would run idle.

@@ -1,5 +1,5 @@
 /*
- * The way of memory from a freed block to the next request:
+ * The path of memory from a freed block to the next request:
  *
  *      pending_add()  ->  queue, until the stamp is safe  ->  free memory  ->  try_free()
  *

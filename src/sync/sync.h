@@ -34,7 +34,7 @@ bool sync_event_is_due(struct source *source, uint64_t freed);
  */
 bool sync_query(struct source *source, uint64_t stamp);
 
-/** What sync_make_safe() may do besides a barrier on the device. */
+/** Actions that sync_make_safe() may take besides a barrier on the device. */
 enum sync_effort {
     SYNC_NO_WAIT,  /* nothing */
     SYNC_WAIT,     /* wait on the CPU where that is better than a barrier */

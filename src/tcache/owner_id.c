@@ -14,7 +14,7 @@
  * live block can have it.
  */
 static _Atomic(struct cache *) cache_of_id[OWNER_IDS];
-/* Every free by another thread reads these flags: they lie apart from the caches' written lines. */
+/* Every free by another thread reads these flags. Caches are often written and lie elsewhere. */
 atomic_bool owner_id_shared[OWNER_IDS] = {true};
 static _Atomic uint32_t last_id;
 

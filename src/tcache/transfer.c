@@ -151,7 +151,7 @@ static void take_safe(struct transfer *transfer, struct cache *cache, uint64_t s
     }
 }
 
-/* Removes and returns the first block of a magazine, and leaves the magazine. Lock as above. */
+/* Removes and returns the first block of a magazine in the ring. Lock as for take_safe(). */
 static struct block *take_first(struct transfer *transfer, struct magazine *magazine) {
     struct block *block = magazine->first;
     uint64_t bytes = block_bytes(block);
