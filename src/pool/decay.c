@@ -9,10 +9,11 @@
  * which its last block became free. The age is kept per segment: a pool-wide low-water mark would
  * release memory that one phase leaves idle and the next phase needs.
  *
- * A tick also makes free, with that age, pending blocks freed DECAY_TICKS ticks ago, and the blocks
- * of idle threads' caches. It queries events, and records one if none covers these blocks. A large
- * block freed just before a long kernel has its own event (sync_event_is_due()). A small one stays
- * pending until that kernel ends. Nothing decays if a release waits for the device.
+ * At each tick, pending blocks freed DECAY_TICKS ticks ago and the cached blocks of idle threads
+ * become free, and count as idle for that time. The tick queries events, and records one if none
+ * covers these blocks. A large block freed just before a long kernel has its own event
+ * (sync_event_is_due()). A small one stays pending until that kernel ends. Nothing decays if a
+ * release waits for the device.
  *
  * source.lock protects all. Invariant: a segment is released only after its work has completed.
  */

@@ -28,7 +28,7 @@ static inline bool is_too_early(const struct source *source, struct cache *cache
         return true;
     }
     if (unlikely(pressure != cache->pressure_seen)) {
-        bool first = pressure_is_new(pressure);
+        bool first = pressure_is_new(pressure); /* this free may then record an event */
         cache->frees_since_event = first ? FREES_PER_EVENT : 0;
         cache->bytes_since_event = first ? UINT64_MAX / 2 : 0;
         cache->pressure_seen = pressure;
@@ -101,7 +101,7 @@ static void apply_quota(struct pool *pool, struct cache *cache, const struct slo
     struct source *source = &pool->source;
     cache_enter(cache);
     struct bin *bin = &cache->bins[work->bin];
-    quota_grow(cache, 0);
+    quota_grow(cache, 0); /* activates the cache */
     if (refused) {
         grow_receiver(pool, work->owner);
     }

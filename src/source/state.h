@@ -42,8 +42,8 @@ struct decay {
 
 /*
  * Remapping of handles (src/vmm). One thread at a time remaps. All fields but unmapping_bytes
- * change under both locks only. A thread that holds remap.lock therefore finds them
- * unchanged after it released the pool's lock for a driver call and took it again.
+ * change under both locks only. A thread that holds remap.lock therefore finds them unchanged after
+ * it released the pool's lock for a driver call and took it again.
  */
 struct remap {
     struct lock lock;     /* taken before the pool's lock */

@@ -186,6 +186,7 @@ static unsigned largest_bin(const struct cache *cache, unsigned keep) {
     uint64_t most = 0;
     for (unsigned at = 0; at < BINS; at++) {
         const struct bin *bin = &cache->bins[at];
+        /* exact for small blocks, a lower bound for large ones */
         uint64_t each = at < SMALL_CLASSES ? size_class_bytes(at) : size_class_bytes(at - 1);
         if (bin->count * each > most && at != keep) {
             most = bin->count * each;

@@ -26,7 +26,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* No header has this value: every free then claims the block with a compare and swap. */
+/* Value of owned_header that no header has: every free claims a block with compare and swap. */
 #define OWNED_HEADER_NONE UINT64_MAX
 
 struct pool;
@@ -36,8 +36,8 @@ struct bin {
     struct block *tail;
     uint32_t count;
     uint32_t target;            /* blocks that the thread needs per epoch (refill_count()) */
-    stat_counter allocs, frees; /* of blocks of this bin */
-    uint64_t allocs_seen;       /* value at the last cache_bin_check_idle() */
+    stat_counter allocs, frees; /* numbers of allocations and frees of blocks of this bin */
+    uint64_t allocs_seen;       /* `allocs` at the last cache_bin_check_idle() */
     uint32_t own_at_miss;       /* `allocs` when the head was last found pending */
     uint32_t all_at_miss;       /* allocations of all bins at that time */
 };
@@ -51,8 +51,8 @@ struct unchanged {
 
 /* State of the scans for idle threads (quota.c). */
 struct seen {
-    struct unchanged operations;       /* allocations and frees */
-    struct unchanged operations_ticks; /* the same, in ticks of the decay time (decay.c) */
+    struct unchanged operations;       /* allocations and frees, with the time in ns */
+    struct unchanged operations_ticks; /* the same, with the time in ticks (decay.c) */
 };
 
 struct cache {

@@ -32,8 +32,8 @@ static void add_given(const struct pool *pool, struct peaks_sums *sums) {
 }
 
 /*
- * Sums the counters of all caches. Blocks move between caches meanwhile, so the order decides the
- * error:
+ * Sums the counters of all caches. Other threads allocate and free during the sum, so the order of
+ * reading decides the error:
  *
  *   taken before given (`at_most` false)   `live` is never more than was live at some time
  *   given before taken (`at_most` true)    `live` is never less
