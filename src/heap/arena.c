@@ -55,6 +55,7 @@ void arena_hold(struct arena *arena, struct range *range) {
 
 /* --- taking --- */
 
+/* Returns whether PLACE_SPARING keeps the range for larger requests. */
 static bool is_worth_keeping(const struct range *range, uint64_t bytes) {
     return !is_ablated(ABLATION_SPARING) && range->bytes >= ARENA_SPARED_BYTES &&
            range->bytes / ARENA_SPARED_FACTOR > bytes;
@@ -71,14 +72,14 @@ static bool is_growing_end(const struct arena *arena, const struct range *range)
  * must not be placed there.
  *
  * 1. vmm backend: 0.
- * 2. Segments backend, range at its segment's base: the block is cut from the range's end, and not
- *    at the base, unless it takes the whole segment or the placement is PLACE_ANYWHERE.
+ * 2. Segments backend, range at its segment's base: all but `bytes`, so that the block lies at the
+ *    range's end. Exception, 0: the block takes the whole segment, or PLACE_ANYWHERE.
  * 3. Segments backend, other ranges: 0.
  */
 static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
                               enum arena_placement placement) {
-    bool apart = range->segment->is_allocation;
-    bool from_end = apart && placement != PLACE_ANYWHERE && range_is_first(range) &&
+    bool is_allocation = range->segment->is_allocation;
+    bool from_end = is_allocation && placement != PLACE_ANYWHERE && range_is_first(range) &&
                     bytes < range->segment->bytes;
     bool fits = from_end ? range->bytes > bytes : range->bytes >= bytes;
     return fits ? (from_end ? range->bytes - bytes : 0) : UINT64_MAX;
@@ -89,7 +90,7 @@ static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
  * end is the last choice.
  */
 static size_t best_fit(const struct arena *arena, uint64_t bytes, enum arena_placement placement) {
-    size_t end = arena->free_count;
+    size_t last_choice = arena->free_count;
     for (size_t i = ranges_of_size(arena, bytes); i < arena->free_count; i++) {
         const struct range *range = arena->free[i].range;
         if (bytes_to_skip(range, bytes, placement) == UINT64_MAX) {
@@ -98,9 +99,9 @@ static size_t best_fit(const struct arena *arena, uint64_t bytes, enum arena_pla
         if (!is_growing_end(arena, range)) {
             return i;
         }
-        end = i;
+        last_choice = i;
     }
-    return end;
+    return last_choice;
 }
 
 struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placement placement) {
@@ -139,7 +140,7 @@ static uint64_t loose_part(const struct range *range, const struct segment *segm
     return segment->used > 0 && !has_live(segment) ? overlap(range, segment) : 0;
 }
 
-/** Looks only at the first and last segment of each free range: those between are idle. */
+/** Checks only the first and the last segment of each free range: those between are idle. */
 uint64_t arena_loose_bytes(const struct arena *arena) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < arena->free_count; i++) {
@@ -200,6 +201,7 @@ static void unlink(struct arena *arena, struct segment *segment) {
     update_gap_list(arena, segment);
 }
 
+/* Returns the range that covers the segment's last byte. */
 static struct range *last_in(const struct segment *segment) {
     struct range *range = segment->first;
     while (range->block.address + range->bytes < segment->base + segment->bytes) {
@@ -262,14 +264,14 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
 }
 
 struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished) {
-    bool any = arena->idle_bytes > VMM_HANDLE && !is_ablated(ABLATION_SPLITTING);
-    size_t i = any ? best_fit(arena, bytes, PLACE_SPARING) : arena->free_count;
+    bool possible = arena->idle_bytes > VMM_HANDLE && !is_ablated(ABLATION_SPLITTING);
+    size_t i = possible ? best_fit(arena, bytes, PLACE_SPARING) : arena->free_count;
     const struct range *range = i < arena->free_count ? arena->free[i].range : NULL;
     uint64_t end = range ? range->block.address + bytes : 0;
     for (struct segment *s = range ? range->segment : NULL; s && s->base < end;
          s = range_next_segment(range, s)) {
-        bool in_part = s->base + s->bytes > end;
-        if (s->bytes > VMM_HANDLE && in_part && segment_is_releasable(s, finished)) {
+        bool partly_used = s->base + s->bytes > end;
+        if (s->bytes > VMM_HANDLE && partly_used && segment_is_releasable(s, finished)) {
             return s;
         }
     }
@@ -278,11 +280,11 @@ struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint6
 
 bool arena_remove(struct arena *arena, struct segment *segment) {
     struct range *range = segment->first;
-    uint64_t before = segment->base - range->block.address;
+    uint64_t skip = segment->base - range->block.address;
     if (range->bytes > segment->bytes && !ranges_prepare(arena, 0)) {
         return false;
     }
-    range = ranges_cut_out(arena, ranges_index(arena, range), before, segment->bytes);
+    range = ranges_cut_out(arena, ranges_index(arena, range), skip, segment->bytes);
     if (range->previous) {
         range->previous->next = NULL;
     }

@@ -2,21 +2,27 @@
  * The arena: segments of one pool, cut into ranges. Each pool has one arena for large blocks, one
  * for slabs.
  *
- *      segments  |<- one reserve() of the backend ->|          |<------ another ------>|
- *      ranges    |  live 37.5 MiB | free |   slab   |          |  pending 60 MiB | free|
+ * Arena of large blocks, segments backend: a range lies in one segment.
  *
- *      VA range  |<-- segment -->|<- segment ->|<-- segment -->|   gap    |<- segment ->|
+ *      segments  |<--------- one cuMemAlloc ------->|          |<----- another ------->|
+ *      ranges    |  live 37.5 MiB | free | pending  |          |  pending 60 MiB | free|
+ *
+ * The same with the vmm backend: a range may extend over adjacent segments.
+ *
+ *      segments  |<-- segment -->|<- segment ->|<-- segment -->|   gap    |<- segment ->|
  *      ranges    |  live 37.5 MiB | free 90 MiB |  pending 60  |          | live | free |
- *                 ^ neighbours are linked; two adjacent free ranges are merged at once
+ *
+ * Adjacent ranges are linked; two adjacent free ranges are merged at once.
  *
  * A large block is a multiple of 4 KiB (LARGE_UNIT). A request gets the smallest free range that
  * holds it, at the lowest address (best fit). vmm backend: the free range at the end, where the
  * arena grows, is used last.
  *
  * Segments backend: no block begins at the base of a larger segment, unless memory is short. A
- * plugin bound past the library may pass a block to the driver's cuMemFree: at a segment's base the
- * driver would free the whole segment, elsewhere it refuses. A free range at the base is therefore
- * cut from its end. With the vmm backend, the driver knows of no allocation that it could free.
+ * plugin bound past the library may pass a block to the driver's cuMemFree. At a segment's base the
+ * driver would free the whole segment; elsewhere it refuses. A request therefore gets the end of a
+ * free range at the base. With the vmm backend, the driver has no allocation
+ * there that cuMemFree could free.
  *
  * The pool's lock protects everything. Invariant: ranges cover all segments without overlap, and no
  * two adjacent ranges are free (check.c).
@@ -50,15 +56,16 @@ struct arena {
     struct segment *gap_list;             /* segments with a gap behind them, in no order */
     struct stale_mappings stale_mappings; /* addresses that nothing else uses yet (stale.h) */
     struct host_slab range_slab, segment_slab, va_range_slab;
-    struct free_range *free;
-    size_t free_count, free_capacity, range_count;
+    struct free_range *free;          /* all free ranges, sorted (ranges.h) */
+    size_t free_count, free_capacity; /* entries of `free`: used, allocated */
+    size_t range_count;               /* ranges in any state */
     uint64_t free_bytes;
     uint64_t idle_bytes; /* bytes of idle segments */
     uint64_t reserved_bytes;
     uint64_t segment_count;
     /*
-     * How often a range's descriptor has changed its meaning. A reader without the lock compares
-     * the number before and after (pool/lookup.c).
+     * Number of cuts, joins and recyclings of ranges. A reader without the lock compares the number
+     * before and after a look-up, and retries if it changed (pool/lookup.c).
      */
     _Atomic uint64_t recycled;
 };
@@ -97,9 +104,7 @@ struct range *arena_free_end(const struct segment *segment);
 /** Returns the free range that contains the segment's first byte, or NULL; as arena_free_end(). */
 struct range *arena_free_start(const struct segment *segment);
 
-/**
- * Marks a free range as used until arena_give(), so that no other request gets its memory.
- */
+/** Marks a free range as used until arena_give(), so that no other request gets its memory. */
 void arena_hold(struct arena *arena, struct range *range);
 
 /*
@@ -111,13 +116,11 @@ void arena_hold(struct arena *arena, struct range *range);
  */
 enum arena_placement {
     /*
-     * Segments backend: not from a free range of ARENA_SPARED_BYTES or more for a request of less
-     * than 1 / ARENA_SPARED_FACTOR of it; nor what PLACE_CUTTING excludes.
+     * Segments backend: excludes what PLACE_CUTTING excludes, and a free range of at least
+     * ARENA_SPARED_BYTES for a request of less than 1 / ARENA_SPARED_FACTOR of the range.
      */
     PLACE_SPARING,
-    /*
-     * Segments backend: not at the base of a segment, unless the request takes the whole segment.
-     */
+    /* Segments backend: excludes a segment's base, unless the block takes the whole segment. */
     PLACE_CUTTING,
     PLACE_ANYWHERE, /* any free range that is large enough */
 };
@@ -157,12 +160,15 @@ static inline uint64_t arena_largest_free(const struct arena *arena) {
     return arena->free_count ? arena->free[arena->free_count - 1].bytes : 0;
 }
 
-/** Returns the range that covers `address`; NULL if none does, or if a slab does. */
+/**
+ * Returns the range that covers `address`; NULL if none does, or if a slab does. Only checks and
+ * tests call this function.
+ */
 struct range *arena_find(uint64_t address);
 
 /**
  * Takes all addresses of the arena out of the page map, when the context and its memory are gone.
- * Every look-up fails from then on. Addresses that another pool has entered since stay.
+ * Every look-up fails from then on. Addresses that another pool has entered meanwhile stay.
  */
 void arena_leave_map(struct arena *arena);
 

@@ -12,8 +12,8 @@ static inline uint64_t max_u64(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-static inline uint64_t clamp_u64(uint64_t least, uint64_t number, uint64_t most) {
-    return min_u64(max_u64(least, number), most);
+static inline uint64_t clamp_u64(uint64_t least, uint64_t value, uint64_t most) {
+    return min_u64(max_u64(least, value), most);
 }
 
 /** Returns `bytes` rounded up to a multiple of `unit`, which must be a power of two. */

@@ -3,8 +3,8 @@
  *
  * A small block's descriptor is that of its first unit in a slab (slab.h). A large block's
  * descriptor is the first member of its range (arena.h, segment.h). One word of the descriptor, the
- * header, holds all facts about the block. Without the pool's lock, only the thread that frees the
- * block or hands it out changes the header.
+ * header, holds all facts about the block. The thread that hands a block out or frees it may change
+ * the header without the pool's lock. Every other change needs that lock.
  *
  *      63 requested 43 | 42 owner 27 | 26 units 14 | 13 bin 6 | 3 has_id | 2 state 0
  *
@@ -69,8 +69,8 @@ _Static_assert(SMALL_MAX_BYTES < (uint64_t)1 << (64 - HEADER_REQUESTED_SHIFT),
                "a header holds the requested bytes");
 
 /*
- * Bins of a thread's cache. Each size class of small blocks has one bin. Large blocks are not
- * rounded to a class: bin c + 1 holds the sizes from class c up to, not including, class c + 1.
+ * Bins of a thread's cache. Each size class of small blocks has the bin of its number. Large blocks
+ * are not rounded to a class: bin c + 1 holds sizes from class c up to, not including, class c + 1.
  * Blocks of more than BIN_MAX_BYTES have no bin and are not cached.
  */
 #define LARGE_BINS 17
@@ -143,10 +143,9 @@ static inline bool block_is_large(const struct block *block) {
 }
 
 /**
- * Prefetches a descriptor for writing, and returns it. A plain read of a line that another CPU
- * wrote last would move the line twice: once to read it, once more to own it. Returns `block`
- * through the asm so that the compiler keeps the address in a register and does not compute it
- * again.
+ * Prefetches a descriptor for writing, and returns it. A plain read of a cache line that another
+ * CPU wrote last would move the line twice: once to read it, once more to own it. `block` passes
+ * through the asm: the compiler then keeps the address in a register and does not compute it again.
  */
 static inline struct block *block_fetch(struct block *block) {
 #if defined(__x86_64__)

@@ -35,8 +35,8 @@ void *host_map(size_t bytes, size_t alignment) {
     if (tail > 0) {
         munmap(aligned + bytes, tail);
     }
-    madvise(aligned, bytes,
-            MADV_NOHUGEPAGE); /* with huge pages, the first use of a descriptor would clear 2 MiB */
+    /* With huge pages, the first use of a descriptor would clear 2 MiB. */
+    madvise(aligned, bytes, MADV_NOHUGEPAGE);
     return aligned;
 }
 
@@ -56,6 +56,7 @@ void *host_grow(void *old, size_t old_bytes, size_t used, size_t bytes) {
     return larger;
 }
 
+/* Returns the object after `object` in the free list. */
 static void *next_recycled(const void *object) {
     void *next;
     memcpy(&next, object, sizeof next);

@@ -4,11 +4,12 @@
  * Descriptors come from mmap, not from malloc. The program may have replaced malloc, may be inside
  * malloc when it calls CUDA, or may be a sanitizer's runtime. Fresh mappings are zeroed.
  *
- * Invariant: memory that another thread may have seen stays mapped for ever. Reports and look-ups
- * of unknown pointers therefore read descriptors without a lock: at worst a recycled object.
+ * Invariant: memory that any thread may read without a lock stays mapped for ever. Reports and
+ * look-ups of unknown pointers therefore read descriptors without a lock. The worst case is the
+ * content of a recycled descriptor, never a fault.
  *
- * host_map(), host_unmap() and host_bytes() need no lock. The owner of a host_slab brings its own
- * lock, which is the pool's lock for arenas.
+ * host_map(), host_unmap() and host_bytes() need no lock. The caller's lock protects a host_slab:
+ * for arenas the pool's lock.
  */
 #ifndef GPUCACHE_HEAP_HOST_H
 #define GPUCACHE_HEAP_HOST_H
@@ -42,14 +43,11 @@ void host_unmap(void *memory, size_t bytes);
  */
 void *host_grow(void *old, size_t old_bytes, size_t used, size_t bytes);
 
-/**
- * Allocator of descriptors of one size, recycled through a free list. The caller's lock protects
- * it.
- */
+/** Allocator of descriptors of one size, recycled through a free list. */
 struct host_slab {
-    size_t object_bytes; /* at least the size of a pointer */
-    void *recycled;
-    char *fresh, *fresh_end;
+    size_t object_bytes;     /* at least the size of a pointer */
+    void *recycled;          /* free list: each object begins with the pointer to the next */
+    char *fresh, *fresh_end; /* part of the newest mapping that was never handed out */
 };
 
 /**

@@ -8,17 +8,15 @@
 #include "heap/ranges.h"
 
 /*
- * Returns whether nothing is mapped on one side of the segment. Its removal then lengthens a gap
- * and makes no new one.
+ * Returns whether nothing is mapped on one side of the segment. Removing the segment then lengthens
+ * a gap and makes no new one.
  */
 static bool is_adjacent_to_gap(const struct segment *s) {
     return !is_ablated(ABLATION_BESIDE_GAP) &&
            (!s->previous || s->previous->gap_follows || s->gap_follows || !s->next);
 }
 
-/*
- * Returns whether `s` goes before `other`: adjacent to a gap, then unused for longest, then lowest.
- */
+/* Returns whether idle_segment() prefers `s` to `other` (case 2 there). NULL loses. */
 static bool is_preferred(const struct segment *s, const struct segment *other) {
     bool adjacent = is_adjacent_to_gap(s);
     if (!other || adjacent != is_adjacent_to_gap(other)) {
@@ -28,30 +26,34 @@ static bool is_preferred(const struct segment *s, const struct segment *other) {
 }
 
 /*
- * Returns the preferred idle segment. `most` = 0: of those that may be released. Otherwise: of
- * those that may be remapped, with at most `most` bytes and a stamp of at least `from`. `any`: the
- * first one found. A large growth releases so many segments that their order does not matter.
+ * Returns the preferred idle segment, or NULL.
+ *
+ *      most = 0   considers segments that may be released: stamp at most `finished`
+ *      most > 0   considers segments that may be remapped: at most `most` bytes, stamp at least
+ *                 `from`
+ *      any        returns the first one found: a large growth releases so many that their order
+ *                 does not matter
  */
 static struct segment *preferred_idle(const struct arena *arena, uint64_t finished, uint64_t most,
                                       uint64_t from, bool any) {
-    struct segment *first = NULL;
+    struct segment *preferred = NULL;
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
         const struct range *range = arena->free[i].range;
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
             bool allowed = most > 0 ? segment_is_movable(s, most) && s->stamp >= from
                                     : segment_is_releasable(s, finished);
-            first = allowed && (any || is_preferred(s, first)) ? s : first;
-            if (any && first) {
-                return first;
+            preferred = allowed && (any || is_preferred(s, preferred)) ? s : preferred;
+            if (any && preferred) {
+                return preferred;
             }
         }
     }
-    return first;
+    return preferred;
 }
 
 /*
- * A longer segment would be pinned by one block in its new place, as in the old one
- * (remap_split()).
+ * Returns the greatest length of a segment to remap. One block would keep a longer segment from
+ * being released at its new address, as at the old one: remap_split() splits it instead.
  */
 static uint64_t movable_limit(uint64_t most) {
     return min_u64(most, VMM_HANDLE);
@@ -79,7 +81,7 @@ struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finis
     return NULL;
 }
 
-/** Prefers the largest free range: removing the last entry of the sorted array moves no others. */
+/** Searches from the largest free range: removing the last entry of the array moves no others. */
 struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t finished,
                           bool *waits) {
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
@@ -103,6 +105,7 @@ uint64_t range_idle_bytes(const struct range *range) {
     return bytes;
 }
 
+/* Returns the bytes in a free range that idle_available_bytes() counts, and lowers *limits. */
 static uint64_t available_bytes(const struct range *range, uint64_t finished,
                                 struct idle_limits *limits) {
     uint64_t bytes = 0;
@@ -119,16 +122,16 @@ static uint64_t available_bytes(const struct range *range, uint64_t finished,
 
 uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished, const struct gap *gap,
                               uint64_t enough, struct idle_limits *limits) {
-    unsigned stale_mappings = STALE_MOST - arena->stale_mappings.count, all = limits->segments;
+    unsigned table_space = STALE_MOST - arena->stale_mappings.count, limit = limits->segments;
     uint64_t bytes = 0;
-    limits->segments = all < stale_mappings ? all : stale_mappings;
-    unsigned most = limits->segments;
+    unsigned most = limit < table_space ? limit : table_space;
+    limits->segments = most;
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0 && bytes < enough;) {
         const struct range *range = arena->free[i].range;
         bool adjacent = range == gap->left || range == gap->right;
         bytes += adjacent ? 0 : available_bytes(range, finished, limits);
     }
-    limits->segments = all - (most - limits->segments);
+    limits->segments = limit - (most - limits->segments);
     return bytes;
 }
 

@@ -1,10 +1,10 @@
 /*
- * Finds idle segments: those that are wholly free and may go back to the driver, or move (vmm
- * backend).
+ * Finds idle segments: those without a live, cached or pending block. They may go back to the
+ * driver, or move (vmm backend).
  *
- * segment/segments.c, vmm/remap.c and pool/decay.c call it, under the pool's lock. Nothing here
- * changes the arena. `finished` is the newest epoch whose event has completed. Segments with a
- * later stamp cannot be released yet.
+ * Callers hold the pool's lock: segment/segments.c, vmm/remap.c, sync/barrier.c and source_aged().
+ * No function changes the arena. `finished` is the newest epoch whose event has completed. Segments
+ * with a later stamp cannot be released yet.
  */
 #ifndef GPUCACHE_HEAP_IDLE_H
 #define GPUCACHE_HEAP_IDLE_H
@@ -12,11 +12,11 @@
 #include "heap/va_range.h"
 
 /**
- * Returns an idle segment to release, with a stamp of at most `finished`, or NULL. Which one:
+ * Returns an idle segment to release, with a stamp of at most `finished`, or NULL. Its choice:
  *
  * 1. segments backend: the smallest of at least `bytes`, else the largest one;
- * 2. vmm backend: one adjacent to a gap, so that no new gap appears, if there is one; then the
- *    earliest stamp; then the lowest address;
+ * 2. vmm backend: segments adjacent to a gap first, so that no new gap appears; then by earliest
+ *    stamp; then by lowest address;
  * 3. vmm backend, if `bytes` is more than one growth can remap: any, to save the search.
  */
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished);
@@ -41,7 +41,7 @@ struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t fin
  */
 uint64_t range_idle_bytes(const struct range *range);
 
-/* How much more one growth may remap into its gap: bytes and number of segments. */
+/* Upper bound of what one growth may still remap into its gap. */
 struct idle_limits {
     uint64_t bytes;
     unsigned segments;

@@ -1,8 +1,8 @@
 /*
  * The VMM page: 2 MiB of device memory, the smallest part that the driver maps.
  *
- * cuMemAlloc memory and arrays too have whole pages, which small allocations share. A slab is as long
- * as a page. The page map, traces and messages between processes count in pages.
+ * The driver gives cuMemAlloc memory and arrays whole pages too; small allocations share a page. A
+ * slab is as long as a page. The page map, traces and messages between processes count in pages.
  */
 #ifndef GPUCACHE_HEAP_PAGE_H
 #define GPUCACHE_HEAP_PAGE_H

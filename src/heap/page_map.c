@@ -11,6 +11,7 @@ _Atomic(struct page_map_leaf *) page_map_root[1 << PAGE_MAP_ROOT_BITS];
 
 static _Atomic(struct page_map_leaf *) spare;
 
+/* Takes the spare leaf, or maps one. Returns NULL without host memory. */
 static struct page_map_leaf *new_leaf(void) {
     struct page_map_leaf *leaf = atomic_exchange(&spare, NULL);
     return leaf ? leaf : host_map(sizeof *leaf, 4096);
@@ -57,7 +58,7 @@ int page_map_prepare(uint64_t address, uint64_t bytes) {
     return 0;
 }
 
-/* Reads the owner before the entry, as page_map_leave() clears them in that order. */
+/* Reads the owner before the entry: page_map_leave() clears them in that order. */
 bool page_map_any(uint64_t address, uint64_t bytes) {
     const uint64_t leaf_bytes = PAGE_BYTES << PAGE_MAP_LEAF_BITS;
     uint64_t end = address + bytes, next;
@@ -90,8 +91,8 @@ void page_map_set_owner(uint64_t address, uint64_t bytes, struct pool *owner) {
 }
 
 void page_map_each(const struct pool *owner,
-                   void (*on_page)(uint64_t address, page_map_entry entry, void *with),
-                   void *with) {
+                   void (*on_page)(uint64_t address, page_map_entry entry, void *argument),
+                   void *argument) {
     for (uint64_t root = 0; root < 1 << PAGE_MAP_ROOT_BITS; root++) {
         struct page_map_leaf *leaf =
             atomic_load_explicit(&page_map_root[root], memory_order_acquire);
@@ -101,7 +102,7 @@ void page_map_each(const struct pool *owner,
                     ? atomic_load_explicit(&leaf->entries[i], memory_order_acquire)
                     : 0;
             if (entry) {
-                on_page((root << PAGE_MAP_LEAF_BITS | i) << PAGE_SHIFT, entry, with);
+                on_page((root << PAGE_MAP_LEAF_BITS | i) << PAGE_SHIFT, entry, argument);
             }
         }
     }

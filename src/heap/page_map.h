@@ -13,10 +13,11 @@
  * 3. starts, one per half page: the last large block handed out that begins there. A large block is
  *    longer than half a page, so there is never a second one.
  *
- * Writers hold the pool's lock, readers hold none. Descriptors are never unmapped (host.h), so a
- * stale result is at worst wrong. Invariant: everything that leads to a live block stays as it is.
- * Ranges are cut, merged and recycled under the owner's lock: a reader that holds no block takes
- * that lock and looks again, or compares a count of changes before and after (pool/lookup.c).
+ * Writers hold the lock of the pool that owns the page; readers hold none. Invariant: the entries
+ * and descriptors that lead to a live block do not change while the block is live. All others may:
+ * the pool cuts, merges and recycles ranges under its lock. A reader that does not hold the block
+ * takes that lock and repeats the look-up, or compares a count of changes before and after
+ * (pool/lookup.c). Descriptors are never unmapped (host.h), so an outdated result is never a fault.
  */
 #ifndef GPUCACHE_HEAP_PAGE_MAP_H
 #define GPUCACHE_HEAP_PAGE_MAP_H
@@ -44,6 +45,7 @@ struct page_map_leaf {
     _Atomic(struct range *) starts[2 << PAGE_MAP_LEAF_BITS];
 };
 
+/* Index of the page of `address` in its leaf. */
 #define PAGE_MAP_INDEX(address) (((address) >> PAGE_SHIFT) & ((1 << PAGE_MAP_LEAF_BITS) - 1))
 
 extern _Atomic(struct page_map_leaf *) page_map_root[1 << PAGE_MAP_ROOT_BITS];
@@ -70,11 +72,12 @@ static inline struct pool *page_map_owner(uint64_t address) {
                 : NULL;
 }
 
+/* Index of the half page of `address` in the `starts` of its leaf. */
 #define PAGE_MAP_START(address) (((address) >> (PAGE_SHIFT - 1)) & ((2 << PAGE_MAP_LEAF_BITS) - 1))
 
 /**
- * Returns the range that was last handed out in this half of a page, or NULL. The result is stale
- * if it is not live or does not begin at `address`.
+ * Returns the large block last handed out that begins in the half page of `address`, or NULL. The
+ * result is outdated if it is not live any more or its descriptor was recycled (range_peek()).
  */
 static inline struct range *page_map_start(uint64_t address) {
     struct page_map_leaf *leaf = page_map_leaf_of(address);
@@ -82,9 +85,7 @@ static inline struct range *page_map_start(uint64_t address) {
                 : NULL;
 }
 
-/**
- * Enters a range of more than half a page that begins at `address`. The address must be in the map.
- */
+/** Enters a large block that begins at `address`. Requires page_map_prepare(). */
 static inline void page_map_set_start(uint64_t address, struct range *range) {
     atomic_store_explicit(&page_map_leaf_of(address)->starts[PAGE_MAP_START(address)], range,
                           memory_order_release);
@@ -142,21 +143,22 @@ void page_map_set_owner(uint64_t address, uint64_t bytes, struct pool *owner);
 
 /**
  * Returns whether any page of [address, address + bytes) has an owner or an entry. A pool clears
- * the owner first: a page with an entry alone belongs to a pool that is in pool_forget(). Takes a
- * few loads for each leaf that does not exist. Needs no lock.
+ * the owner first: a page with an entry alone belongs to a pool that is in pool_forget(). Skips a
+ * missing leaf with one load. Needs no lock.
  */
 bool page_map_any(uint64_t address, uint64_t bytes);
 
 /**
- * Calls `on_page` for every page that `owner` owns and that has an entry. Holds no lock: pages may
- * change while it runs.
+ * Calls `on_page` for every page of `owner` that has an entry, in order of addresses. Needs no
+ * lock: pages may change meanwhile. `argument` is passed on.
  */
 void page_map_each(const struct pool *owner,
-                   void (*on_page)(uint64_t address, page_map_entry entry, void *with), void *with);
+                   void (*on_page)(uint64_t address, page_map_entry entry, void *argument),
+                   void *argument);
 
 /**
  * Clears all pages of [address, address + bytes) that `owner` owns. Pages that another pool has
- * entered since stay.
+ * entered meanwhile stay.
  */
 void page_map_leave(uint64_t address, uint64_t bytes, struct pool *owner);
 

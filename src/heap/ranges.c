@@ -11,7 +11,10 @@
 
 /* --- the sorted array of free ranges --- */
 
-/** Binary search without branches on the data: the CPU would mispredict half of them. */
+/**
+ * Binary search without branches on the data: the CPU would mispredict half of them. All bits of
+ * `-(size_t)true` are set, so `half & -(size_t)(...)` is `half` or 0.
+ */
 size_t ranges_of_size(const struct arena *arena, uint64_t bytes) {
     const struct free_range *at = arena->free;
     size_t count = arena->free_count;
@@ -122,6 +125,7 @@ void ranges_enter(const struct range *part, struct range *range) {
     }
 }
 
+/* Returns the segment that contains `address`: `from` or one behind it. */
 static struct segment *segment_around(struct segment *from, uint64_t address) {
     while (from->base + from->bytes <= address) {
         from = from->next;
@@ -139,17 +143,17 @@ static void count_change(struct arena *arena) {
 }
 
 /*
- * Cuts a range in two, and links both. The shorter part gets the new descriptor, so that cutting a
- * little from a long range changes few page map entries.
+ * Cuts a range in two after `bytes` bytes, and links both. The shorter part gets the new
+ * descriptor: cutting a little from a long range then changes few page map entries.
  */
 static void cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
                 struct range **right) {
     struct range *other = host_slab_get(&arena->range_slab);
     ASSERT(other != NULL); /* ranges_prepare() */
     uint64_t rest = range->bytes - bytes;
-    bool flip = bytes < rest;
-    *left = flip ? other : range;
-    *right = flip ? range : other;
+    bool left_is_new = bytes < rest;
+    *left = left_is_new ? other : range;
+    *right = left_is_new ? range : other;
     struct range *previous = range->previous, *next = range->next;
     uint64_t address = range->block.address;
     struct segment *segment = range->segment;
@@ -198,24 +202,24 @@ void ranges_recycle(struct arena *arena, struct range *range) {
 
 /* Joins two adjacent ranges that are in no list. The longer one's descriptor remains. */
 static struct range *join(struct arena *arena, struct range *left, struct range *right) {
-    bool flip = right->bytes > left->bytes;
-    struct range *one = flip ? right : left, *other = flip ? left : right;
+    bool keep_right = right->bytes > left->bytes;
+    struct range *kept = keep_right ? right : left, *other = keep_right ? left : right;
     count_change(arena);
-    ranges_enter(other, one);
-    one->bytes += other->bytes;
-    one->previous = left->previous;
-    one->next = right->next;
-    one->segment = left->segment;
-    one->block.address = left->block.address;
-    if (one->previous) {
-        one->previous->next = one;
+    ranges_enter(other, kept);
+    kept->bytes += other->bytes;
+    kept->previous = left->previous;
+    kept->next = right->next;
+    kept->segment = left->segment;
+    kept->block.address = left->block.address;
+    if (kept->previous) {
+        kept->previous->next = kept;
     }
-    if (one->next) {
-        one->next->previous = one;
+    if (kept->next) {
+        kept->next->previous = kept;
     }
     arena->range_count--;
     ranges_recycle(arena, other);
-    return one;
+    return kept;
 }
 
 void ranges_merge(struct arena *arena, struct range *range) {

@@ -3,9 +3,11 @@
  * ranges.
  *
  * An arena has tens to thousands of free ranges. A binary search and a short memmove are faster
- * than a tree, and the last entry is the largest range. arena.c decides which range is used; idle.c
- * searches the array. The pool's lock protects everything. Invariant: the array has capacity for
- * every range of the arena, so that making memory free never needs host memory.
+ * than a tree, and the last entry is the largest range. arena.c selects a range for a request;
+ * idle.c searches the array for idle segments.
+ *
+ * The pool's lock protects everything. Invariant: the array has capacity for every range of the
+ * arena, so that making memory free never needs host memory.
  */
 #ifndef GPUCACHE_HEAP_RANGES_H
 #define GPUCACHE_HEAP_RANGES_H
@@ -38,11 +40,12 @@ struct range *ranges_cut_out(struct arena *arena, size_t i, uint64_t skip, uint6
 void ranges_merge(struct arena *arena, struct range *range);
 
 /**
- * Makes `range` the owner of the addresses of `part`, in the page map and in the segments' `first`.
+ * Makes the page map and the segments' `first` lead from the addresses of `part` to `range`. Both
+ * are the same, or about to be joined.
  */
 void ranges_enter(const struct range *part, struct range *range);
 
-/** Recycles a range's descriptor. Its state says before that no block begins there. */
+/** Recycles a range's descriptor, after marking it BLOCK_INSIDE for readers without the lock. */
 void ranges_recycle(struct arena *arena, struct range *range);
 
 #endif

@@ -6,9 +6,9 @@
  * or free memory inside segments. Ranges cover a segment without gaps. With the vmm backend a range
  * may extend over adjacent segments.
  *
- * The pool's lock protects all fields except the atomic ones. Descriptors are recycled and never
- * unmapped (host.h). A reader without the lock may therefore see another object's data, and must
- * check what it read.
+ * The pool's lock protects all fields except the atomic ones. Invariant: `used` is the sum of the
+ * bytes in the segment that are not free. Descriptors are recycled and never unmapped (host.h). A
+ * reader without the lock may see another object's data, and must check what it read.
  */
 #ifndef GPUCACHE_HEAP_SEGMENT_H
 #define GPUCACHE_HEAP_SEGMENT_H
@@ -20,10 +20,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ARENA_UNIT ((uint64_t)512)
+#define ARENA_UNIT ((uint64_t)512) /* every range is a multiple of it */
 /*
- * The host page size, and the unit of large blocks' sizes. Segments begin at a host page, so large
- * blocks do. A DMA-BUF (cuMemGetHandleForAddressRange) must begin at one.
+ * The host page size, and the unit of large blocks' sizes. Segments begin at a host page; large
+ * blocks therefore do, too. A DMA-BUF (cuMemGetHandleForAddressRange) must begin at a host page.
  */
 #define LARGE_UNIT ((uint64_t)4096)
 
@@ -41,17 +41,18 @@ struct segment {
      * earlier work uses the free memory.
      */
     uint64_t stamp;
-    uint64_t since; /* decay tick of the last free in the segment (pool/decay.c) */
-    bool is_allocation, gap_follows;
+    uint64_t since;     /* decay tick of the last free in the segment (pool/decay.c) */
+    bool is_allocation; /* segments backend: the segment is an allocation of the driver */
+    bool gap_follows;   /* vmm backend: nothing is mapped between this segment and `next` */
     /*
-     * Releasing or moving it failed. Remapping does not try again until it has released its lock
-     * (vmm/remap.c).
+     * Releasing or moving the segment failed. No thread tries again before the remap lock is
+     * released (vmm/remap.c).
      */
     bool refused;
     uint64_t handle; /* vmm backend: the driver's handle */
     /*
-     * Another process, a network card or the CPU can reach the memory. Its memory is reused only
-     * after its epoch's event has completed; a barrier on the device does not suffice.
+     * Another process, a network card or the CPU can reach the memory. The pool reuses it only
+     * after the event of its epoch has completed; a barrier on the device does not suffice.
      */
     atomic_bool externally_visible;
 };
@@ -61,7 +62,7 @@ struct segment {
  * line.
  */
 struct range {
-    /* A large block, live or cached; or the header of a free range or of a slab. */
+    /* Large block: its descriptor. Free range or slab: only `address` and the header are used. */
     _Alignas(64) struct block block;
     uint64_t bytes;
     _Atomic uint64_t requested; /* live block: bytes that the program asked for */
@@ -88,7 +89,7 @@ static inline enum block_state range_state(const struct range *range) {
 
 /**
  * Returns the segment after `segment` that the range extends into, or NULL. The result is stable
- * while the range is a block that somebody holds.
+ * while the caller holds the range's block or the pool's lock.
  */
 static inline struct segment *range_next_segment(const struct range *range,
                                                  const struct segment *segment) {

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define SMALL_CLASSES 128       /* classes of small blocks, up to 1 MiB */
-#define CLASSES_PER_DOUBLING 16 /* from 16 KiB on; below 8 KiB sizes double within fewer classes */
+#define CLASSES_PER_DOUBLING 16 /* from 8 KiB on; fewer below, one for every 512 bytes */
 
 /** Returns the smallest class that holds `bytes`, which must not be 0. */
 static inline unsigned size_class_of(uint64_t bytes) {

@@ -15,6 +15,7 @@ static void become(struct block *block, enum block_state state, unsigned units) 
     block_become(block, (uint64_t)state | (uint64_t)units << HEADER_UNITS_SHIFT);
 }
 
+/* Flips the bit of the block's first unit in slab_heads(), and keeps head_words in step. */
 static void toggle_head(const struct block *block) {
     unsigned unit = block_unit(block);
     struct slab *slab = slab_of(block);
@@ -148,7 +149,7 @@ struct block *runs_take(struct runs *runs, unsigned units, unsigned bin, bool an
     }
     unsigned whole = block_units(block);
     remove_run(runs, block);
-    if (whole > length && length > 0) { /* keeps the reserved unit in front free */
+    if (whole > length && length > 0) { /* cuts from the end: the reserved first unit stays free */
         insert_run(runs, block, whole - units);
         block = block_after(block, whole - units);
     } else if (whole > units) {

@@ -12,13 +12,13 @@
  * lengths finds the exact best fit with two bit scans.
  *
  * The descriptors of SLAB_REGION_SLABS slabs lie at equal distances in an aligned region of host
- * memory. Arithmetic leads from a block to its slab and its address. At the region's end, each slab
- * has a bit per unit where a block begins, so an address inside a block leads to its start in a few
- * steps.
+ * memory. Arithmetic leads from a block to its slab and its address. The region's end has a bitmap
+ * for each slab: a bit is set for each unit where a block begins. An address inside a block leads
+ * to the block's start in a few steps.
  *
  * The pool's lock protects everything but atomic fields. Invariant: a live block's descriptor and
- * bits do not change. src/sync/pending.c takes and gives back blocks. pool/free.c and pool/lookup.c
- * look them up without the lock.
+ * bits do not change. sync/pending.c takes blocks and gives them back. pool/free.c and
+ * pool/lookup.c look blocks up without the lock.
  */
 #ifndef GPUCACHE_HEAP_SLAB_H
 #define GPUCACHE_HEAP_SLAB_H
@@ -41,11 +41,11 @@ struct slab {
     struct pool *pool;   /* constant: a pool recycles its own slabs only */
     struct range *range; /* the slab's range in the arena */
     /*
-     * See struct segment. A slab opened in a marked segment is marked too. The slab's entry in the
-     * page map has the same mark.
+     * See struct segment. A slab in an externally visible segment is externally visible, too. The
+     * slab's entry in the page map has the same mark.
      */
     atomic_bool externally_visible;
-    /* How often the slab was opened. Each time, it may be at another address (pool/lookup.c). */
+    /* Number of times the slab was opened, perhaps at another address (pool/lookup.c). */
     _Atomic uint32_t opened;
     /* BUFFER_IDs of its blocks, by unit; NULL until the program asks for one. */
     _Atomic uint64_t *names;
@@ -60,9 +60,9 @@ struct slab {
 
 /*
  * Distance between slabs. Each slab begins some cache lines further into a host page than the slab
- * before, and so does each region's first slab (SLAB_REGION_SHIFT). At equal offsets, the lines
- * that every allocation and free reads would share a few sets of the CPU's caches. The descriptors
- * of one unit in all slabs would, too.
+ * before, and each region's first slab further than that of the region before (SLAB_REGION_SHIFT).
+ * At equal offsets, the cache lines that every allocation and free reads would share a few sets of
+ * the CPU's caches. The descriptors of one unit in all slabs would, too.
  */
 #define SLAB_STRIDE (sizeof(struct slab) + 64)
 #define SLAB_REGION_SLABS (SLAB_REGION_BYTES / SLAB_STRIDE)
@@ -83,6 +83,7 @@ static inline uintptr_t slab_first(uintptr_t region) {
     return region + region / SLAB_REGION_BYTES % SLAB_REGION_COLOURS * SLAB_REGION_SHIFT;
 }
 
+/** Returns the slab of a small block's descriptor. */
 static inline struct slab *slab_of(const struct block *block) {
     uintptr_t first = slab_first((uintptr_t)block & ~(uintptr_t)(SLAB_REGION_BYTES - 1));
     uint32_t offset = (uint32_t)((uintptr_t)block - first);
@@ -138,6 +139,7 @@ static inline unsigned block_unit(const struct block *block) {
 
 /**
  * Returns the descriptor of the unit that `address` belongs to. The address must be in the slab.
+ * One division turns the address into an offset in `blocks`: bytes / 512 * sizeof(struct block).
  */
 static inline struct block *slab_block(struct slab *slab, uint64_t address) {
     uint64_t bytes =

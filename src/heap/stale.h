@@ -6,8 +6,8 @@
  *
  * An idle segment may be free because of a barrier, while the earlier work still runs. The
  * addresses must stay mapped until that work has completed. The handle can be mapped elsewhere at
- * once: its new user is behind the same barrier. Remapping therefore waits for nothing. Until
- * then, nothing else is mapped at the addresses.
+ * once: its new user is behind the same barrier. Remapping therefore waits for nothing. Nothing
+ * else is mapped at the old addresses before the earlier work has completed.
  *
  * The pool's lock protects the table. Invariant: entries are sorted by address and do not overlap.
  * vmm/handles.c adds entries, and unmaps and removes them when their epoch has completed.
@@ -22,7 +22,7 @@
 
 struct stale_mapping {
     uint64_t base, bytes;
-    uint64_t stamp; /* epoch whose event must complete before it is unmapped */
+    uint64_t stamp; /* epoch whose event must complete before the mapping is removed */
 };
 
 struct stale_mappings {

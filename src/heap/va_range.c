@@ -22,9 +22,9 @@ static void find_free_neighbours(const struct arena *arena, uint64_t base, uint6
 }
 
 /*
- * Computes what of the gap [base, end) a request of `bytes` needs: at its start or its end, next to
- * a free range, or all of it between two. Returns false if gap and free ranges together are too
- * short.
+ * Computes which part of the gap [base, end) a request of `bytes` needs: the start or the end, next
+ * to a free range, or the whole gap between two. Returns false if gap and free ranges together are
+ * too short.
  */
 static bool measure_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
                         struct segment *after, struct gap *gap) {
@@ -47,6 +47,7 @@ static bool measure_gap(const struct arena *arena, uint64_t bytes, uint64_t base
     return left + gap_bytes + right >= bytes;
 }
 
+/* Copies *gap to *best if it needs less new memory, or as much at a lower address. */
 static void keep_better(const struct gap *gap, struct gap *best) {
     bool lower = gap->bytes == best->bytes && gap->base < best->base;
     if (best->bytes == 0 || gap->bytes < best->bytes || lower) {

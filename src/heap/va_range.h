@@ -22,7 +22,7 @@ struct va_range {
     struct va_range *next; /* next by address */
 };
 
-/* A place where an arena can grow for a request. */
+/* A gap, or a part of one, in which an arena can grow for a request. */
 struct gap {
     uint64_t base, bytes; /* of the memory to add, a multiple of 2 MiB */
     uint64_t longest;     /* largest value that `bytes` can take here */
@@ -31,7 +31,7 @@ struct gap {
 };
 
 /**
- * Finds the place where a free range of `bytes` needs the least new memory, the lowest address
+ * Finds the gap where a free range of `bytes` needs the least new memory, the lowest address
  * among equals. Returns false if the VA ranges have no gap that is long enough.
  */
 bool va_range_find(const struct arena *arena, uint64_t bytes, struct gap *gap);
