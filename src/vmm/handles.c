@@ -1,3 +1,10 @@
+/*
+ * Calls the driver for handles and keeps segments, stale mappings and counters in step with it.
+ * handles.h has the locks. The remap lock stays held throughout.
+ *
+ * Invariant: a handle belongs to a segment, to `transit`, or to a call in progress. Bytes that left
+ * the reserve stay in remap.unmapping_bytes until their handle is released or mapped again.
+ */
 #include "vmm/handles.h"
 
 #include "heap/page_map.h"
@@ -11,22 +18,22 @@ static uint32_t pages_of(uint64_t bytes) {
     return (uint32_t)(bytes >> PAGE_SHIFT);
 }
 
-/* Keeps a segment from being tried again before the remap lock is released. */
+/* Keeps idle.c from returning the segment again before the remap lock is released. */
 static void mark_refused(struct source *source, struct segment *segment) {
     segment->refused = true;
     source->remap.any_refused = true;
 }
 
-/* Adds a segment for memory that is mapped at `base`, behind `after` (NULL: in front of all).
+/* Adds a segment for a handle that is mapped at `base`, behind `after` (NULL: in front of all).
  * Returns NULL without host memory. */
 static struct segment *add_segment(struct source *source, struct arena *arena, uint64_t base,
-                                   const struct detached *what, struct segment *after) {
-    if (arena_add(arena, base, what->bytes, after) != 0) {
+                                   const struct detached *moved, struct segment *after) {
+    if (arena_add(arena, base, moved->bytes, after) != 0) {
         return NULL;
     }
     struct segment *segment = after ? after->next : arena->segments;
-    segment->handle = what->handle;
-    segment->stamp = what->stamp;
+    segment->handle = moved->handle;
+    segment->stamp = moved->stamp;
     segment->since = source->decay.tick;
     return segment;
 }
@@ -44,7 +51,7 @@ bool handles_detach(struct source *source, struct arena *arena, struct segment *
         return false;
     }
     stale_add(&arena->stale_mappings, &stale_mapping);
-    /* The pool still answers for an address that the program freed there. */
+    /* arena_remove() cleared the owner. Look-ups of a freed address there still need the pool. */
     page_map_set_owner(stale_mapping.base, stale_mapping.bytes, arena->pool);
     unsigned i = transit->count++;
     for (; i > 0 && transit->handles[i - 1].bytes < moved.bytes; i--) {
@@ -59,8 +66,8 @@ bool handles_detach(struct source *source, struct arena *arena, struct segment *
     return true;
 }
 
-/* A mapping that the driver refuses to unmap stays in the list. The list does not change while the
- * pool lock is released: only a thread with the remap lock changes it. */
+/* Keeps a mapping in the table if the driver refuses to unmap it. The table does not change while
+ * the pool lock is released: only a thread with the remap lock changes it. */
 void handles_drop_stale(struct source *source, struct arena *arena) {
     struct backend *backend = source->backend;
     for (unsigned i = 0; i < arena->stale_mappings.count;) {
@@ -81,16 +88,16 @@ void handles_drop_stale(struct source *source, struct arena *arena) {
     }
 }
 
-/* Releases a handle. Called without the pool lock. */
+/* Releases a handle that is in remap.unmapping_bytes. Called without the pool lock. */
 static void release_handle(struct source *source, const struct detached *moved) {
     source->backend->ops->release_handles(source->backend, 1, pages_of(moved->bytes),
                                           &moved->handle);
     atomic_fetch_sub(&source->remap.unmapping_bytes, moved->bytes);
 }
 
-/* Returns false without host memory. The caller then releases the handle, and the driver has the
- * memory when the stale mapping is unmapped. */
-static bool reattach_one(struct source *source, const struct detached *moved) {
+/* Adds the handle's segment again. Returns false without host memory: the caller then releases the
+ * handle, and the driver has the memory once the stale mapping is unmapped. */
+static bool reattach(struct source *source, const struct detached *moved) {
     struct backend *backend = source->backend;
     struct segment *after = arena_before(moved->arena, moved->base);
     if (!add_segment(source, moved->arena, moved->base, moved, after)) {
@@ -106,7 +113,7 @@ static bool reattach_one(struct source *source, const struct detached *moved) {
 
 void handles_reattach(struct source *source, struct transit *transit) {
     for (unsigned i = 0; i < transit->count; i++) {
-        if (!reattach_one(source, &transit->handles[i])) {
+        if (!reattach(source, &transit->handles[i])) {
             lock_release(&source->lock);
             release_handle(source, &transit->handles[i]);
             lock_acquire(&source->lock);
@@ -170,8 +177,8 @@ void handles_unhold_all(struct source *source, struct arena *arena, const struct
     }
 }
 
-/* Unmaps and releases `count` handles that were mapped, and got no segment for want of host
- * memory. */
+/* Unmaps and releases `count` mapped handles that have no segment: there was no host memory for
+ * one. */
 static void undo_map(struct source *source, uint64_t base, uint64_t each,
                      const struct detached *moved, unsigned count) {
     struct backend *backend = source->backend;
@@ -185,8 +192,9 @@ static void undo_map(struct source *source, uint64_t base, uint64_t each,
     counter_add(&source->counters.driver_frees, count);
 }
 
-/* Maps `count` handles of `each` bytes side by side, at most MAP_BATCH. Sets *mapped if the driver
- * mapped them; if not, they still belong to the caller. Returns 0, -ENOMEM or -ERANGE. */
+/* Maps `count` handles, at most MAP_BATCH, of `each` bytes at consecutive addresses. Clears *mapped
+ * if the driver refused: the handles then still belong to the caller. Else they have segments, or
+ * are released again. Returns 0, -ENOMEM or -ERANGE. */
 static int map_batch(struct source *source, struct arena *arena, uint64_t base, uint64_t each,
                      const struct detached *moved, unsigned count, struct segment **last,
                      bool *mapped) {
@@ -223,15 +231,15 @@ static int map_transit(struct source *source, struct arena *arena, uint64_t base
     unsigned done = 0;
     bool mapped = true;
     while (r == 0 && done < transit->count) {
-        const struct detached *some = transit->handles + done;
+        const struct detached *batch = transit->handles + done;
         unsigned count = 1;
         while (count < MAP_BATCH && done + count < transit->count &&
-               some[count].bytes == some->bytes) {
+               batch[count].bytes == batch->bytes) {
             count++;
         }
-        uint64_t bytes = count * some->bytes;
+        uint64_t bytes = count * batch->bytes;
         source->growing.bytes += bytes;
-        r = map_batch(source, arena, base, some->bytes, some, count, last, &mapped);
+        r = map_batch(source, arena, base, batch->bytes, batch, count, last, &mapped);
         source->growing.bytes -= bytes;
         if (mapped) {
             atomic_fetch_sub(&source->remap.unmapping_bytes, bytes);
@@ -251,7 +259,7 @@ static int map_transit(struct source *source, struct arena *arena, uint64_t base
 static int create_batch(struct source *source, struct arena *arena, uint64_t base, unsigned count,
                         uint64_t each, struct segment **last) {
     struct backend *backend = source->backend;
-    struct detached taken[MAP_BATCH];
+    struct detached created[MAP_BATCH];
     uint64_t handles[MAP_BATCH], bytes = count * each;
     bool mapped;
     source->growing.bytes += bytes;
@@ -261,9 +269,9 @@ static int create_batch(struct source *source, struct arena *arena, uint64_t bas
     if (r == 0) {
         counter_add(&source->counters.driver_allocs, count);
         for (unsigned i = 0; i < count; i++) {
-            taken[i] = (struct detached){.handle = handles[i], .bytes = each};
+            created[i] = (struct detached){.handle = handles[i], .bytes = each};
         }
-        r = map_batch(source, arena, base, each, taken, count, last, &mapped);
+        r = map_batch(source, arena, base, each, created, count, last, &mapped);
         if (!mapped) {
             lock_release(&source->lock);
             backend->ops->release_handles(backend, count, pages_of(each), handles);
@@ -288,13 +296,16 @@ uint64_t handles_length(const struct source *source, uint64_t like) {
 
 /* Prepares all descriptors first: a mapping without a descriptor would have to be undone.
  *
- * `part` of the remaining bytes comes in handles of `each` bytes: all, or if these are long, all
- * but at most VMM_HANDLE. The block need not fill the last handle, so that one is short, and other
- * blocks may begin there. */
+ * Divides the `rest` bytes that need new handles:
+ *
+ *      1  `each` up to VMM_HANDLE   handles of `each` bytes, the last one may be shorter
+ *      2  `each` longer             the same, but the last handle has at most VMM_HANDLE bytes: the
+ *                                   block need not fill it, and other blocks may begin there */
 int handles_make(struct source *source, struct arena *arena, const struct gap *gap, uint64_t each,
                  struct transit *transit, struct segment **last) {
     struct backend *backend = source->backend;
-    uint64_t there = transit->bytes, base = gap->base + there, rest = gap->bytes - there;
+    uint64_t moved_bytes = transit->bytes;
+    uint64_t base = gap->base + moved_bytes, rest = gap->bytes - moved_bytes;
     unsigned all = transit->count + (unsigned)((rest + each - 1) / each);
     if (!arena_prepare(arena, all + 1) || page_map_prepare(gap->base, gap->bytes) != 0) {
         return -ERANGE;
@@ -319,26 +330,26 @@ int handles_make(struct source *source, struct arena *arena, const struct gap *g
 /* --- split --- */
 
 /*
- * A handle takes about the same time to create and to map whatever its length. So a growth within
- * the budget takes few long handles. But a handle is released as a whole. An idle long handle is
- * therefore replaced by short ones, once: before a block gets a part of it, or when only a part has
- * to go.
+ * To create and map a handle takes about the same time whatever its length. A growth within the
+ * budget therefore takes few long handles. A handle is released as a whole, however. Short handles
+ * therefore replace an idle long one, once: before a block gets a part of it, or when only a part
+ * has to go.
  *
- * Of a very long handle, MAP_BATCH short ones are made, or as many as the request needs. The rest
- * becomes one long handle again: a request for a small part need not wait until all are mapped.
+ * The start of a very long handle becomes MAP_BATCH short ones, or as many as the request needs.
+ * The rest becomes one long handle again: a request for a small part then waits for few mappings.
  */
 int handles_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
                        uint64_t like) {
     uint64_t each = handles_length(source, like);
-    uint64_t some = max_u64(round_up(like, each), MAP_BATCH * each);
-    some = bytes > some + VMM_HANDLE ? some : bytes;
-    const struct gap front = {.base = base, .bytes = some};
-    const struct gap rest = {.base = base + some, .bytes = bytes - some};
+    uint64_t split = max_u64(round_up(like, each), MAP_BATCH * each);
+    split = bytes > split + VMM_HANDLE ? split : bytes;
+    const struct gap front = {.base = base, .bytes = split};
+    const struct gap rest = {.base = base + split, .bytes = bytes - split};
     struct segment *in_front = arena_before(arena, base), *last = in_front;
     struct transit none;
     none.count = 0;
     none.bytes = 0;
-    int r = handles_make(source, arena, &front, min_u64(each, some), &none, &last);
+    int r = handles_make(source, arena, &front, min_u64(each, split), &none, &last);
     if (r == 0 && rest.bytes > 0) {
         r = handles_make(source, arena, &rest, rest.bytes, &none, &last);
     }

@@ -1,6 +1,6 @@
 /*
- * The handles of a vmm pool: creates, maps, detaches, unmaps and releases them, one segment each,
- * and keeps the counters. Called by remap.c.
+ * Creates, maps, detaches, unmaps and releases the handles of a vmm pool, and keeps its counters.
+ * Each mapped handle is one segment. remap.c selects the segments, and is the only caller.
  *
  * The caller holds the remap lock and the pool lock. Five functions release the pool lock around
  * calls of the driver: handles_release(), handles_drop_stale(), handles_reattach(), handles_make()
@@ -20,52 +20,52 @@ struct transit {
     unsigned count;
     struct detached {
         uint64_t handle, bytes, stamp; /* of the segment */
-        struct arena *arena;           /* from which it was detached, */
-        uint64_t base;                 /* and the address at which it still is mapped */
+        struct arena *arena;           /* arena of the segment */
+        uint64_t base;                 /* the segment's address: a mapping is still there */
     } handles[TRANSIT_MOST];
 };
 
 /** Takes an idle segment out of the arena and adds its handle to `transit`, which has a free entry.
- * Its addresses become a stale mapping. Returns false without host memory: the segment stays, and
- * is not tried again before the remap lock is released. */
+ * The segment's addresses become a stale mapping. Returns false without host memory: the segment
+ * then stays, and is marked as refused until the remap lock is released. */
 bool handles_detach(struct source *source, struct arena *arena, struct segment *segment,
                     struct transit *transit);
 
 /** Unmaps an idle segment whose work has completed, and releases its handle. Returns 0 and sets
- * *released to its bytes. Else the segment stays, and the result is -EBUSY (no host memory, or the
- * driver does not unmap it now) or the driver's code. */
+ * *released to its bytes. Returns -EBUSY (no host memory, or the driver does not unmap the segment
+ * now) or the driver's code if the segment stays. */
 int handles_release(struct source *source, struct arena *arena, struct segment *segment,
                     uint64_t *released);
 
 /** Unmaps the stale mappings of an arena whose work has completed. */
 void handles_drop_stale(struct source *source, struct arena *arena);
 
-/** Makes the handles that remain in transit segments again, at their old addresses, where they
- * still are mapped. Releases a handle for which there is no host memory. */
+/** Turns the handles that remain in transit into segments again, at their old addresses, where they
+ * are still mapped. Releases a handle for which there is no host memory. */
 void handles_reattach(struct source *source, struct transit *transit);
 
-/** Fills a gap with segments: first the handles in transit, then new ones of `each` bytes. The
- * first goes behind *last; *last is then the last of them. All are held (handles_hold()). Returns
- * 0, or why not all were made: -ENOMEM (driver), -EDQUOT (limit), -ERANGE (no host memory, or the
- * driver does not map), or the driver's code. */
+/** Fills a gap with segments: first the handles in transit, then new ones of `each` bytes. Links
+ * them behind *last, and sets *last to the last new segment. All are held (handles_hold()). Returns
+ * 0 if the gap is full. Else returns -ENOMEM (driver), -EDQUOT (limit), -ERANGE (no host memory, or
+ * the driver does not map) or the driver's code; the segments made so far stay. */
 int handles_make(struct source *source, struct arena *arena, const struct gap *gap, uint64_t each,
                  struct transit *transit, struct segment **last);
 
 /** Returns the length of new handles for a request of `like` bytes, in bytes. */
 uint64_t handles_length(const struct source *source, uint64_t like);
 
-/** Fills the addresses of a released long segment with short ones, for a request of `like` bytes,
- * as far as they can be had. Returns as handles_make(). The new segments are not held. */
+/** Fills the addresses of a released long segment with short ones, for a request of `like` bytes.
+ * Returns as handles_make(). The new segments are not held. */
 int handles_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
                        uint64_t like);
 
-/** Keeps a free range from being handed out. The range still counts as free. */
+/** Keeps a free range from being handed out. budget_free() still counts the range as free. */
 void handles_hold(struct source *source, struct arena *arena, struct range *range);
 
 /** Ends the hold of one range. */
 void handles_unhold(struct source *source, struct arena *arena, struct range *range);
 
-/** Ends the hold of all segments behind `in_front`, up to `last` and with it. */
+/** Ends the hold of all segments behind `in_front`, up to and including `last`. */
 void handles_unhold_all(struct source *source, struct arena *arena, const struct segment *in_front,
                         const struct segment *last);
 

@@ -1,17 +1,17 @@
 /*
- * Decides which segments of a vmm pool are mapped, moved and released; handles.c does it.
+ * Decides which segments of a vmm pool are mapped, moved and released; handles.c calls the driver.
  *
  * A growth beyond the budget takes handles from idle segments, in this order:
  *
- *      1  moves idle segments into the gap, without a wait       move_to_gap()
+ *      1  detaches idle segments, to map them in the gap         move_to_gap()
  *      2  releases idle segments whose work has completed        release_excess()
- *      3  creates new handles for the rest of the gap            handles_make()
+ *      3  maps the detached handles, and new ones for the rest   handles_make()
  *
  * Only idle memory moves or is released, so a live block keeps its address and its handles.
  *
  * The remap lock admits one thread at a time. The pool lock is released around every call of the
- * driver. Invariant: no other thread uses the addresses of such a call. Nothing is mapped there
- * yet, or nothing any more, and the free ranges next to them are held.
+ * driver. Invariant: no other thread uses the addresses of such a call. They lie in no segment at
+ * that time, and the free ranges next to them are held.
  */
 #include "vmm/remap.h"
 
@@ -24,8 +24,8 @@
 
 #include <errno.h>
 
-/* Unmaps stale mappings whose work has completed. Runs before anything else is mapped at their
- * addresses, and before a handle is released that is still mapped there. */
+/* Unmaps stale mappings whose work has completed. A growth may then use the addresses. The driver
+ * has the memory of a released handle only after the last mapping of the handle has gone. */
 static void drop_stale(struct source *source) {
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);
@@ -37,7 +37,8 @@ static void drop_stale(struct source *source) {
     }
 }
 
-/* Takes the remap lock. Releases the pool lock, which comes after it, and takes it again. */
+/* Takes the remap lock, and drops stale mappings. Releases the pool lock meanwhile, because the
+ * remap lock comes first: the pool may change. */
 static void lock_remap(struct source *source) {
     lock_release(&source->lock);
     lock_acquire(&source->remap.lock);
@@ -45,13 +46,14 @@ static void lock_remap(struct source *source) {
     drop_stale(source);
 }
 
-/* Ends the marks of segments that could not be released: the next thread tries them again. */
+/* Clears segment.refused: the next thread with the remap lock tries the segments again. */
 static void clear_refusals(struct arena *arena) {
     for (struct segment *s = arena->segments; s; s = s->next) {
         s->refused = false;
     }
 }
 
+/* Releases the remap lock and keeps the pool lock. */
 static void unlock_remap(struct source *source) {
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);
@@ -65,14 +67,14 @@ static void unlock_remap(struct source *source) {
 
 /* --- release --- */
 
-/* The place that a released segment leaves. */
+/* Arena and address of a released segment. */
 struct vacated {
     struct arena *arena;
     uint64_t base;
 };
 
-/* Releases one idle segment, chosen by idle_segment(). Tries the next one if the driver does not
- * take a segment back. Returns the bytes released, or 0. Sets *vacated to the addresses. */
+/* Releases one idle segment, chosen by idle_segment() for `bytes`. Tries the next one if the driver
+ * does not take a segment back. Returns the bytes released and sets *vacated; or returns 0. */
 static uint64_t release_one(struct source *source, uint64_t bytes, struct vacated *vacated) {
     struct arena *const arenas[] = {&source->large, &source->small};
     uint64_t released = 0;
@@ -96,8 +98,8 @@ static uint64_t remap_release(struct source *source, uint64_t bytes) {
         some = release_one(source, bytes - released, &vacated);
         released += some;
     }
-    /* Work at old addresses may have completed while the lock was released, and the same memory may
-     * be what went just now. The driver has it only after its last mapping has gone. */
+    /* A released handle may have a stale mapping whose work completed while the pool lock was
+     * released. */
     drop_stale(source);
     unlock_remap(source);
     return released;
@@ -119,6 +121,7 @@ static uint64_t remap_decay(struct source *source) {
 
 /* --- split --- */
 
+/* Replaces the long handle of which a request of `bytes` would use a part by short ones. */
 static bool remap_split(struct source *source, uint64_t bytes) {
     struct arena *arena = &source->large;
     uint64_t released = 0;
@@ -182,11 +185,11 @@ static uint64_t releasable_bytes(const struct source *source, const struct gap *
 }
 
 /*
- * Moves idle segments into the gap until the growth is within the budget. Makes the gap longer than
- * needed if the addresses allow it: whole handles fit then, and can move again.
+ * Detaches idle segments for the gap until the growth is within the budget. Makes the gap longer
+ * than needed if the addresses allow it: whole handles fit then, and can move again.
  *
- * Segments whose work has not completed go first if the others alone cannot bring the growth within
- * the budget: the others can also be released, and one growth moves at most TRANSIT_MOST.
+ * Detaches segments whose work has not completed first, if the others alone cannot bring the growth
+ * within the budget: the others can also be released, and one growth moves at most TRANSIT_MOST.
  */
 static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
                         struct transit *transit) {
@@ -199,18 +202,18 @@ static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
             if (from == 0) {
                 break;
             }
-            from = available = 0; /* no more of those: take any segment */
+            from = available = 0; /* no such segment is left: detach any */
         }
     }
-    /* Still beyond the budget: the extra length would take new memory, so only moved handles use
-     * it. */
+    /* Still beyond the budget: the extra length would take new memory. It then holds only detached
+     * handles. */
     if (budget_would_exceed(source, gap->bytes, budget)) {
         gap_become(gap, max_u64(transit->bytes, least));
     }
 }
 
-/* Releases idle segments until the growth is within the budget. If a long one was more than needed,
- * maps short ones in its place for the surplus. */
+/* Releases idle segments until a growth by `bytes` is within the budget. If a long segment was more
+ * than needed, maps short ones at its addresses for the surplus. */
 static void release_excess(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t some = 1;
     while (some > 0 && budget_would_exceed(source, bytes, budget)) {
@@ -231,6 +234,7 @@ static void release_excess(struct source *source, uint64_t bytes, uint64_t budge
  *      2  the excess is more than all idle segments, so a wait for work would not help
  *      3  the pool has as much free memory as the excess, besides what the growth holds
  *      4  since the last halving as much was mapped as the pool reserves
+ *      5  the length is still above VMM_HANDLE_LEAST
  */
 static void shorten_if_pinned(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t excess =
@@ -246,21 +250,20 @@ static void shorten_if_pinned(struct source *source, uint64_t bytes, uint64_t bu
 }
 
 /*
- * Returns true if remapping took more than one part in REMAP_TIME_SHARE of the elapsed time, and
- * REMAP_TIME_MOST_NS: the goal then rises by one slack step. A program that requests the same
- * blocks again and again may get them at new addresses each time, and each time memory is mapped
- * there.
+ * Returns true if remapping took longer than REMAP_TIME_MOST_NS plus one part in REMAP_TIME_SHARE
+ * of the elapsed time. The goal then rises by one slack step. Reason: a program that requests the
+ * same blocks again and again may get them at new addresses, and each time memory is mapped there.
  *
  * Credits unused time to later bursts, at most REMAP_TIME_KEPT_NS: without the credit, a burst now
- * and then would raise the goal for ever. Starts the measurement anew after a step, and when the
- * peak has risen by a slack step.
+ * and then would raise the goal for ever. Restarts the measurement after a step, and when the peak
+ * has risen by a slack step.
  */
 static bool remap_takes_too_long(struct source *source, uint64_t peak) {
     uint64_t now = backend_clock(source->backend);
     uint64_t allowed = (now - source->remap.since_ns) / REMAP_TIME_SHARE;
     bool risen = peak > source->remap.peak + source->remap.peak / REMAP_SLACK_STEP;
     bool too_long = source->remap.remap_ns > allowed + REMAP_TIME_MOST_NS && !risen;
-    if (risen) { /* the same slack is fewer steps of a higher peak */
+    if (risen) { /* a higher peak has longer steps: the same slack is fewer of them */
         source->remap.slack_steps =
             (unsigned)(source->remap.slack_steps * source->remap.peak / peak);
     }
@@ -277,9 +280,9 @@ static bool remap_takes_too_long(struct source *source, uint64_t peak) {
     return too_long;
 }
 
-/* Allows one more step of slack if remapping took too long. Then raises the goal by the excess of
- * the growth, as far as the steps allow. Never exceeds the capacity of the device. Does nothing
- * while a refusal or an option limits the budget. Returns the bytes added. */
+/* Allows one more step of slack if remapping took too long. Then raises the goal by the bytes by
+ * which the growth exceeds the budget, as far as the steps and the device's capacity allow. Does
+ * nothing while a refusal or an option limits the budget. Returns the bytes added. */
 static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t capacity = source->backend->capacity;
     bool may_be_raised = !is_ablated(ABLATION_SLACK) && source->refused_at == 0 &&
@@ -300,9 +303,10 @@ static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budg
     return more;
 }
 
-/* Returns the length of new handles, in bytes. Within the budget a growth gets few handles, however
- * long (VMM_HANDLES_FEW); beyond it short ones, but at most VMM_HANDLES_MOST. */
-static uint64_t handle_length(const struct source *source, uint64_t bytes, uint64_t like,
+/* Returns the length of handles, in bytes, for `bytes` bytes of new memory and a request of `like`
+ * bytes. Within the budget a growth gets few handles, however long (VMM_HANDLES_FEW). Beyond the
+ * budget it gets short ones (handles_length()), but at most VMM_HANDLES_MOST. */
+static uint64_t growth_length(const struct source *source, uint64_t bytes, uint64_t like,
                               bool over_budget) {
     uint64_t each = handles_length(source, like);
     uint64_t least = round_up(bytes / VMM_HANDLES_MOST, PAGE_BYTES);
@@ -314,8 +318,8 @@ static uint64_t handle_length(const struct source *source, uint64_t bytes, uint6
 }
 
 /*
- * Maps memory in a gap. Holds the new memory, and the free ranges next to the gap, until all of it
- * is there: another thread could take a part, and the request would not fit.
+ * Maps memory in a gap for a request of `bytes`. Holds the new memory, and the free ranges next to
+ * the gap, until all is mapped: another thread could take a part, and the request would not fit.
  */
 static int grow_at(struct source *source, struct arena *arena, struct gap *gap, uint64_t bytes) {
     ASSERT_HELD(&source->remap.lock);
@@ -341,35 +345,36 @@ static int grow_at(struct source *source, struct arena *arena, struct gap *gap, 
         shorten_if_pinned(source, gap->bytes, budget);
     }
     struct segment *in_front = arena_before(arena, gap->base), *last = in_front;
-    uint64_t each = handle_length(source, gap->bytes - transit.bytes, bytes, over_budget);
+    uint64_t each = growth_length(source, gap->bytes - transit.bytes, bytes, over_budget);
     int r = handles_make(source, arena, gap, each, &transit, &last);
     source->remap.remap_ns += over_budget ? backend_clock(source->backend) - since : 0;
     handles_unhold_all(source, arena, in_front, last);
-    /* After handles_unhold_all(): a segment put back may lie between in_front and the new ones. */
+    /* After handles_unhold_all(): a reattached segment may lie between in_front and `last`. */
     handles_reattach(source, &transit);
     for (unsigned i = 0; i < 2; i++) {
         if (adjacent[i]) {
             handles_unhold(source, arena, adjacent[i]);
         }
     }
-    /* A growth that failed gives back what it got: another thread may need it. */
+    /* A failed growth releases as much as it has mapped: another thread may need the memory. */
     while (r != 0 && budget_used(source) > before && some > 0) {
         some = release_one(source, 0, &vacated);
     }
     return r;
 }
 
-/* Computes what a free range of `bytes` bytes needs. Keeps the pool lock. All fields are bytes:
+/* The needs of a growth, in bytes:
  *
  *      bytes       new memory to map
- *      idle        idle segments that may make room for it: all but those next to the gap
- *      available   those of them that can move or be released now, without a wait; counted only
- *                  as far as needed to stay within `budget`
+ *      idle        idle segments whose memory may serve the growth: all but those next to the gap
+ *      available   part of `idle` that can move or be released now, without a wait; counted only
+ *                  as far as needed to stay within the budget
  */
 struct growth {
     uint64_t bytes, idle, available;
 };
 
+/* Computes the needs of a free range of `bytes` bytes. Keeps the pool lock. */
 static struct growth growth_at(const struct source *source, const struct arena *arena,
                                uint64_t bytes, uint64_t budget) {
     struct gap gap;
@@ -378,7 +383,7 @@ static struct growth growth_at(const struct source *source, const struct arena *
         gap = (struct gap){.bytes = bytes, .longest = UINT64_MAX}; /* addresses to be reserved */
     }
     struct growth growth = {gap.bytes, source_idle(source), 0};
-    uint64_t then = budget_expected(source) + gap.bytes, over = then > budget ? then - budget : 0;
+    uint64_t sum = budget_expected(source) + gap.bytes, over = sum > budget ? sum - budget : 0;
     gap_become(&gap, round_up(gap.bytes, VMM_HANDLE >> source->remap.size_shift));
     struct idle_limits limits = {gap.bytes, TRANSIT_MOST};
     for (unsigned i = 0; i < 2 && growth.available < over; i++) {
@@ -401,7 +406,7 @@ static int remap_grow(struct source *source, const struct alloc_request *request
         return r;
     }
     budget_begin_growth(source);
-    /* The pool may change before this returns. No context ends while the remap lock is held. */
+    /* The pool may change in lock_remap(). No context ends while the remap lock is held. */
     lock_remap(source);
     if (arena_largest_free(arena) >= bytes) { /* another thread mapped it */
         r = 0;
@@ -414,19 +419,19 @@ static int remap_grow(struct source *source, const struct alloc_request *request
                                                 : -ERANGE;
     }
     unlock_remap(source);
-    /* A growth that failed may have held memory that other threads were refused. */
+    /* A failed growth may have held memory while other threads were refused. */
     budget_end_growth(source, r != 0 && bytes > PAGE_BYTES);
     return r;
 }
 
 /*
- * Grows a VMM pool. remap_grow() remaps idle handles, which must have finished or be movable. If
- * these are not enough to stay within the budget, or within the present reserve if that is larger,
- * waits for the other idle handles. Does not wait if all idle handles together are not enough.
+ * Grows a vmm pool. remap_grow() uses idle segments that can be released or moved now. If these are
+ * not enough to stay within the budget, or within the present reserve if that is larger, waits for
+ * the other idle segments. Does not wait if all idle segments together are not enough.
  */
 static int remap_grow_within_budget(struct source *source, struct alloc_request *request,
                                     bool over_budget) {
-    (void)over_budget; /* idle handles are remapped instead of released */
+    (void)over_budget; /* set only for policies with `releases_first` */
     const struct arena *arena = request->large ? &source->large : &source->small;
     uint64_t bytes = request->large ? request->bytes : PAGE_BYTES,
              last = epochs_stamp(&source->epochs);
@@ -450,7 +455,7 @@ static int remap_grow_within_budget(struct source *source, struct alloc_request 
 
 /* --- end of a context --- */
 
-/* Frees the addresses only if the driver unmapped everything there. */
+/* Ends all segments of an arena. Frees the addresses only if the driver unmapped everything. */
 static void end_arena(struct source *source, struct arena *arena) {
     uint64_t base, bytes;
     bool all = handles_end(source, arena);
@@ -461,7 +466,7 @@ static void end_arena(struct source *source, struct arena *arena) {
     }
 }
 
-/* Resets what was learned: the next context may use memory in another way. */
+/* Ends both arenas. Resets handle length and slack: the next context may use memory otherwise. */
 static uint64_t remap_end(struct source *source) {
     source->remap.size_shift = source->remap.slack_steps = 0;
     source->remap.made_bytes = source->remap.slack = 0;
