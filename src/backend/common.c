@@ -1,3 +1,8 @@
+/*
+ * Implements the operations that both backends share (common.h), for the context and the device in
+ * struct device_backend. Takes no lock of its own: source/backend.h says which lock a caller holds.
+ * record(), query() and barrier() ask the driver nothing while the backend is suspended.
+ */
 #include "backend/common.h"
 
 #include "driver/context/active_contexts.h"
@@ -54,9 +59,9 @@ void device_backend_begin_growth(struct backend *backend) {
     in_flight_enter(&((struct device_backend *)backend)->device->in_flight);
 }
 
-void device_backend_end_growth(struct backend *backend, bool return_count) {
+void device_backend_end_growth(struct backend *backend, bool gave_back) {
     struct in_flight *in_flight = &((struct device_backend *)backend)->device->in_flight;
-    if (return_count) {
+    if (gave_back) {
         in_flight_give_back(in_flight);
     }
     in_flight_leave(in_flight);
@@ -71,9 +76,9 @@ bool device_backend_release_others(struct backend *backend, uint64_t bytes, bool
     return device_release_others(own->device, own, bytes, wait);
 }
 
-/* Returns whether the driver answers so in a host callback, or during a capture that the library
- * did not see begin. */
-static bool is_wrong_moment(CUresult r) {
+/* Returns whether `r` is the driver's code for a call in a host callback, or during a capture whose
+ * begin the library did not see. */
+static bool is_temporary(CUresult r) {
     return r == CUDA_ERROR_NOT_PERMITTED || (r >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
                                              r <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
 }
@@ -87,7 +92,7 @@ int device_backend_record(struct backend *backend, unsigned slot) {
         return -EBUSY;
     }
     CUresult r = REAL(cuCtxRecordEvent)(own->context, own->events[slot]);
-    return r == CUDA_SUCCESS || fault_is_deadly(r) ? (int)r : is_wrong_moment(r) ? -EBUSY : -EIO;
+    return r == CUDA_SUCCESS || fault_is_deadly(r) ? (int)r : is_temporary(r) ? -EBUSY : -EIO;
 }
 
 int device_backend_query(struct backend *backend, unsigned slot) {
@@ -108,15 +113,15 @@ int device_backend_query(struct backend *backend, unsigned slot) {
 
 int device_backend_barrier(struct backend *backend, unsigned slot) {
     struct device_backend *own = (struct device_backend *)backend;
-    bool alone = context_count() == 1 || active_contexts_is_only(own->context);
-    if (backend->suspended || atomic_load(&capture_active) > 0 || !alone) {
+    bool only_context = context_count() == 1 || active_contexts_is_only(own->context);
+    if (backend->suspended || atomic_load(&capture_active) > 0 || !only_context) {
         return -EBUSY;
     }
     return device_backend_answer(REAL(cuCtxWaitEvent)(own->context, own->events[slot]));
 }
 
-/* Records only a long wait. If every free waits, short waits would push all other events out of the
- * flight recorder. */
+/* Records a wait of at least LONG_WAIT_NS. If every free waits, short waits would push all other
+ * events out of the flight recorder. */
 static void show_wait(const struct device_backend *own, uint64_t since) {
     if (since != 0 && flight_clock(CLOCK_MONOTONIC) - since >= LONG_WAIT_NS) {
         device_backend_show(own, FLIGHT_WAIT, 0, 0, since);
@@ -125,8 +130,8 @@ static void show_wait(const struct device_backend *own, uint64_t since) {
 
 /*
  * Waits for an event with cancellation disabled: the driver may wait at a cancellation point
- * (nap.h). A thread that ended there would never leave the call of the backend, and the end of the
- * context waits until it does. Without the library an allocation does not wait.
+ * (nap.h). A thread that ended there would never return from the backend's wait(), and the end of
+ * the context waits for that return. Without the library an allocation does not wait.
  */
 static CUresult wait_uncancelled(CUresult (*wait)(CUevent), CUevent event) {
     int before, unused;
@@ -160,6 +165,7 @@ bool device_backend_captured(struct backend *backend) {
     return atomic_load(&capture_active) > 0;
 }
 
+/* Waits by a free if a capture is active: a capture forbids waits for the context. */
 int device_backend_synchronize(struct backend *backend) {
     struct device_backend *own = (struct device_backend *)backend;
     uint64_t since = device_backend_begin();

@@ -1,10 +1,10 @@
 /*
- * The common part of both backends: the context and its device, the events of its epochs, barriers
- * and waits, and what the device has left. Declares the operations; device_backend.c has them.
+ * The operations that both backends share: events, barriers and waits, and the bytes that the
+ * device has left. driver/context/device_backend.c sets up the struct that they work on.
  *
- * Operations are called as source/backend.h says. A driver call that a stream capture could
- * invalidate runs in relaxed capture mode, or not at all while a capture is active: no call of the
- * library ends a capture of the program.
+ * source/backend.h describes each operation, its lock and its errors. Invariant: no call of the
+ * library ends a stream capture of the program. A driver call that could do so runs in relaxed
+ * capture mode, or not at all while a capture is active.
  */
 #ifndef GPUCACHE_BACKEND_COMMON_H
 #define GPUCACHE_BACKEND_COMMON_H
@@ -14,20 +14,21 @@
 #include "stacks/requester.h"
 #include "trace/trace.h"
 
-/** Returns what a pool is told of a driver's code: 0 and sticky errors as they are, -EBUSY for all
- * others, since the next call may succeed. */
+/** Converts a code of the driver for the pool: keeps 0 and sticky errors. Returns -EBUSY for all
+ * others, because the next call may succeed. */
 int device_backend_answer(CUresult r);
 
-/** Returns the time in ns at which a slow operation begins, or 0 if no recorder needs it. */
+/** Returns the present time in ns, or 0 if neither flight recorder nor trace needs it. */
 uint64_t device_backend_begin(void);
 
-/** Adds an event to the flight recorder and to the trace. `since`: device_backend_begin(). */
+/** Adds an event to the flight recorder and to the trace. `since`: result of device_backend_begin()
+ * before the operation. */
 void device_backend_show(const struct device_backend *own, enum flight_kind kind, uint64_t address,
                          uint64_t bytes, uint64_t since);
 
 uint64_t device_backend_available(struct backend *backend, uint64_t *others);
 void device_backend_begin_growth(struct backend *backend);
-void device_backend_end_growth(struct backend *backend, bool return_count);
+void device_backend_end_growth(struct backend *backend, bool gave_back);
 uint64_t device_backend_return_count(struct backend *backend);
 bool device_backend_release_others(struct backend *backend, uint64_t bytes, bool wait);
 int device_backend_record(struct backend *backend, unsigned slot);

@@ -1,3 +1,9 @@
+/*
+ * Implements the segments backend: reserves a segment with cuMemAlloc and frees it in a stream.
+ *
+ * source/backend.h says which lock a caller holds. Invariant: a segment is charged to the device
+ * before cuMemAlloc, and until the driver has its memory back (`returning`).
+ */
 #include "backend/segments.h"
 
 #include "driver/context/context.h"
@@ -32,9 +38,9 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     return 0;
 }
 
-/* Creates the stream that segments are freed in. A priority of its own keeps it out of the hardware
- * queues of the program's streams: work that is queued behind a kernel there waits for it. */
-static CUresult open_returns(struct segments *segments) {
+/* Creates the stream that segments are freed in, unless it exists. A priority of its own keeps the
+ * stream out of the program's hardware queues, where a free would wait for kernels. */
+static CUresult create_free_stream(struct segments *segments) {
     int least = 0, greatest = 0;
     if (segments->returns) {
         return CUDA_SUCCESS;
@@ -44,14 +50,14 @@ static CUresult open_returns(struct segments *segments) {
 }
 
 /*
- * Frees a segment in a stream that has nothing else to do, which waits for nothing
- * (tests/gpu/facts_release.cu). cuMemFree would wait for all work of the device, and hold up the
- * launches of every other thread until then.
+ * Frees a segment with cuMemFreeAsync, in a stream that has no other work: the call waits for
+ * nothing (tests/gpu/facts_release.cu). cuMemFree would wait for all work of the device, and delay
+ * the launches of every other thread: it is used only if `release_waits` is set.
  */
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct segments *segments = (struct segments *)backend;
     uint64_t since = device_backend_begin();
-    bool waits = false;
+    bool unsupported = false;
     if (backend->suspended) {
         return -EBUSY;
     }
@@ -60,10 +66,10 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     if (r == CUDA_SUCCESS) {
         if (backend->release_waits) {
             r = REAL(cuMemFree_v2)(address);
-        } else if ((r = open_returns(segments)) == CUDA_SUCCESS) {
+        } else if ((r = create_free_stream(segments)) == CUDA_SUCCESS) {
             r = REAL(cuMemFreeAsync)(address, segments->returns);
         }
-        waits = r == CUDA_ERROR_NOT_SUPPORTED;
+        unsupported = r == CUDA_ERROR_NOT_SUPPORTED;
         current_pop();
     }
     capture_restore(mode);
@@ -75,7 +81,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     } else if (r == CUDA_SUCCESS) {
         atomic_fetch_add(&segments->common.returning, bytes);
     }
-    backend->release_waits |= waits; /* the device does not support such frees after all */
+    backend->release_waits |= unsupported; /* the next release uses cuMemFree */
     return device_backend_answer(r);
 }
 
@@ -92,10 +98,8 @@ static int returned(struct backend *backend) {
     if (r == CUDA_SUCCESS) {
         r = REAL(cuStreamQuery)(segments->returns);
         if (r == CUDA_SUCCESS) {
-            /*
-             * The stream is empty, so this does not wait. Only this call makes the driver take the
-             * memory back.
-             */
+            /* The stream is empty, so this call does not wait. It makes the driver take the memory
+             * back; a query alone does not. */
             r = REAL(cuStreamSynchronize)(segments->returns);
         }
         current_pop();
@@ -132,9 +136,9 @@ static bool frees_in_order(const struct device *device) {
 }
 
 static int start(struct device_backend *own, CUcontext context, struct device *device,
-                 uint64_t reached_by) {
+                 uint64_t peers) {
     struct segments *segments = (struct segments *)own;
-    (void)reached_by; /* the driver gives access to its own memory */
+    (void)peers; /* the driver itself gives other devices access to memory of cuMemAlloc */
     int r = device_backend_start(&segments->common, &ops, context, device);
     segments->returns = NULL;
     segments->common.backend.release_waits = !frees_in_order(device);

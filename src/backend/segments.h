@@ -1,8 +1,7 @@
 /*
- * The segments backend: one cuMemAlloc for each segment.
- *
- * Works with every driver. A segment is an allocation of the driver, so legacy IPC handles, pointer
- * attributes, registration for RDMA and tools see ordinary memory.
+ * The segments backend: one cuMemAlloc for each segment. It works with every driver. A
+ * segment is an allocation of the driver, so legacy IPC handles, pointer attributes, registration
+ * for RDMA and tools see ordinary memory.
  */
 #ifndef GPUCACHE_BACKEND_SEGMENTS_H
 #define GPUCACHE_BACKEND_SEGMENTS_H
@@ -12,7 +11,7 @@
 
 struct segments {
     struct device_backend common; /* first */
-    CUstream returns;             /* the stream that segments are freed in; NULL before the first */
+    CUstream returns; /* stream that segments are freed in; NULL before the first free */
 };
 
 extern const struct backend_kind segments_kind;

@@ -1,3 +1,11 @@
+/*
+ * Implements the vmm backend: VA ranges, handles and mappings, and the test whether a device can
+ * have it. vmm.h has the overview.
+ *
+ * Callers of the operations hold the pool's remap lock (source/backend.h). vmm.lock protects
+ * mappings and access; ranges_lock protects the address map of all VA ranges. Invariant: a handle is
+ * charged to the device before cuMemCreate until after cuMemRelease, unless it is only a probe.
+ */
 #include "backend/vmm.h"
 
 #include "driver/context/fault.h"
@@ -17,18 +25,19 @@
 /* The driver version of CUDA 12.2. With drivers of CUDA 12.0, exportable handles are slow. */
 #define EXPORTS_WELL_SINCE 12020
 
-/* --- the VA ranges of all such backends --- */
+/* --- the VA ranges of all vmm backends --- */
 
 struct vmm_range {
     uint64_t address, bytes;
-    struct vmm_range *next; /* of the same backend; this and the bits are under its lock */
-    uint64_t mapped[];      /* a bit for each VMM page */
+    struct vmm_range *next; /* next range of the same backend; under vmm.lock */
+    uint64_t mapped[];      /* a bit for each VMM page; under vmm.lock */
 };
 
 static struct address_map ranges;
-static _Atomic size_t range_count;
+static _Atomic size_t range_count; /* ranges.count, for readers without the lock */
 static struct lock ranges_lock = LOCK_INITIALIZER(RANGES);
 
+/* Returns the host memory of a struct vmm_range for `bytes` of addresses, in whole host pages. */
 static size_t size_of_range(uint64_t bytes) {
     size_t words = (size_t)((bytes / PAGE_BYTES + 63) / 64);
     return (sizeof(struct vmm_range) + words * sizeof(uint64_t) + 4095) & ~(size_t)4095;
@@ -61,8 +70,8 @@ bool vmm_touches(uint64_t address, uint64_t bytes) {
     return touched;
 }
 
-/* Charges a mapping that failed half way and that the driver would not unmap. It is unmapped before
- * the next mapping. If the table is full, the mapping stays, and stays charged. */
+/* Charges the mapped part of a failed map() that the driver did not unmap. free_leaked() unmaps it
+ * later. If the table is full, the part stays mapped and charged. Call with vmm.lock. */
 static void keep_leaked(struct vmm *vmm, uint64_t address, uint64_t bytes) {
     device_charge_taken(vmm->common.device, bytes);
     if (vmm->leaked_count < VMM_LEAKED_MOST) {
@@ -70,7 +79,7 @@ static void keep_leaked(struct vmm *vmm, uint64_t address, uint64_t bytes) {
     }
 }
 
-/* Tries once more to unmap failed mappings. */
+/* Tries once more to unmap the parts of failed map() calls. Call with vmm.lock. */
 static void free_leaked(struct vmm *vmm) {
     for (unsigned i = vmm->leaked_count; i-- > 0;) {
         const struct vmm_leaked leaked = vmm->leaked[i];
@@ -92,9 +101,9 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
     CUresult r = REAL(cuMemAddressReserve)(&at, bytes, PAGE_BYTES, 0, 0);
     range->address = at;
     range->bytes = bytes;
-    /* Another pool may still have these addresses in the page map, if the library did not see its
-     * context end. context_address_given() cannot be called here: this thread holds the remap lock.
-     * The addresses are given back instead. */
+    /* Another pool may still have these addresses in the page map, if the library did not see the
+     * end of that pool's context. This thread holds the remap lock, so it must not call
+     * context_address_given(). It frees the addresses instead. */
     if (r == CUDA_SUCCESS && (page_map_any(at, bytes) || !list_range(range))) {
         REAL(cuMemAddressFree)(at, bytes);
         r = CUDA_ERROR_OUT_OF_MEMORY;
@@ -141,8 +150,8 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
 /*
  * Creates a handle of `bytes` bytes. Returns the driver's code.
  *
- *      1  refused, but not out of memory: the decompression engine alone may be what lacks memory.
- *         Tries without that use, and makes all further handles without it.
+ *      1  refused, but not out of memory: perhaps only the use by the decompression engine is
+ *         refused. Tries without that use, and makes all further handles without it.
  *      2  out of memory: trims the driver's own pools, and tries once more.
  */
 static CUresult create(struct vmm *vmm, uint64_t bytes, uint64_t *created) {
@@ -161,7 +170,7 @@ static CUresult create(struct vmm *vmm, uint64_t bytes, uint64_t *created) {
     return r;
 }
 
-/* Returns how many of the handles the driver has taken back. */
+/* Releases handles. Returns how many of them the driver has taken back. */
 static unsigned release_all(unsigned count, const uint64_t *handles) {
     unsigned gone = 0;
     for (unsigned i = 0; i < count; i++) {
@@ -172,20 +181,20 @@ static unsigned release_all(unsigned count, const uint64_t *handles) {
 
 /*
  * Refuses a growth by `count` VMM pages that cannot succeed, before handles are created one by one
- * (backend.h). If cuMemGetInfo reports less memory, one handle of all the bytes is tried: the
- * driver may have more than it reports. Returns 0, -ENOMEM or -EDQUOT.
+ * (backend.h). If cuMemGetInfo reports less memory, tries one handle of all the bytes: the driver
+ * may have more than it reports. Returns 0, -ENOMEM or -EDQUOT.
  */
 static int probe_handles(struct backend *backend, unsigned count) {
     struct vmm *vmm = (struct vmm *)backend;
     struct device *device = vmm->common.device;
     uint64_t since = device_backend_begin(), bytes = count * PAGE_BYTES, handle;
-    size_t there, total;
+    size_t reported, total;
     if (!device_allows(device, bytes)) {
         device_backend_show(&vmm->common, FLIGHT_LIMIT_REFUSED, 0, bytes, since);
         return -EDQUOT;
     }
-    if (device_current() != device || REAL(cuMemGetInfo_v2)(&there, &total) != CUDA_SUCCESS ||
-        there >= bytes) {
+    if (device_current() != device || REAL(cuMemGetInfo_v2)(&reported, &total) != CUDA_SUCCESS ||
+        reported >= bytes) {
         return 0;
     }
     CUstreamCaptureMode mode = capture_relax();
@@ -226,8 +235,8 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
 }
 
 /*
- * Releases handles. Memory that the driver does not take back, as after a fault, stays charged: it
- * still exists.
+ * Releases handles. A handle that the driver does not take back, as after a fault, stays charged:
+ * its memory still exists.
  */
 static void release_handles(struct backend *backend, unsigned count, unsigned length,
                             const uint64_t *handles) {
@@ -240,7 +249,7 @@ static void release_handles(struct backend *backend, unsigned count, unsigned le
     device_backend_count_return(own, gone * each);
 }
 
-/* --- mappings; with the backend's lock --- */
+/* --- mappings: vmm.lock protects them, and map(), unmap() and grant_access() take it --- */
 
 static CUmemAccessDesc access_of(CUdevice device) {
     return (CUmemAccessDesc){
@@ -304,8 +313,9 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
 }
 
 /*
- * Adds a stale mapping to the trace, or with `back` removes it. A trace shows memory at one
- * address: a handle that is mapped twice for a while counts as unmapped at the first address.
+ * Records in the trace that a mapping becomes stale, as if it were unmapped; `back`: that it is
+ * valid again. A trace shows memory at one address: a handle that is mapped twice counts at the new
+ * address.
  */
 static void mark_stale(struct backend *backend, uint64_t address, unsigned count, bool back) {
     struct vmm *vmm = (struct vmm *)backend;
@@ -335,7 +345,7 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count, bool
     return device_backend_answer(r);
 }
 
-/* Gives access in one call for each run of mapped pages. */
+/* Gives a device access to all mapped pages of a VA range, one call for each run of them. */
 static CUresult grant_range_access(const struct vmm_range *range, const CUmemAccessDesc *access) {
     uint64_t count = range->bytes / PAGE_BYTES, from = 0;
     CUresult r = CUDA_SUCCESS;
@@ -391,7 +401,7 @@ static const struct backend_ops ops = {
     DEVICE_BACKEND_OPS,
 };
 
-/* --- whether a device can have this backend --- */
+/* --- whether a device can have a vmm backend --- */
 
 static bool has_attribute(const struct device *device, CUdevice_attribute attribute) {
     int value = 0;
@@ -423,8 +433,8 @@ static bool has_api(void) {
            HAS(cuMemGetAllocationGranularity);
 }
 
-/* Creates and maps one VMM page at `at`. Returns why that fails, or NULL. A full device counts as
- * able: out of memory returns NULL. */
+/* Creates and maps one VMM page at `at`, and removes it. Returns the reason of a failure, or NULL.
+ * Out of memory returns NULL too: a full device can have the backend. */
 static const char *try_page(struct vmm *vmm, CUdeviceptr at) {
     uint64_t handle;
     CUresult r = create(vmm, PAGE_BYTES, &handle);
@@ -447,7 +457,7 @@ static const char *try_page(struct vmm *vmm, CUdeviceptr at) {
 static bool all_can_reach(const struct device *device) {
     int count = 0;
     REAL(cuDeviceGetCount)(&count);
-    int can_all = count <= STATS_MAX_DEVICES; /* device_bit(): a set of devices holds no more */
+    int can_all = count <= STATS_MAX_DEVICES; /* device_bit(): `peers` holds no more */
     for (CUdevice i = 0; i < count && can_all; i++) {
         if (i != device->ordinal &&
             REAL(cuDeviceCanAccessPeer)(&can_all, i, device->ordinal) != CUDA_SUCCESS) {

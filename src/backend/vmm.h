@@ -1,5 +1,5 @@
 /*
- * The vmm backend (public name: pages): virtual memory, mapped where the pool says.
+ * The vmm backend (public name: pages): virtual memory, mapped at addresses that the pool chooses.
  *
  *     addresses      reserved in VA ranges                         cuMemAddressReserve
  *     handles        physical memory, 2 MiB or a multiple each     cuMemCreate
@@ -11,8 +11,8 @@
  *
  * Handles are made for all uses of cuMemAlloc's memory that the device has: network cards,
  * decompression engine, export. The device has access, and every device that the program gave
- * access to the context by cuCtxEnablePeerAccess, until the context ends. A bit for each VMM page
- * tells what is mapped, for a device that gets access later. `lock` protects the mappings and the
+ * access to the context by cuCtxEnablePeerAccess, until the context ends. A bitmap of mapped VMM
+ * pages serves devices that get access later. `lock` protects the mappings and the
  * set of devices.
  */
 #ifndef GPUCACHE_BACKEND_VMM_H
@@ -28,12 +28,12 @@ struct vmm_range;
 
 struct vmm {
     struct device_backend common; /* first */
-    bool started;                 /* `lock` and all below are set up; they outlive a context */
-    struct lock lock;             /* of mappings and access; also held during driver calls */
+    bool started;                 /* `lock` and `prop` are set up; they outlive a context */
+    struct lock lock;             /* protects mappings and access, also during driver calls */
     struct vmm_range *ranges;
     uint64_t peers; /* other devices with access, a bit for each */
     CUmemAllocationProp prop;
-    /* Mappings of a failed call that the driver did not unmap. They stay charged until it does. */
+    /* Mappings of a failed map() that the driver did not unmap. They stay charged until it does. */
     struct vmm_leaked {
         uint64_t address, bytes;
     } leaked[VMM_LEAKED_MOST];
@@ -54,7 +54,8 @@ static inline bool vmm_can_export(const struct vmm *vmm) {
     return (vmm->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
 }
 
-/** Returns whether any address of [address, address + bytes) belongs to a backend of this kind. */
+/** Returns whether any address of [address, address + bytes) lies in a VA range of a vmm backend.
+ * Takes ranges_lock. */
 bool vmm_touches(uint64_t address, uint64_t bytes);
 
 #endif

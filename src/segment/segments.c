@@ -1,9 +1,9 @@
 /*
- * The segments backend's memory: reserves segments within the budget, and releases them whole.
+ * Reserves segments for a pool within the budget, and releases them whole (segments backend).
  *
  * The pool's lock is held on entry to every function. It is released around every reservation,
- * around a release that waits (release_waits), and around every wait. The context may end in
- * between, so source_generation() is compared afterwards.
+ * around a release that waits (release_waits), and around every wait. The context may end while the
+ * lock is released: the callers compare source_generation() before and after.
  */
 #include "segment/segments.h"
 
@@ -17,6 +17,7 @@
 
 /* --- release --- */
 
+/* Frees a segment of the driver. Releases the lock if the call waits. Returns as release(). */
 static int give_back(struct source *source, uint64_t base, uint64_t bytes) {
     ASSERT_HELD(&source->lock);
     struct backend *backend = source->backend;
@@ -31,13 +32,13 @@ static int give_back(struct source *source, uint64_t base, uint64_t bytes) {
     return r;
 }
 
-/* Returns the segment's bytes. Returns 0 if the driver did not take it, or if the context has ended
- * during the call. */
+/* Releases an idle segment. Returns its bytes; or 0 if the driver did not take it, or if the
+ * context has ended during the call. */
 static uint64_t release_segment(struct source *source, struct arena *arena,
                                 struct segment *segment) {
     uint64_t base = segment->base, size = segment->bytes, since = segment->since;
     uint64_t generation = source_generation(source);
-    bool reached = segment->externally_visible;
+    bool visible = segment->externally_visible;
     arena_remove(arena, segment); /* succeeds: the segment is one range */
     int r = give_back(source, base, size);
     if (generation != source_generation(source)) {
@@ -49,23 +50,23 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
     if (r != 0) {
         struct segment *kept = arena_add(arena, base, size, NULL) == 0 ? arena->segments : NULL;
         if (kept) {
-            kept->externally_visible = reached;
+            kept->externally_visible = visible;
             kept->since = since;
         }
         return 0;
     }
     source->freeing_bytes += size;
     counter_add(&source->counters.driver_frees, 1);
-    budget_count_reserve(source); /* now: a growth in the same slow path would hide the release */
+    budget_count_reserve(source); /* before a growth in the same slow path hides the release */
     return size;
 }
 
 /*
- * Releases one idle segment. Returns its bytes, or 0.
+ * Releases one idle segment, chosen by idle_segment() for `bytes`. Returns its bytes, or 0.
  *
- * Where a release waits for the device, it needs an idle device. It then waits only for work that
- * another thread submits at that moment (docs/design/known-gaps.md). A suspended backend releases
- * nothing: the driver would refuse, and another context may have the addresses by then.
+ * With `release_waits`, releases only while the device is idle. The release then waits only for
+ * work that another thread submits during the call (docs/design/known-gaps.md). A suspended backend
+ * releases nothing: the driver would refuse, and another context may have the addresses.
  */
 static uint64_t release_one(struct source *source, struct arena *arena, uint64_t bytes) {
     if (arena->idle_bytes == 0 || source->backend->suspended ||
@@ -86,17 +87,17 @@ static uint64_t decay_one(struct source *source) {
 static uint64_t release_idle(struct source *source, uint64_t bytes) {
     uint64_t released = 0;
     while (released < bytes) {
-        uint64_t one = release_one(source, &source->large, bytes - released);
-        one = one > 0 ? one : release_one(source, &source->small, bytes - released);
-        if (one == 0) {
+        uint64_t more = release_one(source, &source->large, bytes - released);
+        more = more > 0 ? more : release_one(source, &source->small, bytes - released);
+        if (more == 0) {
             break;
         }
-        released += one;
+        released += more;
     }
     return released;
 }
 
-/* Counts its pauses instead of reading the clock: the clock of a backend may stand still. */
+/* Adds up the sleeps instead of reading the clock: the clock of a backend may stand still. */
 void segments_wait_for_return(struct source *source, uint64_t limit_ns) {
     ASSERT_HELD(&source->lock);
     uint64_t waited = 0;
@@ -112,22 +113,24 @@ void segments_wait_for_return(struct source *source, uint64_t limit_ns) {
         r = source->backend->ops->returned(source->backend);
     }
     if (r == 0) {
-        source->freeing_bytes = 0; /* the driver has said that it has all of it */
+        source->freeing_bytes = 0;
     }
 }
 
 /* --- growth --- */
 
 /*
- * Returns the bytes to grow by. Large blocks share a segment in a whole number of the requested
- * size. With LARGE_UNIT more, the first block need not begin where the segment does (arena.h). No
- * block takes more of the segment than a segment of its own would be rounded up to. As many
- * therefore fit on the device as without the library. A request of whole 2 MiB gets a segment of
- * its own.
+ * Returns the bytes to grow by:
  *
- * Slabs share no segment: a block that stays live keeps 2 MiB, as it does without the library.
+ *      slab                          2 MiB: a live block keeps no more, as without the library
+ *      large, a multiple of 2 MiB    the request's bytes
+ *      large, any other size         one or more such blocks and LARGE_UNIT, rounded up to 2 MiB
+ *
+ * LARGE_UNIT keeps the first block away from the segment's base (arena.h). A block of a shared
+ * segment takes no more than a segment of its own, rounded up to 2 MiB. As many blocks therefore
+ * fit on the device as without the library.
  */
-static uint64_t good_growth(const struct source *source, const struct alloc_request *request) {
+static uint64_t preferred_growth(const struct source *source, const struct alloc_request *request) {
     uint64_t least = source_growth(request);
     if (!request->large || request->bytes == least) {
         return least;
@@ -140,7 +143,7 @@ static uint64_t good_growth(const struct source *source, const struct alloc_requ
     return round_up(blocks * request->bytes + LARGE_UNIT, PAGE_BYTES);
 }
 
-/* Reserves one segment. Releases the lock around the call. */
+/* Reserves one segment. Releases the lock around the call. Returns as memory_policy.grow(). */
 static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
     uint64_t base = 0, generation = source_generation(source);
     struct backend *backend = source->backend;
@@ -173,13 +176,13 @@ static int grow_by_segment(struct source *source, const struct alloc_request *re
         return -ERANGE;
     }
     struct arena *arena = request->large ? &source->large : &source->small;
-    uint64_t good = good_growth(source, request), least = source_growth(request);
-    int r = grow_by(source, arena, good);
+    uint64_t preferred = preferred_growth(source, request), least = source_growth(request);
+    int r = grow_by(source, arena, preferred);
     if (source_refused(r) && source->freeing_bytes > 0) {
         segments_wait_for_return(source, RETURN_WAIT_NS);
-        r = grow_by(source, arena, good);
+        r = grow_by(source, arena, preferred);
     }
-    if (source_refused(r) && good > least) {
+    if (source_refused(r) && preferred > least) {
         r = grow_by(source, arena, least);
     }
     return r;
@@ -188,12 +191,12 @@ static int grow_by_segment(struct source *source, const struct alloc_request *re
 /* --- growth within the budget --- */
 
 /*
- * Returns the bytes up to which the reserve may grow while some of it is idle: a share above the
- * peak of live memory, or the budget if that is more. The request itself may raise the peak.
- * Memory in use is neither free nor pending.
+ * Returns the bytes up to which the reserve may grow while some of it is idle: RESERVE_TENTHS
+ * tenths of the peak of live memory, or the budget if that is more. The growth may raise the peak.
  */
 static uint64_t reserve_bound(const struct source *source, uint64_t growth) {
-    uint64_t in_use = budget_expected(source) - budget_free(source) - source->pending_bytes;
+    uint64_t in_use = /* neither free nor pending */
+        budget_expected(source) - budget_free(source) - source->pending_bytes;
     uint64_t peak = max_u64(counter_get(&source->counters.allocated.peak), in_use + growth);
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     return max_u64(peak + peak / 10 * (RESERVE_TENTHS - 10), budget);
@@ -207,13 +210,11 @@ static void release_down_to(struct source *source, uint64_t growth, uint64_t mos
 }
 
 /*
- * Tries to avoid a growth beyond reserve_bound():
+ * Tries to avoid a growth beyond reserve_bound(). Returns true if the request is served.
  *
  *   1. Waits for idle segments that are safe only behind a barrier, and releases them. Waits for
  *      memory freed before the call only, because other threads may go on freeing for ever.
  *   2. Cuts free ranges that the placement policy otherwise keeps whole.
- *
- * True if the request is served.
  */
 static bool try_before_growth(struct source *source, struct alloc_request *request,
                               uint64_t growth) {
@@ -235,10 +236,10 @@ static bool try_before_growth(struct source *source, struct alloc_request *reque
 }
 
 /*
- * Grows, after segments on their way to the driver have arrived there. The driver has a released
+ * Grows, after the driver has the memory of released segments (freeing_bytes). The driver has a
  * segment only after the stream that frees it reaches that free. A barrier delays that stream like
- * every other one of the context. A growth before that would come on top of the released memory.
- * If the sum would exceed reserve_bound(), waits for the barriers without a limit, and then for the
+ * every other one of the context. An earlier growth would come on top of the released memory. If
+ * the sum would exceed reserve_bound(), waits for the barriers without a limit, and then for the
  * driver GROWTH_WAIT_NS at most.
  */
 static int grow_after_returns(struct source *source, struct alloc_request *request,
@@ -256,9 +257,9 @@ static int grow_after_returns(struct source *source, struct alloc_request *reque
 }
 
 /*
- * `over_budget`: releases idle segments until the reserve stays within the budget, as natively
- * all of them would be the driver's. If the reserve would still exceed reserve_bound(),
- * try_before_growth() waits for more.
+ * Grows by source_growth() or more. `over_budget`: first releases idle segments until the reserve
+ * stays within the budget; natively the driver would have all of them. If the reserve would still
+ * exceed reserve_bound(), try_before_growth() waits for more.
  */
 static int grow_within_budget(struct source *source, struct alloc_request *request,
                               bool over_budget) {
@@ -276,7 +277,7 @@ static int grow_within_budget(struct source *source, struct alloc_request *reque
                                                       : grow_after_returns(source, request, growth);
 }
 
-/* The context has freed its segments. */
+/* Returns all reserved bytes: the driver freed the segments with the context. */
 static uint64_t end_with_context(struct source *source) {
     return budget_used(source);
 }
