@@ -3,8 +3,8 @@
  * have it. vmm.h has the overview.
  *
  * Callers of the operations hold the pool's remap lock (source/backend.h). vmm.lock protects
- * mappings and access; ranges_lock protects the address map of all VA ranges. Invariant: a handle is
- * charged to the device before cuMemCreate until after cuMemRelease, unless it is only a probe.
+ * mappings and access; ranges_lock protects the address map of all VA ranges. Invariant: a handle
+ * is charged to the device before cuMemCreate until after cuMemRelease, unless it is only a probe.
  */
 #include "backend/vmm.h"
 

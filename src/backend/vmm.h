@@ -12,8 +12,7 @@
  * Handles are made for all uses of cuMemAlloc's memory that the device has: network cards,
  * decompression engine, export. The device has access, and every device that the program gave
  * access to the context by cuCtxEnablePeerAccess, until the context ends. A bitmap of mapped VMM
- * pages serves devices that get access later. `lock` protects the mappings and the
- * set of devices.
+ * pages serves devices that get access later. `lock` protects the mappings and the set of devices.
  */
 #ifndef GPUCACHE_BACKEND_VMM_H
 #define GPUCACHE_BACKEND_VMM_H

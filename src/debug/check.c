@@ -1,7 +1,7 @@
 /*
- * The invariants of an arena and its slabs: ranges cover the segments end to end, adjacent free
- * ranges are merged, lists are sorted, counters agree with what they count. pool/check.c calls it
- * for the unit tests, under the pool's lock.
+ * Checks the invariants of an arena and its slabs: ranges cover the segments end to end, adjacent
+ * free ranges are merged, lists are sorted, counters agree with what they count. pool/check.c calls
+ * these functions for the unit tests, under the pool's lock.
  */
 #include "debug/check.h"
 
@@ -25,12 +25,13 @@ static bool stale_mappings_are_apart(const struct arena *arena) {
     return apart;
 }
 
-/* Sums over an arena. Each range counts in the segment where it begins. */
+/* Sums over the ranges of an arena. `pending`: bytes of cached and pending blocks. */
 struct sums {
     uint64_t free_bytes, live, pending;
-    size_t free, count;
+    size_t free, count; /* ranges: free ones, all */
 };
 
+/* Checks a range that begins in the segment being checked, and adds it to *all. */
 static const char *check_range(const struct arena *arena, const struct range *range,
                                struct sums *all) {
     const struct range *next = range->next;
@@ -49,6 +50,7 @@ static const char *check_range(const struct arena *arena, const struct range *ra
     return NULL;
 }
 
+/* Checks a segment and the ranges that begin in it. `joined`: it continues the one before. */
 static const char *check_segment(const struct arena *arena, const struct segment *segment,
                                  struct sums *all) {
     uint64_t at = segment->base, end = at + segment->bytes, used = 0;
@@ -74,7 +76,7 @@ static const char *check_segment(const struct arena *arena, const struct segment
 
 const char *check_arena(const struct arena *arena, uint64_t *live, uint64_t *pending) {
     struct sums all = {0};
-    uint64_t reserved = 0, idle = 0, gap_list = 0;
+    uint64_t reserved = 0, idle = 0, gaps = 0;
     const struct segment *last = NULL;
     for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
         HOLDS(segment->previous == last);
@@ -85,16 +87,16 @@ const char *check_arena(const struct arena *arena, uint64_t *live, uint64_t *pen
         bool gap_follows = arena->ordered && segment->next &&
                            segment->base + segment->bytes != segment->next->base;
         HOLDS(segment->gap_follows == gap_follows);
-        gap_list += gap_follows;
+        gaps += gap_follows;
         reserved += segment->bytes;
         idle += segment->used == 0 ? segment->bytes : 0;
         last = segment;
     }
-    for (const struct segment *s = arena->gap_list; s; s = s->next_in_gap_list, gap_list--) {
-        HOLDS(s->gap_follows && gap_list > 0 &&
+    for (const struct segment *s = arena->gap_list; s; s = s->next_in_gap_list, gaps--) {
+        HOLDS(s->gap_follows && gaps > 0 &&
               (!s->next_in_gap_list || s->next_in_gap_list->previous_in_gap_list == s));
     }
-    HOLDS(arena->last == last && gap_list == 0);
+    HOLDS(arena->last == last && gaps == 0);
     HOLDS(stale_mappings_are_apart(arena));
     HOLDS(all.free_bytes == arena->free_bytes && reserved == arena->reserved_bytes);
     HOLDS(all.free == arena->free_count && all.count == arena->range_count);

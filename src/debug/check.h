@@ -1,9 +1,7 @@
 /*
  * Walks an arena and its slabs, and finds the first broken invariant. For unit tests, under the
- * pool's lock.
- *
- * A function returns NULL if everything holds, else the place of the check that failed, as
- * file:line.
+ * pool's lock. Each function returns NULL if all invariants hold, else the file:line of the first
+ * check that failed.
  */
 #ifndef GPUCACHE_DEBUG_CHECK_H
 #define GPUCACHE_DEBUG_CHECK_H
@@ -12,10 +10,12 @@
 
 struct arena;
 
+/* The present file:line as a string. Two macros, so that __LINE__ is expanded before #line. */
 #define HERE_AT(line) #line
 #define HERE_IN(file, line) file ":" HERE_AT(line)
 #define HERE HERE_IN(__FILE__, __LINE__)
 
+/* Returns from the calling function with the file:line, unless the condition holds. */
 #define HOLDS(condition)                                                                           \
     do {                                                                                           \
         if (!(condition))                                                                          \

@@ -2,13 +2,13 @@
  * Reads a pool block by block: the sizes of live blocks and the map of the pool's memory for
  * reports, the list of segments and live blocks for memory snapshots.
  *
- * A million blocks take a while, and no thread may wait for a report. survey_take() therefore reads
- * what the page map leads to without a lock. A block that changes during the survey may be counted
- * twice or not at all. A recycled descriptor is at worst wrong, never a fault; a block that does
- * not fit the memory around it is ignored.
+ *      survey_take()       no lock; pool_survey() calls it, also in signal handlers
+ *      memory_of_arena()   under the pool's lock
  *
- * Invariant: each page of the page map is read once. pool_survey() calls it, also in signal
- * handlers. A snapshot walks an arena under the pool's lock (memory_of_arena()).
+ * A million blocks take a while, and no thread may wait for a report. survey_take() therefore takes
+ * no lock. A block that changes during the survey may be counted twice or not at all. Reading a
+ * recycled descriptor gives wrong values, never a fault. survey_take() ignores a block that does
+ * not fit the memory around it. Invariant: it reads each page of the page map once.
  */
 #include "debug/survey.h"
 
@@ -21,14 +21,15 @@
 struct survey {
     struct live_sizes *sizes;
     struct segment_map *map; /* NULL: not wanted */
-    /* The current segment, and up to where it is in the map. */
-    uint64_t base, cursor, end;
-    bool segment_begins; /* nothing of the segment is in the map yet */
-    uint64_t entered;    /* units in the map */
+    uint64_t base, end;      /* the current segment */
+    uint64_t cursor;         /* end of the segment's part that is in the map */
+    bool segment_begins;     /* nothing of the segment is in the map yet */
+    uint64_t entered;        /* units in the map */
 };
 
 /* ---- live blocks by requested size: a hash table of sizes, then the largest groups ---- */
 
+/* Adds blocks of one size to the row of that size. The caller has left a row empty. */
 static void add_live(struct live_sizes *sizes, struct stats_live more) {
     uint64_t hash = more.bytes * 0x9e3779b97f4a7c15u >> 32;
     for (unsigned i = 0; i < LIVE_SIZES; i++) {
@@ -44,7 +45,7 @@ static void add_live(struct live_sizes *sizes, struct stats_live more) {
 
 /*
  * Makes space when the table is full: drops sizes that hold less than the average, or half of the
- * sizes if all hold the same. A dropped size that appears again counts from 0. Sizes that hold much
+ * sizes if all hold the same. A dropped size that appears again counts from 0. The largest holders
  * stay.
  */
 static void drop_small_rows(struct live_sizes *sizes) {
@@ -126,7 +127,7 @@ static void begin_segment(struct survey *survey, uint64_t base, uint64_t bytes) 
 }
 
 /*
- * A copy of what a range says, read without a lock. The data race is harmless, as in range_peek().
+ * A copy of a range's fields, read without a lock. The data race is harmless, as in range_peek().
  */
 struct peeked {
     enum block_state state;
@@ -158,6 +159,7 @@ __attribute__((no_sanitize("thread"))) static struct range *range_of_slab(const 
     return *(struct range *const volatile *)&slab->range;
 }
 
+/* Counts the blocks of a slab, and enters the slab as one block. */
 static void survey_slab(struct survey *survey, uint64_t address, struct slab *slab) {
     uint64_t live = 0, cached = 0;
     struct peeked seen;
@@ -177,7 +179,7 @@ static void survey_slab(struct survey *survey, uint64_t address, struct slab *sl
     }
 }
 
-/* Enters the large block that begins in the half page at `start`, if there is one. */
+/* Counts and enters the large block that begins in the half page at `start`, if there is one. */
 static void survey_start(struct survey *survey, uint64_t start) {
     struct peeked seen;
     if (!peek(page_map_start(start), &seen) || seen.address - start >= PAGE_BYTES / 2) {
@@ -194,8 +196,8 @@ static void survey_start(struct survey *survey, uint64_t start) {
     }
 }
 
-static void survey_page(uint64_t address, page_map_entry entry, void *with) {
-    struct survey *survey = with;
+static void survey_page(uint64_t address, page_map_entry entry, void *argument) {
+    struct survey *survey = argument;
     struct peeked seen;
     if (page_map_slab(entry)) {
         survey_slab(survey, address, page_map_slab(entry));
@@ -230,11 +232,11 @@ static void report_largest(struct stats_device *stats, const struct live_sizes *
         if (row.count == 0 || at >= STATS_LIVE_SIZES) {
             continue;
         }
-        size_t moved =
+        size_t kept =
             stats->live_groups < STATS_LIVE_SIZES ? stats->live_groups : STATS_LIVE_SIZES - 1;
-        memmove(&stats->live[at + 1], &stats->live[at], (moved - at) * sizeof row);
+        memmove(&stats->live[at + 1], &stats->live[at], (kept - at) * sizeof row);
         stats->live[at] = row;
-        stats->live_groups = moved + 1;
+        stats->live_groups = kept + 1;
     }
 }
 

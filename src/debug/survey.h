@@ -16,8 +16,8 @@ struct arena;
 struct pool;
 
 /*
- * Table of live blocks by requested size, for one report at a time. `busy` is set while it is in
- * use. The pool owns the table because it is too large for a signal stack.
+ * Table of live blocks by requested size, for one report at a time. `busy` is set while a report
+ * uses the table. The pool owns the table because it is too large for a signal stack.
  */
 #define LIVE_SIZES 256
 struct live_sizes {
@@ -37,8 +37,8 @@ void survey_take(const struct pool *pool, struct live_sizes *sizes, const stat_c
 
 /**
  * Adds the segments and live blocks of an arena to a list. The caller holds the pool's lock, so
- * segments and ranges agree. Thread caches hand blocks out and take them back without that lock: a
- * block may be added that was freed during the call.
+ * segments and ranges agree. Thread caches hand blocks out and take them back without that lock:
+ * the list may contain a block that was freed during the call.
  */
 void memory_of_arena(const struct arena *arena, struct memory_list *to);
 

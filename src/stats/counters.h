@@ -1,9 +1,11 @@
 /*
- * The counters and metrics of one pool: every row of fields.def, as atomics.
+ * The counters and metrics of one pool, or of a device's unpooled memory: every row of fields.def,
+ * as atomics.
  *
- * Each counter has one writer at a time, which holds source.lock or owns the counter. A change is
- * therefore a plain load and a plain store, without a locked instruction. Readers, such as a report
- * in a signal handler, take no lock. Peaks are updated with each change, not sampled.
+ * Each counter has one writer at a time: the thread that holds the lock of the pool (source.lock),
+ * of the device, or of the cache. A change is therefore a plain load and a plain store, without a
+ * locked instruction. Readers, such as a report in a signal handler, take no lock. Peaks are
+ * updated with each change, not sampled.
  */
 #ifndef GPUCACHE_STATS_COUNTERS_H
 #define GPUCACHE_STATS_COUNTERS_H
@@ -16,7 +18,7 @@
 typedef _Atomic uint64_t stat_counter;
 
 struct metric {
-    stat_counter current, peak, total, freed;
+    stat_counter current, peak, total, freed; /* as struct stats_metric */
 };
 
 struct counters {
@@ -60,6 +62,7 @@ static inline void metric_leave(struct metric *metric, uint64_t amount) {
     counter_add(&metric->freed, amount);
 }
 
+/** Counts a positive change as taken, a negative one as given back. */
 static inline void metric_change(struct metric *metric, int64_t change) {
     if (change > 0) {
         metric_enter(metric, (uint64_t)change);

@@ -17,13 +17,13 @@ struct stats_share {
     uint64_t bytes, count;
 };
 
-/** Held memory now, and at the moment when the sum of all stacks of the device was highest. */
+/** Held memory: now, and when the sum of all stacks of the device was highest. */
 struct stats_held {
     struct stats_share live, peak;
 };
 
 struct stats_holder {
-    uint32_t stack;
+    uint32_t stack; /* number of the call stack, for stats_stacks.frame() */
     struct stats_held held;
     struct stats_share total; /* all allocations of the stack, freed ones included */
     uint64_t byte_seconds;    /* bytes x seconds that they were held, until now */
@@ -50,10 +50,11 @@ struct stats_stacks {
     unsigned frames;                         /* frames recorded per stack, at most */
     const char *(*unwinder)(const void *of); /* unwinder in use: "libunwind" or "backtrace" */
     unsigned python; /* 0x30b: stacks have lines of Python 3.11; 0: no Python lines */
-    uint64_t (*lost_stacks)(
-        const void *of); /* allocations counted under a shared stack: table full */
-    uint64_t (*lost_blocks)(
-        const void *of); /* allocations that are not counted at all: table full */
+    /* Returns the allocations counted under a shared stack, because the table was full. */
+    uint64_t (*lost_stacks)(const void *of);
+    /* Returns the allocations that are not counted at all, because the table was full. */
+    uint64_t (*lost_blocks)(const void *of);
+    /* Returns the sums over all stacks of a device. */
     struct stats_held (*held)(const void *of, int device);
     /* Finds the next holder on a device after *at, which starts at 0. Returns false at the end. */
     bool (*next)(const void *of, int device, uint32_t *at, struct stats_holder *holder);

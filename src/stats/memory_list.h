@@ -2,9 +2,9 @@
  * The memory of one device as a list: segments, and the live blocks in them. Memory snapshots are
  * written from it (report/memory_snapshot.h).
  *
- * The caller owns both arrays and the list, so there is no lock. The counts go on beyond the
- * capacities: a caller that finds a count above its capacity makes the array larger and fills the
- * list again.
+ * The caller owns both arrays and the list, so there is no lock. The counts include items that did
+ * not fit: a caller that finds a count above its capacity makes the array larger and fills the list
+ * again.
  */
 #ifndef GPUCACHE_STATS_MEMORY_LIST_H
 #define GPUCACHE_STATS_MEMORY_LIST_H
@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** A live block. Both structs begin with the address, by which process/sort.h sorts them. */
+/** A live block. Both structs begin with the address: process/sort.h sorts them by it. */
 struct memory_block {
     uint64_t address, bytes, requested;
     uint32_t stack; /* number of the call stack that allocated it; 0: unknown */

@@ -1,6 +1,6 @@
 /*
- * Passes on calls of stats.h and holders.h to the functions that know the process: those of
- * driver/observe. Takes no lock; safe in a signal handler.
+ * Passes calls of stats.h and holders.h on to the provider: functions of driver/observe. Without a
+ * provider there is no device and there are no stacks. Takes no lock; safe in a signal handler.
  */
 #include "stats/holders.h"
 #include "stats/stats.h"

@@ -11,8 +11,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define REQUESTERS 32       /* numbers of requesters, with REQUESTER_UNKNOWN */
-#define REQUESTER_UNKNOWN 0 /* not in a module, or more modules than numbers */
+#define REQUESTERS 32       /* rows, REQUESTER_UNKNOWN included */
+#define REQUESTER_UNKNOWN 0 /* row of code in no module, and of modules beyond the last row */
 
 struct requester_row {
     _Atomic uint64_t current, peak;

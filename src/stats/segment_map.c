@@ -1,11 +1,12 @@
 /*
- * Fills the map of a device's memory, and joins neighbours when it is full (segment_map.h).
+ * Fills the map of a device's memory, and joins adjacent pieces when the map is full. Takes no
+ * lock: the caller owns the map. segment_map.h has the rules and the invariant.
  */
 #include "stats/segment_map.h"
 
 #include <stdbool.h>
 
-#define FIRST_GRAIN ((uint64_t)4 << 20)
+#define FIRST_GRAIN ((uint64_t)4 << 20) /* bytes */
 /* Pieces that remain when a full map is reduced, so that it is not full again at once. */
 #define PIECES_AFTER_LIMIT (SEGMENT_MAP_PIECES * 3 / 4)
 
@@ -21,6 +22,7 @@ static bool are_alike(const struct segment_piece *a, const struct segment_piece 
            (a->cached != 0) == (b->cached != 0);
 }
 
+/* Returns whether `b` may be joined to `a`, which lies before it. */
 static bool may_join(const struct segment_map *map, const struct segment_piece *a,
                      const struct segment_piece *b) {
     uint64_t units = (uint64_t)a->units + b->units;
@@ -30,6 +32,7 @@ static bool may_join(const struct segment_map *map, const struct segment_piece *
     return (b->segments == 0 && are_alike(a, b)) || units * SEGMENT_MAP_UNIT <= map->grain;
 }
 
+/* Joins all adjacent pieces that may_join() allows. */
 static void join_all(struct segment_map *map) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < map->count; i++) {

@@ -30,12 +30,12 @@ struct segment_map {
 };
 
 /**
- * Appends a piece. Addresses only grow within a segment. `piece->segments` says how many segments
- * begin in it.
+ * Appends a piece; in a full map, first joins pieces. Within a segment, each piece has a higher
+ * address than the one before.
  */
 void segment_map_add(struct segment_map *map, const struct segment_piece *piece);
 
-/** Joins neighbours until at most `most` pieces are left. */
+/** Joins adjacent pieces until at most `most` are left. */
 void segment_map_limit(struct segment_map *map, uint32_t most);
 
 static inline uint64_t segment_map_bytes(uint32_t units) {

@@ -38,7 +38,7 @@ struct stats_requester {
     uint64_t peak; /* STATS_NO_PEAK: memory without a requester, whose peak nobody counts */
 };
 #define STATS_NO_PEAK UINT64_MAX
-/* the six with most current bytes, all others together, and two rows without a requester */
+/* Rows: those with most current bytes, all others together, and two without a requester. */
 #define STATS_REQUESTERS_NAMED 6
 #define STATS_REQUESTERS (STATS_REQUESTERS_NAMED + 3)
 
@@ -64,13 +64,13 @@ struct stats_device {
     uint64_t limit_bytes;     /* 0: no limit */
     const char *limit_source; /* variable or call that set the limit; NULL: no limit */
     const char *backend;      /* "segments", "pages", or "none" while disabled or without a pool */
-    const char *backend_reason; /* in words */
-    const char *reuse;          /* in force: "barrier", "wait", "sync", or "none" while disabled */
-    bool peaks_exact;           /*
-                       * false: several thread caches counted in parallel. The peaks of requested
-                       * and allocated bytes are then lower bounds, too small by at most
-                       * peak_error_bytes.
-                       */
+    const char *backend_reason; /* why the device has this backend, in words */
+    const char *reuse; /* rule in force: "barrier", "wait", "sync", or "none" while disabled */
+    /*
+     * false: several thread caches counted in parallel. The peaks of requested and allocated bytes
+     * are then lower bounds, too small by at most peak_error_bytes.
+     */
+    bool peaks_exact;
     uint64_t peak_error_bytes;
 #define METRIC(field, json, label) struct stats_metric field;
 #define OUTSIDE(field, json) struct stats_metric field;
@@ -92,7 +92,7 @@ struct stats_device {
 struct stats_stacks;
 
 /**
- * Functions of a higher folder that answer the calls below. This folder does not name that folder.
+ * Functions that answer the calls below. A higher layer sets them, because includes go down only.
  */
 struct stats_provider {
     int (*device_count)(void);

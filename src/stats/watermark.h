@@ -1,6 +1,6 @@
 /*
- * A watermark: the amount that an owner holds, and its peak since the last aggregation (peaks.c).
- * An allocation compares two numbers, a free changes one:
+ * A watermark: the amount that an owner holds, and the peak of that amount since the last
+ * aggregation (tcache/peaks.c). An allocation compares two numbers, a free changes one:
  *
  *      taken        sum of all allocations
  *      crest        value of `taken` at which the next new peak begins: peak plus all frees
@@ -25,7 +25,7 @@ struct watermark {
 
 /**
  * Returns the sum of all frees. In other threads than the owner the result is at least the sum at
- * the time of the call. It is exact if `peak` did not change while it was read.
+ * the time of the call. It is the exact sum unless the owner raises the peak during the call.
  */
 static inline uint64_t watermark_given(const struct watermark *mark) {
     uint64_t crest, before, peak = atomic_load_explicit(&mark->peak, memory_order_acquire);
