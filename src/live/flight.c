@@ -1,3 +1,4 @@
+/* Writes events into the rings of the live page. flight.h says why no lock is needed. */
 #include "live/flight.h"
 
 #include <sys/syscall.h>
@@ -5,14 +6,15 @@
 
 _Atomic(struct live_page *) live_page;
 
-static _Atomic uint32_t threads;
+static _Atomic uint32_t threads; /* that have a ring */
 static _Thread_local uint32_t ring __attribute__((tls_model("initial-exec"))); /* 0: none yet */
-/* End of the thread's last slow event. */
-static _Thread_local uint64_t latest __attribute__((tls_model("initial-exec")));
-static _Thread_local uint32_t self __attribute__((tls_model("initial-exec")));
+/* End of the thread's last slow event, in ns. */
+static _Thread_local uint64_t slow_end_ns __attribute__((tls_model("initial-exec")));
+static _Thread_local uint32_t thread_id __attribute__((tls_model("initial-exec")));
 
-static __attribute__((noinline, cold)) void enroll(void) {
-    self = (uint32_t)syscall(SYS_gettid);
+/* Gives the calling thread its ring and its number. */
+static __attribute__((noinline, cold)) void assign_ring(void) {
+    thread_id = (uint32_t)syscall(SYS_gettid);
     ring = 1 + atomic_fetch_add(&threads, 1) % (FLIGHT_RINGS - 1);
 }
 
@@ -21,7 +23,7 @@ static inline void write_event(struct flight_ring *to, uint64_t time_ns, uint64_
                                unsigned device) {
     uint64_t number = atomic_fetch_add_explicit(&to->last, 1, memory_order_relaxed) + 1;
     struct flight_event *event = &to->events[number % FLIGHT_EVENTS];
-    uint64_t rest = flight_rest(self, (uint16_t)kind, (uint16_t)device);
+    uint64_t rest = flight_rest(thread_id, (uint16_t)kind, (uint16_t)device);
 #define SET(field, value) atomic_store_explicit(&event->field, value, memory_order_relaxed)
     SET(time_ns, time_ns);
     SET(address, address);
@@ -39,10 +41,11 @@ void flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint
         return;
     }
     if (__builtin_expect(ring == 0, 0)) {
-        enroll();
+        assign_ring();
     }
     uint64_t coarse = flight_clock(CLOCK_MONOTONIC_COARSE);
-    uint64_t now = coarse < latest ? latest : coarse; /* not before that event ended */
+    /* The coarse clock may lag behind the thread's last slow event: keeps their order. */
+    uint64_t now = coarse < slow_end_ns ? slow_end_ns : coarse;
     write_event(&page->rings[ring], coarse, address, bytes, now - coarse, kind, device);
 }
 
@@ -53,9 +56,9 @@ void flight_event(enum flight_kind kind, unsigned device, uint64_t address, uint
         return;
     }
     if (ring == 0) {
-        enroll();
+        assign_ring();
     }
-    uint64_t now = latest = flight_clock(CLOCK_MONOTONIC);
+    uint64_t now = slow_end_ns = flight_clock(CLOCK_MONOTONIC);
     write_event(&page->rings[0], since ? since : now, address, bytes, since ? now - since : 0, kind,
                 device);
 }

@@ -1,3 +1,4 @@
+/* Copies call stacks into a live page, with the frames that a report would name. */
 #include "live/holders.h"
 
 #include "report/holders.h"
@@ -6,8 +7,9 @@
 
 _Static_assert(LIVE_HOLDERS == HOLDERS_NAMED, "rows are copied one by one");
 
+/* Copies a string into a zeroed array of `size` bytes, and cuts it if it is longer. */
 static void copy(char *to, size_t size, const char *from) {
-    strncpy(to, from ? from : "", size - 1); /* `to` is zeroed */
+    strncpy(to, from ? from : "", size - 1);
 }
 
 static void copy_build_id(struct live_frame *to, const struct stats_stacks *stacks,

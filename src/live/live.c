@@ -1,3 +1,9 @@
+/*
+ * Makes the file of the live page, publishes statistics, takes orders, and records the end of the
+ * process. Invariant: readers see only complete copies of statistics (page.h).
+ *
+ * Other processes can write to the page: the code keeps private copies of the fields it relies on.
+ */
 #include "live/live.h"
 
 #include "live/holders.h"
@@ -23,8 +29,8 @@
 #include <unistd.h>
 
 /*
- * Counting the sizes of live blocks takes at most one part of the time in COST_SHARE. It is done
- * only while the devices have at most SIZES_MOST live blocks, or when a reader asks for it.
+ * Counting the sizes of live blocks takes at most one part in COST_SHARE of the time. With more
+ * than SIZES_MOST live blocks, live_refresh() counts only if a reader or the caller asks.
  */
 #define COST_SHARE 1000
 #define SIZES_MOST 100000
@@ -32,14 +38,13 @@
 #define PAGE_UNIT 4096 /* the bytes of a page are a multiple of this */
 
 static char path[PLACE_PATH + PLACE_NAME]; /* of the page; set before live_page */
-static size_t mapped;
-static uint32_t slots; /* of the page; a copy, since other processes can write to the page */
-static pid_t owner;    /* the process that made the page */
+static size_t mapped;                      /* bytes of the page */
+static uint32_t slots;                     /* private copy of page.slots */
+static pid_t owner;                        /* the process that made the page */
 static atomic_flag refreshing = ATOMIC_FLAG_INIT;
-static uint64_t sizes_due_ns;    /* used only by the holder of `refreshing` */
-static struct live_device fresh; /* used only by the holder of `refreshing` */
-/* The last question; a copy, since other processes can write to the page. */
-static _Atomic uint32_t answered;
+static uint64_t sizes_due_ns;     /* used only by the holder of `refreshing` */
+static struct live_device fresh;  /* used only by the holder of `refreshing` */
+static _Atomic uint32_t answered; /* private copy of page.answered */
 static _Atomic int driver_version;
 
 /*
@@ -53,21 +58,21 @@ static struct live_page *own_page(void) {
 
 /* --- making the page --- */
 
-/** Creates a file of this name and maps its bytes. Returns NULL if a call fails. */
+/** Creates a file of `bytes` bytes and maps it. Returns NULL if a call fails. */
 static struct live_page *make_file(int folder, const char *name, size_t bytes) {
     const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
     long fd = syscall(SYS_openat, folder, name, flags, 0600);
     if (fd < 0 && errno == EEXIST && unlinkat(folder, name, 0) == 0)
-        fd = syscall(SYS_openat, folder, name, flags, 0600); /* left by this process before exec */
+        fd = syscall(SYS_openat, folder, name, flags, 0600); /* replaces a page from before exec */
     if (fd < 0)
         return NULL;
     struct stat file;
     /* An umask may have removed the user's own rights, and not every file system keeps modes. */
-    bool good = fchmod((int)fd, 0600) == 0 && fstat((int)fd, &file) == 0 &&
-                (file.st_mode & 07777) == 0600 && write_room((int)fd, 0, bytes) == 0;
+    bool usable = fchmod((int)fd, 0600) == 0 && fstat((int)fd, &file) == 0 &&
+                  (file.st_mode & 07777) == 0600 && write_room((int)fd, 0, bytes) == 0;
     void *memory =
-        good ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, (int)fd, 0)
-             : MAP_FAILED;
+        usable ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, (int)fd, 0)
+               : MAP_FAILED;
     if (memory == MAP_FAILED)
         unlinkat(folder, name, 0);
     else
@@ -184,8 +189,9 @@ static void copy_text(char *to, size_t size, const char *from) {
 }
 
 /**
- * Records the newest event of each ring before the statistics are read: the statistics contain
- * these events. Time stamps cannot tell, because those of blocks are a tick or more old.
+ * Records the number of each ring's newest event, before the statistics are read. The statistics
+ * include these events. Times cannot tell which are included: those of blocks are a tick or more
+ * old.
  */
 static void record_events(const struct live_page *page) {
     for (unsigned i = 0; i < FLIGHT_RINGS; i++)
@@ -223,12 +229,13 @@ static void refresh_device(struct live_page *page, int ordinal, bool sizes, uint
     copy_text(fresh.limit_source, sizeof fresh.limit_source, fresh.stats.limit_source);
     fresh.stats.backend = fresh.stats.backend_reason = fresh.stats.reuse = NULL;
     fresh.stats.limit_source = NULL;
-    /* The previous number must be visible before the copy that it replaced is overwritten. */
+    /* Readers must see the last `published` before this copy, which it replaced, is overwritten. */
     atomic_thread_fence(memory_order_release);
     memcpy(&slot->copies[(published + 1) % 2], &fresh, sizeof fresh);
     atomic_store_explicit(&slot->published, published + 1, memory_order_release);
 }
 
+/* Returns whether the sizes of live blocks must be counted, and clears the wish of a reader. */
 static bool sizes_due(struct live_page *page, uint64_t now) {
     uint64_t blocks = 0;
     for (uint32_t i = 0; i < slots; i++) {
@@ -239,6 +246,7 @@ static bool sizes_due(struct live_page *page, uint64_t now) {
            (now >= sizes_due_ns && blocks <= SIZES_MOST);
 }
 
+/* Updates all devices, then answers the questions so far. Call with `refreshing` set. */
 static void refresh(struct live_page *page, bool sizes) {
     uint32_t asked = atomic_load(&page->asked);
     uint64_t begun = flight_clock(CLOCK_MONOTONIC), cpu = flight_clock(CLOCK_THREAD_CPUTIME_ID);
@@ -270,7 +278,7 @@ void live_wait(uint64_t ns) {
     long r =
         page ? syscall(SYS_futex, &page->asked, FUTEX_WAIT, atomic_load(&answered), &time, NULL, 0)
              : -1;
-    /* there is no page, or somebody has truncated its file */
+    /* The futex cannot wait: there is no page, or somebody has truncated its file. */
     if (r != 0 && (!page || (errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT)))
         nap(ns < SECOND_NS ? ns : SECOND_NS - 1);
     errno = saved_errno;

@@ -1,13 +1,13 @@
 /*
- * The process's own live page (page.h): it is made, updated and removed here.
+ * Makes, updates and removes the process's own live page (page.h).
  *
  * A helper thread (driver/control/page_helper.c) updates the statistics in the page twice a second,
- * and at once when a reader asks. A thread of the program updates them only at an out of memory,
- * and when a signal ends the process.
+ * and at once when a reader asks. A thread of the program updates them only when it makes the page,
+ * at an out of memory, and when a signal ends the process.
  *
  * If a page cannot be made (no folder, no memory, no rights), the process has none, without a
- * warning. All functions keep errno and make no CUDA call. Only live_wait() waits. An atomic flag
- * admits one thread at a time to an update.
+ * warning. All functions keep errno and make no CUDA call. Only live_wait() waits. Invariant: one
+ * thread at a time updates the statistics, guarded by an atomic flag instead of a lock.
  */
 #ifndef GPUCACHE_LIVE_LIVE_H
 #define GPUCACHE_LIVE_LIVE_H
@@ -23,6 +23,7 @@
 /** Makes the page, with slots for `devices` devices. Called once, when a device is first used. */
 void live_start(unsigned devices);
 
+/** Sets the driver's version in the page, now or when the page is made. */
 void live_set_driver_version(int version);
 
 /**
@@ -37,7 +38,7 @@ void live_refresh(bool sizes);
  */
 void live_wait(uint64_t ns);
 
-/** Returns the order that stands in the page and that nobody has taken yet; 0: none. */
+/** Returns the order in the page that nobody has taken yet; 0: none. */
 enum live_order live_next_order(void);
 
 /** Writes into the page why the next order is not begun yet, for the reader that gave it. */
@@ -65,9 +66,10 @@ void live_forked(void);
 /**
  * Records in the page how the process ends. Does nothing in a child.
  *
- *  exit     removes the page, since nobody will ask for it
- *  exec     says so in the page, until exec has failed
- *  signal   keeps the page, with the last statistics
+ *  PROCESS_EXITS     removes the page: nobody will ask for it
+ *  PROCESS_EXECS     records it in the page
+ *  PROCESS_GOES_ON   exec has failed: clears that record
+ *  PROCESS_DIES      records the signal, and updates the statistics a last time
  */
 void live_end(enum process_end how, int signal);
 

@@ -8,8 +8,9 @@
  *
  * The page is a file that the process and every reader map. It lies in a folder that only its user
  * may enter (place.h). A file survives SIGKILL. Each process has a page of its own, so nothing has
- * to be subtracted when a process dies. Nothing takes a lock: fields that both sides write are
- * atomic.
+ * to be subtracted when a process dies. The process takes no lock: fields that both sides write are
+ * atomic. Readers that give orders exclude each other by flock(). Invariant: copy `published % 2`
+ * of each slot is complete.
  *
  * The statistics are whole snapshots, as in a report (stats/stats.h). The page does not hold the
  * counters themselves: these are sums over thread caches. Every tool would have to add them up and
@@ -39,8 +40,8 @@ struct live_identity {
 };
 
 /**
- * How a process ended. If the process is gone and its page says LIVE_RUNNING, it was killed without
- * a chance to write anything.
+ * How a process ended. If the process is gone and its page says LIVE_RUNNING, it was killed before
+ * it could write anything.
  */
 enum live_ending { LIVE_RUNNING, LIVE_EXIT, LIVE_EXEC, LIVE_SIGNAL };
 
@@ -73,8 +74,8 @@ struct flight_event {
 };
 
 /**
- * Returns the checksum of an event. It does not match in a slot that a reader sees half written,
- * nor in one that two writers filled at once, a whole round of the ring apart.
+ * Returns the checksum of an event. The checksum does not match in a slot that a reader sees half
+ * written, nor in one that two writers filled at once, a whole round of the ring apart.
  */
 static inline uint64_t flight_seal(uint64_t number, uint64_t time_ns, uint64_t address,
                                    uint64_t bytes, uint64_t duration_ns, uint64_t rest) {
@@ -114,7 +115,7 @@ struct live_frame {
     uint32_t line, python;
 };
 
-/** Live memory of one call stack; its innermost frames that reports name. */
+/** Live memory of one call stack, and the innermost of its frames that reports name. */
 struct live_holder {
     uint64_t bytes, count;
     uint32_t frames;
@@ -135,15 +136,15 @@ struct live_device {
     struct stats_device stats;               /* its pointers mean nothing in a reader */
     char backend[16], reuse[16], reason[64]; /* of the backend */
     char limit_source[64];
-    uint64_t read_ns;              /* that moment, in ns of CLOCK_MONOTONIC */
+    uint64_t read_ns;              /* when stats was read, in ns of CLOCK_MONOTONIC */
     uint64_t sizes_ns;             /* when stats.live, map and holders were counted; 0: never */
-    uint64_t sizes_moves;          /* allocations and frees until that count */
+    uint64_t sizes_moves;          /* number of allocations and frees until sizes_ns */
     uint64_t events[FLIGHT_RINGS]; /* number of each ring's newest event when stats was read */
     struct segment_map map;
     struct live_holders holders;
 };
 
-/** Copy `published % 2` is whole. The other copy may be half written. */
+/** Copy `published % 2` is complete. The other copy may be half written. */
 struct live_slot {
     _Alignas(64) _Atomic uint64_t published; /* 0: the device has not been used */
     struct live_device copies[2];
@@ -156,28 +157,30 @@ struct live_page {
     uint32_t page_bytes, slot_bytes;
     char version[16];
     struct live_identity who;
-    uint64_t stack;               /* address where its stack begins, which changes with exec */
-    uint64_t started_ns, real_ns; /* CLOCK_MONOTONIC; what to add for the time since 1970 */
-    int64_t rank;                 /* -1: none */
+    uint64_t stack;      /* address where its stack begins, which changes with exec */
+    uint64_t started_ns; /* start of the process, in ns of CLOCK_MONOTONIC */
+    uint64_t real_ns;    /* ns to add to CLOCK_MONOTONIC for the time since 1970 */
+    int64_t rank;        /* -1: none */
     char name[64], host[68];
     char command[LIVE_COMMAND]; /* arguments, each with its NUL */
     uint32_t command_bytes;
     uint32_t slots;
     _Atomic int32_t driver_version;
-    _Atomic uint64_t host_bytes; /* when the statistics were last read */
+    _Atomic uint64_t host_bytes; /* stats_host_bytes() at refreshed_ns */
 
     /* --- exchange --- */
-    _Alignas(64) _Atomic uint32_t asked; /* shared futex: raised and woken for new statistics */
-    _Atomic uint32_t sizes_wanted;       /* set before `asked`: with sizes of live blocks */
+    _Alignas(64) _Atomic uint32_t asked; /* question number; shared futex that wakes the process */
+    _Atomic uint32_t sizes_wanted;       /* set before `asked`: count sizes of live blocks too */
     _Atomic uint64_t order_value;        /* written with the file locked by flock() */
     _Atomic uint64_t order_device;       /* UINT64_MAX: all */
     _Atomic uint64_t order_number;       /* raised before `order` is set */
-    _Atomic uint32_t order; /* enum live_order, written last. The process or the reader that sets
-                             * it to 0 then has the order, to carry it out or to withdraw it. */
-    _Alignas(64) _Atomic uint32_t answered; /* the statistics are as new as this question */
+    /* enum live_order, written last. The process sets it to 0 to carry the order out, or the reader
+     * to withdraw it. */
+    _Atomic uint32_t order;
+    _Alignas(64) _Atomic uint32_t answered; /* last question that the statistics answer */
     _Atomic uint32_t order_held_up;         /* enum live_hold: why the order is not begun */
     _Atomic uint64_t refreshed_ns;          /* when the statistics were read */
-    _Atomic uint64_t order_done;            /* last order carried out or given up */
+    _Atomic uint64_t order_done;            /* number of the last order done or withdrawn */
     _Atomic int64_t order_result;           /* its result: 0 or a negative errno */
     _Atomic uint32_t ending, signal;        /* enum live_ending; the signal of LIVE_SIGNAL */
 

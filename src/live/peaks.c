@@ -1,3 +1,6 @@
+/*
+ * Maps the tool's file of peaks and raises the values in it. Takes no lock (peaks.h).
+ */
 #include "live/peaks.h"
 
 #include "process/guard.h"
@@ -14,7 +17,7 @@
 #include <unistd.h>
 
 static _Atomic(struct peaks *) file;
-static pid_t owner;
+static pid_t owner; /* the process that mapped `file`; a child does not use it */
 static atomic_flag reading = ATOMIC_FLAG_INIT;
 static struct stats_device fresh; /* used only by the holder of `reading` */
 

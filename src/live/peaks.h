@@ -2,8 +2,9 @@
  * The peaks that gpucache run --max-peak compares with its bound.
  *
  * The tool makes a file, and every process under it that uses a device maps the file. Each process
- * raises the values in the file to its own peaks by compare and exchange. A value never falls, so a
- * process may end in any way. The tool need not know which processes there were.
+ * raises the values in the file to its own peaks by compare and exchange, without a lock.
+ * Invariant: a value never falls. A process may therefore end in any way, and the tool need not
+ * know the processes.
  */
 #ifndef GPUCACHE_LIVE_PEAKS_H
 #define GPUCACHE_LIVE_PEAKS_H
@@ -18,11 +19,11 @@
 
 struct peaks {
     uint64_t magic;
-    _Atomic uint64_t processes;                /* that have used a device */
-    _Atomic uint64_t bytes[STATS_MAX_DEVICES]; /* by the process's own number of the device */
+    _Atomic uint64_t processes;                /* processes that have used a device */
+    _Atomic uint64_t bytes[STATS_MAX_DEVICES]; /* highest peak, by the device's ordinal */
 };
 
-/** Returns the bytes that count: peak of requested memory plus peak of unpooled memory. */
+/** Returns the peak of requested memory plus the peak of unpooled memory, in bytes. */
 uint64_t peaks_of(const struct stats_device *stats);
 
 /**

@@ -1,3 +1,8 @@
+/*
+ * Finds folders of live pages, reads process states from /proc, and removes the pages of dead
+ * processes. place.h has the folders and the invariant. There is no lock: another process may add
+ * or remove a page at any time.
+ */
 #include "live/place.h"
 
 #include "process/print.h"
@@ -17,10 +22,10 @@
 
 #define STAT_BYTES 1024
 #define ENTRIES_BYTES 8192
-#define FULL (2 * PLACE_KEEP) /* more names in a folder: it is full */
-#define ALIVE_MOST 16
+#define FULL (2 * PLACE_KEEP) /* a folder with more names than this is full */
+#define ALIVE_MOST 16         /* live processes for which a sweep reads /proc */
 #define SHARED "/dev/shm"
-#define SPARE_TURNS 64 /* reads of about 200 names each in SHARED, to look for spare folders */
+#define SPARE_READS 64 /* reads of about 200 names each in SHARED, to find spare folders */
 
 /* Numbers of the fields of /proc/PID/stat, from proc(5). */
 enum { STAT_STATE = 3, STAT_THREADS = 20, STAT_START = 22, STAT_STACK = 28 };
@@ -39,15 +44,15 @@ struct entry {
 /* Position in a folder. Only `folder` is set before the first read. */
 struct listing {
     int folder;
-    unsigned turns; /* reads so far */
-    long bytes, at;
+    unsigned reads; /* reads so far */
+    long bytes, at; /* length of `entries`, offset of the next one */
     _Alignas(struct entry) char entries[ENTRIES_BYTES];
 };
 
 /** Returns the next name, valid until the next call, or NULL after the last one. */
 static const char *next_name(struct listing *listing) {
     if (listing->at >= listing->bytes) {
-        if (listing->turns++ == 0)
+        if (listing->reads++ == 0)
             lseek(listing->folder, 0, SEEK_SET);
         listing->at = 0;
         listing->bytes = syscall(SYS_getdents64, listing->folder, listing->entries, ENTRIES_BYTES);
@@ -62,8 +67,8 @@ static const char *next_name(struct listing *listing) {
 /* --- identity of a process --- */
 
 /**
- * Returns the text from field `number` on, or NULL. Counts from the last bracket: the second field,
- * the name of the program in brackets, may contain spaces and brackets.
+ * Returns the text of /proc/PID/stat from field `number` on, or NULL. Counts from the last bracket:
+ * field 2, the name of the program in brackets, may contain spaces and brackets.
  */
 static const char *stat_field(const char *text, int number) {
     const char *at = strrchr(text, ')');
@@ -72,6 +77,7 @@ static const char *stat_field(const char *text, int number) {
     return at ? at + (*at == ' ') : NULL;
 }
 
+/** Reads /proc/PID/stat. Returns false if the process is gone or hidden. */
 static bool read_stat(int pid, char text[STAT_BYTES]) {
     char path[32];
     struct print out;
@@ -141,8 +147,8 @@ static void print_shared(struct print *out) {
 }
 
 /**
- * Finds the spare folder of this user that has `before` others before it. The number of reads has a
- * limit: other users can put any number of files into SHARED.
+ * Finds the spare folder of this user that has `before` others before it in SHARED. Gives up after
+ * SPARE_READS reads: other users can put any number of files into SHARED.
  */
 static bool find_spare(unsigned before, char path[PLACE_PATH]) {
     char prefix[PLACE_PATH];
@@ -157,7 +163,7 @@ static bool find_spare(unsigned before, char path[PLACE_PATH]) {
     print_shared(&out);
     print_char(&out, '-');
     const char *begin = print_end(&out) + strlen(SHARED "/");
-    while (!found && all.turns < SPARE_TURNS && (name = next_name(&all))) {
+    while (!found && all.reads < SPARE_READS && (name = next_name(&all))) {
         struct stat folder;
         found = strncmp(name, begin, strlen(begin)) == 0 &&
                 fstatat(all.folder, name, &folder, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -262,13 +268,13 @@ struct dead {
 
 struct sweep {
     int folder;
-    unsigned alive; /* processes found alive; looking for one takes longest */
+    unsigned alive; /* processes found alive; /proc is read for at most ALIVE_MOST of them */
     uint64_t own_namespace, silent_s;
     unsigned keep, kept, removed;
-    struct dead newest[PLACE_KEEP]; /* unsorted */
+    struct dead newest[PLACE_KEEP]; /* the `kept` newest pages of dead processes, unsorted */
 };
 
-static void drop(struct sweep *sweep, const char *name) {
+static void remove_page(struct sweep *sweep, const char *name) {
     sweep->removed += unlinkat(sweep->folder, name, 0) == 0;
 }
 
@@ -286,15 +292,15 @@ static void add_dead(struct sweep *sweep, const struct dead *dead) {
         if (sweep->newest[i].born_ns < sweep->newest[oldest].born_ns)
             oldest = i;
     if (sweep->kept == 0 || dead->born_ns <= sweep->newest[oldest].born_ns) {
-        drop(sweep, dead->name);
+        remove_page(sweep, dead->name);
     } else {
-        drop(sweep, sweep->newest[oldest].name);
+        remove_page(sweep, sweep->newest[oldest].name);
         sweep->newest[oldest] = *dead;
     }
 }
 
 /**
- * Returns whether the page of a process in another PID namespace counts as dead: its statistics are
+ * Returns whether a process in another PID namespace counts as dead: the statistics in its page are
  * older than `silent_s` seconds. A process that was only stopped loses its page then.
  */
 static bool is_silent(const struct sweep *sweep, const char *name) {
@@ -312,10 +318,10 @@ static bool is_silent(const struct sweep *sweep, const char *name) {
 }
 
 /**
- * Returns whether a process is alive, as place_life(), at less cost. After ALIVE_MOST live
- * processes it only asks whether any process has the number.
+ * Returns whether a process is alive, as place_life() does, at less cost. After ALIVE_MOST live
+ * processes, tests only whether any process has the number.
  */
-static enum place_life look_for(struct sweep *sweep, const struct live_identity *who) {
+static enum place_life life_in_sweep(struct sweep *sweep, const struct live_identity *who) {
     bool here = who->pid_namespace == sweep->own_namespace;
     if (here && kill(who->pid, 0) != 0 && errno == ESRCH)
         return PLACE_DEAD;
@@ -326,13 +332,14 @@ static enum place_life look_for(struct sweep *sweep, const struct live_identity 
     return life;
 }
 
-static void look_at(struct sweep *sweep, const char *name) {
+/** Adds the page of this name to the dead ones, if its process is dead. */
+static void sweep_page(struct sweep *sweep, const char *name) {
     struct live_identity who;
     struct stat file;
     struct dead dead;
     if (!place_parse(name, &who))
         return;
-    enum place_life life = look_for(sweep, &who);
+    enum place_life life = life_in_sweep(sweep, &who);
     if (life == PLACE_ALIVE || (life == PLACE_ELSEWHERE && !is_silent(sweep, name)) ||
         fstatat(sweep->folder, name, &file, AT_SYMLINK_NOFOLLOW) != 0)
         return;
@@ -356,6 +363,6 @@ unsigned place_sweep(int folder, unsigned keep, uint64_t silent_s) {
                           .silent_s = silent_s,
                           .keep = keep < PLACE_KEEP ? keep : PLACE_KEEP};
     for (const char *name; (name = next_name(&all));)
-        look_at(&sweep, name);
+        sweep_page(&sweep, name);
     return sweep.removed;
 }

@@ -1,13 +1,14 @@
 /*
  * Finds and names the files of live pages, and tells whether their process is alive. Both the
- * library and the tool use this file. It allocates nothing and takes no lock.
+ * library and the tool call these functions, which allocate nothing and take no lock. Invariant:
+ * pages lie only in folders that no other user may enter.
  *
  *      $XDG_RUNTIME_DIR/gpucache/PID-START-NAMESPACE      if that is a folder of this user, or else
  *      /dev/shm/gpucache-UID/PID-START-NAMESPACE
  *
  * Both folders are in memory. Everybody may make a folder in /dev/shm, so the folder must belong to
- * this user alone and must not be a link. If another user has made it first, pages go to a spare
- * folder. Its name, /dev/shm/gpucache-UID-RANDOM, cannot be foreseen.
+ * this user alone and must not be a link. If another user made it first, pages go to a spare folder
+ * /dev/shm/gpucache-UID-RANDOM, whose name nobody can foresee.
  *
  * A reader looks into all these folders and into /run/user/UID/gpucache, because a job and a shell
  * often differ in XDG_RUNTIME_DIR.
@@ -26,7 +27,7 @@
 #define PLACE_NAME 80                /* bytes of a page's name, with its NUL */
 #define PLACE_PATH 256               /* bytes of a folder's path, with its NUL */
 
-/** Returns the identity of this process. Changes errno, as all functions of this file do. */
+/** Returns the identity of this process. All functions of this file may change errno. */
 struct live_identity place_self(void);
 
 /**
@@ -39,13 +40,13 @@ uint64_t place_stack(int pid);
 bool place_is_stopped(int pid);
 
 /**
- * Writes the path of folder `which`, which is below PLACE_READ. Returns false if this user has no
+ * Writes the path of folder number `which`, 0 to PLACE_READ - 1. Returns false if this user has no
  * such folder.
  */
 bool place_folder(unsigned which, char path[PLACE_PATH]);
 
 /**
- * Opens a folder; `make`: makes it if it is missing. Returns a descriptor or a negative errno;
+ * Opens a folder. `make`: makes it if it is missing. Returns a descriptor or a negative errno.
  * -EPERM: others may enter the folder, or it belongs to another user.
  */
 int place_open(const char *path, bool make);
@@ -56,14 +57,15 @@ int place_open(const char *path, bool make);
  */
 int place_open_spare(char path[PLACE_PATH]);
 
+/** Writes the name of the process's page: PID-START-NAMESPACE. */
 void place_name(const struct live_identity *who, char name[PLACE_NAME]);
 
-/** Reads an identity from the name of a page. Returns false if the name is not that of a page. */
+/** Reads an identity from the name of a page. Returns false if no page has such a name. */
 bool place_parse(const char *name, struct live_identity *who);
 
 /**
- * State of a process. PLACE_ELSEWHERE: its number means nothing here, because it belongs to another
- * PID namespace (a container).
+ * State of a process. PLACE_ELSEWHERE: unknown, because the process number is that of another PID
+ * namespace (a container).
  */
 enum place_life { PLACE_ALIVE, PLACE_DEAD, PLACE_ELSEWHERE };
 enum place_life place_life(const struct live_identity *who, uint64_t own_namespace);
