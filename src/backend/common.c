@@ -1,6 +1,6 @@
 /*
  * Implements the operations that both backends share (common.h), for the context and the device in
- * struct device_backend. Takes no lock of its own: source/backend.h says which lock a caller holds.
+ * struct device_backend. There is no lock: source/backend.h says which lock a caller holds.
  * record(), query() and barrier() ask the driver nothing while the backend is suspended.
  */
 #include "backend/common.h"

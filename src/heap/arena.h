@@ -168,7 +168,7 @@ struct range *arena_find(uint64_t address);
 
 /**
  * Takes all addresses of the arena out of the page map, when the context and its memory are gone.
- * Every look-up fails from then on. Addresses that another pool has entered meanwhile stay.
+ * Every look-up fails from then on. Addresses that belong to another pool by now stay.
  */
 void arena_leave_map(struct arena *arena);
 

@@ -150,15 +150,14 @@ bool page_map_any(uint64_t address, uint64_t bytes);
 
 /**
  * Calls `on_page` for every page of `owner` that has an entry, in order of addresses. Needs no
- * lock: pages may change meanwhile. `argument` is passed on.
+ * lock: pages may change during the call. `argument` is passed on.
  */
 void page_map_each(const struct pool *owner,
                    void (*on_page)(uint64_t address, page_map_entry entry, void *argument),
                    void *argument);
 
 /**
- * Clears all pages of [address, address + bytes) that `owner` owns. Pages that another pool has
- * entered meanwhile stay.
+ * Clears all pages of [address, address + bytes) that `owner` owns. Pages of other pools stay.
  */
 void page_map_leave(uint64_t address, uint64_t bytes, struct pool *owner);
 

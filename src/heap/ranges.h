@@ -1,6 +1,5 @@
 /*
- * The free ranges of an arena, in an array sorted by (size, address); cutting and merging of
- * ranges.
+ * Keeps the free ranges of an arena in an array sorted by (size, address). Cuts and merges ranges.
  *
  * An arena has tens to thousands of free ranges. A binary search and a short memmove are faster
  * than a tree, and the last entry is the largest range. arena.c selects a range for a request;

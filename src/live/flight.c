@@ -44,7 +44,7 @@ void flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint
         assign_ring();
     }
     uint64_t coarse = flight_clock(CLOCK_MONOTONIC_COARSE);
-    /* The coarse clock may lag behind the thread's last slow event: keeps their order. */
+    /* The coarse clock may lag behind the last slow event: duration_ns says how far (page.h). */
     uint64_t now = coarse < slow_end_ns ? slow_end_ns : coarse;
     write_event(&page->rings[ring], coarse, address, bytes, now - coarse, kind, device);
 }

@@ -5,7 +5,7 @@
 #include "live/page.h"
 
 /** Copies the call stacks that hold most live memory of a device. Clears *to if stacks are not
- * recorded. Takes no lock. Takes time in proportion to the number of call stacks. */
+ * recorded. Takes no lock and allocates nothing. Takes time in proportion to all call stacks. */
 void live_copy_holders(struct live_holders *to, int device);
 
 #endif

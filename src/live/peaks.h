@@ -20,7 +20,7 @@
 struct peaks {
     uint64_t magic;
     _Atomic uint64_t processes;                /* processes that have used a device */
-    _Atomic uint64_t bytes[STATS_MAX_DEVICES]; /* highest peak, by the device's ordinal */
+    _Atomic uint64_t bytes[STATS_MAX_DEVICES]; /* by the device's ordinal in its process */
 };
 
 /** Returns the peak of requested memory plus the peak of unpooled memory, in bytes. */

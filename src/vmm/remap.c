@@ -37,8 +37,8 @@ static void drop_stale(struct source *source) {
     }
 }
 
-/* Takes the remap lock, and drops stale mappings. Releases the pool lock meanwhile, because the
- * remap lock comes first: the pool may change. */
+/* Takes the remap lock, which comes before the pool lock, and drops stale mappings. Releases the
+ * pool lock and takes it again: the pool may change during the call. */
 static void lock_remap(struct source *source) {
     lock_release(&source->lock);
     lock_acquire(&source->remap.lock);
