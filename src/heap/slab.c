@@ -30,7 +30,7 @@ static void toggle_head(const struct block *block) {
     }
 }
 
-/* Returns the bits of `word` from bit 0 to `bit`. */
+/* Returns the bits of `word` from bit 0 up to and including `bit`; the others are 0. */
 static uint64_t up_to(uint64_t word, unsigned bit) {
     return word & ~(uint64_t)0 >> (63 - bit);
 }
@@ -39,6 +39,7 @@ void runs_start(struct runs *runs, struct pool *pool) {
     *runs = (struct runs){.pool = pool};
 }
 
+/* Finds the last block start up to the unit: in its word of heads, else by head_words before it. */
 struct block *slab_find(struct slab *slab, uint64_t address) {
     unsigned unit = (unsigned)((address & (PAGE_BYTES - 1)) >> UNIT_SHIFT), word = unit >> 6;
     const _Atomic uint64_t *heads = slab_heads(slab);
@@ -111,6 +112,7 @@ static void remove_run(struct runs *runs, struct block *run) {
 
 /*
  * Returns the smallest length of at least `units` in the lists of free runs, or 0 if there is none.
+ * Searches the word of `lengths` that has bit `units`, then by `words` the next word with a bit.
  */
 static unsigned best_length(const struct runs *runs, unsigned units) {
     unsigned word = units >> 6;
