@@ -1,6 +1,6 @@
 /*
- * Hooks of arrays and mipmapped arrays, whose memory only textures, surfaces and copies use. It is
- * unpooled memory: counted and limited, with the size that array_size() computes.
+ * Hooks of arrays and mipmapped arrays. Their memory is unpooled: the driver serves each call, and
+ * the hook counts and limits the size that array_size() computes. Called with no lock held.
  */
 #include "driver/hooks/hook.h"
 #include "driver/limit/array_size.h"

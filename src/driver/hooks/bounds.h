@@ -8,9 +8,11 @@
  *
  * Each function returns true if the hook must refuse the call. The extent of the copy is then set
  * to zero, and the hook passes the empty copy to the driver. The driver may have an error of its
- * own: no context, a fault, an invalid stream. A function that returns false has stored the pools
- * in which the copy begins. pools[0] is that of the destination or the only side, pools[1] that of
- * the source. NULL means outside all pools. A side that is no device address is left as it was.
+ * own: no context, a fault, an invalid stream.
+ *
+ * A function that returns false has stored the pools in which the copy begins: pools[0] of the
+ * destination or the only side, pools[1] of the source. NULL means outside all pools. The entry of
+ * a side that is not a device address keeps its value.
  */
 #ifndef GPUCACHE_DRIVER_HOOKS_BOUNDS_H
 #define GPUCACHE_DRIVER_HOOKS_BOUNDS_H
@@ -26,7 +28,7 @@
 /**
  * Reclaims the deferred frees that their streams have reached, then repeats the check. Called with
  * no lock held, after pool_exceeds() returned -EAGAIN: no live block covers `at`, and the pool has
- * deferred frees. Returns false while pool_exceeds() still returns -EAGAIN.
+ * deferred frees. Returns false if pool_exceeds() returns -EAGAIN again: the copy is then allowed.
  */
 bool bounds_freed(CUdeviceptr at, size_t bytes, struct pool **pool);
 
@@ -61,7 +63,8 @@ bool bounds_fill(CUdeviceptr to, size_t *count, size_t size);
 /** Checks a fill of `height` rows, `pitch` bytes apart. A row has `width` words of `size` bytes. */
 bool bounds_fill_rows(CUdeviceptr to, size_t pitch, size_t *width, size_t size, size_t height);
 
-/** Check each side that is a device address. Replace *copy by an empty copy to refuse the call. */
+/** Check each side of a copy that is a device address. Replace *copy by an empty copy to refuse the
+ * call. */
 bool bounds_rows(const CUDA_MEMCPY2D **copy, struct pool *pools[2]);
 bool bounds_slices(const CUDA_MEMCPY3D **copy, struct pool *pools[2]);
 

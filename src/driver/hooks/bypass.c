@@ -26,17 +26,17 @@ struct stream_variant {
     CUresult (*capturing)(CUstream, CUstreamCaptureStatus *);
 };
 
-/* An allocation in the order of a stream. */
+/* A call that allocates in the order of a stream. */
 struct ordered_call {
     CUdeviceptr *dptr;
     size_t bytes;
     CUstream stream;
     struct stream_variant driver;
     bool is_node;                   /* the memory belongs to a graph, not to the driver's pool */
-    struct driver_pool_claim claim; /* its pool is NULL for memory that no pool counts */
+    struct driver_pool_claim claim; /* claim.pool: NULL if no pool counts the memory */
 };
 
-/* Returns the call. The allocation becomes a node of a graph if the stream is being captured. */
+/* Describes a call. The allocation becomes a node of a graph if the stream is being captured. */
 static struct ordered_call enter_stream(CUdeviceptr *dptr, size_t bytes, CUstream stream,
                                         struct stream_variant driver) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -74,7 +74,7 @@ static CUresult refused_in_stream(const struct ordered_call *call) {
     return refused(call->driver.capturing(call->stream, &status));
 }
 
-/* Returns the device to retry on after a refusal of the driver, or NULL. */
+/* Returns the device whose idle memory a retry releases, or NULL. */
 static struct device *device_of(const struct ordered_call *call) {
     return call->claim.pool ? driver_pool_device(call->claim.pool) : NULL;
 }
@@ -167,8 +167,8 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int fl
 
 /* --- pinned host memory: counted, but not as device memory; kept for the next request --- */
 
-/* Returns the driver's error for an allocation or free during a capture, else CUDA_SUCCESS. A kept
- * block needs no driver call that would return the error. */
+/* Returns the driver's error for an allocation or free during a capture, else CUDA_SUCCESS. A hook
+ * that serves a kept block makes no driver call, so it must look for this error itself. */
 static CUresult capture_error(void) {
     struct pool *pool =
         capture_is_unusual() && atomic_load(&capture_active) > 0 ? context_pool() : NULL;
@@ -176,9 +176,9 @@ static CUresult capture_error(void) {
 }
 
 /*
- * Releases memory after the driver had none for pinned memory. Returns true if the call is worth
- * another try. Two kinds of memory help: device memory, because the driver needs some to map host
- * memory, and kept pinned blocks, which are locked host memory.
+ * Releases memory after the driver ran out of memory for pinned memory. Returns true if the caller
+ * should repeat the call. Two kinds of memory help: device memory, because the driver needs some to
+ * map host memory, and kept pinned blocks, which are locked host memory.
  */
 static bool released_for_host(CUresult answer, struct device *device, struct oom_retry *oom_retry) {
     bool first = oom_retry->count == 0, any = retry_after(answer, device, 0, oom_retry),
@@ -194,6 +194,7 @@ static bool released_for_host(CUresult answer, struct device *device, struct oom
 
 typedef CUresult native_host_alloc(void **host, size_t bytes, unsigned int flags);
 
+/* Adapts cuMemAllocHost, which has no flags, to native_host_alloc. */
 static CUresult plain_host_alloc(void **host, size_t bytes, unsigned int unused) {
     (void)unused;
     return REAL(cuMemAllocHost_v2)(host, bytes);

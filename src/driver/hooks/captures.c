@@ -21,13 +21,14 @@ static struct capturing *captures;
 static unsigned unlisted; /* captures missing from the list, for lack of host memory */
 static struct host_slab slab = {.object_bytes = sizeof(struct capturing)};
 static struct lock lock = LOCK_INITIALIZER(CAPTURE);
+/* Its address identifies the thread. */
 static _Thread_local char this_thread __attribute__((tls_model("initial-exec")));
 
 /* Returns the key of a stream in the list. `per_thread`: a NULL stream is the per-thread stream. */
 static struct capturing identify(CUstream stream, bool per_thread) {
-    bool own = stream == CU_STREAM_PER_THREAD || (!stream && per_thread);
-    return (struct capturing){.stream = own ? CU_STREAM_PER_THREAD : stream,
-                              .thread = own ? &this_thread : NULL};
+    bool is_own = stream == CU_STREAM_PER_THREAD || (!stream && per_thread);
+    return (struct capturing){.stream = is_own ? CU_STREAM_PER_THREAD : stream,
+                              .thread = is_own ? &this_thread : NULL};
 }
 
 /* Records an event for the pool's memory that was freed so far. */
@@ -43,10 +44,11 @@ static void wait_for_records(struct context *context, void *unused) {
 }
 
 /*
- * Announces a capture, before the driver begins it. When this returns, no pool is recording an
- * event or will record one: pools record under their locks, and each lock was taken once. Each
- * thread that queries an event sees the count, and queries in relaxed capture mode. No thread
- * queries the driver's own pools any more.
+ * Announces a capture, before the driver begins it. Afterwards, until uncount():
+ *
+ *   pools                   record no event: they record under their locks, and each lock was taken
+ *   threads                 see the count, and query events in relaxed capture mode
+ *   the driver's own pools  are not queried
  */
 static void announce(void) {
     context_each(prepare_pool, NULL);
@@ -58,7 +60,7 @@ static void announce(void) {
     driver_pool_capture_announced();
 }
 
-/* Stops counting a capture that has ended. */
+/* Stops counting a capture that has ended. Takes no lock. */
 static void uncount(void) {
     atomic_fetch_sub(&capture_active, 1);
     atomic_fetch_sub(&capture_unusual, 1);
@@ -80,7 +82,7 @@ static CUcontext context_of(CUstream stream) {
     return context;
 }
 
-/* Removes the stream's capture from the list, but still counts it. Returns the capture, or NULL if
+/* Removes the stream's capture from the list; it stays counted. Returns the capture, or NULL if
  * the stream has none. Called with `lock` held. */
 static struct capturing *list_remove(struct capturing which) {
     struct capturing **at = &captures;
@@ -169,7 +171,7 @@ struct begin_call {
     struct capturing capture; /* the capture that the driver is about to begin */
 };
 
-/* Announces the capture, unless this process counts none. Returns the call. */
+/* Announces the capture, unless this process counts none. Describes the call. */
 static struct begin_call enter_begin(CUstream stream, bool per_thread) {
     struct begin_call call = {.is_announced = process_ready()};
     if (call.is_announced) {
@@ -218,7 +220,7 @@ BEGINS(cuStreamBeginCaptureToGraph_ptsz, true,
         const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
        (stream, graph, dependencies, edges, count, mode))
 
-/* Notes the end of a capture. An end that fails has also ended the capture, unless the driver still
+/* Stops counting a capture. A call that fails has also ended the capture, unless the driver still
  * reports the stream as capturing. Returns `answer`. */
 static CUresult account_end(CUresult answer, CUstream stream, bool per_thread,
                             CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *)) {

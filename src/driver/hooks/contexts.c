@@ -1,9 +1,10 @@
 /*
  * Hooks that create, switch and end contexts.
  *
- * context_end_begin() and context_end_done() bracket each call that may end a context. The second
- * one runs whatever the driver answered: a call that ends a context may return an error, that of a
- * fault of the context. No lock is held between the two, because the call waits for work.
+ * context_end_begin() and context_end_done() bracket each call that may end a context.
+ * context_end_done() runs whatever the driver answered: a call that ends a context may return the
+ * error of a fault. Hooks are called with no lock held, and hold none during the driver call, which
+ * waits for work.
  *
  * Invariant: after each call that may change the current context, the thread asks the driver which
  * one is current (context_unsure). A context that became active can reach memory that was handed
@@ -14,15 +15,16 @@
 #include "driver/hooks/hook.h"
 #include "driver/state/partition.h"
 
-static bool is_watched(void) {
+/* Returns false before the first use of CUDA, and in the child of a fork. */
+static bool is_started(void) {
     return atomic_load(&process_state) == PROCESS_STARTED;
 }
 
 /*
  * Notes the context that is current on this thread. Drains barriers if the context became active.
  */
-static void is_current(CUcontext now) {
-    if (is_watched() && active_contexts_switched(now)) {
+static void note_current(CUcontext now) {
+    if (is_started() && active_contexts_switched(now)) {
         context_drain_barriers();
     }
 }
@@ -36,15 +38,15 @@ static CUresult account_unknown(CUresult answer) {
     CUcontext now = NULL;
     context_unsure();
     REAL(cuCtxGetCurrent)(&now);
-    is_current(now);
+    note_current(now);
     return answer;
 }
 
-/* Notes that `ctx` is current, after a call that made it so with success. Returns `answer`. */
+/* Notes that `ctx` is current, if the call that selects it succeeded. Returns `answer`. */
 static CUresult account_switched(CUresult answer, CUcontext ctx) {
     context_unsure();
     if (answer == CUDA_SUCCESS) {
-        is_current(ctx);
+        note_current(ctx);
     }
     return answer;
 }
@@ -54,7 +56,7 @@ static CUresult account_created(CUresult answer, CUcontext *ctx) {
     context_unsure();
     if (answer == CUDA_SUCCESS && process_ready()) {
         context_register(*ctx, CONTEXT_CREATED, -1);
-        is_current(*ctx);
+        note_current(*ctx);
     }
     return answer;
 }
@@ -117,7 +119,7 @@ CUresult hook_cuCtxAttach(CUcontext *ctx, unsigned int flags) {
 
 static CUresult end_context(CUresult (*real)(CUcontext), CUcontext ctx) {
     struct context_ending ending = {.handle = ctx, .primary_of = -1, .for_certain = true};
-    if (!ctx || !is_watched()) {
+    if (!ctx || !is_started()) {
         return account_unknown(real(ctx));
     }
     context_end_begin(&ending);
@@ -134,18 +136,18 @@ CUresult hook_cuCtxDestroy_v2(CUcontext ctx) {
     return end_context(REAL(cuCtxDestroy_v2), ctx);
 }
 
-/* Ends the context if nobody else is attached. cuCtxGetApiVersion() fails for a context that has
+/* Ends the context with its last reference. cuCtxGetApiVersion() fails for a context that has
  * ended. */
 CUresult hook_cuCtxDetach(CUcontext ctx) {
     unsigned version;
     struct context_ending ending = {.handle = ctx, .primary_of = -1};
-    if (!ctx || !is_watched()) {
+    if (!ctx || !is_started()) {
         return account_unknown(REAL(cuCtxDetach)(ctx));
     }
     context_end_begin(&ending);
     CUresult answer = REAL(cuCtxDetach)(ctx);
-    bool over = answer == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(ctx, &version) != CUDA_SUCCESS;
-    context_end_done(&ending, over);
+    bool ended = answer == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(ctx, &version) != CUDA_SUCCESS;
+    context_end_done(&ending, ended);
     return account_unknown(answer);
 }
 
@@ -160,13 +162,14 @@ CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
 
 /*
  * Releases or resets a primary context, which ends with its last reference or with a reset.
- * context_end_done() compares the number of the context before and after the call (cuCtxGetId). A
- * new number means that the context ended, even if another thread has retained a new one. Before
- * CUDA 12.0 there is no number: such an end goes unnoticed, and the driver's "active" flag decides.
+ * context_end_done() compares the identifier of the context (cuCtxGetId) before and after the call.
+ * A new identifier means that the context ended, even if another thread has retained a new one.
+ * Before CUDA 12.0 there is no identifier: the driver's "active" flag decides, and misses that
+ * case.
  */
 static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool reset) {
     struct context_ending ending = {.primary_of = device, .for_certain = reset};
-    if (!is_watched()) {
+    if (!is_started()) {
         return real(device);
     }
     context_end_begin(&ending);
@@ -214,7 +217,7 @@ CUresult hook_cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green) {
 CUresult hook_cuGreenCtxDestroy(CUgreenCtx green) {
     struct context_ending ending = {.primary_of = -1, .green = green};
     CUcontext view;
-    if (!green || !is_watched()) {
+    if (!green || !is_started()) {
         return REAL(cuGreenCtxDestroy)(green);
     }
     if (REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS) {

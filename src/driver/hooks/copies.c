@@ -20,7 +20,7 @@
 
 /*
  * Gives the current device access to the VMM pages of all pools and all imported blocks. Returns
- * true if there are any, so that the call is worth another try. Natively every context can copy and
+ * true if there are any: the caller then repeats the call. Natively every context can copy and
  * fill cuMemAlloc memory of every device; VMM pages need cuMemSetAccess first.
  */
 static __attribute__((noinline, cold)) bool get_access(void) {

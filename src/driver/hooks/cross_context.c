@@ -12,8 +12,8 @@ static bool in_pages(struct pool *pool) {
 }
 
 /*
- * Returns the context of a vmm pool. Returns NULL if the context may be ending. Also returns NULL
- * if `here` is the context or a view of it: the driver orders the copy then.
+ * Returns the context of a vmm pool, or NULL for any other pool. Returns NULL if the context may be
+ * ending. Returns NULL if `here` is that context or a view of it: the driver then orders the copy.
  */
 static CUcontext owner_of(struct pool *pool, CUcontext here) {
     if (!in_pages(pool) || pool_backend(pool)->suspended) {

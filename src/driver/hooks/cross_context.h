@@ -18,10 +18,10 @@
 
 struct pool;
 
-/** Waits as the head of this file says. `pools` has the pool of each side, or NULL. */
+/** Waits as the head of this file says. `pools`: of destination and source; NULL: in no pool. */
 void cross_context_wait(struct pool *const pools[2]);
 
-/** Called before a synchronous copy. Waits only if the process has several contexts. */
+/** Waits before a synchronous copy, if the process has several contexts. */
 static inline void cross_context_look(struct pool *const pools[2]) {
     if (__builtin_expect(context_count() > 1, 0)) {
         cross_context_wait(pools);

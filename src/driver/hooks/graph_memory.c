@@ -1,7 +1,8 @@
 /*
  * Hooks that add nodes which allocate memory to graphs. A node has its address when it is added.
  * Its memory comes from the driver's graph pool of the device when the graph is launched. The hooks
- * announce that pool, so that its memory is counted (limit/driver_pools.h).
+ * announce that pool, so that its memory is counted (limit/driver_pools.h). Called with no lock
+ * held.
  */
 #include "driver/hooks/graph_memory.h"
 
@@ -16,7 +17,8 @@ void graph_memory_given(struct device *device, CUdeviceptr address, size_t bytes
     context_address_given(address, bytes);
 }
 
-static void node_made(const CUmemLocation *where, CUdeviceptr address, size_t bytes) {
+/* Records a node that the driver has added. Memory of the host gets no device. */
+static void record_node(const CUmemLocation *where, CUdeviceptr address, size_t bytes) {
     bool on_device = where->type == CU_MEM_LOCATION_TYPE_DEVICE && process_ready();
     graph_memory_given(on_device ? device_get(where->id) : NULL, address, bytes);
 }
@@ -26,7 +28,7 @@ CUresult hook_cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph,
                                      CUDA_MEM_ALLOC_NODE_PARAMS *params) {
     CUresult answer = RETRY(REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, params));
     if (answer == CUDA_SUCCESS) {
-        node_made(&params->poolProps.location, params->dptr, params->bytesize);
+        record_node(&params->poolProps.location, params->dptr, params->bytesize);
     }
     return answer;
 }
@@ -34,7 +36,7 @@ CUresult hook_cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph,
 /* Records the node that the driver has added, if it allocates. Returns `answer`. */
 static CUresult account_added(CUresult answer, const CUgraphNodeParams *params) {
     if (answer == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
-        node_made(&params->alloc.poolProps.location, params->alloc.dptr, params->alloc.bytesize);
+        record_node(&params->alloc.poolProps.location, params->alloc.dptr, params->alloc.bytesize);
     }
     return answer;
 }

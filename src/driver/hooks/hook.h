@@ -2,15 +2,16 @@
  * The shape of a hook. A hook replaces one entry of the driver and has four steps, in this order:
  *
  *   enter     looks up what the call concerns, charges memory, takes locks. May refuse the call:
- *             then the hook returns an error, and asks the driver first whether it has another.
+ *             the hook then asks the driver about the arguments, and an error of the driver wins.
  *   original  calls the driver's entry, REAL(symbol), and stores its `answer`. RETRY() repeats the
- *             call after the driver ran out of memory. A pool may answer in place of the driver.
+ *             call after the driver ran out of memory. A pool may answer instead of the driver.
  *   account   tells the answer to the ledger, contexts, captures and pools, or corrects what the
  *             driver wrote for a block. Functions of this step are account_...(), fault_notice()
  *             and unpooled_end(). They return the answer for the program.
  *   leave     returns the answer.
  *
- * A step that has nothing to do is left out. No macro returns from a hook (tests/unit/macros.py).
+ * A hook leaves out a step that has nothing to do. No macro returns from a hook
+ * (tests/unit/macros.py).
  */
 #ifndef GPUCACHE_DRIVER_HOOKS_HOOK_H
 #define GPUCACHE_DRIVER_HOOKS_HOOK_H
@@ -46,25 +47,25 @@ static inline struct device *here(void) {
 }
 
 /*
- * Returns the same device, but NULL if the context is in an error state. Then the driver does not
- * go on to read what the program's arguments point to.
+ * Returns the device of here(), but NULL if the context is in an error state: the driver then does
+ * not read the memory that the program's arguments point to, and the hook must not either.
  */
 static inline struct device *here_and_well(void) {
     return current_health() == CUDA_SUCCESS ? here() : NULL;
 }
 
 /*
- * The driver checks the arguments of a call, also if the limit refuses. A call that asks for
- * TOO_MUCH bytes takes nothing, because arguments are checked first (docs/cuda-facts.md).
+ * Added to the size of a call that the limit refuses. The driver still has to check the arguments.
+ * It checks them before it refuses so many bytes, and takes no memory (docs/cuda-facts.md).
  */
 #define TOO_MUCH ((size_t)1 << 50)
 
 /*
- * Returns the answer to a call that the limit refuses. `judged` is the driver's answer about the
- * arguments.
+ * Returns the answer to a call that the limit refuses. `native` is the driver's answer about the
+ * arguments: an error of the driver wins over CUDA_ERROR_OUT_OF_MEMORY.
  */
-static inline CUresult refused(CUresult judged) {
-    return judged == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : judged;
+static inline CUresult refused(CUresult native) {
+    return native == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : native;
 }
 
 #endif

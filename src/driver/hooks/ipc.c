@@ -53,9 +53,9 @@ static CUresult export_pages(CUipcMemHandle *handle, const struct pool_block *bl
 }
 
 /*
- * Adds the offset and size of a block to the driver's handle of its segment, unless the handle of
- * the segment says the same. Returns CUDA_ERROR_NOT_SUPPORTED if they do not fit in a handle: no
- * handle is better than one of another block.
+ * Adds the offset and size of a block to the driver's handle of its segment. A block at the start
+ * of its segment keeps the driver's handle if it fills the segment, or if the driver uses the last
+ * eight bytes. Returns CUDA_ERROR_NOT_SUPPORTED if offset and size do not fit in a handle.
  */
 static CUresult export_in_segment(CUipcMemHandle *handle, const struct pool_block *block,
                                   const struct pool_segment *segment) {
@@ -72,13 +72,14 @@ static CUresult export_in_segment(CUipcMemHandle *handle, const struct pool_bloc
     return CUDA_SUCCESS;
 }
 
-/* Makes the handle of a pool's block from the driver's answer. The driver makes none of pages. */
+/* Makes the handle of a pool's block from the driver's answer. The driver makes no handle of
+ * pages. */
 static CUresult account_exported(CUresult answer, CUipcMemHandle *handle,
                                  const struct pool_block *block,
                                  const struct pool_segment *segment) {
     if (backend_maps(pool_backend(block->pool))) {
-        bool none = answer == CUDA_ERROR_INVALID_VALUE || answer == CUDA_ERROR_NOT_SUPPORTED;
-        return none ? export_pages(handle, block) : answer;
+        bool no_handle = answer == CUDA_ERROR_INVALID_VALUE || answer == CUDA_ERROR_NOT_SUPPORTED;
+        return no_handle ? export_pages(handle, block) : answer;
     }
     return answer == CUDA_SUCCESS ? export_in_segment(handle, block, segment) : answer;
 }
@@ -106,7 +107,7 @@ struct opening {
     uint64_t offset, bytes;   /* of a block in a segment; 0 bytes: the handle was changed */
 };
 
-/* Returns the call. A changed handle of pages, and any handle without a result, is the driver's. */
+/* Describes a call. The driver answers for a changed handle of pages, and if `dptr` is NULL. */
 static struct opening enter_opening(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags) {
     struct opening call = {.dptr = dptr, .flags = flags, .handle = handle};
     struct ipc_handle view = ipc_handle_view(&handle);
@@ -125,8 +126,8 @@ static struct opening enter_opening(CUdeviceptr *dptr, CUipcMemHandle handle, un
 }
 
 /*
- * Counts an opening of the segment at `base`, and returns the address of a block in it. Takes the
- * opening back if the block cannot be counted.
+ * Counts an opening of the segment at `base`, which may be for a block in it: then returns the
+ * block's address in *call->dptr. Closes the driver's opening again if the block cannot be counted.
  */
 static CUresult account_opened(const struct opening *call, CUdeviceptr base) {
     if (call->kind != IPC_HANDLE_IN_SEGMENT) {
@@ -141,8 +142,8 @@ static CUresult account_opened(const struct opening *call, CUdeviceptr base) {
 }
 
 /*
- * Opens a handle once: original and account. RETRY() repeats both, because its waits must hold no
- * lock, while the lock of openings covers the driver call and its bookkeeping.
+ * Opens a handle once: the steps original and account (hook.h), under the lock IPC_CALLS. RETRY()
+ * repeats the whole function, because RETRY() waits and must not hold that lock.
  */
 static CUresult open_once(const struct opening *call, open_entry *original) {
     CUdeviceptr base = 0;
@@ -160,8 +161,8 @@ static CUresult open_once(const struct opening *call, open_entry *original) {
     return answer;
 }
 
-/* Opens a block in a segment by version 2 of the entry if there is one: only that one counts
- * openings. */
+/* Opens a block in a segment by version 2 of the entry, if the driver has it: version 1 does not
+ * count openings. */
 CUresult hook_cuIpcOpenMemHandle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags) {
     const struct opening call = enter_opening(dptr, handle, flags);
     bool counts = call.kind == IPC_HANDLE_IN_SEGMENT && HAS(cuIpcOpenMemHandle_v2);

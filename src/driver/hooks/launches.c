@@ -31,8 +31,8 @@ CUresult hook_cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description,
 
 /*
  * Gives the current device access to pooled and imported VMM pages of the context `peer`. The
- * driver does that for cuMemAlloc memory only. Returns the driver's error, after it has disabled
- * peer access again.
+ * driver does that for cuMemAlloc memory only. After an error, disables peer access again and
+ * returns the driver's error.
  */
 static CUresult grant_access(CUcontext peer) {
     CUdevice device;
@@ -75,66 +75,67 @@ CUresult hook_cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *no
 #define JIT_OPTIONS 64 /* more options than CUDA has */
 
 struct jit_values {
-    void **at, *before[JIT_OPTIONS]; /* the program's array, and its values before the call */
-    unsigned count;                  /* of copied values */
-    bool whole;                      /* all values were copied */
+    void **values, *before[JIT_OPTIONS]; /* the program's array, and its values before the call */
+    unsigned count;                      /* of copied values */
+    bool complete;                       /* all values were copied */
     struct oom_retry oom_retry;
 };
 
-/* Returns a copy of the option values, for a repeated call. More than JIT_OPTIONS are not copied,
- * and the call is then not repeated. */
-static struct jit_values keep(void **values, unsigned count) {
-    struct jit_values kept = {.at = values, .count = values && count <= JIT_OPTIONS ? count : 0};
-    kept.whole = kept.count == count;
-    kept.oom_retry.returns = oom_retry_returns();
-    if (kept.count > 0) {
-        memcpy(kept.before, values, kept.count * sizeof *values);
+/* Copies the option values, for a repeated call. A call with more than JIT_OPTIONS values is not
+ * copied and not repeated. */
+static struct jit_values save_values(void **values, unsigned count) {
+    struct jit_values saved = {.values = values,
+                               .count = values && count <= JIT_OPTIONS ? count : 0};
+    saved.complete = saved.count == count;
+    saved.oom_retry.returns = oom_retry_returns();
+    if (saved.count > 0) {
+        memcpy(saved.before, values, saved.count * sizeof *values);
     }
-    return kept;
+    return saved;
 }
 
-/* Returns true if the call must be repeated, after the option values are restored. */
-static bool as_before(CUresult answer, struct jit_values *kept) {
-    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !kept->whole || !process_ready() ||
-        !retry_after(answer, device_current(), 0, &kept->oom_retry)) {
+/* Restores the option values if the call must be repeated. Returns whether it must. */
+static bool restore_for_retry(CUresult answer, struct jit_values *saved) {
+    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !saved->complete || !process_ready() ||
+        !retry_after(answer, device_current(), 0, &saved->oom_retry)) {
         return false;
     }
-    if (kept->count > 0) {
-        memcpy(kept->at, kept->before, kept->count * sizeof *kept->at);
+    if (saved->count > 0) {
+        memcpy(saved->values, saved->before, saved->count * sizeof *saved->values);
     }
     return true;
 }
 
 CUresult hook_cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count,
                                  CUjit_option *options, void **values) {
-    struct jit_values kept = keep(values, count);
+    struct jit_values saved = save_values(values, count);
     CUresult answer;
     do {
         answer = REAL(cuModuleLoadDataEx)(module, image, count, options, values);
-    } while (as_before(answer, &kept));
+    } while (restore_for_retry(answer, &saved));
     return fault_notice(answer);
 }
 
 CUresult hook_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit,
                                 void **jit_values, unsigned int jit_count, CUlibraryOption *options,
                                 void **values, unsigned int count) {
-    struct jit_values kept = keep(jit_values, jit_count);
+    struct jit_values saved = save_values(jit_values, jit_count);
     CUresult answer;
     do {
         answer = REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values,
                                          count);
-    } while (as_before(answer, &kept));
+    } while (restore_for_retry(answer, &saved));
     return answer;
 }
 
 CUresult hook_cuLibraryLoadFromFile(CUlibrary *library, const char *file, CUjit_option *jit,
                                     void **jit_values, unsigned int jit_count,
                                     CUlibraryOption *options, void **values, unsigned int count) {
-    struct jit_values kept = keep(jit_values, jit_count);
+    struct jit_values saved = save_values(jit_values, jit_count);
     CUresult answer;
     do {
         answer = REAL(cuLibraryLoadFromFile)(library, file, jit, jit_values, jit_count, options,
                                              values, count);
-    } while (as_before(answer, &kept));
+    } while (restore_for_retry(answer, &saved));
     return answer;
 }

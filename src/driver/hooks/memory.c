@@ -65,7 +65,7 @@ static __attribute__((noinline, cold)) CUresult out_of_memory(struct device *dev
                                                               bool refused_at_limit) {
     size_t free_bytes = 0, total_bytes = 0;
     uint64_t limit = atomic_load(&device->limit);
-    /* Nobody is asked for more bytes than the limit: the limit has refused such a request. */
+    /* Neither pool nor driver was asked for more bytes than the limit: the limit has refused. */
     device_count_oom(device, refused_at_limit || (limit && bytes > limit));
     driver_pool_look(device);
     REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
@@ -82,15 +82,14 @@ static __attribute__((noinline, cold)) CUresult out_of_memory(struct device *dev
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Returns the error with which the driver would refuse an allocation or free made now, because of a
- * capture in progress; else CUDA_SUCCESS. */
-static __attribute__((noinline, cold)) CUresult unusual_call(struct pool *pool) {
+/* Returns the driver's error for an allocation or free during a capture, else CUDA_SUCCESS. */
+static __attribute__((noinline, cold)) CUresult capture_error(struct pool *pool) {
     return atomic_load(&capture_active) > 0 ? capture_verdict(pool) : CUDA_SUCCESS;
 }
 
 /*
- * Returns whether a pool of the vmm backend got no VMM pages although the device has `bytes` free
- * bytes. The driver may lack handles or addresses to map, and still serve cuMemAlloc.
+ * Returns whether a pool of the vmm backend failed although the device has `bytes` free bytes. The
+ * driver may lack handles or addresses to map, and still serve cuMemAlloc.
  */
 static bool has_no_pages(struct pool *pool, size_t bytes) {
     size_t free_bytes = 0, total_bytes = 0;
@@ -99,8 +98,8 @@ static bool has_no_pages(struct pool *pool, size_t bytes) {
 }
 
 /*
- * Handles a request that the pool failed with `r`. Returns true if the request is refused, with
- * CUDA_ERROR_OUT_OF_MEMORY in *result. Returns false if the caller must ask the driver.
+ * Handles a request for which pool_alloc() returned `r`. Returns true if the request is refused,
+ * with CUDA_ERROR_OUT_OF_MEMORY in *result. Returns false if the caller must ask the driver.
  */
 static bool refused_alloc(struct pool *pool, int r, CUdeviceptr *dptr, size_t bytes,
                           CUresult *result) {
@@ -120,7 +119,7 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
     if (unlikely(!pool)) {
         return false;
     }
-    if (capture_is_unusual() && (*result = unusual_call(pool)) != CUDA_SUCCESS) {
+    if (capture_is_unusual() && (*result = capture_error(pool)) != CUDA_SUCCESS) {
         return true;
     }
     uint64_t address;
@@ -186,8 +185,8 @@ static CUresult native_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes)
     return account_native(answer, &request, dptr);
 }
 
-/* Allocates without the fast path: bad arguments, no pool, or capture_unusual is set. */
-static __attribute__((noinline)) CUresult alloc_otherwise(CUdeviceptr *dptr, size_t bytes) {
+/* Allocates without the fast path: bad arguments, no pool, or capture_unusual is not 0. */
+static __attribute__((noinline)) CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytes) {
     if (!dptr || bytes == 0) {
         return REAL(cuMemAlloc_v2)(dptr, bytes);
     }
@@ -196,9 +195,9 @@ static __attribute__((noinline)) CUresult alloc_otherwise(CUdeviceptr *dptr, siz
     return pooled_alloc(pool, dptr, bytes, &result) ? result : native_alloc(pool, dptr, bytes);
 }
 
-/* Answers an allocation that the pool failed with `r` on the fast path. */
-static __attribute__((noinline)) CUresult alloc_after(struct pool *pool, int r, CUdeviceptr *dptr,
-                                                      size_t bytes) {
+/* Answers an allocation on the fast path for which pool_alloc() returned the error `r`. */
+static __attribute__((noinline)) CUresult answer_failed_alloc(struct pool *pool, int r,
+                                                              CUdeviceptr *dptr, size_t bytes) {
     CUresult result;
     return bytes == 0                                     ? REAL(cuMemAlloc_v2)(dptr, 0)
            : refused_alloc(pool, r, dptr, bytes, &result) ? result
@@ -208,12 +207,12 @@ static __attribute__((noinline)) CUresult alloc_after(struct pool *pool, int r, 
 CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
     struct pool *pool = dptr ? context_pool() : NULL;
     if (unlikely(!pool || capture_is_unusual())) {
-        return alloc_otherwise(dptr, bytes);
+        return alloc_slowly(dptr, bytes);
     }
     uint64_t address;
     int r = pool_alloc(pool, bytes, &address);
     if (unlikely(r != 0)) {
-        return alloc_after(pool, r, dptr, bytes);
+        return answer_failed_alloc(pool, r, dptr, bytes);
     }
     *dptr = address;
     return CUDA_SUCCESS;
@@ -266,7 +265,8 @@ static __attribute__((noinline, cold)) CUresult refused_free(CUdeviceptr dptr) {
  * frees. Returns true with the error or the driver's answer in *answer. Returns false if the caller
  * must free the block.
  */
-static __attribute__((noinline, cold)) bool unusual_free(CUdeviceptr dptr, CUresult *answer) {
+static __attribute__((noinline, cold)) bool answer_unusual_free(CUdeviceptr dptr,
+                                                                CUresult *answer) {
     if (shutdown_over()) {
         *answer = CUDA_ERROR_DEINITIALIZED;
         return true;
@@ -276,12 +276,13 @@ static __attribute__((noinline, cold)) bool unusual_free(CUdeviceptr dptr, CUres
         return true;
     }
     struct pool *pool = context_pool();
-    *answer = pool ? unusual_call(pool) : CUDA_SUCCESS;
+    *answer = pool ? capture_error(pool) : CUDA_SUCCESS;
     return *answer != CUDA_SUCCESS;
 }
 
-/* Answers a free that the pool failed with `r`: frees unpooled memory, or returns an error. */
-static __attribute__((noinline)) CUresult free_after(int r, CUdeviceptr dptr) {
+/* Answers a free for which pool_free() returned `r`. -ENOENT: frees unpooled memory by the driver.
+ * -EINVAL: no live block starts at `dptr`. Any other value is the driver's error. */
+static __attribute__((noinline)) CUresult answer_failed_free(int r, CUdeviceptr dptr) {
     if (r == -ENOENT) {
         struct ledger_row *freeing = dptr ? unpooled_leave_begin(UNPOOLED_POINTER, dptr, 0) : NULL;
         CUresult answer = REAL(cuMemFree_v2)(dptr);
@@ -297,18 +298,18 @@ static __attribute__((noinline)) CUresult free_after(int r, CUdeviceptr dptr) {
 }
 
 static inline CUresult answer_free(int r, CUdeviceptr dptr) {
-    return likely(r == 0) ? CUDA_SUCCESS : free_after(r, dptr);
+    return likely(r == 0) ? CUDA_SUCCESS : answer_failed_free(r, dptr);
 }
 
 static inline CUresult free_pooled_or_native(CUdeviceptr dptr) {
     return answer_free(pool_free(dptr), dptr);
 }
 
-/* Frees while capture_unusual is set: checks all that the fast path leaves out. */
-static __attribute__((noinline, cold)) CUresult free_unusually(CUdeviceptr dptr) {
+/* Frees while capture_unusual is not 0: checks all that the fast path leaves out. */
+static __attribute__((noinline, cold)) CUresult free_slowly(CUdeviceptr dptr) {
     CUresult answer;
     struct stacks_block block;
-    if (unusual_free(dptr, &answer)) {
+    if (answer_unusual_free(dptr, &answer)) {
         return answer;
     }
     bool recorded = block_stacks_free_begin(dptr, &block);
@@ -320,7 +321,7 @@ static __attribute__((noinline, cold)) CUresult free_unusually(CUdeviceptr dptr)
 }
 
 CUresult hook_cuMemFree_v2(CUdeviceptr dptr) {
-    return capture_is_unusual() ? free_unusually(dptr) : free_pooled_or_native(dptr);
+    return capture_is_unusual() ? free_slowly(dptr) : free_pooled_or_native(dptr);
 }
 
 /* --- freeing in the order of a stream --- */

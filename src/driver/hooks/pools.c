@@ -1,12 +1,13 @@
 /*
  * Hooks that create, destroy and trim the driver's own pools, and that select the pool of a device.
- * limit/driver_pools.h keeps these pools. Called with no lock held.
+ * limit/driver_pools.h has the table of these pools. Called with no lock held.
  */
 #include "driver/hooks/hook.h"
 #include "driver/limit/driver_pools.h"
 #include "stats/stats.h"
 
-/* Returns false in the child of a fork, where no thread may be left to release a lock. */
+/* Returns false in the child of a fork: a thread of the parent may have held a lock, and no thread
+ * of the child releases it. */
 static bool is_started(void) {
     return atomic_load(&process_state) == PROCESS_STARTED;
 }
@@ -32,7 +33,7 @@ CUresult hook_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
     return answer;
 }
 
-/* Notes that the device may have another pool. Does nothing for -1. Returns `answer`. */
+/* Notes that the device may have another current pool. -1: not a device. Returns `answer`. */
 static CUresult account_selected(CUresult answer, int ordinal) {
     if (answer == CUDA_SUCCESS && ordinal >= 0 && ordinal < STATS_MAX_DEVICES && is_started()) {
         driver_pool_forget_current(ordinal);

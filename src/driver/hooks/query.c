@@ -36,7 +36,7 @@
 
 /* Base of the buffer identifiers of blocks: never reached by the driver, which counts from 1. */
 #define BLOCK_ID_BASE ((unsigned long long)1 << 62)
-#define ATTRIBUTES_MOST 1024u /* above the number of every attribute */
+#define ATTRIBUTES_MOST 1024u /* larger than every attribute of the driver */
 #define IMPORT_ID_BASE (BLOCK_ID_BASE + ((unsigned long long)1 << 61))
 
 /* --- free and total memory --- */
@@ -50,7 +50,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     }
     struct device *device = process_ready() ? device_current() : NULL;
     if (device) {
-        /* less than the device's memory where the cgroup has a hard limit */
+        /* The driver's total is smaller than the device if the cgroup has a hard limit. */
         total = total != 0 && total < device->total ? total : device->total;
         driver_pool_look(device);
         device_visible_memory(device, &free_now, &total);
@@ -89,7 +89,7 @@ static int find_block(CUdeviceptr dptr, struct pool_block *block) {
     return r == -ENOENT && pinned_has((const void *)dptr) ? -EINVAL : r;
 }
 
-/* A block of a pool of this process, or an imported block. */
+/* A block that the library knows: of a pool of this process, or imported. */
 struct known {
     uint64_t address, bytes;
     struct pool *pool;   /* NULL for an imported block */
@@ -115,27 +115,27 @@ static bool in_pages(const struct known *block) {
 }
 
 /*
- * Returns the address to ask the driver about without a current context. The driver then knows only
- * memory of primary contexts, but it knows VMM pages of all contexts. For a block of the vmm
- * backend in another context, the function therefore returns an unknown address.
+ * Returns the address to ask the driver about if no context is current. The driver then knows only
+ * cuMemAlloc memory of primary contexts, but VMM pages of all contexts. Returns an unknown address
+ * for a block of the vmm backend whose context is not primary.
  */
-static CUdeviceptr known_without(const struct known *block, CUdeviceptr dptr) {
+static CUdeviceptr address_without_context(const struct known *block, CUdeviceptr dptr) {
     bool primary = !in_pages(block) ||
                    context_primary_pool(device_pool_owner(block->pool)->ordinal) == block->pool;
     return primary ? dptr : UNKNOWN_ADDRESS;
 }
 
 /* Returns `host`, or an unknown address for a pinned block that the program has freed. */
-static void *unless_kept(void *host) {
+static void *unless_freed(void *host) {
     return !shutdown_over() && pinned_has(host) ? (void *)UNKNOWN_ADDRESS : host;
 }
 
 CUresult hook_cuMemHostGetFlags(unsigned int *flags, void *host) {
-    return REAL(cuMemHostGetFlags)(flags, unless_kept(host));
+    return REAL(cuMemHostGetFlags)(flags, unless_freed(host));
 }
 
 CUresult hook_cuMemHostGetDevicePointer_v2(CUdeviceptr *dptr, void *host, unsigned int flags) {
-    return REAL(cuMemHostGetDevicePointer_v2)(dptr, unless_kept(host), flags);
+    return REAL(cuMemHostGetDevicePointer_v2)(dptr, unless_freed(host), flags);
 }
 
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr dptr) {
@@ -148,7 +148,7 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
     REAL(cuCtxGetCurrent)(&current);
     if (!block.pool || !current || device_pool_context(block.pool) != current) {
         /* The driver may refuse: no context, or another context that has ended or has a fault. */
-        CUdeviceptr asked = current ? dptr : known_without(&block, dptr);
+        CUdeviceptr asked = current ? dptr : address_without_context(&block, dptr);
         CUresult answer = REAL(cuMemGetAddressRange_v2)(base, bytes, asked);
         if (answer != CUDA_SUCCESS) {
             return answer;
@@ -238,8 +238,8 @@ static bool answer_of_pages(void *data, CUpointer_attribute attribute, const str
 
 /*
  * Corrects the driver's answer in *data for a block of the vmm backend. The driver answers "no" to
- * two attributes of VMM pages, and "yes" for cuMemAlloc memory. Runs after the driver, which
- * decides how many bytes the answer has: only the first byte changes.
+ * two attributes of VMM pages, and "yes" for cuMemAlloc memory. Changes only the first byte: only
+ * the driver, which was asked before, knows how many bytes the answer has.
  */
 static void correct(void *data, CUpointer_attribute attribute, const struct known *block) {
     const struct vmm *pages = in_pages(block) ? (struct vmm *)pool_backend(block->pool) : NULL;

@@ -1,5 +1,5 @@
 /*
- * Hooks that create and destroy streams. Take no lock of their own.
+ * Hooks that create and destroy streams. Called with no lock held.
  *
  * The pools learn the number of streams (pool_expect_streams): streams that work at the same time
  * need more memory, so the pools may grow further. The end of a stream also ends its capture.

@@ -1,11 +1,11 @@
 /*
  * Hooks of the virtual memory management API (VMM). Called with no lock held.
  *
- * Memory that the program creates is counted and limited (limit/unpooled.h). It stays allocated
- * while its handle or a mapping of it exists.
+ * Memory that the program creates is counted and limited (limit/unpooled.h). The memory stays
+ * allocated while its handle or one of its mappings exists.
  *
  * Pooled memory may consist of VMM pages too (backend/vmm.h). To the program it is cuMemAlloc
- * memory, and natively the VMM API fails for that. The hooks therefore pass an unknown address to
+ * memory, for which the VMM API fails natively. The hooks therefore pass an unknown address to
  * the driver in place of an address in a pool. Otherwise NCCL would export the one handle behind an
  * address as if it were the whole block, and cuMemUnmap would unmap the pool's memory. The same
  * holds for VMM pages of another process (ipc/ipc_pages.h).
@@ -55,8 +55,8 @@ CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, 
 }
 
 /*
- * Imports a handle. Memory of another process is entered with 0 bytes: its size is known when it is
- * mapped. A handle that is already in the ledger, as memory of this process, gets one more holder.
+ * Imports a handle. Memory of another process is entered with 0 bytes: only cuMemMap() shows the
+ * size. A handle that is already in the ledger, as memory of this process, gets one more holder.
  */
 CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
                                              CUmemAllocationHandleType type) {

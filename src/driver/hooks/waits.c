@@ -36,7 +36,8 @@ CUresult hook_cuCtxSynchronize(void) {
     return account_context_wait(answer, pool, ticket);
 }
 
-/* Waits for any context. Only for the current one the pool is known, and told about the wait. */
+/* Waits for any context. Tells the pool about the wait only if `ctx` is the current context: the
+ * pool of another context is not looked up. */
 CUresult hook_cuCtxSynchronize_v2(CUcontext ctx) {
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
@@ -66,8 +67,8 @@ CUresult hook_cuEventSynchronize(CUevent event) {
 /*
  * Takes the lock of a pool, unless it is NULL, and tells the pool about the program's context event
  * (pool_application_syncs). Returns the pool. The caller has called application_events_note()
- * before it looked up the pool. A pool that starts in between learns of the event from one of the
- * two.
+ * before it looked up the pool: a pool that starts in between learns of the event from one of the
+ * two calls.
  */
 static struct pool *enter_pool(struct pool *pool, bool records) {
     if (pool) {
