@@ -5,8 +5,8 @@
  *      driver's handle        ->  import: a segment, opened as a whole or for its blocks
  *      import + offset        ->  imported block
  *
- * Several handles of one segment are one handle to the driver, which counts the openings. The
- * hooks (hooks/ipc.c) ask the driver for each opening and each closing, because it also answers
+ * The handles of all blocks of a segment are one handle to the driver, which counts the openings.
+ * The hooks (hooks/ipc.c) ask the driver for each opening and each closing, because it also answers
  * wrong flags, a missing context, and a stream that is being captured. Unpooled memory counts a
  * segment once.
  *
@@ -49,15 +49,15 @@ _Atomic uint64_t ipc_last_id;
 static struct address_map imports, blocks; /* by first address */
 static struct host_slab import_slab = {.object_bytes = sizeof(struct import)};
 static struct host_slab block_slab = {.object_bytes = sizeof(struct imported_block)};
-/* held across driver calls, since a close waits for work */
+/* IPC_CALLS is held across driver calls, also while a close waits for work. */
 static struct lock calls = LOCK_INITIALIZER(IPC_CALLS);
 static struct lock lock = LOCK_INITIALIZER(IPC);
 
 /* --- the tables; lock held --- */
 
 /*
- * Returns the import of `context` at an address, else one of any context: the program may close it
- * with another context current. NULL if there is none.
+ * Returns the import of `context` at an address, else an import of any context: the program may
+ * close an import with another context current. Returns NULL if there is none.
  */
 static struct import *find_import(CUcontext context, CUdeviceptr base) {
     struct import *found = NULL;
@@ -70,6 +70,7 @@ static struct import *find_import(CUcontext context, CUdeviceptr base) {
     return found;
 }
 
+/* Returns the open block that begins at `dptr`, with the same preference for `context`. */
 static struct imported_block *find_block(CUcontext context, CUdeviceptr dptr) {
     struct imported_block *found = NULL;
     for (size_t i = address_map_from(&blocks, dptr);
@@ -82,8 +83,8 @@ static struct imported_block *find_block(CUcontext context, CUdeviceptr dptr) {
 }
 
 /*
- * Returns the import of an allocation that the driver has just opened, and adds and counts a new
- * one. Returns NULL without host memory.
+ * Returns the import of an allocation that the driver has just opened. Adds a new import to the
+ * table and to the ledger. Returns NULL without host memory.
  */
 static struct import *get_import(CUcontext context, CUdeviceptr base) {
     struct import *import = find_import(context, base);
@@ -117,9 +118,8 @@ static void drop_if_unused(struct import *import) {
     host_slab_put(&import_slab, import);
 }
 
-/*
- * Returns the block at `offset` of an import, and adds a new one. Returns NULL without host memory.
- */
+/* Returns the block at `offset` of an import; adds a new block. Returns NULL without host
+ * memory. */
 static struct imported_block *get_block(struct import *import, uint64_t offset, uint64_t bytes) {
     struct imported_block *block = find_block(import->context, import->base + offset);
     if (!block || block->import != import) {

@@ -1,7 +1,7 @@
 /*
- * Legacy IPC: the segments of other processes that are open here, and the blocks in them. The hooks
- * of cuIpc* call the functions of openings and closings, hooks that check addresses ipc_find(). The
- * tables take the lock IPC; blocks in pages have their own lock (ipc_pages.h).
+ * Legacy IPC: the segments of other processes that are open here, and the blocks in them.
+ * hooks/ipc.c opens and closes them. Hooks that check addresses call ipc_find(). The lock IPC
+ * protects the tables; blocks in pages have their own lock (ipc_pages.h).
  */
 #ifndef GPUCACHE_DRIVER_IPC_IPC_H
 #define GPUCACHE_DRIVER_IPC_IPC_H
@@ -39,9 +39,9 @@ static inline int ipc_find(CUdeviceptr dptr, struct ipc_block *block) {
 }
 
 /*
- * Openings. The driver call and its bookkeeping happen between ipc_open_begin() and ipc_open_end(),
- * and are one step for other openings and closings. Takes the lock IPC_CALLS, also during the
- * driver's waits.
+ * Bracket an opening: the driver call, and ipc_opened_whole() or ipc_opened_block(). The lock
+ * IPC_CALLS is held in between, also while the driver waits for work. No other opening or closing
+ * runs meanwhile.
  */
 void ipc_open_begin(void);
 void ipc_open_end(void);
@@ -68,16 +68,16 @@ struct ipc_closing {
 };
 
 /**
- * Looks up what a close of `dptr` closes: a block of `context`, else one of another context, else a
- * segment. The caller passes `address` of the result to the driver, and the driver's answer to
- * ipc_close_end(). Takes the lock IPC_CALLS until then.
+ * Looks up the object that a close of `dptr` closes: a block opened in `context`, else a block
+ * opened in another context, else a segment. The caller passes `address` of the result to the
+ * driver, and the driver's answer to ipc_close_end(). The lock IPC_CALLS is held until then.
  */
 struct ipc_closing ipc_close_begin(CUcontext context, CUdeviceptr dptr);
 
 /** Subtracts the opening if the driver has closed it. Returns `answer`. */
 CUresult ipc_close_end(const struct ipc_closing *closing, CUresult answer);
 
-/** Forgets the imports of a context that has ended, which closed them. */
+/** Removes the imports of a context: its end has closed them. */
 void ipc_forget(const struct context *context);
 
 #endif

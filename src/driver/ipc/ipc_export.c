@@ -10,10 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/*
- * The last block that was exported at an address. A token of an earlier block at the address is no
- * longer valid.
- */
+/* The last block that was exported at an address. `id` is that of its allocation: a token of an
+ * earlier allocation at the address is invalid. */
 struct export {
     uint64_t address, id, token[2];
 };
@@ -75,6 +73,7 @@ int ipc_export_lend(const uint64_t token[2], uint64_t address, uint32_t first,
                     struct pool_exported *exported) {
     lock_acquire(&lock);
     const struct export *known = find(address);
+    /* Compares without a branch, so that the time tells nothing about the token. */
     uint64_t differs =
         known ? (known->token[0] ^ token[0]) | (known->token[1] ^ token[1]) : UINT64_MAX;
     uint64_t id = known ? known->id : 0;

@@ -1,6 +1,6 @@
 /*
- * The blocks in pages of which this process has made IPC handles. ipc.c and the server's thread
- * call these functions. The lock is EXPORTS.
+ * The blocks in pages of which this process has made IPC handles. hooks/ipc.c and ipc_server.c
+ * call these functions. The lock EXPORTS protects the table.
  *
  * A handle contains a token of 128 random bits. The token is the permission to open the block: a
  * request with another token gets nothing. A token belongs to one allocation of a block and is
@@ -20,8 +20,8 @@ struct pool_exported;
 int ipc_export(uint64_t exporter, uint64_t address, struct ipc_handle *handle);
 
 /**
- * Exports pages of the block that has this token, as pool_export() does. Returns -ENOENT for a
- * wrong token.
+ * Exports handles of the block that has this token, from its VMM page `first` on, as pool_export()
+ * does. Returns -ENOENT for a wrong token.
  */
 int ipc_export_lend(const uint64_t token[2], uint64_t address, uint32_t first,
                     struct pool_exported *exported);

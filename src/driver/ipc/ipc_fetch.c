@@ -9,16 +9,17 @@
 
 #include <errno.h>
 
-#define SPAN_MOST ((uint64_t)1 << 47)
-#define TRIES 15 /* connections to an exporter that hangs up */
-#define TRY_MS 100
+#define SPAN_MOST ((uint64_t)1 << 47) /* bytes: the size of the address space */
+#define TRIES 15                      /* connections to an exporter that disconnects */
+#define TRY_MS 100                    /* pause before the next connection */
 
+/* One call of ipc_fetch(). */
 struct fetch {
     const struct ipc_ticket *ticket;
     struct ipc_fetched *into; /* span 0: no addresses are reserved yet */
     uint64_t mapped;          /* bytes mapped so far */
-    uint64_t reached_by;
-    int64_t budget_ms; /* time left to wait for the exporter */
+    uint64_t reached_by;      /* devices that need access, a bit for each */
+    int64_t budget_ms;        /* time left to wait for the exporter */
     int fd;
 };
 
@@ -28,12 +29,12 @@ static int64_t deadline_of(const struct fetch *fetch, int64_t now) {
 }
 
 /* Subtracts a wait from the time budget. The driver's time for a large block is not subtracted. */
-static void waited_since(struct fetch *fetch, int64_t begin) {
+static void subtract_wait(struct fetch *fetch, int64_t begin) {
     fetch->budget_ms -= wire_clock_ms() - begin;
 }
 
 /* Requests the next pages. Returns 0 when the answer can be read, else a negative errno. */
-static int ask(struct fetch *fetch) {
+static int request_pages(struct fetch *fetch) {
     const struct ipc_ticket *ticket = fetch->ticket;
     const struct wire_request request = {.magic = WIRE_MAGIC,
                                          .token = {ticket->token[0], ticket->token[1]},
@@ -44,15 +45,15 @@ static int ask(struct fetch *fetch) {
     if (r == 0 && !wire_wait(fetch->fd, deadline_of(fetch, begin))) {
         r = -ETIMEDOUT;
     }
-    waited_since(fetch, begin);
+    subtract_wait(fetch, begin);
     return r;
 }
 
 /*
- * Returns whether the block begins in the first pages of the answer, or where the first answer
- * said.
+ * Checks the offset of the block. In the first answer the block must begin in the first pages;
+ * later answers must repeat the offset.
  */
-static bool begins_there(const struct fetch *fetch, const struct wire_answer *answer) {
+static bool is_offset_valid(const struct fetch *fetch, const struct wire_answer *answer) {
     return fetch->into->span == 0 ? answer->offset < answer->length * PAGE_BYTES
                                   : answer->offset == fetch->into->offset;
 }
@@ -61,17 +62,17 @@ static bool begins_there(const struct fetch *fetch, const struct wire_answer *an
  * Returns whether an answer is valid. `count` descriptors have arrived, fewer than were sent if
  * this process has too few free descriptors.
  */
-static bool makes_sense(const struct fetch *fetch, const struct wire_answer *answer,
-                        unsigned count) {
+static bool is_valid(const struct fetch *fetch, const struct wire_answer *answer, unsigned count) {
     uint64_t span = answer->pages * PAGE_BYTES;
     return answer->magic == WIRE_MAGIC && span > 0 && span <= SPAN_MOST &&
-           begins_there(fetch, answer) && answer->bytes > 0 && answer->bytes <= span &&
+           is_offset_valid(fetch, answer) && answer->bytes > 0 && answer->bytes <= span &&
            answer->offset <= span - answer->bytes &&
            (fetch->into->span == 0 || fetch->into->span == span) && count > 0 &&
            answer->length > 0 && answer->unused == 0 &&
            (uint64_t)count * answer->length <= (span - fetch->mapped) / PAGE_BYTES;
 }
 
+/* Reserves the address range at the first answer. */
 static CUresult reserve(struct fetch *fetch, const struct wire_answer *answer) {
     struct ipc_fetched *into = fetch->into;
     uint64_t span = answer->pages * PAGE_BYTES;
@@ -87,6 +88,7 @@ static CUresult reserve(struct fetch *fetch, const struct wire_answer *answer) {
     return r;
 }
 
+/* Maps the next `bytes` bytes, the memory behind the descriptor `fd`. */
 static CUresult map_one(struct fetch *fetch, int fd, uint64_t bytes) {
     const CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUmemGenericAllocationHandle handle;
@@ -108,11 +110,11 @@ static int map_some(struct fetch *fetch) {
     int fds[WIRE_PAGES];
     unsigned count = 0;
     CUresult driver = CUDA_SUCCESS;
-    int r = ask(fetch);
+    int r = request_pages(fetch);
     wire_hold();
     r = r == 0 ? wire_receive(fetch->fd, &answer, sizeof answer, fds, &count) : r;
-    r = r == 0 && !makes_sense(fetch, &answer, count) ? -EPROTO : r;
-    /* closes half of them, since the driver needs descriptors too */
+    r = r == 0 && !is_valid(fetch, &answer, count) ? -EPROTO : r;
+    /* Short of descriptors: closes half of those received, because the driver needs some too. */
     if (r == 0 && count < answer.count) {
         for (unsigned keep = (count + 1) / 2; count > keep; count--) {
             wire_close(fds[count - 1]);
@@ -131,6 +133,7 @@ static int map_some(struct fetch *fetch) {
     return r != 0 ? r : (int)driver;
 }
 
+/* Gives access to the current device and to those of `reached_by`. */
 static CUresult give_access(const struct fetch *fetch) {
     CUdevice here;
     CUresult r = REAL(cuCtxGetDevice)(&here);
@@ -142,6 +145,7 @@ static CUresult give_access(const struct fetch *fetch) {
     return r;
 }
 
+/* Fetches all pages over one connection. Returns the values of map_some(). */
 static int fetch_all(struct fetch *fetch) {
     int r = 0;
     do {
@@ -151,24 +155,25 @@ static int fetch_all(struct fetch *fetch) {
 }
 
 /*
- * Connects to the exporter and fetches the block. Connects again if the exporter hangs up. The
- * exporter's program may have closed the listening socket, which opens again for the next importer.
- * A process that was stopped for long finds its connection closed. Each request is independent of
- * earlier ones.
+ * Connects to the exporter and fetches the block. Connects again, and continues with the next page,
+ * if the exporter disconnects. Reasons: its program has closed the listening socket, which the
+ * server reopens; or this process was stopped for too long. A first connection that is refused
+ * means that the exporter has ended.
  */
 static int connect_and_fetch(struct fetch *fetch) {
     int r = -ECONNREFUSED;
     for (unsigned i = 0; i < TRIES; i++) {
         int64_t begin = wire_clock_ms();
         int fd = wire_connect(fetch->ticket->exporter, deadline_of(fetch, begin));
-        waited_since(fetch, begin);
+        subtract_wait(fetch, begin);
         if (fd >= 0) {
             fetch->fd = fd;
             r = fetch_all(fetch);
             wire_hang_up(fd);
         }
-        bool hung_up = fd >= 0 ? r == -EPIPE || r == -ECONNRESET : fd == -ECONNREFUSED && i > 0;
-        if (!hung_up) {
+        bool disconnected =
+            fd >= 0 ? r == -EPIPE || r == -ECONNRESET : fd == -ECONNREFUSED && i > 0;
+        if (!disconnected) {
             return fd >= 0 ? r : fd;
         }
         wire_sleep_ms(TRY_MS);
@@ -203,12 +208,12 @@ void ipc_fetch_undo(const struct ipc_fetched *fetched) {
 }
 
 CUresult ipc_fetch_grant_access(const struct ipc_fetched *fetched, CUdevice device) {
-    const CUmemAccessDesc who = {
+    const CUmemAccessDesc access = {
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
     CUstreamCaptureMode mode = capture_relax();
-    CUresult r = REAL(cuMemSetAccess)(fetched->base, fetched->span, &who, 1);
+    CUresult r = REAL(cuMemSetAccess)(fetched->base, fetched->span, &access, 1);
     capture_restore(mode);
     return r;
 }

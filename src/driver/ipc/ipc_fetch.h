@@ -1,10 +1,10 @@
 /*
  * Maps the pages of another process's block here. Requests a few pages at a time, in the order of
- * their addresses. ipc_pages.c calls these functions, with no lock held except for
- * ipc_fetch_grant_access() and ipc_fetch_undo().
+ * their addresses. ipc_pages.c calls ipc_fetch() with no lock held, and the other functions also
+ * with its lock held.
  *
- * Only the address range of the block is reserved. The mappings keep the memory alive, also after
- * the exporter has ended.
+ * The address range has only the pages of the block, not its whole segment. The mappings keep the
+ * memory alive, also after the exporter has ended.
  */
 #ifndef GPUCACHE_DRIVER_IPC_IPC_FETCH_H
 #define GPUCACHE_DRIVER_IPC_IPC_FETCH_H

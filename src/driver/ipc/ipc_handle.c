@@ -1,9 +1,9 @@
 /*
  * An importer without this library must get the driver's error, never another block's memory. For a
  * block inside a segment, the first 56 bytes of the handle are scrambled, and the driver does not
- * recognise the result. Scrambling the process number alone is not enough: the driver does not look
- * at it. The key is the last eight bytes, so a handle with any of them changed is not recognised
- * either.
+ * recognise the result. Scrambling the process number alone is not enough: the driver ignores that
+ * number. The last eight bytes are the key, so the driver also refuses a handle in which any of
+ * them was changed.
  *
  * A block at the start of its segment needs no offset. The first 56 bytes stay the driver's, so
  * importers without this library can open the segment. Only the last eight bytes change.
@@ -27,6 +27,7 @@
 
 _Static_assert(sizeof(struct ipc_handle) == sizeof(CUipcMemHandle), "a handle is 64 bytes");
 
+/* Hashes a word: each bit of the result depends on all bits of `x`. No cryptography. */
 static uint64_t mix(uint64_t x) {
     x = (x ^ x >> 32) * 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9u;
@@ -55,6 +56,7 @@ enum ipc_handle_kind ipc_handle_kind(const struct ipc_handle *view) {
 
 /* --- in a segment --- */
 
+/* Returns the last word of the handle of a block at the start of its segment. */
 static uint64_t word_at_start(uint64_t bytes) {
     return TAG_AT_START | (mix(bytes) & 0xffff) << CHECK_SHIFT | bytes;
 }
@@ -92,6 +94,8 @@ bool ipc_handle_unpack(struct ipc_handle *view, uint64_t *offset, uint64_t *byte
 
 /* --- in pages --- */
 
+/* Returns the last word of the handle of a block in pages: the tag, and a checksum of the
+ * others. */
 static uint64_t word_of_pages(const struct ipc_handle *view) {
     uint64_t sum = 0;
     for (unsigned i = 0; i < 7; i++) {

@@ -1,13 +1,13 @@
 /*
- * Formats of the 64 bytes of an IPC handle. ipc.c and ipc_export.c call the functions, which take
- * no lock. Equal blocks have equal handles, and every byte is defined.
+ * Formats of the 64 bytes of an IPC handle. hooks/ipc.c and ipc_export.c call the functions, which
+ * take no lock. Equal blocks have equal handles, and every byte is defined.
  *
  * | kind of block      | bytes 0..55                      | bytes 56..63                        |
  * | ------------------ | -------------------------------- | ----------------------------------- |
  * | inside a segment   | driver's handle, scrambled       | tag, unit of size, size,            |
  * |                    |                                  | offset / 512                        |
- * | start of a segment | driver's handle                  | another tag, checksum of size, size |
- * | in pages           | exporter, token, address, zeros; | third tag, checksum                 |
+ * | start of a segment | driver's handle                  | second tag, checksum of size, size  |
+ * | in pages           | exporter, token, address, zeros; | third tag, checksum of bytes 0..55  |
  * |                    | scrambled                        |                                     |
  *
  * The driver returns one handle for all addresses of a segment, and leaves the last eight bytes

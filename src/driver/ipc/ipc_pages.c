@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <string.h>
 
+/* A block that is open in a context, and its mapping. */
 struct opened {
     CUcontext context;
     struct ipc_ticket ticket;
@@ -38,7 +39,7 @@ static CUdeviceptr start_of(const struct opened *opened) {
 
 /* --- the table; lock held --- */
 
-static struct opened *find_ticket(CUcontext context, const struct ipc_ticket *ticket) {
+static struct opened *find_in_context(CUcontext context, const struct ipc_ticket *ticket) {
     for (size_t i = 0; i < all.count; i++) {
         struct opened *opened = all.rows[i].what;
         if (opened->context == context && memcmp(&opened->ticket, ticket, sizeof *ticket) == 0) {
@@ -60,6 +61,7 @@ static struct opened *starting(CUdeviceptr dptr) {
     return opened && opened->times > 0 && start_of(opened) == dptr ? opened : NULL;
 }
 
+/* Adds a mapping to the table. Returns NULL without host memory. */
 static struct opened *enter(const struct opened *fresh) {
     struct opened *opened = host_slab_get(&slab);
     if (!opened) {
@@ -82,11 +84,11 @@ static void remove_opened(struct opened *opened) {
 }
 
 /*
- * Adds an opening if the block is open in the context, also by another thread since the last check.
- * Returns whether it is.
+ * Adds an opening if the context has a mapping of the block, also while the last close waits for
+ * work. Returns whether it has one.
  */
 static bool reopen(CUcontext context, const struct ipc_ticket *ticket, CUdeviceptr *dptr) {
-    struct opened *opened = find_ticket(context, ticket);
+    struct opened *opened = find_in_context(context, ticket);
     if (opened) {
         opened->times++;
         *dptr = start_of(opened);
@@ -97,7 +99,7 @@ static bool reopen(CUcontext context, const struct ipc_ticket *ticket, CUdevicep
 /* --- opening --- */
 
 /* Returns whether the driver's answer concerns the call, not the handle. */
-static bool is_about_the_call(CUresult r, CUcontext context) {
+static bool concerns_call(CUresult r, CUcontext context) {
     return r == CUDA_ERROR_NOT_INITIALIZED || r == CUDA_ERROR_DEINITIALIZED || !context ||
            r == CUDA_ERROR_CONTEXT_IS_DESTROYED || r == CUDA_ERROR_NOT_PERMITTED ||
            (r >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
@@ -119,6 +121,8 @@ static void grant_access_since(CUcontext context, const struct ipc_fetched *fetc
     }
 }
 
+/* Maps a block that the context has not open. Another thread may open the same block meanwhile:
+ * then its mapping is used, and this one is removed. */
 static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_ticket *ticket,
                          CUresult native) {
     struct opened fresh = {.context = context, .ticket = *ticket, .times = 1};
@@ -150,7 +154,7 @@ static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_
 CUresult ipc_pages_open(CUcontext context, CUdeviceptr *dptr, const struct ipc_ticket *ticket,
                         unsigned flags, CUresult native) {
     if (native == CUDA_SUCCESS || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ||
-        is_about_the_call(native, context) || !process_ready()) {
+        concerns_call(native, context) || !process_ready()) {
         return native;
     }
     if (ipc_server_is_own(ticket->exporter)) {
@@ -206,7 +210,7 @@ static void unmap_unused(CUdeviceptr dptr, uint64_t id, unsigned ends) {
 CUresult ipc_pages_close(CUcontext context, CUdeviceptr dptr, CUresult native) {
     uint64_t id = 0;
     unsigned ends = 0;
-    if (is_about_the_call(native, context)) {
+    if (concerns_call(native, context)) {
         return native;
     }
     lock_acquire(&lock);

@@ -1,10 +1,10 @@
 /*
- * Blocks in pages of other processes that are open here. ipc.c and hooks that check or copy memory
- * call these functions. The lock is IPC_PAGES.
+ * Blocks in pages of other processes that are open here. hooks/ipc.c opens and closes them; ipc.c
+ * and other hooks ask about addresses. The lock IPC_PAGES protects the table.
  *
  * The pages are mapped once per context, however often the block is opened there, and unmapped at
- * the last close. The native close waits for the work of its context. This close waits too, since
- * the driver unmaps at once.
+ * the last close. The native close waits for the work of its context. ipc_pages_close() waits too,
+ * because cuMemUnmap does not wait.
  */
 #ifndef GPUCACHE_DRIVER_IPC_IPC_PAGES_H
 #define GPUCACHE_DRIVER_IPC_IPC_PAGES_H
@@ -25,8 +25,8 @@ bool ipc_pages_has(CUdeviceptr dptr);
 
 /**
  * Closes one opening of the block at `dptr`. The last close waits for the work of the block's
- * context. `native` is the driver's answer for an address that was not opened; returned if it
- * reports another error or if no block begins there. Call with no lock held.
+ * context. `native` is the driver's answer for an address that was not opened. Returns `native` if
+ * it reports another error, or if no block begins at `dptr`. Call with no lock held.
  */
 CUresult ipc_pages_close(CUcontext context, CUdeviceptr dptr, CUresult native);
 
@@ -45,7 +45,7 @@ CUresult ipc_pages_grant_access(CUcontext context, CUdevice device);
 /** Gives the current device access to all open blocks. Returns whether it got access to any. */
 bool ipc_pages_access_all(void);
 
-/** Unmaps and forgets the blocks of a context that has ended. */
+/** Unmaps and removes the blocks of a context that has ended. */
 void ipc_pages_forget(const struct context *context);
 
 #endif

@@ -21,9 +21,9 @@
 
 #define PEERS 16       /* importers that are served at a time; others wait */
 #define SILENT_MS 1000 /* how long a peer may be silent while no slot is free */
-/* the same for a peer without a request yet: importers send one as they connect */
+/* As SILENT_MS, before the first request: an importer sends it at once. */
 #define FIRST_MS 20
-#define TURN_MS 50  /* pause after an error that may go away */
+#define PAUSE_MS 50 /* pause after an error that may go away */
 #define END_MS 1000 /* how long the end of the process waits for a driver call */
 
 /*
@@ -38,10 +38,12 @@ struct socket {
 };
 
 static uint64_t own_name;
-static struct socket door = {.fd = -1}, peers[PEERS];
+static struct socket listener = {.fd = -1}, peers[PEERS];
 static struct lock lock = LOCK_INITIALIZER(IPC_SERVER); /* guards the start of the thread */
-static atomic_bool is_open, is_over;
+static atomic_bool is_open;                             /* the thread runs */
+static atomic_bool is_over;                             /* the process ends: no export begins */
 
+/* Describes a descriptor, for is_still_ours(). */
 static struct socket socket_of(int fd) {
     struct stat file;
     return fd >= 0 && fstat(fd, &file) == 0
@@ -49,16 +51,17 @@ static struct socket socket_of(int fd) {
                : (struct socket){.fd = -1};
 }
 
-static bool is_there(const struct socket *socket) {
+/* Returns whether the descriptor still is the socket that the server opened. */
+static bool is_still_ours(const struct socket *socket) {
     struct stat file;
     return socket->fd >= 0 && fstat(socket->fd, &file) == 0 && S_ISSOCK(file.st_mode) &&
            file.st_ino == socket->file;
 }
 
 /* Closes a socket, unless the program has closed it already. */
-static void hang_up(struct socket *socket) {
+static void close_socket(struct socket *socket) {
     wire_hold();
-    if (is_there(socket)) {
+    if (is_still_ours(socket)) {
         wire_close(socket->fd);
     }
     socket->fd = -1;
@@ -112,7 +115,7 @@ static int send_handles(int fd, const struct wire_request *request) {
 
 /* Answers a request of a peer. Returns false if the peer must be disconnected. */
 static bool serve(struct socket *peer) {
-    /* initialised: gcc may compare its fields before it checks r */
+    /* Initialised, because gcc may compare the fields before it checks r. */
     struct wire_request request = {0};
     unsigned none;
     int r = wire_receive(peer->fd, &request, sizeof request, NULL, &none);
@@ -125,12 +128,12 @@ static bool serve(struct socket *peer) {
     wire_hold();
     r = send_handles(peer->fd, &request);
     wire_let_go();
-    /* too few descriptors, maybe for a short time */
-    bool is_short = r == -EMFILE || r == -ETOOMANYREFS;
+    /* The process may lack descriptors for a short time only. */
+    bool lacks_descriptors = r == -EMFILE || r == -ETOOMANYREFS;
     /* An answer without pages tells the importer not to retry. */
-    if (r != 0 && !is_short) {
-        const struct wire_answer no = {.magic = WIRE_MAGIC};
-        wire_send(peer->fd, &no, sizeof no, NULL, 0);
+    if (r != 0 && !lacks_descriptors) {
+        const struct wire_answer refusal = {.magic = WIRE_MAGIC};
+        wire_send(peer->fd, &refusal, sizeof refusal, NULL, 0);
     }
     peer->heard = wire_clock_ms();
     peer->has_asked = true;
@@ -139,7 +142,7 @@ static bool serve(struct socket *peer) {
 
 /* --- the thread --- */
 
-static struct socket *free_place(void) {
+static struct socket *free_slot(void) {
     for (unsigned i = 0; i < PEERS; i++) {
         if (peers[i].fd < 0) {
             return &peers[i];
@@ -148,32 +151,33 @@ static struct socket *free_place(void) {
     return NULL;
 }
 
-/* Reopens the listening socket under the same number. The program closed it, but not on purpose. */
-static void open_door_again(void) {
+/* Reopens the listening socket, which the program has closed, under the same socket number. */
+static void reopen_listener(void) {
     wire_hold();
-    door = socket_of(wire_listen(own_name));
+    listener = socket_of(wire_listen(own_name));
     wire_let_go();
-    if (door.fd < 0) {
-        wire_sleep_ms(TURN_MS);
+    if (listener.fd < 0) {
+        wire_sleep_ms(PAUSE_MS);
     }
 }
 
-static void let_in(struct socket *slot) {
+/* Accepts the next connection into a free slot. */
+static void accept_peer(struct socket *slot) {
     wire_hold();
-    int fd = wire_accept(door.fd);
+    int fd = wire_accept(listener.fd);
     *slot = socket_of(fd);
     wire_let_go();
     if (fd < 0 && fd != -EAGAIN && fd != -EACCES) {
-        wire_sleep_ms(TURN_MS); /* no descriptor is free, for example */
+        wire_sleep_ms(PAUSE_MS); /* no descriptor is free, for example */
     }
 }
 
 /*
- * Returns until when a peer may be silent. The time is short while others may wait for its slot. An
- * importer that was disconnected for slowness connects again.
+ * Returns until when a peer may be silent, in ms. The time is short if no slot is free, because
+ * other importers may wait for one. A slow importer that is disconnected connects again.
  */
-static int64_t deadline_of(const struct socket *peer, bool any_place) {
-    return peer->heard + (any_place ? WIRE_PATIENCE_MS : peer->has_asked ? SILENT_MS : FIRST_MS);
+static int64_t deadline_of(const struct socket *peer, bool any_slot) {
+    return peer->heard + (any_slot ? WIRE_PATIENCE_MS : peer->has_asked ? SILENT_MS : FIRST_MS);
 }
 
 /*
@@ -192,60 +196,59 @@ static void poll_socket(struct polled *polled, struct socket *socket) {
 }
 
 /* Waits until a socket is readable or a peer was silent for too long. */
-static void wait_for_any(struct polled *polled, bool any_place) {
+static void wait_for_any(struct polled *polled, bool any_slot) {
     int64_t deadline = INT64_MAX;
     polled->count = 0;
     for (unsigned i = 0; i < PEERS; i++) {
         if (peers[i].fd >= 0) {
-            int64_t own = deadline_of(&peers[i], any_place);
+            int64_t own = deadline_of(&peers[i], any_slot);
             deadline = own < deadline ? own : deadline;
             poll_socket(polled, &peers[i]);
         }
     }
-    if (any_place) {
-        poll_socket(polled, &door);
-        deadline =
-            /*
-             * A closed listening socket is reopened at once, since no importer can connect until
-             * then.
-             */
-            door.fd < 0 ? 0 : deadline;
+    if (any_slot) {
+        poll_socket(polled, &listener);
+        /* A closed listening socket is reopened at once, because no importer can connect. */
+        deadline = listener.fd < 0 ? 0 : deadline;
     }
     int64_t now = wire_clock_ms(), left = deadline > now ? deadline - now : 0;
     struct timespec limit = {left / 1000, left % 1000 * 1000000};
     struct timespec *until = deadline == INT64_MAX ? NULL : &limit;
     if (syscall(SYS_ppoll, polled->fds, polled->count, until, NULL, 0) < 0) {
         polled->count = 0;
-        wire_sleep_ms(TURN_MS);
+        wire_sleep_ms(PAUSE_MS);
     }
 }
 
-static void look_at_peer(struct socket *peer, bool spoke, bool any_place) {
-    if (spoke ? !is_there(peer) || !serve(peer) : wire_clock_ms() >= deadline_of(peer, any_place)) {
-        hang_up(peer);
+/* Answers a peer that has sent a message. Disconnects a peer that was silent for too long. */
+static void update_peer(struct socket *peer, bool is_readable, bool any_slot) {
+    if (is_readable ? !is_still_ours(peer) || !serve(peer)
+                    : wire_clock_ms() >= deadline_of(peer, any_slot)) {
+        close_socket(peer);
     }
 }
 
-static void look_at_door(bool spoke) {
-    struct socket *slot = free_place();
-    if (!is_there(&door)) {
-        open_door_again();
-    } else if (spoke && slot) {
-        let_in(slot);
+/* Accepts a peer, if one waits and a slot is free. Reopens a closed listening socket. */
+static void update_listener(bool is_readable) {
+    struct socket *slot = free_slot();
+    if (!is_still_ours(&listener)) {
+        reopen_listener();
+    } else if (is_readable && slot) {
+        accept_peer(slot);
     }
 }
 
 static void *serve_all(void *unused) {
     for (;;) {
         struct polled polled;
-        bool any_place = free_place() != NULL;
-        wait_for_any(&polled, any_place);
+        bool any_slot = free_slot() != NULL;
+        wait_for_any(&polled, any_slot);
         for (unsigned i = 0; i < polled.count; i++) {
-            bool spoke = polled.fds[i].revents != 0;
-            if (polled.of[i] == &door) {
-                look_at_door(spoke);
+            bool is_readable = polled.fds[i].revents != 0;
+            if (polled.of[i] == &listener) {
+                update_listener(is_readable);
             } else {
-                look_at_peer(polled.of[i], spoke, any_place);
+                update_peer(polled.of[i], is_readable, any_slot);
             }
         }
     }
@@ -259,12 +262,12 @@ static void start(void) {
     }
     wire_hold();
     int fd = ipc_export_draw(&own_name, sizeof own_name) ? wire_listen(own_name) : -ENOSYS;
-    door = socket_of(fd);
+    listener = socket_of(fd);
     wire_let_go();
-    int error = door.fd >= 0 ? helper_start(serve_all) : -fd;
+    int error = listener.fd >= 0 ? helper_start(serve_all) : -fd;
     atomic_store(&is_open, error == 0);
     if (error != 0) {
-        hang_up(&door);
+        close_socket(&listener);
         log_once(LOG_LEVEL_WARN,
                  "no IPC handles of memory in pages: there is no %s to serve them: error %d; "
                  "GPUCACHE_BACKEND=segments needs none",
@@ -295,10 +298,10 @@ bool ipc_server_is_own(uint64_t name) {
 void ipc_server_forked(void) {
     int saved = errno;
     wire_forked();
-    if (atomic_exchange(&is_open, false) || door.fd >= 0) { /* the thread may be starting */
-        hang_up(&door);
+    if (atomic_exchange(&is_open, false) || listener.fd >= 0) { /* the thread may be starting */
+        close_socket(&listener);
         for (unsigned i = 0; i < PEERS; i++) {
-            hang_up(&peers[i]);
+            close_socket(&peers[i]);
         }
     }
     errno = saved;

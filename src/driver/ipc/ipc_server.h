@@ -2,9 +2,9 @@
  * The server: a helper thread that sends exported pages to other processes of the same user.
  *
  * The thread starts with the first handle of a block in pages and gets none of the program's
- * signals. Importers are served whatever the program's threads do. A peer that breaks the protocol
- * of ipc_wire.h, or is silent for too long, is disconnected. ipc.c and process hooks call these
- * functions; the lock IPC_SERVER guards the start.
+ * signals. It needs no thread of the program to serve an importer. It disconnects a peer that
+ * breaks the protocol of ipc_wire.h or is silent for too long. hooks/ipc.c, ipc_pages.c,
+ * exit_handler.c and process_parts.c call these functions. The lock IPC_SERVER guards the start.
  */
 #ifndef GPUCACHE_DRIVER_IPC_IPC_SERVER_H
 #define GPUCACHE_DRIVER_IPC_IPC_SERVER_H

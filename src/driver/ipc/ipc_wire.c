@@ -15,12 +15,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WAITING 64   /* backlog of connections that are not accepted yet */
-#define FD_LEAST 200 /* least descriptor number: some programs count on low ones */
-#define FORK_MS 200  /* how long a fork waits for descriptors to be closed */
-#define HOLD_MS 500  /* how long wire_hold() waits for a fork */
-#define RETRY_MS 2
-#define CALLS 64 /* connections that the child of a fork can close */
+#define BACKLOG 64     /* backlog of connections that are not accepted yet */
+#define FD_LEAST 200   /* least descriptor number: some programs count on low ones */
+#define FORK_MS 200    /* how long a fork waits for descriptors to be closed */
+#define HOLD_MS 500    /* how long wire_hold() waits for a fork */
+#define RETRY_MS 2     /* between two attempts to connect */
+#define CONNECTIONS 64 /* connections that the child of a fork can close */
 
 _Static_assert(sizeof(struct wire_request) == 40 && sizeof(struct wire_answer) == 40,
                "no byte of a message is padding");
@@ -44,10 +44,10 @@ void wire_close(int fd) {
 /* --- descriptors and forks --- */
 
 static _Atomic int holder_count, fork_count; /* fork_count > 0: wire_hold() waits */
-/* timed_out_fork: the fork that a thread waited HOLD_MS for */
+/* Forks have numbers. timed_out_fork: no thread waits for that fork any more. */
 static _Atomic unsigned last_fork, timed_out_fork;
 static pthread_once_t watched = PTHREAD_ONCE_INIT;
-static _Thread_local bool stopped __attribute__((tls_model("initial-exec")));
+static _Thread_local bool has_stopped __attribute__((tls_model("initial-exec")));
 
 bool wire_stop(unsigned ms) {
     int64_t deadline = wire_clock_ms() + ms;
@@ -69,12 +69,12 @@ void wire_go_on(void) {
 
 static void before_fork(void) {
     int saved = errno;
-    stopped = wire_stop(FORK_MS);
+    has_stopped = wire_stop(FORK_MS);
     errno = saved;
 }
 
 static void after_fork(void) {
-    if (stopped) {
+    if (has_stopped) {
         wire_go_on();
     }
 }
@@ -84,12 +84,12 @@ static void watch_forks(void) {
 }
 
 /* Connections of this process as an importer: descriptor plus one; 0: unused. */
-static _Atomic int calls[CALLS];
+static _Atomic int connections[CONNECTIONS];
 
-static void record_call(int fd) {
-    for (unsigned i = 0; i < CALLS; i++) {
+static void record_connection(int fd) {
+    for (unsigned i = 0; i < CONNECTIONS; i++) {
         int none = 0;
-        if (atomic_compare_exchange_strong(&calls[i], &none, fd + 1)) {
+        if (atomic_compare_exchange_strong(&connections[i], &none, fd + 1)) {
             return;
         }
     }
@@ -98,15 +98,16 @@ static void record_call(int fd) {
 void wire_forked(void) {
     atomic_store(&holder_count, 0);
     atomic_store(&fork_count, 0);
-    for (unsigned i = 0; i < CALLS; i++) {
-        int call = atomic_exchange(&calls[i], 0);
-        if (call > 0) {
-            wire_close(call - 1);
+    for (unsigned i = 0; i < CONNECTIONS; i++) {
+        int connection = atomic_exchange(&connections[i], 0);
+        if (connection > 0) {
+            wire_close(connection - 1);
         }
     }
 }
 
-static bool is_awaited(unsigned fork) {
+/* Returns whether a fork is in progress, and is not the one that timed out. */
+static bool must_wait_for(unsigned fork) {
     return atomic_load(&fork_count) > 0 && fork != atomic_load(&timed_out_fork);
 }
 
@@ -129,7 +130,7 @@ void wire_hold(void) {
     unsigned fork;
     pthread_once(&watched, watch_forks);
     atomic_fetch_add(&holder_count, 1);
-    while (is_awaited(fork = atomic_load(&last_fork))) {
+    while (must_wait_for(fork = atomic_load(&last_fork))) {
         atomic_fetch_sub(&holder_count, 1);
         wait_for_fork(fork, &deadline);
         atomic_fetch_add(&holder_count, 1);
@@ -160,10 +161,10 @@ static int new_socket(void) {
 
 /* Returns whether the peer of a connection, listening or connected, is a process of this user. */
 static bool is_same_user(int fd) {
-    struct ucred who = {.uid = (uid_t)-1};
-    socklen_t bytes = sizeof who;
-    return syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 &&
-           user_is_own(who.uid);
+    struct ucred credentials = {.uid = (uid_t)-1};
+    socklen_t bytes = sizeof credentials;
+    return syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 &&
+           user_is_own(credentials.uid);
 }
 
 int wire_listen(uint64_t name) {
@@ -179,7 +180,7 @@ int wire_listen(uint64_t name) {
     } else { /* RLIMIT_NOFILE may be lower than FD_LEAST */
         fd = low_fd;
     }
-    if (syscall(SYS_bind, fd, &address, length) != 0 || syscall(SYS_listen, fd, WAITING) != 0) {
+    if (syscall(SYS_bind, fd, &address, length) != 0 || syscall(SYS_listen, fd, BACKLOG) != 0) {
         int error = errno;
         wire_close(fd);
         return -error;
@@ -201,9 +202,9 @@ int wire_accept(int fd) {
 
 void wire_hang_up(int fd) {
     wire_hold();
-    for (unsigned i = 0; i < CALLS; i++) {
-        int call = fd + 1;
-        if (atomic_compare_exchange_strong(&calls[i], &call, 0)) {
+    for (unsigned i = 0; i < CONNECTIONS; i++) {
+        int connection = fd + 1;
+        if (atomic_compare_exchange_strong(&connections[i], &connection, 0)) {
             break;
         }
     }
@@ -218,7 +219,7 @@ int wire_connect(uint64_t name, int64_t deadline) {
     wire_hold();
     int fd = new_socket();
     if (fd >= 0) {
-        record_call(fd);
+        record_connection(fd);
     }
     wire_let_go();
     if (fd < 0) {
@@ -267,22 +268,22 @@ int wire_send(int fd, const void *data, size_t bytes, const int *passed, unsigne
 }
 
 /* Copies the descriptors of a message to `passed`. The kernel drops those beyond WIRE_PAGES. */
-static unsigned take_passed(struct msghdr *message, int *passed) {
-    unsigned taken = 0;
+static unsigned copy_passed(struct msghdr *message, int *passed) {
+    unsigned received = 0;
     for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at; at = CMSG_NXTHDR(message, at)) {
         if (at->cmsg_level == SOL_SOCKET && at->cmsg_type == SCM_RIGHTS) {
             size_t bytes = at->cmsg_len - CMSG_LEN(0);
-            memcpy(passed + taken, CMSG_DATA(at), bytes);
-            taken += (unsigned)(bytes / sizeof(int));
+            memcpy(passed + received, CMSG_DATA(at), bytes);
+            received += (unsigned)(bytes / sizeof(int));
         }
     }
-    return taken;
+    return received;
 }
 
 int wire_receive(int fd, void *data, size_t bytes, int *passed, unsigned *count) {
     union control control;
-    char more;
-    struct iovec parts[2] = {{data, bytes}, {&more, 1}};
+    char excess; /* received only if the message is too long */
+    struct iovec parts[2] = {{data, bytes}, {&excess, 1}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     if (passed) {
         message.msg_control = &control;
@@ -295,12 +296,12 @@ int wire_receive(int fd, void *data, size_t bytes, int *passed, unsigned *count)
     if (got < 0) {
         return errno == ECONNRESET ? -EPIPE : -errno;
     }
-    unsigned taken = passed ? take_passed(&message, passed) : 0;
+    unsigned received = passed ? copy_passed(&message, passed) : 0;
     if (got == (long)bytes) {
-        *count = taken;
+        *count = received;
         return 0;
     }
-    for (unsigned i = 0; i < taken; i++) {
+    for (unsigned i = 0; i < received; i++) {
         wire_close(passed[i]);
     }
     return got == 0 ? -EPIPE : -EPROTO;

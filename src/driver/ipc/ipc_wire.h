@@ -1,18 +1,18 @@
 /*
  * The protocol of exporter and importer for blocks in pages, and its sockets. ipc_fetch.c and
- * ipc_server.c call it. It takes no lock.
+ * ipc_server.c call these functions. No lock: two atomic counts keep forks and descriptors apart.
  *
  *      importer                        exporter's helper thread (ipc_server.c)
  *      token, first page       ---->
  *                              <----   offset, size and pages of the block; descriptors of up to 16
- *                                      of its segments, which are equally long
+ *                                      of its handles, which are equally long
  *      token, the next page    ---->
  *                              ...
  *
  * The importer closes the descriptors of an answer before the next request, so neither side needs
- * many. Sockets are abstract: no file remains of a killed process. Each side checks the user of the
- * other (SO_PEERCRED). All calls are raw system calls: they are no cancellation points, and no
- * other preloaded library intercepts them. errno changes.
+ * many. Sockets are abstract, so a killed process leaves no file behind. Each side checks the user
+ * of the other (SO_PEERCRED). All calls are raw system calls: they are no cancellation points, and
+ * no other preloaded library intercepts them. errno changes.
  */
 #ifndef GPUCACHE_DRIVER_IPC_IPC_WIRE_H
 #define GPUCACHE_DRIVER_IPC_IPC_WIRE_H
