@@ -1,7 +1,7 @@
 /*
- * The callbacks that run when a context is about to end, or has ended. The registry (context.c)
- * calls them in the order of this table, under its lock. It gets the table at the start of the
- * process, so that the lower folder driver/context does not name functions of higher ones.
+ * The callbacks that run when a context is about to end, or has ended. context/registry.c calls
+ * them in the order of this table, under the lock REGISTRY. It gets the table at the start of the
+ * process, so that the lower folder driver/context does not name functions of higher folders.
  */
 #include "driver/control/context_callbacks.h"
 

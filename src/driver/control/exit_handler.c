@@ -1,7 +1,7 @@
 /*
  * The exit handler: stops helper threads and fast paths before the driver shuts down. shutdown.h
- * says why it runs before the driver's own handler. After it, allocations and frees ask the driver
- * first, so they notice when the driver has ended.
+ * says why this handler runs before the driver's. From then on, allocations and frees ask the
+ * driver first, so they notice when the driver has ended. Takes no lock of its own.
  */
 #include "driver/control/exit_handler.h"
 
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 /* Runs as the exit handler. */
-static void begin(void) {
+static void begin_shutdown(void) {
     atomic_store(&shutdown_begun, true);
     /*
      * A thread that knows its current context does not ask the driver. Without this call, its
@@ -29,5 +29,5 @@ static void begin(void) {
 }
 
 void exit_handler_start(void) {
-    atexit(begin); /* if this fails, frees do not notice the end of the driver */
+    atexit(begin_shutdown); /* if this fails, frees do not notice the end of the driver */
 }

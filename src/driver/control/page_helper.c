@@ -16,13 +16,13 @@
 #include <errno.h>
 
 #define REFRESH_NS 500000000 /* between two updates of the page, if no reader asks */
-#define ORDER_NS 10000000    /* between two checks whether a delayed order may begin */
+#define RECHECK_NS 10000000  /* between two checks whether a delayed order may begin */
 
-static atomic_bool at_work; /* the thread for orders exists */
-static _Atomic int turn;    /* of the order in progress (enum helper_turn) */
+static atomic_bool orders_thread_exists;
+static _Atomic int turn; /* of the order in progress (enum helper_turn) */
 
 /* Records an order in the flight recorder and the trace. */
-static void show(enum flight_kind kind, unsigned device, uint64_t value) {
+static void record_order(enum flight_kind kind, unsigned device, uint64_t value) {
     flight_event(kind, device, 0, value, 0);
     trace_moment(kind, device, 0, 0, value, 0);
 }
@@ -41,27 +41,27 @@ static int execute(const struct live_wish *wish) {
     unsigned device = wish->device < 0 ? FLIGHT_NO_DEVICE : (unsigned)wish->device;
     switch (wish->order) {
     case LIVE_REPORT:
-        show(FLIGHT_REPORT, device, 0);
+        record_order(FLIGHT_REPORT, device, 0);
         return report();
     case LIVE_EMPTY_CACHE:
-        show(FLIGHT_EMPTY_CACHE, device, 0);
+        record_order(FLIGHT_EMPTY_CACHE, device, 0);
         return gpucache_empty_cache(wish->device);
     case LIVE_RESET_PEAK:
-        show(FLIGHT_RESET_PEAK, device, 0);
+        record_order(FLIGHT_RESET_PEAK, device, 0);
         return gpucache_reset_peak_stats(wish->device);
     case LIVE_LIMIT:
-        show(FLIGHT_LIMIT, device, wish->value);
+        record_order(FLIGHT_LIMIT, device, wish->value);
         return gpucache_set_memory_limit(wish->device, wish->value);
     }
     return -EINVAL; /* an order of another version of the tool */
 }
 
 /*
- * Returns whether there is an order that may begin now. If it must wait, tells its sender why. An
- * order to release idle memory waits for the end of all captures. During a capture nothing may be
- * waited for, so idle memory cannot go back.
+ * Returns whether there is an order that may begin now. Tells the sender of another order why it
+ * waits. An order to release idle memory waits for the end of all captures: the release needs waits
+ * for the device, which are not allowed during a capture.
  */
-static bool may_begin(void) {
+static bool order_may_begin(void) {
     enum live_order order = live_next_order();
     enum live_hold why = LIVE_NOT_HELD_UP;
     if (atomic_load(&process_state) != PROCESS_STARTED || atomic_load(&shutdown_begun)) {
@@ -84,7 +84,7 @@ static void *execute_orders(void *unused) {
     bool taken = true;
     capture_relax();
     while (taken && helper_begin(&turn)) {
-        taken = may_begin() && live_take_order(&wish);
+        taken = order_may_begin() && live_take_order(&wish);
         if (taken) {
             int result = execute(&wish);
             live_refresh(false);
@@ -92,26 +92,26 @@ static void *execute_orders(void *unused) {
         }
         helper_done(&turn);
     }
-    atomic_store(&at_work, false);
+    atomic_store(&orders_thread_exists, false);
     return unused;
 }
 
 /* Starts a thread for orders, if an order may begin and no such thread exists. */
-static void begin_orders(void) {
+static void start_orders(void) {
     bool idle = false;
-    if (may_begin() && atomic_compare_exchange_strong(&at_work, &idle, true) &&
+    if (order_may_begin() && atomic_compare_exchange_strong(&orders_thread_exists, &idle, true) &&
         helper_start(execute_orders) != 0) {
         execute_orders(NULL); /* without a thread, orders delay the updates of the page */
     }
 }
 
-/* Updates the live page and starts orders, for ever. */
+/* The helper thread: updates the live page and starts orders, for ever. */
 static void *update_page(void *unused) {
     for (;;) {
-        live_wait(live_next_order() ? ORDER_NS : REFRESH_NS);
+        live_wait(live_next_order() ? RECHECK_NS : REFRESH_NS);
         helper_admit_sigbus();
         live_refresh(false);
-        begin_orders();
+        start_orders();
     }
     return unused;
 }

@@ -24,10 +24,11 @@
 #include <string.h>
 
 /*
- * Calls `act` for a device, or for all used devices if `ordinal` is -1. Returns -EINVAL below -1,
- * -ENODEV if the process has not used the device, else an error of `act` or 0.
+ * Calls `action` for a device, or for all used devices if `ordinal` is -1. Returns -EINVAL below
+ * -1, -ENODEV if the process has not used the device, else an error of `action` or 0.
  */
-static int for_devices(int ordinal, int (*act)(struct device *device, void *with), void *with) {
+static int for_devices(int ordinal, int (*action)(struct device *device, void *argument),
+                       void *argument) {
     if (ordinal < -1) {
         return -EINVAL;
     }
@@ -35,16 +36,16 @@ static int for_devices(int ordinal, int (*act)(struct device *device, void *with
     for (int i = 0; i < stats_device_count(); i++) {
         struct device *device = ordinal < 0 || i == ordinal ? device_used(i) : NULL;
         if (device) {
-            int r = act(device, with);
+            int r = action(device, argument);
             result = result == -ENODEV || r != 0 ? r : result;
         }
     }
     return result;
 }
 
-/* Adds the statistics of a device to a struct gpucache_stats. */
-static int add_stats(struct device *device, void *with) {
-    struct gpucache_stats *out = with;
+/* Adds the statistics of a device to `sum`, a struct gpucache_stats. */
+static int add_stats(struct device *device, void *sum) {
+    struct gpucache_stats *out = sum;
     struct stats_device in;
     if (!stats_read_counters(device->ordinal, &in)) {
         return -ENODEV;
@@ -85,17 +86,17 @@ int gpucache_get_stats(int device, struct gpucache_stats *stats) {
     return r;
 }
 
-static int reset_peaks(struct device *device, void *unused) {
+static int reset_peaks_of(struct device *device, void *unused) {
     (void)unused;
     device_reset_peaks(device);
     return 0;
 }
 
 int gpucache_reset_peak_stats(int device) {
-    return for_devices(device, reset_peaks, NULL);
+    return for_devices(device, reset_peaks_of, NULL);
 }
 
-static int empty(struct device *device, void *unused) {
+static int empty_cache_of(struct device *device, void *unused) {
     (void)unused;
     bool any = false;
     int idle = device_pool_release_idle(device); /* waits a short time for work in progress */
@@ -104,17 +105,17 @@ static int empty(struct device *device, void *unused) {
 }
 
 int gpucache_empty_cache(int device) {
-    return for_devices(device, empty, NULL);
+    return for_devices(device, empty_cache_of, NULL);
 }
 
 /* Sets the limit of a device, after counting what the driver's own pools hold. */
-static int set_one(struct device *device, void *with) {
+static int set_limit_of(struct device *device, void *limit) {
     driver_pool_look(device);
-    device_set_limit(device, with);
+    device_set_limit(device, limit);
     return 0;
 }
 
-static int update_driver_pools(struct device *device, void *unused) {
+static int update_pools_of(struct device *device, void *unused) {
     (void)unused;
     driver_pool_look(device);
     return 0;
@@ -134,9 +135,9 @@ static int set_limit(int device, struct device_limit *limit) {
     }
     if (device >= 0) {
         device_get(device);
-        return for_devices(device, set_one, limit);
+        return for_devices(device, set_limit_of, limit);
     }
-    for_devices(device, update_driver_pools, NULL);
+    for_devices(device, update_pools_of, NULL);
     device_set_limits(limit);
     return 0;
 }
