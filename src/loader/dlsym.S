@@ -2,18 +2,22 @@
  * Overrides dlsym and dlvsym: looks at the first letters of the name, then jumps to the real
  * function.
  *
- * It jumps, because the real function reads its return address to interpret RTLD_NEXT. After a call
- * it would search behind this library instead of behind the program (docs/cuda-facts.md, "The
- * loader"). Other names cost only two byte compares: sanitizer runtimes call dlsym before libc is
- * ready. Only names that begin with "cu", "nv" or "dl" reach C code. No lock.
+ * The override jumps, because the real function reads its return address to interpret RTLD_NEXT.
+ * After a call, the real function would search behind this library instead of behind the program
+ * (docs/cuda-facts.md, "The loader"). Other names cost only two byte compares: sanitizer runtimes
+ * call dlsym before libc is ready. Only names that begin with "cu", "nv" or "dl" reach C code. No
+ * lock.
  *
  *     dlsym(handle, name)            calls loader_answer(handle, name, version or NULL, caller)
  *     dlvsym(handle, name, version)  returns its value; without one, jumps to the real function
  *
- * Both are exported under libc's symbol versions (gpucache.map). A library that overrides them in
- * front of this one asks for dlvsym(RTLD_NEXT, "dlsym", version), which needs a versioned
- * definition. Its call must then go on to the next versioned definition, as it would natively: the
- * entries "by_version".
+ * Labels of an override: 1 jumps to the real function; 2 asks loader_answer(); 3 finds the real
+ * function, which is not known yet; 4 and 5 compare the second letter.
+ *
+ * Both are exported under libc's symbol versions (gpucache.map). A library that is searched before
+ * this one, and overrides them, asks for dlvsym(RTLD_NEXT, "dlsym", version), which needs a
+ * versioned definition. A call of that library must then reach the next versioned definition, as
+ * natively: it gets the entries "by_version".
  */
 #if defined(__x86_64__)
 #define FIRST_VERSION GLIBC_2.2.5

@@ -5,8 +5,8 @@
  *      next.c    finds the real dlsym and dlvsym in the symbol tables of the process
  *      route.c   chooses the answer of a look-up: the driver's entry, or its replacement
  *
- * The overrides can run in any thread, before libc is ready, and inside dlopen. Nothing here takes
- * a lock: all threads store the same values.
+ * The overrides can run in any thread, before libc is ready, and inside dlopen. This module
+ * therefore takes no lock: all threads store the same values.
  */
 #ifndef GPUCACHE_LOADER_LOADER_H
 #define GPUCACHE_LOADER_LOADER_H
@@ -26,9 +26,9 @@ static inline bool loader_same(const char *a, const char *b) {
 }
 
 /**
- * The next dlsym and dlvsym behind this library in search order: any definition, and the next one
- * that has a symbol version. NULL until loader_find_next() has run, which ends the process if libc
- * has no dlvsym.
+ * The next dlsym and dlvsym behind this library in search order. loader_next_*: the next
+ * definition. loader_versioned_*: the next definition that has a symbol version. NULL until
+ * loader_find_next() has run. loader_find_next() ends the process if libc has no dlvsym.
  */
 typedef void *loader_dlsym(void *handle, const char *name);
 typedef void *loader_dlvsym(void *handle, const char *name, const char *version);
@@ -64,7 +64,7 @@ struct loader_answer loader_answer_itself(void *handle, const char *name, const 
  */
 struct loader_entry {
     const char *symbol;
-    int since;
+    int since;         /* CUDA version that brought the symbol: 11030 is 11.3; 0: not of CUDA */
     void **real;       /* where its real address is stored */
     void *replacement; /* NULL: the symbol is only called */
 };

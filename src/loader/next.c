@@ -6,8 +6,8 @@
  * the next dlsym and dlvsym behind this library. Another preloaded library that overrides them
  * keeps its place in the search order.
  *
- * No libc function is called before: the process may not be ready for any. No lock: several threads
- * may run this at once, and all store the same pointers.
+ * loader_find_next() calls no libc function until then: libc may not be ready. No lock: several
+ * threads may run it at once, and all store the same pointers.
  */
 #include "loader/loader.h"
 
@@ -48,13 +48,14 @@ struct symbols {
 };
 
 /*
- * Returns the address of a dynamic entry. glibc relocates most of these pointers in place; the
- * others are still offsets.
+ * Returns the address that an entry of the dynamic section means. glibc has relocated most of these
+ * addresses in place. An address below the object's base is still an offset from the base.
  */
 static const void *pointer(const struct link_map *object, ElfW(Addr) value) {
     return (const void *)(value < object->l_addr ? value + object->l_addr : value);
 }
 
+/* Finds the symbol table of an object. Returns false if it lacks a part that find() needs. */
 static bool read_symbols(const struct link_map *object, struct symbols *symbols) {
     *symbols = (struct symbols){0};
     ElfW(Xword) soname = 0;
@@ -83,7 +84,11 @@ static bool read_symbols(const struct link_map *object, struct symbols *symbols)
     return true;
 }
 
-/* Returns the address of a function in one object from its GNU hash table, or NULL. */
+/*
+ * Returns the address of a function in one object from its GNU hash table, or NULL. The table has
+ * four words (buckets, first symbol, bloom words, shift), then the bloom filter, the buckets, and
+ * one hash for each symbol. Bit 0 of a hash is not compared: it marks the end of a bucket.
+ */
 static void *find(const struct link_map *object, const struct symbols *symbols, const char *name) {
     uint32_t buckets = symbols->hash[0], first = symbols->hash[1], bloom_words = symbols->hash[2];
     const ElfW(Addr) *bloom = (const ElfW(Addr) *)(symbols->hash + 4);
@@ -106,6 +111,7 @@ static void *find(const struct link_map *object, const struct symbols *symbols, 
     }
 }
 
+/* Returns the dlvsym of libc, or of libdl before glibc 2.34; NULL if neither has one. */
 static loader_dlvsym *libc_dlvsym(void) {
     if (!&loader_debug) {
         return NULL;
@@ -123,6 +129,7 @@ static loader_dlvsym *libc_dlvsym(void) {
     return NULL;
 }
 
+/* Returns the next versioned definition of `name` behind this library, or NULL. */
 static void *next(loader_dlvsym *look_up, const char *name) {
     for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
         void *found = look_up(RTLD_NEXT, name, versions[i]);
@@ -175,13 +182,14 @@ static bool is_searched_before(const void *code) {
 /*
  * Cases of a look-up of dlsym or dlvsym, by another library that overrides them:
  *
- *   1  The caller is searched before this library: it must find our override. Otherwise a name that
- *      it looks up would reach the driver, and names that the program links this library.
+ *   1  The caller is searched before this library: it must find our override. Otherwise the names
+ *      that the caller looks up would reach the driver, while linked names reach this library.
  *   2  The caller is searched behind this library: it must not find our override. Our override
  *      calls the caller's, and the two would call each other without end.
  *
- * RTLD_NEXT cannot be asked from here. But if our override is the first versioned definition of
- * all, it is also the next one for every caller that is searched before this library.
+ * A look-up by RTLD_NEXT from here would search behind this library, not behind the caller. But if
+ * our override is the first versioned definition of all, it is also the next one for every caller
+ * that is searched before this library.
  */
 struct loader_answer loader_answer_itself(void *handle, const char *name, const char *version,
                                           const void *caller) {

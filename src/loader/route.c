@@ -23,6 +23,7 @@ static _Atomic(const struct loader_entry *) by_name[NAME_SLOTS];
 static _Atomic(const struct loader_entry *) by_real[REAL_SLOTS];
 static atomic_bool names_known, driver_known, nvml_known;
 
+/* Returns the FNV-1a hash of a name, as a slot of by_name. */
 static unsigned hash_name(const char *name) {
     unsigned hash = 2166136261u;
     for (; *name; name++) {
@@ -36,7 +37,7 @@ static unsigned hash_real(const void *real) {
     return (unsigned)((value ^ value >> 9) % REAL_SLOTS);
 }
 
-/* Puts a row into an open-addressed table, unless the row is in it already. */
+/* Puts a row into a hash table with open addressing, unless another thread has put it there. */
 static void put(_Atomic(const struct loader_entry *) *table, unsigned slots, unsigned at,
                 const struct loader_entry *entry) {
     for (;; at = (at + 1) % slots) {
@@ -62,6 +63,7 @@ static void load_names(void) {
     atomic_store(&names_known, true);
 }
 
+/* Returns the row of a name that the library replaces, or NULL. */
 static const struct loader_entry *replaced_entry(const char *name) {
     if (!atomic_load(&names_known)) {
         load_names();
@@ -112,6 +114,7 @@ bool loader_find_nvml(void) {
     return find_real(loader_nvml, &nvml_known);
 }
 
+/* Returns the replacement of a real entry of a known table, or `real`. */
 static void *replaced(void *real) {
     for (unsigned at = hash_real(real);; at = (at + 1) % REAL_SLOTS) {
         const struct loader_entry *entry = atomic_load_explicit(&by_real[at], memory_order_acquire);
@@ -135,10 +138,10 @@ static void *ask(void *handle, const char *name, const char *version) {
 /*
  * Cases, by handle:
  *
- *   RTLD_NEXT,     The real function answers for its real caller, whose search scope counts.
- *   RTLD_DEFAULT   It finds our exported entry, or the wrapper of a library before this one. Both
- *                  are right. RTLD_DEFAULT must not find our entry without a driver, or if the
- *                  driver lacks the symbol.
+ *   RTLD_NEXT,     The real function answers for its real caller, whose search scope counts. Our
+ *   RTLD_DEFAULT   exported entry is a right answer, and so is the wrapper of a library before this
+ *                  one. RTLD_DEFAULT must not find our entry without a driver, or if the driver
+ *                  lacks the symbol.
  *   any other      The answer does not depend on the caller, so it can be asked for here.
  */
 struct loader_answer loader_answer(void *handle, const char *name, const char *version,
