@@ -15,7 +15,9 @@
  * - -EINVAL  an argument is invalid: a NULL pointer, a fraction outside (0, 1], an unknown format
  *            or size.
  * - -ENODEV  there is no such device, or this process has not used it yet.
- * - -EBUSY   not possible now: the device is busy, or memory cannot be given back yet.
+ * - -EBUSY   not possible now: the device is busy, memory cannot be given back yet, or too many
+ *            threads write reports.
+ * - others   gpucache_write_report() returns the error of the write.
  *
  * All functions may be called from any thread. gpucache_get_stats() and gpucache_write_report() may
  * also be called from a signal handler.
@@ -89,7 +91,7 @@ enum { GPUCACHE_REPORT_TEXT = 0, GPUCACHE_REPORT_JSON = 1 };
 /** Writes a report, with reason "request", to a file descriptor. */
 GPUCACHE_API int gpucache_write_report(int fd, int format);
 
-/** Names this moment in the log and in the trace, by the first 159 bytes of the text. */
+/** Writes the label to the log and the trace. The trace keeps its first 159 bytes. */
 GPUCACHE_API int gpucache_mark(const char *label);
 
 /** "0.2.0"; a constant string: returns the version of the library. */
