@@ -1,4 +1,4 @@
-/* Reads the switches of ablation.h. Compiled only with -Dablation=true. */
+/* Reads the switches of ablation.h. Empty without -Dablation=true. No lock: an atomic word. */
 #ifdef GPUCACHE_ABLATION
 #include "process/ablation.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define IS_READ ((uint64_t)1 << 63)
+#define IS_READ ((uint64_t)1 << 63) /* set in the switches when ABLATE has been read */
 
 static const char *const names[] = {
 #define MECHANISM(name, what) #name,
@@ -15,6 +15,7 @@ static const char *const names[] = {
 #undef MECHANISM
 };
 
+/* Returns whether a list with commas contains the name. */
 static bool lists(const char *list, const char *name) {
     size_t length = strlen(name);
     const char *at = list;
@@ -28,6 +29,7 @@ static bool lists(const char *list, const char *name) {
     return false;
 }
 
+/* Returns IS_READ, and a bit for each mechanism that ABLATE names. */
 static uint64_t read_switches(void) {
     const char *list = getenv("ABLATE");
     uint64_t switches = IS_READ;
@@ -47,5 +49,5 @@ bool is_ablated(enum ablation mechanism) {
     return switches >> mechanism & 1;
 }
 #else
-typedef int ablation_is_off; /* a file of C is not empty */
+typedef int ablation_is_off; /* C allows no empty file */
 #endif

@@ -21,7 +21,7 @@ _Noreturn void assert_failed(const char *condition, const char *file, int line);
 /** Returns an address that no other running thread has. */
 const void *assert_this_thread(void);
 
-/** The thread that holds a lock. Written by that thread only. */
+/** The thread that holds a lock. Only that thread writes it. */
 struct holder {
     _Atomic(const void *) thread; /* assert_this_thread(), or NULL */
 };

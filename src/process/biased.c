@@ -11,8 +11,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* biased_wait_for_stores() */
 #define STORES_ARRIVE_NS 10000000
-#define STORES_ARRIVE_TURNS (1u << 18) /* takes a few milliseconds */
+#define STORES_ARRIVE_SPINS (1u << 18) /* takes a few milliseconds */
 
 static atomic_bool can_bias;
 
@@ -37,8 +38,8 @@ void biased_init(struct biased *lock, bool owned) {
 }
 
 /* Spins first, then yields: the thread that is waited for may have been preempted. */
-static void wait_a_turn(unsigned turns) {
-    if (turns < 100) {
+static void spin_or_yield(unsigned spins) {
+    if (spins < 100) {
         cpu_relax();
     } else {
         sched_yield();
@@ -46,15 +47,15 @@ static void wait_a_turn(unsigned turns) {
 }
 
 void biased_enter_slowly(struct biased *lock) {
-    for (unsigned turns = 0; biased_is_on(lock); turns++) {
+    for (unsigned spins = 0; biased_is_on(lock); spins++) {
         if (!atomic_load_explicit(&lock->wanted, memory_order_acquire) && biased_try_enter(lock)) {
             return;
         }
-        wait_a_turn(turns);
+        spin_or_yield(spins);
     }
-    for (unsigned turns = 0; atomic_exchange_explicit(&lock->locked, true, memory_order_acquire);
-         turns++) {
-        wait_a_turn(turns);
+    for (unsigned spins = 0; atomic_exchange_explicit(&lock->locked, true, memory_order_acquire);
+         spins++) {
+        spin_or_yield(spins);
     }
     lock_note(LOCK_CACHE);
     holder_set(&lock->holder);
@@ -67,8 +68,8 @@ void biased_ask(struct biased *lock) {
 }
 
 static void wait_for_owner(struct biased *lock) {
-    for (unsigned turns = 0; atomic_load_explicit(&lock->inside, memory_order_acquire); turns++) {
-        wait_a_turn(turns);
+    for (unsigned spins = 0; atomic_load_explicit(&lock->inside, memory_order_acquire); spins++) {
+        spin_or_yield(spins);
     }
 }
 
@@ -79,7 +80,7 @@ static void wait_for_owner(struct biased *lock) {
  */
 void biased_wait_for_stores(void) {
     nap(STORES_ARRIVE_NS);
-    for (unsigned turns = 0; turns < STORES_ARRIVE_TURNS; turns++) {
+    for (unsigned spins = 0; spins < STORES_ARRIVE_SPINS; spins++) {
         cpu_relax();
     }
 }
@@ -93,11 +94,11 @@ void biased_end(struct biased *lock) {
 
 /*
  * membarrier succeeded in biased_start() but may fail now: the process set up a sandbox, or was
- * restored from a checkpoint. Its only effect here is that an owner's earlier store to `inside`
- * arrives before the seizing thread reads it. After a failure, biased_wait_for_stores() replaces it
- * once, and all locks become spin locks for good.
+ * restored from a checkpoint. membarrier is needed for one effect: an owner's earlier store to
+ * `inside` arrives before this thread reads `inside`. After a failure, biased_wait_for_stores() has
+ * that effect once, and all locks become spin locks for good.
  */
-void biased_seize(struct biased *first, void (*end_bias)(void *), void *with) {
+void biased_seize(struct biased *first, void (*end_bias)(void *), void *argument) {
     bool any = false;
     for (struct biased *lock = first; lock; lock = lock->next_seized) {
         any |= biased_is_on(lock);
@@ -105,7 +106,7 @@ void biased_seize(struct biased *first, void (*end_bias)(void *), void *with) {
     }
     if (any && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) {
         can_bias = false;
-        end_bias(with);
+        end_bias(argument);
     }
     for (struct biased *lock = first; lock; lock = lock->next_seized) {
         if (biased_is_on(lock)) {

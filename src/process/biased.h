@@ -1,11 +1,13 @@
 /*
- * A biased lock: its owner enters and leaves with plain stores. Thread caches use it
+ * A biased lock: one thread, the owner, enters and leaves with plain stores. Thread caches use it
  * (tcache/cache.h).
  *
- * Another thread that needs the lock sets `wanted`. It makes every running thread of the process
- * execute a memory barrier (membarrier(2)), and waits until the owner has left. The rare side pays
- * for the exclusion. The lock is an ordinary spin lock in three cases: the kernel lacks membarrier,
- * begins to refuse it, or the lock has no single owner.
+ *   owner           sets `inside`, then reads `wanted`; without a fence between the two
+ *   another thread  sets `wanted`; makes every running thread of the process execute a memory
+ *                   barrier (membarrier(2)); then waits until `inside` is false
+ *
+ * The lock is an ordinary spin lock in three cases: the kernel lacks membarrier, the kernel begins
+ * to refuse membarrier, or the lock has no single owner.
  */
 #ifndef GPUCACHE_PROCESS_BIASED_H
 #define GPUCACHE_PROCESS_BIASED_H
@@ -19,7 +21,7 @@ struct biased {
     atomic_bool inside; /* true while the owner is inside */
     atomic_bool wanted; /* another thread seizes the lock; always true without bias */
     atomic_bool on;     /* biased; once false, stays false, and `locked` is the lock */
-    atomic_bool locked;
+    atomic_bool locked; /* the spin lock of a lock without bias */
     struct biased *next_seized;
 #ifdef GPUCACHE_ASSERTIONS
     struct holder holder;
@@ -40,6 +42,7 @@ static inline void cpu_relax(void) {
  */
 void biased_start(void);
 
+/** Returns whether bias is enabled. */
 bool biased_can_start(void);
 
 /** Initialises a lock that is not held. It is biased if it is `owned` and bias is enabled. */
@@ -61,7 +64,7 @@ void biased_enter_slowly(struct biased *lock);
  */
 static inline bool biased_try_enter(struct biased *lock) {
     atomic_store_explicit(&lock->inside, true, memory_order_relaxed);
-    atomic_signal_fence(memory_order_seq_cst); /* full fence by the seizer's membarrier */
+    atomic_signal_fence(memory_order_seq_cst); /* the seizer's membarrier makes it a full fence */
     if (__builtin_expect(!atomic_load_explicit(&lock->wanted, memory_order_acquire), 1)) {
         lock_note(LOCK_CACHE);
         holder_set(&lock->holder);
@@ -71,6 +74,7 @@ static inline bool biased_try_enter(struct biased *lock) {
     return false;
 }
 
+/** Enters, and waits for a thread that has the lock. Callers as for biased_enter_slowly(). */
 static inline void biased_enter(struct biased *lock) {
     lock_check(LOCK_CACHE);
     if (!biased_try_enter(lock)) {
@@ -95,10 +99,10 @@ static inline void biased_leave(struct biased *lock) {
 /**
  * Seizes several locks, linked by `next_seized`, in a thread that does not own them;
  * biased_return() releases them. One thread at a time may do so. If membarrier fails for the first
- * time, calls `end_bias(with)` once. `end_bias` must end the bias of every lock that the caller may
- * ever seize.
+ * time, calls `end_bias(argument)` once. `end_bias` must end the bias of every lock that the caller
+ * may ever seize.
  */
-void biased_seize(struct biased *first, void (*end_bias)(void *), void *with);
+void biased_seize(struct biased *first, void (*end_bias)(void *), void *argument);
 void biased_return(struct biased *first);
 
 /*

@@ -3,11 +3,11 @@
  *
  * A process may end in several ways at once: one thread calls exit, another crashes, a third gets
  * SIGTERM. The first thread writes the report. The others must not end the process before the
- * report is written; they wait for at most PATIENCE_MS. No lock: `writer` is taken by compare and
- * exchange.
+ * report is written; they wait for at most PATIENCE_MS. No lock: a thread becomes the writer by a
+ * compare and exchange of `writer`.
  *
- * Nothing is done in a child. By fork it has a copy of the parent's state. By vfork it shares the
- * parent's memory, where a single store would change the parent.
+ * These functions do nothing in a child. After fork a child has a copy of the parent's state. After
+ * vfork it shares the parent's memory, where a single store would change the parent.
  */
 #include "process/ending.h"
 
@@ -59,9 +59,9 @@ void ending_of_helper(const struct helper *helper, _Atomic int *turn, enum proce
 }
 
 void ending_wait(void) {
-    const struct timespec turn = {0, 1000000};
+    const struct timespec one_ms = {0, 1000000};
     for (int i = 0; i < PATIENCE_MS && !atomic_load(&written); i++)
-        syscall(SYS_nanosleep, &turn, NULL);
+        syscall(SYS_nanosleep, &one_ms, NULL);
 }
 
 void ending_report(const char *reason) {
@@ -151,8 +151,9 @@ static bool is_found(const char *name) {
 }
 
 /*
- * Runs `call`, which ends the process unless it fails. Writes the last report before the call, if
- * the call can succeed. Between vfork and exec nothing is checked. The value is that of `call`.
+ * Runs `call`, which ends the process unless it fails, and has the value of `call`. Writes the last
+ * report before the call, if the call can succeed (`is_end`). Does not evaluate `is_end` in a
+ * child, for example between vfork and exec.
  */
 #define EXEC(is_end, call)                                                                         \
     __extension__({                                                                                \
@@ -195,7 +196,8 @@ int front_execveat(int folder, const char *path, char *const *arguments, char *c
                 NEXT(execveat)(folder, path, arguments, environment, flags));
 }
 
-static size_t count(const char *argument, va_list rest) {
+/* Counts the arguments before the NULL argument. */
+static size_t count_arguments(const char *argument, va_list rest) {
     size_t arguments = 0;
     for (; argument; argument = va_arg(rest, const char *))
         arguments++;
@@ -205,7 +207,7 @@ static size_t count(const char *argument, va_list rest) {
 /*
  * Copies the arguments into an array that ends with NULL. Leaves `rest` behind the NULL argument.
  */
-static void gather(char **arguments, const char *argument, va_list *rest) {
+static void copy_arguments(char **arguments, const char *argument, va_list *rest) {
     for (; argument; argument = va_arg(*rest, const char *))
         *arguments++ = (char *)argument;
     *arguments = NULL;
@@ -214,10 +216,11 @@ static void gather(char **arguments, const char *argument, va_list *rest) {
 /* Builds the array on the caller's stack: between vfork and exec nothing can be allocated. */
 #define GATHER(arguments, argument, rest)                                                          \
     va_start(rest, argument);                                                                      \
-    char **arguments = __builtin_alloca((count(argument, rest) + 1) * sizeof *(arguments));        \
+    char **arguments =                                                                             \
+        __builtin_alloca((count_arguments(argument, rest) + 1) * sizeof *(arguments));             \
     va_end(rest);                                                                                  \
     va_start(rest, argument);                                                                      \
-    gather(arguments, argument, &(rest))
+    copy_arguments(arguments, argument, &(rest))
 
 int front_execl(const char *path, const char *argument, ...) {
     va_list rest;

@@ -1,6 +1,6 @@
 /*
  * The last report of a process, however the process ends. ending.c also hooks the ends that run no
- * destructor: _exit, _Exit, quick_exit and exec.
+ * destructor: _exit, _Exit, quick_exit and exec. No lock (ending.c).
  */
 #ifndef GPUCACHE_PROCESS_ENDING_H
 #define GPUCACHE_PROCESS_ENDING_H

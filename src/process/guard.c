@@ -31,6 +31,7 @@ void guard_mapping(void *start, size_t bytes, void (*lost)(void)) {
     atomic_store_explicit(&guarded[at].complete, true, memory_order_release);
 }
 
+/* Maps a page of zeros at the page of an address. Returns false if the kernel refuses. */
 static bool put_zeros(uintptr_t address) {
     int saved_errno = errno;
     size_t bytes = (size_t)sysconf(_SC_PAGESIZE);

@@ -17,8 +17,8 @@
 #include <stddef.h>
 
 /**
- * Returns whether an option has a file mapped. Then SIGBUS has to be handled, and the library's own
- * threads may not block it.
+ * Returns whether the library maps a file because of an option. SIGBUS must then be handled, and
+ * the library's own threads may not block it.
  */
 bool guard_is_needed(void);
 

@@ -63,10 +63,10 @@ void hami_load(char *const *environment, struct hami_limit limits[VALUE_DEVICES]
         struct hami_limit *to = device == VALUE_DEVICES ? &all : &limits[device];
         if (to->bytes != 0)
             continue; /* of two entries with one name the first counts, as for getenv() */
-        char *own = device == VALUE_DEVICES ? NULL : names[device];
-        if (own)
-            memcpy(own, entry, length);
-        const char *name = own ? own : PREFIX;
+        char *device_name = device == VALUE_DEVICES ? NULL : names[device];
+        if (device_name)
+            memcpy(device_name, entry, length);
+        const char *name = device_name ? device_name : PREFIX;
         to->bytes = bytes_of(name, entry + length + 1);
         to->name = to->bytes != 0 ? name : NULL;
     }

@@ -4,8 +4,8 @@
  * Scheduler sets the first one, HAMi the second one.
  *
  * A value is a number of bytes, or a number with k, m or g in any case (powers of 1024). A value
- * for one device wins over the value for all. An invalid value counts as unset. Needs no lock: the
- * options are loaded once.
+ * for one device wins over the value for all. An invalid value counts as unset. No lock: only
+ * options_load() calls it, once.
  */
 #ifndef GPUCACHE_PROCESS_HAMI_H
 #define GPUCACHE_PROCESS_HAMI_H

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define SECOND_NS 1000000000u
-#define TURN_NS 1000000
+#define POLL_NS 1000000 /* between two checks of a turn: 1 ms */
 
 /* Blocks the signal in this thread at once, so that another thread of the process gets it. */
 static void block_signal(int number) {
@@ -22,7 +22,7 @@ static void block_signal(int number) {
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-/* Initial-exec, because the handler of SIGBUS reads it. */
+/* Whether this thread is a helper. Initial-exec, because the handler of SIGBUS reads it. */
 static _Thread_local bool is_helper __attribute__((tls_model("initial-exec")));
 
 static void *run_helper(void *run) {
@@ -111,7 +111,7 @@ void helper_hold(_Atomic int *turn, unsigned ms) {
         if (atomic_compare_exchange_strong(turn, &idle, HELPER_HELD) || idle == HELPER_HELD) {
             return;
         }
-        syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = TURN_NS}, NULL);
+        syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
 }
 

@@ -2,9 +2,9 @@
  * Helper threads: they do the work that is due while the program makes no call.
  *
  * Helper threads block the program's signals. They are made when they are first needed, and do not
- * exist in the child of a fork. The end of the process does not wait for a thread, but for its
- * turn: one piece of work, which begins only while no other thread holds the turn. The turn is an
- * atomic; there is no lock.
+ * exist in the child of a fork. The end of the process does not wait for a thread to end. It waits
+ * until the thread's piece of work is done, and allows no other piece. Each thread has an atomic
+ * state for that, its turn; there is no lock.
  */
 #ifndef GPUCACHE_PROCESS_HELPER_H
 #define GPUCACHE_PROCESS_HELPER_H
@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* HELPER_AT_WORK: a piece of work is in progress. HELPER_HELD: none may begin. */
 enum helper_turn { HELPER_IDLE, HELPER_AT_WORK, HELPER_HELD };
 
 /**
@@ -64,18 +65,19 @@ static inline void helper_start_wanted(void) {
 }
 
 /**
- * Begins and ends one piece of a helper's work. helper_begin() returns false if the turn is held.
+ * Begin and end one piece of a helper's work. helper_begin() returns false, and no work may be
+ * done, if the turn is held or another thread is at work.
  */
 bool helper_begin(_Atomic int *turn);
 void helper_done(_Atomic int *turn);
 
 /**
- * Stops new work, after waiting for the piece under way. Waits at most `ms` milliseconds; after
- * that the turn is not held.
+ * Waits for the piece in progress, at most `ms` milliseconds, and sets HELPER_HELD: no other piece
+ * begins. After a longer wait, returns without HELPER_HELD, and work goes on.
  */
 void helper_hold(_Atomic int *turn, unsigned ms);
 
-/** Allows work again. */
+/** Allows work again after helper_hold(). */
 void helper_release(_Atomic int *turn);
 
 /** Sleeps for all of the time, even if signals interrupt it. */

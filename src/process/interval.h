@@ -11,7 +11,7 @@ void interval_start(void);
  */
 void interval_hold(void);
 
-/** Allows these reports again. */
+/** Allows these reports again, after an exec that failed. */
 void interval_release(void);
 
 #endif

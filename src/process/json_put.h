@@ -23,7 +23,7 @@
 
 struct json_put {
     struct print *out;
-    bool comma; /* the next key or element needs one before it */
+    bool comma; /* a comma must stand before the next key or element */
 };
 
 static inline struct json_put json_put_to(struct print *out) {
@@ -33,18 +33,18 @@ static inline struct json_put json_put_to(struct print *out) {
 /** Begins an array or object: '[' or '{'. */
 void json_put_open(struct json_put *to, char bracket);
 
-/** Ends it: ']' or '}'. */
+/** Ends an array or object: ']' or '}'. */
 void json_put_close(struct json_put *to, char bracket);
 
-/** Begins the line of the next key or element. */
+/** Begins a line for the next key or element. */
 void json_put_line(struct json_put *to);
 
 void json_put_key(struct json_put *to, const char *name);
 
-/** Writes a number as the key. */
+/** Writes a number as a key. */
 void json_put_number_key(struct json_put *to, uint64_t number);
 
-/* Write a value: an element, or what belongs to the key. */
+/* Write a value: an element of an array, or the value of the last key. */
 
 void json_put_u64(struct json_put *to, uint64_t value);
 void json_put_i64(struct json_put *to, int64_t value);

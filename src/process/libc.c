@@ -1,8 +1,8 @@
 /*
- * Finds the next definitions of libc functions before the program runs. A first call may come later
- * from a signal handler, or between vfork and exec, where nothing can be looked up. Calls before
- * that, by a sanitizer's runtime or another library's constructor, find them themselves. No lock:
- * all threads store the same values.
+ * Finds the next definitions of libc functions in a constructor: the program's first call may come
+ * from a signal handler, or between vfork and exec, where a look-up is impossible. A call before
+ * the constructor, by a sanitizer's runtime or another library's constructor, looks them up itself.
+ * No lock: all threads store the same values.
  */
 #include "process/libc.h"
 

@@ -5,25 +5,26 @@
 #include <errno.h>
 #include <stdatomic.h>
 
-#define TRIES 10000 /* per wait: a thread may fork inside a callback */
-#define TURN_NS 100000
+#define NAPS 10000 /* in one wait, 1 s: a thread that forks inside a callback waits for itself */
+#define NAP_NS 100000
 
 static _Atomic int readers, forks; /* each thread counts itself before it checks the other count */
 
-static void begin(void) {
+/* Waits for a fork in progress, and counts this thread as a reader. */
+static void begin_reading(void) {
     atomic_fetch_add(&readers, 1);
-    for (int i = 0; atomic_load(&forks) > 0 && i < TRIES; i++) {
+    for (int i = 0; atomic_load(&forks) > 0 && i < NAPS; i++) {
         atomic_fetch_sub(&readers, 1);
-        nap(TURN_NS);
+        nap(NAP_NS);
         atomic_fetch_add(&readers, 1);
     }
 }
 
-int libraries_visit(int (*look_at)(struct dl_phdr_info *info, size_t bytes, void *with),
-                    void *with) {
+int libraries_visit(int (*look_at)(struct dl_phdr_info *info, size_t bytes, void *argument),
+                    void *argument) {
     int saved = errno;
-    begin();
-    int r = dl_iterate_phdr(look_at, with);
+    begin_reading();
+    int r = dl_iterate_phdr(look_at, argument);
     atomic_fetch_sub(&readers, 1);
     errno = saved;
     return r;
@@ -32,8 +33,8 @@ int libraries_visit(int (*look_at)(struct dl_phdr_info *info, size_t bytes, void
 void libraries_before_fork(void) {
     int saved = errno;
     atomic_fetch_add(&forks, 1);
-    for (int i = 0; atomic_load(&readers) > 0 && i < TRIES; i++) {
-        nap(TURN_NS);
+    for (int i = 0; atomic_load(&readers) > 0 && i < NAPS; i++) {
+        nap(NAP_NS);
     }
     errno = saved;
 }

@@ -16,8 +16,8 @@
  * Runs dl_iterate_phdr() and returns its result. Keeps errno. May wait for a fork, for a limited
  * time.
  */
-int libraries_visit(int (*look_at)(struct dl_phdr_info *info, size_t bytes, void *with),
-                    void *with);
+int libraries_visit(int (*look_at)(struct dl_phdr_info *info, size_t bytes, void *argument),
+                    void *argument);
 
 /** Run around a fork of the program: before it; after it in the parent; in the child. */
 void libraries_before_fork(void);

@@ -1,3 +1,4 @@
+/* Initialises locks; in builds with assertions, checks their order. lock.h has the rules. */
 #include "process/lock.h"
 
 void lock_start(struct lock *lock, enum lock_rank rank) {
@@ -33,7 +34,7 @@ static _Thread_local unsigned held[LOCK_RANKS] __attribute__((tls_model("initial
 /*
  * Writes to stderr by a system call: write() is a cancellation point, and the library calls none.
  */
-static void say(const char *words) {
+static void write_text(const char *words) {
     syscall(SYS_write, STDERR_FILENO, words, strlen(words));
 }
 
@@ -43,23 +44,23 @@ static _Noreturn void die(void) {
     __builtin_trap(); /* the program's handler for the signal has returned */
 }
 
-static void say_number(int n) {
+static void write_number(int n) {
     char text[12];
     char *at = text + sizeof text - 1;
     for (*at = '\0'; at == text + sizeof text - 1 || n > 0; n /= 10) {
         *--at = (char)('0' + n % 10);
     }
-    say(at);
+    write_text(at);
 }
 
 void assert_failed(const char *condition, const char *file, int line) {
-    say("gpucache: ");
-    say(file);
-    say(":");
-    say_number(line);
-    say(": not true: ");
-    say(condition);
-    say("\n");
+    write_text("gpucache: ");
+    write_text(file);
+    write_text(":");
+    write_number(line);
+    write_text(": not true: ");
+    write_text(condition);
+    write_text("\n");
     die();
 }
 
@@ -67,23 +68,23 @@ const void *assert_this_thread(void) {
     return held;
 }
 
-static void say_lock(enum lock_rank rank) {
-    say(ranks[rank].name);
-    say(" (");
-    say(ranks[rank].protects);
-    say(")");
+static void write_lock_name(enum lock_rank rank) {
+    write_text(ranks[rank].name);
+    write_text(" (");
+    write_text(ranks[rank].protects);
+    write_text(")");
 }
 
 void lock_check(enum lock_rank rank) {
-    unsigned first =
-        rank + (rank == LOCK_CACHE); /* a thread with the pool's lock may hold several of these */
+    /* A thread with the pool's lock may hold several locks of rank LOCK_CACHE. */
+    unsigned first = rank + (rank == LOCK_CACHE);
     for (unsigned other = first; other < LOCK_RANKS; other++) {
         if (held[other] > 0) {
-            say("gpucache: lock ");
-            say_lock(rank);
-            say(" taken while ");
-            say_lock(other);
-            say(" is held\n");
+            write_text("gpucache: lock ");
+            write_lock_name(rank);
+            write_text(" taken while ");
+            write_lock_name(other);
+            write_text(" is held\n");
             die();
         }
     }
@@ -95,9 +96,9 @@ void lock_note(enum lock_rank rank) {
 
 void lock_forget(enum lock_rank rank) {
     if (held[rank]-- == 0) {
-        say("gpucache: lock ");
-        say_lock(rank);
-        say(" released, but not held\n");
+        write_text("gpucache: lock ");
+        write_lock_name(rank);
+        write_text(" released, but not held\n");
         die();
     }
 }

@@ -50,7 +50,8 @@ void lock_forget(enum lock_rank rank);
 #define lock_forget(rank) ((void)0)
 #endif
 
-/** Initialises a lock that spins for a moment before it sleeps. */
+/** Initialises a lock that spins for a short time before it sleeps. LOCK_INITIALIZER: sleeps at
+ * once. */
 void lock_start(struct lock *lock, enum lock_rank rank);
 
 static inline void lock_acquire(struct lock *lock) {

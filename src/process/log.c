@@ -3,13 +3,13 @@
  *
  * The library never writes into a file of the program. A program that was started without a stderr
  * gives descriptor 2 to the first file that it opens. A constructor records whether there was a
- * stderr, because nothing else can tell later. The file that was stderr at the first use of CUDA is
- * compared before each write.
+ * stderr, because this cannot be found out later. log_open() records the file that is stderr at the
+ * first use of CUDA. Each write first checks that the descriptor still is that file.
  *
  * Many programs close stderr in an atexit handler (all of coreutils do), before the last report. A
  * duplicate is therefore kept if reports go to stderr. Its number is high, away from the program's
  * descriptors. A daemon may close every descriptor, and that number may then become a file of the
- * program: it is compared in the same way. No lock; the state is atomic.
+ * program: the check applies to the duplicate too. No lock; the state is atomic.
  */
 #include "process/log.h"
 
@@ -32,11 +32,11 @@ struct identity {
     ino_t ino;
 };
 
-enum { UNOPENED, OPEN, NO_STDERR };
+enum { UNOPENED, OPEN, NO_STDERR }; /* values of `state` */
 
 static _Atomic int wanted_level = LOG_LEVEL_WARN;
-static struct identity at_start, at_use; /* threads that call log_open() at once store the same */
-static _Atomic bool looked;
+static struct identity at_start, at_first_use; /* threads in log_open() at once store the same */
+static _Atomic bool is_start_known;
 static _Atomic int state = UNOPENED;
 static _Atomic int kept_fd = -1;
 
@@ -59,37 +59,38 @@ static bool same_file(struct identity a, struct identity b) {
 }
 
 /* Runs at the start of the program, unless the constructor of another library uses CUDA before. */
-__attribute__((constructor)) static void look(void) {
+__attribute__((constructor)) static void record_start(void) {
     int saved_errno = errno;
-    if (!atomic_load(&looked)) {
+    if (!atomic_load(&is_start_known)) {
         at_start = identify(STDERR_FILENO);
-        atomic_store(&looked, true);
+        atomic_store(&is_start_known, true);
     }
     errno = saved_errno;
 }
 
 /*
- * Records which file stderr is now. Returns whether messages may go there. The program may have
- * replaced stderr on purpose. But a file that is closed on exec is the program's alone.
+ * Records which file stderr is now. Returns whether messages may go to that file: it is the file
+ * from the start, or the program has replaced stderr on purpose. A file that is closed on exec is
+ * not meant as stderr.
  */
-static bool note_stderr(void) {
-    at_use = identify(STDERR_FILENO);
-    if (at_start.ino == 0 || at_use.ino == 0)
+static bool record_stderr(void) {
+    at_first_use = identify(STDERR_FILENO);
+    if (at_start.ino == 0 || at_first_use.ino == 0)
         return false;
-    return same_file(at_start, at_use) || (fcntl(STDERR_FILENO, F_GETFD) & FD_CLOEXEC) == 0;
+    return same_file(at_start, at_first_use) || (fcntl(STDERR_FILENO, F_GETFD) & FD_CLOEXEC) == 0;
 }
 
 void log_open(void) {
     if (atomic_load(&state) != UNOPENED)
         return;
     int saved_errno = errno;
-    look();
-    atomic_store(&state, note_stderr() ? OPEN : NO_STDERR);
+    record_start();
+    atomic_store(&state, record_stderr() ? OPEN : NO_STDERR);
     errno = saved_errno;
 }
 
 static bool is_stderr(int fd) {
-    return same_file(at_use, identify(fd));
+    return same_file(at_first_use, identify(fd));
 }
 
 void log_keep(void) {

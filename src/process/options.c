@@ -228,6 +228,7 @@ static bool load_option(enum option_id id) {
 
 /* --- messages about options --- */
 
+/** Returns the first VALUE_COLUMNS columns of a value, in `buffer`. */
 static const char *shown(char *buffer, size_t size, const char *value) {
     struct print out;
     print_init(&out, -1, buffer, size);
@@ -267,7 +268,7 @@ static void say_refused(enum option_id id) {
                   value, option->values);
 }
 
-/** Warns of a limit that is too small for any program. Most often the unit is missing. */
+/** Warns of a limit that is too small for any program: most often the user forgot the unit. */
 static void warn_of_small_limit(void) {
     for (int device = 0; device < OPTIONS_MAX_DEVICES; device++) {
         uint64_t limit = in_force.memory_limit[device];
@@ -281,6 +282,7 @@ static void warn_of_small_limit(void) {
     }
 }
 
+/** Warns of the first device in the bits `named` that does not exist. */
 static void warn_of_missing(enum option_id id, uint64_t named, int count) {
     for (int device = count; device < OPTIONS_MAX_DEVICES; device++) {
         if (named >> device & 1) {
@@ -305,6 +307,7 @@ static bool is_other_name(const char *name, size_t length) {
     return length == strlen(PREFIX "SO") && strncmp(name, PREFIX "SO", length) == 0;
 }
 
+/** Warns of a variable GPUCACHE_... that is no option, and names the nearest option. */
 static void warn_if_unknown(const char *entry) {
     if (strncmp(entry, PREFIX, strlen(PREFIX)) != 0)
         return;

@@ -73,8 +73,8 @@ extern const struct option_info option_table[OPTION_COUNT];
 
 /**
  * Reads the environment and the identity of the program, opens the log, and warns of invalid
- * values. Keeps stderr if reports go there. Only the first call does anything. The caller must make
- * sure that it has returned before another thread calls options().
+ * values. Keeps stderr if reports go there. Later calls do nothing. The caller must make sure that
+ * the first call has returned before another thread calls options().
  */
 void options_load(void);
 

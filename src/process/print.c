@@ -23,6 +23,7 @@ void print_init(struct print *out, int fd, char *buffer, size_t capacity) {
     *out = (struct print){.fd = fd, .buffer = buffer, .capacity = capacity};
 }
 
+/** Writes the first `length` bytes of the buffer to the descriptor, and removes them. */
 static void write_out(struct print *out, size_t length) {
     int result = out->in_time ? write_in_time(out->fd, out->buffer, length)
                               : write_all(out->fd, out->buffer, length);
@@ -85,6 +86,7 @@ void print_str(struct print *out, const char *text) {
     print_bytes(out, text, strlen(text));
 }
 
+/** Prints a number of base 10 or 16, with zeros in front up to `min_digits` digits. */
 static void print_base(struct print *out, uint64_t value, unsigned base, unsigned min_digits) {
     char digits[20];
     size_t at = sizeof digits;
@@ -288,6 +290,7 @@ void print_escaped(struct print *out, const char *text, size_t columns) {
  * cut short or beyond U+10FFFF.
  */
 static size_t utf8_length(const unsigned char *text) {
+    /* Ranges of the first and the second byte: the table of well-formed UTF-8 in Unicode. */
     static const struct {
         unsigned char first_min, first_max, second_min, second_max, length;
     } forms[] = {

@@ -1,15 +1,16 @@
 /*
  * The states of the process, from the library's view.
  *
- *      no CUDA    only dlsym's two byte compares and a look at stderr have run
- *      starting
- *      started    since the first driver call that matters: options are read, stderr is kept, fork
- *                 is handled, signals at their default action are taken (signals.h)
- *      forked     child of a started process: all calls pass through, and nothing is reported
- *      ending     the last report is written, without a CUDA call (ending.h)
+ *      PROCESS_IDLE      no CUDA yet: only the override of dlsym and the constructors have run
+ *      PROCESS_STARTING  the start runs
+ *      PROCESS_STARTED   since the first driver call that matters: options are read, stderr is
+ *                        kept, fork is handled, signals at their default action get a handler
+ *      PROCESS_FORKED    child of a started process: all calls pass through, nothing is reported
  *
- * The state is atomic. pthread_once() runs the start, and one thread loads libraries after it.
- * Every hook of the driver calls process_ready().
+ * The end of the process is not a state: ending.h writes the last report, without a CUDA call.
+ *
+ * The state is atomic. pthread_once() runs the start; then one thread runs the hooks `load`. A hook
+ * of the driver that needs the library calls process_ready(), which starts the library.
  */
 #ifndef GPUCACHE_PROCESS_PROCESS_H
 #define GPUCACHE_PROCESS_PROCESS_H

@@ -1,10 +1,9 @@
 /*
  * Identity of the program: name, arguments, host, rank, start.
  *
- * It is read once, at the first use of CUDA. At the last report the program may have changed its
- * environment or its arguments, or have lost /proc. The process number is not kept, because it
- * changes with fork. program_load() runs once; later the values are constant, and no lock is
- * needed.
+ * program_load() reads them once, at the first use of CUDA. At the last report the program may have
+ * changed its environment or its arguments, or have lost /proc. The process number is not kept,
+ * because it changes with fork. After program_load() the values are constant, so no lock is needed.
  *
  * Job launchers nest (torchrun under srun, mpirun in a batch job), and a process inherits the outer
  * one's variables. The variables are therefore read from the innermost kind of launcher to the
@@ -73,7 +72,7 @@ static void load_name(void) {
     strncpy(self.name, name, sizeof self.name - 1);
 }
 
-/** Returns the number if the text is nothing else, or -1. */
+/** Returns the number of a text that consists of digits only, or -1. */
 static int64_t parse_rank(const char *text) {
     int64_t rank = 0;
     if (*text == '\0')

@@ -11,13 +11,13 @@
 struct program {
     char name[64]; /* file name in argv[0] */
     char host[65]; /* name of the host */
-    int64_t rank;  /* in a parallel job, as its launcher says; -1: none */
+    int64_t rank;  /* in a parallel job, from the variables of its launcher; -1: none */
     const char *arguments[PROGRAM_ARGUMENTS]; /* argv; the last one may be cut */
     size_t argument_count;
     bool arguments_cut; /* there were more arguments, or longer ones, than are kept */
 };
 
-/** Reads all of it, once. options_load() calls it. */
+/** Reads the identity, once. options_load() calls this function. No lock (program.c). */
 void program_load(void);
 
 /** Returns the identity. All fields are empty before program_load(), and constant after it. */

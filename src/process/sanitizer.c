@@ -17,7 +17,7 @@ static const char *const libraries[] = {"libsanitizer-collection.so", "libsaniti
  * Returns whether the path ends in a library of compute-sanitizer. Only the file counts: a folder
  * or a program may have the same name.
  */
-static bool is_its(const char *path) {
+static bool is_sanitizer_path(const char *path) {
     const char *slash = strrchr(path, '/');
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++)
         if (strcmp(slash ? slash + 1 : path, libraries[i]) == 0)
@@ -25,12 +25,13 @@ static bool is_its(const char *path) {
     return false;
 }
 
-static int look_at(struct dl_phdr_info *object, size_t size, void *unused) {
+static int is_sanitizer_object(struct dl_phdr_info *object, size_t size, void *unused) {
     (void)size, (void)unused;
-    return object->dlpi_name && is_its(object->dlpi_name);
+    return object->dlpi_name && is_sanitizer_path(object->dlpi_name);
 }
 
 bool sanitizer_is_there(void) {
     const char *path = secure_getenv(injection);
-    return secure_getenv(port) || (path && is_its(path)) || dl_iterate_phdr(look_at, NULL) != 0;
+    return secure_getenv(port) || (path && is_sanitizer_path(path)) ||
+           dl_iterate_phdr(is_sanitizer_object, NULL) != 0;
 }

@@ -5,12 +5,13 @@
  * the like (libc.h) show the program the default action. A handler of the program replaces the
  * library's handler. If the program sets the default action again, the library's handler is
  * installed again: Python's KeyboardInterrupt and crash handlers end a process like this. Without
- * the overrides that report would be lost, and a program that saves and calls the old action would
- * call the library.
+ * the overrides that report would be lost. A program that saves and calls the old action would then
+ * also call the library.
  *
- * Not seen: blocked and ignored signals, and those taken by sigwait or signalfd. After exec,
- * signals are at their default action, as natively. A program that asks the kernel without libc, as
- * Go does, sees the handler.
+ *   signal                                    effect
+ *   blocked, ignored, in sigwait or signalfd  no report
+ *   any, after exec                           at its default action, as natively
+ *   any, asked for without libc, as Go does   the program sees the library's handler
  *
  * No lock; nothing is allocated. "The handler" and "dying" below state their own rules.
  */
@@ -48,9 +49,9 @@ static const struct {
 };
 #define DEADLY (sizeof deadly / sizeof *deadly)
 
-static _Atomic uint64_t claimed; /* signals whose default action is replaced, a bit each */
+static _Atomic uint64_t claimed; /* signals whose default action the library replaces, a bit each */
 
-/* The flags and mask that the program set with the default action, which it is shown again. */
+/* The flags and mask that the program set with the default action. Its next query returns them. */
 static struct {
     _Atomic int flags;
     _Atomic uint64_t mask;
@@ -77,9 +78,9 @@ static pid_t this_thread(void) {
 /*
  * --- dying ---
  *
- * The default action is set, and the same signal is sent again with all that the kernel said of it.
- * It stays blocked until the handler has returned. The status, the core and its registers are then
- * those of the place where the signal came.
+ * The default action is set, and the same signal is sent again with its original siginfo_t. The
+ * signal stays blocked until the handler has returned. The exit status, the core file and its
+ * registers are then those of the place where the signal came.
  */
 
 static void mask_signal(int how, int number) {
@@ -169,7 +170,10 @@ static void respond(int number, siginfo_t *info) {
         die(number, info, name);
 }
 
-/* Runs respond() on another stack. */
+/*
+ * Runs respond() on another stack. A register that a callee saves (rbx, x19) keeps the old stack
+ * pointer. The clobbers are all registers that a callee may change.
+ */
 static void respond_on(char *top, int number, siginfo_t *info) {
 #if defined(__x86_64__)
     uint64_t first = (uint64_t)number;

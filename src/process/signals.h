@@ -1,6 +1,6 @@
 /*
  * Reports at a signal, and before a signal ends the process, while the program leaves the signal at
- * its default action.
+ * its default action. No lock (signals.c).
  */
 #ifndef GPUCACHE_PROCESS_SIGNALS_H
 #define GPUCACHE_PROCESS_SIGNALS_H

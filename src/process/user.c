@@ -13,6 +13,7 @@
 #define INITIAL_NAMESPACE                                                                          \
     ((ino_t)0xEFFFFFFD) /* inode of the initial user namespace, on every Linux */
 
+/** Returns the uid that the kernel shows for users without a number in this namespace. */
 static uid_t overflow_uid(void) {
     static _Atomic uint64_t known; /* the number plus 1; 0: not read yet */
     uint64_t number = atomic_load(&known);

@@ -3,8 +3,8 @@
  *
  * The program must not notice a write. libc's write() is a cancellation point, at which a cancelled
  * thread would unwind out of the allocator; the system call is none. write_quietly() suppresses
- * signals. open_again() lets a write to a pipe time out. No lock; errno is kept by write_all() and
- * write_in_time().
+ * signals. open_again() lets a write to a pipe time out. No lock. write_all() and write_in_time()
+ * keep errno.
  */
 #include "process/write.h"
 
@@ -30,8 +30,8 @@
 #include <unistd.h>
 
 #define PATIENCE_NS 1000000000 /* how long one write waits for a reader, in total */
-#define ZEROS_AT_ONCE 64       /* in one write: of more, a file system makes larger pages */
-#define TURN_NS 1000000        /* between two checks of the space in a pipe */
+#define ZEROS_AT_ONCE 64 /* arrays in one write: longer writes make larger pages in the kernel */
+#define POLL_NS 1000000  /* between two checks of the space in a pipe */
 
 /*
  * Returns the kernel's time in ns: the program may have replaced the clock of libc by one that
@@ -48,9 +48,10 @@ struct sink {
     int fd;
     bool socket;
     bool small_steps; /* the write may block: at most PIPE_BUF bytes, which a writable pipe takes */
-    int64_t deadline; /* 0: has not waited yet */
+    int64_t deadline; /* of now_ns(); 0: has not waited yet */
 };
 
+/** Returns whether the deadline is over. The first call sets the deadline. */
 static bool is_late(struct sink *to) {
     int64_t now = now_ns();
     if (to->deadline == 0)
@@ -107,13 +108,13 @@ static int write_parts(struct sink *to, const char *bytes, size_t length) {
  * Both are blocked during the write, and removed from the thread if this write caused them.
  */
 static int write_quietly(struct sink *to, const char *bytes, size_t length) {
-    sigset_t held, before, pending_before, pending_after;
-    sigemptyset(&held);
-    sigaddset(&held, SIGPIPE);
-    sigaddset(&held, SIGXFSZ);
+    sigset_t blocked, before, pending_before, pending_after;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGPIPE);
+    sigaddset(&blocked, SIGXFSZ);
     sigemptyset(&pending_before);
     sigpending(&pending_before);
-    bool masked = pthread_sigmask(SIG_BLOCK, &held, &before) == 0;
+    bool masked = pthread_sigmask(SIG_BLOCK, &blocked, &before) == 0;
 
     int result = write_parts(to, bytes, length);
 
@@ -144,8 +145,8 @@ int write_all(int fd, const void *bytes, size_t length) {
 
 /**
  * Opens the same file again, for writes that do not block. Returns -1 if that fails. A blocking
- * write into a pipe that nobody reads would never end. O_NONBLOCK cannot be set for a moment: it
- * belongs to the open file, which other processes share.
+ * write into a pipe that nobody reads would never end. O_NONBLOCK cannot be set on `fd` itself: the
+ * flag belongs to the open file, which other processes share.
  */
 static int open_again(int fd) {
     char path[32];
@@ -162,21 +163,21 @@ static int open_again(int fd) {
  * Bytes that a pipe can never hold at once are written in pieces. Returns false at the deadline.
  */
 static bool has_space(struct sink *to, size_t length) {
-    int capacity = fcntl(to->fd, F_GETPIPE_SZ), held = 0;
-    while (capacity > 0 && length <= (size_t)capacity && ioctl(to->fd, FIONREAD, &held) == 0 &&
-           (size_t)capacity - (size_t)held < length) {
+    int capacity = fcntl(to->fd, F_GETPIPE_SZ), unread = 0;
+    while (capacity > 0 && length <= (size_t)capacity && ioctl(to->fd, FIONREAD, &unread) == 0 &&
+           (size_t)capacity - (size_t)unread < length) {
         struct pollfd reader = {.fd = to->fd};
-        struct timespec turn = {0, TURN_NS};
+        struct timespec pause_time = {0, POLL_NS};
         if (is_late(to))
             return false;
-        if (syscall(SYS_ppoll, &reader, 1, &turn, NULL, 0) > 0)
+        if (syscall(SYS_ppoll, &reader, 1, &pause_time, NULL, 0) > 0)
             break; /* the pipe has no reader any more: the write reports it */
     }
     return true;
 }
 
 int write_in_time(int fd, const void *bytes, size_t length) {
-    static _Atomic bool given_up;
+    static _Atomic bool given_up; /* the last call has timed out: this one does not wait */
     int saved_errno = errno;
     struct stat file;
     struct sink to = {.fd = fd, .deadline = atomic_load(&given_up) ? 1 : 0};
