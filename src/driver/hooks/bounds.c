@@ -47,8 +47,8 @@ static bool on_device(CUmemorytype type) {
 }
 
 bool bounds_rows(const CUDA_MEMCPY2D **copy, struct pool *pools[2]) {
-    static const CUDA_MEMCPY2D nothing = {.srcMemoryType = CU_MEMORYTYPE_HOST,
-                                          .dstMemoryType = CU_MEMORYTYPE_HOST};
+    static const CUDA_MEMCPY2D empty_copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                                             .dstMemoryType = CU_MEMORYTYPE_HOST};
     const CUDA_MEMCPY2D *c = *copy;
     bool beyond = c && ((on_device(c->srcMemoryType) &&
                          exceeds(c->srcDevice + c->srcY * c->srcPitch + c->srcXInBytes,
@@ -56,15 +56,16 @@ bool bounds_rows(const CUDA_MEMCPY2D **copy, struct pool *pools[2]) {
                         (on_device(c->dstMemoryType) &&
                          exceeds(c->dstDevice + c->dstY * c->dstPitch + c->dstXInBytes,
                                  c->WidthInBytes, c->Height, c->dstPitch, 1, 0, &pools[0])));
-    *copy = beyond ? &nothing : c;
+    *copy = beyond ? &empty_copy : c;
     return beyond;
 }
 
 bool bounds_slices(const CUDA_MEMCPY3D **copy, struct pool *pools[2]) {
-    static const CUDA_MEMCPY3D nothing = {.srcMemoryType = CU_MEMORYTYPE_HOST,
-                                          .dstMemoryType = CU_MEMORYTYPE_HOST};
+    static const CUDA_MEMCPY3D empty_copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                                             .dstMemoryType = CU_MEMORYTYPE_HOST};
     const CUDA_MEMCPY3D *c = *copy;
-    size_t from = c ? c->srcPitch * c->srcHeight : 0, to = c ? c->dstPitch * c->dstHeight : 0;
+    size_t from = c ? c->srcPitch * c->srcHeight : 0; /* bytes of a slice of the source */
+    size_t to = c ? c->dstPitch * c->dstHeight : 0;   /* ... and of the destination */
     bool beyond =
         c && ((on_device(c->srcMemoryType) &&
                exceeds(c->srcDevice + c->srcZ * from + c->srcY * c->srcPitch + c->srcXInBytes,
@@ -72,6 +73,6 @@ bool bounds_slices(const CUDA_MEMCPY3D **copy, struct pool *pools[2]) {
               (on_device(c->dstMemoryType) &&
                exceeds(c->dstDevice + c->dstZ * to + c->dstY * c->dstPitch + c->dstXInBytes,
                        c->WidthInBytes, c->Height, c->dstPitch, c->Depth, to, &pools[0])));
-    *copy = beyond ? &nothing : c;
+    *copy = beyond ? &empty_copy : c;
     return beyond;
 }

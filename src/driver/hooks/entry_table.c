@@ -12,6 +12,7 @@ static struct real_entries led_to = {
 #include "driver/table/entry_points.def"
 };
 
+/* The exported functions. A FAST entry exports its hook, without the jump through led_to. */
 #define FAST(symbol, since, parameters, arguments, effect, test)
 #define ENTRY(symbol, since, parameters, arguments, effect, test)                                  \
     HOOK(front_##symbol, parameters, NOTHING, led_to.real_##symbol arguments, answer)
