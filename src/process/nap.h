@@ -2,8 +2,8 @@
  * Sleeps in a thread of the program, without a cancellation point.
  *
  * nanosleep of libc is a cancellation point: a cancelled thread would end inside the allocator,
- * with a lock held or a block that no list contains. The system call is none. Another preloaded
- * library with a nanosleep of its own cannot change the time either.
+ * with a lock held or a block that no list contains. The system call is not a cancellation point,
+ * and a nanosleep of another preloaded library cannot change its time. Takes no lock.
  */
 #ifndef GPUCACHE_PROCESS_NAP_H
 #define GPUCACHE_PROCESS_NAP_H

@@ -87,8 +87,8 @@ void print_cell(struct print *out, const char *text, size_t columns, enum print_
 void print_plain(struct print *out, const char *text, size_t columns);
 
 /**
- * Prints text of unknown origin that a reader may copy into a shell's "", with escapes. After
- * `columns` columns it is cut with `...`.
+ * Prints text of unknown origin as the inside of a C string: \" and \\, and \xNN for each byte that
+ * is not printable ASCII. Cuts it with `...` after `columns` columns.
  */
 void print_escaped(struct print *out, const char *text, size_t columns);
 

@@ -16,9 +16,9 @@ int write_all(int fd, const void *bytes, size_t length);
 
 /**
  * Writes all bytes as write_all(), but waits only for a limited time for a pipe, terminal or socket
- * that nobody reads, whether it blocks or not. Returns -EAGAIN after that time; nothing was written
- * if it is a pipe that could hold all bytes. Later calls do not wait at all, until one can write
- * again.
+ * that nobody reads, whether it blocks or not. Returns -EAGAIN after that time; a pipe that could
+ * hold all bytes has then got none. Calls after an -EAGAIN do not wait, until a call returns
+ * another result.
  */
 int write_in_time(int fd, const void *bytes, size_t length);
 
@@ -31,8 +31,8 @@ int write_room(int fd, uint64_t from, uint64_t bytes);
 /**
  * Writes zeros to a part of a file that has reserved space and no content, before it is mapped. The
  * pages are then in memory. On a disk, writing many pages at once costs a third to a sixth of
- * touching them one by one. An error is ignored: the pages are then touched. On tmpfs nothing is
- * written, because it would save nothing. May change errno.
+ * touching them one by one. Ignores an error: the kernel then makes each page at its first access.
+ * Writes nothing on tmpfs, where it would save no time. May change errno.
  */
 void write_pages(int fd, uint64_t from, uint64_t bytes);
 
