@@ -1,9 +1,9 @@
 /*
- * The interfaces inside this module: the parts of a report, and the emitters that write them.
+ * The parts of a report, and the emitters that write them: the interface inside this module.
  *
  * walk.c reads the statistics once, row by row of fields.def, and calls an emitter for each value.
- * Text and JSON are two emitters of the same walk. Both have the same values, and a new row of
- * fields.def appears in both. The caller owns all state; nothing here takes a lock or allocates.
+ * Text and JSON are two emitters of the same walk. Both have the same values: a new row of
+ * fields.def appears in both. The caller owns all state. No function takes a lock or allocates.
  */
 #ifndef GPUCACHE_REPORT_EMITTER_H
 #define GPUCACHE_REPORT_EMITTER_H
@@ -23,8 +23,8 @@ struct report_process {
     int64_t pid;
     const char *version; /* of the library in the process */
     const struct program *program;
-    uint64_t time_ns,
-        uptime_ns; /* time of the reading: since 1970, and since the process started */
+    uint64_t time_ns;   /* when the values were read, since 1970 */
+    uint64_t uptime_ns; /* the same moment, since the process started */
 };
 
 /** The parts of a report that belong to no device. */
@@ -67,7 +67,7 @@ struct emitter {
     const struct stats_device *device; /* the device being written */
     const struct segment_map *map;     /* the memory map of its pool, or NULL */
     struct report_derived derived;
-    unsigned devices;     /* written so far */
+    unsigned devices;     /* number of devices written so far */
     struct json_put json; /* JSON: writes to `out` */
     struct lines words;   /* text: the sentences below the table */
 };
@@ -89,10 +89,8 @@ struct emitter_kind {
 
 extern const struct emitter_kind text_emitter, json_emitter;
 
-/**
- * Write a report: its beginning, each of its devices, its end. The emitter and all arguments must
- * stay valid until walk_end().
- */
+/* Write the beginning, a device and the end of a report. All arguments stay valid until
+ * walk_end(). */
 void walk_begin(struct emitter *emitter, enum report_format format, struct print *out,
                 const struct report_head *head);
 void walk_device(struct emitter *emitter, const struct stats_device *device,
@@ -110,12 +108,16 @@ void verdict_write(struct lines *lines, const struct report_oom *oom,
 void live_write(struct lines *lines, const struct stats_device *device, unsigned most);
 
 /**
- * Creates a file for writing, named by the pattern, with mode GPUCACHE_FILE_MODE. Opens the name as
- * it is if it is no regular file. Returns a descriptor or a negative errno, and the name in `path`.
+ * Creates a file for writing, named by the pattern, with mode GPUCACHE_FILE_MODE. Opens a device,
+ * FIFO or terminal of that name instead. Returns a descriptor or a negative errno, and the name in
+ * `path`.
  */
 int file_open(const char *pattern, char *path, size_t size);
 
-/** Creates a file as file_open() does, to read and write, but opens nothing else. */
+/**
+ * Creates a file as file_open() does, for reading and writing. Returns -ESPIPE if the name is a
+ * device, a FIFO or a terminal.
+ */
 int file_create(const char *pattern, char *path, size_t size);
 
 /**

@@ -9,7 +9,7 @@
  *      the name exists as                       then
  *      /dev/null, a terminal, a FIFO            reports are written to it; a trace fails
  *      a link or FIFO of another user           the next name is tried
- *      a block device                           fails
+ *      a directory or a block device            fails
  */
 #include "report/emitter.h"
 
@@ -110,7 +110,7 @@ static bool is_trusted(uid_t uid) {
  * it, with the inode of the name itself in `named`. Returns -EEXIST if the next name must be tried.
  * A link or a FIFO of another user gives -EEXIST: that user would get the report or redirect it.
  */
-static int look_at(const char *path, struct stat *named) {
+static int check_existing(const char *path, struct stat *named) {
     struct stat file;
     if (lstat(path, named) != 0 || stat(path, &file) != 0 || S_ISREG(file.st_mode))
         return -EEXIST;
@@ -121,30 +121,30 @@ static int look_at(const char *path, struct stat *named) {
 }
 
 /**
- * Creates a new file for a trace. Returns as create(), or -ESPIPE if the name is no regular file.
+ * Creates a new file for a trace. Returns as create(), or -ESPIPE for a device, FIFO or terminal.
  */
-static int open_file(const char *path) {
+static int create_only(const char *path) {
     struct stat named;
-    int fd = create(path, O_RDWR), taken = fd == -EEXIST ? look_at(path, &named) : fd;
+    int fd = create(path, O_RDWR), taken = fd == -EEXIST ? check_existing(path, &named) : fd;
     return fd >= 0 ? fd : taken == 0 || taken == -ENOTBLK ? -ESPIPE : taken;
 }
 
-/** Creates a new file, or opens the name as it is if it is no regular file. Returns as create(). */
-static int open_new(const char *path) {
+/** Creates a new file, or opens a device, FIFO or terminal of that name. Returns as create(). */
+static int create_or_open(const char *path) {
     struct stat named, again, file;
     int error = create(path, O_WRONLY);
     if (error != -EEXIST)
         return error;
-    error = look_at(path, &named);
+    error = check_existing(path, &named);
     if (error != 0)
         return error;
     /* O_NONBLOCK: a FIFO without a reader must not block the program */
     long fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | FLAGS | O_APPEND | O_NONBLOCK);
     if (fd < 0)
         return -errno;
-    /* Another user may have replaced the name since look_at(). */
+    /* Another user may have replaced the name since check_existing(). */
     if (fstat((int)fd, &file) != 0 || S_ISREG(file.st_mode) || S_ISBLK(file.st_mode) ||
-        look_at(path, &again) != 0 || again.st_dev != named.st_dev ||
+        check_existing(path, &again) != 0 || again.st_dev != named.st_dev ||
         again.st_ino != named.st_ino) {
         syscall(SYS_close, fd);
         return -EEXIST;
@@ -153,7 +153,7 @@ static int open_new(const char *path) {
 }
 
 /** Returns a random number, or the time if the system has no random number yet. */
-static uint64_t draw(void) {
+static uint64_t random_number(void) {
     uint64_t number;
     bool drawn = syscall(SYS_getrandom, &number, sizeof number, 1 /* GRND_NONBLOCK */) ==
                  (long)sizeof number;
@@ -168,7 +168,7 @@ static int print_attempt(const char *pattern, uint64_t attempt, char *path, size
     print_pattern(&out, pattern, numbered ? atomic_fetch_add(&next_number, 1) : 0);
     if (attempt == ATTEMPTS) {
         print_char(&out, '.');
-        print_hex(&out, draw());
+        print_hex(&out, random_number());
     } else if (!numbered && attempt > 0) {
         print_char(&out, '.');
         print_u64(&out, attempt);
@@ -187,18 +187,18 @@ static int open_pattern(const char *pattern, char *path, size_t size, int (*open
 }
 
 int file_open(const char *pattern, char *path, size_t size) {
-    return open_pattern(pattern, path, size, open_new);
+    return open_pattern(pattern, path, size, create_or_open);
 }
 
 int file_create(const char *pattern, char *path, size_t size) {
-    return open_pattern(pattern, path, size, open_file);
+    return open_pattern(pattern, path, size, create_only);
 }
 
 bool file_close(int fd, const char *path, bool complete) {
     struct stat file, named;
     bool regular = fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
-    /* Readers would take half a report for a damaged one. Deletes the name only if it is still the
-     * file that was opened. */
+    /* An incomplete report would look damaged. The name is deleted only if it is still the file
+     * that was opened. */
     if (!complete && regular && lstat(path, &named) == 0 && file.st_dev == named.st_dev &&
         file.st_ino == named.st_ino)
         unlink(path);

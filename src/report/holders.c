@@ -1,3 +1,7 @@
+/*
+ * Chooses and prints the frames of call stacks, and lists the largest holders (holders.h). The
+ * stacks are read through struct stats_stacks, which belongs to the library or to a parsed report.
+ */
 #include "report/holders.h"
 
 #include "report/lines.h"
@@ -9,6 +13,7 @@
 
 /* ---- a frame ---- */
 
+/** Returns the name of a file without its folders. */
 static const char *base(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash && slash[1] ? slash + 1 : path;
@@ -70,13 +75,13 @@ bool holders_frame_is_own(const struct stats_frame *frame) {
 
 /** Copies a C++ name without template arguments and without the return type. */
 static void shorten(const char *name, char *into, size_t size) {
-    unsigned angles = 0, rounds = 0;
+    unsigned angles = 0, parentheses = 0;
     size_t used = 0;
     for (; *name && used + 1 < size; name++) {
-        rounds += *name == '(';
-        rounds -= *name == ')' && rounds > 0;
+        parentheses += *name == '(';
+        parentheses -= *name == ')' && parentheses > 0;
         angles += *name == '<';
-        if (*name == ' ' && angles + rounds == 0)
+        if (*name == ' ' && angles + parentheses == 0)
             used = 0;
         else if (angles == 0)
             into[used++] = *name;
@@ -101,7 +106,8 @@ struct list {
     const struct stats_stacks *stacks;
     bool peak; /* the values at the peak, not the current ones */
     struct stats_holder rows[HOLDERS_NAMED];
-    unsigned count, others;
+    unsigned count;  /* of `rows`, which are sorted by bytes, largest first */
+    unsigned others; /* holders that are not in `rows` */
     uint64_t other_bytes;
 };
 
@@ -109,7 +115,7 @@ static const struct stats_share *share(const struct list *list, const struct sta
     return list->peak ? &row->held.peak : &row->held.live;
 }
 
-static void insert(struct list *list, const struct stats_holder *row) {
+static void add_holder(struct list *list, const struct stats_holder *row) {
     unsigned at = list->count;
     uint64_t bytes = share(list, row)->bytes;
     if (share(list, row)->count == 0)
@@ -206,17 +212,17 @@ static void write_list(const struct list *list, void (*line)(void *with, struct 
 
 /* ---- all of them ---- */
 
-static void fill(struct list *list, int device) {
+static void add_all_holders(struct list *list, int device) {
     struct stats_holder row;
     uint32_t at = 0;
     while (list->stacks->next(list->stacks->of, device, &at, &row))
-        insert(list, &row);
+        add_holder(list, &row);
 }
 
 unsigned holders_largest(const struct stats_stacks *stacks, int device,
                          struct stats_holder rows[HOLDERS_NAMED]) {
     struct list now = {.stacks = stacks};
-    fill(&now, device);
+    add_all_holders(&now, device);
     memcpy(rows, now.rows, sizeof now.rows);
     return now.count;
 }
@@ -244,13 +250,13 @@ void holders_write(const struct stats_stacks *stacks, int device, bool now_only,
     char text[128];
     struct print out;
     if (!now_only && held.peak.bytes > held.live.bytes) {
-        fill(&at_peak, device);
+        add_all_holders(&at_peak, device);
         print_init(&out, -1, text, sizeof text);
         print_format(&out, "Held at the peak, %s:", SIZE(held.peak.bytes));
         line(with, &out);
         write_list(&at_peak, line, with);
     }
-    fill(&now, device);
+    add_all_holders(&now, device);
     print_init(&out, -1, text, sizeof text);
     print_format(&out, "Held now, %s%s", SIZE(held.live.bytes), now.count > 0 ? ":" : "");
     line(with, &out);

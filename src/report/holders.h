@@ -37,16 +37,18 @@ bool holders_frame_is_own(const struct stats_frame *frame);
  *      3. only frames outside the libraries that call the driver, if there are any
  */
 struct holders_pick {
-    bool python, own, beyond;
+    bool python, own, beyond; /* rule 1, 2 or 3 applies */
 };
+
+/** Returns the rules that apply to a stack. */
 struct holders_pick holders_pick_frames(const struct stats_stacks *stacks, uint32_t stack);
 
 /** Returns whether reports name a frame of the stack that `pick` was made for. */
 bool holders_frame_is_named(const struct holders_pick *pick, const struct stats_frame *frame);
 
 /**
- * Prints one of the frames that holders_print_stack() names. `number` counts them from 0, innermost
- * first. Returns false beyond the last one.
+ * Prints the named frame `number` of a stack, counted from 0, innermost first. Returns false beyond
+ * the last one.
  */
 bool holders_print_named(const struct stats_stacks *stacks, uint32_t stack, unsigned number,
                          struct print *out);

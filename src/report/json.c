@@ -1,9 +1,9 @@
 /*
  * Writes a report as JSON: one object on one line, by the schema of docs/report-schema.json.
  *
- * The walk names values as the schema does, with two exceptions in this file. Nanoseconds become
- * seconds. The values about free memory stand in "fragmentation", with the ratios computed from
- * them. walk.c calls the functions through json_emitter. Takes no lock and allocates nothing.
+ * Values have the names of fields.def, with two exceptions: nanoseconds are written as seconds, and
+ * the values about free memory stand in "fragmentation", with the ratios computed from them.
+ * walk.c calls the functions through json_emitter. Takes no lock and allocates nothing.
  */
 #include "report/emitter.h"
 
@@ -266,14 +266,15 @@ static void emit_share(struct emitter *emitter, const char *bytes, const char *c
 }
 
 static void emit_holder(struct emitter *emitter, const struct stats_holder *holder) {
-    char rest[16];
+    char decimals[16];
     struct print out;
     open_bracket(emitter, '{');
     emit_share(emitter, "live_bytes", "live_count", &holder->held.live);
     emit_share(emitter, "peak_bytes", "peak_count", &holder->held.peak);
     emit_share(emitter, "total_bytes", "total_count", &holder->total);
     number(emitter, "byte_seconds", holder->byte_seconds);
-    print_init(&out, -1, rest, sizeof rest);
+    /* the nine decimals; the leading 1, which is not written, keeps their zeros */
+    print_init(&out, -1, decimals, sizeof decimals);
     print_u64(&out, 1000000000 + (uint64_t)holder->byte_seconds_ns);
     print_char(emitter->out, '.');
     print_str(emitter->out, print_end(&out) + 1);

@@ -32,9 +32,9 @@ static void add_line(struct lines *lines, const char *indent, const char *words)
 }
 
 /**
- * Appends words to the sentence, on a new line if they do not fit. Returns false without a line.
+ * Appends words to the sentence, on a new line if needed. Returns false if no line is left.
  */
-static bool go_on(struct lines *lines, const char *words) {
+static bool append_words(struct lines *lines, const char *words) {
     char *line = lines->text[lines->count - 1];
     size_t used = strlen(line);
     const char *joint = used > 0 && line[used - 1] == ':' ? "" : ",";
@@ -75,7 +75,7 @@ void lines_clause(struct lines *lines, const char *format, ...) {
     va_start(values, format);
     format_words(words, format, values);
     va_end(values);
-    if (!go_on(lines, words)) {
+    if (!append_words(lines, words)) {
         lines->count = lines->start;
         lines->left_out = true;
     }
@@ -89,7 +89,7 @@ bool lines_item(struct lines *lines, const char *format, ...) {
     va_start(values, format);
     format_words(words, format, values);
     va_end(values);
-    return go_on(lines, words);
+    return append_words(lines, words);
 }
 
 const char *lines_size(char *buffer, uint64_t bytes) {

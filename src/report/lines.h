@@ -36,7 +36,7 @@ void lines_start(struct lines *lines, const char *format, ...)
 void lines_clause(struct lines *lines, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/** Adds a clause as lines_clause() does, or returns false if it does not fit, and adds nothing. */
+/** Adds a clause as lines_clause() does. If it does not fit, keeps the sentence, returns false. */
 bool lines_item(struct lines *lines, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Values as text, for the formats above: SIZE(bytes) and the others give a string that is valid

@@ -1,8 +1,8 @@
 /*
  * Writes what is live: the bytes, the number of allocations, and the sizes that hold most bytes.
  *
- * Sizes with the same text are counted together. A reader of `3 x 2.00 MiB, 1 x 2.00 MiB` would
- * look for a difference that the text does not show. The JSON has exact sizes.
+ * Sizes with the same text are counted together: `3 x 2.00 MiB, 1 x 2.00 MiB` would look like an
+ * error. The JSON has exact sizes. Takes no lock and allocates nothing.
  */
 #include "report/emitter.h"
 

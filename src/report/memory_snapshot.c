@@ -1,3 +1,6 @@
+/*
+ * Writes frames, segments, blocks and trace entries for PyTorch's viewer (memory_snapshot.h).
+ */
 #include "report/memory_snapshot.h"
 
 #include "process/sort.h"
@@ -19,7 +22,7 @@ static void write_frame(struct pickle_writer *to, const char *file, unsigned lin
 }
 
 /** Writes module and offset as the name of a frame without a function name. */
-static void write_place(struct pickle_writer *to, const struct stats_frame *frame) {
+static void write_unnamed_frame(struct pickle_writer *to, const struct stats_frame *frame) {
     char name[1152];
     struct print out;
     const char *file = frame->file, *slash = file ? strrchr(file, '/') : NULL;
@@ -33,7 +36,7 @@ void memory_snapshot_frame(struct pickle_writer *to, const struct stats_frame *f
     if (frame->function)
         write_frame(to, frame->file ? frame->file : "??", frame->line, frame->function);
     else
-        write_place(to, frame);
+        write_unnamed_frame(to, frame);
 }
 
 void memory_snapshot_words(struct pickle_writer *to, const char *words) {
@@ -44,7 +47,7 @@ void memory_snapshot_words(struct pickle_writer *to, const char *words) {
 
 /* ---- segments ---- */
 
-/** Joins adjacent pages to one segment. */
+/** Joins adjacent segments of VMM pages. */
 static void join_pages(struct memory_list *list) {
     struct memory_segment *all = list->segments;
     size_t kept = 0;
@@ -107,15 +110,15 @@ static void write_segment(const struct memory_snapshot *snapshot, unsigned devic
         requested += blocks[i].requested;
     }
     pickle_dict(to);
-#define FIGURE(name, value) pickle_key(to, name), pickle_int(to, (int64_t)(value))
-    FIGURE("device", device);
-    FIGURE("address", segment->address);
-    FIGURE("total_size", segment->bytes);
-    FIGURE("allocated_size", allocated);
-    FIGURE("active_size", allocated);
-    FIGURE("requested_size", requested);
-    FIGURE("stream", 0);
-#undef FIGURE
+#define FIELD(name, value) pickle_key(to, name), pickle_int(to, (int64_t)(value))
+    FIELD("device", device);
+    FIELD("address", segment->address);
+    FIELD("total_size", segment->bytes);
+    FIELD("allocated_size", allocated);
+    FIELD("active_size", allocated);
+    FIELD("requested_size", requested);
+    FIELD("stream", 0);
+#undef FIELD
     pickle_key(to, "segment_type");
     pickle_word(to, "large");
     pickle_key(to, "segment_pool_id");
@@ -150,7 +153,7 @@ void memory_snapshot_segments(const struct memory_snapshot *to, unsigned device,
     }
 }
 
-/* ---- the rest ---- */
+/* ---- trace entries and settings ---- */
 
 void memory_snapshot_entry(const struct memory_snapshot *to, const struct memory_entry *entry) {
     struct pickle_writer *pickle = to->pickle;

@@ -3,8 +3,8 @@
  * (pytorch.org/memory_viz). The library writes one at an out-of-memory error, and
  * `gpucache snapshot` writes one of a trace.
  *
- * Allocates nothing and takes no lock. The viewer needs each block to lie in a segment: a block
- * outside all segments is left out.
+ * Allocates nothing and takes no lock. The viewer needs each block to lie in a segment.
+ * memory_snapshot_segments() leaves out a block outside all segments.
  */
 #ifndef GPUCACHE_REPORT_MEMORY_SNAPSHOT_H
 #define GPUCACHE_REPORT_MEMORY_SNAPSHOT_H
@@ -16,15 +16,16 @@
 /** The output, and how the caller writes call stacks. */
 struct memory_snapshot {
     struct pickle_writer *pickle;
-    /* Writes the list of the frames of a call stack, or of a text that says why there are none. */
+    /* Writes the list of a stack's frames, or a text that says why there are none. */
     void (*frames)(void *with, uint32_t stack);
-    /* Writes the same for memory that is not in use. */
+    /* Writes the list for memory that is not in use. */
     void (*no_frames)(void *with);
     void *with;
 };
 
 /**
- * Sorts both arrays of a list, which is complete, by address, and joins adjacent segments of pages.
+ * Sorts the blocks and the segments of a complete list by address. Joins adjacent segments of VMM
+ * pages.
  */
 void memory_snapshot_sort(struct memory_list *list);
 

@@ -1,7 +1,15 @@
+/*
+ * Writes the opcodes of Python's pickle protocol 2 (CPython's Lib/pickletools.py):
+ *
+ *      ] ( e      empty list; mark; append the values since the mark
+ *      } ( u      empty dictionary; mark; add the keys and values since the mark
+ *      K M J \x8a integer of 1, 2, 4 or more bytes       \x88 \x89  true, false
+ *      X  \x86    text; pair of the last two values       q r  h j   put into the memo; get from it
+ */
 #include "report/pickle.h"
 #include <string.h>
 
-#define BATCH 1000
+#define BATCH 1000 /* values of a list that one opcode `e` appends */
 
 static void put(struct pickle_writer *to, char opcode) {
     print_char(to->out, opcode);
@@ -15,8 +23,8 @@ static void put_bytes(struct pickle_writer *to, uint64_t value, unsigned count) 
 
 /* ---- separators ---- */
 
-/** Writes what must precede an element of a list. */
-static void next(struct pickle_writer *to) {
+/** Writes a mark if the next value is the first of a batch of a list. */
+static void begin_element(struct pickle_writer *to) {
     if (to->is_json || to->depth == 0 || to->open[to->depth - 1].kind == '}')
         return;
     uint32_t count = to->open[to->depth - 1].count++;
@@ -25,7 +33,7 @@ static void next(struct pickle_writer *to) {
 }
 
 static void open(struct pickle_writer *to, char kind) {
-    next(to);
+    begin_element(to);
     if (to->is_json)
         json_put_open(&to->json, kind == ']' ? '[' : '{');
     else
@@ -89,7 +97,7 @@ static void write_int(struct pickle_writer *to, int64_t value) {
 }
 
 void pickle_int(struct pickle_writer *to, int64_t value) {
-    next(to);
+    begin_element(to);
     if (to->is_json)
         json_put_i64(&to->json, value);
     else
@@ -97,7 +105,7 @@ void pickle_int(struct pickle_writer *to, int64_t value) {
 }
 
 void pickle_bool(struct pickle_writer *to, bool value) {
-    next(to);
+    begin_element(to);
     if (to->is_json)
         json_put_bool(&to->json, value);
     else
@@ -130,7 +138,7 @@ static void write_text(struct pickle_writer *to, const char *text) {
 }
 
 void pickle_text(struct pickle_writer *to, const char *text) {
-    next(to);
+    begin_element(to);
     write_text(to, text);
 }
 
@@ -150,7 +158,7 @@ static void write_word(struct pickle_writer *to, const char *word) {
 }
 
 void pickle_word(struct pickle_writer *to, const char *word) {
-    next(to);
+    begin_element(to);
     write_word(to, word);
 }
 
@@ -162,7 +170,7 @@ void pickle_key(struct pickle_writer *to, const char *key) {
 }
 
 void pickle_pair(struct pickle_writer *to, int64_t first, int64_t second) {
-    next(to);
+    begin_element(to);
     if (to->is_json) {
         json_put_open(&to->json, '[');
         json_put_i64(&to->json, first);
@@ -175,7 +183,7 @@ void pickle_pair(struct pickle_writer *to, int64_t first, int64_t second) {
     put(to, '\x86');
 }
 
-static void put_place(struct pickle_writer *to, char small, char large, uint32_t place) {
+static void put_memo_index(struct pickle_writer *to, char small, char large, uint32_t place) {
     put(to, place < 256 ? small : large);
     put_bytes(to, place, place < 256 ? 1 : 4);
 }
@@ -183,8 +191,8 @@ static void put_place(struct pickle_writer *to, char small, char large, uint32_t
 bool pickle_again(struct pickle_writer *to, uint32_t place) {
     if (to->is_json || place == 0)
         return false;
-    next(to);
-    put_place(to, 'h', 'j', place);
+    begin_element(to);
+    put_memo_index(to, 'h', 'j', place);
     return true;
 }
 
@@ -192,6 +200,6 @@ uint32_t pickle_remember(struct pickle_writer *to) {
     if (to->is_json)
         return 0;
     to->remembered = to->remembered ? to->remembered + 1 : PICKLE_KNOWN;
-    put_place(to, 'q', 'r', to->remembered);
+    put_memo_index(to, 'q', 'r', to->remembered);
     return to->remembered;
 }

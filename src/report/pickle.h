@@ -14,12 +14,12 @@
 #include <stdint.h>
 
 #define PICKLE_DEPTH 16
-#define PICKLE_KNOWN 128 /* number of texts that are written only once */
+#define PICKLE_KNOWN 128 /* texts of pickle_word() that are written only once */
 
 struct pickle_writer {
     struct print *out;
     bool is_json;
-    struct json_put json; /* if so; writes to `out` */
+    struct json_put json; /* used if is_json; writes to `out` */
     unsigned depth;
     struct {
         char kind; /* ]: a list; }: a dictionary */
@@ -27,7 +27,7 @@ struct pickle_writer {
     } open[PICKLE_DEPTH];
     const char *known[PICKLE_KNOWN];
     unsigned known_count;
-    uint32_t remembered; /* the last index used in the memo */
+    uint32_t remembered; /* the last index of the memo that pickle_remember() used */
 };
 
 void pickle_begin(struct pickle_writer *to, struct print *out, bool json);
@@ -47,11 +47,11 @@ void pickle_word(struct pickle_writer *to, const char *word);
 void pickle_key(struct pickle_writer *to, const char *key);
 
 /**
- * Writes a reference to a list or dictionary that is in the memo at `place`. Returns false if
- * `place` is 0 (the value is new) or if the format is JSON: then the caller writes the value, and
- * pickle_close() puts it into the memo.
+ * Writes a reference to a list or dictionary that is in the memo at index `place`. Returns false if
+ * `place` is 0 (the value is new) or if the format is JSON. The caller then writes the value.
  */
 bool pickle_again(struct pickle_writer *to, uint32_t place);
+/** Puts the value written last into the memo. Returns its index; 0 in JSON. */
 uint32_t pickle_remember(struct pickle_writer *to);
 
 #endif

@@ -21,9 +21,7 @@
 #define SLOTS 8        /* reports written at the same time */
 #define BUFFER 65536   /* the usual capacity of a pipe; eight devices as JSON take some 30 KB */
 #define MAP_PIECES 512 /* of all devices together: some 20 KB */
-#define OOM_REPORTS                                                                                \
-    3 /* per process; a program that probes by failing would write them for ever                   \
-       */
+#define OOM_REPORTS 3  /* per process: a program may allocate until it fails, again and again */
 
 struct slot {
     atomic_flag taken;
@@ -57,7 +55,8 @@ static void release_slot(struct slot *slot) {
     atomic_flag_clear_explicit(&slot->taken, memory_order_release);
 }
 
-/** Writes a report to a descriptor. Returns 0 or a negative errno. */
+/** Writes a report to a descriptor; `in_time` limits the wait for its reader (process/write.h).
+ * `oom` is NULL unless the report explains an OOM. Returns 0 or a negative errno. */
 static int compose(struct slot *slot, int fd, bool in_time, enum report_format format,
                    const char *reason, const struct report_oom *oom) {
     struct report_process self = {.pid = getpid(),
@@ -130,7 +129,7 @@ static void compose_to_destination(struct slot *slot, const char *reason,
         compose(slot, fd, true, options()->report_format, reason, oom);
 }
 
-static void deliver(const char *reason, const struct report_oom *oom) {
+static void write_in_slot(const char *reason, const struct report_oom *oom) {
     int saved_errno = errno;
     struct slot *slot = claim_slot();
     if (slot) {
@@ -144,11 +143,11 @@ static void deliver(const char *reason, const struct report_oom *oom) {
 
 void report_write(const char *reason) {
     if (options()->report != REPORT_TO_NOWHERE && stats_device_count() > 0)
-        deliver(reason, NULL);
+        write_in_slot(reason, NULL);
 }
 
-/** Logs as much of the verdict as fits into a message, where no report goes to stderr. */
-static void say_oom(const struct report_oom *oom, enum log_level level) {
+/** Logs the lines of the verdict that fit into one message. */
+static void log_oom(const struct report_oom *oom, enum log_level level) {
     static const char prefix[] = "gpucache: "; /* skipped: the log adds it */
     char words[LOG_LINE - sizeof prefix] = "";
     size_t used = 0;
@@ -173,19 +172,19 @@ static void say_oom(const struct report_oom *oom, enum log_level level) {
 }
 
 void report_oom(const struct report_oom *oom) {
-    bool unwanted = options()->report == REPORT_TO_NOWHERE;
+    bool no_reports = options()->report == REPORT_TO_NOWHERE;
     unsigned before = atomic_load(&oom_reports);
-    do {
+    do { /* counts up to OOM_REPORTS + 1: the last value logs that further OOMs are not reported */
         if (before > OOM_REPORTS)
             return;
     } while (!atomic_compare_exchange_weak(&oom_reports, &before, before + 1));
     if (before == OOM_REPORTS)
-        log_line(unwanted ? LOG_LEVEL_INFO : LOG_LEVEL_WARN,
+        log_line(no_reports ? LOG_LEVEL_INFO : LOG_LEVEL_WARN,
                  "further OOMs are counted, but not reported one by one");
     if (before < OOM_REPORTS && options()->report != REPORT_TO_STDERR)
-        say_oom(oom, unwanted ? LOG_LEVEL_INFO : LOG_LEVEL_ERROR);
-    if (before < OOM_REPORTS && !unwanted)
-        deliver("oom", oom);
+        log_oom(oom, no_reports ? LOG_LEVEL_INFO : LOG_LEVEL_ERROR);
+    if (before < OOM_REPORTS && !no_reports)
+        write_in_slot("oom", oom);
 }
 
 int report_write_fd(int fd, int format, const char *reason) {

@@ -3,7 +3,7 @@
  *
  * A report is made from snapshots of the statistics (stats/stats.h) and from the description of the
  * process. Reports are written at exit, from a signal handler and in a crashing process. Therefore
- * writing one takes no lock, allocates nothing and makes no CUDA call. It keeps errno.
+ * writing one takes no lock, allocates nothing and makes no CUDA call. Each function keeps errno.
  * options_load() must have run.
  */
 #ifndef GPUCACHE_REPORT_REPORT_H
@@ -16,11 +16,10 @@
 /** An allocation that failed for good. */
 struct report_oom {
     int device;
-    uint64_t requested; /* bytes */
-    uint64_t limit;     /* of the device, in bytes; 0: none */
-    uint64_t
-        device_free; /* free bytes that the driver reported last; valid if device_total is not 0 */
-    uint64_t device_total; /* 0: both are unknown */
+    uint64_t requested;    /* bytes */
+    uint64_t limit;        /* of the device, in bytes; 0: none */
+    uint64_t device_free;  /* free bytes that the driver reported last */
+    uint64_t device_total; /* bytes; 0: device_total and device_free are unknown */
 };
 
 /** Sets the driver version that reports show, as cuDriverGetVersion() returns it. */
@@ -33,8 +32,8 @@ void report_set_driver_version(int version);
  */
 void report_write(const char *reason);
 
-/** Writes a report to a descriptor, even if no device was used. Returns 0, a negative errno, or
- * -EINVAL for an unknown format. */
+/** Writes a report to a descriptor, even if no device was used. Returns 0, -EINVAL for an unknown
+ * format, -EBUSY if too many reports are being written, or the negative errno of the write. */
 int report_write_fd(int fd, int format, const char *reason);
 
 /**

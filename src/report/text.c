@@ -2,11 +2,11 @@
  * Writes a report as text: a table like PyTorch's, with sentences above and below it.
  *
  * A device takes at most 75 columns and 25 lines, for any values. Every cell is as wide as its
- * longest value. Text from outside is cut. The sentences below the table have a bounded number of
- * lines, the most important first. The verdict of an OOM stands before the first table and takes
- * its lines from those sentences. The text is ASCII, so a column is a byte. If call stacks are
- * recorded, the holders of memory follow in additional lines. walk.c calls the functions through
- * text_emitter. Takes no lock and allocates nothing.
+ * longest value. Names of programs, hosts and libraries are cut. The sentences below the table have
+ * a bounded number of lines, the most important first. The verdict of an OOM stands before the
+ * first table; those sentences then have fewer lines. The text is ASCII, so a column is a byte. If
+ * call stacks are recorded, the holders of memory follow in additional lines. walk.c calls the
+ * functions through text_emitter. Takes no lock and allocates nothing.
  */
 #include "report/emitter.h"
 
@@ -43,7 +43,7 @@ static void boxed(struct emitter *emitter, const char *text) {
     print_str(emitter->out, " |\n");
 }
 
-/** Writes the text in `text` as a line of the box, cut to its width. */
+/** Writes a line of the box, cut to its width. */
 static void boxed_print(struct emitter *emitter, struct print *text) {
     char line[INNER + 1];
     struct print out;
@@ -182,7 +182,7 @@ static unsigned percent_of(uint64_t part, uint64_t whole) {
     return (unsigned)((double)part * 100 / (double)whole);
 }
 
-/** Writes why more was reserved than requested. "About": the peaks are of different moments. */
+/** Writes why more was reserved than requested. "About": the peaks are from different times. */
 static void say_peaks(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
     struct lines *words = &emitter->words;
@@ -313,7 +313,7 @@ static void say_limit(struct emitter *emitter) {
         lines_start(&emitter->words, "The limit comes from %s", device->limit_source);
 }
 
-/** Writes that there is no pool: without one most values mean little. */
+/** Writes that the device has no pool: most values then mean little. */
 static void say_disabled(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
     if (device->reuse && strcmp(device->reuse, "none") == 0 && device->backend_reason)

@@ -3,14 +3,16 @@
  *
  * find_cause() decides from the counters alone. Causes, in the order of the tests:
  *
- *   | cause                 | test                                             |
- *   | --------------------- | ------------------------------------------------ |
- *   | TOO_LARGE             | the device is smaller than the request           |
- *   | REFUSED               | the driver had the memory and refused            |
- *   | PENDING, FRAGMENTED   | the idle memory would have been enough           |
- *   | LIMITED               | the limit is too small                           |
- *   | OTHERS, UNPOOLED_POOL | other processes, or unpooled memory, hold enough |
- *   | LIVE                  | the program's live memory fills the device       |
+ *   | cause      | test                                                            |
+ *   | ---------- | --------------------------------------------------------------- |
+ *   | TOO_LARGE  | the device is smaller than the request                          |
+ *   | REFUSED    | the driver had the memory and refused                           |
+ *   | PENDING    | available plus idle memory is enough, only with pending memory  |
+ *   | FRAGMENTED | available plus idle memory is enough, without pending memory    |
+ *   | LIMITED    | the limit is too small                                          |
+ *   | OTHERS     | other processes hold enough                                     |
+ *   | UNPOOLED   | unpooled memory of this process is enough                       |
+ *   | LIVE       | otherwise: the program's live memory fills the device           |
  *
  * Advice names only settings that the counters show to help.
  */
@@ -22,34 +24,35 @@
 
 #define VERDICT_LINES 7
 #define NAMED_SIZES 5
-#define MUCH(total) ((total) / 10) /* held by others: more than contexts and the driver need */
-#define GROWTH (UINT64_C(2) << 20) /* the pool grows by multiples of this */
+#define MUCH(total) ((total) / 10) /* bytes of others; contexts and the driver alone need less */
+#define GROWTH (UINT64_C(2) << 20) /* bytes; the pool grows by multiples of this */
 #define MIB (UINT64_C(1) << 20)
 
-enum cause { TOO_LARGE, REFUSED, PENDING, FRAGMENTED, LIMITED, UNPOOLED_POOL, OTHERS, LIVE };
+enum cause { TOO_LARGE, REFUSED, PENDING, FRAGMENTED, LIMITED, UNPOOLED, OTHERS, LIVE };
 
 struct situation {
     const struct report_oom *oom;
     const struct stats_device *device;
     const struct segment_map *map;
     struct report_derived derived;
-    bool device_known;  /* total and free bytes of the device are known */
-    uint64_t taken;     /* bytes of this process, everything counted */
-    uint64_t others;    /* bytes of other processes and of contexts, if device_known */
-    uint64_t left;      /* bytes below the limit, if there is one */
-    uint64_t available; /* bytes still available: the lesser of `left` and the free memory */
-    uint64_t growth;    /* bytes by which the pool would have had to grow for the request */
-    bool limit_binds;   /* the limit decides `available`, not the device */
+    bool device_known;    /* total and free bytes of the device are known */
+    uint64_t held;        /* bytes of this process, everything counted */
+    uint64_t others;      /* bytes of other processes and of contexts, if device_known */
+    uint64_t below_limit; /* bytes below the limit, if there is one */
+    uint64_t available;   /* the lesser of `below_limit` and the device's free bytes */
+    uint64_t growth;      /* bytes by which the pool would have had to grow for the request */
+    bool limit_binds;     /* the limit decides `available`, not the device */
 };
 
 static void assess(struct situation *now) {
     const struct report_oom *oom = now->oom;
-    now->taken = now->device->reserved.current + now->derived.outside.current;
+    now->held = now->device->reserved.current + now->derived.outside.current;
     now->device_known = oom->device_total != 0;
-    now->others = less(less(oom->device_total, oom->device_free), now->taken);
-    now->left = less(oom->limit, now->taken);
-    now->limit_binds = oom->limit != 0 && (!now->device_known || now->left <= oom->device_free);
-    now->available = now->limit_binds ? now->left : now->device_known ? oom->device_free : 0;
+    now->others = less(less(oom->device_total, oom->device_free), now->held);
+    now->below_limit = less(oom->limit, now->held);
+    now->limit_binds =
+        oom->limit != 0 && (!now->device_known || now->below_limit <= oom->device_free);
+    now->available = now->limit_binds ? now->below_limit : now->device_known ? oom->device_free : 0;
     now->growth = oom->requested > UINT64_MAX - GROWTH
                       ? oom->requested
                       : (oom->requested + GROWTH - 1) / GROWTH * GROWTH;
@@ -73,7 +76,7 @@ static enum cause find_cause(const struct situation *now) {
         return OTHERS;
     if (now->derived.outside.current > device->allocated.current &&
         within_reach + now->derived.outside.current >= requested)
-        return UNPOOLED_POOL;
+        return UNPOOLED;
     return LIVE;
 }
 
@@ -85,7 +88,7 @@ static size_t larger_limit(char words[LINES_COLUMNS + 1], const struct situation
     const struct report_oom *oom = now->oom;
     uint64_t needed;
     if (!now->limit_binds || !now->device_known || now->growth > oom->device_free ||
-        __builtin_add_overflow(now->taken, now->growth, &needed) || needed > oom->device_total)
+        __builtin_add_overflow(now->held, now->growth, &needed) || needed > oom->device_total)
         return 0;
     /* One hundredth more than needed, because rounding could make the exact value too small. */
     uint64_t hundredths = (uint64_t)((unsigned __int128)needed * 100 / oom->device_total) + 1;
@@ -104,10 +107,10 @@ static size_t larger_limit(char words[LINES_COLUMNS + 1], const struct situation
 }
 
 /**
- * Returns how many bytes the pages backend could remap, at least: whole handles in the free memory
- * between live blocks.
+ * Returns a lower bound of the bytes that the pages backend could remap: whole handles in the free
+ * memory between live blocks.
  */
-static uint64_t movable(const struct segment_map *map) {
+static uint64_t remappable_bytes(const struct segment_map *map) {
     uint64_t handles = 0;
     for (uint32_t i = 0; i < map->count; i++) {
         uint64_t bytes = segment_map_bytes(map->pieces[i].units);
@@ -121,10 +124,10 @@ static uint64_t movable(const struct segment_map *map) {
  * Returns whether the idle memory would be enough with the pages backend. Whether the device
  * supports pages is unknown if the user chose segments.
  */
-static bool pages_would_do(const struct situation *now, enum cause cause) {
+static bool pages_would_help(const struct situation *now, enum cause cause) {
     const char *reason = now->device->backend_reason;
     return cause == FRAGMENTED && reason && strcmp(reason, "GPUCACHE_BACKEND=segments") == 0 &&
-           now->available + movable(now->map) >= now->growth;
+           now->available + remappable_bytes(now->map) >= now->growth;
 }
 
 static void say_help(struct lines *lines, const struct situation *now, enum cause cause) {
@@ -134,14 +137,14 @@ static void say_help(struct lines *lines, const struct situation *now, enum caus
         [PENDING] = "the work before the frees may not have ended",
         [FRAGMENTED] = "free memory lies between live blocks",
         [LIMITED] = "all of it together is more than there is",
-        [UNPOOLED_POOL] = "the program itself can release what is outside",
+        [UNPOOLED] = "the program itself can release what is outside",
         [OTHERS] = "nvidia-smi names the other processes",
         [LIVE] = "the program's live memory fills the device",
     };
     char limit[LINES_COLUMNS + 1];
     bool none = cause == TOO_LARGE || cause == REFUSED;
     bool larger = !none && larger_limit(limit, now) > 0;
-    if (pages_would_do(now, cause)) {
+    if (pages_would_help(now, cause)) {
         size_t max = lines->max;
         lines_start(lines, "Most likely to help: GPUCACHE_BACKEND=auto");
         lines->max = lines->count; /* the items must not take a new line */
@@ -186,7 +189,7 @@ static void say_live(struct lines *lines, const struct situation *now, enum caus
     bool hinted = !stacks && own && now->device->allocations.current > 0;
     live_write(lines, now->device, NAMED_SIZES);
     if (hinted && !lines_item(lines, hint)) {
-        lines->max++; /* the sentences below the table have one line less */
+        lines->max++; /* the sentences below the table (text.c) get one line less */
         lines_start(lines, hint);
     }
 }
@@ -203,7 +206,7 @@ void verdict_write(struct lines *lines, const struct report_oom *oom,
                 SIZE(oom->requested));
     bool known = oom->device_total != 0;
     if (oom->limit != 0 && device)
-        lines_start(lines, "Limit %s, left %s", SIZE(oom->limit), SIZE(now.left));
+        lines_start(lines, "Limit %s, left %s", SIZE(oom->limit), SIZE(now.below_limit));
     else if (oom->limit != 0)
         lines_start(lines, "Limit %s", SIZE(oom->limit));
     if (known && oom->limit != 0)

@@ -1,6 +1,6 @@
 /*
- * Calls an emitter for each counter and metric of a device, in the order of fields.def. Both the
- * library's reports and the tool's, from a live page or a file, are written with it.
+ * Calls an emitter for each counter and metric of a device, in the order of fields.def. The library
+ * writes its reports with it, and the tool writes the reports of live pages and files.
  */
 #include "report/emitter.h"
 
@@ -8,6 +8,7 @@
 
 /* ---- derived values ---- */
 
+/** Adds a kind of unpooled memory to the sum. Its peak is exact if only one kind was ever used. */
 static void add_outside(struct report_derived *derived, const struct stats_metric *metric) {
     struct stats_metric *sum = &derived->outside;
     derived->outside_peak_exact &= sum->peak == 0 || metric->peak == 0;
@@ -34,7 +35,7 @@ void report_derive(const struct stats_device *device, struct report_derived *der
         derived->internal_fragmentation =
             (double)less(device->allocated.current, device->requested.current) /
             (double)device->allocated.current;
-    /* Without pending memory, which is in no free block before the earlier work has ended. */
+    /* Excludes pending memory: it joins a free block only after the earlier work has ended. */
     if (device->ready_bytes != 0)
         derived->external_fragmentation =
             (double)less(device->ready_bytes, derived->largest_free) / (double)device->ready_bytes;
