@@ -1,3 +1,8 @@
+/*
+ * A part is a hash table with chains: slots link to rows, and rows link to rows. A part's lock
+ * protects its links and writes to its rows. Rows are atomic, because held_each() reads them
+ * without a lock. Invariant: a row with a site is in exactly one chain.
+ */
 #include "stacks/held.h"
 
 #include "heap/host.h"
@@ -22,14 +27,14 @@ static struct part {
     _Atomic(struct row *) rows; /* NULL until the part's first block */
     uint32_t *slots;
     _Atomic uint32_t used; /* rows 1 to `used` have been in use */
-    uint32_t free;
+    uint32_t free;         /* first row of the free list */
 } parts[PARTS];
 
-static uint32_t most;
+static uint32_t rows_per_part;
 static _Atomic uint64_t lost;
 
 void held_start(uint32_t most_of_part) {
-    most = most_of_part;
+    rows_per_part = most_of_part;
     for (unsigned i = 0; i < PARTS; i++) {
         lock_start(&parts[i].lock, LOCK_HELD);
     }
@@ -39,6 +44,7 @@ uint64_t held_lost(void) {
     return atomic_load_explicit(&lost, memory_order_relaxed);
 }
 
+/* Part and slot come from different bits of the hash: 6 at the top, then 12 from bit 46 on. */
 static uint64_t hash_of(uint64_t address) {
     return (address >> 9) * UINT64_C(0x9e3779b97f4a7c15);
 }
@@ -80,10 +86,12 @@ static void write_row(struct row *row, const struct stacks_block *block) {
     atomic_store_explicit(&row->site, block->site, memory_order_release);
 }
 
+/* Maps the memory of a part at its first block. Returns false without host memory. */
 static bool prepare(struct part *part) {
     if (!rows_of(part)) {
         part->slots = host_map(SLOTS * sizeof *part->slots, 4096);
-        struct row *rows = part->slots ? host_map(((size_t)most + 1) * sizeof *rows, 4096) : NULL;
+        struct row *rows =
+            part->slots ? host_map(((size_t)rows_per_part + 1) * sizeof *rows, 4096) : NULL;
         atomic_store_explicit(&part->rows, rows, memory_order_release);
         if (!rows) {
             host_unmap(part->slots, SLOTS * sizeof *part->slots);
@@ -96,7 +104,7 @@ static uint32_t take_row(struct part *part) {
     uint32_t number = part->free, used = atomic_load_explicit(&part->used, memory_order_relaxed);
     if (number != 0) {
         part->free = rows_of(part)[number].next;
-    } else if (used < most) {
+    } else if (used < rows_per_part) {
         number = used + 1;
         atomic_store_explicit(&part->used, number, memory_order_release);
     }

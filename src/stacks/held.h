@@ -7,6 +7,7 @@
 
 #include "stacks/stacks.h"
 
+/** Starts the table with a bound of live blocks in each part. */
 void held_start(uint32_t most_of_part);
 
 /**

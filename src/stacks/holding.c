@@ -1,3 +1,7 @@
+/*
+ * The live bytes and peaks of sites and devices (holding.h). A writer holds the device's lock.
+ * Invariant: the live bytes of a device are the sum of those of its sites.
+ */
 #include "stacks/holding.h"
 
 #include "process/lock.h"
@@ -35,7 +39,8 @@ void holding_start(void) {
     }
 }
 
-static struct holding *enter(int device) {
+/* Takes the device's lock and makes its version odd. */
+static struct holding *begin_writing(int device) {
     struct holding *holding = &holdings[device];
     lock_acquire(&holding->lock);
     atomic_fetch_add_explicit(&holding->version, 1, memory_order_relaxed);
@@ -43,7 +48,7 @@ static struct holding *enter(int device) {
     return holding;
 }
 
-static void leave(struct holding *holding) {
+static void end_writing(struct holding *holding) {
     atomic_fetch_add_explicit(&holding->version, 1, memory_order_release);
     lock_release(&holding->lock);
 }
@@ -77,7 +82,7 @@ static void new_peak(struct holding *holding) {
 void holding_add(uint32_t number, uint64_t bytes, bool again) {
     struct site *site = site_at(number);
     uint64_t now = now_ns();
-    struct holding *holding = enter(site->device);
+    struct holding *holding = begin_writing(site->device);
     update_site(site, holding, now);
     set(&site->live_bytes, get(&site->live_bytes) + bytes);
     set(&site->live_count, get(&site->live_count) + 1);
@@ -88,25 +93,25 @@ void holding_add(uint32_t number, uint64_t bytes, bool again) {
     if (get(&holding->live_bytes) > get(&holding->peak_bytes)) {
         new_peak(holding);
     }
-    leave(holding);
+    end_writing(holding);
 }
 
 void holding_remove(uint32_t number, uint64_t bytes) {
     struct site *site = site_at(number);
     uint64_t now = now_ns();
-    struct holding *holding = enter(site->device);
+    struct holding *holding = begin_writing(site->device);
     update_site(site, holding, now);
     set(&site->live_bytes, get(&site->live_bytes) - bytes);
     set(&site->live_count, get(&site->live_count) - 1);
     set(&holding->live_bytes, get(&holding->live_bytes) - bytes);
     set(&holding->live_count, get(&holding->live_count) - 1);
-    leave(holding);
+    end_writing(holding);
 }
 
 void holding_reset_peak(int device) {
-    struct holding *holding = enter(device);
+    struct holding *holding = begin_writing(device);
     new_peak(holding);
-    leave(holding);
+    end_writing(holding);
 }
 
 /* --- reading --- */

@@ -22,10 +22,11 @@
 void holding_start(void);
 
 /**
- * Adds a block to its site. `again`: the block was removed before, and its free failed. Its total
- * is then not counted twice.
+ * Adds a block to its site. `again`: the block was removed before, and its free failed. The total
+ * of the site then stays.
  */
 void holding_add(uint32_t site, uint64_t bytes, bool again);
+/** Removes a block from its site. */
 void holding_remove(uint32_t site, uint64_t bytes);
 void holding_reset_peak(int device);
 

@@ -1,3 +1,7 @@
+/*
+ * The tables of modules: `modules` for frames, `watched` to detect closed modules (module.h). The
+ * lock of the sites protects writes to both; their counts are atomic for readers without a lock.
+ */
 #include "stacks/module.h"
 
 #include "process/libraries.h"
@@ -39,7 +43,7 @@ static struct module modules[MODULES];
 static _Atomic uint32_t count;
 static struct watched watched[MODULES];
 static _Atomic uint32_t watched_count;
-static bool crowded; /* more than MODULES modules had to be watched */
+static bool watched_is_full; /* some module could not be watched */
 static char program_path[512];
 
 void module_start(stacks_look_up *look_up) {
@@ -58,7 +62,7 @@ struct search {
  * Finds the module of an address, for glibc before 2.35. dl_iterate_phdr() holds the loader's lock
  * while the list changes, but not while a module's initialisers run.
  */
-static int look(struct dl_phdr_info *info, size_t size, void *with) {
+static int check_module(struct dl_phdr_info *info, size_t size, void *with) {
     const struct search *search = with;
     (void)size;
     uint64_t start = UINT64_MAX, end = 0;
@@ -86,7 +90,7 @@ bool module_place_of(uint64_t address, struct module_place *place) {
         }
         *place = (struct module_place){(uintptr_t)found.start, (uintptr_t)found.end,
                                        found.map->l_addr, found.map->l_name, false};
-    } else if (libraries_visit(look, &search) == 0) {
+    } else if (libraries_visit(check_module, &search) == 0) {
         return false;
     }
     place->is_program = !place->path || !*place->path;
@@ -204,7 +208,7 @@ void module_watch(const struct module_place *place) {
         }
     }
     if (known == MODULES) {
-        crowded = true;
+        watched_is_full = true;
         return;
     }
     watched[known].start = place->start;
@@ -229,7 +233,7 @@ uint64_t module_closings(void) {
  * Marks a watched module as open if its start and build id match. The loader unmaps nothing while
  * it walks its list, so notes can be read.
  */
-static int see_open(struct dl_phdr_info *info, size_t size, void *with) {
+static int mark_open(struct dl_phdr_info *info, size_t size, void *with) {
     struct module_open *open = with;
     struct module_place place = {.start = UINT64_MAX, .bias = info->dlpi_addr};
     char build_id[MODULE_BUILD_ID] = "";
@@ -256,9 +260,10 @@ static int see_open(struct dl_phdr_info *info, size_t size, void *with) {
 void module_find_open(struct module_open *open) {
     *open =
         (struct module_open){.count = atomic_load_explicit(&watched_count, memory_order_acquire)};
-    libraries_visit(see_open, open);
+    libraries_visit(mark_open, open);
 }
 
+/* Closes the table's entries of a module, so that a new module there gets a new number. */
 static void close_at(uint64_t start) {
     for (uint32_t i = 0; i < count; i++) {
         modules[i].closed |= modules[i].start == start;
@@ -267,7 +272,7 @@ static void close_at(uint64_t start) {
 
 bool module_forget_closed(const struct module_open *open,
                           void (*forget)(uint64_t start, uint64_t end)) {
-    bool any = crowded;
+    bool any = watched_is_full;
     for (uint32_t i = 0; i < open->count; i++) {
         if (!watched[i].closed && !(open->is_open[i / 64] >> i % 64 & 1)) {
             watched[i].closed = any = true;

@@ -2,8 +2,9 @@
  * Loaded modules that recorded stacks lead through. An address becomes a file, an offset in the
  * file and a build id, which stay meaningful after the process has ended.
  *
- * No function here waits for the loader while the caller holds a lock: a dlopen() in another thread
- * may be waiting for that lock.
+ * The lock of the sites may be held in functions that say so. With glibc 2.35 and later they do not
+ * wait for the loader. Before, module_place_of() takes the lock of the loader's list, which no
+ * thread holds while it runs code of a module: a dlopen() cannot wait for the caller's lock.
  */
 #ifndef GPUCACHE_STACKS_MODULE_H
 #define GPUCACHE_STACKS_MODULE_H
@@ -39,20 +40,21 @@ uint32_t module_number(const struct module_place *place);
  */
 void module_watch(const struct module_place *place);
 
-/** Returns how many modules the process has closed so far. */
+/** Returns how many modules the process has closed so far. Takes a lock of the loader. */
 uint64_t module_closings(void);
 
 /** The watched modules that are still open at their address. */
 struct module_open {
-    uint32_t count; /* watched modules that were checked */
-    uint64_t is_open[MODULES / 64];
+    uint32_t count;                 /* watched modules that were checked */
+    uint64_t is_open[MODULES / 64]; /* one bit for each of them */
 };
+/** Fills `open`. Takes a lock of the loader: the lock of the sites must not be held. */
 void module_find_open(struct module_open *open);
 
 /**
- * Calls forget() once for each watched module that is not in `open`, or whose identity is unknown.
- * Another module may already lie at its addresses. The lock of the sites is held. Returns true if
- * there was such a module, or if not all modules could be watched.
+ * Calls forget() once for each watched module whose bit in `open` is not set: another module may
+ * lie at its addresses. The lock of the sites is held. Returns true if forget() was called, or if
+ * more than MODULES modules had to be watched.
  */
 bool module_forget_closed(const struct module_open *open,
                           void (*forget)(uint64_t start, uint64_t end));

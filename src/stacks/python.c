@@ -1,3 +1,7 @@
+/*
+ * Finds CPython's layout and reads frames with it (python.h). Variables are written once, at start;
+ * `trust` is atomic. python_line() runs under the lock of the sites.
+ */
 #include "stacks/python.h"
 
 #include "process/log.h"
@@ -13,7 +17,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define NOT_THERE UINT16_MAX
+#define NO_FIELD UINT16_MAX
 #define FRAMES_WALKED 256 /* including frames of the interpreter itself */
 
 /* Offsets of the fields of CPython's objects, in bytes. */
@@ -38,10 +42,10 @@ static const struct {
     struct layout layout;
 } known[] = {
     /*        thread      prev code place owner         file name line lines start   units */
-    {0x308, {24, NOT_THERE, 24, 32, 104, NOT_THERE, 104, 112, 40, 120, NOT_THERE, 1}},
-    {0x309, {24, NOT_THERE, 24, 32, 104, NOT_THERE, 104, 112, 40, 120, NOT_THERE, 1}},
-    {0x30a, {24, NOT_THERE, 24, 32, 96, NOT_THERE, 104, 112, 40, 120, NOT_THERE, 2}},
-    {0x30b, {56, 8, 48, 32, 56, NOT_THERE, 112, 128, 72, 136, 184, 2}},
+    {0x308, {24, NO_FIELD, 24, 32, 104, NO_FIELD, 104, 112, 40, 120, NO_FIELD, 1}},
+    {0x309, {24, NO_FIELD, 24, 32, 104, NO_FIELD, 104, 112, 40, 120, NO_FIELD, 1}},
+    {0x30a, {24, NO_FIELD, 24, 32, 96, NO_FIELD, 104, 112, 40, 120, NO_FIELD, 2}},
+    {0x30b, {56, 8, 48, 32, 56, NO_FIELD, 112, 128, 72, 136, 184, 2}},
     {0x30c, {56, 0, 8, 0, 56, 70, 112, 128, 68, 136, 192, 2}},
 };
 
@@ -99,12 +103,12 @@ static bool find_all(stacks_look_up *look_up) {
 }
 
 static unsigned version_of(stacks_look_up *look_up) {
-    const char *(*tell)(void);
-    if (!find(look_up, "Py_GetVersion", &tell)) {
+    const char *(*get_version)(void);
+    if (!find(look_up, "Py_GetVersion", &get_version)) {
         return 0;
     }
     char *end;
-    unsigned long major = strtoul(tell(), &end, 10);
+    unsigned long major = strtoul(get_version(), &end, 10);
     return *end == '.' ? (unsigned)(major << 8 | strtoul(end + 1, NULL, 10)) : 0;
 }
 
@@ -120,7 +124,7 @@ static bool read_offsets(stacks_look_up *look_up, const struct offsets *table) {
     }
     layout = (struct layout){
         .thread_frame = (uint16_t)words[table->thread_frame],
-        .through = NOT_THERE,
+        .through = NO_FIELD,
         .frame_previous = (uint16_t)words[table->frame_previous],
         .frame_code = (uint16_t)words[table->frame_code],
         .frame_place = (uint16_t)words[table->frame_place],
@@ -174,9 +178,11 @@ bool python_has(uint64_t address) {
 
 /* --- reading frames --- */
 
-enum belief { BELIEF_NONE, BELIEF_HELD, BELIEF_LOST };
-static _Atomic int belief;
+/* Whether the layout is right: the first chain with a frame decides. */
+enum trust { LAYOUT_UNCHECKED, LAYOUT_RIGHT, LAYOUT_WRONG };
+static _Atomic int trust;
 
+/* Copies memory of this process. `checked`: returns false for a bad address, instead of a crash. */
 static inline bool fetch(uint64_t from, void *to, size_t bytes, bool checked) {
     if (!checked) {
         memcpy(to, (const void *)(uintptr_t)from, bytes);
@@ -191,7 +197,7 @@ static inline bool fetch(uint64_t from, void *to, size_t bytes, bool checked) {
     return r == (ssize_t)bytes;
 }
 
-static inline bool word(uint64_t from, uint64_t *to, bool checked) {
+static inline bool fetch_word(uint64_t from, uint64_t *to, bool checked) {
     return fetch(from, to, sizeof *to, checked);
 }
 
@@ -199,8 +205,8 @@ static inline bool word(uint64_t from, uint64_t *to, bool checked) {
  * Reads a frame's position in its code object, in bytes. Returns false if the position is outside
  * the code object.
  */
-static inline bool place_in(uint64_t frame, uint64_t code, uint32_t *offset, bool checked) {
-    if (layout.code_start == NOT_THERE) {
+static inline bool read_position(uint64_t frame, uint64_t code, uint32_t *offset, bool checked) {
+    if (layout.code_start == NO_FIELD) {
         int32_t last;
         if (!fetch(frame + layout.frame_place, &last, sizeof last, checked)) {
             return false;
@@ -209,8 +215,8 @@ static inline bool place_in(uint64_t frame, uint64_t code, uint32_t *offset, boo
         return true;
     }
     uint64_t at, size;
-    if (!word(frame + layout.frame_place, &at, checked) ||
-        !word(code + OBJECT_SIZE, &size, checked)) {
+    if (!fetch_word(frame + layout.frame_place, &at, checked) ||
+        !fetch_word(code + OBJECT_SIZE, &size, checked)) {
         return false;
     }
     at -= code + layout.code_start;
@@ -218,7 +224,7 @@ static inline bool place_in(uint64_t frame, uint64_t code, uint32_t *offset, boo
     return at < size * layout.units || at + layout.units == 0; /* a frame that has not begun */
 }
 
-enum kind { FRAME_OF_CODE, FRAME_OF_NONE, FRAME_BAD };
+enum kind { FRAME_OF_CODE, FRAME_WITHOUT_CODE, FRAME_BAD };
 
 /*
  * Computes a check value of a code object. After a code object is freed, another one with the same
@@ -227,11 +233,12 @@ enum kind { FRAME_OF_CODE, FRAME_OF_NONE, FRAME_BAD };
 static inline bool read_check(uint64_t code, uint32_t *check, bool checked) {
     uint64_t file, name, lines, size, text;
     uint32_t first_line;
-    if (!word(code + layout.code_file, &file, checked) ||
-        !word(code + layout.code_name, &name, checked) ||
+    if (!fetch_word(code + layout.code_file, &file, checked) ||
+        !fetch_word(code + layout.code_name, &name, checked) ||
         !fetch(code + layout.code_first_line, &first_line, sizeof first_line, checked) ||
-        !word(code + layout.code_lines, &lines, checked) ||
-        !word(lines + OBJECT_SIZE, &size, checked) || !word(lines + BYTES_TEXT, &text, checked)) {
+        !fetch_word(code + layout.code_lines, &lines, checked) ||
+        !fetch_word(lines + OBJECT_SIZE, &size, checked) ||
+        !fetch_word(lines + BYTES_TEXT, &text, checked)) {
         return false;
     }
     uint64_t sum = (text + size) * UINT64_C(0x9e3779b97f4a7c15) >> 32;
@@ -242,19 +249,20 @@ static inline bool read_check(uint64_t code, uint32_t *check, bool checked) {
 static inline enum kind read_frame(uint64_t frame, struct python_frame *to, bool checked) {
     unsigned char owner = 0;
     uint64_t type;
-    if (layout.frame_owner != NOT_THERE &&
+    if (layout.frame_owner != NO_FIELD &&
         !fetch(frame + layout.frame_owner, &owner, sizeof owner, checked)) {
         return FRAME_BAD;
     }
     if (owner >= OWNER_INTERPRETER) {
-        return FRAME_OF_NONE;
+        return FRAME_WITHOUT_CODE;
     }
-    if (!word(frame + layout.frame_code, &to->code, checked)) {
+    if (!fetch_word(frame + layout.frame_code, &to->code, checked)) {
         return FRAME_BAD;
     }
     to->code &= ~TAGS;
-    if (to->code == 0 || !word(to->code + OBJECT_TYPE, &type, checked) ||
-        type != (uintptr_t)python.code_type || !place_in(frame, to->code, &to->offset, checked) ||
+    if (to->code == 0 || !fetch_word(to->code + OBJECT_TYPE, &type, checked) ||
+        type != (uintptr_t)python.code_type ||
+        !read_position(frame, to->code, &to->offset, checked) ||
         !read_check(to->code, &to->check, checked)) {
         return FRAME_BAD;
     }
@@ -266,7 +274,7 @@ static unsigned walk(uint64_t frame, struct python_frame *frames, unsigned most,
     unsigned count = 0;
     for (unsigned i = 0; frame != 0 && count < most && i < FRAMES_WALKED; i++) {
         enum kind kind = read_frame(frame, &frames[count], checked);
-        if (kind == FRAME_BAD || !word(frame + layout.frame_previous, &frame, checked)) {
+        if (kind == FRAME_BAD || !fetch_word(frame + layout.frame_previous, &frame, checked)) {
             *bad = true;
             return count;
         }
@@ -280,15 +288,15 @@ static unsigned walk(uint64_t frame, struct python_frame *frames, unsigned most,
  * then frees the states of daemon threads that still run.
  */
 unsigned python_frames(struct python_frame *frames, unsigned most) {
-    int now = version != 0 ? atomic_load_explicit(&belief, memory_order_relaxed) : BELIEF_LOST;
-    bool readable = now != BELIEF_LOST && !python.is_ending();
+    int now = version != 0 ? atomic_load_explicit(&trust, memory_order_relaxed) : LAYOUT_WRONG;
+    bool readable = now != LAYOUT_WRONG && !python.is_ending();
     uint64_t frame = readable ? (uintptr_t)python.this_thread() : 0;
-    bool checked = now == BELIEF_NONE, bad = false;
+    bool checked = now == LAYOUT_UNCHECKED, bad = false;
     if (frame == 0) {
         return 0;
     }
-    if (!word(frame + layout.thread_frame, &frame, checked) ||
-        (layout.through != NOT_THERE && !word(frame + layout.through, &frame, checked))) {
+    if (!fetch_word(frame + layout.thread_frame, &frame, checked) ||
+        (layout.through != NO_FIELD && !fetch_word(frame + layout.through, &frame, checked))) {
         frame = 0;
         bad = true;
     }
@@ -300,7 +308,7 @@ unsigned python_frames(struct python_frame *frames, unsigned most) {
                  version >> 8, version & 255);
     }
     if (checked && (bad || count > 0)) {
-        atomic_store(&belief, bad ? BELIEF_LOST : BELIEF_HELD);
+        atomic_store(&trust, bad ? LAYOUT_WRONG : LAYOUT_RIGHT);
     }
     return checked && bad ? 0 : count;
 }
@@ -341,8 +349,8 @@ static const char *keep(void *text) {
 
 bool python_line(const struct python_frame *frame, struct python_line *line) {
     uint64_t file = 0, name = 0;
-    word(frame->code + layout.code_file, &file, false);
-    word(frame->code + layout.code_name, &name, false);
+    fetch_word(frame->code + layout.code_file, &file, false);
+    fetch_word(frame->code + layout.code_name, &name, false);
     if (file == 0 || name == 0) {
         return false;
     }

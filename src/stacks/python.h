@@ -8,9 +8,8 @@
  * From 3.13 on, _PyRuntime begins with a table of field offsets for such readers. For earlier
  * versions the offsets come from CPython's headers, which no longer change.
  *
- * The first chain is read by process_vm_readv(2), which survives a bad address. If the chain leads
- * to objects that are not code objects, this build has another layout, and no Python lines are
- * recorded.
+ * The first chain is read by process_vm_readv(2), which survives a bad address. If an object in the
+ * chain is no code object, this build of Python has another layout: no Python lines are recorded.
  */
 #ifndef GPUCACHE_STACKS_PYTHON_H
 #define GPUCACHE_STACKS_PYTHON_H

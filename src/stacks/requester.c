@@ -1,3 +1,7 @@
+/*
+ * The table of return addresses (requester.h). `lock` protects writes to `names` and `count`. The
+ * slots are atomic words without a lock. An unwinding that finds nothing gives REQUESTER_UNKNOWN.
+ */
 #include "stacks/requester.h"
 
 #include "process/libraries.h"
@@ -15,8 +19,8 @@
 #define RUNTIME "libcudart"
 
 /*
- * A slot of the table: return address << 16 | what is known of it. That is a requester, or the
- * distance between the frame's end and the next frame's end, in words of 8 bytes.
+ * A slot of the table: return address << 16 | value. The value is IS_REQUESTER | number of the
+ * requester, or the distance from the frame's end to the next frame's end, in words of 8 bytes.
  */
 #define IS_REQUESTER UINT64_C(0x8000)
 #define KNOWN_BITS 16
@@ -28,9 +32,9 @@ static struct lock lock = LOCK_INITIALIZER(REQUESTERS);
 static struct module_place own;
 
 /*
- * The highest end of a frame that the unwinder has found on this thread's stack. Distances lead no
- * further: a function that calls alloca() has frames of different sizes, and the distance of a
- * larger one may lead past the end of the stack.
+ * The highest end of a frame that the unwinder has found on this thread's stack. No distance is
+ * followed beyond it: a function that calls alloca() has frames of different sizes, and the
+ * distance of a larger frame may lead past the end of the stack.
  */
 static _Thread_local uint64_t reach __attribute__((tls_model("initial-exec")));
 
@@ -80,7 +84,7 @@ static unsigned slot_of(uint64_t address) {
 }
 
 /* Returns the word of a return address, or 0. An address has one of two adjacent slots. */
-static inline uint64_t find(uint64_t address) {
+static inline uint64_t find_word(uint64_t address) {
     unsigned at = slot_of(address);
     uint64_t word = atomic_load_explicit(&slots[at], memory_order_relaxed);
     if (__builtin_expect(word >> KNOWN_BITS != address, 0)) {
@@ -90,7 +94,7 @@ static inline uint64_t find(uint64_t address) {
 }
 
 /* Stores what is known of a return address, in place of another address if both slots are full. */
-static void keep(uint64_t address, uint64_t known) {
+static void store_word(uint64_t address, uint64_t known) {
     unsigned at = slot_of(address);
     uint64_t word = atomic_load_explicit(&slots[at], memory_order_relaxed);
     bool taken = word != 0 && word >> KNOWN_BITS != address;
@@ -154,7 +158,7 @@ static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *with
     return frames->found ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
 
-/* Unwinds as a callback of libraries_visit(), so that no fork comes in between (libraries.h). */
+/* Unwinds as a callback of libraries_visit(), so that a fork waits (libraries.h). */
 static int unwind_here(struct dl_phdr_info *info, size_t size, void *with) {
     (void)info, (void)size;
     atomic_load (&unwinder.backtrace)(add_frame, with);
@@ -170,7 +174,7 @@ __attribute__((no_sanitize("address"))) static void keep_distance(const struct f
     uint64_t words = (frame[1].end - frame[0].end) / 8;
     if (frame[1].end > frame[0].end && words < IS_REQUESTER &&
         *(const uint64_t *)(frame[1].end - 8) == frame[1].address) {
-        keep(frame->address, words);
+        store_word(frame->address, words);
     }
 #else
     (void)frame;
@@ -193,14 +197,14 @@ static __attribute__((noinline)) unsigned look_up_requester(uint64_t first) {
         return REQUESTER_UNKNOWN;
     }
     unsigned number = frames.last.path ? number_of(frames.last.path) : REQUESTER_UNKNOWN;
-    keep(frames.of[frames.count - 1].address, IS_REQUESTER | number);
+    store_word(frames.of[frames.count - 1].address, IS_REQUESTER | number);
     return number;
 }
 
 __attribute__((noinline, no_sanitize("address"))) unsigned requester_here(void) {
     uint64_t address = (uintptr_t)__builtin_return_address(0);
     uint64_t first = (uintptr_t)__builtin_dwarf_cfa(), end = first, word;
-    while ((word = find(address)) != 0) {
+    while ((word = find_word(address)) != 0) {
         if (word & IS_REQUESTER) {
             return (unsigned)(word & (REQUESTERS - 1));
         }

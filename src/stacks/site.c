@@ -1,3 +1,7 @@
+/*
+ * The table of sites (site.h). `lock`, the lock of the sites, protects all writes. Readers need no
+ * lock. Invariant: a site is complete before its slot or `count` leads to it.
+ */
 #include "stacks/site.h"
 
 #include "heap/host.h"
@@ -57,8 +61,8 @@ static uint64_t hash_of(int device, const struct site_stack *stack) {
     return hash;
 }
 
-static bool is_of(const struct site *site, uint64_t hash, int device,
-                  const struct site_stack *stack) {
+static bool matches(const struct site *site, uint64_t hash, int device,
+                    const struct site_stack *stack) {
     return atomic_load_explicit(&site->hash, memory_order_relaxed) == hash &&
            site->device == device && site->native_count == stack->native_count &&
            site->python_count == stack->python_count &&
@@ -68,7 +72,7 @@ static bool is_of(const struct site *site, uint64_t hash, int device,
 
 static uint32_t search(uint64_t hash, int device, const struct site_stack *stack) {
     uint32_t at = atomic_load_explicit(&slots[hash >> 40 & (SLOTS - 1)], memory_order_acquire);
-    while (at != SITE_NONE && !is_of(&sites[at], hash, device, stack)) {
+    while (at != SITE_NONE && !matches(&sites[at], hash, device, stack)) {
         at = sites[at].next;
     }
     return at;
@@ -150,7 +154,7 @@ static uint32_t add(uint64_t hash, int device, const struct site_stack *stack) {
 }
 
 /* Watches the modules of frames that the unwinder walked beyond the recorded stack. */
-static void note_remainder(const struct site_stack *stack) {
+static void watch_remainder(const struct site_stack *stack) {
     uint64_t hash = 0;
     struct module_place place;
     for (unsigned i = stack->native_count; i < stack->native_walked; i++) {
@@ -170,7 +174,7 @@ static void note_remainder(const struct site_stack *stack) {
     atomic_store_explicit(known, hash, memory_order_relaxed);
 }
 
-/* Makes all sites unfindable that lead through closed addresses. The lock is held. */
+/* Makes all sites with a return address in a closed module unfindable. The lock is held. */
 static void forget(uint64_t start, uint64_t end) {
     for (uint32_t number = 1; number <= count; number++) {
         for (unsigned i = 0; i < sites[number].native_count; i++) {
@@ -189,7 +193,7 @@ void site_look_for_closed(void) {
     if (__builtin_expect(now == atomic_load_explicit(&closings, memory_order_acquire), 1)) {
         return;
     }
-    module_find_open(&open); /* takes the loader's lock, which must not be taken inside `lock` */
+    module_find_open(&open); /* takes a lock of the loader, which must not be taken inside `lock` */
     lock_acquire(&lock);
     if (module_forget_closed(&open, forget) || site_lost() > 0) {
         unwind_distrust();
@@ -199,7 +203,7 @@ void site_look_for_closed(void) {
 }
 
 uint32_t site_of(int device, const struct site_stack *stack) {
-    note_remainder(stack);
+    watch_remainder(stack);
     uint64_t hash = hash_of(device, stack);
     uint32_t number = search(hash, device, stack);
     if (__builtin_expect(number != SITE_NONE, 1)) {

@@ -3,8 +3,8 @@
  *
  * A site is found by the hash of its stack: return addresses, and for Python the code object and
  * the position in it. A look-up takes no lock. A new site is resolved at once, while its modules
- * and code objects exist: addresses to files and offsets, code objects to files and lines. A site
- * is never removed.
+ * and code objects exist: addresses to files and offsets, code objects to files and lines. The lock
+ * of the sites is held meanwhile. A site is never removed.
  */
 #ifndef GPUCACHE_STACKS_SITE_H
 #define GPUCACHE_STACKS_SITE_H
@@ -40,7 +40,7 @@ struct site_frame {
 };
 
 struct site {
-    _Atomic uint64_t hash; /* 0: never found again, a module of it was closed */
+    _Atomic uint64_t hash; /* 0: a look-up never finds the site, because a module was closed */
     int32_t device;
     uint16_t native_count, python_count;
     const uint64_t *native;
@@ -58,14 +58,14 @@ struct site {
 bool site_start(uint32_t most);
 
 /**
- * Makes sites of closed modules unfindable. Must run before a stack is captured: other code may now
- * lie at their addresses.
+ * Makes sites of closed modules unfindable. Runs before each capture of a stack: other code may now
+ * lie at their addresses. Takes a lock of the loader, then the lock of the sites.
  */
 void site_look_for_closed(void);
 
 /**
  * Returns the number of the stack's site. If the table is full, returns the device's site without
- * frames.
+ * frames, or SITE_NONE. Takes the lock of the sites if the stack is new.
  */
 uint32_t site_of(int device, const struct site_stack *stack);
 

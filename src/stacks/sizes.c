@@ -1,5 +1,6 @@
 /*
- * Live sizes with the call sites that allocated them: the rows of `live` in a report.
+ * Live sizes with the call sites that allocated them: the rows of `live` in a report. One reader at
+ * a time fills the table (`busy`). Blocks that change meanwhile may be missed.
  */
 #include "stacks/held.h"
 #include "stacks/site.h"
@@ -40,7 +41,7 @@ static void count(const struct stacks_block *block, void *with) {
 }
 
 /* Inserts a row into the list, which is sorted by bytes, largest first. */
-static void name(struct stats_device *stats, const struct row *row) {
+static void insert_row(struct stats_device *stats, const struct row *row) {
     size_t at = stats->live_groups;
     uint64_t bytes = row->live.bytes * row->live.count;
     while (at > 0 && bytes > stats->live[at - 1].bytes * stats->live[at - 1].count) {
@@ -70,7 +71,7 @@ bool stacks_read_live(int device, struct stats_device *stats) {
     stats->live_groups = 0;
     for (unsigned i = 0; i < ROWS; i++) {
         if (sizes.rows[i].live.count > 0) {
-            name(stats, &sizes.rows[i]);
+            insert_row(stats, &sizes.rows[i]);
         }
     }
     atomic_store(&sizes.busy, false);

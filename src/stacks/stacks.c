@@ -1,3 +1,7 @@
+/*
+ * Records the call stacks of live blocks, and gives them to reports (stacks.h). `view` and `depth`
+ * are written once, before allocations call this file. Locks: those of site.c, held.c, holding.c.
+ */
 #include "stacks/stacks.h"
 
 #include "process/log.h"
@@ -49,7 +53,7 @@ static bool next(const void *of, int device, uint32_t *at, struct stats_holder *
     while (*at < site_count()) {
         if (site_at(++*at)->device == device) {
             holding_read(*at, holder);
-            if (holder->total.count > 0) { /* all allocations of other sites failed */
+            if (holder->total.count > 0) { /* without one, all allocations of the site failed */
                 return true;
             }
         }
@@ -117,6 +121,7 @@ bool stacks_start(unsigned frames, stacks_look_up *look_up) {
 
 /* --- capturing --- */
 
+/* Captures the thread's stack. Drops native frames from the Python interpreter outwards. */
 static void capture(struct site_stack *stack) {
     site_look_for_closed();
     stack->native_count = unwind(stack->native, depth, &stack->native_walked);
@@ -131,8 +136,8 @@ static void capture(struct site_stack *stack) {
 uint32_t stacks_here(int device) {
     int saved = errno, cancel;
     struct site_stack stack;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE,
-                           &cancel); /* a CUDA call is no cancellation point */
+    /* a CUDA call is no cancellation point */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     capture(&stack);
     pthread_setcancelstate(cancel, &cancel);
     uint32_t site = site_of(device, &stack);
@@ -148,6 +153,7 @@ static struct requester_row *row_of(const struct stacks_block *block) {
     return rows ? &rows[block->requester - 1] : NULL;
 }
 
+/* `again`: the block was counted before, and its free failed. */
 static void count(const struct stacks_block *block, bool again) {
     struct requester_row *row = row_of(block);
     holding_add(block->site, block->bytes, again);

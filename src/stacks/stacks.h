@@ -30,7 +30,7 @@ struct stacks_bounds {
 };
 extern struct stacks_bounds stacks_bounds;
 
-/** Looks up a symbol as dlsym() does. */
+/** A function that looks up a symbol as dlsym() does. */
 typedef void *stacks_look_up(void *handle, const char *name);
 
 /**
@@ -46,21 +46,21 @@ struct stacks_block {
 };
 
 /**
- * Returns the rows of a device, in which small blocks count for their requesters. NULL: nobody
- * counts them. Set before stacks_start().
+ * A function that returns the rows of a device, in which small blocks count for their requesters.
+ * NULL: small blocks are not counted by requester. Set before stacks_start().
  */
 extern struct requester_row *(*stacks_requesters)(int device);
 
 /**
- * Records the stack of the calling thread, which allocates on a device. Returns the number of its
- * site, or 0 if there is no memory for it. The caller holds no lock.
+ * Records the stack of the calling thread, which allocates on a device. Returns the number of the
+ * site, or 0 if the table of sites is full. The caller holds no lock.
  */
 uint32_t stacks_here(int device);
 
 /**
- * Records that a stack allocated a block. An entry that the address still had is removed. An
- * address is not recorded twice before it is freed: the driver's hooks remove a block before its
- * free. `small`: the block is a small one of a pool, and is to count for its requester.
+ * Records that a stack allocated a block, and replaces an entry that the address still had. The
+ * driver's hooks remove a block before its free, so two live blocks never share an address.
+ * `small`: a small block of a pool, which also counts for its requester.
  */
 void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes, bool small);
 
@@ -70,7 +70,7 @@ bool stacks_give(uint64_t address, struct stacks_block *block);
 /** Returns the site of the stack that allocated a live block, or 0 if it is not recorded. */
 uint32_t stacks_of(uint64_t address);
 
-/** Returns how many sites there are. Their numbers are 1 to this. */
+/** Returns the number of sites, which is also the highest number of a site. */
 uint32_t stacks_count(void);
 
 /** Records a block again whose free failed. */
@@ -86,8 +86,8 @@ struct stats_device;
 struct stats_stacks;
 
 /**
- * Fills in the live sizes with their sites. Returns false if blocks were lost, or if another reader
- * is at work.
+ * Fills in the live sizes with their sites. Returns false if stacks are not recorded, if blocks
+ * were lost, or if another thread is reading.
  */
 bool stacks_read_live(int device, struct stats_device *stats);
 

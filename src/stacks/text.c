@@ -1,3 +1,4 @@
+/* Permanent memory (text.h): chunks of 1 MiB, and a hash table (FNV-1a) of the stored texts. */
 #include "stacks/text.h"
 
 #include "heap/host.h"

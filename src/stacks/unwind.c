@@ -1,3 +1,4 @@
+/* Chooses and calls the unwinder (unwind.h). Takes no lock: `chosen` and its name are atomic. */
 #include "stacks/unwind.h"
 
 #include "process/log.h"
@@ -12,12 +13,12 @@
 typedef int unwinder(void **frames, int most);
 
 static unwinder *_Atomic chosen;
-static const char *_Atomic name = "none";
+static const char *_Atomic chosen_name = "none";
 /* this library; empty in unit tests, where it is part of the program */
 static struct module_place own;
 
 const char *unwind_name(void) {
-    return name;
+    return chosen_name;
 }
 
 void unwind_start(stacks_look_up *look_up) {
@@ -26,7 +27,7 @@ void unwind_start(stacks_look_up *look_up) {
     unwinder *by_libunwind;
     memcpy(&by_libunwind, &found, sizeof by_libunwind);
     chosen = found ? by_libunwind : backtrace;
-    name = found ? "libunwind" : "backtrace";
+    chosen_name = found ? "libunwind" : "backtrace";
     if (!found) {
         log_warn("GPUCACHE_STACKS: libunwind.so.8 is not there; libc's backtrace() is used, which "
                  "takes some 5 us "
@@ -43,7 +44,7 @@ void unwind_start(stacks_look_up *look_up) {
 void unwind_distrust(void) {
     if (chosen != backtrace) {
         chosen = backtrace;
-        name = "backtrace";
+        chosen_name = "backtrace";
         log_once(LOG_LEVEL_WARN, "GPUCACHE_STACKS: a library was closed that call stacks led "
                                  "through; libc's backtrace() is used from now on, which takes "
                                  "some 5 us for each allocation");
@@ -52,8 +53,8 @@ void unwind_distrust(void) {
 
 unsigned unwind(uint64_t *frames, unsigned most, unsigned *walked) {
     _Static_assert(sizeof(void *) == sizeof(uint64_t), "a frame is an address");
-    unwinder *by = atomic_load_explicit(&chosen, memory_order_relaxed);
-    int found = by((void **)frames, (int)(most + UNWIND_OWN));
+    unwinder *unwind_with = atomic_load_explicit(&chosen, memory_order_relaxed);
+    int found = unwind_with((void **)frames, (int)(most + UNWIND_OWN));
     unsigned count = found > 0 ? (unsigned)found : 0, first = 0;
     if (own.end != 0) {
         while (first < count && frames[first] >= own.start && frames[first] < own.end) {
@@ -63,7 +64,7 @@ unsigned unwind(uint64_t *frames, unsigned most, unsigned *walked) {
     *walked = count - first;
     memmove(frames, frames + first, *walked * sizeof *frames);
     count = *walked > most ? most : *walked;
-    while (count > 0 && frames[count - 1] == 0) { /* the outermost frame */
+    while (count > 0 && frames[count - 1] == 0) { /* the outermost frame may have the address 0 */
         count--;
     }
     return count;

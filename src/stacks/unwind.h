@@ -4,7 +4,7 @@
  * libunwind's unw_backtrace() takes 0.15 to 0.3 us for 16 frames, because it caches how each return
  * address unwinds. libc's backtrace() takes some 5 us. Frame pointers do not help: most programs
  * are built without them. libunwind is opened with RTLD_LOCAL. It exports the names of the unwinder
- * that C++ exceptions use, and must not replace that one.
+ * that C++ exceptions use, and must not replace that unwinder.
  *
  * libunwind never drops an address from its cache, not even in unw_flush_cache(). If a library is
  * closed and another one is loaded at its addresses, libunwind would use the wrong unwind data and
@@ -36,8 +36,8 @@ void unwind_distrust(void);
 
 /**
  * Stores the return addresses of up to `most` callers of this library, innermost first, and returns
- * their number. `frames` has memory for UNWIND_OWN more. *walked counts the frames behind them as
- * well.
+ * their number. `frames` has memory for most + UNWIND_OWN addresses. *walked is the number of
+ * stored addresses that the unwinder walked, including those beyond `most`.
  */
 unsigned unwind(uint64_t *frames, unsigned most, unsigned *walked);
 
