@@ -1,3 +1,7 @@
+/*
+ * Gives numbers to frames and writes definitions (callers.h). A definition lies in adjacent slots
+ * of one chunk. Invariant: a stack's bit is set only after its definition was written.
+ */
 #include "trace/callers.h"
 
 #include "heap/host.h"
@@ -16,7 +20,7 @@
 _Static_assert(sizeof(struct trace_frame) + 2 * NAME_BYTES <= TEXT_BYTES, "a frame has two names");
 _Static_assert(TRACE_PIECES(TEXT_BYTES) <= TRACE_CHUNK_RECORDS &&
                    TRACE_PIECES(MOST_OF_STACK * 4) <= TRACE_CHUNK_RECORDS,
-               "what is written lies in one chunk");
+               "a definition lies in one chunk");
 
 _Atomic uint64_t callers_written[CALLERS_STACKS / 64];
 

@@ -9,9 +9,9 @@
  * threads write, and the process may be killed at any time. Records are sorted by their ticks;
  * records of one thread with equal ticks, by position.
  *
- * When the file has reached its bound, the oldest chunks are reused. Records of what still lives
- * stay as TRACE_CARRIED. Records up to header.dropped_until therefore show only what lived then;
- * after that time no event is missing. header.lost counts live blocks that found no space.
+ * When the file has reached its bound, the oldest chunks are reused. The begins of
+ * live blocks, segments and pages stay, as TRACE_CARRIED. Records up to header.dropped_until show
+ * only what was live then. After that time no event is missing.
  */
 #ifndef GPUCACHE_TRACE_FORMAT_H
 #define GPUCACHE_TRACE_FORMAT_H
@@ -71,7 +71,7 @@ enum trace_flags {
  *      moments        address (0: none); bytes; value: duration in nanoseconds (0: not measured);
  *                     space (0: none)
  *      GROW, GIVE_BACK
- *                     also detail: bytes that the pools of the device have reserved afterwards.
+ *                     also detail: bytes of the device's pools and native blocks afterwards.
  *                     The address is that of the segment, or 0 where memory comes in pages
  *      OOM            also detail: bytes that the driver has free
  *      STACK, FRAME, MODULE

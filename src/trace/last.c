@@ -1,3 +1,4 @@
+/* Copies the newest events from all chunks, through a heap of the newest ones (last.h). */
 #include "trace/last.h"
 
 #include "process/sort.h"
@@ -6,11 +7,11 @@
 
 struct reading {
     const struct trace_header *header;
-    struct trace_last *to; /* while it is read: a heap by key, the oldest event first */
+    struct trace_last *to; /* during the read a heap; the oldest event has the highest key */
     size_t count, most;
 };
 
-/* Copies the words of a record. Returns false if a thread is writing it, or if it is none. */
+/* Copies the words of a record. Returns false if the slot is empty, or a thread is writing it. */
 static bool read_record(const struct trace_record *record, uint64_t words[7], uint64_t head) {
 #define GET(field) atomic_load_explicit(&record->field, memory_order_relaxed)
     words[0] = GET(ticks);
@@ -70,7 +71,7 @@ size_t trace_read_last(struct trace_last *to, size_t most) {
     struct reading reading = {.header = ring_header(), .to = to, .most = most};
     ring_each(see, &reading);
     for (size_t i = 0; i < reading.count; i++) {
-        to[i].key = ~to[i].key; /* newest last */
+        to[i].key = ~to[i].key; /* ticks again: the newest event comes last */
     }
     sort_by_key(to, reading.count, sizeof *to);
     return reading.count;

@@ -10,7 +10,7 @@
 
 /** An allocation or a free of a block. */
 struct trace_last {
-    uint64_t key;            /* of the sort, for last.c */
+    uint64_t key;            /* used only by last.c */
     uint64_t address, bytes; /* bytes of the block */
     int64_t time_us;         /* since 1970 */
     uint32_t stack;          /* of an allocation; 0: unknown */

@@ -1,3 +1,7 @@
+/*
+ * The chunks of a trace's file (ring.h). `lock` protects all variables, except atomic ones and the
+ * chunks that threads fill.
+ */
 #include "trace/ring.h"
 
 #include "process/guard.h"
@@ -15,14 +19,14 @@
 #define CHUNK_BYTES (TRACE_CHUNK_SLOTS * TRACE_RECORD_BYTES)
 #define STEP_BYTES ((uint64_t)1 << 20) /* growth of the file */
 #define POPULATE_WRITE 23              /* MADV_POPULATE_WRITE, since Linux 5.14 */
-#define SPARE_CHUNKS 64 /* threads may leave as many chunks half empty without a loss of events */
+#define SPARE_CHUNKS 64 /* that threads may leave half empty without a loss of events */
 #define MOST_CHUNKS ((uint64_t)1 << 24) /* 64 GiB */
 #define FEWEST_CHUNKS ((uint64_t)1 << 14)
-#define MOST_CARRIED (TRACE_CHUNK_RECORDS / 2) /* of a reused chunk, at most */
+#define MOST_CARRIED (TRACE_CHUNK_RECORDS / 2) /* carried records of a reused chunk */
 #define THREAD_CHUNKS 16384                    /* beyond the bound, when threads fill all others */
 #define STAYING_CHUNKS 16384                   /* 64 MiB of definitions */
-#define PASSED_BY 16 /* after as many chunks with more than MOST_CARRIED, carried records drop */
-#define SCAN_AHEAD 8 /* for as many reused chunks, one chunk more is scanned */
+#define MOST_FULL_CHUNKS 16 /* passed over for their carried records, until these drop too */
+#define SCAN_AHEAD 8        /* one chunk more is scanned for this many reused chunks */
 
 static struct lock lock = LOCK_INITIALIZER(TRACE);
 static struct trace_header *header;
@@ -48,7 +52,7 @@ static _Atomic uint64_t taken;         /* taken by threads since the start */
 static _Atomic uint64_t held;          /* being filled by threads */
 static uint64_t passed, passed_before; /* skipped by the hand in this round and in the last */
 static uint64_t carried;               /* slots of carried records, which events cannot use */
-static uint64_t credit;                /* scans that are due, times the chunks of a round */
+static uint64_t scan_credit;           /* budget of scans; each costs chunks_per_round() */
 
 /* ---- the file ---- */
 
@@ -172,13 +176,13 @@ static unsigned flags_of(uint64_t head) {
 }
 
 /** Returns whether the record begins a block, a segment or a page, which may outlive the record. */
-static bool brings(const struct trace_record *record, unsigned kind) {
+static bool begins_object(const struct trace_record *record, unsigned kind) {
     return kind == TRACE_ALLOCATE || kind == TRACE_MAP ||
            (kind == TRACE_MOMENT_GROW && atomic_load(&record->address) != 0);
 }
 
 /** Moves a record to an earlier slot of its chunk, and marks it as carried. */
-static void move(struct trace_record *to, struct trace_record *from) {
+static void carry_record(struct trace_record *to, struct trace_record *from) {
     uint64_t head = head_of(from);
 #define GET(field) atomic_load_explicit(&from->field, memory_order_relaxed)
     const uint64_t words[7] = {GET(ticks),  GET(address), GET(bytes), GET(value),
@@ -201,14 +205,14 @@ static struct trace_record *chunk_at(uint64_t number) {
 static void mark_dead(struct trace_record *chunk) {
     for (unsigned i = 1; i < TRACE_CHUNK_SLOTS; i++) {
         uint64_t head = head_of(&chunk[i]);
-        if (brings(&chunk[i], kind_of(head)) && !(flags_of(head) & TRACE_DEAD) &&
+        if (begins_object(&chunk[i], kind_of(head)) && !(flags_of(head) & TRACE_DEAD) &&
             !is_alive(&chunk[i], kind_of(head)))
             atomic_fetch_or(&chunk[i].head, (uint64_t)TRACE_DEAD << 8);
     }
 }
 
-/** Prefetches a chunk that is used next, because it has left the processor's caches long ago. */
-static void fetch(const struct trace_record *chunk) {
+/** Prefetches a chunk that is used next: it left the processor's caches long ago. */
+static void prefetch(const struct trace_record *chunk) {
     for (unsigned i = 0; i < TRACE_CHUNK_SLOTS; i++)
         __builtin_prefetch(&chunk[i], 1);
 }
@@ -219,20 +223,20 @@ static void scan_one(void) {
     atomic_fetch_add(&scanned, 1);
 }
 
-/** Returns how many chunks the hand hands out in one round, estimated from the last round. */
-static uint64_t of_a_round(void) {
+/** Estimates how many chunks the hand reuses in one round, from the chunks it skipped before. */
+static uint64_t chunks_per_round(void) {
     return passed_before + passed_before / 8 < fresh ? fresh - passed_before : fresh / 8 + 1;
 }
 
-/** Scans the share of one reused chunk: one round of the hand scans all chunks and some more. */
+/** Scans the chunks that are due for one reused chunk: a round of the hand scans all, and more. */
 static void scan_due(void) {
-    uint64_t round = of_a_round();
-    for (credit += fresh + fresh / SCAN_AHEAD; credit >= round; credit -= round)
+    uint64_t round = chunks_per_round();
+    for (scan_credit += fresh + fresh / SCAN_AHEAD; scan_credit >= round; scan_credit -= round)
         scan_one();
 }
 
-static bool stays(const struct trace_record *record, uint64_t head, bool forget) {
-    return !forget && brings(record, kind_of(head)) && !(flags_of(head) & TRACE_DEAD);
+static bool is_kept(const struct trace_record *record, uint64_t head, bool forget) {
+    return !forget && begins_object(record, kind_of(head)) && !(flags_of(head) & TRACE_DEAD);
 }
 
 /** Stores the metric of a record that is about to be dropped, as the state before the trace. */
@@ -249,17 +253,17 @@ static void keep_metric(const struct trace_record *record, uint64_t head) {
 
 /**
  * Counts in the header the records that a chunk is about to lose. Returns how many stay. Runs
- * before clean() changes a record: readers must not see a gap that the header does not name.
+ * before drop_records() changes a record: readers must not see a gap that the header does not name.
  */
-static unsigned announce(struct trace_record *chunk, bool forget) {
+static unsigned count_dropped(struct trace_record *chunk, bool forget) {
     unsigned stay = 0;
     uint64_t until = atomic_load(&header->dropped_until), dropped = 0, lost = 0;
     for (unsigned i = 1; i < TRACE_CHUNK_SLOTS; i++) {
         uint64_t head = head_of(&chunk[i]), time = atomic_load(&chunk[i].ticks);
         if (kind_of(head) == TRACE_NONE)
             continue;
-        stay += stays(&chunk[i], head, forget);
-        lost += stays(&chunk[i], head, false) && forget;
+        stay += is_kept(&chunk[i], head, forget);
+        lost += is_kept(&chunk[i], head, false) && forget;
         if (!(flags_of(head) & TRACE_CARRIED)) {
             dropped += kind_of(head) != TRACE_TEXT;
             until = time > until ? time : until;
@@ -273,19 +277,19 @@ static unsigned announce(struct trace_record *chunk, bool forget) {
 }
 
 /**
- * Drops all records of a chunk except the live ones, which move to its front. Returns their number.
- * `forget` drops the live ones as well.
+ * Drops the records of a chunk, except the begins of live objects, which move to its front. Returns
+ * the number of records that stay. `forget` drops the live ones too.
  */
-static unsigned clean(struct trace_record *chunk, bool forget) {
-    unsigned kept = 0, stay = announce(chunk, forget);
+static unsigned drop_records(struct trace_record *chunk, bool forget) {
+    unsigned kept = 0, stay = count_dropped(chunk, forget);
     for (unsigned i = 1; i < TRACE_CHUNK_SLOTS; i++) {
         uint64_t head = head_of(&chunk[i]);
         if (kind_of(head) == TRACE_NONE)
             continue;
-        if (kept < stay && stays(&chunk[i], head, forget)) {
+        if (kept < stay && is_kept(&chunk[i], head, forget)) {
             kept++;
             if (kept < i || !(flags_of(head) & TRACE_CARRIED))
-                move(&chunk[kept], &chunk[i]);
+                carry_record(&chunk[kept], &chunk[i]);
             if (kept == i)
                 continue;
         }
@@ -295,7 +299,7 @@ static unsigned clean(struct trace_record *chunk, bool forget) {
     return kept;
 }
 
-static bool is_taken(const struct trace_record *chunk) {
+static bool is_being_filled(const struct trace_record *chunk) {
     return atomic_load_explicit(&chunk->who, memory_order_relaxed) != 0;
 }
 
@@ -332,30 +336,29 @@ static struct trace_record *take_fresh(uint64_t limit) {
 }
 
 /** Counts the slots of a chunk that carried records use. */
-static void charge(struct trace_record *chunk, uint64_t slots_taken) {
+static void count_carried(struct trace_record *chunk, uint64_t slots_taken) {
     carried += slots_taken - atomic_load(&chunk->bytes);
     atomic_store(&chunk->bytes, slots_taken);
 }
 
 /**
- * Returns how many chunks hold the events to be kept and all carried records. Chunks that threads
- * fill count twice: the hand skips them now, and skips them again later because their records are
- * recent.
+ * Returns the number of chunks for the events to be kept and all carried records. A chunk that a
+ * thread fills counts twice: the hand skips it now, and again while its records are recent.
  */
-static uint64_t enough(void) {
+static uint64_t chunks_needed(void) {
     uint64_t chunks = wanted + 2 * atomic_load(&held) + carried / TRACE_CHUNK_RECORDS;
     return staying + (chunks < most ? chunks : most);
 }
 
-/** Advances the hand. Returns its chunk, or NULL if the chunk must be skipped. */
-static struct trace_record *next_in_turn(bool recent_too) {
+/** Advances the hand. Returns the chunk that it left, or NULL if the chunk must be skipped. */
+static struct trace_record *advance_hand(bool recent_too) {
     struct trace_record *chunk = chunk_at(hand);
     hand = hand + 1 < fresh ? hand + 1 : 0;
     if (hand == 0) {
         passed_before = passed;
         passed = 0;
     }
-    if (!is_taken(chunk) && (recent_too || !is_recent(chunk))) {
+    if (!is_being_filled(chunk) && (recent_too || !is_recent(chunk))) {
         scan_since(chunk);
         return chunk;
     }
@@ -363,16 +366,16 @@ static struct trace_record *next_in_turn(bool recent_too) {
     return NULL;
 }
 
-/** Reuses a chunk. Returns it and the number of its used slots, or NULL if threads fill all. */
-static struct trace_record *take_again(unsigned *used) {
-    unsigned crowded = 0;
+/** Reuses a chunk. Returns the chunk and its number of used slots, or NULL if threads fill all. */
+static struct trace_record *reuse_chunk(unsigned *used) {
+    unsigned full_chunks = 0;
     scan_due();
     for (uint64_t steps = 0; steps < 2 * fresh; steps++) {
-        struct trace_record *chunk = next_in_turn(steps >= fresh), *more;
+        struct trace_record *chunk = advance_hand(steps >= fresh), *more;
         if (!chunk)
             continue;
-        *used = clean(chunk, crowded >= PASSED_BY);
-        charge(chunk, *used <= MOST_CARRIED ? *used : TRACE_CHUNK_RECORDS);
+        *used = drop_records(chunk, full_chunks >= MOST_FULL_CHUNKS);
+        count_carried(chunk, *used <= MOST_CARRIED ? *used : TRACE_CHUNK_RECORDS);
         if (*used <= MOST_CARRIED)
             return chunk;
         passed++;
@@ -380,13 +383,13 @@ static struct trace_record *take_again(unsigned *used) {
             *used = 0;
             return more;
         }
-        crowded++;
+        full_chunks++;
     }
     return NULL;
 }
 
-static void give_out(struct trace_record *chunk, unsigned used, uint32_t thread,
-                     struct ring_place *place) {
+static void assign_chunk(struct trace_record *chunk, unsigned used, uint32_t thread,
+                         struct ring_place *place) {
     const uint64_t words[7] = {[2] = used, [6] = (uint64_t)thread << 32 | 1};
     atomic_fetch_add(&taken, 1);
     trace_put(chunk, words, TRACE_NO_DEVICE, 0, TRACE_CHUNK);
@@ -398,7 +401,7 @@ bool ring_take_for_good(struct ring_place *place, uint32_t thread) {
         staying < STAYING_CHUNKS ? take_fresh(most + THREAD_CHUNKS + staying + 1) : NULL;
     if (chunk) {
         staying++;
-        give_out(chunk, 0, thread, place);
+        assign_chunk(chunk, 0, thread, place);
     }
     return chunk != NULL;
 }
@@ -407,18 +410,18 @@ bool ring_take(struct ring_place *place, uint32_t thread) {
     unsigned used = 0;
     ring_leave(place);
     lock_acquire(&lock);
-    struct trace_record *chunk = take_fresh(enough());
+    struct trace_record *chunk = take_fresh(chunks_needed());
     if (!chunk)
-        chunk = take_again(&used);
+        chunk = reuse_chunk(&used);
     if (!chunk)
         chunk = take_fresh(most + THREAD_CHUNKS + staying);
     if (!chunk)
         atomic_fetch_add(&header->missed, 1);
     if (chunk) {
-        give_out(chunk, used, thread, place);
+        assign_chunk(chunk, used, thread, place);
         atomic_fetch_add(&held, 1);
-        fetch(chunk_at(hand));
-        fetch(chunk_at(scan));
+        prefetch(chunk_at(hand));
+        prefetch(chunk_at(scan));
     }
     lock_release(&lock);
     return chunk != NULL;

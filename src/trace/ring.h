@@ -7,8 +7,8 @@
  *      [..][..][..][..][..]    a chunk: a head with the thread that fills it, and 63 records
  *
  * Reuse drops the events of a chunk and moves the records of live blocks, segments and pages to its
- * front (TRACE_CARRIED). The hand skips a chunk that a thread fills or that has recent records, and
- * for good one with definitions (callers.h). Each skipped chunk allows one chunk more.
+ * front (TRACE_CARRIED). The hand skips a chunk that a thread fills, that has recent records, or
+ * that has definitions (callers.h). Each skipped chunk allows one chunk more.
  *
  * Invariant: before a chunk is reused, all chunks were scanned since its last record was written.
  * If the end of a block is dropped, its begin is marked dead: no reader takes the block for live.
@@ -43,7 +43,7 @@ struct trace_header *ring_open(struct ring_file file, uint64_t events, ring_live
 /** The chunk of one thread, and the free slots in it. */
 struct ring_place {
     struct trace_record *next;
-    uint32_t left;
+    uint32_t left; /* free slots */
     struct trace_record *chunk;
 };
 

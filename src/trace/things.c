@@ -1,11 +1,12 @@
+/* The table (things.h): a hash table with linear probing, mapped at the first entry. */
 #include "trace/things.h"
 
 #include "heap/host.h"
 
 #include <stddef.h>
 
-#define PLACES ((size_t)1 << 18) /* 6 MiB of addresses; untouched pages take no memory */
-#define MOST (PLACES - PLACES / 4)
+#define SLOTS ((size_t)1 << 18) /* 6 MiB of addresses; untouched pages take no memory */
+#define MOST (SLOTS - SLOTS / 4)
 
 struct thing {
     uint64_t key; /* address and sort; 0: free */
@@ -16,24 +17,24 @@ static struct thing *things;
 static size_t count;
 static bool incomplete; /* the table was full, or had no memory: an entry is missing */
 
-static size_t home_of(uint64_t key) {
-    return (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (PLACES - 1);
+static size_t first_slot_of(uint64_t key) {
+    return (size_t)(key * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (SLOTS - 1);
 }
 
-static size_t place_of(uint64_t key) {
-    size_t at = home_of(key);
+static size_t slot_of(uint64_t key) {
+    size_t at = first_slot_of(key);
     while (things[at].key != 0 && things[at].key != key)
-        at = (at + 1) & (PLACES - 1);
+        at = (at + 1) & (SLOTS - 1);
     return at;
 }
 
 void things_add(enum things_sort sort, uint64_t address, uint64_t space, uint64_t ticks) {
     uint64_t key = address | sort;
-    if (!things && !(things = host_map(PLACES * sizeof *things, 4096))) {
+    if (!things && !(things = host_map(SLOTS * sizeof *things, 4096))) {
         incomplete = true;
         return;
     }
-    size_t at = place_of(key);
+    size_t at = slot_of(key);
     if (things[at].key == 0 && count >= MOST) {
         incomplete = true;
         return;
@@ -47,11 +48,11 @@ static void remove_at(size_t at) {
     size_t next = at;
     count--;
     for (;;) {
-        next = (next + 1) & (PLACES - 1);
+        next = (next + 1) & (SLOTS - 1);
         if (things[next].key == 0)
             break;
-        size_t home = home_of(things[next].key);
-        if (((next - home) & (PLACES - 1)) >= ((next - at) & (PLACES - 1))) {
+        size_t home = first_slot_of(things[next].key);
+        if (((next - home) & (SLOTS - 1)) >= ((next - at) & (SLOTS - 1))) {
             things[at] = things[next];
             at = next;
         }
@@ -60,13 +61,13 @@ static void remove_at(size_t at) {
 }
 
 void things_remove(enum things_sort sort, uint64_t address, uint64_t ticks) {
-    size_t at = things ? place_of(address | sort) : 0;
+    size_t at = things ? slot_of(address | sort) : 0;
     if (things && things[at].key != 0 && things[at].ticks <= ticks)
         remove_at(at);
 }
 
 void things_end(uint64_t space) {
-    for (size_t at = 0; things && count > 0 && at < PLACES;) {
+    for (size_t at = 0; things && count > 0 && at < SLOTS;) {
         if (things[at].key != 0 && things[at].space == space)
             remove_at(at); /* does not advance: remove_at() may have moved an entry here */
         else
@@ -76,6 +77,6 @@ void things_end(uint64_t space) {
 
 bool things_has(enum things_sort sort, uint64_t address, uint64_t ticks) {
     uint64_t key = address | sort;
-    size_t at = things ? place_of(key) : 0;
+    size_t at = things ? slot_of(key) : 0;
     return incomplete || (things && things[at].key == key && things[at].ticks == ticks);
 }

@@ -2,7 +2,7 @@
  * The table of live segments, pages and native blocks (blocks that no pool serves) of a trace.
  *
  * is_alive() in trace.c reads the table, to decide which records a reused chunk carries. Blocks of
- * pools are not in the table: the pool knows them. The ring's lock protects writes; trace.c calls.
+ * pools are not in the table: the pool knows them. The ring's lock protects the table.
  */
 #ifndef GPUCACHE_TRACE_THINGS_H
 #define GPUCACHE_TRACE_THINGS_H
@@ -17,7 +17,7 @@ enum things_sort { THINGS_SEGMENT = 1, THINGS_PAGE, THINGS_BLOCK };
  * because the low bits of a key are the sort.
  */
 
-/** Adds an entry that lives since `ticks`. A full table stops things_has() from being exact. */
+/** Adds an entry that is live since `ticks`. If the table is full, the entry is lost. */
 void things_add(enum things_sort sort, uint64_t address, uint64_t space, uint64_t ticks);
 
 /** Removes an entry, unless it was added after `ticks`. */
@@ -26,7 +26,7 @@ void things_remove(enum things_sort sort, uint64_t address, uint64_t ticks);
 /** Removes all entries of a space, because its context ended. */
 void things_end(uint64_t space);
 
-/** Returns whether the entry added at `ticks` is live. Returns true if entries were lost. */
+/** Returns whether the entry added at `ticks` is live. Returns true once an entry was lost. */
 bool things_has(enum things_sort sort, uint64_t address, uint64_t ticks);
 
 #endif

@@ -1,3 +1,10 @@
+/*
+ * Writes records to the thread's chunk, and the header of the trace (trace.h).
+ *
+ * `place` and `self` belong to one thread. The header's fields that change are atomic. Invariant:
+ * things.c gets an entry before the record of a begin is written, and loses it before the record of
+ * an end. A scan of the ring therefore never marks the record of a live object as dead.
+ */
 #include "trace/trace.h"
 
 #include "heap/page.h"
@@ -29,7 +36,8 @@ static _Atomic uint64_t tick_ns; /* as header->tick_ns, which other processes co
 static uint64_t first_ticks, first_ns;
 static char path[OPTIONS_PATH];
 static bool (*block_lives)(uint64_t address, uint64_t ticks);
-static _Atomic uint64_t held[STATS_MAX_DEVICES]; /* reserved bytes of all pools of a device */
+static _Atomic uint64_t
+    reserved[STATS_MAX_DEVICES]; /* bytes of all pools and native blocks of a device */
 static pthread_key_t thread_end_key;
 static bool thread_end_works;
 
@@ -38,7 +46,7 @@ static _Thread_local uint32_t self __attribute__((tls_model("initial-exec")));
 
 /* ---- the clock ---- */
 
-#define FIRST_RATE_NS 200000 /* after it the rate is exact to a thousandth; later ones are better */
+#define FIRST_RATE_NS 200000 /* the time that makes the first rate exact to a thousandth */
 
 bool trace_has_ticks;
 
@@ -131,17 +139,18 @@ uint32_t trace_stack(const struct stats_stacks *stacks, uint32_t stack) {
 }
 
 /** Adds to the reserved bytes of a device. Returns the new sum. */
-static uint64_t hold(unsigned device, uint64_t change) {
-    return device < STATS_MAX_DEVICES ? atomic_fetch_add(&held[device], change) + change : 0;
+static uint64_t add_reserved(unsigned device, uint64_t change) {
+    return device < STATS_MAX_DEVICES ? atomic_fetch_add(&reserved[device], change) + change : 0;
 }
 
+/** Converts a duration to ticks. */
 static uint64_t ticks_of(uint64_t ns) {
     return (uint64_t)(((unsigned __int128)ns << 32) / atomic_load(&tick_ns));
 }
 
 /** Adds an entry to the table of things.h, or removes it. Takes the ring's lock. */
-static void note_thing(bool there, enum things_sort sort, uint64_t address, uint64_t space,
-                       uint64_t ticks) {
+static void update_live_table(bool there, enum things_sort sort, uint64_t address, uint64_t space,
+                              uint64_t ticks) {
     ring_hold();
     if (there)
         things_add(sort, address, space, ticks);
@@ -165,9 +174,9 @@ void trace_moment(enum flight_kind kind, unsigned device, uint64_t space, uint64
                                 .flags = begins ? TRACE_BEGINS : 0,
                                 .device = device};
     if (grows || begins) {
-        entry.detail = hold(device, grows ? bytes : -bytes);
+        entry.detail = add_reserved(device, grows ? bytes : -bytes);
         if (address != 0)
-            note_thing(grows, THINGS_SEGMENT, address, space, entry.ticks);
+            update_live_table(grows, THINGS_SEGMENT, address, space, entry.ticks);
     }
     trace_write(&entry);
 }
@@ -188,10 +197,11 @@ void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t fr
         return;
     bool comes = freed == 0;
     uint64_t ticks = comes ? trace_clock() : freed;
+    /* The block lies within the life of its segment: one tick later, and one tick earlier. */
     struct trace_entry segment = {.ticks = comes ? ticks : ticks + 1,
                                   .address = address,
                                   .bytes = bytes,
-                                  .detail = hold(device, comes ? bytes : -bytes),
+                                  .detail = add_reserved(device, comes ? bytes : -bytes),
                                   .kind = comes ? TRACE_MOMENT_GROW : TRACE_MOMENT_GIVE_BACK,
                                   .flags = comes ? 0 : TRACE_BEGINS,
                                   .device = device};
@@ -202,8 +212,8 @@ void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t fr
                                 .stack = stack,
                                 .kind = comes ? TRACE_ALLOCATE : TRACE_FREE,
                                 .device = device};
-    note_thing(comes, THINGS_SEGMENT, address, 0, segment.ticks);
-    note_thing(comes, THINGS_BLOCK, address, 0, block.ticks);
+    update_live_table(comes, THINGS_SEGMENT, address, 0, segment.ticks);
+    update_live_table(comes, THINGS_BLOCK, address, 0, block.ticks);
     trace_write(comes ? &segment : &block);
     trace_write(comes ? &block : &segment);
 }
@@ -216,7 +226,7 @@ void trace_map(unsigned device, uint64_t space, uint64_t address, unsigned count
                                     .space = space,
                                     .kind = TRACE_MAP,
                                     .device = device};
-        note_thing(true, THINGS_PAGE, entry.address, space, entry.ticks);
+        update_live_table(true, THINGS_PAGE, entry.address, space, entry.ticks);
         trace_write(&entry);
     }
 }
@@ -226,7 +236,7 @@ void trace_unmap(unsigned device, uint64_t space, uint64_t address, unsigned cou
     if (!trace_on())
         return;
     for (unsigned i = 0; i < count; i++)
-        note_thing(false, THINGS_PAGE, address + i * PAGE_BYTES, space, since);
+        update_live_table(false, THINGS_PAGE, address + i * PAGE_BYTES, space, since);
     trace_write(&(struct trace_entry){.ticks = since,
                                       .address = address,
                                       .bytes = count * PAGE_BYTES,
@@ -243,7 +253,7 @@ void trace_context_end(unsigned device, uint64_t space, uint64_t bytes, uint64_t
     ring_release();
     trace_write(&(struct trace_entry){.ticks = since,
                                       .bytes = bytes,
-                                      .detail = hold(device, -bytes),
+                                      .detail = add_reserved(device, -bytes),
                                       .space = space,
                                       .kind = TRACE_CONTEXT_END,
                                       .device = device});
@@ -317,7 +327,8 @@ static void write_header(void) {
 
 /* ---- begin and end ---- */
 
-/** Returns whether the block, segment or page of a record lives. A space of 0 means no pool. */
+/** Returns whether the block, segment or page that a record began is live. A block in space 0 is in
+ * no pool. */
 static bool is_alive(const struct trace_record *record, unsigned kind) {
     uint64_t address = atomic_load(&record->address), ticks = atomic_load(&record->ticks);
     switch (kind) {

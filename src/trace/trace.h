@@ -1,6 +1,6 @@
 /*
- * Records a trace (GPUCACHE_TRACE): every allocation, free and moment, in a mapped file (format.h).
- * A killed process leaves all that it had written.
+ * Records a trace (GPUCACHE_TRACE): every allocation and free, and every slow or rare event of the
+ * flight recorder (a moment), in a mapped file (format.h). The file survives a kill of the process.
  *
  * Each thread writes into its own chunk, without a lock or a locked instruction. A thread takes the
  * ring's lock only to get its next chunk, which may drop old records (ring.h). Without a trace,
@@ -66,8 +66,9 @@ void trace_write(const struct trace_entry *entry);
 uint32_t trace_stack(const struct stats_stacks *stacks, uint32_t stack);
 
 /**
- * Returns the thread's next slot for a caller that writes the record itself with trace_put(), and
- * its `who` without a stack. Returns NULL if no slot is available or nothing is recorded.
+ * Returns the thread's next slot, for a caller that writes the record itself with trace_put(). *who
+ * is the record's `who` without a stack. Returns NULL without a free slot or a trace. May take the
+ * ring's lock.
  */
 struct trace_record *trace_slot(uint64_t *who);
 
@@ -101,7 +102,7 @@ void trace_unmap(unsigned device, uint64_t space, uint64_t address, unsigned cou
  */
 void trace_context_end(unsigned device, uint64_t space, uint64_t bytes, uint64_t since);
 
-/** Records a moment named by the program, of at most TRACE_LABEL bytes. */
+/** Records a label of the program, of at most TRACE_LABEL bytes. */
 void trace_mark(const char *label);
 
 /* Write the properties of a device, of its backend and of the driver to the header. */
@@ -119,7 +120,7 @@ bool trace_start(bool (*lives)(uint64_t address, uint64_t ticks));
 /** Stops recording. Called in the child of a fork. */
 void trace_forked(void);
 
-/** Logs warnings about dropped records. Called when the process ends; `signal` is not used. */
+/** Logs warnings about dropped records when the process ends. `signal` is not used. */
 void trace_end(enum process_end how, int signal);
 
 #endif
