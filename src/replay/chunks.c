@@ -1,3 +1,4 @@
+/* Chunks, and treaps of free chunks: search trees by size and address (chunks.h). */
 #include "replay/chunks.h"
 
 #include <stdlib.h>
@@ -64,7 +65,7 @@ struct chunk *chunk_new(uint64_t address, uint64_t bytes, uint32_t pool) {
     struct chunk *chunk = calloc(1, sizeof *chunk);
     if (!chunk)
         return NULL;
-    random ^= random << 13;
+    random ^= random << 13; /* xorshift32 */
     random ^= random >> 17;
     random ^= random << 5;
     *chunk = (struct chunk){.address = address, .bytes = bytes, .pool = pool, .priority = random};

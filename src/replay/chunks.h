@@ -15,11 +15,12 @@ struct chunk {
     uint32_t pool; /* number of the tree that has the chunk while it is free */
     /* links of the tree */
     struct chunk *left, *right;
-    uint32_t priority;
+    uint32_t priority; /* random */
 };
 
-/** Returns the smallest free chunk of at least `bytes`, of equals the lowest; NULL: none. */
+/** Returns the smallest free chunk of at least `bytes`, or NULL. Of equals, the lowest. */
 struct chunk *chunks_at_least(struct chunk *tree, uint64_t bytes);
+/* Insert a chunk into a tree, or remove it, and set chunk->free. */
 void chunks_insert(struct chunk **tree, struct chunk *chunk);
 void chunks_remove(struct chunk **tree, struct chunk *chunk);
 
@@ -30,7 +31,7 @@ struct chunk *chunk_new(uint64_t address, uint64_t bytes, uint32_t pool);
  * NULL without memory.
  */
 struct chunk *chunk_cut(struct chunk *chunk, uint64_t bytes);
-/** Merges a chunk with the neighbour behind it. */
+/** Merges a chunk with the neighbour behind it, and frees the neighbour. Neither is in a tree. */
 void chunk_merge(struct chunk *chunk);
 
 #endif

@@ -1,3 +1,7 @@
+/*
+ * Numbers the blocks, streams and threads of a history (history.h). Maps are hash tables with
+ * linear probing. One thread builds a history, without a lock.
+ */
 #include "replay/history.h"
 
 #include "replay/grow.h"
@@ -18,7 +22,7 @@ static size_t place_of(const struct history_map *map, uint64_t key) {
 }
 
 /** Doubles the map when it is half full. Returns 0 or -ENOMEM. */
-static int enlarge(struct history_map *map) {
+static int enlarge_if_half_full(struct history_map *map) {
     struct history_map larger = {.capacity = map->capacity ? 2 * map->capacity : 64,
                                  .count = map->count};
     if (2 * map->count < map->capacity)
@@ -36,7 +40,7 @@ static int enlarge(struct history_map *map) {
 
 /** Returns the value of a key, with `absent` for a new key. Returns NULL without memory. */
 static uint32_t *value_of(struct history_map *map, uint64_t key, uint32_t absent) {
-    if (enlarge(map) != 0)
+    if (enlarge_if_half_full(map) != 0)
         return NULL;
     struct history_entry *entry = &map->entries[place_of(map, key)];
     if (!entry->used) {
@@ -53,12 +57,12 @@ static bool find(const struct history_map *map, uint64_t key, uint32_t *value) {
 }
 
 bool history_has(const struct history *history, uint64_t key) {
-    uint32_t block;
-    return find(&history->live, key, &block);
+    uint32_t event;
+    return find(&history->live, key, &event);
 }
 
-static int add(struct history *history, uint64_t time_us, uint64_t bytes, uint32_t block,
-               uint32_t stream) {
+static int add_event(struct history *history, uint64_t time_us, uint64_t bytes, uint32_t block,
+                     uint32_t stream) {
     struct history_event *events =
         grow(history->events, history->count, &history->capacity, sizeof *events);
     if (!events)
@@ -77,16 +81,15 @@ static int add(struct history *history, uint64_t time_us, uint64_t bytes, uint32
 }
 
 int history_free(struct history *history, uint64_t time_us, uint64_t key) {
-    uint32_t block;
-    if (!find(&history->live, key, &block)) {
+    uint32_t event;
+    if (!find(&history->live, key, &event)) {
         history->unknown_frees++;
         return 0;
     }
     *value_of(&history->live, key, NONE) = NONE;
-    /* While the history grows, the map has the index of the allocating event. */
-    const struct history_event *of = &history->events[block];
-    history->requested -= of->bytes;
-    return add(history, time_us, 0, of->block, of->stream);
+    const struct history_event *allocation = &history->events[event];
+    history->requested -= allocation->bytes;
+    return add_event(history, time_us, 0, allocation->block, allocation->stream);
 }
 
 int history_allocate(struct history *history, uint64_t time_us, uint64_t key, uint64_t bytes,
@@ -102,7 +105,7 @@ int history_allocate(struct history *history, uint64_t time_us, uint64_t key, ui
         return -ENOMEM;
     *number = *number == NONE ? history->streams++ : *number;
     bytes = bytes > 0 ? bytes : 1;
-    if (add(history, time_us, bytes, history->blocks, *number) != 0)
+    if (add_event(history, time_us, bytes, history->blocks, *number) != 0)
         return -ENOMEM;
     *event = (uint32_t)(history->count - 1);
     history->blocks++;

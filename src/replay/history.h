@@ -40,14 +40,15 @@ struct history {
     size_t *periods; /* index of the first event of each period */
     size_t period_count, period_room;
     uint32_t blocks, streams, threads;
-    uint32_t thread; /* thread of the events that follow */
-    struct history_map live, stream_numbers, thread_numbers;
+    uint32_t thread;         /* thread of the events that follow */
+    struct history_map live; /* key of a live block -> index of its allocating event */
+    struct history_map stream_numbers, thread_numbers;
     uint64_t begin_us, requested, requested_peak;
     bool begun;
     uint64_t unknown_frees; /* frees without an allocation */
     uint64_t lost_frees;    /* frees that the file lacks: the address was allocated twice */
     uint64_t failures;      /* allocations that failed in the recorded program */
-    bool cut;               /* the last line is incomplete */
+    bool cut;               /* the last line of the file is incomplete */
     /* Bytes that the recorded allocator held, if the file has them. */
     const char *recorded_by; /* name of the recorded allocator, such as "PyTorch", or NULL */
     uint64_t recorded_peak, recorded_requested_peak;
@@ -63,19 +64,20 @@ struct histories {
 struct history *histories_of(struct histories *histories, int device);
 void histories_free(struct histories *histories);
 
-/* Add an event. Return 0 or -ENOMEM. Times may begin at any value; an earlier time than the last
- * one counts as the last one. */
+/* Add an event, or begin a period. Return 0 or -ENOMEM. Times may begin at any value. A time before
+ * the last one counts as the last one. */
 int history_allocate(struct history *history, uint64_t time_us, uint64_t key, uint64_t bytes,
                      uint64_t stream);
 int history_free(struct history *history, uint64_t time_us, uint64_t key);
 int history_period(struct history *history);
 
-/** Sets the thread of the events that follow, by any number. Without a call, all events have the
- * same thread. */
+/** Sets the thread of the events that follow. `thread` is any number. Returns 0 or -ENOMEM. Without
+ * a call, all events have the same thread. */
 int history_on_thread(struct history *history, uint64_t thread);
 
 /** Replaces the periods of a history by periods of equally many events. Returns 0 or -ENOMEM. */
 int history_cut_into(struct history *history, size_t periods);
+/** Frees the memory of a history. */
 void history_end(struct history *history);
 
 /** Returns whether the block of a key is live. */

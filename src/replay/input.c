@@ -1,3 +1,4 @@
+/* Reads and unpacks files, and chooses the reader of their format by the first bytes (input.h). */
 #include "replay/input.h"
 
 #include <errno.h>

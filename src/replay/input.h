@@ -4,10 +4,10 @@
  *   | format                                 | file                                           |
  *   | -------------------------------------- | ---------------------------------------------- |
  *   | time_us,thread,op,id,bytes             | tests/data/traces; `# period` begins a period  |
- *   | a ID BYTES, f ID                       | the same without times                         |
+ *   | a ID BYTES, f ID                       | one event a line, without times                |
  *   | Thread,Time,Action,Pointer,Size,Stream | RMM's log, with times of the day or in seconds |
  *   | a pickle of protocol 2 to 5            | PyTorch's memory snapshot                      |
- *   | { as JSON                              | the same                                       |
+ *   | JSON that begins with {                | PyTorch's memory snapshot                      |
  *
  * Each may be packed with xz or zstd, if the tool was built with these libraries.
  */
@@ -20,7 +20,7 @@
 struct input {
     char *bytes;
     size_t count;
-    size_t most; /* bytes, at most, for a file of this size: a packed file may claim any size */
+    size_t most; /* bound of `count`, by the size of the file: a packed file may claim any size */
 };
 
 /**

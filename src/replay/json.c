@@ -234,13 +234,13 @@ int json_read(char *bytes, size_t count, size_t most, struct plain *values, char
     return r;
 }
 
-/* ---- what callers read ---- */
+/* ---- values for callers ---- */
 
 bool json_is_number(const struct plain_value *value) {
     return value && value->kind >= PLAIN_INT && value->kind <= PLAIN_FLOAT;
 }
 
-/** Returns the digits of a number that is no integer of 64 bits with a sign. */
+/** Returns the digits of a float, or of an integer that does not fit into int64_t. */
 static const char *digits(const struct plain_value *value) {
     return json_is_number(value) && value->kind != PLAIN_INT && value->text ? value->text : "0";
 }

@@ -1,3 +1,4 @@
+/* Counters of a replay (meter.h). Periods have numbers from 1; 0: no period has begun. */
 #include "replay/meter.h"
 
 #include <string.h>

@@ -27,13 +27,13 @@ struct meter {
     size_t at; /* index of the current event */
     size_t period;
     uint64_t requested, requested_peak, reserved, reserved_peak;
-    uint64_t mapped; /* pages mapped, for the first time or again */
-    uint64_t mapped_until_last_quarter;
-    uint64_t *mapped_by_period; /* one for each period of the history */
-    uint64_t calls, calls_ns;   /* driver calls, and their estimated time */
+    uint64_t mapped;                    /* pages mapped, for the first time or again */
+    uint64_t mapped_until_last_quarter; /* `mapped` when the last quarter of the events begins */
+    uint64_t *mapped_by_period;         /* one for each period of the history */
+    uint64_t calls, calls_ns;           /* driver calls, and their estimated time */
     uint64_t barriers, waits, waited_us;
     bool out_of_memory; /* the replay ended at event `at` for lack of memory */
-    int error;          /* another error that ended it: a negative errno, or the pool's own check */
+    int error; /* another error that ended the replay: a negative errno; -EUCLEAN: pool_check() */
     /* Sums over the events of each tenth. */
     double requested_sum[METER_PARTS], reserved_sum[METER_PARTS];
 };
@@ -42,6 +42,7 @@ void meter_start(struct meter *meter, const struct history *history, uint64_t *m
 void meter_begin_event(struct meter *meter, size_t at);
 void meter_end_event(struct meter *meter);
 
+/* Count bytes reserved from the driver and returned to it, mapped pages, and driver calls. */
 void meter_take(struct meter *meter, uint64_t bytes);
 void meter_give(struct meter *meter, uint64_t bytes);
 void meter_map(struct meter *meter, uint64_t pages);
@@ -51,6 +52,7 @@ void meter_call_for(struct meter *meter, uint64_t bytes);
 
 /** Returns the mean idle part of reserved memory in a tenth of the history, from 0 to 1. */
 double meter_idle(const struct meter *meter, unsigned part);
+/** Returns peak reserved over peak requested, or 0 if nothing was requested. */
 double meter_ratio(const struct meter *meter);
 /** Returns the pages mapped per period in the last quarter of the history. */
 double meter_mapped_late(const struct meter *meter);

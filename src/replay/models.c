@@ -1,3 +1,7 @@
+/*
+ * The state and the policies of the models (models.h). Functions return 0, -ENOMEM if the limit
+ * refuses the memory, or -EINVAL if the tool has no host memory. One thread, no lock.
+ */
 #include "replay/models.h"
 
 #include "heap/page.h"
@@ -18,8 +22,8 @@
 const char *const model_names[MODELS + 1] = {"PyTorch", "PyTorch expandable", "whole blocks",
                                              "cudaMalloc", NULL};
 
-/* The state of a model. Each stream has two pools, for small and for large blocks, with numbers. */
-struct world {
+/* The state of a model. Stream s has two pools: 2s for small blocks, 2s + 1 for large ones. */
+struct state {
     enum model model;
     struct meter *meter;
     uint64_t limit, next_address;
@@ -38,10 +42,10 @@ static uint64_t page_of(uint32_t pool) {
 
 /* ---- memory of the driver ---- */
 
-static void return_segment(struct world *world, struct chunk *chunk) {
-    meter_give(world->meter, chunk->bytes);
-    meter_call_for(world->meter, chunk->bytes);
-    chunks_remove(&world->trees[chunk->pool], chunk);
+static void return_segment(struct state *state, struct chunk *chunk) {
+    meter_give(state->meter, chunk->bytes);
+    meter_call_for(state->meter, chunk->bytes);
+    chunks_remove(&state->trees[chunk->pool], chunk);
     free(chunk);
 }
 
@@ -54,114 +58,115 @@ static struct chunk *idle_segment(struct chunk *tree) {
 }
 
 /**
- * Returns the whole pages of a free chunk to the driver. Their addresses are not used again,
- * because there are enough.
+ * Returns the whole pages of a free chunk to the driver. Returns false if it has none. Their
+ * addresses are not used again.
  */
-static bool return_pages(struct world *world, struct chunk *chunk) {
+static bool return_pages(struct state *state, struct chunk *chunk) {
     uint64_t page = page_of(chunk->pool);
     uint64_t begin = round_up(chunk->address, page);
     uint64_t end = (chunk->address + chunk->bytes) / page * page;
     if (end <= begin)
         return false;
-    chunks_remove(&world->trees[chunk->pool], chunk);
-    if (world->tops[chunk->pool] == chunk)
-        world->tops[chunk->pool] = NULL;
+    chunks_remove(&state->trees[chunk->pool], chunk);
+    if (state->tops[chunk->pool] == chunk)
+        state->tops[chunk->pool] = NULL;
     struct chunk *rest =
         end < chunk->address + chunk->bytes ? chunk_cut(chunk, end - chunk->address) : NULL;
     struct chunk *gone = begin > chunk->address ? chunk_cut(chunk, begin - chunk->address) : chunk;
     if (gone && gone != chunk) {
         chunk->behind = NULL;
-        chunks_insert(&world->trees[chunk->pool], chunk);
+        chunks_insert(&state->trees[chunk->pool], chunk);
     } else if (gone && gone->before) {
         gone->before->behind = NULL;
     }
     if (gone && gone->behind)
         gone->behind->before = NULL;
     if (rest)
-        chunks_insert(&world->trees[rest->pool], rest);
+        chunks_insert(&state->trees[rest->pool], rest);
     free(gone);
-    meter_give(world->meter, end - begin);
-    meter_call(world->meter, (end - begin) / page, COST_UNMAP_NS + COST_RELEASE_NS);
+    meter_give(state->meter, end - begin);
+    meter_call(state->meter, (end - begin) / page, COST_UNMAP_NS + COST_RELEASE_NS);
     return true;
 }
 
-static bool return_pages_of(struct world *world, struct chunk *tree) {
-    return tree && (return_pages(world, tree) || return_pages_of(world, tree->left) ||
-                    return_pages_of(world, tree->right));
+static bool return_pages_of(struct state *state, struct chunk *tree) {
+    return tree && (return_pages(state, tree) || return_pages_of(state, tree->left) ||
+                    return_pages_of(state, tree->right));
 }
 
-static void return_idle(struct world *world) {
-    for (uint32_t i = 0; i < world->pools; i++) {
+static void return_idle(struct state *state) {
+    for (uint32_t i = 0; i < state->pools; i++) {
         struct chunk *idle;
-        if (world->model == MODEL_EXPANDABLE) {
-            while (return_pages_of(world, world->trees[i])) {
+        if (state->model == MODEL_EXPANDABLE) {
+            while (return_pages_of(state, state->trees[i])) {
             }
         } else {
-            while ((idle = idle_segment(world->trees[i])))
-                return_segment(world, idle);
+            while ((idle = idle_segment(state->trees[i])))
+                return_segment(state, idle);
         }
     }
 }
 
 /** Returns whether the limit allows so many more bytes. Gives idle memory back first, if needed. */
-static bool fits_limit(struct world *world, uint64_t bytes) {
-    if (!world->limit || world->meter->reserved + bytes <= world->limit)
+static bool fits_limit(struct state *state, uint64_t bytes) {
+    if (!state->limit || state->meter->reserved + bytes <= state->limit)
         return true;
-    return_idle(world);
-    return world->meter->reserved + bytes <= world->limit;
+    return_idle(state);
+    return state->meter->reserved + bytes <= state->limit;
 }
 
-static int take(struct world *world, uint64_t bytes) {
-    if (!fits_limit(world, bytes))
+static int reserve_bytes(struct state *state, uint64_t bytes) {
+    if (!fits_limit(state, bytes))
         return -ENOMEM;
-    meter_take(world->meter, bytes);
+    meter_take(state->meter, bytes);
     return 0;
 }
 
 /** Allocates a segment from the driver, as a free chunk that is in no tree. */
-static int take_segment(struct world *world, uint32_t pool, uint64_t bytes, struct chunk **chunk) {
-    int r = take(world, bytes);
+static int take_segment(struct state *state, uint32_t pool, uint64_t bytes, struct chunk **chunk) {
+    int r = reserve_bytes(state, bytes);
     if (r == 0) {
-        *chunk = chunk_new(world->next_address, bytes, pool);
-        world->next_address += round_up(bytes, LARGE_SEGMENT) + LARGE_SEGMENT;
-        meter_call_for(world->meter, bytes);
+        *chunk = chunk_new(state->next_address, bytes, pool);
+        state->next_address += round_up(bytes, LARGE_SEGMENT) + LARGE_SEGMENT;
+        meter_call_for(state->meter, bytes);
         r = *chunk ? 0 : -EINVAL;
     }
     return r;
 }
 
-/** Returns the bytes by which a range must grow for a block at its end, which may be free. */
-static uint64_t lack_of(const struct world *world, uint32_t pool, uint64_t bytes) {
-    const struct chunk *top = world->tops[pool];
+/** Returns the bytes by which a range must grow for a block at its end. The end may be free. */
+static uint64_t growth_for(const struct state *state, uint32_t pool, uint64_t bytes) {
+    const struct chunk *top = state->tops[pool];
     return round_up(bytes - (top && top->free ? top->bytes : 0), page_of(pool));
 }
 
 /** Grows a range at its end. */
-static int grow_range(struct world *world, uint32_t pool, uint64_t bytes, struct chunk **chunk) {
-    fits_limit(world, lack_of(world, pool, bytes)); /* may give the free end back: compute again */
-    uint64_t more = lack_of(world, pool, bytes);
-    struct chunk *top = world->tops[pool];
-    if (world->limit && world->meter->reserved + more > world->limit)
+static int grow_range(struct state *state, uint32_t pool, uint64_t bytes, struct chunk **chunk) {
+    /* fits_limit() may return the free end, which changes the growth. */
+    fits_limit(state, growth_for(state, pool, bytes));
+    uint64_t more = growth_for(state, pool, bytes);
+    struct chunk *top = state->tops[pool];
+    if (state->limit && state->meter->reserved + more > state->limit)
         return -ENOMEM;
-    meter_take(world->meter, more);
-    meter_call(world->meter, more / page_of(pool), COST_CREATE_NS + COST_MAP_NS);
-    meter_map(world->meter, more / PAGE_BYTES);
+    meter_take(state->meter, more);
+    meter_call(state->meter, more / page_of(pool), COST_CREATE_NS + COST_MAP_NS);
+    meter_map(state->meter, more / PAGE_BYTES);
     if (top && top->free) {
-        chunks_remove(&world->trees[pool], top);
+        chunks_remove(&state->trees[pool], top);
         top->bytes += more;
         *chunk = top;
         return 0;
     }
-    *chunk = chunk_new(top ? top->address + top->bytes : world->next_address, more, pool);
+    *chunk = chunk_new(top ? top->address + top->bytes : state->next_address, more, pool);
     if (!*chunk)
         return -EINVAL;
     if (top) {
         (*chunk)->before = top;
         top->behind = *chunk;
     } else {
-        world->next_address += RANGE;
+        state->next_address += RANGE;
     }
-    world->tops[pool] = *chunk;
+    state->tops[pool] = *chunk;
     return 0;
 }
 
@@ -174,115 +179,115 @@ static uint64_t segment_for(uint64_t bytes) {
 }
 
 /** Returns the best fit. Uses the end of a growing range only if no other chunk fits. */
-static struct chunk *best_fit(struct world *world, uint32_t pool, uint64_t bytes) {
-    struct chunk *top = world->tops[pool], *found;
-    bool apart = world->model == MODEL_EXPANDABLE && top && top->free;
+static struct chunk *best_fit(struct state *state, uint32_t pool, uint64_t bytes) {
+    struct chunk *top = state->tops[pool], *found;
+    bool apart = state->model == MODEL_EXPANDABLE && top && top->free;
     if (apart)
-        chunks_remove(&world->trees[pool], top);
-    found = chunks_at_least(world->trees[pool], bytes);
+        chunks_remove(&state->trees[pool], top);
+    found = chunks_at_least(state->trees[pool], bytes);
     if (apart) {
-        chunks_insert(&world->trees[pool], top);
+        chunks_insert(&state->trees[pool], top);
         found = found || top->bytes < bytes ? found : top;
     }
     return found;
 }
 
-static int cut_rest(struct world *world, struct chunk *chunk, uint64_t bytes) {
+static int cut_rest(struct state *state, struct chunk *chunk, uint64_t bytes) {
     bool small = chunk->pool % 2 == 0;
-    bool always = small || world->model != MODEL_PYTORCH;
+    bool always = small || state->model != MODEL_PYTORCH;
     uint64_t rest = chunk->bytes - bytes;
     if (always ? rest < UNIT : rest <= SMALL_MOST)
         return 0;
     struct chunk *cut = chunk_cut(chunk, bytes);
     if (!cut)
         return -EINVAL;
-    if (world->tops[chunk->pool] == chunk)
-        world->tops[chunk->pool] = cut;
-    chunks_insert(&world->trees[chunk->pool], cut);
+    if (state->tops[chunk->pool] == chunk)
+        state->tops[chunk->pool] = cut;
+    chunks_insert(&state->trees[chunk->pool], cut);
     return 0;
 }
 
-static int allocate_cut(struct world *world, uint32_t stream, uint64_t bytes,
+static int allocate_cut(struct state *state, uint32_t stream, uint64_t bytes,
                         struct chunk **chunk) {
     bytes = round_up(bytes, UNIT);
     uint32_t pool = 2 * stream + (bytes > SMALL_MOST);
     int r = 0;
-    *chunk = best_fit(world, pool, bytes);
+    *chunk = best_fit(state, pool, bytes);
     if (*chunk) {
-        chunks_remove(&world->trees[pool], *chunk);
-    } else if (world->model == MODEL_EXPANDABLE) {
-        r = grow_range(world, pool, bytes, chunk);
+        chunks_remove(&state->trees[pool], *chunk);
+    } else if (state->model == MODEL_EXPANDABLE) {
+        r = grow_range(state, pool, bytes, chunk);
     } else {
-        uint64_t segment = world->model == MODEL_NATIVE ? SMALL_SEGMENT : segment_for(bytes);
-        r = take_segment(world, pool, segment, chunk);
+        uint64_t segment = state->model == MODEL_NATIVE ? SMALL_SEGMENT : segment_for(bytes);
+        r = take_segment(state, pool, segment, chunk);
     }
-    return r == 0 ? cut_rest(world, *chunk, bytes) : r;
+    return r == 0 ? cut_rest(state, *chunk, bytes) : r;
 }
 
 /** Allocates a whole chunk of the stream: one that is less than twice as long, or a new segment. */
-static int allocate_whole(struct world *world, uint32_t stream, uint64_t bytes,
+static int allocate_whole(struct state *state, uint32_t stream, uint64_t bytes,
                           struct chunk **chunk) {
     bytes = round_up(bytes, UNIT);
     uint32_t pool = 2 * stream;
-    *chunk = chunks_at_least(world->trees[pool], bytes);
+    *chunk = chunks_at_least(state->trees[pool], bytes);
     if (*chunk && (*chunk)->bytes < WHOLE_TIMES * bytes) {
-        chunks_remove(&world->trees[pool], *chunk);
+        chunks_remove(&state->trees[pool], *chunk);
         return 0;
     }
-    return take_segment(world, pool, bytes, chunk);
+    return take_segment(state, pool, bytes, chunk);
 }
 
-static int allocate(struct world *world, const struct history_event *event) {
-    struct chunk **chunk = &world->live[event->block];
-    switch (world->model) {
+static int allocate(struct state *state, const struct history_event *event) {
+    struct chunk **chunk = &state->live[event->block];
+    switch (state->model) {
     case MODEL_WHOLE:
-        return allocate_whole(world, event->stream, event->bytes, chunk);
+        return allocate_whole(state, event->stream, event->bytes, chunk);
     case MODEL_NATIVE:
         if (event->bytes > SMALL_MOST)
-            return take_segment(world, 1, round_up(event->bytes, SMALL_SEGMENT), chunk);
-        return allocate_cut(world, 0, event->bytes, chunk);
+            return take_segment(state, 1, round_up(event->bytes, SMALL_SEGMENT), chunk);
+        return allocate_cut(state, 0, event->bytes, chunk);
     default:
-        return allocate_cut(world, event->stream, event->bytes, chunk);
+        return allocate_cut(state, event->stream, event->bytes, chunk);
     }
 }
 
 /**
  * Frees a block: merges it with free neighbours. cudaMalloc also returns a segment that is free.
  */
-static void release(struct world *world, struct chunk *chunk) {
-    struct chunk **tree = &world->trees[chunk->pool];
+static void release(struct state *state, struct chunk *chunk) {
+    struct chunk **tree = &state->trees[chunk->pool];
     if (chunk->before && chunk->before->free) {
         struct chunk *before = chunk->before;
-        if (world->tops[chunk->pool] == chunk)
-            world->tops[chunk->pool] = before;
+        if (state->tops[chunk->pool] == chunk)
+            state->tops[chunk->pool] = before;
         chunks_remove(tree, before);
         chunk_merge(before);
         chunk = before;
     }
     if (chunk->behind && chunk->behind->free) {
-        if (world->tops[chunk->pool] == chunk->behind)
-            world->tops[chunk->pool] = chunk;
+        if (state->tops[chunk->pool] == chunk->behind)
+            state->tops[chunk->pool] = chunk;
         chunks_remove(tree, chunk->behind);
         chunk_merge(chunk);
     }
     chunks_insert(tree, chunk);
-    if (world->model == MODEL_NATIVE && !chunk->before && !chunk->behind)
-        return_segment(world, chunk);
+    if (state->model == MODEL_NATIVE && !chunk->before && !chunk->behind)
+        return_segment(state, chunk);
 }
 
 /* ---- the replay ---- */
 
-static int run_event(struct world *world, const struct history_event *event, uint64_t *sizes) {
+static int run_event(struct state *state, const struct history_event *event, uint64_t *sizes) {
     if (event->bytes == 0) {
-        world->meter->requested -= sizes[event->block];
-        release(world, world->live[event->block]);
-        world->live[event->block] = NULL;
+        state->meter->requested -= sizes[event->block];
+        release(state, state->live[event->block]);
+        state->live[event->block] = NULL;
         return 0;
     }
-    int r = allocate(world, event);
+    int r = allocate(state, event);
     if (r == 0) {
         sizes[event->block] = event->bytes;
-        world->meter->requested += event->bytes;
+        state->meter->requested += event->bytes;
     }
     return r;
 }
@@ -297,7 +302,7 @@ static void free_tree(struct chunk *tree) {
 
 void model_run(enum model model, uint64_t limit, struct meter *meter) {
     const struct history *history = meter->history;
-    struct world world = {.model = model,
+    struct state state = {.model = model,
                           .meter = meter,
                           .limit = limit,
                           .next_address = RANGE,
@@ -306,21 +311,21 @@ void model_run(enum model model, uint64_t limit, struct meter *meter) {
                           .tops = calloc(2 * history->streams + 2, sizeof(struct chunk *)),
                           .live = calloc(history->blocks + 1, sizeof(struct chunk *))};
     uint64_t *sizes = calloc(history->blocks + 1, sizeof *sizes);
-    int r = world.trees && world.tops && world.live && sizes ? 0 : -EINVAL;
+    int r = state.trees && state.tops && state.live && sizes ? 0 : -EINVAL;
     for (size_t i = 0; i < history->count && r == 0; i++) {
         meter_begin_event(meter, i);
-        r = run_event(&world, &history->events[i], sizes);
+        r = run_event(&state, &history->events[i], sizes);
         if (r == 0)
             meter_end_event(meter);
     }
     meter->out_of_memory = r == -ENOMEM;
     meter->error = r == -EINVAL ? -ENOMEM : 0;
-    for (uint32_t i = 0; world.trees && i < world.pools; i++)
-        free_tree(world.trees[i]);
-    for (uint32_t i = 0; world.live && i < history->blocks; i++)
-        free(world.live[i]);
-    free(world.trees);
-    free(world.tops);
-    free(world.live);
+    for (uint32_t i = 0; state.trees && i < state.pools; i++)
+        free_tree(state.trees[i]);
+    for (uint32_t i = 0; state.live && i < history->blocks; i++)
+        free(state.live[i]);
+    free(state.trees);
+    free(state.tops);
+    free(state.live);
     free(sizes);
 }

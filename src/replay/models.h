@@ -13,9 +13,9 @@
  *
  *      PyTorch               sizes rounded to 512 bytes. Up to 1 MiB from segments of 2 MiB, up
  *                            to 10 MiB from segments of 20 MiB, else from one of the size rounded
- *                            to 2 MiB. Best fit. The rest of a block is cut off if it has 512
- *                            bytes, of large ones more than 1 MiB. Each stream has segments of
- *                            its own
+ *                            to 2 MiB. Best fit. The rest of a small block is cut off if it
+ *                            has 512 bytes, of a large block if it has more than 1 MiB. Each
+ *                            stream has segments of its own
  *      PyTorch expandable    the same sizes and fit, in two ranges of addresses for each stream.
  *                            The ranges grow by pages of 2 MiB and of 20 MiB. Rests are always
  *                            cut off

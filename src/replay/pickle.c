@@ -1,3 +1,6 @@
+/*
+ * Executes the opcodes of a pickle (CPython's Lib/pickletools.py) on the stack machine (pickle.h).
+ */
 #include "replay/pickle.h"
 
 #include "replay/pickle_machine.h"
@@ -30,7 +33,7 @@ static int stop(struct machine *machine) {
     return 0;
 }
 
-static int unknown(struct machine *machine, unsigned char opcode) {
+static int refuse(struct machine *machine, unsigned char opcode) {
     static char wrong[96];
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].opcode == opcode) {
@@ -46,10 +49,10 @@ static int unknown(struct machine *machine, unsigned char opcode) {
 /** Executes an opcode of scalars and texts. Returns 1 for other opcodes. */
 static int run_value(struct machine *machine, unsigned char opcode) {
     switch (opcode) {
-    case 'N':
+    case 'N': /* NONE */
         return machine_push(machine, (struct plain_value){.kind = PLAIN_NONE});
-    case 0x88:
-    case 0x89:
+    case 0x88: /* NEWTRUE */
+    case 0x89: /* NEWFALSE */
         return machine_push(machine,
                             (struct plain_value){.kind = PLAIN_BOOL, .integer = opcode == 0x88});
     case 'J':
@@ -58,23 +61,23 @@ static int run_value(struct machine *machine, unsigned char opcode) {
         return machine_push_integer(machine, 1, false);
     case 'M':
         return machine_push_integer(machine, 2, false);
-    case 0x8a:
+    case 0x8a: /* LONG1 */
         return machine_push_long(machine, 1);
-    case 0x8b:
+    case 0x8b: /* LONG4 */
         return machine_push_long(machine, 4);
-    case 'G':
+    case 'G': /* BINFLOAT */
         return machine_push_float(machine);
-    case 'U': /* a str of Python 2 */
-    case 'C':
-    case 0x8c:
+    case 'U':  /* SHORT_BINSTRING: a str of Python 2 */
+    case 'C':  /* SHORT_BINBYTES */
+    case 0x8c: /* SHORT_BINUNICODE */
         return machine_push_text(machine, 1);
-    case 'T':
-    case 'B':
-    case 'X':
+    case 'T': /* BINSTRING */
+    case 'B': /* BINBYTES */
+    case 'X': /* BINUNICODE */
         return machine_push_text(machine, 4);
-    case 0x8d:
-    case 0x8e:
-    case 0x96:
+    case 0x8d: /* BINUNICODE8 */
+    case 0x8e: /* BINBYTES8 */
+    case 0x96: /* BYTEARRAY8 */
         return machine_push_text(machine, 8);
     default:
         return 1;
@@ -85,29 +88,29 @@ static int run_value(struct machine *machine, unsigned char opcode) {
 static int run_container(struct machine *machine, unsigned char opcode) {
     switch (opcode) {
     case ']':
-    case ')':
-    case 0x8f:
+    case ')':  /* EMPTY_TUPLE */
+    case 0x8f: /* EMPTY_SET */
         return machine_push_list(machine, PLAIN_LIST, 0);
     case '}':
         return machine_push_list(machine, PLAIN_DICT, 0);
     case 'l':
     case 't':
-    case 0x91:
+    case 0x91: /* FROZENSET */
         return machine_push_marked(machine, PLAIN_LIST);
-    case 'd':
+    case 'd': /* DICT */
         return machine_push_marked(machine, PLAIN_DICT);
-    case 0x85:
+    case 0x85: /* TUPLE1 */
     case 0x86:
     case 0x87:
         return machine_push_tuple(machine, opcode - 0x84u);
     case 'a':
         return machine_append(machine, PLAIN_LIST, 1);
-    case 'e':
-    case 0x90:
+    case 'e':  /* APPENDS */
+    case 0x90: /* ADDITEMS */
         return machine_append_marked(machine, PLAIN_LIST);
     case 's':
         return machine_append(machine, PLAIN_DICT, 2);
-    case 'u':
+    case 'u': /* SETITEMS */
         return machine_append_marked(machine, PLAIN_DICT);
     default:
         return 1;
@@ -118,28 +121,28 @@ static int run_other(struct machine *machine, unsigned char opcode) {
     switch (opcode) {
     case '(':
         return machine_mark(machine);
-    case 'q':
+    case 'q': /* BINPUT */
         return machine_store_at(machine, 1);
-    case 'r':
+    case 'r': /* LONG_BINPUT */
         return machine_store_at(machine, 4);
-    case 0x94:
+    case 0x94: /* MEMOIZE */
         return machine_store(machine, machine->memo_count);
-    case 'h':
+    case 'h': /* BINGET */
         return machine_fetch(machine, 1);
-    case 'j':
+    case 'j': /* LONG_BINGET */
         return machine_fetch(machine, 4);
-    case '0':
+    case '0': /* POP */
         return machine_drop(machine);
-    case '1':
+    case '1': /* POP_MARK */
         return machine_drop_marked(machine);
-    case '2':
+    case '2': /* DUP */
         return machine_duplicate(machine);
     case 0x95: /* FRAME: the length of the next part */
         return skip(machine, 8);
     case '.':
         return stop(machine);
     default:
-        return unknown(machine, opcode);
+        return refuse(machine, opcode);
     }
 }
 

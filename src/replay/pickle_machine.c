@@ -1,3 +1,4 @@
+/* The operations of the stack machine (pickle_machine.h). machine->most bounds all memory. */
 #include "replay/pickle_machine.h"
 
 #include <errno.h>
@@ -19,7 +20,8 @@ int machine_truncated(struct machine *machine) {
     return machine_fail(machine, "it ends there");
 }
 
-static int ask_for(struct machine *machine, size_t bytes) {
+/** Subtracts bytes from the bound. Returns 0, or -EFBIG beyond the bound. */
+static int count_memory(struct machine *machine, size_t bytes) {
     if (bytes > machine->most) {
         machine->wrong = "it takes more memory than a file of its size may";
         return -EFBIG;
@@ -28,13 +30,13 @@ static int ask_for(struct machine *machine, size_t bytes) {
     return 0;
 }
 
-/** Enlarges a list for one more item. Returns 0, -ENOMEM, or -EINVAL beyond the bound. */
+/** Enlarges a list for one more item. Returns 0, -ENOMEM, or -EFBIG beyond the bound. */
 static int grow(struct machine *machine, void *list, size_t count, size_t *capacity, size_t each) {
     void **of = list;
     if (count < *capacity)
         return 0;
     size_t more = *capacity ? 2 * *capacity : 16;
-    int r = ask_for(machine, (more - *capacity) * each);
+    int r = count_memory(machine, (more - *capacity) * each);
     if (r != 0)
         return r;
     void *larger = realloc(*of, more * each);
@@ -53,12 +55,12 @@ int machine_push(struct machine *machine, struct plain_value value) {
 }
 
 /** Returns the number of items below the last mark, which no operation may pop. */
-static size_t floor_of(const struct machine *machine) {
+static size_t items_below_mark(const struct machine *machine) {
     return machine->mark_count > 0 ? machine->marks[machine->mark_count - 1] : 0;
 }
 
-static bool has(const struct machine *machine, size_t items) {
-    return machine->depth - floor_of(machine) >= items;
+static bool has_items(const struct machine *machine, size_t items) {
+    return machine->depth - items_below_mark(machine) >= items;
 }
 
 bool machine_number(struct machine *machine, unsigned bytes, uint64_t *value) {
@@ -125,7 +127,7 @@ int machine_push_text(struct machine *machine, unsigned length_bytes) {
 
 /** Pops the uppermost items and pushes a list of them. */
 int machine_push_list(struct machine *machine, enum plain_kind kind, size_t items) {
-    int r = ask_for(machine, sizeof *machine->values->lists + items * sizeof *machine->stack);
+    int r = count_memory(machine, sizeof *machine->values->lists + items * sizeof *machine->stack);
     struct plain_list *list = r == 0 ? calloc(1, sizeof *list) : NULL;
     if (!list)
         return r != 0 ? r : -ENOMEM;
@@ -159,13 +161,13 @@ int machine_push_marked(struct machine *machine, enum plain_kind kind) {
 }
 
 int machine_push_tuple(struct machine *machine, size_t items) {
-    return has(machine, items) ? machine_push_list(machine, PLAIN_LIST, items)
-                               : machine_fail(machine, "the stack is empty");
+    return has_items(machine, items) ? machine_push_list(machine, PLAIN_LIST, items)
+                                     : machine_fail(machine, "the stack is empty");
 }
 
 /** Pops the uppermost items and appends them to the list or dictionary below. */
 int machine_append(struct machine *machine, enum plain_kind kind, size_t items) {
-    if (!has(machine, items + 1))
+    if (!has_items(machine, items + 1))
         return machine_fail(machine, "the stack is empty");
     struct plain_value *to = &machine->stack[machine->depth - items - 1];
     if (to->kind != kind || (kind == PLAIN_DICT && items % 2 != 0))
@@ -196,7 +198,7 @@ int machine_mark(struct machine *machine) {
 }
 
 int machine_store(struct machine *machine, uint64_t place) {
-    if (!has(machine, 1))
+    if (!has_items(machine, 1))
         return machine_fail(machine, "the stack is empty");
     /* Picklers number the memo in order. A larger number than the file's length could only serve to
      * use up memory. */
@@ -229,7 +231,7 @@ int machine_fetch(struct machine *machine, unsigned bytes) {
 }
 
 int machine_drop(struct machine *machine) {
-    if (has(machine, 1))
+    if (has_items(machine, 1))
         machine->depth--;
     else if (machine->mark_count > 0)
         machine->mark_count--;
@@ -247,6 +249,6 @@ int machine_drop_marked(struct machine *machine) {
 }
 
 int machine_duplicate(struct machine *machine) {
-    return has(machine, 1) ? machine_push(machine, machine->stack[machine->depth - 1])
-                           : machine_fail(machine, "the stack is empty");
+    return has_items(machine, 1) ? machine_push(machine, machine->stack[machine->depth - 1])
+                                 : machine_fail(machine, "the stack is empty");
 }

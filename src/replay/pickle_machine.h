@@ -12,12 +12,12 @@
 
 struct machine {
     const unsigned char *at, *begin, *end;
-    struct plain *values; /* that are read */
+    struct plain *values; /* the result, which owns all lists */
     struct plain_value *stack, *memo;
-    size_t depth, stack_room, memo_count, memo_room;
-    size_t *marks, mark_count, mark_room;
-    size_t most;       /* bytes that may still be allocated */
-    const char *wrong; /* the error, or NULL */
+    size_t depth, stack_room, memo_count, memo_room; /* room: capacity, in items */
+    size_t *marks, mark_count, mark_room;            /* depths of the stack */
+    size_t most;                                     /* bytes that may still be allocated */
+    const char *wrong;                               /* the error, or NULL */
     bool stopped;
 };
 
@@ -27,6 +27,7 @@ void machine_free(struct machine *machine);
 int machine_fail(struct machine *machine, const char *wrong);
 int machine_truncated(struct machine *machine);
 int machine_push(struct machine *machine, struct plain_value value);
+/** Reads an unsigned little-endian number. Returns false at the end of the file. */
 bool machine_number(struct machine *machine, unsigned bytes, uint64_t *value);
 int machine_push_integer(struct machine *machine, unsigned bytes, bool is_signed);
 int machine_push_long(struct machine *machine, unsigned length_bytes);

@@ -1,8 +1,8 @@
 /*
  * Plain data as JSON and pickles hold it: numbers, texts, lists, dictionaries.
  *
- * The text that was read bounds work and memory. A pickle may share values, and a list may contain
- * itself, so a walk over the values of a pickle must stop when plain_visit() returns false.
+ * The length of the file bounds work and memory. A pickle may share values, and a list may contain
+ * itself. A walk over the values of a pickle must therefore stop when plain_visit() returns false.
  */
 #ifndef GPUCACHE_REPLAY_PLAIN_H
 #define GPUCACHE_REPLAY_PLAIN_H
@@ -35,18 +35,18 @@ struct plain_value {
 struct plain_list {
     struct plain_value *items;
     size_t count, capacity;
-    struct plain_list *next; /* the list of all lists, to free them */
+    struct plain_list *next; /* the next list of plain.lists */
 };
 
 struct plain {
     struct plain_value root;
     struct plain_list *lists;
-    uint64_t reads_left;
+    uint64_t reads_left; /* calls of plain_visit() that return true */
 };
 
 void plain_free(struct plain *plain);
 
-/** Returns the value of a key in a dictionary, or NULL. */
+/** Returns the value of a key in a dictionary, or NULL. Compares at most the first 96 keys. */
 const struct plain_value *plain_get(const struct plain_value *dict, const char *key);
 
 /** Returns an item of a list, or NULL beyond the last one and for other values. */

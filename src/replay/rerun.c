@@ -1,3 +1,7 @@
+/*
+ * The simulated device: a backend whose operations count on the meter (rerun.h). `device` has no
+ * lock, because turns.c runs one thread at a time.
+ */
 #include "replay/rerun.h"
 
 #include "heap/page.h"
@@ -14,11 +18,11 @@ static struct device {
     uint64_t now_us, delay_us, limit;
     uint64_t next_address, next_page, recorded_at[BACKEND_SLOTS];
     uint64_t barrier_until_us, waited_until_us; /* ends of the newest barrier and of all waits */
-    uint64_t on_its_way, returns_at_us;         /* bytes released and not free yet; when they are */
-    unsigned asked,
-        asked_back;     /* failed queries since the last event: of events, of `on_its_way` */
-    uint64_t ticked_us; /* time of the last tick */
-    bool ticking;       /* some memory is idle */
+    uint64_t returning, returns_at_us;          /* bytes released and not free yet; when they are */
+    unsigned asked;      /* failed queries of events since the last event of the history */
+    unsigned asked_back; /* the same for queries of `returning` */
+    uint64_t ticked_us;  /* time of the last tick */
+    bool ticking;        /* some memory is idle */
 } device;
 
 /* A pool that queries so often at one moment is polling: the time then advances. */
@@ -61,17 +65,17 @@ static bool is_reached(uint64_t us) {
     return device.now_us >= us || device.waited_until_us >= us;
 }
 
-/** Counts a wait. The time of the history does not change: later events would have waited for the
- * same work. */
+/** Counts a wait. The time of the history does not change: later events of the history would have
+ * waited for the same work. */
 static void wait_until(uint64_t us) {
     device.meter->waited_us += us > device.now_us ? us - device.now_us : 0;
     device.waited_until_us = us > device.waited_until_us ? us : device.waited_until_us;
 }
 
-static void come_back(void) {
+static void finish_return(void) {
     if (is_reached(device.returns_at_us)) {
-        meter_give(device.meter, device.on_its_way);
-        device.on_its_way = 0;
+        meter_give(device.meter, device.returning);
+        device.returning = 0;
     }
 }
 
@@ -79,16 +83,16 @@ static int returned(struct backend *backend) {
     (void)backend;
     if (!is_reached(device.returns_at_us) && ++device.asked_back > ASKED_BACK)
         wait_until(device.returns_at_us);
-    come_back();
-    return device.on_its_way > 0 ? -EAGAIN : 0;
+    finish_return();
+    return device.returning > 0 ? -EAGAIN : 0;
 }
 
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     (void)backend, (void)address;
-    device.on_its_way += bytes;
+    device.returning += bytes;
     device.returns_at_us = device.barrier_until_us;
     meter_call_for(device.meter, bytes);
-    come_back();
+    finish_return();
     return 0;
 }
 
@@ -155,12 +159,12 @@ static int wait(struct backend *backend, unsigned slot) {
     return 0;
 }
 
-static int done(struct backend *backend) {
+static int succeed(struct backend *backend) {
     (void)backend;
     return 0;
 }
 
-static void idle(struct backend *backend) {
+static void start_ticks(struct backend *backend) {
     (void)backend;
     device.ticking = true;
 }
@@ -176,8 +180,8 @@ static uint64_t clock_of_history(struct backend *backend) {
 /* The operations that both backends share. */
 #define COMMON_OPS                                                                                 \
     .reserve = reserve, .release = release, .returned = returned, .record = record,                \
-    .query = query, .barrier = barrier, .wait = wait, .health = done, .synchronize = done,         \
-    .watch_idle = idle, .clock = clock_of_history
+    .query = query, .barrier = barrier, .wait = wait, .health = succeed, .synchronize = succeed,   \
+    .watch_idle = start_ticks, .clock = clock_of_history
 
 static const struct backend_ops segments = {
     .name = "segments",

@@ -12,7 +12,7 @@
 #include "replay/meter.h"
 
 struct rerun_setting {
-    bool pages;
+    bool pages; /* the backend; false: segments */
     uint64_t delay_us;
     uint64_t budget;   /* bytes; 0: automatic */
     uint64_t limit;    /* on reserved bytes; 0: none */

@@ -15,7 +15,7 @@
 struct rows {
     struct history *history;
     enum rows_format { ROWS_TRACE, ROWS_PLAIN, ROWS_RMM } format;
-    uint64_t last_us, days_us; /* the last time; days so far, because times restart at midnight */
+    uint64_t last_us, days_us; /* the last time; whole days so far: times restart at midnight */
     uint64_t number;           /* of the current line */
 };
 
@@ -146,8 +146,8 @@ static int read_rmm(struct rows *rows, const struct field *fields, size_t count)
     if (count != 6 || !time_of(rows, fields[1], &time) || !pointer_of(fields[3], &pointer) ||
         !size_of(fields[4], &bytes) || !pointer_of(fields[5], &stream))
         return -EINVAL;
-    bool said = number_of(fields[0], 10, &thread);
-    int r = history_on_thread(rows->history, said ? thread : 0);
+    bool has_thread = number_of(fields[0], 10, &thread);
+    int r = history_on_thread(rows->history, has_thread ? thread : 0);
     if (r != 0)
         return r;
     if (is(fields[2], "allocate failure")) {
@@ -204,7 +204,7 @@ bool rows_are_known(const struct input *input) {
     return format_of(input) >= 0;
 }
 
-static void complain(struct histories *histories, const struct rows *rows, struct field line) {
+static void explain(struct histories *histories, const struct rows *rows, struct field line) {
     char start[48];
     size_t count = line.length < sizeof start - 1 ? line.length : sizeof start - 1;
     for (size_t i = 0; i < count; i++)
@@ -228,7 +228,7 @@ int rows_read(const struct input *input, struct histories *histories) {
             return 0;
         }
         if (r == -EINVAL)
-            complain(histories, &rows, line);
+            explain(histories, &rows, line);
         if (r != 0)
             return r;
         at = stop ? stop + 1 : end;

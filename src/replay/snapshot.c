@@ -2,10 +2,10 @@
  * Reads PyTorch's memory snapshot, of torch.cuda.memory._record_memory_history() and later
  * _dump_snapshot(FILE), as a pickle or as JSON. gpucache snapshot writes both too.
  *
- * A snapshot has the newest entries of each device, and the allocator's segments at the end. Blocks
- * that were live before the first entry are found in two ways: an active block at the end, or a
- * free, without an allocation among the entries. They are allocated first. The memory reserved
- * before the first entry is that at the end minus the changes of all entries.
+ * A snapshot has the newest entries of each device, and the allocator's segments at the end. A
+ * block was live before the first entry if the entries do not allocate it, and it is either active
+ * at the end or freed by an entry. The history allocates such blocks first. The memory reserved
+ * before the first entry is the memory at the end minus the changes of all entries.
  */
 #include "replay/grow.h"
 #include "replay/input.h"
@@ -63,7 +63,7 @@ static int complain(struct reader *reader, const char *text) {
     return -EINVAL;
 }
 
-static int look_again(struct reader *reader) {
+static int refuse_repetition(struct reader *reader) {
     return complain(reader, "shows the same entries again and again: no snapshot of PyTorch's");
 }
 
@@ -72,7 +72,7 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
     const struct plain_value *action = plain_get(from, "action");
     *entry = (struct entry){.action = OTHER};
     if (!plain_visit(reader->values))
-        return look_again(reader);
+        return refuse_repetition(reader);
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
         entry->action = plain_is(action, actions[i].name) ? actions[i].action : entry->action;
     if (entry->action == OTHER) {
@@ -97,7 +97,8 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
     return 0;
 }
 
-static int was_live(struct reader *reader, uint64_t address, uint64_t bytes, uint64_t stream) {
+static int add_first_block(struct reader *reader, uint64_t address, uint64_t bytes,
+                           uint64_t stream) {
     void *list =
         grow(reader->first, reader->first_count, &reader->first_capacity, sizeof *reader->first);
     if (!list)
@@ -130,7 +131,7 @@ static int first_pass(struct reader *reader, const struct entry *entry) {
         return history_allocate(scratch, entry->time_us, entry->address, entry->bytes, 0);
     case FREE_REQUESTED:
         if (!history_has(scratch, entry->address))
-            return was_live(reader, entry->address, entry->bytes, entry->stream);
+            return add_first_block(reader, entry->address, entry->bytes, entry->stream);
         return history_free(scratch, entry->time_us, entry->address);
     case FREE_COMPLETED: /* usually follows a FREE_REQUESTED of the same block */
         return history_has(scratch, entry->address)
@@ -149,7 +150,7 @@ static int read_block(struct reader *reader, const struct plain_value *block, ui
                       uint64_t stream) {
     uint64_t size, bytes, own = *address;
     if (!plain_visit(reader->values))
-        return look_again(reader);
+        return refuse_repetition(reader);
     if (!plain_u64(plain_get(block, "size"), HISTORY_BYTES_MOST, &size))
         return complain(reader, "has a block without a size");
     plain_u64(plain_get(block, "address"), ADDRESS_MOST, &own);
@@ -159,7 +160,7 @@ static int read_block(struct reader *reader, const struct plain_value *block, ui
         return 0;
     if (!plain_u64(plain_get(block, "requested_size"), size, &bytes))
         bytes = size;
-    return was_live(reader, own, bytes, stream);
+    return add_first_block(reader, own, bytes, stream);
 }
 
 /** Reads a segment at the end, if it is on the device, and adds its size to *total. */
@@ -170,7 +171,7 @@ static int read_segment(struct reader *reader, const struct plain_value *segment
     uint64_t device = 0, address = 0, size;
     int r = 0;
     if (!plain_visit(reader->values))
-        return look_again(reader);
+        return refuse_repetition(reader);
     plain_u64(plain_get(segment, "device"), DEVICES_MOST, &device);
     if ((int)device != reader->device)
         return 0;

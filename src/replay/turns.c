@@ -1,3 +1,4 @@
+/* Passes the right to run from thread to thread, by one semaphore for each (turns.h). */
 #include "replay/turns.h"
 
 #include "replay/history.h"
@@ -14,7 +15,7 @@ static struct turns {
     bool over;
     struct turn {
         pthread_t thread;
-        sem_t comes;
+        sem_t may_run;
     } of[HISTORY_THREADS_MOST];
 } turns;
 
@@ -22,21 +23,21 @@ static struct turns {
 static void end(void) {
     turns.over = true;
     for (unsigned i = 0; i < turns.threads; i++)
-        sem_post(&turns.of[i].comes);
+        sem_post(&turns.of[i].may_run);
 }
 
-static void wait_for(struct turn *own) {
-    while (sem_wait(&own->comes) != 0) { /* interrupted by a signal handler */
+static void wait_for_turn(struct turn *own) {
+    while (sem_wait(&own->may_run) != 0) { /* interrupted by a signal handler */
     }
 }
 
 static void *take_turns(void *own) {
-    for (wait_for(own); !turns.over; wait_for(own)) {
+    for (wait_for_turn(own); !turns.over; wait_for_turn(own)) {
         int next = turns.act(turns.with);
         if (next == TURNS_OVER)
             end();
         else
-            sem_post(&turns.of[next].comes);
+            sem_post(&turns.of[next].may_run);
     }
     return NULL;
 }
@@ -48,12 +49,12 @@ int turns_take(unsigned threads, int first, turns_act *act, void *with) {
         next = act(with);
     while (threads > 1 && turns.threads < threads && r == 0) {
         struct turn *turn = &turns.of[turns.threads];
-        sem_init(&turn->comes, 0, 0);
+        sem_init(&turn->may_run, 0, 0);
         r = pthread_create(&turn->thread, NULL, take_turns, turn) ? -EAGAIN : 0;
         turns.threads += r == 0;
     }
     if (turns.threads > 0 && r == 0)
-        sem_post(&turns.of[first].comes);
+        sem_post(&turns.of[first].may_run);
     else
         end();
     for (unsigned i = 0; i < turns.threads; i++)

@@ -1,13 +1,13 @@
 /*
  * Runs threads one at a time, in a given order. A replay has as many threads as the recorded
- * program, and repeats its events in their order.
+ * program, and repeats its events in their order. One call of turns_take() at a time.
  */
 #ifndef GPUCACHE_REPLAY_TURNS_H
 #define GPUCACHE_REPLAY_TURNS_H
 
 #define TURNS_OVER (-1)
 
-/** Runs the next part of one thread. Returns the thread whose turn is next, or TURNS_OVER. */
+/** Runs on one thread. Returns the number of the thread that runs next, or TURNS_OVER. */
 typedef int turns_act(void *with);
 
 /** Starts the threads and runs until TURNS_OVER, beginning with thread `first`. A single thread is
