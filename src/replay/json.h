@@ -8,7 +8,7 @@
 
 /**
  * Reads one value, behind which only blanks may follow. Decodes texts in place: `bytes` changes,
- * and must outlive the values. The caller puts a NUL behind the `count` bytes. A NUL ends each text.
+ * and must outlive the values. A NUL follows the `count` bytes, and ends each text.
  * U+FFFD stands for a NUL in a text, and for a surrogate without its other half.
  *
  * Returns 0, -ENOMEM, -EFBIG if the values take more than `most` bytes, or -EINVAL. Writes the

@@ -1,3 +1,4 @@
+/* The parser of command lines (arguments.h). It reorders the words in place. */
 #include "tool/arguments.h"
 
 #include "tool/help.h"
@@ -56,7 +57,7 @@ static size_t operands_before(const struct arguments *arguments) {
 }
 
 /** Moves words from behind the operands to the front, and skips them. */
-static void pass(struct arguments *arguments, size_t operands, size_t words) {
+static void move_to_front(struct arguments *arguments, size_t operands, size_t words) {
     for (; words > 0; words--) {
         char *word = arguments->at[operands];
         memmove(arguments->at + 1, arguments->at, operands * sizeof word);
@@ -69,7 +70,7 @@ static void take_variable(struct arguments *arguments, size_t operands) {
     const char *equals = strchr(arguments->option, '=');
     arguments->value = equals ? equals + 1 : arguments->at[operands];
     if (!equals && arguments->value)
-        pass(arguments, operands, 1);
+        move_to_front(arguments, operands, 1);
 }
 
 enum option_of_command arguments_next(struct arguments *arguments) {
@@ -78,7 +79,7 @@ enum option_of_command arguments_next(struct arguments *arguments) {
     arguments->value = NULL;
     if (!text || strncmp(text, "--", 2) != 0)
         return ARGUMENTS_END;
-    pass(arguments, operands, 1);
+    move_to_front(arguments, operands, 1);
     if (text[2] == '\0')
         return ARGUMENTS_END;
     if (strcmp(text, "--help") == 0) {
@@ -91,7 +92,7 @@ enum option_of_command arguments_next(struct arguments *arguments) {
             continue;
         if (options[i].value && !arguments->value && arguments->at[operands]) {
             arguments->value = arguments->at[operands];
-            pass(arguments, operands, 1);
+            move_to_front(arguments, operands, 1);
         }
         if (options[i].value && !arguments->value)
             arguments_refuse(arguments);

@@ -1,3 +1,4 @@
+/* Runs each row of a comparison in a child process, which writes to a shared meter. */
 #include "tool/comparison.h"
 
 #include <errno.h>
@@ -43,7 +44,7 @@ static void run_row(const struct row *row) {
     }
 }
 
-static void wait_for_one(size_t *running) {
+static void wait_for_child(size_t *running) {
     int status;
     pid_t pid = wait(&status);
     *running -= pid > 0 || errno == ECHILD;
@@ -58,7 +59,7 @@ static int run_rows(struct comparison *comparison) {
     int r = 0;
     for (size_t i = 0; i < comparison->count && r == 0; i++) {
         while (running == most)
-            wait_for_one(&running);
+            wait_for_child(&running);
         pid_t pid = fork();
         if (pid == 0) {
             run_row(&comparison->rows[i]);
@@ -68,7 +69,7 @@ static int run_rows(struct comparison *comparison) {
         running += pid > 0;
     }
     while (running > 0)
-        wait_for_one(&running);
+        wait_for_child(&running);
     return r;
 }
 

@@ -33,7 +33,7 @@ struct comparison {
     const struct history *history;
     struct row *rows; /* rows of one candidate are adjacent */
     size_t count;
-    void *shared;
+    void *shared; /* the meters, in memory shared with child processes */
     size_t shared_bytes;
 };
 

@@ -1,5 +1,5 @@
 /*
- * Prints comparisons as tables.
+ * Prints one comparison as a table, or several as one table.
  */
 #include "heap/page.h"
 #include "report/lines.h"
@@ -87,7 +87,7 @@ static void print_head(const struct comparison *comparison, size_t width, struct
                    "of the events, %\n");
 }
 
-static bool maps(const struct row *row) {
+static bool uses_pages(const struct row *row) {
     return row->candidate->is_model ? row->candidate->model == MODEL_EXPANDABLE
                                     : row->candidate->setting.pages;
 }
@@ -108,8 +108,8 @@ static void print_failure(const struct row *row, struct print *out) {
 
 static void print_mapped(const struct row *row, struct print *out) {
     const struct meter *meter = row->meter;
-    bool late = maps(row) && meter->history->period_count > 0;
-    print_cell(out, maps(row) ? COUNT(meter->mapped) : "-", 10, PRINT_RIGHT);
+    bool late = uses_pages(row) && meter->history->period_count > 0;
+    print_cell(out, uses_pages(row) ? COUNT(meter->mapped) : "-", 10, PRINT_RIGHT);
     print_cell(out, late ? DECIMALS(meter_mapped_late(meter), 1) : "-", 10, PRINT_RIGHT);
 }
 
@@ -155,7 +155,7 @@ static const char *ratio_of(char buffer[LINES_VALUE], const struct row *row) {
 static const char *mapped_of(char buffer[LINES_VALUE], const struct row *row) {
     const struct meter *meter = row->meter;
     uint64_t live = meter->requested_peak / PAGE_BYTES + 1;
-    bool there = maps(row) && !row->candidate->is_model && meter->history->period_count > 0 &&
+    bool there = uses_pages(row) && !row->candidate->is_model && meter->history->period_count > 0 &&
                  !meter->out_of_memory && meter->error == 0;
     return there ? decimals(buffer, 100 * meter_mapped_late(meter) / (double)live, 2) : "-";
 }

@@ -22,10 +22,10 @@
 #include <time.h>
 
 #define TIMEOUT_MS 10000
-#define NOTICE_MS 1000 /* of waiting, before the reason is printed */
-#define TURN_NS 2000000
+#define NOTICE_MS 1000 /* of waiting; then the reason is printed */
+#define POLL_NS 2000000
 
-static const char *in_the_way;            /* the obstacle when the time was over */
+static const char *last_obstacle;         /* the obstacle when the timeout ended */
 static volatile sig_atomic_t interrupted; /* number of the signal; the order is withdrawn first */
 
 struct request {
@@ -86,8 +86,8 @@ static uint64_t now_ms(void) {
     return flight_clock(CLOCK_MONOTONIC) / 1000000;
 }
 
-static void rest(void) {
-    nanosleep(&(struct timespec){0, TURN_NS}, NULL);
+static void sleep_until_poll(void) {
+    nanosleep(&(struct timespec){0, POLL_NS}, NULL);
 }
 
 /** Locks the page's file. Returns false if another order holds the lock until `end_ms`. */
@@ -95,18 +95,18 @@ static bool lock(const struct page *page, uint64_t end_ms) {
     while (flock(page->fd, LOCK_EX | LOCK_NB) != 0) {
         if (interrupted || now_ms() >= end_ms)
             return false;
-        rest();
+        sleep_until_poll();
     }
     return true;
 }
 
-/** Returns whether the process may execute an order. A silent process may only be idle. */
+/** Returns whether the process may execute an order. A silent process may be idle, not dead. */
 static bool can_act(const struct page *page) {
     return page_is_running(page) || page->state == PAGE_SILENT;
 }
 
 /** Withdraws an order. Returns false if the process has started to execute it. */
-static bool give_up(struct live_page *live) {
+static bool withdraw(struct live_page *live) {
     bool had = atomic_exchange(&live->order, 0) != 0;
     if (had)
         atomic_store(&live->order_done, atomic_load(&live->order_number));
@@ -149,11 +149,11 @@ static int wait_until_done(struct page *page, uint64_t end_ms) {
         if (!can_act(page)) /* the process may have finished the order and then ended */
             return atomic_load(&live->order_done) == number ? 0 : -ESRCH;
         if (interrupted || now_ms() >= end_ms) {
-            in_the_way = obstacle(page);
+            last_obstacle = obstacle(page);
             return -ETIMEDOUT;
         }
         say_obstacle_once(page, since_ms);
-        rest();
+        sleep_until_poll();
     }
     return 0;
 }
@@ -165,7 +165,7 @@ static int wait_until_done(struct page *page, uint64_t end_ms) {
 static int place_order(struct page *page, const struct request *request, uint64_t end_ms,
                        int64_t *result) {
     struct live_page *live = page->live;
-    give_up(live); /* an order of a gpucache that was killed */
+    withdraw(live); /* an order of a gpucache that was killed */
     int placed = wait_until_done(page, end_ms);
     if (placed != 0)
         return placed == -ETIMEDOUT ? -EALREADY : placed;
@@ -175,7 +175,7 @@ static int place_order(struct page *page, const struct request *request, uint64_
     atomic_store(&live->order, request->order);
     placed = wait_until_done(page, end_ms);
     *result = atomic_load(&live->order_result);
-    return placed == -ETIMEDOUT && !give_up(live) ? -EALREADY : placed;
+    return placed == -ETIMEDOUT && !withdraw(live) ? -EALREADY : placed;
 }
 
 static const char *why_not(int64_t result) {
@@ -195,14 +195,14 @@ static void interrupt(int number) {
     interrupted = number;
 }
 
-static void heed_interrupts(void) {
+static void catch_signals(void) {
     const struct sigaction action = {.sa_handler = interrupt, .sa_flags = (int)SA_RESETHAND};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
 }
 
-static int say(const struct request *request, int placed, int64_t result) {
+static int print_outcome(const struct request *request, int placed, int64_t result) {
     char who[32], why[256];
     snprintf(who, sizeof who, "process %d", request->pid);
     if (placed == -ESRCH)
@@ -210,7 +210,7 @@ static int say(const struct request *request, int placed, int64_t result) {
     if (placed == -EBUSY)
         fail(STATUS_NO_ANSWER, who, "another gpucache ctl waits for it, so nothing was done");
     if (placed == -ETIMEDOUT || placed == -EALREADY) {
-        snprintf(why, sizeof why, "%s; %s; --timeout waits longer", in_the_way,
+        snprintf(why, sizeof why, "%s; %s; --timeout waits longer", last_obstacle,
                  placed == -ETIMEDOUT ? "nothing was done" : "it is still at the order");
         fail(STATUS_NO_ANSWER, who, why);
     }
@@ -238,14 +238,14 @@ int tool_ctl(char **arguments) {
                  : "no process of yours with that number uses CUDA under the library");
     if (pages_are_ambiguous(&pages, page))
         fail(EXIT_FAILURE, "ctl", "several containers have a process of that number");
-    heed_interrupts();
+    catch_signals();
     uint64_t end_ms = now_ms() + request.timeout_ms;
     int placed = lock(page, end_ms) ? place_order(page, &request, end_ms, &result) : -EBUSY;
     if (interrupted) {
         signal(interrupted, SIG_DFL);
         raise(interrupted);
     }
-    int status = say(&request, placed, result);
+    int status = print_outcome(&request, placed, result);
     pages_close(&pages);
     return status;
 }

@@ -1,6 +1,6 @@
 /*
- * Reads the flight recorder of a live page (live/flight.h): copies the rings, which the process
- * still writes, to a list in order of time.
+ * Reads the flight recorder of a live page (live/flight.h): copies the rings to a list in order of
+ * time. The process may write to the rings meanwhile.
  */
 #include "live/page.h"
 #include "tool/pages.h"
@@ -35,7 +35,7 @@ static bool copy_event(struct page_event *to, const struct flight_event *from, u
     bool whole = number != 0 && GET(seal) == flight_seal(number, to->time_ns, to->address,
                                                          to->bytes, to->duration_ns, rest);
 #undef GET
-    if (ring != 0) { /* a large block comes after the slow event of its allocation */
+    if (ring != 0) { /* a large block: the sum is not before the thread's last slow event */
         to->coarse_ns = to->time_ns;
         to->time_ns += to->duration_ns;
         to->duration_ns = 0;

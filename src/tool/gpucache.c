@@ -16,7 +16,7 @@ static const struct {
 #include "tool/commands.def"
 };
 
-static int written(void) {
+static int flush_stdout(void) {
     return fflush(stdout) == 0 ? 0 : STATUS_OWN_FAILURE;
 }
 
@@ -30,7 +30,7 @@ int tool_help(char **arguments) {
         fail(STATUS_OWN_FAILURE, "help", "takes the name of one command");
     else if (!help_command(stdout, *left.at))
         help_refuse(left.at);
-    return written();
+    return flush_stdout();
 }
 
 int main(int argc, char **argv) {
@@ -41,11 +41,11 @@ int main(int argc, char **argv) {
             return commands[i].run(argv + 2);
     if (strcmp(command, "--version") == 0) {
         help_version(stdout);
-        return written();
+        return flush_stdout();
     }
     if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0) {
         help_overview(stdout);
-        return written();
+        return flush_stdout();
     }
     if (*command)
         help_refuse(argv + 1);

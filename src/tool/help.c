@@ -1,3 +1,4 @@
+/* Prints the help texts, and refuses unknown commands (help.h). */
 #include "tool/help.h"
 
 #include "process/options.h"

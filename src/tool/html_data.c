@@ -95,7 +95,7 @@ static int compare_texts(const void *a, const void *b) {
 }
 
 /** Writes the full text of a frame, its short text and its bits (html.h), unless `seen` has it. */
-static void put_once(struct json_put *to, const struct stats_frame *frame, void **seen) {
+static void put_frame_once(struct json_put *to, const struct stats_frame *frame, void **seen) {
     char text[FRAME];
     struct print words;
     print_init(&words, -1, text, sizeof text);
@@ -119,7 +119,7 @@ static void put_frames_of_trace(struct json_put *to, const struct trace_file *fi
     const struct stats_frame *frame;
     for (uint32_t i = 0; i < trace_callers_frames(file->callers); i++)
         for (unsigned k = 0; (frame = trace_callers_frame(file->callers, i, k)) != NULL; k++)
-            put_once(to, frame, seen);
+            put_frame_once(to, frame, seen);
 }
 
 static void put_frames(struct json_put *to, const struct html *page) {
@@ -132,7 +132,7 @@ static void put_frames(struct json_put *to, const struct html *page) {
         const struct parsed_stacks *stacks = reports->list[i]->stacks;
         for (size_t k = 0; stacks && k < stacks->stack_count; k++)
             for (unsigned n = 0; n < stacks->stacks[k].count; n++)
-                put_once(to, &stacks->stacks[k].frames[n], &seen);
+                put_frame_once(to, &stacks->stacks[k].frames[n], &seen);
     }
     json_put_close(to, '}');
     tdestroy(seen, free);

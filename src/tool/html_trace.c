@@ -46,8 +46,8 @@ struct group {
     uint32_t number;
 };
 
-/** One device of a trace. */
-struct column {
+/** The output for one device of a trace. */
+struct device_output {
     const struct trace_file *file;
     unsigned device;
     struct json_put *to;
@@ -55,11 +55,12 @@ struct column {
     void *groups;   /* a tree (tsearch) of struct group */
     uint8_t *bytes; /* the encoded events */
     size_t used, capacity;
-    uint64_t at_ns, unit, blocks;
+    uint64_t at_ns, unit; /* time of the last event, address of the last allocation in units */
+    uint64_t blocks;      /* allocations so far */
     uint32_t group_count;
 };
 
-static uint64_t began(const struct trace_file *file) {
+static uint64_t start_of(const struct trace_file *file) {
     return file->header->started_ns;
 }
 
@@ -72,7 +73,7 @@ static void put_pair(struct json_put *to, uint64_t first, uint64_t second) {
 
 /* ---- events ---- */
 
-static void put(struct column *of, uint64_t number) {
+static void put_number(struct device_output *of, uint64_t number) {
     if (of->used + 10 > of->capacity) {
         of->capacity = 2 * of->capacity + 65536;
         of->bytes = checked(realloc(of->bytes, of->capacity));
@@ -90,7 +91,7 @@ static int compare_groups(const void *a, const void *b) {
 }
 
 /** Returns the number of a group, and writes the group if it is new. */
-static uint32_t group_of(struct column *of, uint64_t bytes, uint32_t stack) {
+static uint32_t group_of(struct device_output *of, uint64_t bytes, uint32_t stack) {
     struct group wanted = {bytes, stack, of->group_count};
     struct group **found = tfind(&wanted, &of->groups, compare_groups);
     if (found)
@@ -102,24 +103,24 @@ static uint32_t group_of(struct column *of, uint64_t bytes, uint32_t stack) {
     return of->group_count++;
 }
 
-static void put_time(struct column *of, const struct trace_event *event, bool frees) {
-    uint64_t front = less(of->file->front_ns, began(of->file));
-    uint64_t at = event->flags & TRACE_CARRIED ? front : less(event->time_ns, began(of->file));
+static void put_time(struct device_output *of, const struct trace_event *event, bool frees) {
+    uint64_t front = less(of->file->front_ns, start_of(of->file));
+    uint64_t at = event->flags & TRACE_CARRIED ? front : less(event->time_ns, start_of(of->file));
     at = at > of->at_ns ? at : of->at_ns;
-    put(of, (at - of->at_ns) << 1 | frees);
+    put_number(of, (at - of->at_ns) << 1 | frees);
     of->at_ns = at;
 }
 
 /** Writes an allocation, or a free of a live block. Ignores a free of another block. */
-static void put_event(struct column *of, const struct trace_event *event) {
+static void put_event(struct device_output *of, const struct trace_event *event) {
     if (event->kind == TRACE_ALLOCATE) {
         uint64_t unit = event->address / UNIT;
         uint64_t moved = unit - of->unit;
         struct trace_event block = *event;
         uint32_t known = trace_callers_stacks(of->file->callers);
         put_time(of, event, false);
-        put(of, group_of(of, event->bytes, event->stack < known ? event->stack : 0));
-        put(of, moved << 1 ^ (moved >> 63 ? UINT64_MAX : 0));
+        put_number(of, group_of(of, event->bytes, event->stack < known ? event->stack : 0));
+        put_number(of, moved << 1 ^ (moved >> 63 ? UINT64_MAX : 0));
         of->unit = unit;
         block.place =
             ++of->blocks; /* read again from trace_live_set_at() when the block is freed */
@@ -130,7 +131,7 @@ static void put_event(struct column *of, const struct trace_event *event) {
         if (!block)
             return;
         put_time(of, event, true);
-        put(of, of->blocks - block->place + 1);
+        put_number(of, of->blocks - block->place + 1);
         trace_live_set_apply(&of->live_set, event);
     }
 }
@@ -150,22 +151,22 @@ static void print_base64(struct print *out, const uint8_t *bytes, size_t count) 
 
 /* ---- a device ---- */
 
-static void put_reserved(struct column *of) {
+static void put_reserved(struct device_output *of) {
     const struct trace_file *file = of->file;
     json_put_named_open(of->to, "reserved", '[');
-    put_pair(of->to, less(file->front_ns, began(file)), file->before[of->device][0]);
+    put_pair(of->to, less(file->front_ns, start_of(file)), file->before[of->device][0]);
     for (size_t i = file->carried; i < file->count; i++) {
         const struct trace_event *event = &file->events[i];
         if (event->device == of->device && trace_figure(event->kind, event->value) == 0 &&
             !(event->flags & TRACE_CARRIED))
-            put_pair(of->to, less(event->time_ns, began(file)), event->detail);
+            put_pair(of->to, less(event->time_ns, start_of(file)), event->detail);
     }
     json_put_close(of->to, ']');
 }
 
 static void put_device(const struct trace_file *file, unsigned device, struct json_put *to) {
     const struct trace_device *is = &file->header->devices[device];
-    struct column of = {.file = file, .device = device, .to = to};
+    struct device_output of = {.file = file, .device = device, .to = to};
     char name[sizeof is->name + 1] = "";
     memcpy(name, is->name, sizeof is->name);
     json_put_line(to);
@@ -248,7 +249,7 @@ static void put_marks(const struct trace_file *file, struct json_put *to) {
         if (event->kind != TRACE_MARK || !event->text)
             continue;
         json_put_open(to, '[');
-        json_put_u64(to, less(event->time_ns, began(file)));
+        json_put_u64(to, less(event->time_ns, start_of(file)));
         json_put_text(to, event->text);
         json_put_close(to, ']');
     }
@@ -263,7 +264,7 @@ static void put_moments(const struct trace_file *file, struct json_put *to) {
             continue;
         json_put_line(to);
         json_put_open(to, '[');
-        json_put_u64(to, less(event->time_ns, began(file)));
+        json_put_u64(to, less(event->time_ns, start_of(file)));
         json_put_i64(to, event->device == TRACE_NO_DEVICE ? -1 : (int)event->device);
         json_put_u64(to, event->kind);
         json_put_u64(to, event->bytes);
@@ -300,14 +301,14 @@ static void put_process(const struct trace_file *file, struct json_put *to) {
     json_put_key(to, "rank");
     json_put_u64_or_null(to, (uint64_t)header->rank, header->rank >= 0);
     json_put_key(to, "began");
-    json_put_seconds(to, began(file) + header->real_ns);
+    json_put_seconds(to, start_of(file) + header->real_ns);
 }
 
 void html_put_trace(const struct trace_file *file, struct json_put *to) {
     json_put_open(to, '{');
     put_process(file, to);
-    json_put_named_u64(to, "front_ns", less(file->front_ns, began(file)));
-    json_put_named_u64(to, "end_ns", less(file->end_ns, began(file)));
+    json_put_named_u64(to, "front_ns", less(file->front_ns, start_of(file)));
+    json_put_named_u64(to, "end_ns", less(file->end_ns, start_of(file)));
     json_put_named_u64(to, "dropped", file->dropped);
     json_put_named_bool(to, "running", file->running);
     put_kinds(to);

@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #define REQUEST 8192 /* bytes; a longer one is refused */
-#define PATIENCE_MS 1000
+#define TIMEOUT_MS 1000
 #define LOOPBACK "127.0.0.1"
 
 /* ---- the address ---- */
@@ -51,7 +51,7 @@ static bool split(const char *where, char *address, char *port, size_t size) {
 }
 
 /** Prints the address and port of the socket; port 0 has become a real one. */
-static void say_where(int server) {
+static void print_address(int server) {
     struct sockaddr_storage at;
     socklen_t size = sizeof at;
     char address[NI_MAXHOST] = "?", port[NI_MAXSERV] = "?";
@@ -88,7 +88,7 @@ static int64_t now_ms(void) {
 
 /** Reads a request up to its final empty line. Returns false if it does not end in PATIENCE_MS. */
 static bool read_request(int fd, char request[REQUEST]) {
-    int64_t deadline = now_ms() + PATIENCE_MS;
+    int64_t deadline = now_ms() + TIMEOUT_MS;
     size_t length = 0;
     request[0] = '\0';
     while (!strstr(request, "\r\n\r\n")) {
@@ -138,7 +138,7 @@ static void answer_one(int fd, listen_answer *answer) {
 
 void listen_and_answer(const char *where, listen_answer *answer) {
     int server = open_server(where);
-    say_where(server);
+    print_address(server);
     for (;;) {
         struct pollfd ready = {.fd = server, .events = POLLIN};
         poll(&ready, 1, -1);

@@ -47,8 +47,8 @@ static bool take_suffix(char *name, const char *suffix) {
     return ends;
 }
 
-/** Writes the lines above a family, and sets its name and the suffix of its samples. */
-static void family(struct writer *to, const char *name, bool counter, const char *help) {
+/** Writes the lines above the samples of a family: type, unit and help. */
+static void write_head(struct writer *to, const char *name, bool counter, const char *help) {
     struct print *out = &to->out;
     char unit[64];
     snprintf(unit, sizeof unit, "%s", name);
@@ -62,7 +62,7 @@ static void family(struct writer *to, const char *name, bool counter, const char
     print_format(out, "# HELP gpucache_%s%s %s\n", name, total, help);
 }
 
-static void label(struct print *out, const char *name, const char *value) {
+static void write_label(struct print *out, const char *name, const char *value) {
     char text[LABEL];
     struct print visible;
     print_init(&visible, -1, text, sizeof text);
@@ -76,34 +76,35 @@ static void label(struct print *out, const char *name, const char *value) {
     print_char(out, '"');
 }
 
-static void labels(struct print *out, const struct sample *sample, const char *kind) {
+static void write_labels(struct print *out, const struct sample *sample, const char *kind) {
     const struct program *program = &sample->page->program;
     print_format(out, "{pid=\"%d\",", sample->page->pid);
     if (sample->page->namespace) /* process numbers of containers are not unique */
         print_format(out, "namespace=\"%llu\",", (unsigned long long)sample->page->namespace);
-    label(out, "host", program->host); /* the pod's name in Kubernetes */
+    write_label(out, "host", program->host); /* the pod's name in Kubernetes */
     print_char(out, ',');
     if (*sample->job) {
-        label(out, "slurm_job", sample->job);
+        write_label(out, "slurm_job", sample->job);
         print_char(out, ',');
     }
     if (program->rank >= 0)
         print_format(out, "rank=\"%lld\",", (long long)program->rank);
-    label(out, "program", program->name);
+    write_label(out, "program", program->name);
     print_format(out, ",device=\"%d\",", sample->device.ordinal);
-    label(out, "uuid", sample->device.uuid);
+    write_label(out, "uuid", sample->device.uuid);
     if (kind) {
         print_char(out, ',');
-        label(out, "kind", kind);
+        write_label(out, "kind", kind);
     }
     print_str(out, "} ");
 }
 
 /** Writes a sample. With `decimals`, the number is nanoseconds, written as seconds. */
-static void value(struct writer *to, const char *name, bool counter, const struct sample *sample,
-                  const char *kind, uint64_t number, unsigned decimals) {
+static void write_sample(struct writer *to, const char *name, bool counter,
+                         const struct sample *sample, const char *kind, uint64_t number,
+                         unsigned decimals) {
     print_format(&to->out, "gpucache_%s%s", name, counter ? "_total" : "");
-    labels(&to->out, sample, kind);
+    write_labels(&to->out, sample, kind);
     if (decimals > 0)
         print_seconds(&to->out, number, decimals);
     else
@@ -122,15 +123,17 @@ static uint64_t number_at(const struct sample *sample, size_t offset) {
     return number;
 }
 
-static void simple(struct writer *to, const char *name, bool counter, const char *help,
-                   size_t offset) {
-    family(to, name, counter, help);
+/** Writes a family with one value of each device, at `offset` of struct stats_device. */
+static void write_family(struct writer *to, const char *name, bool counter, const char *help,
+                         size_t offset) {
+    write_head(to, name, counter, help);
     for (size_t i = 0; i < to->count; i++)
-        value(to, name, counter, &to->samples[i], NULL, number_at(&to->samples[i], offset), 0);
+        write_sample(to, name, counter, &to->samples[i], NULL, number_at(&to->samples[i], offset),
+                     0);
 }
 
 /** Writes the four values of a metric. Names of values in bytes keep the unit at their end. */
-static void metric(struct writer *to, const char *json, const char *words, size_t offset) {
+static void write_metric(struct writer *to, const char *json, const char *words, size_t offset) {
     static const struct {
         const char *suffix, *help;
         bool counter;
@@ -148,21 +151,23 @@ static void metric(struct writer *to, const char *json, const char *words, size_
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         snprintf(name, sizeof name, "%s%s%s", base, parts[i].suffix, bytes ? "_bytes" : "");
         snprintf(help, sizeof help, "%s, %s.", words, parts[i].help);
-        simple(to, name, parts[i].counter, help, offset + parts[i].offset);
+        write_family(to, name, parts[i].counter, help, offset + parts[i].offset);
     }
 }
 
-static void outside(struct writer *to, const char *name, const char *help, size_t part) {
-    family(to, name, false, help);
+/** Writes a family of all kinds of unpooled memory; `part` is an offset in struct stats_metric. */
+static void write_unpooled(struct writer *to, const char *name, const char *help, size_t part) {
+    write_head(to, name, false, help);
     for (size_t i = 0; i < to->count; i++) {
 #define OUTSIDE(field, json)                                                                       \
-    value(to, name, false, &to->samples[i], json, number_at(&to->samples[i], AT(field) + part), 0);
+    write_sample(to, name, false, &to->samples[i], json,                                           \
+                 number_at(&to->samples[i], AT(field) + part), 0);
 #include "stats/fields.def"
     }
 }
 
 /** Writes a counter or a gauge. A counter of nanoseconds becomes one of seconds. */
-static void field(struct writer *to, const char *json, bool counter, size_t offset) {
+static void write_field(struct writer *to, const char *json, bool counter, size_t offset) {
     char name[64], help[96];
     snprintf(name, sizeof name, "%s", json);
     bool seconds = counter && take_suffix(name, "_ns");
@@ -170,30 +175,32 @@ static void field(struct writer *to, const char *json, bool counter, size_t offs
     snprintf(help, sizeof help, "%s %s.", name, counter ? "since the start of the process" : "now");
     for (char *at = help; *at; at++)
         *at = *at == '_' ? ' ' : *at;
-    family(to, name, counter, help);
+    write_head(to, name, counter, help);
     for (size_t i = 0; i < to->count; i++)
-        value(to, name, counter, &to->samples[i], NULL, number_at(&to->samples[i], offset),
-              seconds ? 9 : 0);
+        write_sample(to, name, counter, &to->samples[i], NULL, number_at(&to->samples[i], offset),
+                     seconds ? 9 : 0);
 }
 
-static void age(struct writer *to) {
-    family(to, "age_seconds", false, "How old the figures of the process are.");
+static void write_ages(struct writer *to) {
+    write_head(to, "age_seconds", false, "How old the figures of the process are.");
     for (size_t i = 0; i < to->count; i++)
-        value(to, "age_seconds", false, &to->samples[i], NULL, page_age_ns(to->samples[i].page), 3);
+        write_sample(to, "age_seconds", false, &to->samples[i], NULL,
+                     page_age_ns(to->samples[i].page), 3);
 }
 
 static void write_all_families(struct writer *to) {
-#define METRIC(field, json, label) metric(to, json, label, AT(field));
-#define GAUGE(name) field(to, #name, false, AT(name));
-#define COUNTER(name) field(to, #name, true, AT(name));
+#define METRIC(field, json, label) write_metric(to, json, label, AT(field));
+#define GAUGE(name) write_field(to, #name, false, AT(name));
+#define COUNTER(name) write_field(to, #name, true, AT(name));
 #include "stats/fields.def"
-    outside(to, "outside_bytes", "Memory taken past the pool, now.",
-            offsetof(struct stats_metric, current));
-    outside(to, "outside_peak_bytes", "Memory taken past the pool, highest value.",
-            offsetof(struct stats_metric, peak));
-    simple(to, "device_memory_bytes", false, "Memory of the device.", AT(total_bytes));
-    simple(to, "limit_bytes", false, "What the process may take; 0: no limit.", AT(limit_bytes));
-    age(to);
+    write_unpooled(to, "outside_bytes", "Memory taken past the pool, now.",
+                   offsetof(struct stats_metric, current));
+    write_unpooled(to, "outside_peak_bytes", "Memory taken past the pool, highest value.",
+                   offsetof(struct stats_metric, peak));
+    write_family(to, "device_memory_bytes", false, "Memory of the device.", AT(total_bytes));
+    write_family(to, "limit_bytes", false, "What the process may take; 0: no limit.",
+                 AT(limit_bytes));
+    write_ages(to);
     if (!to->prometheus)
         print_str(&to->out, "# EOF\n");
 }

@@ -1,3 +1,4 @@
+/* Loads NVML, and keeps the last values of each device until nvml_refresh() (nvml.h). */
 #include "tool/nvml.h"
 
 #include "tool/tool.h"

@@ -2,9 +2,9 @@
  * Reads the memory of a device and of its processes from NVML, to compare with the library's
  * values. The driver's values include contexts, code and all memory that the library does not see.
  *
- * libnvidia-ml.so.1 comes with the driver and is loaded at the first call. Without it, or for a
- * device that it does not know, the values are unknown. In a container,
- * NVML's process numbers may be those of the host; a process is then not found.
+ * libnvidia-ml.so.1 comes with the driver and is loaded at the first call. Without NVML, or for a
+ * device that NVML does not know, the values are unknown. In a container NVML's process numbers may
+ * be those of the host; a process is then not found.
  */
 #ifndef GPUCACHE_TOOL_NVML_H
 #define GPUCACHE_TOOL_NVML_H

@@ -1,3 +1,4 @@
+/* Opens, checks and copies live pages (pages.h). `opened` lists them for the handler of SIGBUS. */
 #include "tool/pages.h"
 
 #include "live/flight.h"
@@ -18,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TURN_NS 1000000       /* between two polls for an answer */
+#define POLL_NS 1000000       /* between two polls for an answer */
 #define SILENT_NS 60000000000 /* after it, a process of another container counts as silent */
 
 static uint64_t own_namespace;
@@ -272,7 +273,7 @@ bool page_has_answered(const struct page *page) {
 }
 
 void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms) {
-    const struct timespec turn = {0, TURN_NS};
+    const struct timespec turn = {0, POLL_NS};
     bool all = true;
     for (size_t i = 0; i < pages->count; i++) {
         struct page *page = pages->list[i];

@@ -1,3 +1,4 @@
+/* Reads reports from JSON or live pages, with bounded memory, and writes them (parsed_report.h). */
 #include "tool/parsed_report.h"
 
 #include "replay/json.h"
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define LINE_MOST ((size_t)256 << 20) /* bytes: what is no report may go on for ever */
+#define LINE_MOST ((size_t)256 << 20) /* bytes; a line without an end is no report */
 /* Bytes that a report may take: MEMORY_MOST, and MEMORY_TIMES the bytes of its text. */
 #define MEMORY_MOST ((size_t)64 << 20)
 #define MEMORY_TIMES 12
@@ -18,10 +19,10 @@
     (sizeof(struct stats_device) + sizeof(struct segment_map) +                                    \
      sizeof(const char *[STATS_LIVE_SIZES]))
 #define OLD_NS 1000000000 /* metrics are called old from this age on */
-#define SHOWN_NS 1000000  /* what is not 0 does not read so */
+#define SHOWN_NS 1000000  /* the smallest age that is printed, so that none reads as 0 */
 #define TOO_LARGE "takes more memory than reports of its size do"
 
-static struct parsed_report *add_sheet(struct parsed_reports *reports, const char *source) {
+static struct parsed_report *add_report(struct parsed_reports *reports, const char *source) {
     struct parsed_report *report = checked(calloc(1, sizeof *report));
     reports->list =
         grown(reports->list, reports->count, reports->count + 1, sizeof(struct parsed_report *));
@@ -37,8 +38,8 @@ static struct stats_device *add_device(struct parsed_report *report) {
     return &report->devices[count];
 }
 
-/** The text, kept as long as the report. */
-static const char *keep(struct parsed_report *report, const char *text) {
+/** Copies a text. The report owns the copy. */
+static const char *keep_text(struct parsed_report *report, const char *text) {
     report->texts =
         grown(report->texts, report->text_count, report->text_count + 1, sizeof(char *));
     return report->texts[report->text_count++] = checked(strdup(text));
@@ -75,7 +76,7 @@ static uint64_t read_gauge(const struct plain_value *from, const char *name) {
     return json_u64(own ? own : plain_get(plain_get(from, "fragmentation"), name));
 }
 
-/** Counters of nanoseconds are written as seconds. */
+/** Reads a counter. Reports have counters of nanoseconds as seconds. */
 static uint64_t read_counter(const struct plain_value *from, const char *name) {
     size_t length = strlen(name);
     if (length < 3 || strcmp(name + length - 3, "_ns") != 0)
@@ -149,10 +150,10 @@ static void read_device(struct parsed_report *report, const struct plain_value *
     device->total_bytes = json_u64(plain_get(from, "total_bytes"));
     device->limit_bytes = json_u64(plain_get(from, "limit_bytes"));
     const char *source = json_text(plain_get(from, "limit_source"));
-    device->limit_source = *source ? keep(report, source) : NULL;
-    device->backend = keep(report, json_text(plain_get(from, "backend")));
-    device->reuse = keep(report, json_text(plain_get(from, "reuse")));
-    device->backend_reason = keep(report, json_text(plain_get(from, "backend_reason")));
+    device->limit_source = *source ? keep_text(report, source) : NULL;
+    device->backend = keep_text(report, json_text(plain_get(from, "backend")));
+    device->reuse = keep_text(report, json_text(plain_get(from, "reuse")));
+    device->backend_reason = keep_text(report, json_text(plain_get(from, "backend_reason")));
     device->peaks_exact = !exact || json_is_true(exact);
     device->peak_error_bytes = json_u64(plain_get(from, "peak_error_bytes"));
     const struct plain_value *outside = plain_get(from, "outside_bytes");
@@ -173,7 +174,7 @@ static void read_program(struct parsed_report *report, const struct plain_value 
     snprintf(program->host, sizeof program->host, "%s", json_text(plain_get(from, "host")));
     for (size_t i = 0; i < plain_count(command) && program->argument_count < PROGRAM_ARGUMENTS; i++)
         program->arguments[program->argument_count++] =
-            keep(report, json_text(plain_item(command, i)));
+            keep_text(report, json_text(plain_item(command, i)));
     const char *path = program->argument_count > 0 ? program->arguments[0] : "unknown";
     const char *slash = strrchr(path, '/');
     snprintf(program->name, sizeof program->name, "%s", slash ? slash + 1 : path);
@@ -194,9 +195,8 @@ static void read_oom(struct parsed_report *report, const struct plain_value *fro
     report->head.verdict = &report->verdict;
 }
 
-/** Takes the memory of a report of so many devices from what is left. Returns NULL, or why the
- * report is refused: without this a device that is written as `{}` takes thousands of times its
- * bytes. */
+/** Subtracts the memory of a report from reports->memory_left. Returns NULL, or why the report is
+ * refused: a device that is written as `{}` takes thousands of times its bytes. */
 static const char *take_memory(struct parsed_reports *reports, size_t devices) {
     size_t bytes = sizeof(struct parsed_report) + devices * DEVICE_BYTES;
     if (devices > STATS_MAX_DEVICES)
@@ -214,17 +214,17 @@ static const char *read_report(struct parsed_reports *reports, const char *sourc
     const char *refused = take_memory(reports, plain_count(devices));
     if (refused)
         return refused;
-    struct parsed_report *report = add_sheet(reports, source);
+    struct parsed_report *report = add_report(reports, source);
     read_program(report, from);
     report->process =
         (struct report_process){.pid = json_i64(plain_get(from, "pid")),
-                                .version = keep(report, json_text(plain_get(from, "version"))),
+                                .version = keep_text(report, json_text(plain_get(from, "version"))),
                                 .program = &report->program,
                                 .time_ns = json_seconds(plain_get(from, "time_unix")),
                                 .uptime_ns = json_seconds(plain_get(from, "uptime_seconds"))};
     report->head =
         (struct report_head){.process = &report->process,
-                             .reason = keep(report, json_text(plain_get(from, "reason"))),
+                             .reason = keep_text(report, json_text(plain_get(from, "reason"))),
                              .driver_version = (int)json_i64(plain_get(from, "driver_version")),
                              .host_bytes = json_u64(plain_get(from, "host_bytes"))};
     if (plain_get(from, "oom"))
@@ -298,7 +298,7 @@ bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, 
 
 /* ---- from a live page ---- */
 
-/** The list of live sizes is counted less often than all else. */
+/** Notes the age of the live sizes, which the library counts less often than all else. */
 static void note_sizes(struct parsed_report *report, uint64_t age) {
     if (age > 0)
         snprintf(report->sizes_note, sizeof report->sizes_note,
@@ -327,7 +327,7 @@ static void note_age(struct parsed_report *report) {
 void parsed_reports_read_page(struct parsed_reports *reports, struct page *page) {
     char source[32];
     snprintf(source, sizeof source, "%d", page->pid);
-    struct parsed_report *report = add_sheet(reports, source);
+    struct parsed_report *report = add_report(reports, source);
     report->page = page;
     report->program = page->program;
     report->process = page_process(page);
@@ -341,10 +341,10 @@ void parsed_reports_read_page(struct parsed_reports *reports, struct page *page)
     uint64_t age, oldest = 0;
     for (unsigned i = 0; i < page_devices(page); i++) {
         if (page_device(page, i, &read, &age, &moment)) {
-            read.backend = keep(report, read.backend);
-            read.reuse = keep(report, read.reuse);
-            read.backend_reason = keep(report, read.backend_reason);
-            read.limit_source = read.limit_source ? keep(report, read.limit_source) : NULL;
+            read.backend = keep_text(report, read.backend);
+            read.reuse = keep_text(report, read.reuse);
+            read.backend_reason = keep_text(report, read.backend_reason);
+            read.limit_source = read.limit_source ? keep_text(report, read.limit_source) : NULL;
             size_t at = report->device_count;
             *add_device(report) = read;
             report->maps[at] = moment.map;
@@ -358,13 +358,13 @@ void parsed_reports_read_page(struct parsed_reports *reports, struct page *page)
     note_sizes(report, oldest);
 }
 
-/* ---- out again ---- */
+/* ---- writing ---- */
 
 void parsed_report_print(const struct parsed_report *report, enum report_format format,
                          struct print *out) {
     static struct emitter emitter;
     struct report_head head = report->head;
-    /* The JSON would call peaks and totals 0, which a live page does not have. */
+    /* Not in JSON, which would show peaks and totals of 0: a live page does not have them. */
     bool named = report->page && format == REPORT_TEXT;
     struct parsed_stacks *now = named ? parsed_stacks_of_page(report->page) : NULL;
     parsed_stacks_resolve(now, true);

@@ -41,13 +41,13 @@ struct parsed_reports {
 
 /**
  * Adds the reports of a file. Ignores lines that are not JSON of the library. Returns false and
- * sets *why if the file has no report. The same if a report has more devices, or takes more memory,
- * than a report of the library can: then it and later reports are not read.
+ * sets *why if the file has no report, or if a report has more devices or takes more memory than a
+ * report of the library can. That report and later ones are not read.
  */
 bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, const char **why);
 
-/** Adds the report of a process, after asking it for new values if it runs. The caller keeps the
- * page. */
+/** Adds the report of a process from its page, which must stay open. The caller has asked for new
+ * values (pages_ask()). */
 void parsed_reports_read_page(struct parsed_reports *reports, struct page *page);
 
 void parsed_reports_free(struct parsed_reports *reports);

@@ -22,11 +22,11 @@
 
 static volatile sig_atomic_t program_pid;
 
-static const int passed_on[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGUSR1,
+static const int forwarded[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGUSR1,
                                 SIGUSR2, SIGALRM, SIGABRT, SIGCONT};
-#define PASSED_ON (sizeof passed_on / sizeof *passed_on)
+#define FORWARDED (sizeof forwarded / sizeof *forwarded)
 
-static void pass_on(int number, siginfo_t *info, void *context) {
+static void forward_signal(int number, siginfo_t *info, void *context) {
     (void)context;
     if (info->si_code <= 0) /* sent by a process, not by the terminal */
         kill((pid_t)program_pid, number);
@@ -71,10 +71,11 @@ static int wait_for_end(char **program) {
         tool_become(program);
     }
     program_pid = child;
-    /* Forwards also signals that are ignored now: the child inherited that, and ignores them. */
-    const struct sigaction pass = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_RESTART};
-    for (size_t i = 0; i < PASSED_ON; i++)
-        sigaction(passed_on[i], &pass, NULL);
+    /* Forwards ignored signals too: the child has inherited that they are ignored. */
+    const struct sigaction pass = {.sa_sigaction = forward_signal,
+                                   .sa_flags = SA_SIGINFO | SA_RESTART};
+    for (size_t i = 0; i < FORWARDED; i++)
+        sigaction(forwarded[i], &pass, NULL);
     sigprocmask(SIG_SETMASK, &before, NULL);
     while (waitpid(child, &status, 0) < 0)
         if (errno != EINTR)

@@ -1,5 +1,5 @@
 /*
- * How the commands name a process: the number that the user writes, and the name that they print.
+ * Parses the process numbers that the user writes, and makes the process names that are printed.
  */
 #include "process/program.h"
 #include "tool/tool.h"

@@ -22,11 +22,13 @@
 #define PERIODS_MOST 1000000
 #define DELAY_MOST_US 3600000000
 #define DECAY_US 10000000 /* the library's default */
-#define NO_BUDGET 1
+#define NO_BUDGET 1       /* byte: the budget 0 of the user */
 #define TEXT(number) #number
 #define TEXT_OF(macro) TEXT(macro)
 #define CAPACITY ((uint64_t)1 << 45)
 
+/* First the backends of the library, then the models in the order of enum model. */
+#define BACKENDS 2
 static const char *const backend_words[] = {"segments", "pages",      "pytorch", "expandable",
                                             "whole",    "cudamalloc", NULL};
 static const char *const format_words[] = {"text", "json", NULL};
@@ -40,9 +42,10 @@ struct settings {
 };
 
 /** Reads value number `i` of a list. Returns false if the value makes no sense. */
-typedef bool take_one(struct settings *settings, const char *text, size_t i);
+typedef bool take_value(struct settings *settings, const char *text, size_t i);
 
-static bool take_list(struct settings *settings, const char *value, take_one *take, size_t *count) {
+static bool take_list(struct settings *settings, const char *value, take_value *take,
+                      size_t *count) {
     char text[64];
     *count = 0;
     for (;;) {
@@ -83,15 +86,16 @@ static bool take_limit(struct settings *settings, const char *text, size_t i) {
     return take_size_or(text, "none", &settings->limits[i]);
 }
 
-/** Reads a delay in milliseconds. value_milliseconds() reads seconds as milliseconds, and therefore
- * milliseconds as microseconds. */
+/** Reads a delay in milliseconds. value_milliseconds() multiplies by 1000: it makes milliseconds of
+ * seconds, and here microseconds of milliseconds. */
 static bool take_delay(struct settings *settings, const char *text, size_t i) {
     settings->delays_us[i] = 0;
     return strcmp(text, "0") == 0 || (value_milliseconds(text, &settings->delays_us[i]) &&
                                       settings->delays_us[i] <= DELAY_MOST_US);
 }
 
-/** Reads a decay time in seconds. 0 becomes the shortest time, as in the library; never is 0. */
+/** Reads a decay time in milliseconds, as take_delay() does. 0 becomes 1 us, the shortest time;
+ * `never` becomes 0, which means never in struct rerun_setting. */
 static bool take_decay(struct settings *settings, const char *value) {
     bool zero = strcmp(value, "0") == 0, never = value_equal(value, "never");
     settings->decay_us = zero;
@@ -217,9 +221,9 @@ static void add_backend(const struct settings *settings, struct replay_request *
     struct candidate candidate = {.setting = {.limit = limit,
                                               .capacity = settings->capacity,
                                               .decay_us = settings->decay_us}};
-    if (backend >= 2) {
+    if (backend >= BACKENDS) {
         candidate.is_model = true;
-        candidate.model = (enum model)(backend - 2);
+        candidate.model = (enum model)(backend - BACKENDS);
         add_candidate(settings, request, &candidate);
         return;
     }

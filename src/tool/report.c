@@ -1,5 +1,6 @@
 /*
- * gpucache report: reports again, of files and processes, each in full or all in one table.
+ * gpucache report: prints reports of files and processes, each in full, or all in one table. Also
+ * writes them as a page for a browser, or as folded stacks.
  */
 #include "process/value.h"
 #include "tool/arguments.h"
@@ -39,8 +40,8 @@ static enum folded parse_folded(const char *value) {
 
 static const char no_page[] = "is no page of gpucache report --html, and is not overwritten";
 
-/** Refuses, before anything is read, to write a page over another file: behind `--html` without
- * `=` stands a report as soon as somebody means the pattern behind it to be the reports. */
+/** Refuses to write a page over another file, before anything is read. In `--html *.json` the first
+ * report would be the value of the option. */
 static void check_html(const struct arguments *arguments) {
     if (html_check(arguments->value) == 0)
         return;
@@ -84,22 +85,22 @@ static char **parse(struct settings *settings, char **arguments) {
     }
 }
 
-/** Opens all pages if a process is meant, and asks those that are: all at once, for each may be
- * idle. */
+/** Opens all pages if a source is a process. Asks all processes among the sources at once, because
+ * each may take long to answer. */
 static void ask_processes(struct pages *all, char **sources) {
-    struct pages meant = {0};
+    struct pages asked = {0};
     for (char **source = sources; *source; source++) {
         if (tool_pid(*source) == 0)
             continue;
         if (!all->list)
             pages_open(all, 0);
         struct page *page = pages_of(all, tool_pid(*source));
-        meant.list = grown(meant.list, meant.count, meant.count + 1, sizeof(struct page *));
+        asked.list = grown(asked.list, asked.count, asked.count + 1, sizeof(struct page *));
         if (page)
-            meant.list[meant.count++] = page;
+            asked.list[asked.count++] = page;
     }
-    pages_ask(&meant, true, ANSWER_MS);
-    free(meant.list);
+    pages_ask(&asked, true, ANSWER_MS);
+    free(asked.list);
 }
 
 static bool read_process(struct parsed_reports *reports, struct pages *all, int pid) {
@@ -129,9 +130,10 @@ static bool read_one(struct parsed_reports *reports, struct pages *pages, const 
     return false;
 }
 
-/** Whose stacks they are, where that has to be told: the process, the device, or both. */
-static void write_root(const struct parsed_report *report, int device, bool several, char *to,
-                       size_t size) {
+/** Writes the root of a report's stacks: the process if there are several processes, the device if
+ * there are several devices, or both. */
+static void format_root(const struct parsed_report *report, int device, bool several, char *to,
+                        size_t size) {
     char process[64] = "", number[32] = "";
     if (several && report->program.rank >= 0)
         snprintf(process, sizeof process, "rank %lld", (long long)report->program.rank);
@@ -142,7 +144,7 @@ static void write_root(const struct parsed_report *report, int device, bool seve
     snprintf(to, size, "%s%s%s", process, *process && *number ? ";" : "", number);
 }
 
-/** Of several reports of one process, the last: what it says is of all the time before. */
+/** Returns whether no later report is of the same process. The last report covers all time. */
 static bool is_last(const struct parsed_reports *reports, size_t at) {
     for (size_t i = at + 1; i < reports->count; i++)
         if (strcmp(reports->list[i]->program.host, reports->list[at]->program.host) == 0 &&
@@ -151,7 +153,7 @@ static bool is_last(const struct parsed_reports *reports, size_t at) {
     return true;
 }
 
-static bool is_of_several(const struct parsed_reports *reports) {
+static bool has_several_processes(const struct parsed_reports *reports) {
     size_t count = 0;
     for (size_t i = 0; i < reports->count; i++)
         count += is_last(reports, i);
@@ -160,7 +162,7 @@ static bool is_of_several(const struct parsed_reports *reports) {
 
 static bool print_folded(const struct parsed_reports *reports, enum folded weight,
                          struct print *out) {
-    bool any = false, several = is_of_several(reports);
+    bool any = false, several = has_several_processes(reports);
     char root[128];
     for (size_t i = 0; i < reports->count; i++) {
         const struct parsed_report *report = reports->list[i];
@@ -168,7 +170,7 @@ static bool print_folded(const struct parsed_reports *reports, enum folded weigh
             continue;
         any = true;
         for (size_t k = 0; k < report->device_count; k++) {
-            write_root(report, report->devices[k].ordinal, several, root, sizeof root);
+            format_root(report, report->devices[k].ordinal, several, root, sizeof root);
             parsed_stacks_fold(report->stacks, report->devices[k].ordinal, weight, root, out);
         }
     }
@@ -192,8 +194,8 @@ static void print_all(const struct parsed_reports *reports, const struct setting
     }
 }
 
-/** Reads the traces among the sources, which a page can show, and takes them out of the list.
- * Returns whether all could be read. */
+/** Reads the traces among the sources for a page, and removes them from the list. Returns whether
+ * all could be read. */
 static bool read_traces(struct html *page, char **sources) {
     struct trace_file *traces = NULL;
     char **kept = sources;

@@ -36,10 +36,10 @@ static void own_folder(char folder[PATH_MAX]) {
         *slash = '\0';
 }
 
-static bool is_there(char path[PATH_MAX], const char *folder, const char *way) {
+static bool find_in(char path[PATH_MAX], const char *folder, const char *subfolder) {
     char tried[2 * PATH_MAX];
 
-    snprintf(tried, sizeof tried, "%s/%s" LIBRARY, folder, way);
+    snprintf(tried, sizeof tried, "%s/%s" LIBRARY, folder, subfolder);
     return realpath(tried, path) && access(path, R_OK) == 0;
 }
 
@@ -47,8 +47,8 @@ static void find_library(char path[PATH_MAX]) {
     char folder[PATH_MAX];
 
     own_folder(folder);
-    if (is_there(path, folder, "") || is_there(path, folder, GPUCACHE_LIBDIR_FROM_BINDIR "/") ||
-        is_there(path, GPUCACHE_LIBDIR, ""))
+    if (find_in(path, folder, "") || find_in(path, folder, GPUCACHE_LIBDIR_FROM_BINDIR "/") ||
+        find_in(path, GPUCACHE_LIBDIR, ""))
         return;
     fprintf(stderr, "gpucache: " LIBRARY " is neither in %s nor in %s/%s nor in %s\n", folder,
             folder, GPUCACHE_LIBDIR_FROM_BINDIR, GPUCACHE_LIBDIR);

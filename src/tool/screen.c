@@ -164,7 +164,7 @@ static void end_process(struct screen *screen) {
 /* ---- keys ---- */
 
 /** Handles a key while the filter is typed. */
-static void type(struct screen *screen, int key) {
+static void type_key(struct screen *screen, int key) {
     char *filter = screen->top->filter;
     size_t length = strlen(filter);
     if (key == '\n' || key == KEY_ENTER)
@@ -193,7 +193,7 @@ static void sort_by(struct top *top, unsigned column) {
 }
 
 /** The wheel moves the selection. A click chooses a row, or the column to sort by. */
-static void obey_mouse(struct screen *screen) {
+static void execute_mouse(struct screen *screen) {
     MEVENT event;
     if (getmouse(&event) != OK)
         return;
@@ -208,7 +208,7 @@ static void obey_mouse(struct screen *screen) {
 }
 
 /** Executes a key. Returns false if the key ends the program. */
-static bool obey(struct screen *screen, int key) {
+static bool execute_key(struct screen *screen, int key) {
     struct top *top = screen->top;
     switch (key) {
     case 'q':
@@ -220,7 +220,7 @@ static bool obey(struct screen *screen, int key) {
         move_by(screen, 1);
         break;
     case KEY_MOUSE:
-        obey_mouse(screen);
+        execute_mouse(screen);
         break;
     case '<':
     case KEY_LEFT:
@@ -262,7 +262,7 @@ static bool obey(struct screen *screen, int key) {
 }
 
 /** Executes a key in the current mode. Returns false if the key ends the program. */
-static bool handle(struct screen *screen, int key) {
+static bool handle_key(struct screen *screen, int key) {
     bool scrolls = key == KEY_UP || key == KEY_DOWN || key == KEY_MOUSE || key == KEY_RESIZE;
     bool asks = screen->asks.pid != 0;
     if (key == KEY_RESIZE)
@@ -272,11 +272,11 @@ static bool handle(struct screen *screen, int key) {
         end_process(screen);
     screen->asks = (struct live_identity){0};
     if (screen->typing && key != KEY_MOUSE)
-        type(screen, key);
+        type_key(screen, key);
     else if (screen->help && key != 'q' && !scrolls)
         screen->help = false;
     else if (!asks)
-        return obey(screen, key);
+        return execute_key(screen, key);
     return true;
 }
 
@@ -297,7 +297,7 @@ int screen_run(struct top *top) {
         draw(&screen);
         timeout(top->interval_ms > 60000 ? 60000 : (int)top->interval_ms);
         key = getch();
-    } while (key == ERR ? !terminal_is_gone() : handle(&screen, key));
+    } while (key == ERR ? !terminal_is_gone() : handle_key(&screen, key));
     return 0;
 }
 

@@ -16,7 +16,7 @@ struct screen {
     struct top *top;
     int pid; /* process of the selected row, because rows move */
     unsigned ordinal;
-    int chosen, first;         /* the selected row, and the first that is shown */
+    int chosen, first;         /* the selected row, and the first row that is shown */
     bool help;                 /* the help is shown, from line help_first on */
     int help_first;            /* line of the help */
     bool typing;               /* keys are added to the filter */

@@ -76,6 +76,7 @@ static const char *const table_keys[] = {
     "? help  q ends",
     "q ends",
     NULL};
+
 /** Draws that there is no process, and which folders cannot hold pages: a possible reason. */
 static void draw_nothing(const struct top *top) {
     char text[PAGES_BARRED];

@@ -13,12 +13,12 @@
 
 /* A device at one moment of the trace, as a snapshot shows it. */
 struct view {
-    struct trace_live_set
-        shown; /* blocks, segments, and pages that lie in segments or are written themselves */
-    struct trace_live_set mapped; /* pages that are written themselves */
+    /* Blocks, segments, and pages: those in segments and those of `mapped`. */
+    struct trace_live_set shown;
+    struct trace_live_set mapped; /* VMM pages in no segment, which have entries of their own */
     unsigned device;
     size_t left_out; /* blocks that are not written */
-    bool silent;     /* before the front: update the view, write nothing */
+    bool silent;     /* at carried events: update the view, write nothing */
 };
 
 struct snapshot {
@@ -38,7 +38,7 @@ void snapshot_trace(struct snapshot *to, unsigned device);
 void snapshot_frames_begin(struct snapshot *to);
 void snapshot_frames_end(struct snapshot *to);
 
-/** Finds the stack that made the pool grow: the thread's next allocation after the growth. */
+/** Gives each growth of a pool the stack of the thread's next allocation after the growth. */
 void snapshot_attribute(struct trace_file *file);
 
 /** Converts a time of the trace to microseconds since 1970. */

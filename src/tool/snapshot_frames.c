@@ -13,10 +13,10 @@
 struct snapshot_frames {
     uint32_t *stacks, *frames; /* indices in the pickle's memo, by number of the stack or frame */
     uint32_t stack_count, frame_count;
-    uint32_t nothing, unused;
+    uint32_t nothing, unused; /* indices in the memo of the two texts without a stack */
 };
 
-static uint32_t *places(uint32_t count) {
+static uint32_t *new_memo(uint32_t count) {
     return checked(calloc((size_t)count + 1, sizeof(uint32_t)));
 }
 
@@ -30,7 +30,7 @@ void snapshot_frames_end(struct snapshot *to) {
  * Writes a frame and the functions into which it was inlined. The innermost one becomes a reference
  * if it was written before.
  */
-static void write_known(struct snapshot *to, uint32_t number) {
+static void write_frame(struct snapshot *to, uint32_t number) {
     struct snapshot_frames *of = to->frames;
     uint32_t other = 0, *memo = number < of->frame_count ? &of->frames[number] : &other;
     struct trace_callers *callers = to->file->callers;
@@ -70,7 +70,7 @@ static void write_stack(void *with, uint32_t stack) {
     }
     pickle_list(&to->pickle);
     for (unsigned i = 0; i < count; i++)
-        write_known(to, numbers[i]);
+        write_frame(to, numbers[i]);
     pickle_close(&to->pickle);
     of->stacks[stack] = pickle_remember(&to->pickle);
 }
@@ -87,8 +87,8 @@ void snapshot_frames_begin(struct snapshot *to) {
         fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
     frames->stack_count = trace_callers_stacks(callers);
     frames->frame_count = trace_callers_frames(callers);
-    frames->stacks = places(frames->stack_count);
-    frames->frames = places(frames->frame_count);
+    frames->stacks = new_memo(frames->stack_count);
+    frames->frames = new_memo(frames->frame_count);
     to->frames = frames;
     to->format = (struct memory_snapshot){&to->pickle, write_stack, write_no_stack, to};
 }

@@ -22,8 +22,8 @@ static void write_entry(struct snapshot *to, const char *action, const char *whe
                                                  snapshot_time_us(to, time_ns), stack});
 }
 
-static void say(struct snapshot *to, const struct view *of, const char *action, uint64_t address,
-                uint64_t bytes, uint64_t time_ns, uint32_t stack) {
+static void write_if_shown(struct snapshot *to, const struct view *of, const char *action,
+                           uint64_t address, uint64_t bytes, uint64_t time_ns, uint32_t stack) {
     if (!of->silent)
         write_entry(to, action, "addr", address, bytes, time_ns, stack);
 }
@@ -42,7 +42,7 @@ static void cover(struct view *of, uint64_t address, uint64_t bytes, bool covere
 static void map_page(struct snapshot *to, struct view *of, const struct trace_event *event) {
     trace_live_set_apply(&of->mapped, event);
     cover(of, event->address, PAGE_BYTES, true);
-    say(to, of, "segment_map", event->address, PAGE_BYTES, event->time_ns, event->stack);
+    write_if_shown(to, of, "segment_map", event->address, PAGE_BYTES, event->time_ns, event->stack);
 }
 
 static void unmap_page(struct snapshot *to, struct view *of, const struct trace_event *event) {
@@ -50,7 +50,7 @@ static void unmap_page(struct snapshot *to, struct view *of, const struct trace_
         return;
     trace_live_set_apply(&of->mapped, event);
     cover(of, event->address, PAGE_BYTES, false);
-    say(to, of, "segment_unmap", event->address, PAGE_BYTES, event->time_ns, 0);
+    write_if_shown(to, of, "segment_unmap", event->address, PAGE_BYTES, event->time_ns, 0);
 }
 
 /* ---- blocks and segments ---- */
@@ -74,7 +74,7 @@ static void allocate(struct snapshot *to, struct view *of, const struct trace_ev
         return;
     }
     trace_live_set_apply(&of->shown, event);
-    say(to, of, "alloc", event->address, event->value, event->time_ns, event->stack);
+    write_if_shown(to, of, "alloc", event->address, event->value, event->time_ns, event->stack);
 }
 
 static void free_block(struct snapshot *to, struct view *of, const struct trace_event *event) {
@@ -83,8 +83,8 @@ static void free_block(struct snapshot *to, struct view *of, const struct trace_
         return;
     uint32_t stack = block->stack; /* a free has the stack of the allocation, as in PyTorch */
     trace_live_set_apply(&of->shown, event);
-    say(to, of, "free_requested", event->address, event->value, event->time_ns, stack);
-    say(to, of, "free_completed", event->address, event->value, event->time_ns, stack);
+    write_if_shown(to, of, "free_requested", event->address, event->value, event->time_ns, stack);
+    write_if_shown(to, of, "free_completed", event->address, event->value, event->time_ns, stack);
 }
 
 /**
@@ -102,8 +102,8 @@ static void change_segment(struct snapshot *to, struct view *of, const struct tr
     to->covered += comes ? covers : -covers;
     trace_live_set_apply(&of->shown, event);
     cover(of, event->address, covers, comes);
-    say(to, of, comes ? "segment_alloc" : "segment_free", event->address, event->bytes,
-        event->time_ns, event->stack);
+    write_if_shown(to, of, comes ? "segment_alloc" : "segment_free", event->address, event->bytes,
+                   event->time_ns, event->stack);
 }
 
 static void show(struct snapshot *to, struct view *of, const struct trace_event *event) {

@@ -21,7 +21,7 @@ struct change {
 
 struct changes {
     struct change list[NAMED]; /* largest first */
-    unsigned count, others;
+    unsigned count, others;    /* changes in the list, and not in it */
 };
 
 static uint64_t size_of(const struct change *change) {
@@ -29,7 +29,7 @@ static uint64_t size_of(const struct change *change) {
                                           : change->before - change->after;
 }
 
-static void note(struct changes *changes, const struct change *change) {
+static void add_change(struct changes *changes, const struct change *change) {
     unsigned at = changes->count;
     if (size_of(change) == 0)
         return;
@@ -44,17 +44,18 @@ static void note(struct changes *changes, const struct change *change) {
 }
 
 /** Returns the next row of the device. Rows are sorted by stack. */
-static const struct stack_row *next(const struct parsed_stacks *stacks, int device, size_t *at) {
+static const struct stack_row *next_row(const struct parsed_stacks *stacks, int device,
+                                        size_t *at) {
     while (*at < stacks->row_count && stacks->rows[*at].device != device)
         ++*at;
     return *at < stacks->row_count ? &stacks->rows[*at] : NULL;
 }
 
-static void find(struct changes *changes, const struct parsed_stacks *before,
-                 const struct parsed_stacks *after, int device) {
+static void collect_changes(struct changes *changes, const struct parsed_stacks *before,
+                            const struct parsed_stacks *after, int device) {
     size_t i = 0, k = 0;
     const struct stack_row *x, *y;
-    while (x = next(before, device, &i), y = next(after, device, &k), x || y) {
+    while (x = next_row(before, device, &i), y = next_row(after, device, &k), x || y) {
         int order = !y   ? -1
                     : !x ? 1
                          : stack_frames_compare(&before->stacks[x->holder.stack - 1],
@@ -62,7 +63,7 @@ static void find(struct changes *changes, const struct parsed_stacks *before,
         struct change change = {
             order <= 0 ? x->holder.held.peak.bytes : 0, order >= 0 ? y->holder.held.peak.bytes : 0,
             order < 0 ? before : after, order < 0 ? x->holder.stack : y->holder.stack};
-        note(changes, &change);
+        add_change(changes, &change);
         i += order <= 0;
         k += order >= 0;
     }
@@ -89,7 +90,7 @@ void parsed_stacks_print_changes(const struct parsed_stacks *before,
     struct changes changes = {.count = 0};
     if (!before || !after)
         return;
-    find(&changes, before, after, device);
+    collect_changes(&changes, before, after, device);
     print_str(out, changes.count > 0 ? "Held at the peak, by who asked:\n"
                                      : "Held at the peak, by who asked: the same\n");
     for (unsigned i = 0; i < changes.count; i++)

@@ -108,7 +108,8 @@ static void merge(struct parsed_stacks *stacks) {
     stacks->row_count = stacks->row_count > 0 ? kept + 1 : 0;
 }
 
-static void leave_python(struct stack_frames *stack) {
+/** Drops the native frames of a stack that has Python frames. */
+static void keep_python_frames(struct stack_frames *stack) {
     unsigned kept = 0;
     bool any = false;
     for (unsigned i = 0; i < stack->count; i++)
@@ -127,7 +128,7 @@ void parsed_stacks_resolve(struct parsed_stacks *stacks, bool brief) {
     symbols = symbols ? symbols : symbols_open();
     for (size_t i = 0; stacks && i < stacks->stack_count; i++) {
         if (brief)
-            leave_python(&stacks->stacks[i]);
+            keep_python_frames(&stacks->stacks[i]);
         if (symbols)
             resolve(stacks, symbols, &stacks->stacks[i]);
     }

@@ -1,3 +1,4 @@
+/* Reads call stacks from reports and live pages; struct stats_stacks shows them to reports. */
 #include "tool/stacks.h"
 
 #include "tool/pages.h"
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what reports read ---- */
+/* ---- struct stats_stacks ---- */
 
 static uint64_t lost_stacks(const void *of) {
     return ((const struct parsed_stacks *)of)->lost_stacks;
@@ -138,7 +139,8 @@ static struct stats_held read_held(const struct plain_value *from) {
 static void read_holder(struct parsed_stacks *stacks, int device, const struct plain_value *from) {
     const struct plain_value *byte_seconds = plain_get(from, "byte_seconds");
     uint64_t whole = json_u64(byte_seconds);
-    uint64_t rest = json_seconds(byte_seconds) - whole * 1000000000; /* both modulo 2^64 */
+    uint64_t rest =
+        json_seconds(byte_seconds) - whole * 1000000000; /* nanoseconds; both may wrap */
     struct stats_holder holder = {.stack = parsed_stacks_add(stacks, from),
                                   .held = read_held(from),
                                   .total = read_share(from, "total_bytes", "total_count"),

@@ -54,6 +54,7 @@ struct opened {
     struct opened *next;
 };
 
+/** The functions at an offset of a file, kept after the first look-up. */
 struct known {
     const struct opened *in;
     uint64_t offset;
@@ -164,6 +165,7 @@ static void shorten(char *name) {
     }
 }
 
+/** Returns the demangled name without parameters, or a copy of the name. */
 static char *readable(const struct symbols *symbols, const char *name) {
     int status = -1;
     char *plain = symbols->demangle && strncmp(name, "_Z", 2) == 0
@@ -248,7 +250,7 @@ static Dwfl_Line *line_of(Dwfl_Module *module, uint64_t offset) {
     return unit && dwarf_haspc(unit, offset - bias) > 0 ? dwfl_module_getsrc(module, offset) : NULL;
 }
 
-static void look(const struct symbols *symbols, struct known *known) {
+static void find_functions(const struct symbols *symbols, struct known *known) {
     Dwfl_Module *module = known->in->module;
     GElf_Sym symbol;
     GElf_Off offset;
@@ -277,7 +279,7 @@ unsigned symbols_find(struct symbols *symbols, const char *path, const char *bui
         known->next = *slot;
         *slot = known;
         if (file->module)
-            look(symbols, known);
+            find_functions(symbols, known);
     }
     *list = known->list;
     return known->count;

@@ -16,13 +16,13 @@
 #define FAR_SHARE 10
 #define FAR_SPREADS 5
 #define CELL 13
-#define FIGURES 6
+#define METRIC_COLUMNS 6
 #define FEWEST 3 /* the median of fewer rows is not used */
 
 struct row {
     const struct parsed_report *report;
     const struct stats_device *device;
-    uint64_t figures[FIGURES];
+    uint64_t metrics[METRIC_COLUMNS];
 };
 
 /* The distribution of a column's values. */
@@ -33,8 +33,8 @@ struct spread {
 static const struct {
     const char *title;
     bool bytes;
-} columns[FIGURES] = {{"LIVE", true},          {"PEAK", true},    {"RESERVED", true},
-                      {"PEAK RESERVED", true}, {"OUTSIDE", true}, {"OOMS", false}};
+} columns[METRIC_COLUMNS] = {{"LIVE", true},          {"PEAK", true},    {"RESERVED", true},
+                             {"PEAK RESERVED", true}, {"OUTSIDE", true}, {"OOMS", false}};
 
 static const char *worded(char buffer[LINES_VALUE], unsigned column, uint64_t value) {
     return columns[column].bytes ? lines_size(buffer, value) : lines_count(buffer, value);
@@ -59,13 +59,13 @@ static struct spread spread_of(const struct row *rows, size_t count, unsigned co
                                uint64_t *values) {
     struct spread of;
     for (size_t i = 0; i < count; i++)
-        values[i] = rows[i].figures[column];
+        values[i] = rows[i].metrics[column];
     qsort(values, count, sizeof *values, compare);
     of.least = values[0];
     of.median = median(values, count);
     of.most = values[count - 1];
     for (size_t i = 0; i < count; i++)
-        values[i] = distance(rows[i].figures[column], of.median);
+        values[i] = distance(rows[i].metrics[column], of.median);
     qsort(values, count, sizeof *values, compare);
     of.far = median(values, count) * FAR_SPREADS;
     of.far = of.far > of.median / FAR_SHARE ? of.far : of.median / FAR_SHARE;
@@ -75,7 +75,7 @@ static struct spread spread_of(const struct row *rows, size_t count, unsigned co
 
 static void print_head(struct print *out) {
     print_str(out, "RANK      PID  HOST              DEV");
-    for (unsigned i = 0; i < FIGURES; i++) {
+    for (unsigned i = 0; i < METRIC_COLUMNS; i++) {
         print_cell(out, columns[i].title, CELL + 1, PRINT_RIGHT);
         print_char(out, ' ');
     }
@@ -90,9 +90,9 @@ static void print_row(struct print *out, const struct spread *spreads, const str
     print_str(out, "  ");
     print_cell(out, program->host, 16, PRINT_LEFT);
     print_cell(out, COUNT((uint64_t)row->device->ordinal), 5, PRINT_RIGHT);
-    for (unsigned i = 0; i < FIGURES; i++) {
-        print_cell(out, worded(text, i, row->figures[i]), CELL + 1, PRINT_RIGHT);
-        bool far = distance(row->figures[i], spreads[i].median) > spreads[i].far;
+    for (unsigned i = 0; i < METRIC_COLUMNS; i++) {
+        print_cell(out, worded(text, i, row->metrics[i]), CELL + 1, PRINT_RIGHT);
+        bool far = distance(row->metrics[i], spreads[i].median) > spreads[i].far;
         print_char(out, far ? '*' : ' ');
     }
     print_char(out, '\n');
@@ -101,7 +101,7 @@ static void print_row(struct print *out, const struct spread *spreads, const str
 static void print_summary(struct print *out, const char *name, const struct spread *spreads,
                           size_t offset) {
     print_cell(out, name, 36, PRINT_LEFT);
-    for (unsigned i = 0; i < FIGURES; i++) {
+    for (unsigned i = 0; i < METRIC_COLUMNS; i++) {
         char text[LINES_VALUE];
         uint64_t value;
         memcpy(&value, (const char *)&spreads[i] + offset, sizeof value);
@@ -131,7 +131,7 @@ static struct row row_of(const struct parsed_report *report, const struct stats_
 }
 
 void parsed_reports_print_table(const struct parsed_reports *reports, struct print *out) {
-    struct spread spreads[FIGURES];
+    struct spread spreads[METRIC_COLUMNS];
     size_t count = 0, most = 0;
     for (size_t i = 0; i < reports->count; i++)
         most += reports->list[i]->device_count;
@@ -141,7 +141,7 @@ void parsed_reports_print_table(const struct parsed_reports *reports, struct pri
         for (size_t k = 0; k < reports->list[i]->device_count; k++)
             rows[count++] = row_of(reports->list[i], &reports->list[i]->devices[k]);
     qsort(rows, count, sizeof *rows, by_rank);
-    for (unsigned i = 0; i < FIGURES && count > 0; i++)
+    for (unsigned i = 0; i < METRIC_COLUMNS && count > 0; i++)
         spreads[i] = spread_of(rows, count, i, values);
     print_head(out);
     for (size_t i = 0; i < count; i++)

@@ -72,7 +72,7 @@ static bool is_musl(const char *loader) {
     return strncmp(slash ? slash + 1 : loader, "ld-musl-", strlen("ld-musl-")) == 0;
 }
 
-/** Whether a file is a dynamic linker, which has no interpreter and still honours LD_PRELOAD. */
+/** Returns whether a file is a dynamic linker, which has no interpreter but honours LD_PRELOAD. */
 static bool is_loader(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     return strncmp(name, "ld-", 3) == 0 || strncmp(name, "ld.so", 5) == 0;

@@ -11,7 +11,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-/* Made before the first signal: a handler may call neither ncurses nor malloc. */
+/* The texts that restore the terminal. A signal handler may call neither ncurses nor malloc. */
 static char restoring[256];
 static struct termios before;
 

@@ -20,8 +20,7 @@
 
 #define STEP_NS 1000000
 #define STEP_SHARE 1000
-#define HOST_PIDS                                                                                  \
-    10000000 /* offset between process numbers of different hosts, which may be equal */
+#define HOST_PIDS 10000000 /* added to a process number that another trace has too */
 
 /* Counters of a device. A kind of unpooled memory has the counter OUTSIDE + its number. Kinds that
  * are counted together share a name, and the counter of the lowest number. */
@@ -36,7 +35,8 @@ static const char *const names[COUNTERS] = {
 };
 
 struct counter {
-    uint64_t value, peak, shown, shown_ns;
+    uint64_t value, peak;
+    uint64_t shown, shown_ns; /* the value written last, and its time */
     bool peak_shown;
 };
 
@@ -90,7 +90,7 @@ static void name_process_as(struct timeline *to, const char *name) {
 
 /* ---- counters ---- */
 
-static void show_counter(struct timeline *to, unsigned device, unsigned which, uint64_t ns) {
+static void write_counter(struct timeline *to, unsigned device, unsigned which, uint64_t ns) {
     struct counter *counter = &to->counters[device][which];
     char name[64];
     struct print text;
@@ -117,7 +117,7 @@ static void set_counter(struct timeline *to, unsigned device, unsigned which, ui
     else if (change > counter->peak / STEP_SHARE ||
              (change > 0 && ns - counter->shown_ns >= STEP_NS) ||
              (value == counter->peak && !counter->peak_shown))
-        show_counter(to, device, which, ns);
+        write_counter(to, device, which, ns);
 }
 
 static void add(struct timeline *to, const struct trace_event *event, unsigned which,
@@ -149,7 +149,7 @@ static void count(struct timeline *to, const struct trace_event *event) {
 }
 
 /** Writes the counters at the front, with the blocks that are live there. */
-static void begin_with(struct timeline *to, uint64_t front_ns) {
+static void start_with_carried(struct timeline *to, uint64_t front_ns) {
     uint64_t sums[STATS_MAX_DEVICES][2] = {{0}};
     for (size_t i = 0; i < to->file->carried; i++) {
         const struct trace_event *event = &to->file->events[i];
@@ -166,20 +166,20 @@ static void begin_with(struct timeline *to, uint64_t front_ns) {
     }
 }
 
-/** Starts with the metrics at the front, and then calls show() for each event. */
-static void go_through(struct timeline *to,
-                       void (*show)(struct timeline *, const struct trace_event *)) {
+/** Starts with the metrics at the front, and then calls write_event() for each event. */
+static void apply_events(struct timeline *to,
+                         void (*write_event)(struct timeline *, const struct trace_event *)) {
     const struct trace_file *file = to->file;
     for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
         for (unsigned figure = 0; figure < TRACE_FIGURES; figure++)
             if (file->before[device][figure] && counter_of(figure))
                 set_counter(to, device, counter_of(figure), file->before[device][figure],
                             file->front_ns);
-    begin_with(to, file->front_ns);
+    start_with_carried(to, file->front_ns);
     for (size_t i = file->carried; i < file->count; i++) {
         count(to, &file->events[i]);
-        if (show)
-            show(to, &file->events[i]);
+        if (write_event)
+            write_event(to, &file->events[i]);
     }
 }
 
@@ -210,7 +210,7 @@ static void put_instant(struct timeline *to, const char *name, const struct trac
     json_put_named_text(to->json, "s", "p");
 }
 
-static void show_moment(struct timeline *to, const struct trace_event *event) {
+static void write_moment(struct timeline *to, const struct trace_event *event) {
     uint64_t took = event->value;
     uint64_t begun = event->flags & TRACE_BEGINS ? event->time_ns : event->time_ns - took;
     if (took > 0 && took < event->time_ns) {
@@ -223,7 +223,7 @@ static void show_moment(struct timeline *to, const struct trace_event *event) {
     put_arguments(to, event);
 }
 
-static void show(struct timeline *to, const struct trace_event *event) {
+static void write_event(struct timeline *to, const struct trace_event *event) {
     if (event->kind == TRACE_MARK) {
         put_instant(to, event->text, event);
         json_put_named_u64(to->json, "tid", event->thread);
@@ -233,7 +233,7 @@ static void show(struct timeline *to, const struct trace_event *event) {
         put_instant(to, trace_event_words(event->kind), event);
         put_arguments(to, event);
     } else if (event->kind >= TRACE_MOMENTS) {
-        show_moment(to, event);
+        write_moment(to, event);
     }
 }
 
@@ -256,7 +256,7 @@ static void close_counters(struct timeline *to) {
     for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
         for (unsigned which = 0; which < COUNTERS; which++)
             if (to->counters[device][which].value != to->counters[device][which].shown)
-                show_counter(to, device, which, to->file->end_ns);
+                write_counter(to, device, which, to->file->end_ns);
 }
 
 static void write_trace(struct timeline *to, const struct trace_file *file, uint64_t pid) {
@@ -264,13 +264,13 @@ static void write_trace(struct timeline *to, const struct trace_file *file, uint
     to->pid = pid;
     memset(to->counters, 0, sizeof to->counters);
     to->writing = false;
-    go_through(to, NULL);
+    apply_events(to, NULL);
     for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
         for (unsigned which = 0; which < COUNTERS; which++)
             to->counters[device][which].value = 0;
     to->writing = true;
     name_process(to);
-    go_through(to, show);
+    apply_events(to, write_event);
     close_counters(to);
 }
 
@@ -279,7 +279,7 @@ struct source {
     uint64_t pid; /* unique in the output */
 };
 
-static void number(struct source *sources, size_t at) {
+static void set_unique_pid(struct source *sources, size_t at) {
     uint64_t pid = (uint64_t)sources[at].file.header->who.pid;
     for (size_t i = 0; i < at; i++)
         if (sources[i].pid == pid) {
@@ -328,7 +328,7 @@ int tool_timeline(char **arguments) {
              "wanted is a trace, or the number of a process that records one");
     for (size_t i = 0; i < count; i++)
         if (trace_source_read(arguments[i], last, &sources[read].file))
-            number(sources, read++);
+            set_unique_pid(sources, read++);
     struct print out;
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     if (read > 0)

@@ -1,5 +1,6 @@
 /*
- * The commands of gpucache, one file each, and the functions that they share.
+ * The commands of gpucache, one file each, and the functions that they share. The tool has one
+ * thread, except in a replay, and takes no lock.
  */
 #ifndef GPUCACHE_TOOL_TOOL_H
 #define GPUCACHE_TOOL_TOOL_H
@@ -59,16 +60,18 @@ void tool_option_name(const struct option_info *option, char name[TOOL_OPTION_NA
 _Noreturn void tool_become(char **program);
 
 /**
- * Runs a program as a child. Returns the program's exit status if it is not 0. Otherwise returns
- * STATUS_ABOVE_PEAK if one of its processes held more than `most` bytes of a device, or
- * STATUS_NO_PEAK if none used a device, unless `or_none`, or 0.
+ * Runs a program as a child. Ends like the program if the program failed. Otherwise returns:
+ *
+ *      STATUS_ABOVE_PEAK   one of its processes held more than `most` bytes of a device
+ *      STATUS_NO_PEAK      none used a device, and `or_none` is false
+ *      0                   otherwise
  */
 int tool_judge_peak(uint64_t most, bool or_none, char **program);
 
 /** Parses a process number. Returns 0 for other texts. */
 int tool_pid(const char *argument);
 
-/** Writes the name of a program, and of the script if the program is an interpreter. */
+/** Writes the name of a program, and of the script if the program is Python. */
 void tool_program_name(const struct program *program, char name[TOOL_PROGRAM_NAME]);
 
 #endif

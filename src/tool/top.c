@@ -22,7 +22,7 @@
 
 /* ---- the rows ---- */
 
-static void remember(struct top_history *history, uint64_t value) {
+static void add_to_history(struct top_history *history, uint64_t value) {
     if (history->count == TOP_HISTORY) {
         memmove(history->values, history->values + 1,
                 (TOP_HISTORY - 1) * sizeof history->values[0]);
@@ -80,7 +80,7 @@ static void add_row(struct top *top, struct page *page, unsigned ordinal) {
     report_derive(&row->device, &row->derived);
     top_set_values(top, row);
     if (top->tick)
-        remember(row->history, row->device.requested.current);
+        add_to_history(row->history, row->device.requested.current);
     top->row_count++;
 }
 

@@ -1,3 +1,4 @@
+/* Assembles the definitions in a trace, and resolves frames at their first use. */
 #include "tool/trace_callers.h"
 
 #include "tool/stacks.h"
@@ -66,7 +67,7 @@ bool trace_callers_are(unsigned kind) {
     return kind >= TRACE_STACK && kind <= TRACE_MORE;
 }
 
-static void keep(struct trace_callers *callers) {
+static void store_text(struct trace_callers *callers) {
     struct table *table = &callers->tables[callers->kind - TRACE_STACK];
     uint32_t number = callers->number;
     if (number >= table->capacity) {
@@ -100,7 +101,7 @@ void trace_callers_take(struct trace_callers *callers, unsigned kind, const uint
     memcpy(callers->text + callers->got, words + 1, TRACE_PIECE);
     callers->got += TRACE_PIECE;
     if (callers->got >= callers->bytes)
-        keep(callers);
+        store_text(callers);
     else
         callers->next = place + 1;
 }

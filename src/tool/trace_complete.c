@@ -1,10 +1,11 @@
 /*
  * Converts the records of a trace, sorted by time, to a consistent list (trace_file.h).
  *
- * Records up to the front only show what lived there. Records may be missing, because a thread was
- * killed before it wrote one, or because more lived than could be kept. The conversion adds the
- * missing events, so that readers need not check whether the object that an event ends is live.
- * "Object" means a block, a segment or a page.
+ * Records up to the front (the time of the newest dropped record) only show what was live then.
+ * Records may be missing, because a thread was killed before it wrote one, or because more objects
+ * were live than the file could keep. The conversion adds the missing events, so that readers need
+ * not check whether the object that an event ends is live. "Object" means a block, a segment or a
+ * page.
  */
 #include "heap/page.h"
 #include "replay/grow.h"
@@ -22,13 +23,13 @@ struct pass {
     struct trace_event *out, *before; /* the list, and carried events to put before it */
     size_t count, capacity, before_count, before_capacity;
     uint64_t front_ns;
-    uint64_t in_vain;   /* look-ups of objects that were not live */
-    uint64_t forgotten; /* pages whose end is known, but not their begin */
+    uint64_t failed_lookups; /* look-ups of objects that were not live */
+    uint64_t pages_added;    /* pages whose begin was added, because only their end is known */
 };
 
 /* Bounds for damaged files, in which every record may end all possible objects. */
-#define IN_VAIN_MOST ((uint64_t)1 << 26)
-#define FORGOTTEN_MOST ((uint64_t)1 << 20) /* the pages of 2 TiB, all there at one time */
+#define FAILED_LOOKUPS_MOST ((uint64_t)1 << 26)
+#define PAGES_ADDED_MOST ((uint64_t)1 << 20) /* 2 TiB of pages */
 
 static void append(struct trace_event **list, size_t *count, size_t *capacity,
                    const struct trace_event *event) {
@@ -54,7 +55,7 @@ static void note_end(struct pass *pass, const struct trace_event *event) {
 }
 
 /** Applies an event to the live set, and adds it to the list unless it is older than the front. */
-static void happen(struct pass *pass, const struct trace_event *event) {
+static void apply_event(struct pass *pass, const struct trace_event *event) {
     trace_live_set_apply(&pass->live_set, event);
     if (event->time_ns > pass->front_ns) {
         append(&pass->out, &pass->count, &pass->capacity, event);
@@ -73,7 +74,7 @@ static void end_object(struct pass *pass, const struct trace_event *begun, enum 
     end.thread = cause->thread;
     end.detail = kind == TRACE_MOMENT_GIVE_BACK ? cause->detail : 0;
     end.value = kind == TRACE_FREE ? begun->value : 0;
-    happen(pass, &end);
+    apply_event(pass, &end);
 }
 
 /** Begins an object. If one is live at the address, its end was not written (equal times, or a
@@ -84,7 +85,7 @@ static void begin(struct pass *pass, enum trace_sort sort, const struct trace_ev
         struct trace_event begun = *there;
         end_object(pass, &begun, trace_sorts[sort].ends, event);
     }
-    happen(pass, event);
+    apply_event(pass, event);
 }
 
 /** Returns whether the event cannot be the end of an object that lived at the front, because its
@@ -113,44 +114,46 @@ static void end(struct pass *pass, enum trace_sort sort, const struct trace_even
         made.detail = 0;
         append(&pass->before, &pass->before_count, &pass->before_capacity, &made);
     }
-    happen(pass, event);
+    apply_event(pass, event);
 }
 
 static void unmap(struct pass *pass, const struct trace_event *event) {
-    for (uint64_t at = 0; at < event->bytes && pass->in_vain < IN_VAIN_MOST; at += PAGE_BYTES) {
+    for (uint64_t at = 0; at < event->bytes && pass->failed_lookups < FAILED_LOOKUPS_MOST;
+         at += PAGE_BYTES) {
         struct trace_event page = *event;
         page.address += at;
         page.bytes = PAGE_BYTES;
         bool there = trace_live_set_at(&pass->live_set, TRACE_PAGES, page.address) != NULL;
-        pass->in_vain += !there;
-        if (there || pass->forgotten < FORGOTTEN_MOST) {
+        pass->failed_lookups += !there;
+        if (there || pass->pages_added < PAGES_ADDED_MOST) {
             size_t before = pass->before_count;
             end(pass, TRACE_PAGES, &page);
-            pass->forgotten += pass->before_count - before;
+            pass->pages_added += pass->before_count - before;
         }
     }
 }
 
 static void end_context(struct pass *pass, const struct trace_event *event) {
-    for (enum trace_sort sort = 0; sort < TRACE_SORTS && pass->in_vain < IN_VAIN_MOST; sort++) {
+    for (enum trace_sort sort = 0; sort < TRACE_SORTS && pass->failed_lookups < FAILED_LOOKUPS_MOST;
+         sort++) {
         size_t count;
         size_t all = pass->live_set.tables[sort].count;
         struct trace_event *list =
             trace_live_set_list(&pass->live_set, sort, &event->space, &count);
-        pass->in_vain += all - count;
+        pass->failed_lookups += all - count;
         for (size_t i = 0; i < count; i++)
             end_object(pass, &list[i], trace_sorts[sort].ends, event);
         free(list);
     }
-    happen(pass, event);
+    apply_event(pass, event);
 }
 
-static void complete(struct pass *pass, const struct trace_event *event) {
+static void complete_event(struct pass *pass, const struct trace_event *event) {
     enum trace_sort sort = trace_sort_of(event);
     if (event->kind == TRACE_CONTEXT_END)
         end_context(pass, event);
     else if (sort == TRACE_SORTS)
-        happen(pass, event);
+        apply_event(pass, event);
     else if (event->kind == trace_sorts[sort].begins)
         begin(pass, sort, event);
     else if (sort == TRACE_PAGES)
@@ -207,7 +210,7 @@ static int by_order(const void *a, const void *b) {
 }
 
 /** Replaces the list of the file by that of the pass. */
-static void take_over(struct trace_file *file, struct pass *pass) {
+static void replace_list(struct trace_file *file, struct pass *pass) {
     size_t count = pass->before_count + pass->count;
     struct trace_event *events = checked(malloc((count + 1) * sizeof *events));
     if (pass->before_count > 0) {
@@ -226,7 +229,7 @@ static void take_over(struct trace_file *file, struct pass *pass) {
     file->count = count;
     file->carried = pass->before_count;
     file->front_ns = pass->front_ns;
-    file->incredible |= pass->in_vain >= IN_VAIN_MOST;
+    file->incredible |= pass->failed_lookups >= FAILED_LOOKUPS_MOST;
 }
 
 static uint64_t front_of(const struct trace_header *header) {
@@ -244,12 +247,12 @@ void trace_file_complete(struct trace_file *file) {
         /* Skips dead objects: the record of their end may be dropped. If it is not, end() adds the
          * object. */
         if (!(file->events[i].flags & TRACE_DEAD))
-            complete(&pass, &file->events[i]);
+            complete_event(&pass, &file->events[i]);
     }
     carry(&pass);
     for (; i < file->count; i++)
-        complete(&pass, &file->events[i]);
-    take_over(file, &pass);
+        complete_event(&pass, &file->events[i]);
+    replace_list(file, &pass);
 }
 
 void trace_file_cut(struct trace_file *file, size_t last) {
@@ -267,5 +270,5 @@ void trace_file_cut(struct trace_file *file, size_t last) {
     for (size_t i = cut; i < file->count; i++)
         append(&pass.out, &pass.count, &pass.capacity, &file->events[i]);
     file->dropped += events - last;
-    take_over(file, &pass);
+    replace_list(file, &pass);
 }

@@ -1,3 +1,4 @@
+/* Reads the header and the records of a trace, and sorts the records by time (trace_file.h). */
 #include "tool/trace_file.h"
 
 #include "heap/page.h"

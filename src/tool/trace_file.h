@@ -63,7 +63,7 @@ void trace_file_cut(struct trace_file *file, size_t last);
 
 void trace_file_free(struct trace_file *file);
 
-/* Return the tool's words for a kind of event, and for a carried event. */
+/** Returns the tool's words for a kind of event. */
 const char *trace_event_words(unsigned kind);
 
 #endif

@@ -1,3 +1,4 @@
+/* Hash tables of live objects by address: linear probing, at most half full (trace_live_set.h). */
 #include "tool/trace_live_set.h"
 
 #include "heap/page.h"
@@ -22,8 +23,6 @@ enum trace_sort trace_sort_of(const struct trace_event *event) {
     return sort == TRACE_SEGMENTS && event->address == 0 ? TRACE_SORTS : sort;
 }
 
-/* Open addressing with linear probing; at most half full. */
-
 static size_t home_of(const struct trace_table *table, uint64_t address) {
     return (size_t)hash_key(address) & (table->capacity - 1);
 }
@@ -46,7 +45,8 @@ static void grow(struct trace_table *table) {
     free(old.slots);
 }
 
-static void put(struct trace_table *table, const struct trace_event *event, uint64_t address) {
+static void insert_entry(struct trace_table *table, const struct trace_event *event,
+                         uint64_t address) {
     if (2 * (table->count + 1) > table->capacity)
         grow(table);
     size_t at = slot_of(table, address);
@@ -56,7 +56,7 @@ static void put(struct trace_table *table, const struct trace_event *event, uint
 }
 
 /** Removes the entry of an address, if there is one. */
-static void take(struct trace_table *table, uint64_t address) {
+static void remove_entry(struct trace_table *table, uint64_t address) {
     size_t at = table->capacity ? slot_of(table, address) : 0, next = at;
     if (!table->capacity || table->slots[at].kind == TRACE_NONE)
         return;
@@ -95,10 +95,10 @@ void trace_live_set_apply(struct trace_live_set *live_set, const struct trace_ev
         return;
     uint64_t bytes = event->kind == TRACE_UNMAP ? event->bytes : PAGE_BYTES;
     if (event->kind == trace_sorts[sort].begins)
-        put(&live_set->tables[sort], event, event->address);
+        insert_entry(&live_set->tables[sort], event, event->address);
     else /* only UNMAP ends several objects */
         for (uint64_t at = 0; at < bytes; at += PAGE_BYTES)
-            take(&live_set->tables[sort], event->address + at);
+            remove_entry(&live_set->tables[sort], event->address + at);
 }
 
 static int by_address(const void *a, const void *b) {

@@ -88,7 +88,7 @@ static bool say_no_trace(int pid, int error) {
     return false;
 }
 
-static void say_what_lacks(const char *source, const struct trace_file *file) {
+static void say_missing(const char *source, const struct trace_file *file) {
     uint64_t lost = atomic_load(&file->header->lost);
     int refused = atomic_load(&file->header->refused);
     if (file->dropped)
@@ -127,6 +127,6 @@ bool trace_source_read(const char *source, uint64_t last, struct trace_file *fil
     uint64_t kept = file->header->events_kept;
     uint64_t most = last != 0 && last < kept ? last : kept;
     trace_file_cut(file, most < SIZE_MAX ? (size_t)most : SIZE_MAX);
-    say_what_lacks(path, file);
+    say_missing(path, file);
     return true;
 }
