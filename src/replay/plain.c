@@ -1,3 +1,4 @@
+/* Access to plain data (plain.h). Does not allocate. */
 #include "replay/plain.h"
 
 #include <stdlib.h>

@@ -170,7 +170,7 @@ static void start_ticks(struct backend *backend) {
 }
 
 /**
- * Returns the time of the program in nanoseconds: that of the history plus that of driver calls.
+ * Returns the time of the program in nanoseconds: the time of the history plus all driver calls.
  */
 static uint64_t clock_of_history(struct backend *backend) {
     (void)backend;

@@ -19,7 +19,7 @@ static struct turns {
     } of[HISTORY_THREADS_MOST];
 } turns;
 
-/** Ends all threads. Only the thread that has the turn calls this. */
+/** Ends all threads. Called by the thread that runs, or before any thread runs. */
 static void end(void) {
     turns.over = true;
     for (unsigned i = 0; i < turns.threads; i++)

@@ -33,7 +33,8 @@ void report_set_driver_version(int version);
 void report_write(const char *reason);
 
 /** Writes a report to a descriptor, even if no device was used. Returns 0, -EINVAL for an unknown
- * format, -EBUSY if too many reports are being written, or the negative errno of the write. */
+ * format, -EBADF for a negative descriptor, -EBUSY if too many reports are being written, or the
+ * negative errno of the write. */
 int report_write_fd(int fd, int format, const char *reason);
 
 /**

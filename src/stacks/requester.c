@@ -167,7 +167,7 @@ static int unwind_here(struct dl_phdr_info *info, size_t size, void *with) {
 
 /*
  * Stores the distance from a frame to the next one. A return address lies in the last word before
- * the end of its frame on x86_64; elsewhere, or if it does not, every call unwinds.
+ * the end of its frame on x86_64; on other processors, or if it lies elsewhere, every call unwinds.
  */
 __attribute__((no_sanitize("address"))) static void keep_distance(const struct frame *frame) {
 #if defined(__x86_64__)

@@ -86,7 +86,7 @@ static int64_t now_ms(void) {
     return (int64_t)(flight_clock(CLOCK_MONOTONIC) / 1000000);
 }
 
-/** Reads a request up to its final empty line. Returns false if it does not end in PATIENCE_MS. */
+/** Reads a request up to its final empty line. Returns false if it does not end in TIMEOUT_MS. */
 static bool read_request(int fd, char request[REQUEST]) {
     int64_t deadline = now_ms() + TIMEOUT_MS;
     size_t length = 0;

@@ -9,7 +9,7 @@
 
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]/gu;
 
-/** Returns a text without characters that move or hide others. */
+/** Returns a text whose invisible and direction-changing characters are replaced. */
 function text(value) {
   return String(value ?? "").replace(/[\n\t]/g, " ").replace(HIDDEN, "\ufffd");
 }
@@ -166,8 +166,8 @@ function brief(frame) {
 }
 
 /**
- * Returns the two frames of a stack that the text report names first. In a stack with Python frames only
- * these count. The program's own frames come first, and libraries that call the driver last.
+ * Returns the two frames of a stack that the text report names first, by the rules of holders_pick_frames():
+ * only Python frames, if there are any; of these only the program's own, or else those outside the driver's callers.
  */
 function named(stack) {
   const python = stack.some((frame) => is(frame, PYTHON)), lines = stack.filter((frame) => !python || is(frame, PYTHON));
@@ -206,7 +206,7 @@ function read(data) {
 
 /* ---- the table of several reports ---- */
 
-const FIGURES = [
+const METRICS = [
   ["Live", (d) => d.requested_bytes.current, size], ["Peak", (d) => d.requested_bytes.peak, size],
   ["Reserved", (d) => d.reserved_bytes.current, size], ["Peak reserved", (d) => d.reserved_bytes.peak, size],
   ["Outside", (d) => outside(d).current, size], ["OOMs", (d) => d.ooms, String]];
@@ -232,7 +232,7 @@ function sideBySide(processes) {
   const rows = processes.filter((of) => of.newest).flatMap((of) => of.newest.devices.map((device) => ({of, device})));
   if (rows.length < 2) return null;
   rows.sort((a, b) => (a.of.rank ?? -1) - (b.of.rank ?? -1) || a.device.device - b.device.device);
-  const spreads = FIGURES.map(([, get]) => spread(rows.map((row) => get(row.device)))), most = spreads[3].most;
+  const spreads = METRICS.map(([, get]) => spread(rows.map((row) => get(row.device)))), most = spreads[3].most;
   const lines = rows.map(({of, device}) => {
     const live = device.requested_bytes.current, idle = device.pending_bytes + device.ready_bytes;
     return [{class: "n", words: of.rank ?? "\u2013"},
@@ -240,15 +240,15 @@ function sideBySide(processes) {
       {class: "t", words: of.host}, {class: "n", words: device.device},
       el("span", {class: "mini", "data-tip": "live " + size(live) + ", idle " + size(idle)},
         el("i", {class: "live", style: {width: share(live, most)}}), el("i", {class: "idle", style: {width: share(idle, most)}})),
-      ...FIGURES.map(([, get, worded], i) => ({words: worded(get(device)), bytes: get(device),
+      ...METRICS.map(([, get, worded], i) => ({words: worded(get(device)), bytes: get(device),
         class: Math.abs(get(device) - spreads[i].middle) > spreads[i].far ? "far" : "n"}))];
   });
   return el("section", {class: "card", id: "side"}, el("div", {class: "head"}, el("h2", null, "Side by side"),
     el("span", {class: "hint"}, plural(rows.length, "device") + " of " + plural(processes.length, "process").replace("processs", "processes"),
       rows.length > 2 && "; red is far from the median")),
     table([{class: "n", words: "Rank"}, {class: "n", words: "PID"}, {class: "t", words: "Host"}, "Device", {class: "t", words: "Now"},
-      ...FIGURES.map(([name]) => name)], lines,
-    [{class: "t", words: "Median"}, "", "", "", "", ...FIGURES.map(([, , worded], i) => ({words: worded(spreads[i].middle), bytes: spreads[i].middle}))]));
+      ...METRICS.map(([name]) => name)], lines,
+    [{class: "t", words: "Median"}, "", "", "", "", ...METRICS.map(([, , worded], i) => ({words: worded(spreads[i].middle), bytes: spreads[i].middle}))]));
 }
 
 /* ---- two reports ---- */

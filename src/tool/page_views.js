@@ -187,8 +187,8 @@ function recorded(recorder) {
 }
 
 /**
- * Returns the time after which the recorder has every event of large blocks that the values include.
- * -1: it has all. Infinity: it lacks even the last ones. A full ring has lost its older events.
+ * Returns the time after which the recorder has every event of large blocks that the values include: -1 if
+ * it has all, Infinity if it lacks even the newest ones. A full ring has lost its older events.
  */
 function completeBehind(events, moment) {
   const first = [], last = [];
@@ -363,7 +363,7 @@ function libraries(device) {
     el("span", {class: "n"}, of.name, el("small", null, of.peak === null ? "" : " peak " + size(of.peak)))])));
 }
 
-/* One column: the list of sizes beside it is long. */
+/** Returns holders and libraries in one column: the list of sizes in the other column is long. */
 function holdersAndLibraries(device) {
   const parts = [holders(device), libraries(device)].filter(Boolean);
   return parts.length > 0 && el("div", null, parts);

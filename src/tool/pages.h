@@ -117,7 +117,7 @@ struct report_process page_process(const struct page *page);
 
 struct page_event {
     uint64_t number, time_ns, address, bytes, duration_ns;
-    uint64_t coarse_ns; /* of a large block: gives the order of events if it differs */
+    uint64_t coarse_ns; /* of a large block: time by the coarse clock; gives the order */
     uint32_t thread;
     unsigned kind, device, ring;
 };

@@ -257,7 +257,7 @@ static bool read_line(FILE *file, char **line, size_t *capacity, int *error) {
     }
 }
 
-/** Adds the report on a line, if it is one. Returns NULL, or why the report is refused. */
+/** Adds the report on a line, if the line is a report. Returns NULL, or why it is refused. */
 static const char *read_line_of_json(struct parsed_reports *reports, const char *path, char *line) {
     size_t length = strlen(line), most = MEMORY_MOST + MEMORY_TIMES * length;
     struct plain values;

@@ -198,7 +198,7 @@ void screen_draw_one(struct screen *screen) {
     y = draw_live(y, row);
     y = draw_libraries(y, row);
     y = draw_holders(y, row) + 1;
-    if (y + GRAPH_LINES < LINES - 1) { /* half a graph would have other heights */
+    if (y + GRAPH_LINES < LINES - 1) { /* a part of the graph would show wrong heights */
         draw_graph(screen, y, row->history, row->device.requested.peak);
         y += GRAPH_LINES + 1;
     }

@@ -4,9 +4,7 @@
 #include "heap/page.h"
 #include "tool/snapshot.h"
 
-/*
- * Bytes of segments at one moment, at most: a damaged file may list the same segments many times.
- */
+/* Bound of snapshot.covered: a damaged file may list the same segments many times. */
 #define COVERED_MOST ((uint64_t)8 << 40)
 
 /* ---- entries of the trace ---- */

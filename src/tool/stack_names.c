@@ -95,7 +95,7 @@ static void add_holder(struct stats_holder *to, const struct stats_holder *holde
     to->byte_seconds_ns = rest % 1000000000;
 }
 
-/** Merges equal stacks. Two addresses may belong to one line, for example in an unrolled loop. */
+/** Merges equal stacks: two addresses may belong to one line, for example in an unrolled loop. */
 static void merge(struct parsed_stacks *stacks) {
     size_t kept = 0;
     if (stacks->row_count > 0)

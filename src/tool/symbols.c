@@ -1,3 +1,4 @@
+/* Looks up names with libdw, and keeps files and results for the session (symbols.h). */
 #include "tool/symbols.h"
 
 #include "tool/tool.h"
@@ -139,7 +140,7 @@ static struct opened *open_file(struct symbols *symbols, const char *path, const
     int fd = *path == '/' ? tool_open_regular(path) : -1;
     if (fd >= 0)
         file->module = dwfl_report_elf(file->session, path, path, fd, 0, true);
-    if (fd >= 0 && !file->module) /* otherwise dwfl_end() closes it */
+    if (fd >= 0 && !file->module) /* otherwise dwfl_end() closes the file */
         close(fd);
     dwfl_report_end(file->session, NULL, NULL);
     if (file->module && !has_build_id(file->module, build_id)) {

@@ -1,3 +1,4 @@
+/* Reads ELF headers and #! lines of programs (target.h). */
 #include "tool/target.h"
 
 #include "tool/tool.h"

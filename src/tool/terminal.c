@@ -1,3 +1,4 @@
+/* Starts ncurses; handlers of exit and signals restore the terminal (terminal.h). */
 #include "tool/terminal.h"
 
 #include <curses.h>

@@ -53,7 +53,7 @@ int tool_open_regular(const char *path);
  */
 void tool_take_option(const char *argument, const char *value, bool strictly);
 
-/** Writes the name of an option as the command takes it behind --: `memory-limit`. */
+/** Writes the name of an option for the command line, without the dashes: `memory-limit`. */
 void tool_option_name(const struct option_info *option, char name[TOOL_OPTION_NAME]);
 
 /** Replaces this process by a program, or ends it with a message. */

@@ -88,16 +88,16 @@ static void begin(struct pass *pass, enum trace_sort sort, const struct trace_ev
     apply_event(pass, event);
 }
 
-/** Returns whether the event cannot be the end of an object that lived at the front, because its
- * context or an object at its address has ended since. Missing records cause this. */
+/** Returns whether the event cannot end an object that was live at the front: its context, or an
+ * object at its address, has ended since. Missing records cause this. */
 static bool is_too_late(const struct pass *pass, enum trace_sort sort,
                         const struct trace_event *event) {
     return trace_live_set_at(&pass->ended, sort, event->address) ||
            trace_live_set_at(&pass->contexts, TRACE_BLOCKS, event->space);
 }
 
-/** Ends one object. If the object is not live, it lived at the front, if that is possible, and the
- * record of its begin was dropped. */
+/** Ends one object. If no object is live at the address, and one may have been live at the front,
+ * adds a carried event for it: the record of its begin was dropped. */
 static void end(struct pass *pass, enum trace_sort sort, const struct trace_event *event) {
     const struct trace_event *begun = trace_live_set_at(&pass->live_set, sort, event->address);
     bool there = begun != NULL;
@@ -244,8 +244,8 @@ void trace_file_complete(struct trace_file *file) {
     for (; i < file->count && file->events[i].time_ns <= pass.front_ns; i++) {
         if (is_newer(file->header, &file->events[i]))
             keep_metric(file, &file->events[i]);
-        /* Skips dead objects: the record of their end may be dropped. If it is not, end() adds the
-         * object. */
+        /* Skips dead objects, because the record of their end may be dropped. If that record is
+         * there, end() adds the object. */
         if (!(file->events[i].flags & TRACE_DEAD))
             complete_event(&pass, &file->events[i]);
     }

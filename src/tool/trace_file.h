@@ -18,8 +18,9 @@
 /**
  * A trace that was read.
  *
- * The first `carried` events began the objects that live when the trace begins (TRACE_CARRIED, with
- * their old times): segments (MOMENT_GROW with an address), pages (MAP), blocks (ALLOCATE). Later:
+ * The first `carried` events began the objects that are live when the trace begins (TRACE_CARRIED,
+ * with their old times): segments (MOMENT_GROW with an address), pages (MAP), blocks (ALLOCATE).
+ * Later:
  *
  *  - each FREE, GIVE_BACK with an address, and UNMAP ends a live object; UNMAP ends one page
  *  - each ALLOCATE has an address without a block
@@ -58,7 +59,7 @@ int trace_file_read_open(int fd, struct trace_file *file, const char **why);
  */
 void trace_file_complete(struct trace_file *file);
 
-/** Keeps only the last `last` events, and carried events for the objects that lived before them. */
+/** Keeps only the last `last` events, and carried events for the objects that were live before. */
 void trace_file_cut(struct trace_file *file, size_t last);
 
 void trace_file_free(struct trace_file *file);

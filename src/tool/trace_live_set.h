@@ -29,8 +29,8 @@ extern const struct trace_sort_kinds {
     uint8_t begins, ends; /* enum trace_kind */
 } trace_sorts[TRACE_SORTS];
 
-/** Returns the sort of the object that an event begins or ends. TRACE_SORTS: of none, as growth by
- * pages, whose address is 0. */
+/** Returns the sort of the object that an event begins or ends, or TRACE_SORTS if there is none, as
+ * for growth by pages, whose address is 0. */
 enum trace_sort trace_sort_of(const struct trace_event *event);
 
 struct trace_live_set {
@@ -47,8 +47,8 @@ void trace_live_set_free(struct trace_live_set *live_set);
 const struct trace_event *trace_live_set_at(const struct trace_live_set *live_set,
                                             enum trace_sort sort, uint64_t address);
 
-/** Applies an event of a trace_file: the object that an event ends is live, and CONTEXT_END changes
- * nothing, because the ends of its objects come before it. */
+/** Applies an event of a struct trace_file, in which the object that an event ends is live.
+ * CONTEXT_END changes nothing: events that end the context's objects come before it. */
 void trace_live_set_apply(struct trace_live_set *live_set, const struct trace_event *event);
 
 /** Returns the objects of a sort, ordered by address: all, or only those of *space if it is not

@@ -1,3 +1,4 @@
+/* Finds the trace of a process in /proc/PID/maps, and reads it (trace_source.h). */
 #include "tool/trace_source.h"
 
 #include "report/lines.h"
@@ -41,8 +42,7 @@ static bool is_same(int fd, const struct mapped_file *file) {
            own.inode == file->inode;
 }
 
-/** Opens a file if it is a trace and the mapped file: the path may name another file by now.
- * Returns a descriptor or -1. */
+/** Opens a path if the file is a trace and is still the mapped file. Returns a descriptor or -1. */
 static int open_mapped(const char *path, const struct mapped_file *file) {
     int fd = tool_open_regular(path);
     if (fd >= 0 && trace_file_is_open(fd) && is_same(fd, file))

@@ -73,7 +73,7 @@ static uint64_t hash_of(const struct stats_frame *frame) {
     return hash | 1;
 }
 
-/** Appends a text and its NUL, if it is not NULL. Cuts a text that is too long. */
+/** Appends a text and its NUL, or nothing if `text` is NULL. Cuts a text that is too long. */
 static uint32_t append(char parts[TEXT_BYTES], uint32_t used, const char *text) {
     size_t length = text ? strnlen(text, NAME_BYTES - 1) : 0;
     if (!text)

@@ -46,8 +46,9 @@ enum trace_kind {
 };
 
 enum trace_flags {
-    TRACE_CARRIED = 1, /* older than dropped_until; kept because its block, segment or page lived */
-    TRACE_DEAD = 2,    /* ended, even if the record of its end is gone; not part of the seal */
+    TRACE_CARRIED =
+        1,          /* older than dropped_until; kept because its block, segment or page was live */
+    TRACE_DEAD = 2, /* ended, even if the record of its end is gone; not part of the seal */
     TRACE_BEGINS = 4,  /* ticks are the begin of the moment, not its end */
     TRACE_ORDERED = 8, /* a free in stream order; `detail` is the stream */
 };

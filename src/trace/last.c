@@ -26,7 +26,7 @@ static bool read_record(const struct trace_record *record, uint64_t words[7], ui
            trace_seal(words, (uint16_t)(head >> 16), (uint8_t)(head >> 8), (uint8_t)head);
 }
 
-/* Adds an event, or replaces the oldest one by it if it is newer. */
+/* Adds an event. In a full list, a newer event replaces the oldest one. */
 static void add(struct reading *reading, const struct trace_last *event) {
     struct trace_last *to = reading->to;
     if (reading->count < reading->most) {

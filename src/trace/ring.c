@@ -58,7 +58,7 @@ static uint64_t scan_credit;           /* budget of scans; each costs chunks_per
 
 /**
  * Extends the file by `bytes` and maps them. Returns 0 or a negative errno. A mapping begins with a
- * host page: where that has 64 KiB, the last page of the file is mapped already.
+ * host page: if host pages have 64 KiB, the last one of the file is mapped already.
  */
 static int map_more(int fd, uint64_t bytes) {
     int r = write_room(fd, file_bytes, bytes);
@@ -80,8 +80,8 @@ static int map_more(int fd, uint64_t bytes) {
 }
 
 /**
- * Opens the file again by its name: the program may close descriptors that it does not know, so the
- * library keeps none. Returns -ENOENT if the name is another file or the length has changed.
+ * Opens the file again by its name: the program may close descriptors that it did not open,
+ * so the library keeps none. Returns -ENOENT if the name is another file or the length has changed.
  */
 static int open_again(void) {
     struct stat file;

@@ -112,8 +112,8 @@ void trace_set_driver_version(int version);
 
 /**
  * Opens the file if GPUCACHE_TRACE is set. Returns whether a trace is recorded; an error is logged.
- * Called once, after the options are parsed. Keeps errno. `lives` returns whether the block of an
- * ALLOCATE that a pool served still lives, and takes no lock.
+ * Called once, after the options are parsed. Keeps errno. `lives` takes no lock and returns whether
+ * the block of an ALLOCATE is live; it is asked only for blocks of pools.
  */
 bool trace_start(bool (*lives)(uint64_t address, uint64_t ticks));
 
