@@ -11,8 +11,8 @@
 /**
  * The policies, in the order of the enumerators:
  *
- *      PyTorch               sizes rounded to 512 bytes. Up to 1 MiB from segments of 2 MiB, up
- *                            to 10 MiB from segments of 20 MiB, else from one of the size rounded
+ *      PyTorch               sizes rounded to 512 bytes. Up to 1 MiB from segments of 2 MiB, less
+ *                            than 10 MiB from segments of 20 MiB, else from one of the size rounded
  *                            to 2 MiB. Best fit. The rest of a small block is cut off if it
  *                            has 512 bytes, of a large block if it has more than 1 MiB. Each
  *                            stream has segments of its own

@@ -3,7 +3,7 @@
  *
  * A report is made from snapshots of the statistics (stats/stats.h) and from the description of the
  * process. Reports are written at exit, from a signal handler and in a crashing process. Therefore
- * writing one takes no lock, allocates nothing and makes no CUDA call. Each function keeps errno.
+ * writing one waits for no lock, allocates nothing, makes no CUDA call. Each function keeps errno.
  * options_load() must have run.
  */
 #ifndef GPUCACHE_REPORT_REPORT_H

@@ -1,6 +1,6 @@
 /*
  * The commands of gpucache, one file each, and the functions that they share. The tool has one
- * thread, except in a replay, and takes no lock.
+ * thread, except in a replay.
  */
 #ifndef GPUCACHE_TOOL_TOOL_H
 #define GPUCACHE_TOOL_TOOL_H

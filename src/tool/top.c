@@ -1,9 +1,9 @@
 /*
  * gpucache top: shows every process of this user that uses the library, and updates the table.
  *
- * The table has one row for each device of each process, sorted by a column. Below it are the
- * history, the live sizes and the last events of the selected process. The values come from live
- * pages (tool/pages.h). Each update searches the pages again, because processes start and end.
+ * The table has one row for each device of each process, sorted by a column. A key shows one row in
+ * full instead: its metrics, history, live sizes and last events. The values come from live pages
+ * (tool/pages.h). Each update searches the pages again, because processes start and end.
  * Without a terminal, or in a build without ncurses, the table is printed once.
  */
 #include "process/value.h"

@@ -6,12 +6,12 @@
  *                The first slot of a chunk is its head.
  *
  * A record is valid if its kind is neither NONE nor CHUNK and its seal matches: readers read while
- * threads write, and the process may be killed at any time. Records are sorted by their ticks;
- * records of one thread with equal ticks, by position.
+ * threads write, and the process may be killed at any time. Readers sort records by their ticks, and
+ * records with equal ticks by position.
  *
- * When the file has reached its bound, the oldest chunks are reused. The begins of
- * live blocks, segments and pages stay, as TRACE_CARRIED. Records up to header.dropped_until show
- * only what was live then. After that time no event is missing.
+ * When the file has reached its bound, the oldest chunks are reused. The begins of live blocks,
+ * segments and pages stay, as TRACE_CARRIED. Records up to header.dropped_until show only what was
+ * live then. After that time no event is missing.
  */
 #ifndef GPUCACHE_TRACE_FORMAT_H
 #define GPUCACHE_TRACE_FORMAT_H

@@ -2,9 +2,10 @@
  * Records a trace (GPUCACHE_TRACE): every allocation and free, and every slow or rare event of the
  * flight recorder (a moment), in a mapped file (format.h). The file survives a kill of the process.
  *
- * Each thread writes into its own chunk, without a lock or a locked instruction. A thread takes the
- * ring's lock only to get its next chunk, which may drop old records (ring.h). Without a trace,
- * allocations and frees make no check: a trace disables their fast paths (driver/state/capture.h).
+ * Each thread writes into its own chunk, without a lock or a locked instruction. The ring's lock is
+ * taken to get the next chunk, which may drop old records (ring.h), and to record segments, pages,
+ * native blocks, context ends and new stacks. Without a trace, allocations and frees make no check:
+ * a trace disables their fast paths (driver/state/capture.h).
  *
  *   | case                                | effect                                    |
  *   | ----------------------------------- | ----------------------------------------- |
