@@ -20,7 +20,8 @@ static struct sizes {
     } rows[ROWS];
 } sizes;
 
-static void count(const struct stacks_block *block, void *with) {
+/* Adds a live block to the row of its size and site. Ignores it if the table is full. */
+static void add_block(const struct stacks_block *block, void *with) {
     struct sizes *to = with;
     if (site_at(block->site)->device != to->device) {
         return;
@@ -67,7 +68,7 @@ bool stacks_read_live(int device, struct stats_device *stats) {
     memset(sizes.rows, 0, sizeof sizes.rows);
     sizes.used = 0;
     sizes.device = device;
-    held_each(count, &sizes);
+    held_each(add_block, &sizes);
     stats->live_groups = 0;
     for (unsigned i = 0; i < ROWS; i++) {
         if (sizes.rows[i].live.count > 0) {

@@ -6,7 +6,7 @@
  *                The first slot of a chunk is its head.
  *
  * A record is valid if its kind is neither NONE nor CHUNK and its seal matches: readers read while
- * threads write, and the process may be killed at any time. Readers sort records by their ticks, and
+ * threads write, and the process may be killed at any time. Readers sort records by ticks, and
  * records with equal ticks by position.
  *
  * When the file has reached its bound, the oldest chunks are reused. The begins of live blocks,

@@ -1,6 +1,11 @@
 /*
  * The chunks of a trace's file (ring.h). `lock` protects all variables, except atomic ones and the
- * chunks that threads fill.
+ * chunks that threads fill. The head of a chunk:
+ *
+ *      who        the thread that fills the chunk; 0: no thread
+ *      bytes      slots of carried records
+ *      value      `scanned` when the thread returned the chunk
+ *      detail     `taken` when the thread returned the chunk
  */
 #include "trace/ring.h"
 
@@ -39,20 +44,20 @@ static uint64_t file_bytes;
 /*
  * Numbers of chunks:
  *
- *      there      in the file
- *      fresh      used at least once
- *      wanted     needed for the events to be kept
- *      most       allowed, including the chunks for carried records
+ *      file_chunks   in the file
+ *      used_chunks   used at least once
+ *      wanted        needed for the events to be kept
+ *      most          allowed, including the chunks for carried records
  */
-static uint64_t there, fresh, wanted, most;
-static uint64_t staying;               /* never reused */
-static uint64_t hand, scan;            /* indices, see ring.h */
-static _Atomic uint64_t scanned;       /* scanned since the start */
-static _Atomic uint64_t taken;         /* taken by threads since the start */
-static _Atomic uint64_t held;          /* being filled by threads */
-static uint64_t passed, passed_before; /* skipped by the hand in this round and in the last */
-static uint64_t carried;               /* slots of carried records, which events cannot use */
-static uint64_t scan_credit;           /* budget of scans; each costs chunks_per_round() */
+static uint64_t file_chunks, used_chunks, wanted, most;
+static uint64_t staying;                 /* never reused */
+static uint64_t hand, scan;              /* indices, see ring.h */
+static _Atomic uint64_t scanned;         /* scanned since the start */
+static _Atomic uint64_t taken;           /* taken by threads since the start */
+static _Atomic uint64_t held;            /* being filled by threads */
+static uint64_t skipped, skipped_before; /* skipped by the hand in this round and in the last */
+static uint64_t carried;                 /* slots of carried records, which events cannot use */
+static uint64_t scan_credit;             /* budget of scans; each costs chunks_per_round() */
 
 /* ---- the file ---- */
 
@@ -98,9 +103,9 @@ static int open_again(void) {
 
 /** Extends the file by STEP_BYTES, up to `limit` chunks. Does not try again after a failure. */
 static bool grow(uint64_t limit) {
-    if (there >= limit || atomic_load(&header->refused) != 0)
+    if (file_chunks >= limit || atomic_load(&header->refused) != 0)
         return false;
-    uint64_t bytes = (limit - there) * CHUNK_BYTES;
+    uint64_t bytes = (limit - file_chunks) * CHUNK_BYTES;
     bytes = bytes < STEP_BYTES ? bytes : STEP_BYTES;
     int fd = open_again(), r = fd < 0 ? fd : map_more(fd, bytes);
     if (fd >= 0)
@@ -109,8 +114,8 @@ static bool grow(uint64_t limit) {
         atomic_store(&header->refused, -r);
         return false;
     }
-    there += bytes / CHUNK_BYTES;
-    atomic_store(&header->slots, there * TRACE_CHUNK_SLOTS);
+    file_chunks += bytes / CHUNK_BYTES;
+    atomic_store(&header->slots, file_chunks * TRACE_CHUNK_SLOTS);
     return true;
 }
 
@@ -219,19 +224,21 @@ static void prefetch(const struct trace_record *chunk) {
 
 static void scan_one(void) {
     mark_dead(chunk_at(scan));
-    scan = scan + 1 < fresh ? scan + 1 : 0;
+    scan = scan + 1 < used_chunks ? scan + 1 : 0;
     atomic_fetch_add(&scanned, 1);
 }
 
 /** Estimates how many chunks the hand reuses in one round, from the chunks it skipped before. */
 static uint64_t chunks_per_round(void) {
-    return passed_before + passed_before / 8 < fresh ? fresh - passed_before : fresh / 8 + 1;
+    return skipped_before + skipped_before / 8 < used_chunks ? used_chunks - skipped_before
+                                                             : used_chunks / 8 + 1;
 }
 
 /** Scans the chunks that are due for one reused chunk: a round of the hand scans all, and more. */
 static void scan_due(void) {
     uint64_t round = chunks_per_round();
-    for (scan_credit += fresh + fresh / SCAN_AHEAD; scan_credit >= round; scan_credit -= round)
+    for (scan_credit += used_chunks + used_chunks / SCAN_AHEAD; scan_credit >= round;
+         scan_credit -= round)
         scan_one();
 }
 
@@ -303,19 +310,10 @@ static bool is_being_filled(const struct trace_record *chunk) {
     return atomic_load_explicit(&chunk->who, memory_order_relaxed) != 0;
 }
 
-/*
- * The head of a chunk:
- *
- *      who        the thread that fills the chunk; 0: no thread
- *      bytes      slots of carried records
- *      value      `scanned` when the thread returned the chunk
- *      detail     `taken` when the thread returned the chunk
- */
-
 /**
  * Returns whether the records of a chunk belong to the events to be kept, because a thread returned
- * the chunk recently. This happens if the chunk was added lately, or if a slow thread had it for
- * longer than a round of the hand.
+ * the chunk recently. The hand meets such a chunk if the chunk is new, or if a slow thread filled
+ * it for longer than a round.
  */
 static bool is_recent(const struct trace_record *chunk) {
     uint64_t kept = wanted - SPARE_CHUNKS / 2 + carried / TRACE_CHUNK_RECORDS;
@@ -324,15 +322,15 @@ static bool is_recent(const struct trace_record *chunk) {
 
 /** Scans until all chunks have been scanned since the last record in `chunk` was written. */
 static void scan_since(const struct trace_record *chunk) {
-    uint64_t left = atomic_load(&chunk->value);
-    while (atomic_load(&scanned) - left < fresh)
+    uint64_t returned = atomic_load(&chunk->value);
+    while (atomic_load(&scanned) - returned < used_chunks)
         scan_one();
 }
 
 /** Returns a chunk that was never used. NULL: `limit` chunks are used, or the file cannot grow. */
-static struct trace_record *take_fresh(uint64_t limit) {
-    bool more = fresh < limit && (fresh < there || grow(limit));
-    return more ? chunk_at(fresh++) : NULL;
+static struct trace_record *take_new_chunk(uint64_t limit) {
+    bool more = used_chunks < limit && (used_chunks < file_chunks || grow(limit));
+    return more ? chunk_at(used_chunks++) : NULL;
 }
 
 /** Counts the slots of a chunk that carried records use. */
@@ -353,16 +351,16 @@ static uint64_t chunks_needed(void) {
 /** Advances the hand. Returns the chunk that it left, or NULL if the chunk must be skipped. */
 static struct trace_record *advance_hand(bool recent_too) {
     struct trace_record *chunk = chunk_at(hand);
-    hand = hand + 1 < fresh ? hand + 1 : 0;
+    hand = hand + 1 < used_chunks ? hand + 1 : 0;
     if (hand == 0) {
-        passed_before = passed;
-        passed = 0;
+        skipped_before = skipped;
+        skipped = 0;
     }
     if (!is_being_filled(chunk) && (recent_too || !is_recent(chunk))) {
         scan_since(chunk);
         return chunk;
     }
-    passed++;
+    skipped++;
     return NULL;
 }
 
@@ -370,16 +368,16 @@ static struct trace_record *advance_hand(bool recent_too) {
 static struct trace_record *reuse_chunk(unsigned *used) {
     unsigned full_chunks = 0;
     scan_due();
-    for (uint64_t steps = 0; steps < 2 * fresh; steps++) {
-        struct trace_record *chunk = advance_hand(steps >= fresh), *more;
+    for (uint64_t steps = 0; steps < 2 * used_chunks; steps++) {
+        struct trace_record *chunk = advance_hand(steps >= used_chunks), *more;
         if (!chunk)
             continue;
         *used = drop_records(chunk, full_chunks >= MOST_FULL_CHUNKS);
         count_carried(chunk, *used <= MOST_CARRIED ? *used : TRACE_CHUNK_RECORDS);
         if (*used <= MOST_CARRIED)
             return chunk;
-        passed++;
-        if ((more = take_fresh(most + staying)) != NULL) {
+        skipped++;
+        if ((more = take_new_chunk(most + staying)) != NULL) {
             *used = 0;
             return more;
         }
@@ -398,7 +396,7 @@ static void assign_chunk(struct trace_record *chunk, unsigned used, uint32_t thr
 
 bool ring_take_for_good(struct ring_place *place, uint32_t thread) {
     struct trace_record *chunk =
-        staying < STAYING_CHUNKS ? take_fresh(most + THREAD_CHUNKS + staying + 1) : NULL;
+        staying < STAYING_CHUNKS ? take_new_chunk(most + THREAD_CHUNKS + staying + 1) : NULL;
     if (chunk) {
         staying++;
         assign_chunk(chunk, 0, thread, place);
@@ -410,11 +408,11 @@ bool ring_take(struct ring_place *place, uint32_t thread) {
     unsigned used = 0;
     ring_leave(place);
     lock_acquire(&lock);
-    struct trace_record *chunk = take_fresh(chunks_needed());
+    struct trace_record *chunk = take_new_chunk(chunks_needed());
     if (!chunk)
         chunk = reuse_chunk(&used);
     if (!chunk)
-        chunk = take_fresh(most + THREAD_CHUNKS + staying);
+        chunk = take_new_chunk(most + THREAD_CHUNKS + staying);
     if (!chunk)
         atomic_fetch_add(&header->missed, 1);
     if (chunk) {
@@ -439,7 +437,7 @@ void ring_leave(struct ring_place *place) {
 
 void ring_each(void (*see)(const struct trace_record *record, void *with), void *with) {
     lock_acquire(&lock);
-    for (uint64_t i = 0; i < fresh; i++)
+    for (uint64_t i = 0; i < used_chunks; i++)
         for (unsigned k = 1; k < TRACE_CHUNK_SLOTS; k++)
             see(&chunk_at(i)[k], with);
     lock_release(&lock);
