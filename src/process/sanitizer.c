@@ -1,6 +1,7 @@
 #include "process/sanitizer.h"
 
-#include <link.h>
+#include "process/libraries.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,5 +34,5 @@ static int is_sanitizer_object(struct dl_phdr_info *object, size_t size, void *u
 bool sanitizer_is_there(void) {
     const char *path = secure_getenv(injection);
     return secure_getenv(port) || (path && is_sanitizer_path(path)) ||
-           dl_iterate_phdr(is_sanitizer_object, NULL) != 0;
+           libraries_visit(is_sanitizer_object, NULL) != 0;
 }
