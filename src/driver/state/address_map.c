@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#define ROWS_LEAST 256
+#define ROWS_FIRST 256
 
 size_t address_map_from(const struct address_map *map, uint64_t start) {
     size_t low = 0, high = map->count;
@@ -20,13 +20,13 @@ size_t address_map_from(const struct address_map *map, uint64_t start) {
 }
 
 void *address_map_before(const struct address_map *map, uint64_t address) {
-    size_t behind = address == UINT64_MAX ? map->count : address_map_from(map, address + 1);
-    return behind > 0 ? map->rows[behind - 1].what : NULL;
+    size_t after = address == UINT64_MAX ? map->count : address_map_from(map, address + 1);
+    return after > 0 ? map->rows[after - 1].what : NULL;
 }
 
 void *address_map_before_end(const struct address_map *map, uint64_t address, uint64_t bytes) {
-    bool past = bytes - 1 > UINT64_MAX - address;
-    return address_map_before(map, past ? UINT64_MAX : address + bytes - 1);
+    bool overflows = bytes - 1 > UINT64_MAX - address;
+    return address_map_before(map, overflows ? UINT64_MAX : address + bytes - 1);
 }
 
 /* Makes space for one more row. Returns false without host memory. */
@@ -34,13 +34,13 @@ static bool grow(struct address_map *map) {
     if (map->count < map->capacity) {
         return true;
     }
-    size_t capacity = map->capacity ? map->capacity * 2 : ROWS_LEAST;
-    struct address_map_row *wider = host_grow(map->rows, map->capacity * sizeof *wider,
-                                              map->count * sizeof *wider, capacity * sizeof *wider);
-    if (!wider) {
+    size_t capacity = map->capacity ? map->capacity * 2 : ROWS_FIRST;
+    struct address_map_row *fresh = host_grow(map->rows, map->capacity * sizeof *fresh,
+                                              map->count * sizeof *fresh, capacity * sizeof *fresh);
+    if (!fresh) {
         return false;
     }
-    map->rows = wider;
+    map->rows = fresh;
     map->capacity = capacity;
     return true;
 }

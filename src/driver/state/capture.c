@@ -5,24 +5,24 @@
 _Atomic unsigned capture_active;
 _Atomic int capture_unusual;
 
-static _Atomic unsigned held_off; /* threads between capture_hold_off() and capture_let_go() */
+static _Atomic unsigned waiters; /* threads between capture_hold_off() and capture_let_go() */
 
 bool capture_hold_off(void) {
-    atomic_fetch_add(&held_off, 1);
+    atomic_fetch_add(&waiters, 1);
     if (atomic_load(&capture_active) > 0) {
-        atomic_fetch_sub(&held_off, 1);
+        atomic_fetch_sub(&waiters, 1);
         return false;
     }
     return true;
 }
 
 void capture_let_go(void) {
-    atomic_fetch_sub(&held_off, 1);
+    atomic_fetch_sub(&waiters, 1);
 }
 
 void capture_wait_for_holders(void) {
-    while (atomic_load(&held_off) > 0) {
-        sched_yield(); /* as long as a native free in another thread would block this thread */
+    while (atomic_load(&waiters) > 0) {
+        sched_yield(); /* natively, the other thread's free would block this thread as long */
     }
 }
 

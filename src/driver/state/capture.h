@@ -1,9 +1,11 @@
 /*
- * Counts the stream captures of the process, and keeps waits for a whole context out of them.
+ * Counts the stream captures of the process, and keeps waits for a whole context apart from them.
  *
- * While a stream is being captured, the library must not record an event, put up a barrier or wait:
+ * While a stream is being captured, the library must not record an event, add a barrier or wait:
  * each would invalidate the capture. It must also refuse the calls that the driver would refuse.
- * The counters are atomic; no lock protects them. hooks/captures.c counts, and backends ask.
+ * Invariant: no capture begins while a thread is between capture_hold_off() and capture_let_go().
+ * The counters are atomic; no lock protects them. hooks/captures.c counts captures. Backends, hooks
+ * and limit/ read the count.
  */
 #ifndef GPUCACHE_DRIVER_STATE_CAPTURE_H
 #define GPUCACHE_DRIVER_STATE_CAPTURE_H
@@ -15,8 +17,8 @@
 
 extern _Atomic unsigned capture_active; /* captures in progress in this process */
 
-/* Number of reasons why allocations and frees must not take the fast path: captures, exit handlers,
- * a fork, a trace, recorded call stacks. 0: they may. */
+/* Number of reasons against the fast path of allocations and frees: captures, exit handlers, a
+ * fork, a trace, recorded call stacks. 0: the fast path is allowed. */
 extern _Atomic int capture_unusual __attribute__((visibility("hidden")));
 
 /** Returns whether an allocation or free must take the slow path. */
@@ -24,21 +26,21 @@ static inline bool capture_is_unusual(void) {
     return __builtin_expect(atomic_load_explicit(&capture_unusual, memory_order_relaxed) > 0, 0);
 }
 
-/** Begins a wait for a whole context, during which no capture may begin. Returns false, and begins
- * nothing, if a capture is in progress. */
+/** Announces a wait for a whole context: no capture begins until capture_let_go(). Returns false,
+ * and announces nothing, if a capture is in progress. */
 bool capture_hold_off(void);
 
-/** Ends the wait that capture_hold_off() began. */
+/** Ends the wait that capture_hold_off() announced. */
 void capture_let_go(void);
 
-/** Waits, by yielding the CPU, until no thread is in such a wait. The caller has already raised
- * `capture_active`, so no new wait begins. */
+/** Yields the CPU until no announced wait is in progress. The caller has already raised
+ * `capture_active`, so capture_hold_off() announces no new wait. */
 void capture_wait_for_holders(void);
 
 /** Disables the fast path permanently, in the child of a fork. */
 void capture_forked(void);
 
-#define CAPTURE_MODE_AS_IT_WAS ((CUstreamCaptureMode)-1) /* the driver did not change the mode */
+#define CAPTURE_MODE_AS_IT_WAS ((CUstreamCaptureMode)-1) /* the driver refused to change it */
 
 /** Sets the thread's capture mode so that the library's driver calls are allowed during a capture.
  * Returns the mode for capture_restore(), which must follow. */
@@ -48,8 +50,8 @@ static inline CUstreamCaptureMode capture_relax(void) {
     return r == CUDA_SUCCESS ? mode : CAPTURE_MODE_AS_IT_WAS;
 }
 
-/* Sets the thread's capture mode back. Repeats a refused call once: otherwise the program's thread
- * would keep a mode that it did not ask for. */
+/** Sets the thread's capture mode back to `mode`. Repeats a refused call once: otherwise the
+ * program's thread would keep the library's mode. */
 static inline void capture_restore(CUstreamCaptureMode mode) {
     for (int i = 0; i < 2 && mode != CAPTURE_MODE_AS_IT_WAS; i++) {
         CUstreamCaptureMode before = mode;

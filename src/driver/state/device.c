@@ -13,10 +13,11 @@
 void (*device_first_use)(unsigned count);
 
 static struct device devices[STATS_MAX_DEVICES];
-static struct lock devices_lock = LOCK_INITIALIZER(DEVICES);
 
-static struct device_limit limit_of_all; /* from device_set_limits(); under devices_lock */
-static bool limits_all;                  /* device_set_limits() was called */
+/* Protects the first use of devices and the two variables below. */
+static struct lock devices_lock = LOCK_INITIALIZER(DEVICES);
+static struct device_limit limit_of_all; /* from device_set_limits() */
+static bool has_limit_of_all;            /* device_set_limits() was called */
 
 static uint64_t limit_bytes(const struct device_limit *limit, uint64_t total) {
     if (limit->fraction == 0) {
@@ -27,16 +28,16 @@ static uint64_t limit_bytes(const struct device_limit *limit, uint64_t total) {
     return limit->fraction >= 1 ? 0 : share > 0 ? share : 1;
 }
 
-/* Returns the call of gpucache.h that asks for such a limit. `gpucache ctl` makes the same call. */
-static const char *call_for(const struct device_limit *limit) {
+/* Returns the public call that sets such a limit. `gpucache ctl` sets it by the same call. */
+static const char *limit_call(const struct device_limit *limit) {
     return limit->fraction == 0 ? "gpucache_set_memory_limit" : "gpucache_set_memory_fraction";
 }
 
-/* Returns the limit of a device that is used for the first time, and sets *source to where the
- * limit comes from. Call with devices_lock. */
+/* Returns the limit of a device at its first use, in bytes. Sets *source to the variable, call or
+ * command that set the limit. Call with devices_lock. */
 static uint64_t first_limit(int ordinal, uint64_t total, const char **source) {
-    if (limits_all) {
-        *source = call_for(&limit_of_all);
+    if (has_limit_of_all) {
+        *source = limit_call(&limit_of_all);
         return limit_bytes(&limit_of_all, total);
     }
     uint64_t limit = options_limit(ordinal, total, source), hard = partition_hard_limit(ordinal);
@@ -66,6 +67,8 @@ bool device_uuid(CUdevice ordinal, char to[48]) {
     return true;
 }
 
+/* Sets the constant fields of a device. Returns false if the driver has no such device. Call with
+ * devices_lock. */
 static bool identify(struct device *device, CUdevice ordinal) {
     size_t total = 0;
     if (REAL(cuDeviceTotalMem_v2)(&total, ordinal) != CUDA_SUCCESS) {
@@ -85,9 +88,8 @@ static bool identify(struct device *device, CUdevice ordinal) {
     return true;
 }
 
-/* Reports limits for devices that do not exist, now rather than when the limit is missed. Also
- * starts what shows devices (device_first_use). */
-static void use_first(void) {
+/* Warns of limits for devices that do not exist, and calls device_first_use. Does both once. */
+static void announce_first_use(void) {
     static atomic_flag done = ATOMIC_FLAG_INIT;
     int count = 0;
     if (!atomic_flag_test_and_set(&done) && REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS) {
@@ -111,7 +113,7 @@ struct device *device_get(CUdevice ordinal) {
     atomic_store_explicit(&device->used, used, memory_order_release);
     lock_release(&devices_lock);
     if (used) {
-        use_first();
+        announce_first_use();
     }
     return used ? device : NULL;
 }
@@ -128,7 +130,7 @@ void device_forked(void) {
 }
 
 void device_set_limit(struct device *device, const struct device_limit *limit) {
-    atomic_store(&device->limit_source, call_for(limit)); /* a limit always has a source */
+    atomic_store(&device->limit_source, limit_call(limit)); /* a limit always has a source */
     atomic_store(&device->limit, limit_bytes(limit, device->total));
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         pool_set_capacity(p->pool, device_visible_total(device));
@@ -138,7 +140,7 @@ void device_set_limit(struct device *device, const struct device_limit *limit) {
 void device_set_limits(const struct device_limit *limit) {
     lock_acquire(&devices_lock);
     limit_of_all = *limit;
-    limits_all = true;
+    has_limit_of_all = true;
     lock_release(&devices_lock);
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {
         struct device *device = device_used(i);

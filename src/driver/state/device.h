@@ -2,10 +2,10 @@
  * Keeps the limit, the charge and the counters of a device, for all contexts and kinds of memory.
  *
  * `charged` counts every byte that the process has on the device: the reserved bytes of the pools
- * and unpooled memory. Invariant: it grows before the driver is asked for memory, and shrinks after
- * the driver has the memory back, so that requests never exceed the limit. Memory that the driver
- * took by itself is charged afterwards (device_charge_taken). `charged` is atomic; `lock` protects
- * only `outside`. Backends, unpooled.c and driver_pools.c charge; reports read.
+ * and unpooled memory. Invariant: `charged` grows before the driver is asked for memory, and
+ * shrinks after the driver has the memory back. Requests therefore never exceed the limit. Memory
+ * that the driver took by itself is charged afterwards (device_charge_taken). `charged` is atomic;
+ * `lock` protects only `outside`. Backends and limit/ change the charge; reports read it.
  */
 #ifndef GPUCACHE_DRIVER_STATE_DEVICE_H
 #define GPUCACHE_DRIVER_STATE_DEVICE_H
@@ -29,19 +29,19 @@ struct device_pool {
     struct pool *pool;
     struct device_backend *backend; /* of the pool; never changes */
     struct device_pool *next;
-    atomic_bool idle; /* its context has ended; the next context of the device gets the pool */
+    atomic_bool idle; /* the pool's context has ended; the device's next context gets the pool */
 };
 
 struct device {
     CUdevice ordinal;
-    atomic_bool used; /* the fields below are set; the process has used the device */
+    atomic_bool used; /* the process has used the device, so the fields below are set */
     char name[64];
     char uuid[48];
     uint64_t total;                       /* bytes of the device's memory */
     _Atomic uint64_t limit;               /* bytes; 0: none */
     _Atomic(const char *) limit_source;   /* variable or call that set `limit`, for reports */
     _Atomic uint64_t charged;             /* bytes */
-    uint64_t claimed;                     /* part of `charged`: claims of driver_pool_claim.c */
+    uint64_t claimed;                     /* part of `charged`; under driver_pool_lock */
     _Atomic uint64_t pooled, pooled_peak; /* reserved bytes of all pools together, and their peak */
     struct in_flight in_flight;
     struct lock lock;        /* protects `outside` */
@@ -50,16 +50,16 @@ struct device {
     _Atomic uint64_t requested_outside;   /* part of `requesters` that is no requested memory */
     _Atomic(struct device_pool *) pools;  /* device_pool.h */
     atomic_bool in_pages;                 /* backend of the pools: pages (true) or segments */
-    _Atomic(const char *) backend_reason; /* why that backend; NULL: no pool was started yet */
+    _Atomic(const char *) backend_reason; /* why `in_pages` has its value; NULL: not set yet */
 };
 
-/** Returns the device of an ordinal. Reads its identity when it is used for the first time. NULL:
+/** Returns the device of an ordinal. The first call reads the device's name, UUID and size. NULL:
  * there is no such device. May acquire the lock of rank DEVICES. */
 struct device *device_get(CUdevice ordinal);
 
-/** Returns the bit of a device in a set of devices; 0 for an ordinal from STATS_MAX_DEVICES on. A
- * process with so many devices has no memory in pages (all_can_reach() of backend/vmm.c), so no set
- * needs that bit. */
+/** Returns the bit of a device in a set of devices; 0 for an ordinal from STATS_MAX_DEVICES on.
+ * With so many devices no pool has the vmm backend (all_can_reach() in backend/vmm.c), and only
+ * that backend needs the bit. */
 static inline uint64_t device_bit(CUdevice ordinal) {
     return ordinal >= 0 && ordinal < STATS_MAX_DEVICES ? (uint64_t)1 << ordinal : 0;
 }
@@ -70,8 +70,8 @@ int device_used_count(void);
 /** Returns the device of an ordinal, or NULL if this process has not used it. Takes no lock. */
 struct device *device_used(int ordinal);
 
-/** Writes the UUID of a device as NVML has it, "GPU-...". Returns false, and writes nothing, if the
- * driver does not tell. Of a MIG device NVML's UUID begins otherwise. */
+/** Writes the UUID of a device in NVML's form, "GPU-...". Returns false, and writes nothing, if the
+ * driver refuses. For a MIG device, NVML's own UUID has another prefix. */
 bool device_uuid(CUdevice ordinal, char to[48]);
 
 /** Marks all devices as unused, in the child of a fork. */
@@ -83,16 +83,17 @@ struct device_limit {
     double fraction; /* 0: `bytes` counts; 1: no limit */
 };
 
-/** Sets the limit of a device, and the capacity of its pools. */
+/** Sets the limit of a device, and the capacity of its pools. Acquires the pools' locks. */
 void device_set_limit(struct device *device, const struct device_limit *limit);
 
-/** Sets the limit of all devices, also of those that are used later. */
+/** Sets the limit of all devices, now and at their first use. Acquires the lock of rank DEVICES. */
 void device_set_limits(const struct device_limit *limit);
 
-/** Returns the limit of a device with `total` bytes of memory, in bytes, used or not. 0: none. */
+/** Returns the limit of a device with `total` bytes of memory, in bytes. 0: none. The process may
+ * not have used the device yet: the result is then the limit that the first use would set. */
 uint64_t device_limit_of(int ordinal, uint64_t total);
 
-/** Returns the device of the current context, or NULL if there is none. */
+/** Returns the device of the current context, or NULL if no context is current. */
 struct device *device_current(void);
 
 /** Charges `bytes` if the limit allows them. Returns false, and charges nothing, if it does not. */
@@ -104,19 +105,19 @@ void device_charge_taken(struct device *device, uint64_t bytes);
 /** Subtracts `bytes` from the charge, after the driver got them back. */
 void device_refund(struct device *device, uint64_t bytes);
 
-/** Subtracts `bytes` from the charge that the driver did not hand out in the end. */
+/** Subtracts `bytes` from the charge, after the driver did not hand them out. */
 void device_uncharge(struct device *device, uint64_t bytes);
 
-/** Returns how often charges came back so far: refunds, and growths that failed. Waits first,
- * within limits, for the requests of other threads that are in progress (in_flight_wait). Call with
- * no lock held. */
+/** Returns a number that changes when another thread gives a charge or memory back. Waits first,
+ * for about 1 s at most, for the requests that other threads have in progress (in_flight_wait).
+ * Call with no lock held. */
 uint64_t device_given_back(struct device *device);
 
 /** Adds `change` to the reserved bytes of the device's pools. */
 void device_pooled(struct device *device, int64_t change);
 
-/** Returns the size of the device's memory that the program is told, in bytes: the total, or the
- * limit if that is smaller. */
+/** Returns the size of the device's memory that the program sees, in bytes: the smaller one of
+ * total and limit. */
 uint64_t device_visible_total(const struct device *device);
 
 /** Adds `change` to a metric of device->outside. Acquires the device's lock. */
@@ -129,7 +130,7 @@ void device_count(struct device *device, stat_counter *counter);
  * the device's lock. */
 void device_count_oom(struct device *device, bool at_limit);
 
-/** Returns whether the limit allows `bytes` more if the charge is `charged`. */
+/** Returns whether the limit allows `bytes` more than a charge of `charged` bytes. */
 bool device_is_within_limit(const struct device *device, uint64_t charged, uint64_t bytes);
 
 /**

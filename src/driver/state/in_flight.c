@@ -7,30 +7,30 @@
 #include <sched.h>
 #include <stddef.h>
 
-#define TURNS 100 /* times that a waiting thread yields before it sleeps */
+#define YIELDS 100 /* times that a waiting thread yields before it sleeps */
 #define POLL_NS 50000
 #define WAIT_NS 1000000000
 
-static uintptr_t me(void) {
+static uintptr_t this_thread(void) {
     return (uintptr_t)pthread_self();
 }
 
 static struct in_flight_thread *find_in(struct in_flight_table *table, uintptr_t who) {
-    for (struct in_flight_thread *one = table->of; one < table->of + ASKERS; one++) {
-        if (atomic_load_explicit(&one->who, memory_order_relaxed) == who) {
-            return one;
+    for (struct in_flight_thread *entry = table->of; entry < table->of + ASKERS; entry++) {
+        if (atomic_load_explicit(&entry->who, memory_order_relaxed) == who) {
+            return entry;
         }
     }
     return NULL;
 }
 
 static struct in_flight_thread *find(struct in_flight *in_flight, uintptr_t who) {
-    struct in_flight_thread *one = NULL;
-    for (struct in_flight_table *table = &in_flight->first; table && !one;
+    struct in_flight_thread *entry = NULL;
+    for (struct in_flight_table *table = &in_flight->first; table && !entry;
          table = atomic_load(&table->next)) {
-        one = find_in(table, who);
+        entry = find_in(table, who);
     }
-    return one;
+    return entry;
 }
 
 /* Returns the table after `table`, and creates it if there is none. NULL without host memory. */
@@ -48,11 +48,11 @@ static struct in_flight_table *next_table(struct in_flight_table *table) {
 
 /* Enters the calling thread into a free entry of a table. NULL: the table is full. */
 static struct in_flight_thread *claim_slot(struct in_flight_table *table) {
-    for (struct in_flight_thread *one = table->of; one < table->of + ASKERS; one++) {
-        uintptr_t nobody = 0;
-        if (atomic_load_explicit(&one->who, memory_order_relaxed) == 0 &&
-            atomic_compare_exchange_strong(&one->who, &nobody, me())) {
-            return one;
+    for (struct in_flight_thread *entry = table->of; entry < table->of + ASKERS; entry++) {
+        uintptr_t no_thread = 0;
+        if (atomic_load_explicit(&entry->who, memory_order_relaxed) == 0 &&
+            atomic_compare_exchange_strong(&entry->who, &no_thread, this_thread())) {
+            return entry;
         }
     }
     return NULL;
@@ -72,7 +72,7 @@ void in_flight_enter(struct in_flight *in_flight) {
 }
 
 void in_flight_leave(struct in_flight *in_flight) {
-    struct in_flight_thread *own = find(in_flight, me());
+    struct in_flight_thread *own = find(in_flight, this_thread());
     if (own) {
         atomic_store(&own->number, 0);
         atomic_store(&own->who, 0);
@@ -81,8 +81,8 @@ void in_flight_leave(struct in_flight *in_flight) {
 
 _Atomic uint64_t in_flight_returns;
 
-/* Times that this thread gave something back, on all devices together. A thread that gives back on
- * another device at the same time tries once more than necessary. */
+/* Times that this thread gave a charge or memory back, on all devices together. A return on another
+ * device makes the thread try once more than necessary. */
 static _Thread_local uint64_t own_returns __attribute__((tls_model("initial-exec")));
 
 void in_flight_give_back(struct in_flight *in_flight) {
@@ -94,28 +94,28 @@ uint64_t in_flight_given_back(const struct in_flight *in_flight) {
     return atomic_load(&in_flight->return_count) - own_returns;
 }
 
-/* Returns another thread whose request has a number up to `last`, and for which the caller has to
- * wait. `own`: the caller's entry, or NULL. NULL: there is no such thread. */
+/* Returns the entry of another thread for whose request the caller must wait. The request's number
+ * is at most `last`. `own`: the caller's entry, or NULL. NULL: the caller need not wait. */
 static struct in_flight_thread *other_request(struct in_flight *in_flight,
                                               const struct in_flight_thread *own, uint64_t last) {
     for (struct in_flight_table *table = &in_flight->first; table;
          table = atomic_load(&table->next)) {
-        for (struct in_flight_thread *one = table->of; one < table->of + ASKERS; one++) {
-            uint64_t number = atomic_load(&one->number);
-            if (number > 0 && number <= last && atomic_load(&one->who) != me() &&
-                !atomic_load(&one->slow) && !(own && atomic_load(&one->waits))) {
-                return one;
+        for (struct in_flight_thread *entry = table->of; entry < table->of + ASKERS; entry++) {
+            uint64_t number = atomic_load(&entry->number);
+            if (number > 0 && number <= last && atomic_load(&entry->who) != this_thread() &&
+                !atomic_load(&entry->slow) && !(own && atomic_load(&entry->waits))) {
+                return entry;
             }
         }
     }
     return NULL;
 }
 
-/* Measures time by its own sleeps, because the clock may stand still. */
+/* Adds up its sleeps instead of reading the clock, because the clock may stand still. */
 bool in_flight_wait(struct in_flight *in_flight) {
     uint64_t last = atomic_load(&in_flight->asked), waited = 0;
-    struct in_flight_thread *own = find(in_flight, me()), *other;
-    unsigned turns = 0;
+    struct in_flight_thread *own = find(in_flight, this_thread()), *other;
+    unsigned yields = 0;
     bool any = false;
     if (own) {
         atomic_store(&own->waits, true);
@@ -124,7 +124,7 @@ bool in_flight_wait(struct in_flight *in_flight) {
         any = true;
         if (waited >= WAIT_NS) {
             atomic_store(&other->slow, true);
-        } else if (turns++ < TURNS) {
+        } else if (yields++ < YIELDS) {
             sched_yield();
         } else {
             nap(POLL_NS);

@@ -14,10 +14,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SINCE 13040 /* driver version with nvmlDeviceGetMemoryLimits_v1 */
+#define LIMITS_SINCE 13040 /* first driver version with nvmlDeviceGetMemoryLimits_v1 */
 #define CGROUPS "/sys/fs/cgroup"
-#define NAP_NS 1000000 /* between two looks for the answer */
-#define NAPS 1000      /* after which the program goes on without the answer */
+#define POLL_NS 1000000 /* time between two tests for the limits */
+#define POLLS_MOST 1000 /* tests after which the program goes on without the limits */
 
 /* NVML's ABI, declared here because the build machine may lack nvml.h (see hooks/nvml.h). */
 enum { NVML_DONE = 0 };
@@ -61,8 +61,8 @@ static bool read_file(const char *path, char *buffer, size_t size) {
 }
 
 /* Returns the folder of this process's cgroup of version 2, or NULL if there is none. A container
- * may see the name that its cgroup has outside; its own cgroup is then the root. Only one thread
- * calls. */
+ * may see the host's name of its cgroup, without such a folder. The root is then its cgroup. Called
+ * by one thread only, because the buffers are static. */
 static const char *own_cgroup(void) {
     static char text[8192], path[sizeof CGROUPS + sizeof text];
     if (!read_file("/proc/self/cgroup", text, sizeof text)) {
@@ -81,24 +81,25 @@ static const char *own_cgroup(void) {
     return access(path, F_OK) == 0 ? path : CGROUPS;
 }
 
-/* Looks up a function. Copies the pointer, because dlsym() returns a pointer to data. */
-static bool find(void *library, const char *name, void *entry) {
+/* Writes a library's function to *entry, a function pointer. Copies the bytes, because dlsym()
+ * returns a pointer to data. Returns false if the library lacks the function. */
+static bool find_function(void *library, const char *name, void *entry) {
     void *found = loader_next_dlsym(library, name);
     memcpy(entry, &found, sizeof found);
     return found != NULL;
 }
 
-/* The question of the helper thread. Constant while the thread runs, but for `answered`. */
+/* The helper thread's arguments, which are constant while it runs, and `finished`. */
 static struct {
     const char *cgroup;
     int count;
-    atomic_bool answered;
-} question;
+    atomic_bool finished; /* the thread has read all limits, or failed */
+} reader;
 
-static void ask(const struct nvml *nvml, int ordinal) {
+static void read_limits(const struct nvml *nvml, int ordinal) {
     char uuid[48];
     void *handle = NULL;
-    struct memory_limits got = {.cgroup = question.cgroup};
+    struct memory_limits got = {.cgroup = reader.cgroup};
     if (!device_uuid(ordinal, uuid) || nvml->by_uuid(uuid, &handle) != NVML_DONE ||
         nvml->limits(handle, &got) != NVML_DONE) {
         return;
@@ -107,32 +108,34 @@ static void ask(const struct nvml *nvml, int ordinal) {
     atomic_store(&soft_limits[ordinal], got.soft == UINT64_MAX ? 0 : got.soft);
 }
 
-static void *ask_all(void *unused) {
+/* The helper thread: loads NVML, reads the limits of all devices, and closes NVML. */
+static void *read_all_limits(void *unused) {
     struct nvml nvml;
     if (!loader_next_dlsym) {
         loader_find_next();
     }
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library && find(library, "nvmlInit_v2", &nvml.init) &&
-        find(library, "nvmlShutdown", &nvml.shutdown) &&
-        find(library, "nvmlDeviceGetHandleByUUID", &nvml.by_uuid) &&
-        find(library, "nvmlDeviceGetMemoryLimits_v1", &nvml.limits) && nvml.init() == NVML_DONE) {
-        for (int i = 0; i < question.count && i < STATS_MAX_DEVICES; i++) {
-            ask(&nvml, i);
+    if (library && find_function(library, "nvmlInit_v2", &nvml.init) &&
+        find_function(library, "nvmlShutdown", &nvml.shutdown) &&
+        find_function(library, "nvmlDeviceGetHandleByUUID", &nvml.by_uuid) &&
+        find_function(library, "nvmlDeviceGetMemoryLimits_v1", &nvml.limits) &&
+        nvml.init() == NVML_DONE) {
+        for (int i = 0; i < reader.count && i < STATS_MAX_DEVICES; i++) {
+            read_limits(&nvml, i);
         }
         nvml.shutdown();
     }
     if (library) {
         dlclose(library);
     }
-    atomic_store(&question.answered, true);
+    atomic_store(&reader.finished, true);
     return unused;
 }
 
 /*
- * A thread of the library loads NVML: dlopen() may wait for constructors of another thread, and
- * these for a lock of the CUDA runtime that the caller holds. The caller therefore waits for a
- * bounded time only.
+ * Lets a helper thread load NVML, and waits for a bounded time only. dlopen() may wait for
+ * constructors that run in another thread. Such a constructor may wait for a lock of the CUDA
+ * runtime that the caller of partition_read() holds.
  */
 void partition_read(void) {
     static atomic_flag begun = ATOMIC_FLAG_INIT;
@@ -142,15 +145,15 @@ void partition_read(void) {
         return;
     }
     REAL(cuDriverGetVersion)(&version);
-    if (version >= SINCE && REAL(cuDeviceGetCount)(&question.count) != CUDA_SUCCESS) {
-        atomic_flag_clear(&begun); /* before cuInit(): the next call asks */
+    if (version >= LIMITS_SINCE && REAL(cuDeviceGetCount)(&reader.count) != CUDA_SUCCESS) {
+        atomic_flag_clear(&begun); /* before cuInit(): the next call tries again */
         errno = saved;
         return;
     }
-    question.cgroup = version >= SINCE ? own_cgroup() : NULL;
-    if (question.cgroup && process_ready() && helper_start(ask_all) == 0) {
-        for (int i = 0; i < NAPS && !atomic_load(&question.answered); i++) {
-            nap(NAP_NS);
+    reader.cgroup = version >= LIMITS_SINCE ? own_cgroup() : NULL;
+    if (reader.cgroup && process_ready() && helper_start(read_all_limits) == 0) {
+        for (int i = 0; i < POLLS_MOST && !atomic_load(&reader.finished); i++) {
+            nap(POLL_NS);
         }
     }
     atomic_store(&done, true);

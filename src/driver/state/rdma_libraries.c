@@ -1,5 +1,5 @@
 /*
- * Looks for RDMA libraries in the C library's list of loaded libraries. The C library protects the
+ * Searches the C library's list of loaded libraries for RDMA libraries. The C library protects the
  * list with a lock that no thread holds while constructors run. A dlopen() in another thread
  * therefore does not block the search.
  */
@@ -17,13 +17,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Libraries that are a reason for segments. PyTorch is linked with libcufile and libnvshmem, used
- * or not, so these two are no reason. PyTorch is linked with NCCL too. NCCL loads libibverbs when
- * it begins to communicate, after the first allocation, but only if the machine has network cards
- * for it. */
+/* Libraries that are a reason for segments. PyTorch is linked with libcufile, libnvshmem and NCCL,
+ * used or not. libcufile and libnvshmem are therefore no reason. NCCL is a reason only if the
+ * machine has network cards: it then loads libibverbs, after the first allocation. */
 static const struct rdma_library {
     const char *prefix;
-    bool with_cards;
+    bool only_with_cards; /* a reason only if the machine has network cards */
     const char *reason;
 } known[] = {
     {"libibverbs.so", false, "libibverbs is loaded"},
@@ -32,22 +31,23 @@ static const struct rdma_library {
     {"libnccl.so", true, "NCCL is loaded, and there are InfiniBand devices"},
 };
 
-struct look {
-    bool cards;
-    const char *reason;
+struct search {
+    bool has_cards;
+    const char *reason; /* the result */
 };
 
-static int check_library(struct dl_phdr_info *info, size_t bytes, void *with) {
-    struct look *look = with;
+/* Called for each loaded library. Returns 1, which ends the search, once there is a reason. */
+static int check_library(struct dl_phdr_info *info, size_t bytes, void *state) {
+    struct search *search = state;
     const char *slash = strrchr(info->dlpi_name, '/'), *name = slash ? slash + 1 : info->dlpi_name;
     (void)bytes;
-    for (size_t i = 0; i < sizeof known / sizeof *known && !look->reason; i++) {
+    for (size_t i = 0; i < sizeof known / sizeof *known && !search->reason; i++) {
         if (strncmp(name, known[i].prefix, strlen(known[i].prefix)) == 0 &&
-            (look->cards || !known[i].with_cards)) {
-            look->reason = known[i].reason;
+            (search->has_cards || !known[i].only_with_cards)) {
+            search->reason = known[i].reason;
         }
     }
-    return look->reason != NULL;
+    return search->reason != NULL;
 }
 
 /* Returns whether a folder has entries. Does not call opendir(), which allocates memory: the caller
@@ -72,7 +72,7 @@ static bool has_entries(const char *folder) {
 }
 
 const char *rdma_libraries_loaded(const char *cards) {
-    struct look look = {.cards = has_entries(cards)};
-    libraries_visit(check_library, &look);
-    return look.reason;
+    struct search search = {.has_cards = has_entries(cards)};
+    libraries_visit(check_library, &search);
+    return search.reason;
 }

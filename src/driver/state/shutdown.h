@@ -1,14 +1,14 @@
 /*
  * Tells whether the driver has shut itself down.
  *
- * The driver does so in an exit handler. Every driver call then returns CUDA_ERROR_DEINITIALIZED,
- * and so must a free that the pool serves without a driver call.
+ * The driver shuts down in an exit handler. Every driver call then returns
+ * CUDA_ERROR_DEINITIALIZED, and so must a free that the pool serves without a driver call.
  *
- * Exit handlers run in the reverse order of their registration. cuInit registers the driver's, and
- * the first call that starts this library registers the library's later. The library's handler thus
- * runs first and cannot see the driver's end. It sets `shutdown_begun`, and frees ask the driver
- * from then on. Before that, the fast path of a free tests nothing more than capture_unusual, which
- * it tests anyway. The flag is atomic; no lock protects it.
+ * Exit handlers run in the reverse order of their registration. cuInit registers the driver's
+ * handler. The first call that starts this library registers the library's handler later. The
+ * library's handler thus runs first and cannot see the driver's end. It sets `shutdown_begun`, and
+ * frees ask the driver from then on. It also raises capture_unusual, so the fast path of a free
+ * needs no further test. The flag is atomic; no lock protects it. control/exit_handler.c sets it.
  */
 #ifndef GPUCACHE_DRIVER_STATE_SHUTDOWN_H
 #define GPUCACHE_DRIVER_STATE_SHUTDOWN_H
@@ -18,7 +18,7 @@
 
 extern atomic_bool shutdown_begun; /* exit handlers are running */
 
-/** Asks the driver whether it has shut down. Called only after exit handlers began to run. */
+/** Asks the driver whether it has shut down. For shutdown_over() only. */
 bool shutdown_ask(void);
 
 /** Returns whether the driver has shut down. Asks the driver only while exit handlers run. */

@@ -1,4 +1,4 @@
-/* Starts stack recording and the search for requesters. */
+/* Starts stack recording and the search for requesters. Replaces dlclose(). */
 #include "driver/state/stack_recording.h"
 
 #include "driver/state/capture.h"
@@ -11,6 +11,7 @@
 
 atomic_bool stacks_recorded;
 
+/* Empties the requesters' table twice: another thread may fill it during the real dlclose(). */
 int front_dlclose(void *handle) {
     requester_forget();
     int r = NEXT(dlclose)(handle);

@@ -1,9 +1,9 @@
 /*
  * Starts the recording of the call stacks of blocks (stacks/stacks.h), and tells whether it is on.
  *
- * If recording is on, no allocation and no free takes the fast path (capture_unusual). The fast
- * paths have no extra instruction if it is off. The flag is atomic and set once, at start; no lock
- * protects it.
+ * While recording is on, capture_unusual keeps allocations and frees off the fast path. The fast
+ * paths therefore have no instruction for it. The flag is atomic and set once, at start; no lock
+ * protects it. The hooks of memory and observe/ read it.
  */
 #ifndef GPUCACHE_DRIVER_STATE_STACK_RECORDING_H
 #define GPUCACHE_DRIVER_STATE_STACK_RECORDING_H
@@ -13,14 +13,15 @@
 
 extern atomic_bool stacks_recorded;
 
-/** Returns whether call stacks are recorded. A thread may see that change (process.c, load()). */
+/** Returns whether call stacks are recorded. The value may change during a thread's first call,
+ * because another thread runs the lifecycle hooks (load() in process.c). */
 static inline bool stack_recording_is_on(void) {
     return __builtin_expect(atomic_load_explicit(&stacks_recorded, memory_order_acquire), 0);
 }
 
 /**
- * Starts the search for requesters, and the recording if GPUCACHE_STACKS asks for it. A lifecycle
- * hook (load) of the process. The child of a fork does not record: all its calls go to the driver.
+ * Starts the search for requesters, and the recording if GPUCACHE_STACKS asks for it. Lifecycle
+ * hook (`load`). The child of a fork does not record: all its calls go to the driver.
  */
 void stack_recording_start(void);
 
