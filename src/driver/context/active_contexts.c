@@ -13,30 +13,30 @@
 
 static struct row {
     CUcontext context;
-    _Atomic uint64_t life; /* contexts of this handle that ended: a handle may come back */
-    bool gone;             /* the context ended, and no context of the handle came since */
-    unsigned threads;      /* threads whose last seen current context this is */
-    unsigned activations;  /* without the addition */
-    uint64_t activation;   /* value of `activated` after the last activation or addition */
-    bool permanent;        /* active until it ends, whatever the threads do */
+    _Atomic uint64_t ended_count; /* contexts of this handle that ended: handles are reused */
+    bool ended;                   /* the last context of the handle ended */
+    unsigned threads;     /* threads on which the hooks saw this context become current last */
+    unsigned activations; /* does not count the addition */
+    uint64_t activation;  /* value of `activated` after the last activation or addition */
+    bool permanent;       /* active until the context ends, current on a thread or not */
 } rows[ROWS];
 
-/* The lock protects all of these. The atomic ones are also read, and `drained` written, without
- * it. */
+/* The lock protects these variables. The atomic ones are also read without the lock, and `drained`
+ * is also written without it. */
 static unsigned used;                    /* rows in use; a row is never removed */
 static _Atomic(CUcontext) only;          /* the only active context; NULL: several or none */
 static _Atomic unsigned transient_count; /* contexts that may become inactive */
-static bool all_permanent;               /* for good: no context counts as the only active one */
-/* Additions and activations so far, and how many of them need no drain any more. */
+static bool all_permanent;               /* never cleared: no context is the only active one */
+/* Additions and activations so far, and the first of them that were drained for. */
 static _Atomic uint64_t activated, drained;
 static struct lock lock = LOCK_INITIALIZER(AWAKE);
 
-/* The context that this thread reported last. It stays when no context is current any more. */
+/* The context that active_contexts_switched() saw last on this thread. NULL does not replace it. */
 static _Thread_local struct {
     CUcontext context;
     struct row *row;
-    uint64_t life;
-} mine __attribute__((tls_model("initial-exec")));
+    uint64_t ended_count; /* of `row` at that time; a larger one: the context has ended */
+} seen __attribute__((tls_model("initial-exec")));
 
 /* --- lock held --- */
 
@@ -53,13 +53,13 @@ static bool is_active(const struct row *row) {
     return row->permanent || row->threads > 0;
 }
 
-/* Computes `only` and `transient_count` again. */
+/* Recomputes `only` and `transient_count`. */
 static void update(void) {
     CUcontext now = NULL;
     unsigned count = 0, transient = 0;
     for (unsigned i = 0; i < used; i++) {
-        transient += !rows[i].gone && !rows[i].permanent;
-        if (!rows[i].gone && is_active(&rows[i])) {
+        transient += !rows[i].ended && !rows[i].permanent;
+        if (!rows[i].ended && is_active(&rows[i])) {
             now = rows[i].context;
             count++;
         }
@@ -68,6 +68,7 @@ static void update(void) {
     atomic_store(&transient_count, transient);
 }
 
+/* Counts an activation of an inactive context. The caller then sets what makes it active. */
 static void activate(struct row *row) {
     if (!is_active(row)) {
         row->activation = atomic_fetch_add(&activated, 1) + 1;
@@ -76,8 +77,7 @@ static void activate(struct row *row) {
 }
 
 /* Returns whether a context's activation still needs a drain. Another thread that activated the
- * context may still be inside that drain. Without a row (NULL): whether any activation needs
- * one. */
+ * context may still be inside that drain. `row` NULL: returns whether any activation needs one. */
 static bool is_due(const struct row *row) {
     return (row ? row->activation : atomic_load(&activated)) > atomic_load(&drained);
 }
@@ -89,7 +89,7 @@ void active_contexts_add(CUcontext context) {
     struct row *row = find(context);
     uint64_t activation = atomic_fetch_add(&activated, 1) + 1;
     if (row) {
-        row->gone = false;
+        row->ended = false;
         row->activation = activation;
     } else if (used < ROWS) {
         rows[used++] =
@@ -105,9 +105,9 @@ void active_contexts_remove(const struct context *context) {
     lock_acquire(&lock);
     struct row *row = find(context->handle);
     if (row) {
-        row->gone = row->permanent = true;
+        row->ended = row->permanent = true;
         row->threads = 0;
-        atomic_fetch_add(&row->life, 1);
+        atomic_fetch_add(&row->ended_count, 1);
     }
     update();
     lock_release(&lock);
@@ -116,7 +116,7 @@ void active_contexts_remove(const struct context *context) {
 void active_contexts_seen(CUcontext context) {
     lock_acquire(&lock);
     struct row *row = find(context);
-    if (row && atomic_load(&row->life) == 0 && !all_permanent) {
+    if (row && atomic_load(&row->ended_count) == 0 && !all_permanent) {
         row->permanent = false;
     }
     update();
@@ -126,24 +126,25 @@ void active_contexts_seen(CUcontext context) {
 /* --- what the program does with contexts --- */
 
 bool active_contexts_switched(CUcontext now) {
-    bool same = now == mine.context && mine.row && atomic_load(&mine.row->life) == mine.life;
-    /* No context can be inactive, and no drain is missing: current contexts do not matter. */
-    bool idle =
+    bool same =
+        now == seen.context && seen.row && atomic_load(&seen.row->ended_count) == seen.ended_count;
+    /* If no context can be inactive and no drain is due, current contexts do not matter. */
+    bool irrelevant =
         atomic_load(&transient_count) == 0 && atomic_load(&activated) == atomic_load(&drained);
-    if (!now || same || idle) {
+    if (!now || same || irrelevant) {
         return false;
     }
     lock_acquire(&lock);
-    struct row *row = find(now), *before = mine.row;
+    struct row *row = find(now), *before = seen.row;
     if (row) {
         activate(row);
         row->threads++;
-        if (before && atomic_load(&before->life) == mine.life) {
+        if (before && atomic_load(&before->ended_count) == seen.ended_count) {
             before->threads--;
         }
-        mine.context = now;
-        mine.row = row;
-        mine.life = atomic_load(&row->life);
+        seen.context = now;
+        seen.row = row;
+        seen.ended_count = atomic_load(&row->ended_count);
         update();
     }
     bool due = is_due(row);
@@ -186,7 +187,7 @@ bool active_contexts_is_due(CUcontext context) {
     return due;
 }
 
-/* Takes the lock, so that active_contexts_is_only() already sees every counted activation. */
+/* Takes the lock: active_contexts_is_only() then already sees every counted activation. */
 uint64_t active_contexts_activations(void) {
     lock_acquire(&lock);
     uint64_t count = atomic_load(&activated);

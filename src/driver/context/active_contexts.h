@@ -8,8 +8,8 @@
  *
  * No hook sees a thread end, so the last context of a thread stays active. A lock of rank AWAKE
  * protects the state. Invariant: the call that activates a context returns only after the barriers
- * of all pools were drained (context_drain_barriers). registry.c, context.c, and the hooks of
- * context, stream and peer entries call this file.
+ * of all pools were drained (context_drain_barriers). The callers are registry.c, context.c,
+ * backend/common.c, and the hooks of context, stream and peer entries.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_ACTIVE_CONTEXTS_H
 #define GPUCACHE_DRIVER_CONTEXT_ACTIVE_CONTEXTS_H
@@ -21,8 +21,8 @@
 struct context;
 
 /*
- * A context is active while it is current on a thread, until that thread has another one. It stays
- * active permanently
+ * A context is active from when it becomes current on a thread until the thread's next context
+ * does. A context stays active permanently
  *
  *      if it has a stream, or may have one whose creation no hook saw
  *      if it has peer access: its kernels may reach memory that is handed out while they run
@@ -34,17 +34,17 @@ struct context;
 /** Adds a context, permanently active until active_contexts_seen(). Counts as an activation. */
 void active_contexts_add(CUcontext context);
 
-/** Removes a context that has ended. Its row stays, because its handle may come back. */
+/** Removes a context that has ended. Its row stays, because the driver may reuse the handle. */
 void active_contexts_remove(const struct context *context);
 
-/** Lets a context become inactive: the hooks saw its creation, and so see all that uses it. */
+/** Allows a context to become inactive: the hooks saw its creation, so they see every use of it. */
 void active_contexts_seen(CUcontext context);
 
 /*
- * The functions below that return bool return true if the caller must call
- * context_drain_barriers(). The context was then added or activated, and no drain since has
- * finished. It may reach memory that was handed out behind barriers. If two threads activate one
- * context, both wait. A thread whose context was active before does not wait.
+ * The next four functions return true if the caller must call context_drain_barriers(). The context
+ * was then added or activated, and no drain since has finished. The context may reach memory that
+ * was handed out behind barriers. If two threads activate one context, both drain. A thread whose
+ * context was already active does not drain.
  */
 
 /** Records that `now` is current on the calling thread. NULL changes nothing. */
@@ -60,10 +60,10 @@ bool active_contexts_all_stay(void);
 /** Returns whether a context that the program received still needs a drain. */
 bool active_contexts_is_due(CUcontext context);
 
-/** Returns the number of activations so far. Read it before a drain of all barriers. */
+/** Returns the number of activations so far. Call before a drain of all barriers. */
 uint64_t active_contexts_activations(void);
 
-/** Records that the work before all barriers has finished for the first `until` activations. */
+/** Records that the barriers were drained for the first `until` activations. Takes no lock. */
 void active_contexts_drained(uint64_t until);
 
 /** Returns whether all contexts but this one are inactive. Takes no lock. */

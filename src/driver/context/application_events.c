@@ -1,5 +1,4 @@
-/* Records whether the program records or awaits context events: two flags that are never
- * cleared. */
+/* Records whether the program records context events, or makes contexts wait for events. */
 #include "driver/context/application_events.h"
 
 #include "pool/pool.h"

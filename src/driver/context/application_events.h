@@ -21,8 +21,8 @@ struct pool;
  */
 void application_events_note(bool records);
 
-/** Tells a new pool what the program has done so far in any context, which may be the pool's own.
- * Acquires the pool lock. */
+/** Tells a new pool which of the two calls the program has made so far, in any context. Acquires
+ * the pool lock. */
 void application_events_tell(struct pool *pool);
 
 #endif

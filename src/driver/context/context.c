@@ -14,7 +14,8 @@
 
 _Thread_local struct context_last context_last __attribute__((tls_model("initial-exec")));
 
-/* Gives the current context its pool, if the device and the driver allow one. */
+/* Gives the current context its pool, if the device and the driver allow one. Call with the
+ * registry's lock. */
 static void open_pool(struct context *context) {
     struct device *device = device_current();
     struct device_pool *entry =
@@ -28,9 +29,9 @@ static void open_pool(struct context *context) {
     }
 }
 
-/* Returns the pool of a view's primary context. Makes that context current for a moment if it has
- * no pool yet. NULL: it gets none. */
-static struct pool *pool_behind(CUcontext handle, bool *is_new) {
+/* Returns the pool of `handle`, the primary context of a view. Creates the pool if there is none:
+ * makes the context current temporarily. NULL: no pool. Call with the registry's lock. */
+static struct pool *primary_pool(CUcontext handle, bool *is_new) {
     struct context *primary = registry_find_or_enter(handle, is_new);
     if (primary && !primary->pool) {
         if (current_push(primary->handle) != CUDA_SUCCESS) {
@@ -44,8 +45,8 @@ static struct pool *pool_behind(CUcontext handle, bool *is_new) {
 
 /* --- contexts are added --- */
 
-/* A barrier orders the work of its own context only. Pools of other contexts add no new barrier
- * from here on, because the context that the caller activated counts as active already. */
+/* Reads the number of activations first. The caller's context is active already, so the pools of
+ * other contexts add no new barrier. */
 void context_drain_barriers(void) {
     uint64_t activations = active_contexts_activations();
     for (int i = 0; atomic_load(&context_alive) > 1 && i < STATS_MAX_DEVICES; i++) {
@@ -85,8 +86,9 @@ void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind,
     if (view) {
         registry_remove(view);
     }
-    struct context *primary = registry_find_or_enter(
-        behind, &is_new); /* first: removing an ended one removes its views */
+    /* Must come before registry_enter(): removes the views too if `behind` names an ended context.
+     * */
+    struct context *primary = registry_find_or_enter(behind, &is_new);
     if (primary) {
         primary->ordinal = device;
     }
@@ -100,7 +102,8 @@ void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind,
 
 /* --- contexts end --- */
 
-static struct context *view_for(CUgreenCtx green) {
+/* Returns the view of a green context. NULL: there is none. Call with the registry's lock. */
+static struct context *find_view(CUgreenCtx green) {
     struct context *context = green ? registry_first() : NULL;
     while (context && (!context->handle || context->green != green)) {
         context = context->next;
@@ -108,7 +111,7 @@ static struct context *view_for(CUgreenCtx green) {
     return context;
 }
 
-static struct context *primary_of(CUdevice device) {
+static struct context *find_primary(CUdevice device) {
     struct context *context = device >= 0 ? registry_first() : NULL;
     while (context && !(context->handle && context->primary && context->ordinal == device)) {
         context = context->next;
@@ -118,10 +121,10 @@ static struct context *primary_of(CUdevice device) {
 
 void context_end_begin(struct context_ending *ending) {
     lock_acquire(&registry_lock);
-    struct context *view = view_for(ending->green);
+    struct context *view = find_view(ending->green);
     struct context *own = view             ? registry_find(view->behind)
                           : ending->handle ? registry_find(ending->handle)
-                                           : primary_of(ending->primary_of);
+                                           : find_primary(ending->primary_of);
     if (view) {
         ending->view = view;
         ending->view_life = view->life;
@@ -135,7 +138,7 @@ void context_end_begin(struct context_ending *ending) {
     context_invalidate();
     lock_release(&registry_lock);
     if (pool && ending->for_certain) {
-        pool_wait_for_waiters(pool); /* their waits end before the call's own wait does */
+        pool_wait_for_waiters(pool); /* no extra delay: the call waits for all work anyway */
     }
 }
 
@@ -156,7 +159,7 @@ void context_end_done(struct context_ending *ending, bool over) {
     lock_release(&registry_lock);
 }
 
-/* A pool that another thread starts later reads `reached_by` in open_pool(). */
+/* If another thread starts the pool later, open_pool() passes `reached_by` on. */
 CUresult context_grant_access(CUcontext handle, CUdevice by) {
     bool is_new = false;
     lock_acquire(&registry_lock);
@@ -230,19 +233,20 @@ void context_address_given(CUdeviceptr address, uint64_t bytes) {
 
 /* --- pools are looked up --- */
 
-/* Returns whether a thread may use its cached pool without a question to the driver. The process
- * must have no second context, to which the thread could switch without a hook. The driver must not
- * be about to shut down, because nothing announces its end. */
-static bool only_one(void) {
+/* Returns whether a thread may use its cached pool without asking the driver. With a second
+ * context, the thread could switch to it without a hook. While exit handlers run, the driver may
+ * shut down without a hook. */
+static bool may_skip_driver(void) {
     return atomic_load(&context_alive) == 1 && atomic_load(&registry_views) == 0 &&
            !atomic_load(&shutdown_begun);
 }
 
-/* Caches the pool of `handle`, which the driver has just named as current. The caller read
- * `generation` before the call of only_one() here: a change that makes only_one() false moves the
- * generation after it, so the cached pool becomes stale. */
-static struct pool *keep_last(CUcontext handle, struct pool *pool, uint64_t generation) {
-    context_last = (struct context_last){only_one() ? generation : 0, pool, handle, generation};
+/* Caches the pool of `handle`, the current context, and returns it. The caller must have read
+ * `generation` before. Each change that makes may_skip_driver() false raises context_generation
+ * afterwards, and so invalidates the cached pool. */
+static struct pool *cache_pool(CUcontext handle, struct pool *pool, uint64_t generation) {
+    context_last =
+        (struct context_last){may_skip_driver() ? generation : 0, pool, handle, generation};
     return pool;
 }
 
@@ -251,7 +255,7 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     uint64_t generation = atomic_load(&context_generation);
     bool current = REAL(cuCtxGetCurrent)(&handle) == CUDA_SUCCESS && handle;
     if (current && handle == context_last.handle && generation == context_last.generation) {
-        return keep_last(handle, context_last.pool, generation);
+        return cache_pool(handle, context_last.pool, generation);
     }
     if (!process_ready() || options()->disable || !current) {
         return NULL;
@@ -261,7 +265,7 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     struct context *context = registry_find_or_enter(handle, &is_new);
     struct pool *pool = NULL;
     if (context && context->green) {
-        pool = pool_behind(context->behind, &is_new);
+        pool = primary_pool(context->behind, &is_new);
     } else if (context) {
         if (!context->pool) {
             open_pool(context);
@@ -274,7 +278,7 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     if (active_contexts_switched(handle) || is_new) {
         context_drain_barriers();
     }
-    return pool ? keep_last(handle, pool, generation) : NULL;
+    return pool ? cache_pool(handle, pool, generation) : NULL;
 }
 
 struct pool *context_whole_pool(void) {
@@ -290,8 +294,8 @@ struct pool *context_primary_pool(CUdevice device) {
     struct pool *pool = NULL;
     lock_acquire(&registry_lock);
     for (struct context *context = registry_first(); context && !pool; context = context->next) {
-        bool meant = context->handle && context->primary && context->ordinal == device;
-        pool = meant ? context->pool : NULL;
+        bool matches = context->handle && context->primary && context->ordinal == device;
+        pool = matches ? context->pool : NULL;
     }
     lock_release(&registry_lock);
     return pool;

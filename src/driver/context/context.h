@@ -23,16 +23,16 @@
 /*
  * A context or a view in the registry.
  *
- * The driver reuses handles; a primary context always has the same one. The identifier from
- * cuCtxGetId is never reused, so the handle and the identifier together name a context. The
- * functions below compare them with the driver, in any order and in different threads.
+ * The driver reuses handles; the primary context of a device always has the same handle. The driver
+ * never reuses an identifier of cuCtxGetId. Handle and identifier together therefore name a
+ * context. These functions compare both with the driver, in any order and in different threads.
  *
  *      context_end_done         after a call that may have ended a context (hooks/contexts.c)
  *      context_register         after a call that made or retained a context of the same handle
  *      context_find_pool        when a context of the same handle is current
  *      context_address_given    when the driver returns an address that still counts as a pool's
  *
- * Each of them removes a context that has ended.
+ * Each function removes a context that has ended.
  */
 struct context {
     CUcontext handle;          /* NULL: a free slot */
@@ -52,12 +52,12 @@ struct context {
 /* The functions of one module that the registry calls, under its lock, in the order of the table
  * (control/context_callbacks.c). */
 struct context_callbacks {
-    /* Stops (true) or allows again (false) driver calls that name an object of the context, which
-     * may be ending. The function acquires the locks under which such calls are made: none is in
-     * progress when it returns. */
+    /* Stops (true) or allows again (false) driver calls that name an object of the context, because
+     * the context may be ending. The function acquires the locks of such driver calls, so no such
+     * call is in progress when the function returns. */
     void (*suspended)(const struct context *context, bool suspended);
     void (*ended)(const struct context *context);
-    bool of_views; /* the functions are also called for views, which have no pool */
+    bool of_views; /* the registry calls them for views too, which have no pool */
 };
 
 /** Sets the table of callbacks, once, when the process starts. */
@@ -66,13 +66,13 @@ void context_set_callbacks(const struct context_callbacks *table, unsigned count
 /*
  * The pool that the calling thread found last.
  *
- * Only calls of a thread change its current context, and each public entry that can do so clears
- * `sure`. The driver also has private entries for NVIDIA's libraries (cuGetExportTable), which no
- * hook sees. A thread therefore uses the pool without a question to the driver only while the
- * process has no second context and no view.
+ * Only the thread's own calls change its current context. The hook of each public entry that can
+ * change it clears `sure`. No hook sees the private entries for NVIDIA's libraries
+ * (cuGetExportTable). A thread therefore skips the question to the driver only while the process
+ * has no second context and no view.
  */
 struct context_last {
-    uint64_t sure; /* context_generation in which `pool` needs no question to the driver; 0: none */
+    uint64_t sure; /* context_generation while `pool` is used without asking the driver; 0: none */
     struct pool *pool;
     CUcontext handle;    /* the context whose pool it is */
     uint64_t generation; /* context_generation when the pool was found */
@@ -80,12 +80,12 @@ struct context_last {
 extern _Thread_local struct context_last context_last
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
-/* Grows with each change of the set of contexts and views, when exit handlers run, and in the child
- * of a fork. Never 0. */
+/* Counter of changes of the set of contexts and views. Exit handlers and the child of a fork raise
+ * it too. Never 0. */
 extern _Atomic uint64_t context_generation __attribute__((visibility("hidden")));
 
-/** Does the slow path of context_pool(): asks the driver which context is current. Acquires the
- * registry's lock. */
+/** Serves the slow path of context_pool(): asks the driver which context is current. May acquire
+ * the registry's lock. */
 struct pool *context_find_pool(void);
 
 /** Returns the pool of the current context, and creates it if there is none. NULL: the call must go
@@ -97,26 +97,26 @@ static inline struct pool *context_pool(void) {
 }
 
 /**
- * Returns context_pool() if the process has no other context and no green one, else NULL. A wait
- * for the whole current context then waits for all work that may use the pool's memory.
+ * Returns context_pool() if the process has no other context and no green one, else NULL. If it
+ * returns a pool, a wait for the current context covers all work that may use the pool's memory.
  */
 struct pool *context_whole_pool(void);
 
-/** Makes each thread ask the driver again which context is current. Call it after the change that
- * is the reason: a thread that reads the new generation then sees that change too. */
+/** Makes each thread ask the driver again which context is current. Call after the change that is
+ * the reason: a thread that reads the new generation must see the change too. */
 void context_invalidate(void);
 
-/** Waits until the work before the barriers of all contexts has finished: one more context can
- * reach the memory that was handed out behind them. Call with no lock held. */
+/** Waits until the work before the barriers of all pools has finished. Call with no lock held,
+ * after one more context can reach memory that was handed out behind these barriers. */
 void context_drain_barriers(void);
 
-/** Makes context_pool() find no pool any more, in the child of a fork. */
+/** Makes context_pool() return NULL from now on, in the child of a fork. */
 void context_forked(void);
 
-/* Contexts of this process that have not ended, without the green ones. */
+/* Number of contexts of this process that have not ended, green ones excluded. */
 extern _Atomic unsigned context_alive __attribute__((visibility("hidden")));
 
-/** Returns how many contexts of this process have not ended. Green ones are not counted. */
+/** Returns `context_alive`. */
 static inline unsigned context_count(void) {
     return atomic_load(&context_alive);
 }
@@ -131,8 +131,8 @@ enum context_origin { CONTEXT_CREATED, CONTEXT_RETAINED };
 
 /**
  * Records that the driver has just created `handle`, or retained it on the device `ordinal`.
- * Removes an ended context of the same handle. One more context may now reach memory that was
- * handed out behind barriers, so the call waits for the work before them. Call with no lock held.
+ * Removes an ended context of the same handle. The new context may reach memory that was handed out
+ * behind barriers: drains the barriers if needed. Call with no lock held.
  */
 void context_register(CUcontext handle, enum context_origin origin, CUdevice ordinal);
 
@@ -142,27 +142,27 @@ void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind,
 
 /*
  * A call that may end a context. The caller names the context in one of three ways: by its handle,
- * as the primary context of a device, or as the one behind a green context, whose view may end too.
+ * as the primary context of a device, or by a green context of it. The green context may end too.
  */
 struct context_ending {
     CUcontext handle;    /* NULL: none */
     CUdevice primary_of; /* device; -1: none */
     CUgreenCtx green;    /* NULL: none */
-    bool for_certain;    /* unless the driver refuses: the call then waits for all work */
+    bool for_certain; /* the call ends the context unless the driver refuses, and waits for work */
     struct context *context, *view; /* set by context_end_begin(); NULL: not in the registry */
-    uint64_t life, view_life;       /* their serial numbers: a slot may be used again */
+    uint64_t life, view_life;       /* serial numbers of both: a slot may be reused */
 };
 
 /**
  * Announces a call that may end a context. Until context_end_done() the library makes no driver
- * call, from any thread, that names an event of the context. If the call ends it for certain, waits
- * until no thread waits for an event of its pool. Acquires the registry's lock.
+ * call, from any thread, that names an event of the context. With `for_certain`, waits until no
+ * thread waits for an event of the context's pool. Acquires the registry's lock.
  */
 void context_end_begin(struct context_ending *ending);
 
-/** Records that the announced call has returned. `over`: the call is known to have ended the
- * context, or the green one. Removes each context that the driver says has ended. Acquires the
- * registry's lock. */
+/** Records that the announced call has returned. `over`: the call certainly ended the context, or
+ * the green context if `green` is set. Removes all contexts that have ended, according to the
+ * driver. Acquires the registry's lock. */
 void context_end_done(struct context_ending *ending, bool over);
 
 /** Gives the device `by` access to all memory of the context's pool, after the program gave it peer
@@ -173,18 +173,18 @@ CUresult context_grant_access(CUcontext handle, CUdevice by);
 uint64_t context_reached_by(CUcontext handle);
 
 /** Gives the current context's device access to the memory of all pools of other devices, after the
- * driver refused a copy or fill. Returns true if a pool of another device now gives access: the
- * call may succeed if it is repeated. Call with no lock held. */
+ * driver refused a copy or fill. Returns whether any such pool now gives access: the caller then
+ * repeats the call. Call with no lock held. */
 bool context_access_all(void);
 
-/** Removes contexts that have ended, after the driver handed out these addresses. A pool that still
- * counts them as its own belongs to such a context. Call with no lock held. */
+/** Removes contexts that have ended, after the driver handed out `bytes` at `address`. A pool that
+ * still has this range belongs to such a context. Call with no lock held. */
 void context_address_given(CUdeviceptr address, uint64_t bytes);
 
-/** Returns the pool of a context or, for a view, of its primary context. NULL: it has none. */
+/** Returns the pool of a context, or of a view's primary context. NULL: there is no pool. */
 struct pool *context_pool_of(CUcontext handle);
 
-/** Returns the pool of a device's primary context. NULL: it has none. */
+/** Returns the pool of a device's primary context. NULL: there is no pool. */
 struct pool *context_primary_pool(CUdevice device);
 
 /** Calls `function` for each context that has a pool, under the registry's lock. */

@@ -1,8 +1,8 @@
 /*
- * Asks about the current context. Makes another one current on the calling thread for a moment.
+ * Queries the current context, and makes another one current on the calling thread temporarily.
  *
- * The library calls the driver, not its own hooks: a context that only the library uses does not
- * count as active (active_contexts.h). This file has no state and no lock.
+ * These functions call the driver, not the library's hooks: a context that only the library uses
+ * does not count as active (active_contexts.h). This file has no state and no lock.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_CURRENT_H
 #define GPUCACHE_DRIVER_CONTEXT_CURRENT_H
@@ -10,12 +10,12 @@
 #include "driver/table/entries.h"
 
 /**
- * Returns the code with which the driver answers calls of the current context at present: a fault,
- * or that there is no context. CUDA_SUCCESS: it does the calls. Takes some ns.
+ * Returns the driver's present answer to calls of the current context: the code of a fault or of a
+ * missing context. CUDA_SUCCESS: the context works. Takes some ns.
  */
 static inline CUresult current_health(void) {
     int least, greatest;
-    return REAL(cuCtxGetStreamPriorityRange)(&least, &greatest); /* the call of the lowest cost */
+    return REAL(cuCtxGetStreamPriorityRange)(&least, &greatest); /* the cheapest call */
 }
 
 /** Makes a context or view current on the calling thread. Returns the driver's answer. After

@@ -16,19 +16,19 @@
 
 #define LEAST_TICK_NS 1000000
 
-static _Atomic uint32_t asked; /* 1: a pool has idle memory; the thread's futex */
-static _Atomic int turn;       /* enum helper_turn: one tick, or one batch of pages or segment */
+static _Atomic uint32_t has_idle; /* 1: a pool has idle memory; the thread's futex */
+static _Atomic int turn;          /* enum helper_turn: one pool_tick() or one pool_decay() */
 
 static uint64_t tick_ns(void) {
     uint64_t ns = options()->decay_ms * 1000000 / DECAY_TICKS;
     return ns > LEAST_TICK_NS ? ns : LEAST_TICK_NS;
 }
 
-/* Calls `work` for a pool, and returns its result. While the process ends, does nothing, sets
- * *left_out and returns false. */
-static bool take_turn(bool (*work)(struct pool *pool), struct pool *pool, bool *left_out) {
+/* Calls `work` for a pool in a turn, and returns its result. While the process ends: sets *refused
+ * and returns false. */
+static bool take_turn(bool (*work)(struct pool *pool), struct pool *pool, bool *refused) {
     if (!helper_begin(&turn)) {
-        *left_out = true;
+        *refused = true;
         return false;
     }
     bool result = work(pool);
@@ -37,26 +37,27 @@ static bool take_turn(bool (*work)(struct pool *pool), struct pool *pool, bool *
 }
 
 /* Advances the clock of each pool, and gives back memory that was idle for the decay time. Includes
- * pools whose context has ended, so that their caches become inactive. Returns whether there may be
- * work at the next tick. */
+ * pools whose context has ended, so that their caches become inactive. Returns whether the next
+ * tick may have work. */
 static bool tick_all(void) {
-    bool later = false, left_out = false;
+    bool later = false, refused = false;
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {
         const struct device *device = device_used(i);
         struct device_pool *p = device ? atomic_load(&device->pools) : NULL;
         for (; p; p = p->next) {
-            later |= take_turn(pool_tick, p->pool, &left_out);
-            while (take_turn(pool_decay, p->pool, &left_out)) {
+            later |= take_turn(pool_tick, p->pool, &refused);
+            while (take_turn(pool_decay, p->pool, &refused)) {
             }
         }
     }
-    return later || left_out; /* a failed exec: the process goes on */
+    return later || refused; /* if an exec fails, the process goes on: refused turns are due */
 }
 
+/* The helper thread: waits for idle memory, then ticks until no pool has work. */
 static void *give_back_idle(void *unused) {
     for (;;) {
-        while (atomic_exchange(&asked, 0) == 0) {
-            syscall(SYS_futex, &asked, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+        while (atomic_exchange(&has_idle, 0) == 0) {
+            syscall(SYS_futex, &has_idle, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
         }
         do {
             helper_sleep(tick_ns());
@@ -76,9 +77,9 @@ void decay_start(void) {
 }
 
 void decay_wake(void) {
-    if (atomic_exchange(&asked, 1) == 0) {
+    if (atomic_exchange(&has_idle, 1) == 0) {
         int saved = errno;
-        syscall(SYS_futex, &asked, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+        syscall(SYS_futex, &has_idle, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
         errno = saved;
     }
 }

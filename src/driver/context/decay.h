@@ -2,25 +2,25 @@
  * Runs the helper thread of decay: it advances the clock of all pools (pool/decay.c), and gives
  * memory back to the driver that was idle for GPUCACHE_DECAY_MS.
  *
- * The thread works even if the program makes no call. The first pool that decays asks for the
- * thread. It sleeps without a time limit while no pool has idle memory. Two atomic variables
- * replace a lock. device_pool.c starts the thread, backends wake it, and the end of the process
- * stops it.
+ * The thread works even if the program makes no call. It sleeps without a time limit while no pool
+ * has idle memory. Two atomic variables replace a lock. Invariant: after decay_stop() the thread
+ * begins no driver call. device_pool.c starts the thread, backends wake it, and exit handlers and
+ * the end of the process stop it.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_DECAY_H
 #define GPUCACHE_DRIVER_CONTEXT_DECAY_H
 
 #include "process/process.h"
 
-/** Asks for the thread. The caller may hold locks: helper_start_wanted() creates the thread. */
+/** Requests the thread, which helper_start_wanted() creates later. The caller may hold locks. */
 void decay_start(void);
 
-/** Wakes the thread because a pool has idle memory. Called inside a pool: takes no lock, does not
- * wait, keeps errno. */
+/** Wakes the thread because a pool has idle memory. The caller may hold the pool lock. Takes no
+ * lock, does not wait, keeps errno. */
 void decay_wake(void);
 
-/** Keeps the thread from making driver calls, because the driver is about to shut down. Waits at
- * most 1 s for a call in progress. */
+/** Stops the thread's driver calls, because the driver is about to shut down. Waits at most 1 s for
+ * a call in progress. */
 void decay_stop(void);
 
 /** Lifecycle hooks (process.h): the child of a fork has no thread; the end of the process stops

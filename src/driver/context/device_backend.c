@@ -1,5 +1,4 @@
-/* Sets up, stops and ends the part that both kinds of backend share. device_backend.h names the
- * lock. */
+/* Sets up, stops and ends the part that both kinds of backend share. */
 #include "driver/context/device_backend.h"
 
 #include "driver/state/device.h"
@@ -14,8 +13,8 @@ void device_backend_count_return(struct device_backend *own, uint64_t bytes) {
 
 int device_backend_start(struct device_backend *own, const struct backend_ops *ops,
                          CUcontext context, struct device *device) {
-    /* Other threads read these two fields without the lock. The fields keep their values when a
-     * later context of the device reuses the pool. */
+    /* Other threads read these fields without the lock. A later context of the device that reuses
+     * the pool must therefore not write them. */
     if (own->backend.ops != ops || own->device != device) {
         own->backend.ops = ops;
         own->device = device;
@@ -29,7 +28,7 @@ int device_backend_start(struct device_backend *own, const struct backend_ops *o
     own->backend.capacity = device_visible_total(device);
     own->backend.has_events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
     own->backend.release_waits = false;
-    own->backend.refused = 1; /* as after a refused record: the first free then records an event */
+    own->backend.refused = 1; /* as if a record was refused: the first free then records an event */
     CUresult r = REAL(cuEventCreate)(&own->probe, CU_EVENT_DISABLE_TIMING);
     for (unsigned i = 0; i < BACKEND_SLOTS && r == CUDA_SUCCESS && own->backend.has_events; i++) {
         r = REAL(cuEventCreate)(&own->events[i], CU_EVENT_DISABLE_TIMING);

@@ -1,7 +1,8 @@
 /*
  * Defines the part that both kinds of backend share: the pool's context, its device and its events.
- * The structs of both kinds (backend/) begin with struct device_backend. The pool's lock protects
- * the fields except `returning`. device_pool.c and backend/ call these functions.
+ * The structs of both kinds (backend/) begin with struct device_backend. Once the pool exists,
+ * fields change only under its lock, `returning` excepted. device_pool.c and backend/ call these
+ * functions.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_DEVICE_BACKEND_H
 #define GPUCACHE_DRIVER_CONTEXT_DEVICE_BACKEND_H
@@ -17,7 +18,7 @@ struct device_backend {
     CUcontext context;
     struct device *device;
     CUevent events[BACKEND_SLOTS];
-    CUevent probe; /* never recorded; its query shows how the driver answers during a capture */
+    CUevent probe; /* never recorded: a query of it shows the driver's answer during a capture */
     _Atomic uint64_t returning; /* released bytes that the driver may not have back yet */
 };
 
@@ -29,7 +30,7 @@ struct device_backend {
 int device_backend_start(struct device_backend *own, const struct backend_ops *ops,
                          CUcontext context, struct device *device);
 
-/** Destroys the events, if a context that goes on gets no pool. Suspends the backend. */
+/** Suspends the backend and destroys its events. For a context that goes on without a pool. */
 void device_backend_stop(struct device_backend *own);
 
 /** Suspends the backend after its context has ended. The driver destroyed the events with the

@@ -51,8 +51,8 @@ static const struct backend_kind *kind_of(const struct device *device) {
     return atomic_load(&device->in_pages) ? vmm_kind : segments_kind;
 }
 
-/* Returns whether idle memory goes back to the driver after the decay time. Logs a reason why not,
- * once, for a device's first pool. */
+/* Returns whether idle memory goes back to the driver after the decay time. If the backend prevents
+ * it, logs the reason for a device's first pool. */
 static bool decays(const struct device *device, const struct backend *backend) {
     if (options()->decay_ms == OPTIONS_NEVER) {
         return false;
@@ -69,68 +69,68 @@ static bool decays(const struct device *device, const struct backend *backend) {
 /* Chooses the kind of backend when a device gets its first pool. The kind never changes
  * afterwards. */
 static void choose_backend(struct device *device) {
-    const char *against = NULL, *in_favour = NULL;
+    const char *reason_against = NULL, *reason_for = NULL;
     if (atomic_load(&device->backend_reason)) {
         return;
     }
     switch (options()->backend) {
     case BACKEND_PAGES:
-        against = vmm_kind->unavailable(device);
-        in_favour = "GPUCACHE_BACKEND=pages";
+        reason_against = vmm_kind->unavailable(device);
+        reason_for = "GPUCACHE_BACKEND=pages";
         break;
     case BACKEND_SEGMENTS:
-        against = "GPUCACHE_BACKEND=segments";
+        reason_against = "GPUCACHE_BACKEND=segments";
         break;
     case BACKEND_AUTO:
-        against = rdma_libraries_loaded(RDMA_CARDS);
-        against = against ? against : vmm_kind->unavailable(device);
-        against = against ? against : vmm_kind->not_exportable(device);
-        in_favour = "driver and device support them";
+        reason_against = rdma_libraries_loaded(RDMA_CARDS);
+        reason_against = reason_against ? reason_against : vmm_kind->unavailable(device);
+        reason_against = reason_against ? reason_against : vmm_kind->not_exportable(device);
+        reason_for = "driver and device support them";
         break;
     }
-    atomic_store(&device->in_pages, against == NULL);
-    atomic_store(&device->backend_reason, against ? against : in_favour);
+    atomic_store(&device->in_pages, reason_against == NULL);
+    atomic_store(&device->backend_reason, reason_against ? reason_against : reason_for);
 }
 
-static int start(struct device_pool *entry, CUcontext context, struct device *device,
-                 uint64_t reached_by) {
+static int start_backend(struct device_pool *entry, CUcontext context, struct device *device,
+                         uint64_t reached_by) {
     return kind_of(device)->start(entry->backend, context, device, reached_by);
 }
 
-/* Starts an idle pool for a new context. Returns false if the backend does not start. Holds the
- * pool lock: a thread that still uses the pool for the ended context is inside no call of the
- * backend. */
+/* Starts an idle pool for a new context. Returns false if the backend does not start. Acquires the
+ * pool lock: a thread that still uses the pool for the ended context must not be inside a call of
+ * the backend. */
 static bool reuse_pool(struct device_pool *entry, CUcontext context, struct device *device,
                        uint64_t reached_by) {
     pool_hold(entry->pool);
-    bool started = start(entry, context, device, reached_by) == 0;
+    bool started = start_backend(entry, context, device, reached_by) == 0;
     pool_release(entry->pool);
     entry->idle = !started;
     return started;
 }
 
-/* Returns the bytes that either kind of backend needs: a failed attempt for one device leaves its
- * memory to the next attempt, which may be for a device with the other kind. */
+/* Returns the bytes that the larger kind of backend needs: after a failed attempt, new_pool() uses
+ * the memory again, perhaps for a device with the other kind. */
 static size_t backend_bytes(void) {
     return segments_kind->bytes > vmm_kind->bytes ? segments_kind->bytes : vmm_kind->bytes;
 }
 
 /* Creates a pool and adds it to the device's list. NULL: no host memory, or the driver refused.
- * Host memory of a failed attempt is kept in `entry` for the next one. */
+ * Keeps the host memory of a failed attempt in `spare` for the next one. */
 static struct device_pool *new_pool(CUcontext context, struct device *device, uint64_t reached_by) {
-    static struct device_pool *entry;
-    if (!entry && !(entry = host_map(sizeof *entry, 4096))) {
+    static struct device_pool *spare;
+    if (!spare && !(spare = host_map(sizeof *spare, 4096))) {
         return NULL;
     }
-    if (!entry->backend && !(entry->backend = host_map(backend_bytes(), 4096))) {
+    if (!spare->backend && !(spare->backend = host_map(backend_bytes(), 4096))) {
         return NULL;
     }
-    if (start(entry, context, device, reached_by) != 0) {
+    if (start_backend(spare, context, device, reached_by) != 0) {
         return NULL;
     }
     struct pool_config config = {
         .reuse = options()->reuse,
-        .decays = decays(device, &entry->backend->backend),
+        .decays = decays(device, &spare->backend->backend),
     };
     uint64_t guaranteed = partition_soft_limit(device->ordinal);
     if (options()->budget_bytes != OPTIONS_AUTOMATIC) {
@@ -140,18 +140,18 @@ static struct device_pool *new_pool(CUcontext context, struct device *device, ui
         log_info("device %d: the budget is %llu bytes, the soft limit of nvidia-smi memory-limits",
                  device->ordinal, (unsigned long long)guaranteed);
     }
-    struct device_pool *done = entry;
-    if (!(done->pool = pool_create(&done->backend->backend, &config))) {
-        device_backend_stop(done->backend);
+    struct device_pool *entry = spare;
+    if (!(entry->pool = pool_create(&entry->backend->backend, &config))) {
+        device_backend_stop(entry->backend);
         return NULL;
     }
     if (config.decays) {
         decay_start();
     }
-    done->next = atomic_load(&device->pools);
-    atomic_store(&device->pools, done);
-    entry = NULL;
-    return done;
+    entry->next = atomic_load(&device->pools);
+    atomic_store(&device->pools, entry);
+    spare = NULL;
+    return entry;
 }
 
 struct device_pool *device_pool_start(CUcontext context, struct device *device,

@@ -1,12 +1,12 @@
 /*
- * Starts, suspends and ends the pools of a device, and gives the idle memory of all of them back.
+ * Starts, suspends and ends the pools of a device. Gives the idle memory of these pools back.
  *
  *      struct device -> pools -> struct device_pool -> next -> ...
  *
  * When a context ends, its pool becomes empty and idle, and serves the next context of the device.
- * Invariant: an entry is never removed, so the reports keep its history, and readers of the list
- * take no lock. Entries are added and get another context under the registry's lock (context.c).
- * context.c, decay.c, the out-of-memory path and the reports call this file.
+ * Invariant: an entry is never removed. Reports therefore keep its history, and readers of the list
+ * take no lock. Entries are added, and get another context, under the registry's lock (registry.h).
+ * context.c, hooks, oom_retry.c and backends call this file. decay.c and reports read the list.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_DEVICE_POOL_H
 #define GPUCACHE_DRIVER_CONTEXT_DEVICE_POOL_H
@@ -29,18 +29,18 @@ struct device_backend;
 struct backend_kind {
     size_t bytes; /* size of the backend's state, which begins with a struct device_backend */
 
-    /** Sets up the backend as device_backend_start(). The devices in `reached_by` get access. */
+    /** Sets up the backend; see device_backend_start(). The devices in `reached_by` get access. */
     int (*start)(struct device_backend *own, CUcontext context, struct device *device,
                  uint64_t reached_by);
 
-    /** Gives one more device access to all memory. NULL: the driver gives access by itself. */
+    /** Gives one more device access to the pool's memory. NULL: the driver does so by itself. */
     CUresult (*grant_access)(struct device_backend *own, CUdevice device);
 
     /** Returns the reason, in words, why a device cannot have this kind. NULL: it can. Called
      * for the vmm kind only, which has the function. */
     const char *(*unavailable)(struct device *device);
 
-    /** Returns the reason, in words, why the memory could have no IPC handles. NULL: it can.
+    /** Returns the reason, in words, why the memory cannot have IPC handles. NULL: it can.
      * Called for the vmm kind only, which has the function. */
     const char *(*not_exportable)(const struct device *device);
 };
@@ -58,12 +58,12 @@ struct device_pool *device_pool_start(CUcontext context, struct device *device,
  * code. Call with no lock held. */
 CUresult device_pool_grant_access(struct device_pool *entry, CUdevice by);
 
-/** Stops (true) or allows again (false) driver calls that the context's pool makes. Acquires the
- * pool lock: no such call is in progress afterwards. */
+/** Stops (true) or allows again (false) the driver calls of the context's pool. Acquires the pool
+ * lock, so no such call is in progress afterwards. */
 void device_pool_suspend(const struct context *context, bool suspended);
 
-/** Empties the context's pool, after the context and the pool's memory have ended. The pool becomes
- * idle. Call with the registry's lock. */
+/** Empties the pool of a context that has ended, without driver calls: its memory ended too. The
+ * pool becomes idle. Call with the registry's lock. */
 void device_pool_forget(const struct context *context);
 
 /** Waits until the work before all barriers of the device's pools has finished. Call with no lock
@@ -75,7 +75,7 @@ void device_pool_drain_barriers(struct device *device);
 bool device_pool_finish(struct device *device);
 
 /** Gives the idle memory of all pools of a device back to the driver. Returns 0, or an error of
- * pool_trim() if some idle memory stays. Call with no lock held. */
+ * pool_trim() if a pool keeps idle memory. Call with no lock held. */
 int device_pool_release_idle(struct device *device);
 
 /** Returns the idle bytes that device_pool_release_idle() could not give back, plus the bytes that

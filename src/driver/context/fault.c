@@ -3,6 +3,7 @@
 #include "driver/context/context.h"
 #include "pool/pool.h"
 
+/* cuda.h numbers faults in two ranges, which have a few other errors between the faults. */
 bool fault_is_deadly(CUresult code) {
     return (code >= CUDA_ERROR_ILLEGAL_ADDRESS && code <= CUDA_ERROR_LAUNCH_TIMEOUT &&
             code != CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES) ||
@@ -15,7 +16,7 @@ bool fault_is_deadly(CUresult code) {
 
 void fault_look(CUresult code) {
     struct pool *pool = fault_is_deadly(code) ? context_pool() : NULL;
-    /* An event's query may return the fault of another context: the current one is asked. */
+    /* Checks the current context too: an event's query may return another context's fault. */
     struct backend *backend = pool ? pool_backend(pool) : NULL;
     if (pool && fault_is_deadly((CUresult)backend->ops->health(backend))) {
         pool_break(pool, (int)code);

@@ -1,12 +1,12 @@
 /*
  * Records a fault of the current context that a call of the program returned.
  *
- * After a fault the driver answers every call of the context with it. The pool serves allocations
- * and frees without a driver call, so it must know the fault to answer likewise.
+ * After a fault the driver returns the fault's code from every call of the context. The pool serves
+ * allocations and frees without a driver call, so it must know the fault to return the same code.
  *
- * The hooks of NOTICED rows of the table (copies, fills, waits, queries) call fault_notice(), and
- * so do those of RETRIED rows, launches among them (hooks/launches.c). The pool keeps the fault;
- * this file has no state.
+ * The hooks of the rows NOTICED (copies, fills, waits, queries) and RETRIED (launches) of
+ * entry_points.def call fault_notice(). The pool stores the fault. This file has no state and no
+ * lock.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_FAULT_H
 #define GPUCACHE_DRIVER_CONTEXT_FAULT_H
@@ -24,12 +24,11 @@ struct pool;
  * it. */
 bool fault_is_deadly(CUresult code);
 
-/** Returns the fault that ended the context of a pool. 0: the context has none, or `pool` is
- * NULL. */
+/** Returns the fault that ended the context of a pool. 0: there was no fault, or `pool` is NULL. */
 CUresult fault_of(struct pool *pool);
 
-/** Makes the current context's pool answer with the error `code` of a call from now on, if it is a
- * fault that ended the current context. */
+/** Stores the error `code` of a call in the current context's pool, if a fault has ended the
+ * current context. Every later call of the pool then returns `code`. */
 void fault_look(CUresult code);
 
 /** Returns the driver's answer `r` to a call of the program, after fault_look() if it is an

@@ -6,7 +6,7 @@
 
 static struct context *contexts;
 static struct host_slab slab = {.object_bytes = sizeof(struct context)};
-static bool uncounted; /* a context has no slot, for lack of host memory; see count_unknown() */
+static bool has_unknown; /* a context has no slot, for lack of host memory; see count_unknown() */
 struct lock registry_lock = LOCK_INITIALIZER(REGISTRY);
 static uint64_t last_life; /* serial number of the newest context or view; under the lock */
 _Atomic unsigned registry_views;
@@ -63,8 +63,8 @@ void registry_remove(struct context *context) {
     context_invalidate();
 }
 
-/* Returns whether the driver has a context of that handle. Sets `id` to its identifier, or to 0 if
- * the driver gives none (before CUDA 12.0, or after a fault). */
+/* Returns whether the driver has a context of that handle. Sets *id to its identifier, or to 0 if
+ * the driver returns none (before CUDA 12.0, or after a fault). */
 static bool read_id(CUcontext handle, unsigned long long *id) {
     unsigned version;
     *id = 0;
@@ -91,15 +91,15 @@ static struct context *free_slot(void) {
 }
 
 /*
- * Counts the first context that cannot be entered as two contexts, permanently, because nothing
- * will notice its end. No context counts as the only one afterwards, so no pool uses a barrier
- * while the unknown context may exist.
+ * Counts a context that cannot be entered as two contexts, once and permanently, because no code
+ * notices its end. `context_alive` is never 1 afterwards, and no context is the only active one. No
+ * pool then uses a barrier.
  */
 static void count_unknown(CUcontext handle) {
-    if (!uncounted) {
-        uncounted = true;
+    if (!has_unknown) {
+        has_unknown = true;
         atomic_fetch_add(&context_alive, 2);
-        active_contexts_add(handle); /* after the count: context_drain_barriers() reads it */
+        active_contexts_add(handle); /* after the count, which context_drain_barriers() reads */
         active_contexts_all_stay();
         context_invalidate();
     }

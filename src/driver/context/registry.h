@@ -1,11 +1,12 @@
 /*
- * The slots of all contexts and views of the process, and what the driver says about them.
+ * Keeps a slot for each context and view of the process, and asks the driver which have ended.
  *
  *      registry_first() -> struct context -> next -> ...      the oldest first
  *
- * A slot is never unmapped: its address means the same context as long as `life` is the same. The
- * lock of rank REGISTRY protects all slots. Callers of these functions hold it. Invariant:
- * context_alive counts the slots in use that are no views. Only context.c calls this file.
+ * A slot is never unmapped, but reused: it means the same context as long as `life` is the same.
+ * The lock of rank REGISTRY protects all slots. Callers of these functions hold it. Invariant:
+ * context_alive counts the slots in use that are no views (count_unknown() adds 2). Only context.c
+ * calls these functions.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_REGISTRY_H
 #define GPUCACHE_DRIVER_CONTEXT_REGISTRY_H
@@ -29,10 +30,10 @@ struct context *registry_find(CUcontext handle);
 struct context *registry_enter(struct context fresh);
 
 /**
- * Returns the context or view of a handle, and enters a context that is new. Replaces one that has
- * ended. NULL: the driver has no such context, or there is no host memory. A context whose creation
- * no hook saw may be a primary one, so it counts as primary. Sets *is_new for a new context, whose
- * device the caller sets.
+ * Returns the context or view of a handle. Enters a new context, and replaces one that has ended.
+ * NULL: the driver has no such context, or there is no host memory. Sets *is_new for a new context,
+ * whose device the caller must set. A new context counts as primary, because it may be primary and
+ * no hook saw its creation.
  */
 struct context *registry_find_or_enter(CUcontext handle, bool *is_new);
 
@@ -45,11 +46,12 @@ void registry_remove(struct context *context);
 
 /**
  * Removes all contexts that have ended, also those whose end no hook saw. Skips a context that
- * another thread's call may be ending: the driver would block the question until that call returns.
+ * another thread's call may be ending: the driver would not answer before that call returns.
  */
 void registry_remove_ended(void);
 
-/** Adds `change` to the calls that may end a context. Suspends or resumes it and its views. */
+/** Adds `change` to the number of calls in progress that may end a context. Suspends or resumes the
+ * context and its views. */
 void registry_count_ending(struct context *context, int change);
 
 #endif
