@@ -4,107 +4,110 @@
 #include "driver/reuse/deferred_lines.h"
 #include "driver/table/entries.h"
 
-static _Atomic(struct deferred_lines *) all_lines;
-static struct lock making = LOCK_INITIALIZER(DEFERRED_CONTEXTS);
+static _Atomic(struct stream_queues *) all_queues;
+static struct lock all_queues_lock = LOCK_INITIALIZER(DEFERRED_CONTEXTS); /* for additions */
 
 /* --- the contexts --- */
 
-static struct deferred_lines *find_lines(CUcontext context) {
-    struct deferred_lines *lines = atomic_load(&all_lines);
-    while (lines && atomic_load(&lines->context) != context) {
-        lines = lines->next;
+static struct stream_queues *find_queues(CUcontext context) {
+    struct stream_queues *queues = atomic_load(&all_queues);
+    while (queues && atomic_load(&queues->context) != context) {
+        queues = queues->next;
     }
-    return lines;
+    return queues;
 }
 
-static struct deferred_lines *make_lines(CUcontext context) {
-    lock_acquire(&making);
-    struct deferred_lines *lines = find_lines(context);
-    if (!lines && (lines = find_lines(NULL)) != NULL) {
-        atomic_store(&lines->context, context);
-    } else if (!lines && (lines = host_map(sizeof *lines, 4096)) != NULL) {
-        lock_start(&lines->lock, LOCK_DEFERRED);
-        lines->line_slab.object_bytes = sizeof(struct deferred_line);
-        lines->held_slab.object_bytes = sizeof(struct deferred_free);
-        lines->next = atomic_load(&all_lines);
-        atomic_store(&lines->context, context);
-        atomic_store(&all_lines, lines);
+/* Returns the queues of a context. Reuses those of an ended context, or creates new ones. NULL
+ * without host memory. */
+static struct stream_queues *make_queues(CUcontext context) {
+    lock_acquire(&all_queues_lock);
+    struct stream_queues *queues = find_queues(context);
+    if (!queues && (queues = find_queues(NULL)) != NULL) {
+        atomic_store(&queues->context, context);
+    } else if (!queues && (queues = host_map(sizeof *queues, 4096)) != NULL) {
+        lock_start(&queues->lock, LOCK_DEFERRED);
+        queues->queue_slab.object_bytes = sizeof(struct stream_queue);
+        queues->free_slab.object_bytes = sizeof(struct deferred_free);
+        queues->next = atomic_load(&all_queues);
+        atomic_store(&queues->context, context);
+        atomic_store(&all_queues, queues);
     }
-    lock_release(&making);
-    return lines;
+    lock_release(&all_queues_lock);
+    return queues;
 }
 
-/* Returns the lines of a context with their lock held, or NULL without host memory. */
-static struct deferred_lines *lock_lines(CUcontext context) {
+/* Acquires the lock of a context's queues, and returns them. NULL without host memory. */
+static struct stream_queues *lock_queues(CUcontext context) {
     for (;;) {
-        struct deferred_lines *lines = find_lines(context);
-        if (!lines && !(lines = make_lines(context))) {
+        struct stream_queues *queues = find_queues(context);
+        if (!queues && !(queues = make_queues(context))) {
             return NULL;
         }
-        lock_acquire(&lines->lock);
-        if (atomic_load(&lines->context) == context) {
-            return lines;
+        lock_acquire(&queues->lock);
+        if (atomic_load(&queues->context) == context) {
+            return queues;
         }
-        lock_release(&lines->lock); /* the context with that handle has ended */
+        lock_release(&queues->lock); /* the context ended in between */
     }
 }
 
 /* --- freeing --- */
 
 /*
- * Defers the free of `dptr` in a context, in the line of stream `which`. Takes the lock. Returns as
- * deferred_add().
+ * Defers the free of `dptr` in the queue of a stream of `context`. Acquires the lock. Returns the
+ * same codes as deferred_add().
  */
-static CUresult add_in(CUcontext context, struct deferred_stream which, CUdeviceptr dptr,
+static CUresult add_in(CUcontext context, struct stream_identity identity, CUdeviceptr dptr,
                        CUstream stream, CUresult (*record)(CUevent, CUstream)) {
-    struct deferred_lines *lines = lock_lines(context);
-    if (!lines) {
+    struct stream_queues *queues = lock_queues(context);
+    if (!queues) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    struct deferred_free *held = host_slab_get(&lines->held_slab);
-    struct deferred_line *line = held ? deferred_line_of(lines, which) : NULL;
+    struct deferred_free *deferred = host_slab_get(&queues->free_slab);
+    struct stream_queue *queue = deferred ? stream_queue_of(queues, identity) : NULL;
     CUresult r =
-        line ? deferred_line_record(context, line, stream, record) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (r == CUDA_SUCCESS && pool_defer_free(dptr, &held->block) != 0) {
+        queue ? stream_queue_record(context, queue, stream, record) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_SUCCESS && pool_defer_free(dptr, &deferred->block) != 0) {
         r = CUDA_ERROR_INVALID_VALUE;
     }
     if (r == CUDA_SUCCESS) {
-        deferred_line_add(line, held);
-    } else if (held) {
-        host_slab_put(&lines->held_slab, held);
+        stream_queue_add(queue, deferred);
+    } else if (deferred) {
+        host_slab_put(&queues->free_slab, deferred);
     }
-    lock_release(&lines->lock);
+    lock_release(&queues->lock);
     return r;
 }
 
 /*
- * Determines the identity of a stream. If the driver does not number its streams, every free gets
- * its own line and event. Returns CUDA_SUCCESS or the driver's error code.
+ * Sets *identity to the identity of a stream. If the driver does not number streams, every free
+ * gets its own queue and event. Returns CUDA_SUCCESS or the driver's error code.
  */
-static CUresult identify(CUstream stream, bool per_thread, struct deferred_stream *which) {
+static CUresult identify(CUstream stream, bool per_thread, struct stream_identity *identity) {
     static _Atomic uint64_t threads, frees;
     static _Thread_local uint64_t thread __attribute__((tls_model("initial-exec")));
-    *which = (struct deferred_stream){.kind = NULL};
+    *identity = (struct stream_identity){.kind = NULL};
     if (stream == CU_STREAM_PER_THREAD || (!stream && per_thread)) {
         thread = thread ? thread : atomic_fetch_add(&threads, 1) + 1;
-        *which = (struct deferred_stream){CU_STREAM_PER_THREAD, thread};
+        *identity = (struct stream_identity){CU_STREAM_PER_THREAD, thread};
     } else if (!stream || stream == CU_STREAM_LEGACY) {
-        which->kind = CU_STREAM_LEGACY;
+        identity->kind = CU_STREAM_LEGACY;
     } else if (HAS(cuStreamGetId)) {
         unsigned long long number = 0;
         CUresult r = REAL(cuStreamGetId)(stream, &number);
-        which->number = number;
+        identity->number = number;
         return r;
     } else {
-        which->number = atomic_fetch_add(&frees, 1);
+        identity->number = atomic_fetch_add(&frees, 1);
     }
     return CUDA_SUCCESS;
 }
 
 /*
- * Returns the current context, or NULL. If cuCtxGetCurrent fails, the context of the thread's own
- * stream is the current one (NVIDIA's documentation of cuStreamGetCtx). The same query for the
- * legacy stream invalidates captures of blocking streams (tests/sim/test_captures.c).
+ * Returns the current context, or NULL. If cuCtxGetCurrent fails, asks for the context of the
+ * thread's own stream, which is the current one (NVIDIA's documentation of cuStreamGetCtx). Asking
+ * for that of the legacy stream would invalidate captures of blocking streams
+ * (tests/sim/test_captures.c).
  */
 static CUcontext current_context(void) {
     CUcontext current = NULL;
@@ -116,69 +119,70 @@ static CUcontext current_context(void) {
 
 CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool per_thread,
                       CUresult (*record)(CUevent, CUstream)) {
-    struct deferred_stream which;
+    struct stream_identity identity;
     CUcontext own = NULL;
-    CUresult r = identify(stream, per_thread, &which);
+    CUresult r = identify(stream, per_thread, &identity);
     if (r != CUDA_SUCCESS) {
         return r;
     }
     current = current ? current : current_context();
-    r = current ? add_in(current, which, dptr, stream, record) : CUDA_ERROR_INVALID_HANDLE;
-    bool of_other_context = r == CUDA_ERROR_INVALID_HANDLE && !which.kind &&
+    r = current ? add_in(current, identity, dptr, stream, record) : CUDA_ERROR_INVALID_HANDLE;
+    bool of_other_context = r == CUDA_ERROR_INVALID_HANDLE && !identity.kind &&
                             REAL(cuStreamGetCtx)(stream, &own) == CUDA_SUCCESS && own != current;
-    return of_other_context ? add_in(own, which, dptr, stream, record) : r;
+    return of_other_context ? add_in(own, identity, dptr, stream, record) : r;
 }
 
 /* --- reclaiming --- */
 
 /*
- * Waits only for the lock of the caller's own context. The lock may be held by a record that waits,
- * in the driver, for a free of the same context. The free delays all work in the same context
- * anyway, but must not delay other contexts.
+ * Waits only for the lock of the caller's own context. A thread that records an event may hold a
+ * lock while it waits, in the driver, for a free of the same context. Such a free delays all work
+ * of its context anyway, but must not delay other contexts.
  */
 bool deferred_reclaim(CUcontext context, bool all) {
     bool any = false;
-    for (struct deferred_lines *lines = atomic_load(&all_lines); lines; lines = lines->next) {
-        if (all && atomic_load(&lines->context) == context) {
-            lock_acquire(&lines->lock);
-        } else if (!lock_try(&lines->lock)) {
+    for (struct stream_queues *queues = atomic_load(&all_queues); queues; queues = queues->next) {
+        if (all && atomic_load(&queues->context) == context) {
+            lock_acquire(&queues->lock);
+        } else if (!lock_try(&queues->lock)) {
             continue;
         }
-        any |= !lines->suspended && deferred_lines_reclaim(lines, all);
-        lock_release(&lines->lock);
+        any |= !queues->suspended && stream_queues_reclaim(queues, all);
+        lock_release(&queues->lock);
     }
     return any;
 }
 
 void deferred_reclaim_now(void) {
     CUcontext current = NULL;
-    REAL(cuCtxGetCurrent)(&current); /* if the call fails, all locks are only tried */
+    REAL(cuCtxGetCurrent)(&current); /* if the call fails, no lock is waited for */
     deferred_reclaim(current, true);
 }
 
 void deferred_suspend(const struct context *context, bool suspended) {
-    struct deferred_lines *lines = find_lines(context->handle);
-    if (lines) {
-        lock_acquire(&lines->lock);
-        lines->suspended = suspended;
-        lock_release(&lines->lock);
+    struct stream_queues *queues = find_queues(context->handle);
+    if (queues) {
+        lock_acquire(&queues->lock);
+        queues->suspended = suspended;
+        lock_release(&queues->lock);
     }
 }
 
 void deferred_capture_announced(void) {
-    for (struct deferred_lines *lines = atomic_load(&all_lines); lines; lines = lines->next) {
-        lock_acquire(&lines->lock);
-        lock_release(&lines->lock);
+    for (struct stream_queues *queues = atomic_load(&all_queues); queues; queues = queues->next) {
+        lock_acquire(&queues->lock);
+        lock_release(&queues->lock);
     }
 }
 
 /* --- ends --- */
 
+/* Drops the deferred frees of a pool's blocks from all queues. */
 static void forget_blocks(const struct pool *pool) {
-    for (struct deferred_lines *lines = atomic_load(&all_lines); lines; lines = lines->next) {
-        lock_acquire(&lines->lock);
-        deferred_lines_forget(lines, pool);
-        lock_release(&lines->lock);
+    for (struct stream_queues *queues = atomic_load(&all_queues); queues; queues = queues->next) {
+        lock_acquire(&queues->lock);
+        stream_queues_forget(queues, pool);
+        lock_release(&queues->lock);
     }
 }
 
@@ -186,13 +190,13 @@ void deferred_forget(const struct context *context) {
     if (context->pool) {
         forget_blocks(context->pool);
     }
-    struct deferred_lines *lines = find_lines(context->handle);
-    if (!lines) {
+    struct stream_queues *queues = find_queues(context->handle);
+    if (!queues) {
         return;
     }
-    lock_acquire(&lines->lock);
-    deferred_lines_end(lines);
-    lines->suspended = false;
-    atomic_store(&lines->context, NULL);
-    lock_release(&lines->lock);
+    lock_acquire(&queues->lock);
+    stream_queues_end(queues);
+    queues->suspended = false;
+    atomic_store(&queues->context, NULL);
+    lock_release(&queues->lock);
 }

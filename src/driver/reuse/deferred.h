@@ -1,14 +1,15 @@
 /*
- * Frees in stream order: cuMemFreeAsync of a block of the pool.
+ * Frees blocks of a pool in stream order (cuMemFreeAsync).
  *
- * Work that the stream was told to wait for may still use the block. This work may even be
- * submitted after the free, since a stream may wait for a value in memory. An event of the context
- * would not capture it. The free is therefore deferred (pool.h) until an event of that stream has
- * completed.
+ * The stream may have to wait for work that still uses the block. Such work may even be submitted
+ * after the free, because a stream may wait for a value in memory. An event of the context would
+ * not capture such work. The free is therefore deferred (pool.h) until an event of its stream
+ * completes.
  *
- * The frees of a context's streams stand in lines (deferred_lines.h), under a lock of rank DEFERRED
- * for each context. Invariant: memory of a free is reclaimed once, after the stream has reached the
- * free, or after the context of the stream has ended.
+ * Each stream has a queue of deferred frees (deferred_lines.h). A lock of rank DEFERRED protects
+ * the queues of one context. Invariant: a free's memory is reclaimed once, after the stream has
+ * reached the free, or after the context of the stream has ended. Hooks, oom_retry.c,
+ * backend/common.c and the context callbacks call this file.
  */
 #ifndef GPUCACHE_DRIVER_REUSE_DEFERRED_H
 #define GPUCACHE_DRIVER_REUSE_DEFERRED_H
@@ -21,41 +22,41 @@ struct context;
 
 /**
  * Frees `dptr`, which lies in a pool, once `stream` reaches this point. `current` is the current
- * context, or NULL if it is not known. `record` is the driver's record function; for a NULL stream
- * it records in the thread's own stream if `per_thread`. Returns CUDA_SUCCESS,
- * CUDA_ERROR_INVALID_VALUE if no live block starts at `dptr`, CUDA_ERROR_OUT_OF_MEMORY without host
- * memory, or the driver's error code. Takes the lock.
+ * context; NULL: unknown. `record` is the driver's record function. With `per_thread`, a NULL
+ * stream means the thread's own stream. Acquires the lock of the stream's context. Returns
+ * CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE if no live block starts at `dptr`,
+ * CUDA_ERROR_OUT_OF_MEMORY without host memory, or the driver's error code.
  */
 CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool per_thread,
                       CUresult (*record)(CUevent, CUstream));
 
 /**
- * Reclaims the deferred frees that their streams have reached: all of them, or a bounded number.
- * `context` is the caller's own context. With `all`, waits for the lock of that context; only tries
- * the other locks. Returns whether any free was reclaimed.
+ * Reclaims deferred frees that their streams have reached: all, or without `all` a bounded number.
+ * `context` is the caller's own context. With `all`, waits for the lock of `context`; only tries
+ * all other locks. Returns whether any free was reclaimed.
  */
 bool deferred_reclaim(CUcontext context, bool all);
 
 /**
- * Reclaims all deferred frees that their streams have reached, in a thread with any current
- * context. Call with no lock held.
+ * Does deferred_reclaim() with `all` for the thread's current context, if any. Call with no lock
+ * held.
  */
 void deferred_reclaim_now(void);
 
 /**
- * Suspends or resumes a context. While the context may be ending, none of its events is queried.
+ * Suspends or resumes a context. The events of a suspended context are not queried. Takes a lock.
  */
 void deferred_suspend(const struct context *context, bool suspended);
 
 /**
- * Forgets a context that has ended: deferred frees of its blocks are dropped. Its streams ended
- * too, so the frees of other contexts' blocks in them are reclaimed.
+ * Forgets a context that has ended. Drops the deferred frees of its blocks. Reclaims the frees of
+ * other contexts' blocks in its streams, which have ended too. Acquires each lock in turn.
  */
 void deferred_forget(const struct context *context);
 
 /**
- * Waits until no thread is querying events, by taking and releasing each lock. Call when a capture
- * is announced, before it begins.
+ * Acquires and releases each lock, so no thread still queries an event that it began to query
+ * before the call. Call when a capture is announced, before it begins.
  */
 void deferred_capture_announced(void);
 

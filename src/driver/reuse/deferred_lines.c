@@ -6,77 +6,75 @@
 
 #include <limits.h>
 
-#define LINES_PER_LOOK 8   /* bounds of a partial reclaim: lines queried, */
-#define FREES_PER_LOOK 256 /* and frees reclaimed */
+/* Bounds of a reclaim without `all`. */
+#define QUEUES_MOST 8  /* queues whose events are queried */
+#define FREES_MOST 256 /* frees reclaimed */
 
-/* --- lines --- */
+/* --- queues --- */
 
-static struct deferred_line **bucket_of(struct deferred_lines *lines,
-                                        struct deferred_stream stream) {
-    return &lines->buckets[(stream.number ^ (uintptr_t)stream.kind) % DEFERRED_BUCKETS];
+static struct stream_queue **bucket_of(struct stream_queues *queues,
+                                       struct stream_identity stream) {
+    return &queues->buckets[(stream.number ^ (uintptr_t)stream.kind) % DEFERRED_BUCKETS];
 }
 
-static void append_line(struct deferred_lines *lines, struct deferred_line *line) {
-    line->next = NULL;
-    *(lines->first ? &lines->last->next : &lines->first) = line;
-    lines->last = line;
+static void append_queue(struct stream_queues *queues, struct stream_queue *queue) {
+    queue->next = NULL;
+    *(queues->first ? &queues->last->next : &queues->first) = queue;
+    queues->last = queue;
 }
 
-static struct deferred_line *take_first(struct deferred_lines *lines) {
-    struct deferred_line *line = lines->first;
-    lines->first = line->next;
-    return line;
+static struct stream_queue *take_first(struct stream_queues *queues) {
+    struct stream_queue *queue = queues->first;
+    queues->first = queue->next;
+    return queue;
 }
 
-struct deferred_line *deferred_line_of(struct deferred_lines *lines,
-                                       struct deferred_stream stream) {
-    struct deferred_line **bucket = bucket_of(lines, stream), *line = *bucket;
-    while (line && (line->stream.number != stream.number || line->stream.kind != stream.kind)) {
-        line = line->next_in_bucket;
+struct stream_queue *stream_queue_of(struct stream_queues *queues, struct stream_identity stream) {
+    struct stream_queue **bucket = bucket_of(queues, stream), *queue = *bucket;
+    while (queue && (queue->stream.number != stream.number || queue->stream.kind != stream.kind)) {
+        queue = queue->next_in_bucket;
     }
-    if (!line && ((line = lines->idle) || (line = host_slab_get(&lines->line_slab)))) {
-        lines->idle = line == lines->idle ? line->next : lines->idle;
-        line->stream = stream;
-        line->next_in_bucket = *bucket;
-        *bucket = line;
-        append_line(lines, line);
+    if (!queue && ((queue = queues->idle) || (queue = host_slab_get(&queues->queue_slab)))) {
+        queues->idle = queue == queues->idle ? queue->next : queues->idle;
+        queue->stream = stream;
+        queue->next_in_bucket = *bucket;
+        *bucket = queue;
+        append_queue(queues, queue);
     }
-    return line;
+    return queue;
 }
 
 /*
- * Makes a line without frees idle. Its events may still be pending: nothing depends on them, and
- * the next user records them again.
+ * Makes a queue without frees idle. Its events may still be pending, but no free depends on them.
+ * The next stream of the queue records them again.
  */
-static void make_idle(struct deferred_lines *lines, struct deferred_line *line) {
-    struct deferred_line **at = bucket_of(lines, line->stream);
-    while (*at != line) {
+static void make_idle(struct stream_queues *queues, struct stream_queue *queue) {
+    struct stream_queue **at = bucket_of(queues, queue->stream);
+    while (*at != queue) {
         at = &(*at)->next_in_bucket;
     }
-    *at = line->next_in_bucket;
-    line->count = 0;
-    line->next = lines->idle;
-    lines->idle = line;
+    *at = queue->next_in_bucket;
+    queue->count = 0;
+    queue->next = queues->idle;
+    queues->idle = queue;
 }
 
-static void reclaim_oldest(struct deferred_lines *lines, struct deferred_line *line) {
-    struct deferred_free *held = line->oldest;
-    line->oldest = held->next;
-    pool_reclaim(&held->block);
-    host_slab_put(&lines->held_slab, held);
+static void reclaim_oldest(struct stream_queues *queues, struct stream_queue *queue) {
+    struct deferred_free *deferred = queue->oldest;
+    queue->oldest = deferred->next;
+    pool_reclaim(&deferred->block);
+    host_slab_put(&queues->free_slab, deferred);
 }
 
-void deferred_line_add(struct deferred_line *line, struct deferred_free *held) {
-    held->number = line->recorded;
-    *(line->oldest ? &line->newest->next : &line->oldest) = held;
-    line->newest = held;
+void stream_queue_add(struct stream_queue *queue, struct deferred_free *deferred) {
+    deferred->number = queue->recorded;
+    *(queue->oldest ? &queue->newest->next : &queue->oldest) = deferred;
+    queue->newest = deferred;
 }
 
 /* --- events --- */
 
-/*
- * Creates an event in `context`: an event belongs to the context that is current at its creation.
- */
+/* Creates an event in `context`, and makes it current for that. Returns the driver's answer. */
 static CUresult make_event(CUcontext context, CUevent *event) {
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
@@ -92,10 +90,10 @@ static CUresult make_event(CUcontext context, CUevent *event) {
 }
 
 /*
- * Returns whether all work that the event captured has completed. An event that the driver does not
- * know ended with its context, which waited for its work. A query of an event that is gone can
- * crash (tests/gpu/facts_release.cu), so no context whose end was announced is queried. Queries in
- * relaxed mode, since a query in another mode invalidates captures.
+ * Returns whether all work that the event captured has completed. If the driver does not know the
+ * event, its context has ended, after all work: returns true and clears *event. The caller must not
+ * query an event of a suspended context: after the context's end the query can crash
+ * (tests/gpu/facts_release.cu). Uses the relaxed capture mode: others invalidate captures.
  */
 static bool has_completed(CUevent *event) {
     bool captures = atomic_load(&capture_active) > 0;
@@ -111,26 +109,27 @@ static bool has_completed(CUevent *event) {
     return r == CUDA_SUCCESS;
 }
 
-static CUresult record_one(CUcontext context, CUevent *event, CUstream stream,
-                           CUresult (*record)(CUevent, CUstream)) {
+/* Records an event in `stream`. Creates it first if *event is NULL. Returns the driver's answer. */
+static CUresult record_event(CUcontext context, CUevent *event, CUstream stream,
+                             CUresult (*record)(CUevent, CUstream)) {
     bool existed = *event != NULL;
     CUresult r = existed ? CUDA_SUCCESS : make_event(context, event);
     r = r == CUDA_SUCCESS ? record(*event, stream) : r;
     if (r == CUDA_ERROR_INVALID_HANDLE && existed && has_completed(event) && !*event) {
-        /* The handle of the event was invalid, not that of the stream. */
-        return record_one(context, event, stream, record);
+        /* The event's handle was invalid, not the stream's: creates a new event. */
+        return record_event(context, event, stream, record);
     }
     return r;
 }
 
-CUresult deferred_line_record(CUcontext context, struct deferred_line *line, CUstream stream,
-                              CUresult (*record)(CUevent, CUstream)) {
-    bool fresh = line->count < DEFERRED_EVENTS;
-    unsigned at = (line->first + line->count - !fresh) % DEFERRED_EVENTS;
-    CUresult r = record_one(context, &line->events[at].event, stream, record);
+CUresult stream_queue_record(CUcontext context, struct stream_queue *queue, CUstream stream,
+                             CUresult (*record)(CUevent, CUstream)) {
+    bool is_unused = queue->count < DEFERRED_EVENTS;
+    unsigned at = (queue->first + queue->count - !is_unused) % DEFERRED_EVENTS;
+    CUresult r = record_event(context, &queue->events[at].event, stream, record);
     if (r == CUDA_SUCCESS) {
-        line->events[at].covers = ++line->recorded;
-        line->count += fresh;
+        queue->events[at].covers = ++queue->recorded;
+        queue->count += is_unused;
     }
     return r;
 }
@@ -138,41 +137,40 @@ CUresult deferred_line_record(CUcontext context, struct deferred_line *line, CUs
 /* --- reclaiming --- */
 
 /*
- * Reclaims at most *frees_left frees of a line, and subtracts them. Returns whether any was
- * reclaimed.
+ * Reclaims at most *frees_left frees of a queue, and subtracts their number. Returns whether any
+ * free was reclaimed.
  */
-static bool reclaim_line(struct deferred_lines *lines, struct deferred_line *line,
-                         unsigned *frees_left) {
+static bool reclaim_queue(struct stream_queues *queues, struct stream_queue *queue,
+                          unsigned *frees_left) {
     bool any = false;
-    while (line->oldest && has_completed(&line->events[line->first].event)) {
-        uint64_t covered = line->events[line->first].covers;
-        while (line->oldest && line->oldest->number <= covered && *frees_left > 0) {
-            reclaim_oldest(lines, line);
+    while (queue->oldest && has_completed(&queue->events[queue->first].event)) {
+        uint64_t covered = queue->events[queue->first].covers;
+        while (queue->oldest && queue->oldest->number <= covered && *frees_left > 0) {
+            reclaim_oldest(queues, queue);
             any = true;
             --*frees_left;
         }
-        if (line->oldest && line->oldest->number <= covered) {
+        if (queue->oldest && queue->oldest->number <= covered) {
             break;
         }
-        line->first = (line->first + 1) % DEFERRED_EVENTS;
-        line->count--;
+        queue->first = (queue->first + 1) % DEFERRED_EVENTS;
+        queue->count--;
     }
     return any;
 }
 
-bool deferred_lines_reclaim(struct deferred_lines *lines, bool all) {
+bool stream_queues_reclaim(struct stream_queues *queues, bool all) {
     bool any = false;
-    unsigned lines_left = all ? UINT_MAX : LINES_PER_LOOK,
-             frees_left = all ? UINT_MAX : FREES_PER_LOOK;
-    for (const struct deferred_line *last = lines->last, *line = NULL;
-         lines->first && line != last && lines_left > 0; lines_left--) {
-        struct deferred_line *next = take_first(lines);
-        any |= reclaim_line(lines, next, &frees_left);
-        line = next;
-        if (next->oldest) {
-            append_line(lines, next);
+    unsigned queues_left = all ? UINT_MAX : QUEUES_MOST, frees_left = all ? UINT_MAX : FREES_MOST;
+    for (const struct stream_queue *last = queues->last, *previous = NULL;
+         queues->first && previous != last && queues_left > 0; queues_left--) {
+        struct stream_queue *queue = take_first(queues);
+        any |= reclaim_queue(queues, queue, &frees_left);
+        previous = queue;
+        if (queue->oldest) {
+            append_queue(queues, queue);
         } else {
-            make_idle(lines, next);
+            make_idle(queues, queue);
         }
     }
     return any;
@@ -180,41 +178,41 @@ bool deferred_lines_reclaim(struct deferred_lines *lines, bool all) {
 
 /* --- ends --- */
 
-/* Drops the frees of a pool's blocks from a line. */
-static void forget_in(struct deferred_lines *lines, struct deferred_line *line,
+/* Drops the frees of a pool's blocks from a queue. */
+static void forget_in(struct stream_queues *queues, struct stream_queue *queue,
                       const struct pool *pool) {
-    struct deferred_free *rest = line->oldest;
-    line->oldest = NULL;
+    struct deferred_free *rest = queue->oldest;
+    queue->oldest = NULL;
     while (rest) {
-        struct deferred_free *held = rest;
-        rest = held->next;
-        if (held->block.pool == pool) {
-            host_slab_put(&lines->held_slab, held);
+        struct deferred_free *deferred = rest;
+        rest = deferred->next;
+        if (deferred->block.pool == pool) {
+            host_slab_put(&queues->free_slab, deferred);
         } else {
-            held->next = NULL;
-            *(line->oldest ? &line->newest->next : &line->oldest) = held;
-            line->newest = held;
+            deferred->next = NULL;
+            *(queue->oldest ? &queue->newest->next : &queue->oldest) = deferred;
+            queue->newest = deferred;
         }
     }
 }
 
-void deferred_lines_forget(struct deferred_lines *lines, const struct pool *pool) {
-    for (struct deferred_line *line = lines->first; line; line = line->next) {
-        forget_in(lines, line, pool);
+void stream_queues_forget(struct stream_queues *queues, const struct pool *pool) {
+    for (struct stream_queue *queue = queues->first; queue; queue = queue->next) {
+        forget_in(queues, queue, pool);
     }
 }
 
-void deferred_lines_end(struct deferred_lines *lines) {
-    while (lines->first) {
-        struct deferred_line *line = take_first(lines);
-        while (line->oldest) {
-            reclaim_oldest(lines, line);
+void stream_queues_end(struct stream_queues *queues) {
+    while (queues->first) {
+        struct stream_queue *queue = take_first(queues);
+        while (queue->oldest) {
+            reclaim_oldest(queues, queue);
         }
-        make_idle(lines, line);
+        make_idle(queues, queue);
     }
-    while (lines->idle) { /* their events ended with the context */
-        struct deferred_line *line = lines->idle;
-        lines->idle = line->next;
-        host_slab_put(&lines->line_slab, line);
+    while (queues->idle) { /* the events of these queues ended with the context */
+        struct stream_queue *queue = queues->idle;
+        queues->idle = queue->next;
+        host_slab_put(&queues->queue_slab, queue);
     }
 }

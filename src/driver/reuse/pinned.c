@@ -15,11 +15,11 @@
 #include <errno.h>
 #include <unistd.h>
 
-#define BOUND_SHARE 16                 /* bound on kept bytes: this part of the machine's memory, */
-#define BOUND_MOST ((uint64_t)4 << 30) /* and at most this */
+#define BOUND_SHARE 16 /* bound on kept bytes: the machine's memory divided by this */
+#define BOUND_MOST ((uint64_t)4 << 30) /* largest bound */
 #define BLOCKS_MOST 4096
-#define UNASKED_MOST 1024 /* requests during which a block may stay kept without being taken */
-#define FREES_PER_LOOK 16 /* kept frees from one check of the oldest block to the next */
+#define UNTAKEN_MOST 1024  /* requests after which a block that none of them took goes back */
+#define FREES_PER_CHECK 16 /* kept frees from one check of the oldest block to the next */
 #define BUCKETS 512
 
 struct pinned {
@@ -27,24 +27,24 @@ struct pinned {
     size_t bytes;
     unsigned kind;
     struct pool *pool; /* pool whose epoch tells when the work on the block has completed */
-    uint64_t stamp;
-    uint64_t freed_at;             /* number of requests at the free */
+    uint64_t stamp;    /* epoch of the free */
+    uint64_t freed_at; /* value of `requests` at the free */
     struct pinned *newer, *older;  /* in the list of all blocks */
     struct pinned *before, *after; /* in its bucket: freed later, freed earlier */
 };
 
 /*
- * Buckets by size and kind. Most blocks of a bucket are equal, so the first and the last equal
- * block stand near its ends.
+ * Hash buckets by size and kind. Most blocks of a bucket are equal, so the newest and the oldest
+ * equal block are near its ends.
  */
 static struct bucket { struct pinned *newest, *oldest; } buckets[BUCKETS];
 
 static struct pinned *newest, *oldest;
-static struct address_map kept_places; /* by address */
-static _Atomic uint64_t kept_blocks, requests, ends;
-static uint64_t kept_bytes, frees;
+static struct address_map kept_by_address;           /* all kept blocks by address */
+static _Atomic uint64_t kept_blocks, requests, ends; /* numbers; `ends`: of contexts that ended */
+static uint64_t kept_bytes, frees;                   /* `frees`: kept blocks so far */
 static struct host_slab slab = {.object_bytes = sizeof(struct pinned)};
-static struct lock lock = LOCK_INITIALIZER(PINNED);
+static struct lock lock = LOCK_INITIALIZER(PINNED); /* protects all variables above */
 
 /* Returns the bound on kept bytes. Takes no lock: threads that compute it at the same time get the
  * same value. */
@@ -61,9 +61,9 @@ static uint64_t bound(void) {
 }
 
 /*
- * Returns the pool whose event tells when a block's work has completed, or NULL if no block may be
- * kept. Work of another context may use pinned memory too, so blocks are kept only in a process
- * with one context. Blocks also need context events, and an option may make every free wait.
+ * Returns the pool whose events tell when a block's work has completed. NULL: no block may be kept,
+ * because an option forbids it, context events are missing, or the process has several contexts.
+ * Work of any context may use pinned memory, and an event covers one context only.
  */
 static struct pool *sole_pool(void) {
     struct pool *pool =
@@ -79,13 +79,15 @@ static void driver_free(void *host) {
 
 /* --- the lists; lock held --- */
 
+/* Returns the bucket of size and kind: the upper bits of a multiplicative hash. */
 static struct bucket *bucket_of(size_t bytes, unsigned kind) {
     return &buckets[((bytes ^ (uint64_t)kind << 20) * 0x9e3779b97f4a7c15u >> 32) % BUCKETS];
 }
 
+/* Adds a copy of `fresh` to all lists. Returns false without host memory. */
 static bool add(const struct pinned *fresh) {
     struct pinned *p = host_slab_get(&slab);
-    if (!p || !address_map_add(&kept_places, (uintptr_t)fresh->host, p)) {
+    if (!p || !address_map_add(&kept_by_address, (uintptr_t)fresh->host, p)) {
         if (p) {
             host_slab_put(&slab, p);
         }
@@ -104,6 +106,7 @@ static bool add(const struct pinned *fresh) {
     return true;
 }
 
+/* Removes a block from all lists, and returns its address. */
 static void *take_out(struct pinned *p) {
     struct bucket *bucket = bucket_of(p->bytes, p->kind);
     void *host = p->host;
@@ -111,7 +114,7 @@ static void *take_out(struct pinned *p) {
     *(p->older ? &p->older->newer : &oldest) = p->newer;
     *(p->before ? &p->before->after : &bucket->newest) = p->after;
     *(p->after ? &p->after->before : &bucket->oldest) = p->before;
-    address_map_remove(&kept_places, address_map_find(&kept_places, (uintptr_t)host, p));
+    address_map_remove(&kept_by_address, address_map_find(&kept_by_address, (uintptr_t)host, p));
     kept_bytes -= p->bytes;
     atomic_fetch_sub(&kept_blocks, 1);
     host_slab_put(&slab, p);
@@ -119,14 +122,15 @@ static void *take_out(struct pinned *p) {
 }
 
 /*
- * Returns the equal block that was freed last if its work has completed, else the one freed first
- * if its work has. Else returns NULL.
+ * Returns a block of the same size, kind and pool whose work has completed: the one freed last,
+ * else the one freed first. NULL: there is none, or the work of both is pending.
  */
-static struct pinned *find_equal(const struct pinned *like) {
-    const struct bucket *bucket = bucket_of(like->bytes, like->kind);
+static struct pinned *find_equal(const struct pinned *request) {
+    const struct bucket *bucket = bucket_of(request->bytes, request->kind);
     for (int from_end = 0; from_end < 2; from_end++) {
         struct pinned *p = from_end ? bucket->oldest : bucket->newest;
-        while (p && (p->bytes != like->bytes || p->kind != like->kind || p->pool != like->pool)) {
+        while (p && (p->bytes != request->bytes || p->kind != request->kind ||
+                     p->pool != request->pool)) {
             p = from_end ? p->before : p->after;
         }
         if (!p || pool_has_finished(p->pool, p->stamp)) {
@@ -143,17 +147,17 @@ void *pinned_take(size_t bytes, unsigned kind) {
     if (atomic_load_explicit(&kept_blocks, memory_order_relaxed) == 0) {
         return NULL;
     }
-    struct pinned like = {.bytes = bytes, .kind = kind, .pool = sole_pool()};
+    struct pinned request = {.bytes = bytes, .kind = kind, .pool = sole_pool()};
     lock_acquire(&lock);
-    struct pinned *p = like.pool ? find_equal(&like) : NULL;
+    struct pinned *p = request.pool ? find_equal(&request) : NULL;
     void *host = p ? take_out(p) : NULL;
     lock_release(&lock);
     return host;
 }
 
 /*
- * Returns whether the context has no work pending. Call in a free, whose event was recorded in the
- * free.
+ * Returns whether the context has no work pending, from the event that the free of `freed`
+ * recorded. Call in that free.
  */
 static bool is_idle(const struct pinned *freed) {
     bool idle = false;
@@ -168,17 +172,19 @@ static bool fits(size_t bytes) {
 }
 
 /*
- * Frees the oldest blocks until the block `freed` fits the bound. For one block in exchange for
- * another, the driver waits for the same work as the native free. For more blocks the device must
- * be idle. Returns false if `freed` itself must go to the driver. Call with no lock held.
+ * Frees the oldest blocks until the block `freed` fits the bound. If one block suffices, the
+ * driver's free of it waits for the same work as a native free of `freed`. Further blocks are freed
+ * only while the device is idle. Returns false if `freed` itself must go to the driver. Call with
+ * no lock held.
  */
 static bool free_oldest_for(const struct pinned *freed) {
-    for (bool waited = false;; waited = true) {
+    for (bool freed_one = false;; freed_one = true) {
         void *host = NULL;
         lock_acquire(&lock);
         bool is_enough = fits(freed->bytes);
         if (!is_enough && oldest && pool_has_finished(oldest->pool, oldest->stamp) &&
-            ((!waited && kept_bytes - oldest->bytes + freed->bytes <= bound()) || is_idle(freed))) {
+            ((!freed_one && kept_bytes - oldest->bytes + freed->bytes <= bound()) ||
+             is_idle(freed))) {
             host = take_out(oldest);
         }
         lock_release(&lock);
@@ -190,14 +196,14 @@ static bool free_oldest_for(const struct pinned *freed) {
 }
 
 /*
- * Frees the blocks that no request has matched for long, while the device is idle. Call with no
- * lock held.
+ * Frees blocks that UNTAKEN_MOST requests did not take, while the device is idle. Call with no lock
+ * held.
  */
 static void free_unrequested(const struct pinned *freed) {
     for (;;) {
         void *host = NULL;
         lock_acquire(&lock);
-        if (oldest && freed->freed_at > oldest->freed_at + UNASKED_MOST && is_idle(freed)) {
+        if (oldest && freed->freed_at > oldest->freed_at + UNTAKEN_MOST && is_idle(freed)) {
             host = take_out(oldest);
         }
         lock_release(&lock);
@@ -226,7 +232,7 @@ bool pinned_keep(void *host, size_t bytes, unsigned kind, uint64_t ends_then) {
     lock_acquire(&lock);
     bool alive = atomic_load(&ends) == ends_then;
     bool kept = alive && fits(bytes) && add(&freed),
-         check_oldest = kept && ++frees % FREES_PER_LOOK == 0;
+         check_oldest = kept && ++frees % FREES_PER_CHECK == 0;
     lock_release(&lock);
     if (check_oldest) {
         free_unrequested(&freed);
@@ -239,7 +245,7 @@ bool pinned_has(const void *host) {
         return false;
     }
     lock_acquire(&lock);
-    const struct pinned *p = address_map_before(&kept_places, (uintptr_t)host);
+    const struct pinned *p = address_map_before(&kept_by_address, (uintptr_t)host);
     bool found = p && (uintptr_t)host - (uintptr_t)p->host < p->bytes;
     lock_release(&lock);
     return found;
@@ -253,8 +259,8 @@ static CUcontext context_of_oldest(void) {
 }
 
 /*
- * Takes the oldest block out if its work has completed and its context is idle. Then the work of
- * all other blocks has completed too.
+ * Removes the oldest block from the lists, and returns its address, if its context is `context` and
+ * idle. NULL otherwise.
  */
 static void *take_oldest_if_idle(CUcontext context) {
     lock_acquire(&lock);
@@ -266,11 +272,11 @@ static void *take_oldest_if_idle(CUcontext context) {
 }
 
 /*
- * Frees the oldest block in its own context, since the thread may have another one or none. Returns
- * whether a block was freed. If the context ends in between, the driver refuses the free. Without
- * that refusal the free could hit memory that another thread has got at the same address.
+ * Frees the oldest block, with its context made current: the thread may have another context or
+ * none. Returns whether a block was freed. If the context ends meanwhile, the driver refuses the
+ * free. Otherwise the free could hit memory that another thread has got at the same address.
  */
-static bool release_one(void) {
+static bool release_oldest(void) {
     lock_acquire(&lock);
     CUcontext context = context_of_oldest();
     lock_release(&lock);
@@ -286,7 +292,7 @@ static bool release_one(void) {
 }
 
 int pinned_release(bool *any) {
-    while (release_one()) {
+    while (release_oldest()) {
         *any = true;
     }
     return atomic_load(&kept_blocks) > 0 ? -EBUSY : 0;

@@ -1,14 +1,14 @@
 /*
- * Pinned host memory: freed blocks are kept for the next request of the same size and kind.
+ * Keeps freed blocks of pinned host memory for the next request of the same size and kind.
  *
- * Pinning is slow (a pair of calls takes 0.5 ms for 1 MiB, 17 ms for 64 MiB: docs/cuda-facts.md). A
- * block is kept as the driver gave it. Only an equal request gets the block, which therefore does
- * not differ from a new one. The CPU uses the block at once, and no device barrier orders the CPU.
- * Invariant: a block is handed out only after all work submitted before its free has *completed*.
+ * Pinning is slow (a pair of calls takes 0.5 ms for 1 MiB, 17 ms for 64 MiB: docs/cuda-facts.md).
+ * A request gets a kept block only if size and kind are equal, so the block does not differ from a
+ * new one. The CPU may use the block at once, and no device barrier orders the CPU. Invariant: a
+ * block is handed out only after all work submitted before its free has completed.
  *
- * If a free finds the bound on kept memory reached, the oldest block goes back to the driver, which
- * waits as it does natively. A block that many requests did not match goes back too, once the
- * device is idle. Hooks call these functions; the lock is PINNED.
+ * A free that exceeds the bound on kept memory gives the oldest block back to the driver, which
+ * waits as it does natively. A block that many requests did not take goes back too, once the device
+ * is idle. A lock of rank PINNED protects the state. Hooks and control/ call these functions.
  */
 #ifndef GPUCACHE_DRIVER_REUSE_PINNED_H
 #define GPUCACHE_DRIVER_REUSE_PINNED_H
@@ -24,33 +24,34 @@ struct context;
 /* Kind of a block: the flags of cuMemHostAlloc, or PINNED_PLAIN for cuMemAllocHost. */
 #define PINNED_PLAIN 0x80000000u
 
-/** Returns a kept block for the request whose work has completed, or NULL. */
+/** Returns a kept block of this size and kind whose work has completed, or NULL. The program owns
+ * the block then. */
 void *pinned_take(size_t bytes, unsigned kind);
 
 /**
- * Keeps a block that the program has freed and that existed when pinned_ends() was `ends`. Returns
- * false if the caller must free the block with the driver.
+ * Keeps a block that the program has freed. The block existed when pinned_ends() returned `ends`.
+ * Returns false if the caller must free the block with the driver. Call with no lock held.
  */
 bool pinned_keep(void *host, size_t bytes, unsigned kind, uint64_t ends);
 
 /**
- * Returns how many contexts have ended. If the number has changed, a block may have ended with its
- * context.
+ * Returns how many contexts have ended. After a change of this number, a block may have ended with
+ * its context.
  */
 uint64_t pinned_ends(void);
 
-/** Returns whether `host` lies in a kept block, which to the program is freed memory. */
+/** Returns whether `host` lies in a kept block, that is, in memory that the program has freed. */
 bool pinned_has(const void *host);
 
 /**
- * Gives kept blocks back to the driver while their context is idle, since the driver's free waits
- * for the device. Sets *any if a block went back. Returns 0 if none is left, else -EBUSY. Call with
- * no lock held.
+ * Gives kept blocks back to the driver as long as their context is idle: the driver's free waits
+ * for the device. Sets *any if a block went back. Returns 0 if no kept block is left, else -EBUSY.
+ * Call with no lock held.
  */
 int pinned_release(bool *any);
 
 /**
- * Forgets the kept blocks of a context that has ended; its pinned memory ended with it. Call after
+ * Forgets the kept blocks of a context that has ended, and its pinned memory with it. Call after
  * unpooled_forget().
  */
 void pinned_forget(const struct context *context);
