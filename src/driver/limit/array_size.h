@@ -1,10 +1,10 @@
 /*
- * Computes the device memory of an array from its descriptor. The hooks of arrays call it
- * (hooks/array.c). It takes no lock.
+ * Computes the device memory of an array from its descriptor. hooks/array.c calls this file, which
+ * has no state and no lock.
  *
- * No driver call returns this size: cuArrayGetMemoryRequirements only serves arrays without memory
- * of their own. The computation follows the layout that was measured: rows of texels, or of blocks
- * of 4 x 4 texels in compressed formats, arranged in blocks of tiles.
+ * No driver call returns this size: cuArrayGetMemoryRequirements serves only arrays without memory
+ * of their own. The computation follows the measured layout: rows of texels, or of blocks of 4 x 4
+ * texels in compressed formats, arranged in blocks of tiles.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_ARRAY_SIZE_H
 #define GPUCACHE_DRIVER_LIMIT_ARRAY_SIZE_H

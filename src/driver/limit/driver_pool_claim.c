@@ -1,9 +1,10 @@
 /*
- * Allocations and frees in the driver's own pools (driver_pools.h).
+ * Charges and counts allocations and frees in the driver's own pools (driver_pools.h).
  *
- * With a limit, an allocation is charged before the driver call as if its pool had to grow: the
- * claim. After the call the growth that the driver reports replaces the claim. The lock MEMPOOL
- * protects all fields. Invariant: device->claimed is the sum of the claims in progress.
+ * With a limit, an allocation is charged before the driver call as if its pool had to grow. This
+ * charge is the claim. After the call the growth that the driver reports replaces the claim. The
+ * lock MEMPOOL protects all fields. Invariant: device->claimed is the sum of the claims in
+ * progress.
  */
 #include "driver/context/context.h"
 #include "driver/limit/driver_pool_state.h"
@@ -13,9 +14,8 @@
 #include "process/helper.h"
 
 /*
- * Returns whether the charge of a device exceeds its limit. The charge includes the claims in
- * progress, and possibly also the growth that a claim was made for. The function therefore
- * subtracts the claims. Lock held.
+ * Returns whether the charge of a device without the claims exceeds its limit. A query may
+ * already have charged growth whose claim is still in progress. Call with the lock.
  */
 static bool exceeds_limit(const struct device *device) {
     uint64_t limit = atomic_load(&device->limit);
@@ -23,7 +23,7 @@ static bool exceeds_limit(const struct device *device) {
     return limit && charged > device->claimed && charged - device->claimed > limit;
 }
 
-/* Charges `bytes` for an allocation. Returns false if the limit refuses. Takes the lock. */
+/* Claims `bytes` for an allocation. Returns false if the limit refuses. Acquires the lock. */
 static bool try_claim(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim) {
     struct device *device = pool->device;
     in_flight_enter(&device->in_flight);
@@ -41,6 +41,7 @@ static bool try_claim(struct driver_pool *pool, uint64_t bytes, struct driver_po
     return allowed;
 }
 
+/* Claims `bytes`, and if the limit refuses, again after a trim of the driver's pools. */
 static bool claim_or_trim(struct driver_pool *pool, uint64_t bytes,
                           struct driver_pool_claim *claim) {
     return try_claim(pool, bytes, claim) ||
@@ -49,7 +50,7 @@ static bool claim_or_trim(struct driver_pool *pool, uint64_t bytes,
 
 /*
  * Returns whether the reserve may serve `bytes` without growth, and adds `bytes` to `asked` if so.
- * Only the driver's answer tells whether the reserve did serve them.
+ * Only a query after the driver call tells whether the pool has grown. Acquires the lock.
  */
 static bool claim_from_reserve(struct driver_pool *pool, uint64_t bytes) {
     lock_acquire(&driver_pool_lock);
@@ -89,8 +90,8 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
 }
 
 /*
- * Enters an allocation in the live bytes and in the ledger, in this order: from its row on, the end
- * of its context can subtract the allocation (driver_pool_left). Takes the lock.
+ * Adds an allocation to the live bytes and to the ledger, in this order: once the row exists, the
+ * end of its context may subtract the bytes (driver_pool_left). Acquires the lock.
  */
 static void enter_allocation(struct driver_pool *pool, CUdeviceptr dptr, uint64_t bytes) {
     context_address_given(dptr, bytes);

@@ -1,6 +1,7 @@
 /*
- * The state of one of the driver's own pools, shared by driver_pools.c and driver_pool_claim.c. The
- * lock MEMPOOL protects it.
+ * Defines the state of one of the driver's own pools. driver_pools.c and driver_pool_claim.c share
+ * it. The lock MEMPOOL protects it. Invariant: `counted` bytes of each pool are charged to
+ * `device`.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_DRIVER_POOL_STATE_H
 #define GPUCACHE_DRIVER_LIMIT_DRIVER_POOL_STATE_H
@@ -13,21 +14,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/*
- * Growth of a pool: 32 MiB for an allocation of 2000 bytes on an H200 (tests/sim/probe-h200.txt).
- */
+/* Bytes by which a pool grows, even for 2000 bytes, on an H200 (tests/sim/probe-h200.txt). */
 #define DRIVER_POOL_UNIT ((uint64_t)32 << 20)
 
 struct driver_pool {
     CUmemoryPool handle;   /* NULL: destroyed, or graph memory */
     struct device *device; /* NULL: host memory, or an unknown pool */
-    bool graphs;
-    bool there;       /* the pool is known to exist, so the driver may be asked about it */
-    bool stale;       /* a free came after the last query */
-    uint64_t live;    /* bytes of live allocations, as requested */
-    uint64_t asked;   /* bytes of allocations in progress, while a limit is set */
-    uint64_t reserve; /* bytes, from the last query */
-    uint64_t counted; /* larger of live and reserve: charged and counted */
+    bool graphs;           /* the graph memory of `device`, not a pool with a handle */
+    bool there;            /* the pool certainly exists, so the driver may be asked about it */
+    bool stale;            /* a free came after the last query */
+    uint64_t live;         /* bytes of live allocations, as requested */
+    uint64_t asked;        /* bytes of allocations in progress, counted while a limit is set */
+    uint64_t reserve;      /* bytes, from the last query */
+    uint64_t counted;      /* larger of live and reserve: charged and counted */
     struct driver_pool *next;
 };
 
@@ -37,9 +36,9 @@ extern struct lock driver_pool_lock;
 void driver_pool_count(struct driver_pool *pool);
 
 /**
- * Queries the reserve of a pool and counts it. The query would invalidate a capture, so the last
- * result stays during a capture. A capture that begins meanwhile waits for the lock
- * (driver_pool_capture_announced). Call with the lock.
+ * Queries the reserve of a pool, and charges and counts it. During a capture uses the last result,
+ * because the query would invalidate the capture. A capture that begins meanwhile waits for the
+ * lock (driver_pool_capture_announced). Call with the lock.
  */
 void driver_pool_query(struct driver_pool *pool);
 

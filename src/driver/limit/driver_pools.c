@@ -8,8 +8,8 @@
 #include "process/process.h"
 
 atomic_bool driver_pool_stale;
-static struct driver_pool *pools;
-static _Atomic(struct driver_pool *) currents[STATS_MAX_DEVICES];
+static struct driver_pool *pools; /* entries are never removed, but reused */
+static _Atomic(struct driver_pool *) currents[STATS_MAX_DEVICES]; /* NULL: ask the driver */
 static struct host_slab slab = {.object_bytes = sizeof(struct driver_pool)};
 struct lock driver_pool_lock = LOCK_INITIALIZER(MEMPOOL);
 
@@ -51,7 +51,7 @@ void driver_pool_query(struct driver_pool *pool) {
 }
 
 /*
- * Gives the reserve beyond `keep` bytes back to the device; graph memory has no such bound. Does
+ * Gives the reserve beyond `keep` bytes back to the device, and all unused graph memory. Does
  * nothing during a capture.
  */
 static void trim(struct driver_pool *pool, uint64_t keep) {
@@ -76,9 +76,9 @@ static struct driver_pool *find(CUmemoryPool handle) {
     return pool;
 }
 
-/* Adds a pool, in the place of a destroyed one if possible. Returns NULL without host memory. */
+/* Adds a pool, in the entry of a destroyed pool if there is one. NULL without host memory. */
 static struct driver_pool *add(const struct driver_pool *as) {
-    struct driver_pool *pool = find(NULL); /* of a destroyed pool */
+    struct driver_pool *pool = find(NULL); /* a destroyed pool has no handle */
     while (pool && (pool->graphs || pool->handle || pool->live > 0)) {
         pool = pool->next;
     }
@@ -95,8 +95,8 @@ static struct driver_pool *add(const struct driver_pool *as) {
 }
 
 /*
- * Marks a pool as destroyed. The driver has destroyed the pool, or will do so later. Live
- * allocations stay counted until they are freed.
+ * Marks a pool as destroyed, although the driver may destroy it later. Live allocations stay
+ * counted until they are freed.
  */
 static void mark_destroyed(struct driver_pool *pool) {
     pool->handle = NULL;
@@ -130,10 +130,7 @@ struct driver_pool *driver_pool_current(void) {
     return pool;
 }
 
-/*
- * Returns the device of a pool that the program did not create: a default pool. NULL if there is
- * none.
- */
+/* Returns the device whose default pool `handle` is. NULL: there is none. */
 static struct device *device_of_default(CUmemoryPool handle) {
     CUmemoryPool other;
     for (int i = 0; REAL(cuDeviceGetDefaultMemPool)(&other, i) == CUDA_SUCCESS; i++) {
@@ -189,7 +186,7 @@ void driver_pool_look(struct device *device) {
     lock_release(&driver_pool_lock);
 }
 
-/* During a capture the pools stay stale: the first wait after it queries them. */
+/* During a capture the pools stay stale: the first wait after the capture queries them. */
 void driver_pool_look_again(void) {
     bool again = false;
     lock_acquire(&driver_pool_lock);
@@ -197,7 +194,7 @@ void driver_pool_look_again(void) {
         if (pool->stale || pool->graphs) {
             driver_pool_query(pool);
         }
-        /* graph memory changes at a launch, which queries nothing */
+        /* graph memory changes at launches, which do no query */
         again |= pool->graphs || (pool->stale && pool->there);
     }
     atomic_store(&driver_pool_stale, again);
@@ -249,6 +246,7 @@ bool driver_pool_make_room(struct device *device, uint64_t bytes) {
     return any;
 }
 
+/* Returns the release threshold of a pool, in bytes. UINT64_MAX: the driver refuses to tell. */
 static uint64_t threshold(const struct driver_pool *pool) {
     cuuint64_t keep = UINT64_MAX;
     REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);

@@ -1,9 +1,9 @@
 /*
- * The driver's own pools of stream-ordered memory (cuMemAllocAsync), and the memory of graphs.
+ * Charges the driver's own pools of stream-ordered memory (cuMemAllocAsync), and graph memory.
  *
- * Each pool counts, and is charged, the larger of its live bytes and its reserve. Freed memory
- * stays in the reserve until a synchronisation finds the reserve above the release threshold. A
- * query of the reserve (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) costs a driver call.
+ * The charge of a pool is the larger of its live bytes and its reserve. Freed memory stays in the
+ * reserve until a synchronisation finds the reserve above the release threshold. A query of the
+ * reserve (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) costs a driver call.
  *
  *   | case            | a query is made                                                           |
  *   | --------------- | ------------------------------------------------------------------------- |
@@ -11,7 +11,8 @@
  *   |                 | free, and when the program asks the driver how much memory is in use      |
  *   | with a limit    | also after every allocation, and before an allocation is refused          |
  *
- * Reports and gpucache_get_stats() use the last result. Functions take the lock MEMPOOL.
+ * Reports and gpucache_get_stats() use the last result. Functions acquire the lock MEMPOOL. Hooks,
+ * control/, backend/vmm.c and this folder call them.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_DRIVER_POOLS_H
 #define GPUCACHE_DRIVER_LIMIT_DRIVER_POOLS_H
@@ -28,20 +29,20 @@
 struct context;
 struct driver_pool;
 
-/** Returns the pool that cuMemAllocAsync of the current device uses, or NULL if it is not known. */
+/** Returns the current device's pool, which cuMemAllocAsync uses. NULL: the pool is not known. */
 struct driver_pool *driver_pool_current(void);
 
-/** Returns the pool of a handle, or NULL if it holds no device memory. */
+/** Returns the pool of a handle. NULL: the pool has no device memory, or its device is unknown. */
 struct driver_pool *driver_pool_of(CUmemoryPool handle);
 
-/** Returns the device of a pool, or NULL for host memory. */
+/** Returns the device of a pool. NULL: host memory, or unknown. Takes no lock. */
 struct device *driver_pool_device(const struct driver_pool *pool);
 
 /** An allocation in progress, from before the driver call until after its answer. */
 struct driver_pool_claim {
     struct driver_pool *pool;
-    uint64_t bytes, charged;
-    bool limited;
+    uint64_t bytes, charged; /* requested bytes; bytes charged in advance */
+    bool limited;            /* a limit was set at the begin */
 };
 
 /**
@@ -61,7 +62,7 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
  */
 bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUdeviceptr dptr);
 
-/** Subtracts a freed allocation of `bytes` from the live bytes. The reserve is queried later. */
+/** Subtracts `bytes` of a freed allocation from the live bytes. A later call queries the reserve. */
 void driver_pool_left(struct driver_pool *pool, uint64_t bytes);
 
 /**
@@ -75,11 +76,11 @@ void driver_pool_look(struct device *device);
 
 /** Queries the reserve of each pool with a free since the last query, and of graph memory. */
 void driver_pool_look_again(void);
-extern atomic_bool driver_pool_stale;
+extern atomic_bool driver_pool_stale; /* driver_pool_look_again() has something to query */
 
 /**
- * Returns `r` after a wait of the program. At such a wait the driver releases memory above the
- * release thresholds, so a successful wait queries the pools with frees.
+ * Returns `r`, the driver's answer to a wait of the program. Calls driver_pool_look_again() after a
+ * successful wait, because the driver then releases memory above the release thresholds.
  */
 static inline CUresult driver_pool_waited(CUresult r) {
     if (__builtin_expect(atomic_load_explicit(&driver_pool_stale, memory_order_relaxed), 0) &&
@@ -104,23 +105,23 @@ bool driver_pool_make_room(struct device *device, uint64_t bytes);
 bool driver_pool_trim(const struct device *device);
 
 /**
- * Waits until no thread queries or trims a pool, by taking and releasing the lock. Call when a
- * capture is announced, before it begins.
+ * Acquires and releases the lock, so no thread still runs a query or trim that it began before the
+ * call. Call when a capture is announced, before it begins.
  */
 void driver_pool_capture_announced(void);
 
-/** Returns the bytes that the driver's pools of a device reserve beyond their live bytes. */
+/** Queries the driver's pools of a device. Returns the reserved bytes beyond their live bytes. */
 uint64_t driver_pool_kept(struct device *device);
 
 /**
- * Adds a pool that the program has created, on `device` or, with NULL, not on a known device.
- * `on_device`: the driver may be asked about the pool. An older pool of the handle is destroyed.
+ * Adds a pool that the program has created. `device` NULL: host memory, or not known. `on_device`:
+ * the driver may be asked about the pool. Marks an older pool of the handle as destroyed.
  */
 void driver_pool_created(CUmemoryPool handle, struct device *device, bool on_device);
 
 /**
- * Destroys a pool by the driver. Returns the driver's answer. Holds the lock across the call: no
- * thread may ask the driver about a destroyed pool.
+ * Lets the driver destroy a pool, and returns the driver's answer. Holds the lock during the call:
+ * no thread may ask the driver about a destroyed pool.
  */
 CUresult driver_pool_destroy(CUmemoryPool handle);
 
@@ -131,8 +132,8 @@ void driver_pool_look_at(CUmemoryPool handle);
 void driver_pool_forget_current(int ordinal);
 
 /**
- * Marks the driver's pools of a device as unknown after its last context has ended. The program's
- * next use of a pool shows that it still exists.
+ * Marks the driver's pools of a device as not certainly existing, after its last context has ended.
+ * The program's next use of a pool shows that the pool still exists.
  */
 void driver_pools_invalidate(const struct context *context);
 

@@ -5,6 +5,7 @@
 static struct ledger_row **rows;
 static size_t row_count, row_capacity; /* row_capacity is a power of two, or 0 */
 
+/* Returns the index at which the search for a key begins: bits of a multiplicative hash. */
 static size_t first_index(uint64_t key, unsigned space) {
     uint64_t hash = (key ^ (uint64_t)space << 60) * 0x9e3779b97f4a7c15u;
     return (size_t)(hash >> 20) & (row_capacity - 1);
@@ -37,12 +38,12 @@ static bool ensure_capacity(void) {
     }
     size_t old_capacity = row_capacity;
     struct ledger_row **old = rows,
-                      **larger =
+                      **fresh =
                           host_map((old_capacity ? old_capacity * 2 : 1024) * sizeof *rows, 4096);
-    if (!larger) {
+    if (!fresh) {
         return false;
     }
-    rows = larger;
+    rows = fresh;
     row_capacity = old_capacity ? old_capacity * 2 : 1024;
     for (size_t i = 0; i < old_capacity; i++) {
         if (old[i]) {
@@ -71,6 +72,7 @@ void ledger_remove(struct ledger_row *row) {
     rows[hole] = NULL;
     row_count--;
     row->listed = false;
+    /* Inserts the rows up to the next hole again: a search ends at a hole. */
     for (size_t i = (hole + 1) & (row_capacity - 1); rows[i]; i = (i + 1) & (row_capacity - 1)) {
         struct ledger_row *moved = rows[i];
         rows[i] = NULL;

@@ -10,27 +10,27 @@
 
 struct lock ledger_lock = LOCK_INITIALIZER(OUTSIDE);
 static struct host_slab slab = {.object_bytes = sizeof(struct ledger_row)};
-static struct ledger_row *being_freed; /* not in the table: the driver is asked to free them */
+static struct ledger_row *being_freed; /* rows without holders that calls in progress free */
 
 /* --- reports --- */
 
 /*
- * Records in the trace that unpooled memory was allocated (`comes`) or freed. `left` is the bytes
- * of this kind that the device has from now on.
+ * Records in the trace that unpooled memory was allocated (`is_new`) or freed. `total`: bytes of
+ * this kind on the device from now on.
  */
-static void record(bool comes, const struct ledger_row *row, uint64_t left) {
+static void record(bool is_new, const struct ledger_row *row, uint64_t total) {
     unsigned device = (unsigned)row->device->ordinal;
     uint64_t left_at = row->left_at ? row->left_at : trace_clock();
     if (row->kind == UNPOOLED_NATIVE) {
-        trace_native(device, row->key, row->bytes, comes ? 0 : left_at,
-                     comes ? trace_stack(stats_stacks(), row->stack) : 0);
+        trace_native(device, row->key, row->bytes, is_new ? 0 : left_at,
+                     is_new ? trace_stack(stats_stacks(), row->stack) : 0);
     } else if (row->kind != UNPOOLED_MAPPING) {
         trace_write(&(struct trace_entry){.ticks = trace_clock(),
                                           .address = row->key,
                                           .bytes = row->bytes,
                                           .value = row->kind,
-                                          .detail = left,
-                                          .kind = comes ? TRACE_OUTSIDE_TAKE : TRACE_OUTSIDE_LEAVE,
+                                          .detail = total,
+                                          .kind = is_new ? TRACE_OUTSIDE_TAKE : TRACE_OUTSIDE_LEAVE,
                                           .device = device});
     }
 }
@@ -39,12 +39,12 @@ static void record(bool comes, const struct ledger_row *row, uint64_t left) {
  * Reports an allocation or a free. The flight recorder gets large blocks that the pool did not
  * serve, and a trace gets all unpooled memory. May run with or without the lock.
  */
-static void report_row(enum flight_kind moment, const struct ledger_row *row) {
+static void report_row(enum flight_kind event, const struct ledger_row *row) {
     if (row->kind == UNPOOLED_NATIVE && row->bytes > FLIGHT_LARGE) {
-        flight_block(moment, (unsigned)row->device->ordinal, row->key, row->bytes);
+        flight_block(event, (unsigned)row->device->ordinal, row->key, row->bytes);
     }
     if (trace_on()) {
-        record(moment == FLIGHT_ALLOCATE, row,
+        record(event == FLIGHT_ALLOCATE, row,
                unpooled_kind_bytes((enum unpooled_kind)row->kind, row->device));
     }
 }
@@ -94,7 +94,7 @@ void ledger_row_end(struct ledger_row *row, struct ledger_row **dead) {
 
 /*
  * Ends the listed row of a key that the driver has given out again: its memory was freed unnoticed.
- * A handle is only unlisted: the program may have released it while its memory is still mapped.
+ * Only removes the row of a handle from the table: its memory may still be mapped.
  */
 static void end_row_of_reused_key(uint64_t key, unsigned space, struct ledger_row **dead) {
     struct ledger_row *old = ledger_find(key, space);
@@ -106,18 +106,18 @@ static void end_row_of_reused_key(uint64_t key, unsigned space, struct ledger_ro
 }
 
 void ledger_rows_free(struct ledger_row *dead) {
-    for (const struct ledger_row *left = dead; left; left = left->next) {
-        enum unpooled_kind kind = (enum unpooled_kind)left->kind;
-        unpooled_kind_attribute(kind, left->device, left->requester, -(int64_t)left->bytes);
+    for (const struct ledger_row *row = dead; row; row = row->next) {
+        enum unpooled_kind kind = (enum unpooled_kind)row->kind;
+        unpooled_kind_attribute(kind, row->device, row->requester, -(int64_t)row->bytes);
         if (kind == UNPOOLED_STREAM_ORDERED) {
-            driver_pool_left((struct driver_pool *)left->value, left->bytes);
-            report_row(FLIGHT_FREE, left);
+            driver_pool_left((struct driver_pool *)row->value, row->bytes);
+            report_row(FLIGHT_FREE, row);
             continue;
         }
-        unpooled_kind_book(kind, left->device, -(int64_t)left->bytes);
-        report_row(FLIGHT_FREE, left);
+        unpooled_kind_book(kind, row->device, -(int64_t)row->bytes);
+        report_row(FLIGHT_FREE, row);
         if (unpooled_kind_is_charged(kind)) {
-            device_refund(left->device, left->bytes);
+            device_refund(row->device, row->bytes);
         }
     }
     if (!dead) {

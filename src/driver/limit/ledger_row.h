@@ -1,5 +1,5 @@
 /*
- * The life of a row of the ledger, from the driver's answer to the end of its memory.
+ * Moves a row of the ledger through its states, from the driver's answer to the end of its memory.
  *
  *   | state       | in the table | holders    | leaving    | ends when                           |
  *   | ----------- | ------------ | ---------- | ---------- | ----------------------------------- |
@@ -8,9 +8,10 @@
  *   | over        | no           | 0          | at least 1 | all frees in progress have returned |
  *   | dead        | no           | 0          | 0          | ledger_rows_free()                  |
  *
- * A holder is the program's own key, or a mapping of the memory. The lock OUTSIDE protects all
- * rows: callers hold it, except for ledger_rows_free(). Invariant: a row is counted from its entry
- * until it is dead. Only unpooled.c calls these functions.
+ * A holder is the program's own key, or a mapping of the memory. `leaving` counts frees in
+ * progress. The lock OUTSIDE protects all rows. Callers hold it, except of ledger_rows_free().
+ * Invariant: a row is counted from its entry until ledger_rows_free(). Only unpooled.c calls these
+ * functions.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_LEDGER_ROW_H
 #define GPUCACHE_DRIVER_LIMIT_LEDGER_ROW_H
@@ -21,18 +22,18 @@
 extern struct lock ledger_lock;
 
 /**
- * Adds a row with one holder, and counts it before the lock is released: no other thread subtracts
- * the row before it was added. Moves an older row of the key to `dead`, whose memory was freed
- * unnoticed. Returns false without host memory.
+ * Adds a copy of `as` with one holder, and counts it under the lock: no other thread can subtract
+ * the row earlier. If an older row has the key, its memory was freed unnoticed: moves that row to
+ * `dead`. Returns false without host memory.
  */
 bool ledger_row_enter(const struct ledger_row *as, struct ledger_row **dead);
 
-/** Releases one holder, while the driver is asked to free it. Removes a row without holders from
- * the table. */
+/** Releases one holder, before the driver is asked to free the memory. Removes a row without
+ * holders from the table. */
 void ledger_row_begin_release(struct ledger_row *row);
 
-/** Ends a release. With `left`, the driver has freed the memory; else restores the holder. Moves
- * rows that are over to `dead`. */
+/** Ends a release. `left`: the driver has freed the memory. Without `left`, restores the holder.
+ * Moves rows that are dead to `dead`. */
 void ledger_row_end_release(struct ledger_row *row, bool left, struct ledger_row **dead);
 
 /**
@@ -41,11 +42,11 @@ void ledger_row_end_release(struct ledger_row *row, bool left, struct ledger_row
  */
 void ledger_row_collect(struct ledger_row *row, struct ledger_row **dead);
 
-/** Ends the row of memory that is gone, in the table or not. Frees in progress may still refer to
- * the row: the last of them moves it to `dead`. */
+/** Ends the row of memory that does not exist any more, in the table or not. If frees in progress
+ * refer to the row, the last of them moves it to `dead`. */
 void ledger_row_end(struct ledger_row *row, struct ledger_row **dead);
 
-/** Returns the first row that is being freed. The next ones follow in `next`. */
+/** Returns the first row that is being freed. `next` links the others. */
 struct ledger_row *ledger_rows_being_freed(void);
 
 /** Uncounts, refunds and frees the rows of `dead`. Call with no lock held. */

@@ -7,9 +7,9 @@
 #include "tuning/tuning.h"
 
 /*
- * Gives idle memory back to the driver, first the memory that can go without a wait. Waiting comes
- * second: the work may depend on this thread's next calls, and the memory may not be needed. If
- * `bytes` is 0, the needed amount is not known and any returned memory is enough.
+ * Gives idle memory back to the driver, first without waiting for work. Waits only if that is not
+ * enough: the work may depend on this thread's next calls. If `bytes` is 0, the needed amount is
+ * unknown, and any returned memory is enough.
  */
 static void release_idle(struct device *device, uint64_t bytes) {
     uint64_t returns = oom_retry_returns();
@@ -22,9 +22,9 @@ static void release_idle(struct device *device, uint64_t bytes) {
 
 /*
  * Gives idle memory back if that may be enough for `bytes`, and returns whether it tried. Stores
- * the result in *oom_retry. Deferred frees count as idle, because a barrier may delay the stream
- * that they wait for and release_idle() waits for barriers. Idle memory that stayed at the last try
- * is not tried again, unless `moved`: memory has moved since.
+ * the result in *oom_retry. Counts deferred frees as idle: a barrier may delay their stream, and
+ * release_idle() waits for barriers. Does not try if the pools kept all this memory at the last
+ * try, unless `moved`: memory has moved since.
  */
 static bool release_if_enough(struct device *device, uint64_t bytes, struct oom_retry *oom_retry,
                               bool moved) {
@@ -35,9 +35,8 @@ static bool release_if_enough(struct device *device, uint64_t bytes, struct oom_
                        device_could_have(device, bytes);
     if (try_release) {
         release_idle(device, bytes);
-        idle = device_pool_left(device) +
-               /* Excludes the memory that other threads have freed since. */
-               device_deferred_bytes(device);
+        /* Bytes that could not go back: without memory that other threads have freed since. */
+        idle = device_pool_left(device) + device_deferred_bytes(device);
     }
     oom_retry->idle = idle;
     oom_retry->gave = try_release && (oom_retry_returns() != returns || idle < before);

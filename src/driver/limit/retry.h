@@ -1,12 +1,11 @@
 /*
- * Retries of driver calls that run out of device memory. Some calls take memory for the driver
- * itself: code, local memory of kernels, heaps, contexts, graphs, page tables. Others take unpooled
- * memory for the program. Natively all memory that the program has freed would be available to
- * them.
+ * Retries driver calls that run out of device memory. Some calls take memory for the driver itself:
+ * code, local memory of kernels, heaps, contexts, graphs, page tables. Others take unpooled memory
+ * for the program. Natively both kinds of calls could use all memory that the program has freed.
  *
  * After CUDA_ERROR_OUT_OF_MEMORY the pools therefore give idle memory back, and the call is
- * repeated. More than one repeat follows only while other threads move memory (oom_retry.h). Hooks
- * use it with no lock held.
+ * repeated. Further retries follow only while memory moves (oom_retry.h). Hooks and ipc_wire.c use
+ * these macros with no lock held.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_RETRY_H
 #define GPUCACHE_DRIVER_LIMIT_RETRY_H
@@ -17,8 +16,8 @@
 
 /*
  * Runs `call`, and repeats it after CUDA_ERROR_OUT_OF_MEMORY as oom_retry_at_driver() allows.
- * Returns the last answer. `place` gives the device and is evaluated only after a refusal. `least`
- * is the least number of bytes that the call takes, 0 if not known.
+ * Returns the last answer. `place` is an expression for the device, evaluated only after a refusal.
+ * `least` is the least number of bytes that the call takes; 0: unknown.
  */
 #define RETRY_FOR(least, place, call)                                                              \
     __extension__({                                                                                \
@@ -34,14 +33,15 @@
         answered;                                                                                  \
     })
 
+/* The same for a call with an unknown need of memory. */
 #define RETRY_ON(place, call) RETRY_FOR(0, place, call)
 
-/* Retries on the current context's device. */
+/* The same on the current context's device. */
 #define RETRY(call) RETRY_ON(device_current(), call)
 
 /*
- * Returns whether to repeat a call that got `answer` on `device`, which may be NULL. Call with no
- * lock held.
+ * Returns whether to repeat a call that got `answer` on `device`, which may be NULL. `bytes` as
+ * `least` above. Call with no lock held.
  */
 static inline bool retry_after(CUresult answer, struct device *device, uint64_t bytes,
                                struct oom_retry *oom_retry) {

@@ -1,6 +1,3 @@
-/*
- * Implements room.h, which states the locks.
- */
 #include "driver/limit/room.h"
 
 #include "driver/context/device_backend.h"
@@ -21,8 +18,8 @@ bool device_allows(struct device *device, uint64_t bytes) {
 }
 
 /*
- * Returns the bytes that can go back to the driver once all work has completed. Free memory next to
- * a live block cannot, so a program that requests all free bytes would not get it.
+ * Returns the bytes that can go back to the driver once all work has completed. Excludes free
+ * memory next to live blocks: a request for all free bytes would not get that memory.
  */
 static uint64_t releasable_bytes(const struct device *device) {
     uint64_t bytes = 0;
@@ -67,22 +64,22 @@ uint64_t device_deferred_bytes(const struct device *device) {
 }
 
 /*
- * Returns the free bytes of the driver, at most what the limit leaves. Only the current context's
- * device can be asked; for another device the total stands in.
+ * Returns the driver's free bytes within the limit. The driver answers only for the current
+ * context's device; for another device the total replaces the free bytes.
  */
 static uint64_t free_now(struct device *device) {
-    size_t total, there = device->total;
+    size_t total, free_bytes = device->total;
     uint64_t limit = atomic_load(&device->limit), charged = atomic_load(&device->charged);
     if (device_current() == device) {
-        REAL(cuMemGetInfo_v2)(&there, &total);
+        REAL(cuMemGetInfo_v2)(&free_bytes, &total);
     }
-    uint64_t available = there, allowed = limit > charged ? limit - charged : 0;
+    uint64_t available = free_bytes, allowed = limit > charged ? limit - charged : 0;
     return limit && allowed < available ? allowed : available;
 }
 
 /*
- * Unused reserve of the driver's own pools serves its other calls as well, except memory next to
- * live allocations.
+ * The unused reserve of the driver's own pools also serves the driver's other calls, except memory
+ * next to live allocations.
  */
 uint64_t device_room(struct device *device) {
     return free_now(device) + driver_pool_kept(device);
@@ -90,12 +87,12 @@ uint64_t device_room(struct device *device) {
 
 bool device_release_others(struct device *device, const struct device_backend *but, uint64_t bytes,
                            bool wait) {
-    bool any = false, there = free_now(device) >= bytes;
+    bool any = false, is_enough = free_now(device) >= bytes;
     struct device_pool *p = atomic_load(&device->pools);
     for (; p && free_now(device) < bytes; p = p->next) {
         any |= p->backend != but && !p->idle && pool_give_back(p->pool, bytes, wait) == 0;
     }
-    return any || there;
+    return any || is_enough;
 }
 
 bool device_could_have(struct device *device, uint64_t bytes) {

@@ -9,7 +9,7 @@
 #include "process/process.h"
 #include "stacks/requester.h"
 
-static struct unpooled_call *calls; /* allocations in progress: no row yet */
+static struct unpooled_call *calls; /* allocations in progress, without a row yet */
 
 /* --- allocating --- */
 
@@ -43,7 +43,7 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t byt
     return entered;
 }
 
-/* Charges `bytes`. Until unpooled_end(), other threads see that this charge may be taken back. */
+/* Charges `bytes`. Until unpooled_end(), refused requests of other threads wait for this one. */
 static bool charge_in_flight(struct device *device, uint64_t bytes) {
     in_flight_enter(&device->in_flight);
     bool is_allowed = device_charge(device, bytes);
@@ -143,7 +143,7 @@ struct ledger_row *unpooled_leave_begin(enum unpooled_space space, uint64_t key,
             leaving = row;
             break;
         }
-        row->with = leaving; /* no other thread can find this row */
+        row->with = leaving; /* not in the table any more: no other call links the row */
         leaving = row;
         if (row->bytes == 0 || at + row->bytes - key >= bytes) {
             break;
@@ -172,20 +172,21 @@ void unpooled_leave(enum unpooled_space space, uint64_t key) {
     unpooled_leave_end(unpooled_leave_begin(space, key, 0), true);
 }
 
-struct ended {
+/* Argument of end_if_of(). */
+struct end_state {
     CUcontext context;
     struct ledger_row *dead;
 };
 
 static void end_if_of(struct ledger_row *row, void *with) {
-    struct ended *ended = with;
-    if (row->context == ended->context) {
-        ledger_row_end(row, &ended->dead);
+    struct end_state *state = with;
+    if (row->context == state->context) {
+        ledger_row_end(row, &state->dead);
     }
 }
 
 void unpooled_forget(const struct context *context) {
-    struct ended ended = {.context = context->handle};
+    struct end_state state = {.context = context->handle};
     lock_acquire(&ledger_lock);
     for (struct unpooled_call *call = calls; call; call = call->next) {
         call->over |= call->context == context->handle;
@@ -193,35 +194,36 @@ void unpooled_forget(const struct context *context) {
     for (struct ledger_row *row = ledger_rows_being_freed(); row; row = row->next) {
         row->over |= row->context == context->handle;
     }
-    ledger_each(end_if_of, &ended);
+    ledger_each(end_if_of, &state);
     lock_release(&ledger_lock);
-    ledger_rows_free(ended.dead);
+    ledger_rows_free(state.dead);
 }
 
 /* --- lists --- */
 
-struct wanted {
+/* Argument of list_if_requested(). */
+struct list_request {
     enum unpooled_kind kind;
     const struct device *device; /* NULL: all */
     struct memory_list *to;
 };
 
-static void list_if_wanted(struct ledger_row *row, void *with) {
-    const struct wanted *wanted = with;
-    if (row->kind == wanted->kind && (!wanted->device || row->device == wanted->device)) {
-        memory_list_add_segment(wanted->to,
+static void list_if_requested(struct ledger_row *row, void *with) {
+    const struct list_request *request = with;
+    if (row->kind == request->kind && (!request->device || row->device == request->device)) {
+        memory_list_add_segment(request->to,
                                 (struct memory_segment){row->key, row->bytes, 0, false});
-        memory_list_add_block(wanted->to,
+        memory_list_add_block(request->to,
                               (struct memory_block){row->key, row->bytes, row->bytes, row->stack});
     }
 }
 
 void unpooled_list(enum unpooled_kind kind, const struct device *device, struct memory_list *to) {
-    struct wanted wanted = {kind, device, to};
+    struct list_request request = {kind, device, to};
     lock_acquire(&ledger_lock);
-    ledger_each(list_if_wanted, &wanted);
+    ledger_each(list_if_requested, &request);
     for (struct ledger_row *row = ledger_rows_being_freed(); row; row = row->next) {
-        list_if_wanted(row, &wanted);
+        list_if_requested(row, &request);
     }
     lock_release(&ledger_lock);
 }
@@ -254,6 +256,7 @@ void unpooled_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset
                              .kind = UNPOOLED_MAPPING,
                              .space = UNPOOLED_RANGES};
     lock_acquire(&ledger_lock);
+    /* The size of imported memory is unknown: counts the mapped bytes. */
     if (answer == CUDA_SUCCESS && memory->kind == UNPOOLED_HANDLE_IMPORTED &&
         memory->bytes < offset + bytes) {
         unpooled_kind_book(UNPOOLED_HANDLE_IMPORTED, memory->device,

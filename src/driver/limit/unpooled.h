@@ -1,10 +1,10 @@
 /*
- * Unpooled memory: the ledger of all memory that the program takes from the driver without the
- * pool. Hooks call it with no lock held; it takes the lock OUTSIDE.
+ * Keeps the ledger of unpooled memory: a row for each allocation that the driver serves without the
+ * pool. Hooks and ipc/ call this file with no lock held. It acquires the lock OUTSIDE.
  *
  * The driver may give freed memory to another thread before the free returns, and a context may end
- * during a call. Calls are therefore bracketed. Invariant: memory is charged before the driver is
- * asked for it, and refunded after the driver has freed it.
+ * during a call. Two functions therefore bracket each driver call. Invariant: memory is charged
+ * before the driver is asked for it, and refunded after the driver has freed it.
  *
  *   | step                 | effect                                                        |
  *   | -------------------- | ------------------------------------------------------------- |
@@ -38,13 +38,13 @@ struct unpooled_call {
     uint64_t bytes;
     uint32_t stack; /* stack of the allocation, set by the caller if known; else 0 */
     unsigned requester;
-    bool over; /* the context ended during the call */
-    struct unpooled_call *next;
+    bool over;                  /* the context ended during the call */
+    struct unpooled_call *next; /* in the list of allocations in progress */
 };
 
 /**
- * Returns whether the limit allows `bytes` more of a kind on the device. Charges the bytes if so,
- * for kinds that are charged. Then unpooled_end() must follow. Before a refusal, gives idle memory
+ * Returns whether the limit allows `bytes` more of a kind on the device. If so, charges the bytes,
+ * for kinds that are charged, and unpooled_end() must follow. Before a refusal, gives idle memory
  * back and retries. Counts the refusal as out of memory, except for UNPOOLED_NATIVE, whose caller
  * counts it. A NULL device allows everything and counts nothing.
  */
@@ -52,8 +52,8 @@ bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct 
                     uint64_t bytes);
 
 /**
- * Adds a row for the memory if `answer` is CUDA_SUCCESS and the context has not ended. Else takes
- * the charge back. Returns `answer`.
+ * Adds a row for the memory if `answer` is CUDA_SUCCESS and the context has not ended. Otherwise,
+ * or without host memory for the row, takes the charge back. Returns `answer`.
  */
 CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key, uint64_t value);
 
@@ -65,33 +65,33 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t byt
                     uint64_t value);
 
 /**
- * Hides the row of `key` before the driver is asked to free its memory. With `bytes`, hides all
- * rows that follow each other in that many bytes from `key`. Returns the rows, or NULL if there is
- * none.
+ * Hides the row of `key` before the driver is asked to free its memory. If `bytes` is not 0, hides
+ * all adjacent rows in the `bytes` from `key`. Returns the rows for unpooled_leave_end(), or NULL
+ * if there is none.
  */
 struct ledger_row *unpooled_leave_begin(enum unpooled_space space, uint64_t key, uint64_t bytes);
 
 /**
- * Ends a free. With `left`, the driver has freed the memory, so the rows are uncounted and
- * refunded. Else the rows are listed again. Does nothing for NULL.
+ * Ends a free. `left`: the driver has freed the memory; uncounts and refunds the rows. Without
+ * `left`, lists the rows again. Does nothing for NULL.
  */
 void unpooled_leave_end(struct ledger_row *row, bool left);
 
 /**
- * Runs unpooled_leave_begin() and unpooled_leave_end(). Use it if the driver cannot give `key` to
- * another thread in between.
+ * Runs unpooled_leave_begin() and unpooled_leave_end(), after the driver has freed the memory. Use
+ * it only if the driver cannot have given `key` to another thread since.
  */
 void unpooled_leave(enum unpooled_space space, uint64_t key);
 
 /**
- * Ends all rows and allocations in progress of a context that has ended. Rows of the process
- * remain.
+ * Ends all rows, and all allocations in progress, of a context that has ended. Rows of memory that
+ * belongs to the process remain.
  */
 void unpooled_forget(const struct context *context);
 
 /**
- * Adds a holder to the row of a handle, whose memory then stays counted. Returns the row, or NULL
- * if there is none.
+ * Adds a holder to the row of a handle: the memory stays counted until the holder is released.
+ * Returns the row, or NULL if there is none.
  */
 struct ledger_row *unpooled_hold(uint64_t handle);
 
@@ -103,8 +103,8 @@ void unpooled_list(enum unpooled_kind kind, const struct device *device, struct 
 
 /**
  * Adds a row for a mapping at `key` if `answer` is CUDA_SUCCESS. The mapping takes over the holder
- * that unpooled_hold() added to `memory`. On failure, drops that holder. Does nothing if `memory`
- * is NULL. `offset` and `bytes` are in bytes.
+ * that unpooled_hold() added to `memory`. On failure, releases that holder. Does nothing if
+ * `memory` is NULL. `offset`: where the mapped `bytes` begin in the memory, in bytes.
  */
 void unpooled_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset, uint64_t key,
                      uint64_t bytes);

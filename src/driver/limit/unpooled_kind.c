@@ -37,8 +37,8 @@ uint64_t unpooled_kind_bytes(enum unpooled_kind kind, const struct device *devic
 }
 
 /*
- * Counts a cuMemAlloc that the driver served like a block of a pool with a segment of its own.
- * Takes the lock of the device.
+ * Counts a cuMemAlloc that the driver served, or its free, like a block with its own segment.
+ * Acquires the lock of the device.
  */
 static void count_native(struct device *device, int64_t change) {
     struct counters *counters = &device->outside;

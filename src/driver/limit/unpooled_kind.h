@@ -1,6 +1,6 @@
 /*
- * Kinds of unpooled memory: where each kind is looked up, charged and counted. The table is
- * unpooled_kind.def. unpooled.c calls these functions; only unpooled_kind_book() takes a lock, that
+ * Gives the properties of the kinds of unpooled memory (unpooled_kind.def), and counts their bytes.
+ * unpooled.c and ledger_row.c call these functions. Only unpooled_kind_book() acquires a lock, that
  * of the device.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_UNPOOLED_KIND_H
@@ -17,7 +17,7 @@ enum unpooled_kind {
     OUTSIDE_KINDS
 };
 
-/* The keys of rows: numbers of different spaces may be equal. */
+/* Space of a row's key: keys of different spaces may be equal. */
 enum unpooled_space {
     UNPOOLED_POINTER,
     UNPOOLED_ARRAYS,

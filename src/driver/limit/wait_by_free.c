@@ -7,8 +7,8 @@
 #include "heap/page.h"
 
 /*
- * Allocates one byte of device memory and frees it. Returns CUDA_ERROR_OUT_OF_MEMORY also if the
- * limit does not allow it.
+ * Allocates one byte of device memory and frees it. Returns the driver's code, or
+ * CUDA_ERROR_OUT_OF_MEMORY if the limit refuses.
  */
 static CUresult take_and_free(struct device *device) {
     CUdeviceptr unused;
@@ -17,7 +17,7 @@ static CUresult take_and_free(struct device *device) {
     }
     CUresult taken = REAL(cuMemAlloc_v2)(&unused, 1);
     CUresult r = taken == CUDA_SUCCESS ? REAL(cuMemFree_v2)(unused) : taken;
-    /* if the free failed, the driver keeps the memory */
+    /* If the free failed, the memory is still allocated and stays charged. */
     if (r == CUDA_SUCCESS || taken != CUDA_SUCCESS) {
         device_uncharge(device, PAGE_BYTES);
     }
