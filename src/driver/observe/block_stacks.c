@@ -4,8 +4,8 @@
 #include "driver/limit/unpooled.h"
 #include "pool/pool.h"
 
-/* Returns whether the block at an address belongs to a context, or is not live any more. */
-static bool belongs_or_gone(uint64_t address, const void *context) {
+/* Returns whether to drop a record: the block belongs to `context`, or is not live any more. */
+static bool must_drop(uint64_t address, const void *context) {
     struct pool_block block;
     return pool_find(address, &block) == 0 ? block.pool == ((const struct context *)context)->pool
                                            : unpooled_find(UNPOOLED_POINTER, address).bytes == 0;
@@ -13,7 +13,7 @@ static bool belongs_or_gone(uint64_t address, const void *context) {
 
 void block_stacks_forget(const struct context *context) {
     if (stack_recording_is_on()) {
-        stacks_drop(belongs_or_gone, context);
+        stacks_drop(must_drop, context);
     }
 }
 
@@ -21,8 +21,8 @@ bool block_stacks_free_begin(uint64_t address, struct stacks_block *block) {
     return stack_recording_is_on() && stacks_give(address, block);
 }
 
-/* Restores the record only if the block is live. A free with an error may have freed the block: the
- * error can be that of an earlier fault. */
+/* Checks that the block is live: a free that returns an error may have freed the block, because the
+ * error can come from an earlier fault. */
 void block_stacks_free_end(const struct stacks_block *block, bool refused) {
     struct pool_block found;
     bool is_live =

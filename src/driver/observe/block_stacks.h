@@ -1,9 +1,10 @@
 /*
- * Stack recording of the driver's hooks: records frees, ends of contexts and peaks for the table of
- * call stacks (stacks/stacks.h). Called with no lock held, except block_stacks_forget().
+ * Updates the table of live blocks and their call stacks (stacks/stacks.h) at frees, at the end of
+ * a context, and when peaks are reset. hooks/memory.c records the allocations itself.
  *
- * While stacks are recorded, capture_unusual keeps allocations and frees off the fast path. Without
- * recording, the fast path therefore has no additional instruction.
+ * While stacks are recorded, capture_unusual keeps allocations and frees off the fast path. The
+ * fast path therefore has no instruction for recording. This file has no lock of its own. Callers
+ * hold no lock, except of block_stacks_forget().
  */
 #ifndef GPUCACHE_DRIVER_OBSERVE_BLOCK_STACKS_H
 #define GPUCACHE_DRIVER_OBSERVE_BLOCK_STACKS_H
@@ -16,8 +17,8 @@
 struct context;
 
 /**
- * Removes the recorded blocks of a context that has ended. Called under the registry's lock
- * (context_callbacks.c), before the pool loses its blocks.
+ * Removes the records of the blocks of a context that has ended. Called under the registry's lock
+ * (context_callbacks.c), before the pool forgets its blocks.
  */
 void block_stacks_forget(const struct context *context);
 
@@ -29,7 +30,8 @@ static inline void block_stacks_reset_peak(int device) {
 }
 
 /**
- * Replaces the list of live sizes by one with call stacks, if stacks are recorded. Returns true.
+ * Replaces the list of live sizes in *stats by one with call stacks, if stacks are recorded. Always
+ * returns true.
  */
 static inline bool block_stacks_read_live(int device, struct stats_device *stats) {
     if (stack_recording_is_on()) {
@@ -39,9 +41,9 @@ static inline bool block_stacks_read_live(int device, struct stats_device *stats
 }
 
 /**
- * Bracket a free. block_stacks_free_begin() removes the record of a block and returns it in *block,
- * or returns false if there is none. block_stacks_free_end() restores the record if the free was
- * `refused` and the block is still live.
+ * Removes the record of a block before its free, and stores it in *block. Returns false if there is
+ * no record. Otherwise block_stacks_free_end() must follow the free: it restores the record if the
+ * free was `refused` and the block is still live.
  */
 bool block_stacks_free_begin(uint64_t address, struct stacks_block *block);
 void block_stacks_free_end(const struct stacks_block *block, bool refused);

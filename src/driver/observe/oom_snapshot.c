@@ -22,28 +22,28 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define NOBODY 0         /* `writer` before the first out-of-memory error */
-#define WRITTEN (-1)     /* `writer` after it */
+#define NO_WRITER 0      /* `writer` before the first out-of-memory error */
+#define WRITTEN (-1)     /* `writer` after the snapshot was written, or failed */
 #define WAIT_STEPS 10000 /* of WAIT_NS each: 10 s */
 #define WAIT_NS 1000000
-#define FILLS 8       /* tries to make a list complete while other threads allocate */
-#define EVENTS 200000 /* of a trace, at most; browsers fail beyond some 600 000 */
+#define FILLS_MOST 8       /* tries to make a list complete while other threads allocate */
+#define EVENTS_MOST 200000 /* events of a trace; browsers fail beyond some 600 000 */
 #define BUFFER 65536
 
-/* Thread that writes the snapshot. */
-static _Atomic int writer = NOBODY;
+/* Thread (gettid) that writes the snapshot, or one of the two values above. */
+static _Atomic int writer = NO_WRITER;
 
-/* The snapshot. Only the writer uses it: it is too large for a small stack. */
+/* State of the writer thread, which is too large for a small stack. */
 static struct {
     struct pickle_writer pickle;
     struct memory_snapshot format;
     struct print out;
     const struct stats_stacks *stacks;
-    uint32_t *places; /* by number of a stack: its list of frames in the pickle's memo, or 0 */
+    uint32_t *places; /* by number of a stack: memo index of its frames in the pickle, or 0 */
     uint32_t place_count;
-    uint32_t no_stack, no_block; /* the same for the texts that say why there are no frames */
+    uint32_t no_stack, no_block; /* memo indices of the texts that say why there are no frames */
     int devices;
-    struct memory_list lists[STATS_MAX_DEVICES + 1]; /* by ordinal; behind them pinned memory */
+    struct memory_list lists[STATS_MAX_DEVICES + 1]; /* by ordinal; then pinned memory */
     struct trace_last *events;
     size_t event_count;
     char names[STATS_MAX_DEVICES + 1][24]; /* keys, which must stay valid */
@@ -53,6 +53,7 @@ static struct {
 
 /* --- frames --- */
 
+/* Writes a text instead of frames, or a reference to it if the memo index *place is set. */
 static void write_words(uint32_t *place, const char *words) {
     if (!pickle_again(&snapshot.pickle, *place)) {
         memory_snapshot_words(&snapshot.pickle, words);
@@ -87,7 +88,7 @@ static void write_no_stack(void *unused) {
     write_words(&snapshot.no_block, "gpucache: free");
 }
 
-/* Prepares the writing of stacks. Without host memory for it, no block has a stack. */
+/* Prepares the writing of stacks. Without host memory, no block gets a stack. */
 static void begin_stacks(void) {
     snapshot.stacks = stats_stacks();
     uint32_t count = snapshot.stacks ? stacks_count() + 1 : 0;
@@ -124,33 +125,33 @@ static void free_list(struct memory_list *list) {
 
 /* Makes the arrays of a list twice as large as its counts. Returns 0 or -ENOMEM. */
 static int enlarge(struct memory_list *list) {
-    struct memory_list larger = {.block_capacity = 2 * list->block_count + 128,
-                                 .segment_capacity = 2 * list->segment_count + 128};
+    struct memory_list fresh = {.block_capacity = 2 * list->block_count + 128,
+                                .segment_capacity = 2 * list->segment_count + 128};
     free_list(list);
-    larger.blocks = host_map(larger.block_capacity * sizeof *larger.blocks, 4096);
-    larger.segments = host_map(larger.segment_capacity * sizeof *larger.segments, 4096);
-    *list = larger;
-    if (larger.blocks && larger.segments) {
+    fresh.blocks = host_map(fresh.block_capacity * sizeof *fresh.blocks, 4096);
+    fresh.segments = host_map(fresh.segment_capacity * sizeof *fresh.segments, 4096);
+    *list = fresh;
+    if (fresh.blocks && fresh.segments) {
         return 0;
     }
-    list->block_capacity = larger.blocks ? larger.block_capacity : 0;
-    list->segment_capacity = larger.segments ? larger.segment_capacity : 0;
+    list->block_capacity = fresh.blocks ? fresh.block_capacity : 0;
+    list->segment_capacity = fresh.segments ? fresh.segment_capacity : 0;
     return -ENOMEM;
 }
 
-/* Makes a complete list, as fill(). Returns 0, or -ENOMEM without host memory. */
+/* Does fill() until the list is complete. Returns 0, or -ENOMEM without host memory. */
 static int make_list(const struct device *device, struct memory_list *list) {
     int r = 0;
     *list = (struct memory_list){0};
     fill(device, list);
-    for (unsigned i = 0; i < FILLS && r == 0 && !memory_list_is_complete(list); i++) {
+    for (unsigned i = 0; i < FILLS_MOST && r == 0 && !memory_list_is_complete(list); i++) {
         r = enlarge(list);
         fill(device, list);
     }
     return memory_list_is_complete(list) ? r : -ENOMEM;
 }
 
-/* Makes the lists of all devices, and that of pinned memory behind them. Returns 0 or -ENOMEM. */
+/* Makes the lists of all devices, then that of pinned memory. Returns 0 or -ENOMEM. */
 static int make_lists(void) {
     int r = 0;
     for (int i = 0; i <= snapshot.devices && r == 0; i++) {
@@ -172,14 +173,14 @@ static int make_lists(void) {
 
 /* --- the last events --- */
 
-/* Reads the last events of a trace. Without host memory for them, the snapshot has none. */
+/* Reads the last events of the trace. Without host memory, the snapshot has no events. */
 static void begin_events(void) {
-    snapshot.events = trace_on() ? host_map(EVENTS * sizeof *snapshot.events, 4096) : NULL;
-    snapshot.event_count = snapshot.events ? trace_read_last(snapshot.events, EVENTS) : 0;
+    snapshot.events = trace_on() ? host_map(EVENTS_MOST * sizeof *snapshot.events, 4096) : NULL;
+    snapshot.event_count = snapshot.events ? trace_read_last(snapshot.events, EVENTS_MOST) : 0;
 }
 
 static void end_events(void) {
-    host_unmap(snapshot.events, EVENTS * sizeof *snapshot.events);
+    host_unmap(snapshot.events, EVENTS_MOST * sizeof *snapshot.events);
 }
 
 /* Returns whether a block lies in a segment of a list that memory_snapshot_sort() has sorted. */
@@ -208,8 +209,8 @@ static void write_event(const struct trace_last *event, const char *action) {
 }
 
 /*
- * Writes the events of a device. Leaves out blocks in segments that are gone: the viewer replays
- * the events from the end, and fails at a block outside all segments.
+ * Writes the events of a device. Leaves out blocks whose segment does not exist any more: the
+ * viewer replays the events from the end, and fails at a block outside all segments.
  */
 static void write_events(int ordinal) {
     for (size_t i = 0; i < snapshot.event_count; i++) {
@@ -302,8 +303,8 @@ static void write_all(const struct report_oom *oom, uint32_t stack) {
     pickle_end(to);
 }
 
-/* Makes the snapshot and writes it to a file. Returns 0 or a negative errno. */
-static int make(int fd, const struct report_oom *oom) {
+/* Makes the snapshot and writes it to `fd`. Returns 0 or a negative errno. */
+static int make_snapshot(int fd, const struct report_oom *oom) {
     uint32_t stack = stack_recording_is_on() ? stacks_here(oom->device) : 0;
     snapshot.devices = stats_device_count();
     begin_stacks();
@@ -324,7 +325,8 @@ static int make(int fd, const struct report_oom *oom) {
 
 /* --- the file --- */
 
-static void say(int r) {
+/* Logs the result of the snapshot: 0 or a negative errno. */
+static void log_result(int r) {
     const char *why = r == -ENOMEM ? "no memory of the host for it" : file_error(r);
     if (r == 0) {
         log_warn("out of memory: memory snapshot written to %s", snapshot.path);
@@ -349,14 +351,14 @@ void oom_snapshot_write(const struct report_oom *oom) {
     if (*options()->oom_snapshot_pattern == '\0') {
         return;
     }
-    int saved_errno = errno, nobody = NOBODY;
-    if (atomic_compare_exchange_strong(&writer, &nobody, (int)syscall(SYS_gettid))) {
+    int saved_errno = errno, no_writer = NO_WRITER;
+    if (atomic_compare_exchange_strong(&writer, &no_writer, (int)syscall(SYS_gettid))) {
         int fd = file_create(options()->oom_snapshot_pattern, snapshot.path, sizeof snapshot.path);
-        int r = fd < 0 ? fd : make(fd, oom);
+        int r = fd < 0 ? fd : make_snapshot(fd, oom);
         if (fd >= 0) {
             file_close(fd, snapshot.path, r == 0);
         }
-        say(r);
+        log_result(r);
         atomic_store(&writer, WRITTEN);
     } else {
         wait_for_writer();
@@ -368,7 +370,7 @@ void oom_snapshot_end(enum process_end how, int signal) {
     (void)signal;
     int saved_errno = errno;
     bool ends = how == PROCESS_EXITS || how == PROCESS_EXECS;
-    if (ends && atomic_load(&writer) != NOBODY && ending_is_own_process()) {
+    if (ends && atomic_load(&writer) != NO_WRITER && ending_is_own_process()) {
         wait_for_writer();
     }
     errno = saved_errno;

@@ -1,8 +1,8 @@
 /*
- * The snapshot of a device's statistics (stats/stats.h): sums over all pools of the device and its
- * unpooled memory. Takes no lock, so a signal handler may call it; device_reset_peaks() takes the
- * lock of the device. Invariant: the metrics of a snapshot agree with each other, as in
- * `requested <= allocated <= active <= reserved`.
+ * Computes a snapshot of a device's statistics (stats/stats.h): the sums over all pools of the
+ * device and its unpooled memory. Takes no lock, so a signal handler may call it. Only
+ * device_reset_peaks() acquires locks. Invariant: the metrics of a snapshot are consistent, for
+ * example `requested <= allocated <= active <= reserved`.
  */
 #include "driver/observe/snapshot.h"
 
@@ -21,7 +21,8 @@
 
 #include <string.h>
 
-static void add_outside(struct stats_device *out, const struct counters *counters) {
+/* Adds the metrics and counters of unpooled memory. */
+static void add_unpooled(struct stats_device *out, const struct counters *counters) {
 #define ADD(to, from)                                                                              \
     to.current += counter_get(&from.current);                                                      \
     to.peak += counter_get(&from.peak);                                                            \
@@ -34,55 +35,55 @@ static void add_outside(struct stats_device *out, const struct counters *counter
 #undef ADD
 }
 
-static uint64_t most(uint64_t a, uint64_t b) {
+static uint64_t larger_of(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-static uint64_t least(uint64_t a, uint64_t b) {
+static uint64_t smaller_of(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
 /*
- * Makes the fields of a metric agree, and lowers `current` to `bound`, which it cannot have
- * exceeded at any moment. Fields and metrics are read one after another while other threads change
- * them, so they may contradict each other.
+ * Makes the fields of a metric consistent. Lowers `current` to `bound`, which the true value never
+ * exceeds. Other threads change fields and metrics while this thread reads one after another, so
+ * the values may contradict each other.
  */
-static void agree(struct stats_metric *metric, uint64_t bound) {
-    metric->current = least(metric->current, bound);
+static void make_consistent(struct stats_metric *metric, uint64_t bound) {
+    metric->current = smaller_of(metric->current, bound);
     metric->total = metric->total > metric->current ? metric->total : metric->current;
     metric->peak = metric->peak > metric->current ? metric->peak : metric->current;
     metric->freed = metric->total - metric->current;
 }
 
-/* Makes all metrics agree, and computes those that are differences of others. */
+/* Makes all metrics consistent, and computes those that are differences of others. */
 static void derive(struct stats_device *out) {
-#define METRIC(field, json, label) agree(&out->field, UINT64_MAX);
-#define OUTSIDE(field, json) agree(&out->field, UINT64_MAX);
+#define METRIC(field, json, label) make_consistent(&out->field, UINT64_MAX);
+#define OUTSIDE(field, json) make_consistent(&out->field, UINT64_MAX);
 #include "stats/fields.def"
     uint64_t reserved = out->reserved.current;
-    agree(&out->allocated, reserved);
-    agree(&out->requested, out->allocated.current);
+    make_consistent(&out->allocated, reserved);
+    make_consistent(&out->requested, out->allocated.current);
     uint64_t idle = reserved - out->allocated.current;
-    out->ready_bytes = least(out->ready_bytes, idle);
+    out->ready_bytes = smaller_of(out->ready_bytes, idle);
     out->pending_bytes = idle - out->ready_bytes;
     out->active.current = out->allocated.current + out->pending_bytes;
-    agree(&out->active, reserved);
-    /* Every byte becomes active when it is handed out. Thread caches do that many times between two
-     * updates of the pool, so the pool knows the peak, but not the total. */
-    out->active.total = most(out->allocated.total, out->active.current);
+    make_consistent(&out->active, reserved);
+    /* Bytes become active when they are handed out. Between two updates of the pool a thread cache
+     * hands bytes out many times, so the pool knows the peak of active, but not the total. */
+    out->active.total = larger_of(out->allocated.total, out->active.current);
     out->active.freed = out->active.total - out->active.current;
-    out->active.peak = most(out->active.peak, out->allocated.peak);
-    out->releasable_bytes = least(out->releasable_bytes, out->ready_bytes);
+    out->active.peak = larger_of(out->active.peak, out->allocated.peak);
+    out->releasable_bytes = smaller_of(out->releasable_bytes, out->ready_bytes);
     out->non_releasable_bytes = out->ready_bytes - out->releasable_bytes;
-    out->cache_misses = least(out->cache_misses, out->allocations.total);
+    out->cache_misses = smaller_of(out->cache_misses, out->allocations.total);
     out->cache_hits = out->allocations.total - out->cache_misses;
 }
 
 /*
- * Returns the name of the reuse rule in effect. The option "barrier" becomes "wait" if the driver
- * or a pool has no context events. With the library disabled there are no pools: "none".
+ * Returns the name of the reuse rule in effect: the option's value, but "wait" instead of "barrier"
+ * if the driver or a pool has no context events. "none": the library is disabled.
  */
-static const char *reuse_in_force(const struct device *device) {
+static const char *reuse_in_effect(const struct device *device) {
     bool events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         events = events && p->backend->backend.has_events;
@@ -104,7 +105,7 @@ static void read_backend(const struct device *device, struct stats_device *out) 
 }
 
 /*
- * Adds up the metrics of all pools of a device. Pools reach their peaks at different moments. For
+ * Adds up the metrics of all pools of a device. Pools reach their peaks at different times. For
  * requested, allocated and allocations, the peak of the device lies between two bounds:
  *
  *   at least   the highest peak of one pool, or the current sum: the reported value
@@ -118,30 +119,30 @@ static void read_pools(struct device *device, struct stats_device *out) {
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         pool_read(p->pool, out);
         for (unsigned i = 0; i < 3; i++) {
-            highest[i] = most(highest[i], live[i]->peak - sums[i]);
+            highest[i] = larger_of(highest[i], live[i]->peak - sums[i]);
             sums[i] = live[i]->peak;
         }
     }
     out->reserved.peak = atomic_load(&device->pooled_peak);
-    out->active.peak = least(out->active.peak, out->reserved.peak);
+    out->active.peak = smaller_of(out->active.peak, out->reserved.peak);
     for (unsigned i = 0; i < 3; i++) {
-        live[i]->peak = most(highest[i], live[i]->current);
+        live[i]->peak = larger_of(highest[i], live[i]->current);
     }
-    uint64_t highest_possible = least(sums[0], out->reserved.peak), reported = out->requested.peak;
+    uint64_t upper_bound = smaller_of(sums[0], out->reserved.peak), reported = out->requested.peak;
     if (sums[0] > reported) {
         out->peaks_exact = false;
-        out->peak_error_bytes += highest_possible > reported ? highest_possible - reported : 0;
+        out->peak_error_bytes += upper_bound > reported ? upper_bound - reported : 0;
     }
 }
 
 /* --- memory by requester --- */
 
-/* Returns whether row `a` comes before row `b`: it has more bytes now, or had at its peak. */
+/* Returns whether row `a` precedes row `b`: more current bytes, or as many and a higher peak. */
 static bool is_more(const struct stats_requester *a, const struct stats_requester *b) {
     return a->current != b->current ? a->current > b->current : a->peak > b->peak;
 }
 
-/* Adds a row in its place. Returns the current bytes of the row that has no place any more. */
+/* Inserts a row in order. Returns the current bytes of the row that does not fit any more, or 0. */
 static uint64_t add_requester(struct stats_device *out, const struct requester_row *row,
                               const char *name) {
     size_t at = out->requester_count;
@@ -159,7 +160,7 @@ static uint64_t add_requester(struct stats_device *out, const struct requester_r
     return out->requesters[STATS_REQUESTERS_NAMED].current;
 }
 
-/* Adds a row that is not of one requester. */
+/* Appends a row for memory of no single requester, unless `bytes` is 0. */
 static void add_rest(struct stats_device *out, const char *name, uint64_t bytes) {
     if (bytes > 0) {
         struct stats_requester *row = &out->requesters[out->requester_count++];
@@ -169,9 +170,9 @@ static void add_rest(struct stats_device *out, const char *name, uint64_t bytes)
 }
 
 /*
- * Lists memory by requester. Requested memory that no requester has is small blocks. Unpooled
- * memory that no requester has is reserve of the driver's own pools. Rows change while the metrics
- * are read; an excess is taken off the first rows, so that all rows add up to the metrics.
+ * Lists memory by requester. Requested memory without a requester is small blocks. Unpooled memory
+ * without a requester is reserve of the driver's own pools. Other threads change the rows
+ * meanwhile. Subtracts an excess from the first rows, so that all rows add up to the metrics.
  */
 static __attribute__((noinline)) void read_requesters(const struct device *device,
                                                       struct stats_device *out) {
@@ -190,17 +191,18 @@ static __attribute__((noinline)) void read_requesters(const struct device *devic
     report_derive(out, &derived);
     uint64_t all = out->requested.current + derived.outside.current;
     for (size_t i = 0; i < out->requester_count && attributed > all; i++) {
-        uint64_t excess = least(attributed - all, out->requesters[i].current);
+        uint64_t excess = smaller_of(attributed - all, out->requesters[i].current);
         out->requesters[i].current -= excess;
         attributed -= excess;
     }
     uint64_t outside = atomic_load(&device->requested_outside), rest = all - attributed;
     uint64_t reserve =
-        least(derived.outside.current > outside ? derived.outside.current - outside : 0, rest);
+        smaller_of(derived.outside.current > outside ? derived.outside.current - outside : 0, rest);
     add_rest(out, "small blocks, of any library", rest - reserve);
     add_rest(out, "reserve of the driver's pools", reserve);
 }
 
+/* Reads all but live sizes and the map. Returns false if the process has not used the device. */
 static bool read_counters(int ordinal, struct stats_device *out) {
     struct device *device = device_used(ordinal);
     if (!device) {
@@ -213,16 +215,17 @@ static bool read_counters(int ordinal, struct stats_device *out) {
     out->total_bytes = device->total;
     out->limit_bytes = atomic_load(&device->limit);
     out->limit_source = out->limit_bytes != 0 ? atomic_load(&device->limit_source) : NULL;
-    out->reuse = reuse_in_force(device);
+    out->reuse = reuse_in_effect(device);
     read_backend(device, out);
     out->peaks_exact = true;
     read_pools(device, out);
-    add_outside(out, &device->outside);
+    add_unpooled(out, &device->outside);
     derive(out);
     read_requesters(device, out);
     return true;
 }
 
+/* Reads everything; `map` NULL: no segment map. Returns as read_counters(). */
 static bool read_all(int ordinal, struct stats_device *out, struct segment_map *map) {
     bool known = read_counters(ordinal, out);
     if (map) {

@@ -5,7 +5,7 @@
 #include "driver/state/device.h"
 #include "pool/pool.h"
 
-/* Returns whether the allocation that was recorded at `ticks` is live: pool_tag() set the time. */
+/* Returns whether the allocation that was recorded at `ticks` is live: the ticks are its tag. */
 static bool is_live(uint64_t address, uint64_t ticks) {
     struct pool_look look;
     return pool_look(address, &look) == 0 && look.tag == ticks;
@@ -17,43 +17,42 @@ void tracing_start(void) {
     }
 }
 
-/* The address space and device of a pool, which never change. Each thread keeps those of the pool
- * that it used last. */
-struct home {
+/* The trace's identifier of a pool and the pool's device, which never change. */
+struct pool_place {
     struct pool *pool;
     uint64_t space;
     unsigned device;
 };
 
-static inline struct home home_of(struct pool *pool) {
-    static _Thread_local struct home last __attribute__((tls_model("initial-exec")));
+/* Returns the place of a pool. Each thread keeps that of the pool that it used last. */
+static inline struct pool_place place_of(struct pool *pool) {
+    static _Thread_local struct pool_place last __attribute__((tls_model("initial-exec")));
     if (__builtin_expect(last.pool != pool, 0)) {
-        last = (struct home){pool, (uint64_t)(uintptr_t)pool_backend(pool),
-                             (unsigned)device_pool_owner(pool)->ordinal};
+        last = (struct pool_place){pool, (uint64_t)(uintptr_t)pool_backend(pool),
+                                   (unsigned)device_pool_owner(pool)->ordinal};
     }
     return last;
 }
 
 /*
- * Writes a record of a block to the trace. trace_put() stores the record word by word: building and
- * then copying it costs a fifth more.
+ * Writes a record of a block to the trace, word by word: building and then copying it costs a fifth
+ * more. `stack_or_tag`: the call stack of an allocation; of a free, the low half of the block's
+ * tag.
  */
 static inline void write_block(enum trace_kind kind, unsigned flags, uint64_t ticks,
                                uint64_t address, const struct pool_look *look, uint64_t stream,
-                               uint32_t stack_or_life) {
-    uint64_t who;
-    struct trace_record *slot = trace_slot(&who);
+                               uint32_t stack_or_tag) {
+    uint64_t thread;
+    struct trace_record *slot = trace_slot(&thread);
     if (slot) {
-        struct home home = home_of(look->pool);
-        const uint64_t words[7] = {ticks,  address,    look->requested,    look->bytes,
-                                   stream, home.space, who | stack_or_life};
-        trace_put(slot, words, home.device, flags, kind);
+        struct pool_place place = place_of(look->pool);
+        const uint64_t words[7] = {ticks,  address,     look->requested,      look->bytes,
+                                   stream, place.space, thread | stack_or_tag};
+        trace_put(slot, words, place.device, flags, kind);
     }
 }
 
-/*
- * Sets the time as the tag of the block. The time tells the allocation from others at its address.
- */
+/* Tags the block with the time, which distinguishes the allocation from others at its address. */
 void tracing_allocated(CUdeviceptr address, uint32_t stack) {
     struct pool_look look;
     stack = stack != 0 ? trace_stack(stats_stacks(), stack) : 0;

@@ -1,9 +1,9 @@
 /*
- * Trace records of the driver's hooks: allocations and frees of blocks (trace/trace.h). Takes no
- * lock of its own. Called by memory.c, with no lock held.
+ * Records allocations and frees of the pool's blocks in the trace (trace/trace.h). hooks/memory.c
+ * calls this file with no lock held. The file has no lock of its own.
  *
- * While a trace is recorded, capture_unusual keeps allocations and frees off the fast path. Without
- * a trace, the fast path therefore checks nothing.
+ * While a trace is recorded, capture_unusual keeps allocations and frees off the fast path. The
+ * fast path therefore has no instruction for traces.
  */
 #ifndef GPUCACHE_DRIVER_OBSERVE_TRACING_H
 #define GPUCACHE_DRIVER_OBSERVE_TRACING_H
@@ -13,7 +13,7 @@
 
 #include <cuda.h>
 
-/** Starts the trace if GPUCACHE_TRACE asks for one. Called when the library starts. */
+/** Starts the trace if GPUCACHE_TRACE asks for one. Lifecycle hook (`start`). */
 void tracing_start(void);
 
 /**
@@ -26,15 +26,15 @@ void tracing_allocated(CUdeviceptr address, uint32_t stack);
 int tracing_free(CUdeviceptr address);
 
 /**
- * Record a deferred free (cuMemFreeAsync). tracing_free_begin() reads the block before the free,
- * since the block may be handed out again afterwards. tracing_free_end() writes the record, once
- * the free is accepted.
+ * Records a deferred free (cuMemFreeAsync) in two steps. tracing_free_begin() reads the block
+ * before the free, because another thread may get the block afterwards. tracing_free_end() writes
+ * the record after a successful free.
  */
 struct tracing_freed {
     CUdeviceptr address;
-    uint64_t ticks;
+    uint64_t ticks; /* trace clock at the begin */
     struct pool_look look;
-    bool known;
+    bool known; /* `look` is set: a live block begins at `address` */
 };
 struct tracing_freed tracing_free_begin(CUdeviceptr address);
 void tracing_free_end(const struct tracing_freed *freed, CUstream stream);

@@ -1,11 +1,11 @@
 /*
- * Includes cuda.h, and declares what newer drivers have and an older cuda.h does not declare.
+ * Includes cuda.h, and declares types and functions of newer drivers that an older cuda.h lacks.
  *
  * The library knows every entry of entry_points.def, whatever toolkit builds it. At run time it
  * asks the driver which of them exist. This file therefore declares the types and prototypes that
- * are newer than CUDA 11.8, each for headers older than the version that brought it. They are the
+ * are newer than CUDA 11.8, each for headers of earlier versions. These declarations are the
  * driver's ABI, which never changes: a new layout gets a new name. A struct whose members the
- * library does not use has none here.
+ * library does not use has no members here.
  *
  * `scripts/test.sh headers` builds with one header of each version, and compares the results.
  */
@@ -108,8 +108,8 @@ typedef struct CUctxCreateParams_st CUctxCreateParams;
 #define CU_MEM_CREATE_USAGE_HW_DECOMPRESS 0x2
 #endif
 
-/* These hold with every header, so the declarations above agree with the headers that have their
- * own. */
+/* A build checks these values with every header: the declarations above must be equal to those of
+ * the headers that have them. */
 static_assert(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 == 92, "of the driver");
 static_assert(CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED == 125, "of the driver");
 static_assert(CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE == 21, "of the driver");
@@ -132,7 +132,8 @@ static_assert(sizeof(CUdevResource) == 144, "of the driver");
 static_assert(offsetof(CUdevResource, sm.smCount) == 96, "of the driver");
 static_assert(sizeof(CUmemPoolProps) == 88, "of the driver");
 
-/* Returns CUmemPoolProps.maxSize. CUDA 12.2 added this member in the place of reserved bytes. */
+/* Returns CUmemPoolProps.maxSize, which CUDA 12.2 put in place of reserved bytes: reads the bytes
+ * after `win32SecurityAttributes`, which every header has. */
 static inline size_t pool_props_max_size(const CUmemPoolProps *props) {
     return *(const size_t *)((const char *)props +
                              offsetof(CUmemPoolProps, win32SecurityAttributes) +
@@ -140,7 +141,7 @@ static inline size_t pool_props_max_size(const CUmemPoolProps *props) {
 }
 
 /*
- * Prototypes of entries. Only the simulated driver and the tests call them by name.
+ * Prototypes of entries. Only the simulated driver and the tests call these entries by name.
  */
 #ifdef __cplusplus
 extern "C" {

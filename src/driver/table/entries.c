@@ -1,10 +1,11 @@
-/* Defines the table of real entries. Each one first finds the driver, then calls its entry. */
+/* Defines the table of driver functions (entries.h). Each initial function calls the loader, which
+ * writes the driver's entries to the table, and then the driver's entry. */
 #include "driver/table/entries.h"
 
 #include "loader/loader.h"
 
-/* Every entry returns a CUresult, and a function without parameters ignores its arguments. One
- * function can therefore stand for all entries. */
+/* Every entry returns a CUresult, and a callee without parameters ignores the caller's arguments.
+ * One function can therefore replace any entry. */
 CUresult CUDAAPI entry_absent(void) {
     return CUDA_ERROR_NOT_INITIALIZED;
 }

@@ -1,17 +1,17 @@
 /*
- * Declares three functions for each entry of the driver, all made from entry_points.def.
+ * Declares three functions for each entry of the driver, from the rows of entry_points.def.
  *
  *      REAL(cuMemAllocPitch_v2)(...)     calls the driver
  *      hook_cuMemAllocPitch_v2(...)      is the library's replacement
  *      front_cuMemAllocPitch_v2(...)     is exported under the entry's name, for programs linked
  *                                        with -lcuda; calls the hook, in a forked child the driver
  *
- * The counters and locks of a forked child belong to the parent, so its calls go to the driver. The
- * hook of a FAST row tests for that itself, and is exported without a front.
+ * A forked child has only a copy of the parent's counters and locks, so its calls go to the driver.
+ * The hook of a FAST row tests for a forked child itself, and is exported without a front.
  *
- * Invariant: REAL() is never NULL, so no caller tests it. It first leads to a function that finds
- * the driver, because a program may call from a constructor that runs before the library's. Later
- * it is the driver's entry, or entry_absent(). The loader writes it; no lock protects it.
+ * Invariant: REAL() is never NULL, so no caller tests it. At first REAL() is a function that finds
+ * the driver: a program may call from a constructor that runs before the library's. Later REAL() is
+ * the driver's entry, or entry_absent(). The loader writes the table; no lock protects it.
  */
 #ifndef GPUCACHE_DRIVER_TABLE_ENTRIES_H
 #define GPUCACHE_DRIVER_TABLE_ENTRIES_H
@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The table of driver functions, one member for each row. */
 struct real_entries {
 #define ENTRY(symbol, since, parameters, arguments, effect, test)                                  \
     CUresult(CUDAAPI *real_##symbol) parameters;
@@ -32,8 +33,8 @@ extern struct real_entries real_entries;
 
 #define REAL(symbol) (real_entries.real_##symbol)
 
-/* The hooks, and the exported functions. The assembler name is the entry's, because macros of
- * cuda.h replace some names by those of another version. */
+/* The hooks and fronts. __asm__ sets the exported name: macros of cuda.h would replace some names
+ * by those of another version. */
 #define FAST(symbol, since, parameters, arguments, effect, test)                                   \
     CUresult CUDAAPI hook_##symbol parameters __asm__(#symbol)                                     \
         __attribute__((visibility("default")));
@@ -46,11 +47,11 @@ extern struct real_entries real_entries;
 /** Makes every exported function call the driver from now on, in the child of a fork. */
 void entries_forked(void);
 
-/** Stands for an entry that the driver does not have. Returns CUDA_ERROR_NOT_INITIALIZED. */
+/** Replaces an entry that the driver does not have. Returns CUDA_ERROR_NOT_INITIALIZED. */
 CUresult CUDAAPI entry_absent(void);
 
-/** An address at which no memory is ever allocated. A call with it returns the driver's answer for
- * freed memory. */
+/** Address at which no memory is ever allocated. A driver call with this address returns the answer
+ * for freed memory. */
 #define UNKNOWN_ADDRESS ((CUdeviceptr)0x1000)
 
 /** Returns whether the driver has an entry. */
