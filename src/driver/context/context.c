@@ -111,6 +111,7 @@ static struct context *find_view(CUgreenCtx green) {
     return context;
 }
 
+/* Returns the primary context of a device. NULL: not registered. Call with the registry's lock. */
 static struct context *find_primary(CUdevice device) {
     struct context *context = device >= 0 ? registry_first() : NULL;
     while (context && !(context->handle && context->primary && context->ordinal == device)) {

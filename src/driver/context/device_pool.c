@@ -47,6 +47,7 @@ void device_pool_set_kinds(const struct backend_kind *segments, const struct bac
     vmm_kind = vmm;
 }
 
+/* Returns the kind of a device's backends, after choose_backend(). */
 static const struct backend_kind *kind_of(const struct device *device) {
     return atomic_load(&device->in_pages) ? vmm_kind : segments_kind;
 }
@@ -92,6 +93,7 @@ static void choose_backend(struct device *device) {
     atomic_store(&device->backend_reason, reason_against ? reason_against : reason_for);
 }
 
+/* Sets up the backend of an entry. Returns 0 or the driver's code. */
 static int start_backend(struct device_pool *entry, CUcontext context, struct device *device,
                          uint64_t reached_by) {
     return kind_of(device)->start(entry->backend, context, device, reached_by);

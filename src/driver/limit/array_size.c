@@ -111,6 +111,7 @@ static uint64_t level_size(const struct texels *texels, unsigned channels, uint6
     return plane > UINT64_MAX / slices ? UINT64_MAX : plane * slices;
 }
 
+/* Returns the size of the next mipmap level in one direction; 0 stays 0. */
 static uint64_t halved(uint64_t size) {
     return size > 1 ? size / 2 : size;
 }

@@ -68,6 +68,7 @@ static void trim(struct driver_pool *pool, uint64_t keep) {
     driver_pool_query(pool);
 }
 
+/* Returns the pool of a handle. Handle NULL: the first destroyed pool. NULL: there is none. */
 static struct driver_pool *find(CUmemoryPool handle) {
     struct driver_pool *pool = pools;
     while (pool && (pool->graphs || pool->handle != handle)) {

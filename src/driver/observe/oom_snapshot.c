@@ -61,6 +61,7 @@ static void write_words(uint32_t *place, const char *words) {
     }
 }
 
+/* Writes the frames of a stack, or a reference if the pickle has these frames already. */
 static void write_stack(void *unused, uint32_t stack) {
     (void)unused;
     struct pickle_writer *to = &snapshot.pickle;
@@ -224,6 +225,7 @@ static void write_events(int ordinal) {
     }
 }
 
+/* Writes the out-of-memory error, with a time that is not before the last event. */
 static void write_oom(const struct report_oom *oom, uint32_t stack) {
     int64_t now = (int64_t)(program_time_ns() / 1000);
     int64_t last = snapshot.event_count > 0 ? snapshot.events[snapshot.event_count - 1].time_us : 0;
@@ -336,6 +338,7 @@ static void log_result(int r) {
     }
 }
 
+/* Waits for the writer, for about 10 s at most. Does not wait if this thread is the writer. */
 static void wait_for_writer(void) {
     int self = (int)syscall(SYS_gettid);
     for (unsigned i = 0; i < WAIT_STEPS; i++) {

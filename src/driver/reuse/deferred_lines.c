@@ -23,6 +23,7 @@ static void append_queue(struct stream_queues *queues, struct stream_queue *queu
     queues->last = queue;
 }
 
+/* Removes and returns the first queue of the list. If it was the only one, `last` is invalid. */
 static struct stream_queue *take_first(struct stream_queues *queues) {
     struct stream_queue *queue = queues->first;
     queues->first = queue->next;

@@ -71,6 +71,7 @@ static struct pool *sole_pool(void) {
     return pool && pool_backend(pool)->has_events ? pool : NULL;
 }
 
+/* Frees a block by the driver, in relaxed mode: captures may be in progress. */
 static void driver_free(void *host) {
     CUstreamCaptureMode mode = capture_relax();
     REAL(cuMemFreeHost)(host);
@@ -167,6 +168,7 @@ static bool is_idle(const struct pinned *freed) {
     return idle;
 }
 
+/* Returns whether `bytes` more stay within the bounds. Call with the lock. */
 static bool fits(size_t bytes) {
     return kept_bytes + bytes <= bound() && kept_blocks < BLOCKS_MOST;
 }

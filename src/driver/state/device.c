@@ -19,6 +19,7 @@ static struct lock devices_lock = LOCK_INITIALIZER(DEVICES);
 static struct device_limit limit_of_all; /* from device_set_limits() */
 static bool has_limit_of_all;            /* device_set_limits() was called */
 
+/* Returns a limit in bytes, for a device with `total` bytes of memory. 0: no limit. */
 static uint64_t limit_bytes(const struct device_limit *limit, uint64_t total) {
     if (limit->fraction == 0) {
         return limit->bytes;

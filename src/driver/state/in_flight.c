@@ -15,6 +15,7 @@ static uintptr_t this_thread(void) {
     return (uintptr_t)pthread_self();
 }
 
+/* Returns the entry of a thread in one table. NULL: there is none. */
 static struct in_flight_thread *find_in(struct in_flight_table *table, uintptr_t who) {
     for (struct in_flight_thread *entry = table->of; entry < table->of + ASKERS; entry++) {
         if (atomic_load_explicit(&entry->who, memory_order_relaxed) == who) {
@@ -24,6 +25,7 @@ static struct in_flight_thread *find_in(struct in_flight_table *table, uintptr_t
     return NULL;
 }
 
+/* Returns the entry of a thread in all tables. NULL: the thread is not entered. */
 static struct in_flight_thread *find(struct in_flight *in_flight, uintptr_t who) {
     struct in_flight_thread *entry = NULL;
     for (struct in_flight_table *table = &in_flight->first; table && !entry;

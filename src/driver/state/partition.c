@@ -96,6 +96,7 @@ static struct {
     atomic_bool finished; /* the thread has read all limits, or failed */
 } reader;
 
+/* Reads the limits of one device. Leaves them at 0 if NVML has none or refuses. */
 static void read_limits(const struct nvml *nvml, int ordinal) {
     char uuid[48];
     void *handle = NULL;
