@@ -58,11 +58,12 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
 /**
  * Replaces the charge of driver_pool_begin() by the growth of the pool. Enters the allocation at
  * `dptr` if `answer` is CUDA_SUCCESS. Returns false if the device now exceeds its limit. The caller
- * then frees the allocation and calls unpooled_leave(). Call with no lock held.
+ * then frees the allocation, between unpooled_leave_begin() and unpooled_leave_end(). Call with no
+ * lock held.
  */
 bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUdeviceptr dptr);
 
-/** Subtracts `bytes` of a freed allocation from the live bytes. A later call queries the reserve. */
+/** Subtracts `bytes` of a freed allocation from the live bytes. A later query reads the reserve. */
 void driver_pool_left(struct driver_pool *pool, uint64_t bytes);
 
 /**

@@ -7,8 +7,8 @@
  * moved if some came back since the last try, or if the program freed more that can go back now.
  * Without such a change a refusal costs at most one retry.
  *
- * driver_pool_claim.c, unpooled.c, retry.h and hooks/bypass.c call this file. Its state is in the
- * caller's struct oom_retry, so it needs no lock.
+ * driver_pool_claim.c, unpooled.c, retry.h and hooks call this file. The state is in the caller's
+ * struct oom_retry, so no lock is needed.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_OOM_RETRY_H
 #define GPUCACHE_DRIVER_LIMIT_OOM_RETRY_H
@@ -45,7 +45,7 @@ bool oom_retry_at_limit(struct device *device, uint64_t bytes, struct oom_retry 
 /**
  * Returns whether to retry a call that the driver has refused and that takes at least `bytes`; 0:
  * unknown. Works as oom_retry_at_limit(), with one difference: returns false for the first refusal
- * if no other thread was allocating and no memory was released. Call with no lock held.
+ * if no memory has moved and there was no idle memory to release. Call with no lock held.
  */
 bool oom_retry_at_driver(struct device *device, uint64_t bytes, struct oom_retry *oom_retry);
 

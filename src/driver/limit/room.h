@@ -1,6 +1,6 @@
 /*
- * Charges a device, and computes its available memory: the least of what the driver and the limit
- * have left. Idle memory of the pools and of the driver's own pools can serve a request too. Hooks,
+ * Charges a device, and computes its available memory: the driver's free memory within the limit.
+ * Idle memory of the pools and of the driver's own pools can serve a request too. Hooks,
  * backend/common.c and this folder call these functions.
  *
  * The charge is atomic. Functions acquire the lock MEMPOOL (driver_pools.h) and locks of pools.

@@ -1,6 +1,7 @@
 /*
  * Keeps the ledger of unpooled memory: a row for each allocation that the driver serves without the
- * pool. Hooks and ipc/ call this file with no lock held. It acquires the lock OUTSIDE.
+ * pool. Hooks call this file with no lock held, and ipc/ also with its own locks. Functions acquire
+ * the lock OUTSIDE.
  *
  * The driver may give freed memory to another thread before the free returns, and a context may end
  * during a call. Two functions therefore bracket each driver call. Invariant: memory is charged
@@ -78,8 +79,8 @@ struct ledger_row *unpooled_leave_begin(enum unpooled_space space, uint64_t key,
 void unpooled_leave_end(struct ledger_row *row, bool left);
 
 /**
- * Runs unpooled_leave_begin() and unpooled_leave_end(), after the driver has freed the memory. Use
- * it only if the driver cannot have given `key` to another thread since.
+ * Runs unpooled_leave_begin() and unpooled_leave_end() in one step. Use it only if the driver
+ * cannot give `key` to another thread between the driver's free and this call.
  */
 void unpooled_leave(enum unpooled_space space, uint64_t key);
 

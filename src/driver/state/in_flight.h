@@ -5,8 +5,8 @@
  * that is refused meanwhile would succeed natively, where a call takes all that it needs or
  * nothing. The refused request therefore waits for the other requests (in_flight_wait). It tries
  * again if one of them gave memory back. Invariant: only the thread of an entry changes
- * it, `slow` excepted. All fields are atomic; no lock protects them. Backends, unpooled.c,
- * driver_pool_claim.c and oom_retry.c call this file.
+ * it, `slow` excepted. All fields are atomic; no lock protects them. Backends, device.c
+ * and limit/ call this file.
  */
 #ifndef GPUCACHE_DRIVER_STATE_IN_FLIGHT_H
 #define GPUCACHE_DRIVER_STATE_IN_FLIGHT_H
