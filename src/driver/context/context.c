@@ -86,8 +86,7 @@ void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind,
     if (view) {
         registry_remove(view);
     }
-    /* Must come before registry_enter(): removes the views too if `behind` names an ended context.
-     * */
+    /* Before registry_enter(): this call removes the views too if `behind` has ended. */
     struct context *primary = registry_find_or_enter(behind, &is_new);
     if (primary) {
         primary->ordinal = device;

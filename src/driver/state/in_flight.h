@@ -4,9 +4,9 @@
  * A request may take a charge or memory of the driver, fail, and give both back. Another request
  * that is refused meanwhile would succeed natively, where a call takes all that it needs or
  * nothing. The refused request therefore waits for the other requests (in_flight_wait). It tries
- * again if one of them gave memory back. Invariant: only the thread of an entry changes
- * it, `slow` excepted. All fields are atomic; no lock protects them. Backends, device.c
- * and limit/ call this file.
+ * again if one of them gave memory back. Invariant: only the thread of an entry changes the entry,
+ * `slow` excepted. All fields are atomic; no lock protects them. Backends, device.c and limit/ call
+ * this file.
  */
 #ifndef GPUCACHE_DRIVER_STATE_IN_FLIGHT_H
 #define GPUCACHE_DRIVER_STATE_IN_FLIGHT_H
