@@ -1,17 +1,29 @@
 #include "driver/context/fault.h"
 
 #include "driver/context/context.h"
+#include "driver/table/cuda_abi.h"
 #include "pool/pool.h"
 
-/* cuda.h numbers faults in two ranges, which have a few other errors between the faults. */
+/*
+ * cuda.h says of these codes that further work returns the same error until the process ends. Most
+ * of them are numbered in two ranges, which have a few other errors between them.
+ */
 bool fault_is_deadly(CUresult code) {
+    switch ((unsigned)code) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+    case CUDA_ERROR_EXTERNAL_DEVICE:
+        return true;
+    }
     return (code >= CUDA_ERROR_ILLEGAL_ADDRESS && code <= CUDA_ERROR_LAUNCH_TIMEOUT &&
             code != CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES) ||
            (code >= CUDA_ERROR_ASSERT && code <= CUDA_ERROR_LAUNCH_FAILED &&
             code != CUDA_ERROR_TOO_MANY_PEERS &&
             code != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED &&
-            code != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) ||
-           code == CUDA_ERROR_ECC_UNCORRECTABLE || code == CUDA_ERROR_NVLINK_UNCORRECTABLE;
+            code != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
 void fault_look(CUresult code) {

@@ -108,6 +108,12 @@ typedef struct CUctxCreateParams_st CUctxCreateParams;
 #define CU_MEM_CREATE_USAGE_HW_DECOMPRESS 0x2
 #endif
 
+#if CUDA_VERSION < 13000
+#define CUDA_ERROR_CONTAINED ((CUresult)226)
+#define CUDA_ERROR_TENSOR_MEMORY_LEAK ((CUresult)721)
+#define CUDA_ERROR_MPS_CLIENT_TERMINATED ((CUresult)810)
+#endif
+
 /* A build checks these values with every header: the declarations above must be equal to those of
  * the headers that have them. */
 static_assert(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 == 92, "of the driver");
@@ -119,6 +125,9 @@ static_assert(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND == 1, "of the driver");
 static_assert(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT == 2, "of the driver");
 static_assert(CUDA_GRAPH_INSTANTIATE_ERROR == 1, "of the driver");
 static_assert(CUDA_ERROR_INVALID_RESOURCE_TYPE == 914, "of the driver");
+static_assert(CUDA_ERROR_CONTAINED == 226, "of the driver");
+static_assert(CUDA_ERROR_TENSOR_MEMORY_LEAK == 721, "of the driver");
+static_assert(CUDA_ERROR_MPS_CLIENT_TERMINATED == 810, "of the driver");
 static_assert(CU_GREEN_CTX_DEFAULT_STREAM == 1, "of the driver");
 static_assert(CU_DEV_RESOURCE_TYPE_SM == 1, "of the driver");
 static_assert(sizeof(CUDA_GRAPH_INSTANTIATE_PARAMS) == 32, "of the driver");
