@@ -29,11 +29,11 @@ def compare(case, options, old):
     command = [program("ctx_changes"), case] + (["8"] if GPU else [])  # a reset takes half a second on a GPU
     native = run(command, under=False, options=options, old=old)
     tally.check(native.status == 0 and native.out.endswith("done\n"),
-                "premises: %s: natively %s" % (case, native.status), native.err)
+                "ctx_changes: %s: natively %s" % (case, native.status), native.err)
     for name, mode in MODES.items():
         ran = run(command, options={**options, **mode, "GPUCACHE_REPORT": "off"}, old=old)
         tally.check((ran.status, ran.out) == (native.status, native.out),
-                    "premises: %s, %s%s: status %s" % (case, name, ", old driver" if old else "",
+                    "ctx_changes: %s, %s%s: status %s" % (case, name, ", old driver" if old else "",
                                                        ran.status), ran.out + ran.err)
 
 
@@ -48,13 +48,13 @@ def main():
     if not GPU:  # a handle of a destroyed context counts as no context: barriers are possible
         ran, report = run_with_report([program("ctx_changes"), "dead_current"],
                                       MODES["barrier, tight"])
-        tally.check(report["devices"][0]["barriers"] > 0, "premises: no barriers any more", ran.err)
+        tally.check(report["devices"][0]["barriers"] > 0, "ctx_changes: no barriers any more", ran.err)
         for case, possible in (("blocked", True), ("peer", False), ("came_back", False)):
             ran, report = run_with_report([program("ctx_changes"), case],
                                           {**MODES["barrier, tight"], **TWO})
             barriers = report["devices"][0]["barriers"]
             tally.check((barriers > 0) == possible,
-                        "premises: %s: %d barriers" % (case, barriers), ran.err)
+                        "ctx_changes: %s: %d barriers" % (case, barriers), ran.err)
 
 
 tally.run(main)

@@ -13,13 +13,13 @@ def same(what, arguments, options=None):
     native = run([FORKED] + arguments, under=False, options=options)
     good = native.status == 0 and native.err == ""
     if GPU and not good:
-        tally.note("forked: %s: left out, natively status %s" % (what, native.status))
+        tally.note("ctx_forked: %s: left out, natively status %s" % (what, native.status))
         return
-    tally.check(good, "forked: %s: natively: status %s" % (what, native.status), native.out + native.err)
+    tally.check(good, "ctx_forked: %s: natively: status %s" % (what, native.status), native.out + native.err)
     ran = run([FORKED] + arguments, options={**OFF, **(options or {})})
     different = [b for a, b in zip(native.out.splitlines(), ran.out.splitlines()) if a != b]
     tally.check((ran.status, ran.out, ran.err) == (native.status, native.out, native.err),
-                "forked: %s: status %s" % (what, ran.status), "\n".join(different) + ran.err)
+                "ctx_forked: %s: status %s" % (what, ran.status), "\n".join(different) + ran.err)
 
 
 def main():
@@ -31,11 +31,11 @@ def main():
     ran = run([FORKED, "functions"], options=OFF)
     none = -errno.ENODEV
     wanted = "%d 0 0 %d %d %d 0 all 0 0 0\n0\n" % (none, none, none, none)
-    tally.check(ran.status == 0 and ran.out == wanted, "forked: the functions of gpucache.h",
+    tally.check(ran.status == 0 and ran.out == wanted, "ctx_forked: the functions of gpucache.h",
                 "wanted %sgot %s" % (wanted, ran.out))
     loud = run([FORKED, "functions"], options={"GPUCACHE_LOG": "debug"})
     tally.check(loud.err.count("gpucache: mark") == 0 and loud.err.count("Reserved memory") == 1,
-                "forked: the child reports nothing", loud.err)
+                "ctx_forked: the child reports nothing", loud.err)
 
 
 tally.run(main)

@@ -108,7 +108,8 @@ static uint64_t this_seed;
 static void broken(const char *what, long long code, const struct block *b) {
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&once);
-    fprintf(stderr, "lifecycles: seed %llu: %s: %lld", (unsigned long long)this_seed, what, code);
+    fprintf(stderr, "ctx_lifecycles: seed %llu: %s: %lld", (unsigned long long)this_seed, what,
+            code);
     if (b)
         fprintf(stderr, " (a block of %zu bytes at %llx)", b->bytes,
                 (unsigned long long)b->address);

@@ -66,22 +66,22 @@ def main():
             natively.add(same)
             ran = run(command, under=False, options=simulated, old=old)
             tally.check(ran.status == 0 and ran.out == expected and not ran.err,
-                        "lifecycles: %s: natively: status %s" % (name, ran.status),
+                        "ctx_lifecycles: %s: natively: status %s" % (name, ran.status),
                         ran.out + ran.err)
         ran, report = run_with_report(command, options=options, old=old)
         print("%-18s %5.1f s  %s" % (name, ran.seconds, ran.out.strip()))
         sys.stdout.flush()
         first += seeds
         if not tally.check(ran.status == 0 and ran.out == expected and not ran.err,
-                           "lifecycles: %s: status %s" % (name, ran.status),
+                           "ctx_lifecycles: %s: status %s" % (name, ran.status),
                            "%s %s\n%s" % (options, " ".join(command), ran.out + ran.err)):
             continue
         if tally.check(report is not None and report["devices"],
-                       "lifecycles: %s: no report" % name):
+                       "ctx_lifecycles: %s: no report" % name):
             broken = check_books(report)
-            tally.check(not broken, "lifecycles: %s: the counters" % name, "\n".join(broken))
+            tally.check(not broken, "ctx_lifecycles: %s: the counters" % name, "\n".join(broken))
             for device in report["devices"]:
-                tally.check(not empty(device), "lifecycles: %s: left on device %d" % (
+                tally.check(not empty(device), "ctx_lifecycles: %s: left on device %d" % (
                     name, device["device"]), " ".join(empty(device)))
 
 

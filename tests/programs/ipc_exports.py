@@ -10,20 +10,20 @@ tally = Tally()
 def early(way, options=None, under=True):
     ran = run([program("ipc_exports"), way], under=under,
               options=dict(options or {}, GPUCACHE_REPORT="off"))
-    tally.check(ran.status == 0, "exports: %s: status %s" % (way, ran.status), ran.err)
+    tally.check(ran.status == 0, "ipc_exports: %s: status %s" % (way, ran.status), ran.err)
     return ran.out
 
 
 def main():
     for way in WAYS:
         native = early(way, under=False)
-        tally.check(native.count("never") == 2, "exports: natively", native)
+        tally.check(native.count("never") == 2, "ipc_exports: natively", native)
         for name, options in MODES.items():
             here = early(way, options)
-            tally.check(here == native, "exports: %s: %s" % (way, name), here)
+            tally.check(here == native, "ipc_exports: %s: %s" % (way, name), here)
     if not GPU:  # proves the test itself: without an export the memory comes back early
         here = early("plain", MODES["barrier, tight"])
-        tally.check(here.count("yes") == 2, "exports: nothing comes back early", here)
+        tally.check(here.count("yes") == 2, "ipc_exports: nothing comes back early", here)
 
 
 tally.run(main)

@@ -29,18 +29,19 @@ static void closed_too_often(void) {
     for (unsigned i = 0; i < count; i++)
         CHECK(open_block(i));
     for (unsigned i = 0; i < count; i += 2) {
-        CODES("sharing: closed, again, again", cuIpcCloseMemHandle(p[i]), cuIpcCloseMemHandle(p[i]),
-              cuIpcCloseMemHandle(p[i]));
-        line("sharing: the next one: %s", ends(p[i + 1], m.bytes[i + 1]));
+        CODES("ipc_misuse: closed, again, again", cuIpcCloseMemHandle(p[i]),
+              cuIpcCloseMemHandle(p[i]), cuIpcCloseMemHandle(p[i]));
+        line("ipc_misuse: the next one: %s", ends(p[i + 1], m.bytes[i + 1]));
     }
     for (unsigned i = 0; i < count; i += 2)
-        CODES("sharing: the next one closed, again", cuIpcCloseMemHandle(p[i + 1]),
+        CODES("ipc_misuse: the next one closed, again", cuIpcCloseMemHandle(p[i + 1]),
               cuIpcCloseMemHandle(p[i + 1]));
     CHECK(open_block(1));
     CHECK(open_block(1));
-    CODES("sharing: opened twice: close", cuIpcCloseMemHandle(p[1] + 4), cuIpcCloseMemHandle(p[1]));
-    line("sharing: opened twice: %s", ends(p[1], m.bytes[1]));
-    CODES("sharing: opened twice: close again", cuIpcCloseMemHandle(p[1]),
+    CODES("ipc_misuse: opened twice: close", cuIpcCloseMemHandle(p[1] + 4),
+          cuIpcCloseMemHandle(p[1]));
+    line("ipc_misuse: opened twice: %s", ends(p[1], m.bytes[1]));
+    CODES("ipc_misuse: opened twice: close again", cuIpcCloseMemHandle(p[1]),
           cuIpcCloseMemHandle(p[1]));
 }
 
@@ -50,21 +51,21 @@ static void closed_below(void) {
     CHECK(open_block(1));
     for (CUdeviceptr at = p[1] - 512; at > p[1] - 2 * MIB; at -= 512)
         closed += cuIpcCloseMemHandle(at) == CUDA_SUCCESS;
-    line("sharing: closed below: %u; then %s", closed, ends(p[1], m.bytes[1]));
-    CODES("sharing: closed", cuIpcCloseMemHandle(p[1]));
+    line("ipc_misuse: closed below: %u; then %s", closed, ends(p[1], m.bytes[1]));
+    CODES("ipc_misuse: closed", cuIpcCloseMemHandle(p[1]));
 }
 
 static void flags(CUcontext context) {
     CUdeviceptr q;
     CHECK(open_block(1));
-    CODES("sharing: flags", cuIpcOpenMemHandle(&q, m.handle[1], 0),
+    CODES("ipc_misuse: flags", cuIpcOpenMemHandle(&q, m.handle[1], 0),
           cuIpcOpenMemHandle(&q, m.handle[3], 2), cuIpcOpenMemHandle(&q, m.handle[3], ~0u));
     CHECK(cuCtxSetCurrent(NULL));
-    CODES("sharing: without a context: open, close", cuIpcOpenMemHandle(&q, m.handle[1], OPEN),
+    CODES("ipc_misuse: without a context: open, close", cuIpcOpenMemHandle(&q, m.handle[1], OPEN),
           cuIpcCloseMemHandle(p[1]), cuIpcCloseMemHandle(p[1] + 4));
     CHECK(cuCtxSetCurrent(context));
-    line("sharing: still there: %s", ends(p[1], m.bytes[1]));
-    CODES("sharing: closed, again", cuIpcCloseMemHandle(p[1]), cuIpcCloseMemHandle(p[1]));
+    line("ipc_misuse: still there: %s", ends(p[1], m.bytes[1]));
+    CODES("ipc_misuse: closed, again", cuIpcCloseMemHandle(p[1]), cuIpcCloseMemHandle(p[1]));
 }
 
 /* The bits that a driver leaves unused: whatever is changed there, no other memory is reached. */
@@ -84,8 +85,8 @@ static void changed(void) {
             other += bytes / 512 != m.bytes[i] / 512 && bytes != (m.bytes[i] + 511) / 512 * 512;
             CHECK(cuIpcCloseMemHandle(q));
         }
-        line("sharing: changed: %u elsewhere, %u of another size", elsewhere, other);
-        CODES("sharing: changed: closed, again", cuIpcCloseMemHandle(p[i]),
+        line("ipc_misuse: changed: %u elsewhere, %u of another size", elsewhere, other);
+        CODES("ipc_misuse: changed: closed, again", cuIpcCloseMemHandle(p[i]),
               cuIpcCloseMemHandle(p[i]));
     }
 }
@@ -115,7 +116,7 @@ static void forged(void) {
             opened += cuIpcOpenMemHandle(&q, handle, OPEN) == CUDA_SUCCESS;
         }
     }
-    line("sharing: forged: %u opened", opened);
+    line("ipc_misuse: forged: %u opened", opened);
 }
 
 static double seconds(void) {
@@ -173,9 +174,9 @@ static void importer(int in, bool time) {
 static void exported(CUcontext context) {
     CUdeviceptr q = take(1000), keep = take(1000);
     CHECK(cuMemFree(q));
-    CODES("sharing: export of freed memory", cuIpcGetMemHandle(&m.handle[0], q));
+    CODES("ipc_misuse: export of freed memory", cuIpcGetMemHandle(&m.handle[0], q));
     CHECK(cuCtxSetCurrent(NULL));
-    CODES("sharing: export without a context", cuIpcGetMemHandle(&m.handle[0], q),
+    CODES("ipc_misuse: export without a context", cuIpcGetMemHandle(&m.handle[0], q),
           cuIpcGetMemHandle(&m.handle[0], keep));
     CHECK(cuCtxSetCurrent(context));
     CHECK(cuMemFree(keep));

@@ -16,7 +16,7 @@ tally = Tally()
 def one(kind, where, each, options):
     ran, report = run_with_report([program("limit_unpooled"), kind], options={
         "GPUCACHE_SIM_EAGER": "0", **options})
-    what = "ledger: %s, %s" % (kind, options)
+    what = "limit_unpooled: %s, %s" % (kind, options)
     if not tally.check(ran.status == 0 and report, "%s: status %s" % (what, ran.status), ran.err):
         return
     device = report["devices"][0]

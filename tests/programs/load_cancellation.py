@@ -17,7 +17,7 @@ def no_points():
     out = subprocess.run(["nm", "-D", "--undefined-only", LIBRARY], check=True, capture_output=True, text=True).stdout
     used = {line.split()[-1].split("@")[0] for line in out.splitlines()}
     found = sorted(name for name in POINTS if used & {name, name + "64"})
-    tally.check(used and not found, "cancelled: the library calls %s" % " ".join(found), "")
+    tally.check(used and not found, "load_cancellation: the library calls %s" % " ".join(found), "")
 
 
 def main():
@@ -28,7 +28,7 @@ def main():
         for eager in ("5",) if GPU else ("5", "100"):
             ran = run([program("load_cancellation")], under=options is not None,
                       options={**size, "GPUCACHE_SIM_EAGER": eager, **(options or {})})
-            tally.check(ran.status == 0 and ran.out == "end\n", "cancelled: %s, eager %s: %s" % (way, eager, ran.status),
+            tally.check(ran.status == 0 and ran.out == "end\n", "load_cancellation: %s, eager %s: %s" % (way, eager, ran.status),
                         ran.out + ran.err)
 
 

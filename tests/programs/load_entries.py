@@ -50,7 +50,7 @@ def other_name(native, ours):
         return False
     pairs = list(zip(re.findall(place, native), re.findall(place, ours)))
     if all(a == b or (b[0] in OURS and b[1] == "libgpucache.so") for a, b in pairs):
-        tally.note("client: another name of the same address? driver: %s | here: %s" % (native, ours))
+        tally.note("load_entries: another name of the same address? driver: %s | here: %s" % (native, ours))
         return True
     return False
 
@@ -60,13 +60,13 @@ def compare(what, command, old=False, translate=expected):
     ran = run(command, options=OFF, old=old)
     fine = native.status == 0 or GPU  # wrong requests may crash a driver
     tally.check(fine and ran.status == native.status and ran.err == native.err,
-                "client: %s: status %s, natively %s" % (what, ran.status, native.status),
+                "load_entries: %s: status %s, natively %s" % (what, ran.status, native.status),
                 native.err + ran.err)
     theirs, ours = native.out.splitlines(), ran.out.splitlines()
-    tally.check(len(theirs) == len(ours) > 0, "client: %s: lines" % what)
+    tally.check(len(theirs) == len(ours) > 0, "load_entries: %s: lines" % what)
     for a, b in zip(theirs, ours):
         tally.check(b == translate(a) or known_difference(a, b) or (GPU and other_name(a, b)),
-                    "client: %s" % what,
+                    "load_entries: %s" % what,
                     "driver: %s\nwanted: %s\ngot:    %s" % (a, translate(a), b))
 
 
@@ -86,11 +86,11 @@ def main():
             compare("missing", [CLIENT, "missing"])
             ran = run([CLIENT, "missing"], options=OFF)
             tally.check("missing, default cuMemAlloc_v2: nothing" in ran.out,
-                        "client: a program that asks for an entry sees that there is no driver",
+                        "load_entries: a program that asks for an entry sees that there is no driver",
                         ran.out)
     ran = run([CLIENT, "weak"], options=OFF)
     tally.check(ran.status == 0 and ran.out.strip() in ("", "3 3 3") and ran.err == "",
-                "client: entries called without a driver", "%s %s" % (ran.status, ran.out + ran.err))
+                "load_entries: entries called without a driver", "%s %s" % (ran.status, ran.out + ran.err))
 
 
 tally.run(main)

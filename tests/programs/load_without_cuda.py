@@ -19,10 +19,10 @@ def same(what, command, status=0, options=None, strip=None):
     native = run(command, under=False, options=options)
     ran = run(command, options=options)
     clean = strip or (lambda text: text)
-    tally.check(native.status == status, "quiet: %s: natively %s" % (what, native.status), native.err)
+    tally.check(native.status == status, "load_without_cuda: %s: natively %s" % (what, native.status), native.err)
     tally.check((ran.status, clean(ran.out), clean(ran.err)) ==
                 (native.status, clean(native.out), clean(native.err)),
-                "quiet: %s: status %s" % (what, ran.status),
+                "load_without_cuda: %s: status %s" % (what, ran.status),
                 "natively:\n%s%s\nunder the library:\n%s%s" % (native.out, native.err, ran.out, ran.err))
 
 
@@ -61,11 +61,11 @@ def main():
              options={"GPUCACHE_REUSE": "never", "GPUCACHE_NOTHING": "1", "GPUCACHE_LOG": "debug",
                       "GPUCACHE_REPORT": "/nonexistent/x"})
     ran = run([QUIET, "look"])
-    tally.check(re.match(r"libcuda 0, 1 threads", ran.out), "quiet: libcuda or a thread", ran.out)
+    tally.check(re.match(r"libcuda 0, 1 threads", ran.out), "load_without_cuda: libcuda or a thread", ran.out)
     needed = subprocess.run(["readelf", "-d", LIBRARY], stdout=subprocess.PIPE, text=True).stdout
     libraries = re.findall(r"NEEDED.*\[(.*)\]", needed)
     tally.check(all(re.match(r"(libc|libdl|libpthread|ld-linux.*)\.so", l) for l in libraries),
-                "quiet: the library needs more than libc", libraries)
+                "load_without_cuda: the library needs more than libc", libraries)
     for what, command in (("/bin/true", ["/bin/true"]), ("sh -c :", ["/bin/sh", "-c", ":"]),
                           ("python3 -c pass", [PYTHON, "-I", "-S", "-c", "pass"])):
         without, with_it = start_up(command, 20 if "python" in what else 60)

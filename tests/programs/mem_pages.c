@@ -39,7 +39,7 @@ static void flags_of(const char *what, CUdeviceptr p) {
         CUpointer_attribute name = flags[i].attribute;
         CUresult a = cuPointerGetAttribute(&one, name, p);
         CUresult b = cuPointerGetAttributes(1, &name, &data, p);
-        line("paged: %s: %s %d %llu, several %d %llu", what, flags[i].name, a, one, b, several);
+        line("mem_pages: %s: %s %d %llu, several %d %llu", what, flags[i].name, a, one, b, several);
     }
 }
 
@@ -54,10 +54,10 @@ static void mapping_of(const char *what, CUdeviceptr p, size_t bytes, CUdevicept
     /* natively a block begins with a mapping: here it may reach into one more */
     size_t least = (bytes + MAPPING - 1) / MAPPING * MAPPING;
     bool little = m[0].size >= least && m[0].size <= least + MAPPING;
-    line(
-        "paged: %s: mapping %d %d %d no more than it needs %d, whole %d, all of it %d, the same %d",
-        what, a, b, c, little, m[0].base % MAPPING == 0 && m[0].size % MAPPING == 0,
-        m[0].base <= p && p + bytes <= m[0].base + m[0].size, !memcmp(&m[0], &m[1], sizeof *m));
+    line("mem_pages: %s: mapping %d %d %d no more than it needs %d, whole %d, all of it %d, the "
+         "same %d",
+         what, a, b, c, little, m[0].base % MAPPING == 0 && m[0].size % MAPPING == 0,
+         m[0].base <= p && p + bytes <= m[0].base + m[0].size, !memcmp(&m[0], &m[1], sizeof *m));
 }
 
 static unsigned long long number_of(CUdeviceptr p) {
@@ -75,15 +75,15 @@ static void questions(const char *what, CUdeviceptr p, size_t bytes) {
     CUdeviceptr last = p + bytes - 1;
     CUresult r = cuPointerGetAttribute(&owner, name, last);
     CUresult s = cuPointerGetAttributes(1, &name, &data, last);
-    line("paged: %s: context %d %d, several %d %d", what, r, owner == context, s,
+    line("mem_pages: %s: context %d %d, several %d %d", what, r, owner == context, s,
          several == context);
     r = cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, p);
     s = cuPointerGetAttribute(&handles, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, p);
-    line("paged: %s: pool %d %d, handle types %d %llu", what, r, pool != NULL, s, handles);
+    line("mem_pages: %s: pool %d %d, handle types %d %llu", what, r, pool != NULL, s, handles);
     flags_of(what, p + bytes / 2);
     mapping_of(what, p, bytes, p);
     mapping_of(what, p, bytes, last);
-    line("paged: %s: number: some %d, the same at its end %d", what, number_of(p) != 0,
+    line("mem_pages: %s: number: some %d, the same at its end %d", what, number_of(p) != 0,
          number_of(p) == number_of(last));
 }
 
@@ -101,8 +101,8 @@ static void calls(const char *what, CUdeviceptr p, size_t bytes) {
           cuMemGetAccess(&flags, &location, p), cuMemSetAccess(page_at(p), MAPPING, &access, 1),
           cuMemSetAccess(page_at(p), whole, &access, 1), cuMemUnmap(page_at(p), MAPPING),
           cuMemUnmap(page_at(p), whole), cuMemAddressFree(page_at(p), whole));
-    line("paged: %s: legacy ipc handle %d", what, cuIpcGetMemHandle(&ipc, p));
-    line("paged: %s: then %s", what, ends(p, bytes / 4 * 4));
+    line("mem_pages: %s: legacy ipc handle %d", what, cuIpcGetMemHandle(&ipc, p));
+    line("mem_pages: %s: then %s", what, ends(p, bytes / 4 * 4));
 }
 
 static void one_by_one(void) {
@@ -119,10 +119,10 @@ static void one_by_one(void) {
     for (unsigned i = 4; i < 8; i++)
         for (unsigned j = 4; j < i; j++)
             equal += number_of(p[i]) == number_of(p[j]);
-    line("paged: numbers that are the same: %u", equal);
+    line("mem_pages: numbers that are the same: %u", equal);
     for (unsigned i = 0; i < 8; i++)
         CHECK(cuMemFree(p[i]));
-    line("paged: freed: context %d, retained %d, unmapped %d",
+    line("mem_pages: freed: context %d, retained %d, unmapped %d",
          cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, p[7]),
          cuMemRetainAllocationHandle(&(CUmemGenericAllocationHandle){0}, (void *)p[7]),
          cuMemUnmap(page_at(p[7]), MAPPING));
@@ -137,13 +137,13 @@ static void its_own(void) {
     CUmemGenericAllocationHandle handle, again;
     unsigned long long flags = 0;
     CUdeviceptr p, block = take(5 * MIB);
-    CODES("paged: its own", cuMemAddressReserve(&p, 4 * MIB, 0, 0, 0),
+    CODES("mem_pages: its own", cuMemAddressReserve(&p, 4 * MIB, 0, 0, 0),
           cuMemCreate(&handle, 2 * MIB, &prop, 0), cuMemMap(p, 2 * MIB, 0, handle, 0),
           cuMemSetAccess(p, 2 * MIB, &access, 1), cuMemGetAccess(&flags, &prop.location, p),
           cuMemsetD32(p, 7, MIB / 2), cuMemRetainAllocationHandle(&again, (void *)p),
           cuMemRelease(again), cuMemMap(block, 2 * MIB, 0, handle, 0), cuMemRelease(handle),
           cuMemUnmap(p, 2 * MIB), cuMemAddressFree(p, 4 * MIB));
-    line("paged: its own: access %llu", flags);
+    line("mem_pages: its own: access %llu", flags);
     CHECK(cuMemFree(block));
 }
 
@@ -163,7 +163,7 @@ static void ends_with_its_context(void) {
         CHECK(cuCtxDestroy(other));
         CHECK(cuCtxSetCurrent(context));
         CHECK(cuMemGetInfo(&after, &total));
-        line("paged: after a context: %lld bytes less", (long long)before - (long long)after);
+        line("mem_pages: after a context: %lld bytes less", (long long)before - (long long)after);
     }
 }
 
@@ -203,11 +203,11 @@ static void peers(void) {
     for (unsigned i = 0; i < 3; i++)
         p[i] = filled(other, sizes[i], 10 + i);
     CHECK(cuMemFree(idle));
-    line("paged: access given: %d", cuCtxEnablePeerAccess(other, 0));
+    line("mem_pages: access given: %d", cuCtxEnablePeerAccess(other, 0));
     for (unsigned i = 0; i < 3; i++)
         p[3 + i] = filled(other, i == 1 ? 24 * MIB : sizes[i], 13 + i);
     for (unsigned i = 0; i < 6; i++)
-        line("paged: read there: %u wrong",
+        line("mem_pages: read there: %u wrong",
              wrong_there(&kernels, errors, p[i], 10 + i, sizes[i % 3] / 4));
     for (unsigned i = 0; i < 6; i++)
         CHECK(cuMemFree(p[i]));

@@ -17,7 +17,7 @@ def answers():
     """Checks that the answers equal the native ones."""
     two = {} if GPU else {"GPUCACHE_SIM_DEVICES": "2"}
     native = run([program("mem_pages")], under=False, options=two)
-    tally.check(native.status == 0 and native.err == "", "paged: natively: status %s" % native.status,
+    tally.check(native.status == 0 and native.err == "", "mem_pages: natively: status %s" % native.status,
                 native.out[-500:] + native.err)
     for label, options in (("relaxed", {}), ("tight", {"GPUCACHE_BUDGET": "0"})):
         compare(label, native.out, {**two, **options})
@@ -30,18 +30,18 @@ def answers():
 def compare(label, expected, options, err=""):
     ran = run([program("mem_pages")], options={**PAGES, **options, "GPUCACHE_REPORT": "off"})
     lines, expected = ran.out.splitlines(), expected.splitlines()
-    tally.check(len(lines) == len(expected), "paged: %s: %d lines, natively %d: status %s" % (
+    tally.check(len(lines) == len(expected), "mem_pages: %s: %d lines, natively %d: status %s" % (
         label, len(lines), len(expected), ran.status), ran.out[-500:] + ran.err)
     for here, there in zip(lines, expected):
-        tally.check(here == there, "paged: %s: an answer" % label, "natively: %s\nhere:     %s" % (there, here))
-    tally.check(ran.err == err, "paged: %s: what it says" % label, ran.err)
+        tally.check(here == there, "mem_pages: %s: an answer" % label, "natively: %s\nhere:     %s" % (there, here))
+    tally.check(ran.err == err, "mem_pages: %s: what it says" % label, ran.err)
 
 
 def chosen(what, options, backend, reason, arguments=(), **more):
     ran, report = run_with_report([program("mem_pages"), *arguments], options=options, **more)
     device = report["devices"][0] if report else {}
     tally.check((device.get("backend"), device.get("backend_reason")) == (backend, reason),
-                "paged: %s: %s, %s" % (what, device.get("backend"), device.get("backend_reason")), ran.err)
+                "mem_pages: %s: %s, %s" % (what, device.get("backend"), device.get("backend_reason")), ran.err)
 
 
 def choices():
@@ -86,7 +86,7 @@ def choices():
         ran = run([program("mem_pages")], options={**options, "GPUCACHE_SIM_VMM": "0", "GPUCACHE_REPORT": "off",
                                                "GPUCACHE_LOG": "info"})
         tally.check("backend segments (the device has no virtual memory management)" in ran.err,
-                    "paged: %sa device without: said at info" % name, ran.err)
+                    "mem_pages: %sa device without: said at info" % name, ran.err)
 
 
 def main():

@@ -89,7 +89,7 @@ static void contexts(unsigned count) {
         CHECK(cuCtxDestroy(between[i]));
     for (unsigned i = 0; i < 20; i++)
         good += last_one_wins(&first, &last, bad);
-    line("tables: contexts: %u of 20", good);
+    line("mem_table_bounds: contexts: %u of 20", good);
     free(between);
 }
 
@@ -124,12 +124,12 @@ static void memops(unsigned count) {
         on += i % 3 == 1 && value == 1;
         others += i % 3 == 2 && value == before;
     }
-    line("tables: memops: %u on, %u off, %u never set, of %u", on, off, others, count);
+    line("mem_table_bounds: memops: %u on, %u off, %u never set, of %u", on, off, others, count);
     for (unsigned i = 0; i < count; i++)
         CHECK(cuMemFree(block[i]));
     for (unsigned i = 0; i < count; i++)
         again += memops_of(block[i] = take(bytes_of(i))) == before;
-    line("tables: memops: %u as at first, of new blocks", again);
+    line("mem_table_bounds: memops: %u as at first, of new blocks", again);
     free(block);
 }
 
@@ -163,7 +163,7 @@ static void streams(unsigned count) {
     for (unsigned n = 0; n < count * FREES; n++)
         CHECK(launch_check(&kernels, other, block[n], 2, 16 * KIB, (CUdeviceptr)(uintptr_t)bad));
     CHECK(cuCtxSynchronize());
-    line("tables: streams: %u wrong", *bad);
+    line("mem_table_bounds: streams: %u wrong", *bad);
     free(stream);
     free(block);
 }
@@ -179,12 +179,13 @@ static void captures(unsigned count) {
         CHECK(cuStreamCreate(&stream[i], CU_STREAM_NON_BLOCKING));
     for (unsigned i = 0; i < count; i++)
         begun += cuStreamBeginCapture(stream[i], CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS;
-    CODES("tables: captures: alloc, free, again", cuMemAlloc(&q, 64 * KIB), cuMemFree(q),
+    CODES("mem_table_bounds: captures: alloc, free, again", cuMemAlloc(&q, 64 * KIB), cuMemFree(q),
           cuMemFree(q));
     for (unsigned i = 0; i < count; i++)
         ended += cuStreamEndCapture(stream[i], &graph) == CUDA_SUCCESS;
-    line("tables: captures: %u begun, %u ended", begun, ended);
-    CODES("tables: captures: afterwards", cuMemFree(p), cuMemAlloc(&q, 30 * MIB), cuMemFree(q));
+    line("mem_table_bounds: captures: %u begun, %u ended", begun, ended);
+    CODES("mem_table_bounds: captures: afterwards", cuMemFree(p), cuMemAlloc(&q, 30 * MIB),
+          cuMemFree(q));
     free(stream);
 }
 
@@ -204,7 +205,7 @@ static void pinned(unsigned count) {
             freed += *block[i] == i && cuMemFreeHost(block[i]) == CUDA_SUCCESS;
         again += cuMemFreeHost(block[0]) == CUDA_SUCCESS;
     }
-    line("tables: pinned: %u taken, %u freed, %u twice", taken, freed, again);
+    line("mem_table_bounds: pinned: %u taken, %u freed, %u twice", taken, freed, again);
     free(block);
 }
 
@@ -221,16 +222,16 @@ static void devices(void) {
     CHECK(cuDevicePrimaryCtxRetain(&last, count - 1));
     CHECK(cuCtxSetCurrent(last));
     q = take(4 * MIB);
-    CODES("tables: devices: peer access, again", cuCtxEnablePeerAccess(first, 0),
+    CODES("mem_table_bounds: devices: peer access, again", cuCtxEnablePeerAccess(first, 0),
           cuCtxEnablePeerAccess(first, 0));
-    CODES("tables: devices: fill, copy, to host", cuMemsetD32(p, 7, MIB),
+    CODES("mem_table_bounds: devices: fill, copy, to host", cuMemsetD32(p, 7, MIB),
           cuMemcpyDtoD(q, p, 4 * MIB), cuMemcpyDtoH(&word, q + 4, 4), (int)word);
-    CODES("tables: devices: free inside, free, again", cuMemFree(q + 512), cuMemFree(q),
+    CODES("mem_table_bounds: devices: free inside, free, again", cuMemFree(q + 512), cuMemFree(q),
           cuMemFree(q));
     CHECK(cuCtxSetCurrent(first));
-    CODES("tables: devices: from the first: free, alloc, free", cuMemFree(p),
+    CODES("mem_table_bounds: devices: from the first: free, alloc, free", cuMemFree(p),
           cuMemAlloc(&r, 30 * MIB), cuMemFree(r));
-    CODES("tables: devices: release", cuDevicePrimaryCtxRelease(count - 1));
+    CODES("mem_table_bounds: devices: release", cuDevicePrimaryCtxRelease(count - 1));
 }
 
 /* ---- no answer ---- */
@@ -246,16 +247,17 @@ static void no_current(void) {
         p[i] = take(100000);
     CHECK(cuCtxSetCurrent(context)); /* nothing is known of this thread from here on */
     sim_fail("cuCtxGetCurrent", 0, CUDA_ERROR_UNKNOWN, 1000);
-    CODES("tables: no current: frees in order", cuMemFreeAsync(p[0], stream),
+    CODES("mem_table_bounds: no current: frees in order", cuMemFreeAsync(p[0], stream),
           cuMemFreeAsync(p[1], CU_STREAM_LEGACY), cuMemFreeAsync(p[2], CU_STREAM_PER_THREAD),
           cuMemFreeAsync(p[3], NULL), cuMemFreeAsync(p[3], NULL));
-    CODES("tables: no current: free, alloc, free", cuMemFree(p[4]), cuMemAlloc(&q, 3 * MIB),
-          cuMemFree(q));
+    CODES("mem_table_bounds: no current: free, alloc, free", cuMemFree(p[4]),
+          cuMemAlloc(&q, 3 * MIB), cuMemFree(q));
     CHECK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
-    CODES("tables: no current: free during a capture, its end", cuMemFreeAsync(p[6], stream),
-          cuStreamEndCapture(captured, &graph));
+    CODES("mem_table_bounds: no current: free during a capture, its end",
+          cuMemFreeAsync(p[6], stream), cuStreamEndCapture(captured, &graph));
     CHECK(cuCtxSetCurrent(NULL));
-    CODES("tables: no current: without one", cuMemAlloc(&q, 3 * MIB), cuMemFreeAsync(p[5], NULL));
+    CODES("mem_table_bounds: no current: without one", cuMemAlloc(&q, 3 * MIB),
+          cuMemFreeAsync(p[5], NULL));
     sim_fail("cuCtxGetCurrent", 0, CUDA_SUCCESS, 0);
 }
 

@@ -23,7 +23,7 @@ tally = Tally()
 
 
 def part(name, count, options):
-    what = "tables: %s %d" % (name, count)
+    what = "mem_table_bounds: %s %d" % (name, count)
     command = [program("mem_table_bounds"), name, str(count)]
     native = run(command, under=False, options=options)
     tally.check(native.status == 0 and native.out.count("\n") == LINES.get(name, 1),

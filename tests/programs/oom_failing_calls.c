@@ -306,7 +306,7 @@ static void to_the_brim(void) {
             if (answer != CUDA_SUCCESS) {
                 block->at = 0;
                 if (answer != CUDA_ERROR_OUT_OF_MEMORY && !is_forever())
-                    WRONG("at the brim: %d\n", (int)answer);
+                    WRONG("near a full device: %d\n", (int)answer);
                 break;
             }
             block->bytes = sizes[turn];

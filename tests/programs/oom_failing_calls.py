@@ -30,7 +30,7 @@ def reports_in(folder):
 
 def sweep(symbol, error, times, first, last, step, **options):
     """Runs one child for each failing call, from first to last in steps. With last -1 the sweep ends at the last call."""
-    what = "faults: %s %s x%s, %s" % (symbol, error, times, " ".join(options.values()))
+    what = "oom_failing_calls: %s %s x%s, %s" % (symbol, error, times, " ".join(options.values()))
     options = {"GPUCACHE_SIM_MEMORY": "250M", **{"GPUCACHE_" + name: value for name, value in options.items()}}
     with tempfile.TemporaryDirectory() as folder:
         ran = run([FAULTS, folder, str(first), str(last), str(step), symbol, error, times], options=options, timeout=3000)
@@ -54,7 +54,7 @@ def as_natively(backend):
             ran = run([FAULTS, folder, "1", "0", "1", "*", "0", "0"], under=under,
                       options={"GPUCACHE_SIM_MEMORY": "250M", "GPUCACHE_BACKEND": backend})
             values.append([line for line in ran.out.splitlines() if not re.match("calls|requested", line)])
-    tally.check(values[0] == values[1] and len(values[0]) == 7, "faults: as natively", values)
+    tally.check(values[0] == values[1] and len(values[0]) == 7, "oom_failing_calls: as natively", values)
 
 
 def main():

@@ -34,11 +34,11 @@ def main():
         command = [program("oom_fragmentation"), str(seed)]
         options = {"GPUCACHE_SIM_MEMORY": memory(seed), "GPUCACHE_REPORT": "off"}
         native = run(command, under=False, options=options, timeout=60)
-        if not tally.check(native.status == 0, "brim: %d: natively: status %s" % (seed, native.status), native.err):
+        if not tally.check(native.status == 0, "oom_fragmentation: %d: natively: status %s" % (seed, native.status), native.err):
             continue
         answers = native.out.split("answers ")[1].split()[0]
         ran = run(command + [answers], options=options, timeout=60)
-        if not tally.check(ran.status == 0, "brim: %d: status %s" % (seed, ran.status), ran.err):
+        if not tally.check(ran.status == 0, "oom_fragmentation: %d: status %s" % (seed, ran.status), ran.err):
             continue
         for total, level in zip(sums[seed % len(MIXES)], levels(ran.out)):
             total[:] = [a + b for a, b in zip(total, level)]
@@ -52,7 +52,7 @@ def main():
             share = 1000 * refused / max(served + refused, 1)
             said.append("%s: %.1f (%.1f)" % (LEVELS[level], share,
                                              1000 * refused_mib / max(served_mib + refused_mib, 1)))
-            tally.check(share <= MOST[mix][level], "brim: %s, %s: %.1f of 1000 refused" % (name, LEVELS[level], share))
+            tally.check(share <= MOST[mix][level], "oom_fragmentation: %s, %s: %.1f of 1000 refused" % (name, LEVELS[level], share))
         print("    %-20s %s" % (name, ", ".join(said)))
 
 

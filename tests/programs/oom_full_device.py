@@ -24,12 +24,12 @@ def crowded(mode, which, options, backends=("segments", "pages"), natively=True)
     if natively:
         native = run([program("oom_full_device"), mode, which], under=False, options=options)
         tally.check((native.status, native.out) == (0, "0 refused\n"),
-                    "crowded: %s %s natively: status %s" % (mode, which, native.status), native.out + native.err)
+                    "oom_full_device: %s %s natively: status %s" % (mode, which, native.status), native.out + native.err)
     for backend in backends:
         ran = run([program("oom_full_device"), mode, which],
                   options={**options, **LIMITED.get(mode, {}), "GPUCACHE_BACKEND": backend, "GPUCACHE_REPORT": "off"})
         tally.check((ran.status, ran.out) == (0, "0 refused\n"),
-                    "crowded: %s %s on %s: status %s" % (mode, which, backend, ran.status), ran.out + ran.err)
+                    "oom_full_device: %s %s on %s: status %s" % (mode, which, backend, ran.status), ran.out + ran.err)
 
 
 def main():

@@ -14,13 +14,13 @@ def same(case, refused, sim=None, modes=MODES, **more):
     """Checks that the lines are the native ones in every mode, while calls are refused."""
     sim = sim or {}
     native = run([REFUSALS, case], under=False, options=sim, **more)
-    tally.check(native.status == 0 and native.err == "", "refusals: %s: natively" % case,
+    tally.check(native.status == 0 and native.err == "", "oom_refused_by_driver: %s: natively" % case,
                 native.out + native.err)
     for mode, options in modes.items():
         for name, refusal in refused.items():
             ran = run([REFUSALS, case], options={**OFF, **sim, **options, **refusal}, **more)
             tally.check((ran.status, ran.out, ran.err) == (native.status, native.out, ""),
-                        "refusals: %s, %s: %s: status %s" % (case, name, mode, ran.status),
+                        "oom_refused_by_driver: %s, %s: %s: status %s" % (case, name, mode, ran.status),
                         "natively:\n%s\nunder the library:\n%s%s" % (native.out, ran.out, ran.err))
 
 
@@ -42,20 +42,20 @@ def unaligned():
         with open(folder + "/counts") as file:
             calls = dict(line.split() for line in file)
     # three frees of the program, and one from which the library learns the refusal
-    tally.check(int(calls.get("cuMemAlloc_v2", 0)) <= 4, "refusals: unaligned: asked again and again",
+    tally.check(int(calls.get("cuMemAlloc_v2", 0)) <= 4, "oom_refused_by_driver: unaligned: asked again and again",
                 "%s\n%s" % (calls, ran.err))
 
 
 def host_memory():
     same("host_memory", {"memory": {}})
     ran, report = run_with_report([REFUSALS, "host_memory"])
-    if tally.check(report is not None, "refusals: host_memory: no report", ran.err):
+    if tally.check(report is not None, "oom_refused_by_driver: host_memory: no report", ran.err):
         device = report["devices"][0]
         tally.check(device["allocations"]["total"] == 1601 and device["allocations"]["current"] == 0 and
                     device["requested_bytes"]["current"] == 0,
-                    "refusals: host_memory: not all is counted", device)
+                    "oom_refused_by_driver: host_memory: not all is counted", device)
         broken = check_books(report)
-        tally.check(not broken, "refusals: host_memory: the counters", "\n".join(broken))
+        tally.check(not broken, "oom_refused_by_driver: host_memory: the counters", "\n".join(broken))
 
 
 def sandbox():

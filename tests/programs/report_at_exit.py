@@ -125,7 +125,7 @@ def ending(way, state):
     native, _ = watch(command, under=False)
     ran, reports = watch(command, under=True)
     reasons = [report["reason"] for report in reports]
-    what = "ending: %s, %s" % (way, state)
+    what = "report_at_exit: %s, %s" % (way, state)
     wanted = expected(way, state)
     tally.check(reasons == wanted, "%s: reports %s, not %s" % (what, reasons, wanted), ran.out + ran.err)
     for report in reports:
@@ -150,17 +150,17 @@ def table():
         with open(DOCUMENT, encoding="utf-8") as file:
             written = file.read()
         if watch(["sh", "-c", "kill -ABRT $$"], under=False)[0].status != "SIGABRT, core":
-            tally.note("ending: this machine dumps no cores: that column is not compared")
+            tally.note("report_at_exit: this machine dumps no cores: that column is not compared")
             written = written.replace(", core", "")
         differ = sorted(set(written.splitlines()) ^ set(text.splitlines()))
-        tally.check(written == text, "ending: docs/endings.md is not what was measured", "\n".join(differ))
+        tally.check(written == text, "report_at_exit: docs/endings.md is not what was measured", "\n".join(differ))
 
 
 def same(case, *arguments, options=None, reasons=None, **more):
     command = [ENDING, case] + list(arguments)
     native, _ = watch(command, under=False, options=options, **more)
     ran, reports = watch(command, under=True, options=options, **more)
-    what = "ending: " + " ".join([case] + list(arguments))
+    what = "report_at_exit: " + " ".join([case] + list(arguments))
     tally.check((ran.status, ran.out) == (native.status, native.out), "%s: status %s, natively %s" % (
         what, ran.status, native.status), "natively:\n%sunder the library:\n%s%s" % (native.out, ran.out, ran.err))
     if reasons is not None:
@@ -171,7 +171,7 @@ def same(case, *arguments, options=None, reasons=None, **more):
 def survives(case, *arguments, options=None, reasons=None):
     ran, reports = watch([ENDING, case] + list(arguments), under=True, options=options)
     got = [report["reason"] for report in reports]
-    what = "ending: " + " ".join([case] + list(arguments))
+    what = "report_at_exit: " + " ".join([case] + list(arguments))
     tally.check(ran.status == "0" and (reasons is None or got == reasons),
                 "%s: status %s, reports %s" % (what, ran.status, got), ran.out + ran.err)
 
@@ -183,26 +183,26 @@ def options_of_signals():
             ("HUP", "HUP", "0", ["signal", "exit"])):
         ran, reports = watch([ENDING, way, "default"], True, {"GPUCACHE_REPORT_SIGNAL": value})
         got = [report["reason"] for report in reports]
-        tally.check((ran.status, got) == (status, reasons), "ending: GPUCACHE_REPORT_SIGNAL=%s: %s: %s %s" % (
+        tally.check((ran.status, got) == (status, reasons), "report_at_exit: GPUCACHE_REPORT_SIGNAL=%s: %s: %s %s" % (
             value, way, ran.status, got), ran.err)
     for way in ("USR2", "TERM", "null pointer"):  # no reports, no handlers
         ran, _ = watch([ENDING, way, "default"], True, {"GPUCACHE_REPORT": "off"})
         native, _ = watch([ENDING, way, "default"], False)
         tally.check((ran.status, ran.out, ran.err) == (native.status, native.out, native.err),
-                    "ending: GPUCACHE_REPORT=off: %s: %s" % (way, ran.status), ran.err)
+                    "report_at_exit: GPUCACHE_REPORT=off: %s: %s" % (way, ran.status), ran.err)
 
 
 def interval():
     ran, reports = run_with_reports([ENDING, "sleeps", "1"], {"GPUCACHE_REPORT_INTERVAL": "0.1"})
     reasons = [report["reason"] for report in reports]
     tally.check(ran.status == 0 and reasons.count("interval") >= 3 and reasons[-1] == "exit",
-                "ending: at an interval: status %s, reports %s" % (ran.status, reasons), ran.err)
+                "report_at_exit: at an interval: status %s, reports %s" % (ran.status, reasons), ran.err)
     for _ in range(20):  # the process ends while a report is written
         ran, reports = run_with_reports([ENDING, "sleeps", "0.02"], {"GPUCACHE_REPORT_INTERVAL": "0.001"})
         tally.check(ran.status == 0 and None not in reports and reports[-1]["reason"] == "exit",
-                    "ending: half a report at an interval: status %s" % ran.status)
+                    "report_at_exit: half a report at an interval: status %s" % ran.status)
     ran, reports = run_with_reports([ENDING, "TERM", "blocked"], {"GPUCACHE_REPORT_INTERVAL": "9"})
-    tally.check(ran.status == 0, "ending: the thread of the interval takes a blocked signal: status %s" % ran.status)
+    tally.check(ran.status == 0, "report_at_exit: the thread of the interval takes a blocked signal: status %s" % ran.status)
 
 
 def broken():
@@ -213,9 +213,9 @@ def broken():
             if ran.status == 0:
                 break
             wanted = -signal.SIGSEGV if how == "zero, crash" else -signal.SIGTERM
-            tally.check(ran.status == wanted, "ending: range %d %s: status %s" % (which, how, ran.status),
+            tally.check(ran.status == wanted, "report_at_exit: range %d %s: status %s" % (which, how, ran.status),
                         ran.err)
-        tally.check(which > 1, "ending: there is memory of the library's to break")
+        tally.check(which > 1, "report_at_exit: there is memory of the library's to break")
 
 
 def delivered(child, number):
@@ -263,7 +263,7 @@ def second_signal():
         wanted = [-signal.SIGTERM] if first == signal.SIGTERM else [0, 8]  # a sleep may be interrupted
         word = "at SIGTERM" if first == signal.SIGTERM else "at a signal"
         tally.check(status in wanted and word in err and "at SIGINT" not in err,
-                    "ending: %s, then %s: status %s" % (first.name, second.name, status), err[-2000:].strip("\0"))
+                    "report_at_exit: %s, then %s: status %s" % (first.name, second.name, status), err[-2000:].strip("\0"))
 
 
 def in_exit_report():
@@ -278,7 +278,7 @@ def in_exit_report():
             time.sleep(0.3)
 
         status, err = read_in_time(command, act)
-        tally.check(status in wanted and word in err, "ending: in the report of exit: %s: status %s" % (command[0], status),
+        tally.check(status in wanted and word in err, "report_at_exit: in the report of exit: %s: status %s" % (command[0], status),
                     err[-2000:].strip("\0"))
 
 
@@ -315,7 +315,7 @@ def python(what, before, then, number, reasons, words):
                     got.append(json.load(file)["reason"])
             said.append((child.returncode, words in err.decode()))
     tally.check(said[1] == said[0] and said[0][1] and got == reasons,
-                "ending: Python, %s: status %s, natively %s, reports %s" % (what, said[1], said[0], got), err.decode())
+                "report_at_exit: Python, %s: status %s, natively %s, reports %s" % (what, said[1], said[0], got), err.decode())
 
 
 def pythons():
@@ -340,14 +340,14 @@ def first_of_container():
     # util-linux before 2.38 leaves SIGTERM ignored there
     command = ["unshare", "--pid", "--fork", "--kill-child", "env", "--default-signal=TERM", ENDING]
     if not shutil.which("unshare") or run(command + ["arguments"], under=False).status != 3:
-        tally.note("ending: the first process of a container: left out, unshare is not permitted")
+        tally.note("report_at_exit: the first process of a container: left out, unshare is not permitted")
         return
     for way, reasons in (("TERM", ["TERM", "exit"]), ("null pointer", ["SEGV"]), ("USR2", ["signal", "exit"])):
         native, _ = watch(command + [way, "default"], under=False)
         ran, reports = watch(command + [way, "default"], under=True)
         got = [report["reason"] for report in reports]
         tally.check((ran.status, ran.out, got) == (native.status, native.out, reasons),
-                    "ending: first of a container: %s: status %s, natively %s, reports %s" % (
+                    "report_at_exit: first of a container: %s: status %s, natively %s, reports %s" % (
                         way, ran.status, native.status, got), ran.out + ran.err)
 
 
@@ -364,7 +364,7 @@ def main():
     survives("little stack", "USR2", reasons=["signal", "exit"])
     same("little stack", "TERM", reasons=["TERM"])
     ran = run([ENDING, "restarts"])
-    tally.check((ran.status, ran.out) == (0, "1\n"), "ending: a read does not start anew behind a report", ran.out)
+    tally.check((ran.status, ran.out) == (0, "1\n"), "report_at_exit: a read does not start anew behind a report", ran.out)
     survives("busy", "300" if GPU else "3000", options={"GPUCACHE_REPORT": "/dev/null"})
     second_signal()
     in_exit_report()

@@ -124,6 +124,6 @@ int main(int argc, char **argv) {
             return 0;
         }
     }
-    fprintf(stderr, "reports: no such case\n");
+    fprintf(stderr, "report_contents: no such case\n");
     return 2;
 }

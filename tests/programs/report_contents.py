@@ -34,7 +34,7 @@ def advice():
     """Checks that advice helps: the same program is served with it. Without advice the report says that none is known."""
     for case in FULL:
         for limit in LIMITS:
-            what = "reports: %s, %s" % (case, limit)
+            what = "report_contents: %s, %s" % (case, limit)
             ran = run([REPORTS, case], options=limit)
             tally.check(ran.status == 0 and ran.out == "refused\n", what, ran.out + ran.err)
             well_formed(what, ran.err)
@@ -50,8 +50,8 @@ def advice():
     for options in ({}, LIMITS[0]):
         ran = run([REPORTS, "impossible"], options=options)
         tally.check(ran.out == "refused\n" and "No setting is known to help: " in ran.err and
-                    "Most likely" not in ran.err, "reports: what nothing can help", ran.err)
-        well_formed("reports: impossible, %s" % options, ran.err)
+                    "Most likely" not in ran.err, "report_contents: what nothing can help", ran.err)
+        well_formed("report_contents: impossible, %s" % options, ran.err)
 
 
 def counters():
@@ -63,13 +63,13 @@ def counters():
                 continue
             device = report["devices"][0]
             tally.check((device["ooms"], device["limit_refusals"]) == (1, 1),
-                        "reports: %s, %s: %d OOMs, %d at the limit" % (
+                        "report_contents: %s, %s: %d OOMs, %d at the limit" % (
                             case, pool, device["ooms"], device["limit_refusals"]), ran.err)
             broken = check_books(report)
-            tally.check(not broken, "reports: %s: the counters" % case, "\n".join(broken))
+            tally.check(not broken, "report_contents: %s: the counters" % case, "\n".join(broken))
     ran, report = run_with_report([REPORTS, "impossible"])
     device = report["devices"][0]
-    tally.check((device["ooms"], device["limit_refusals"]) == (1, 0), "reports: without a limit", device)
+    tally.check((device["ooms"], device["limit_refusals"]) == (1, 0), "report_contents: without a limit", device)
 
 
 def values():
@@ -78,18 +78,18 @@ def values():
         device = report["devices"][0]
         active, allocated = device["active_bytes"], device["allocated_bytes"]
         tally.check(active["total"] >= allocated["total"] and active["peak"] >= allocated["peak"],
-                    "reports: %s: less was active than allocated" % case, (active, allocated))
-        tally.check(2 ** 20 < report["host_bytes"] < 2 ** 27, "reports: %s: host memory" % case, report["host_bytes"])
+                    "report_contents: %s: less was active than allocated" % case, (active, allocated))
+        tally.check(2 ** 20 < report["host_bytes"] < 2 ** 27, "report_contents: %s: host memory" % case, report["host_bytes"])
         free = device["fragmentation"]
         tally.check((free["free_blocks"] > 0) == (free["largest_free_bytes"] > 0),
-                    "reports: %s: %d free blocks, the largest %d bytes" % (
+                    "report_contents: %s: %d free blocks, the largest %d bytes" % (
                         case, free["free_blocks"], free["largest_free_bytes"]))
     ran, report = run_with_report([REPORTS, "pinned"])
     hits, misses = (report["devices"][0]["pinned_" + k] for k in ("hits", "misses"))
-    tally.check(hits + misses == 100 and hits >= 90, "reports: pinned: %d hits, %d misses" % (hits, misses))
+    tally.check(hits + misses == 100 and hits >= 90, "report_contents: pinned: %d hits, %d misses" % (hits, misses))
     ran = run([REPORTS, "pinned"], options={})
-    tally.check(re.search(r"host memory \d+\.\d\d MiB", ran.err), "reports: host memory in words", ran.err)
-    tally.check("pinned hit rate %.2f%% of 100" % hits in ran.err, "reports: pinned in words", ran.err)
+    tally.check(re.search(r"host memory \d+\.\d\d MiB", ran.err), "report_contents: host memory in words", ran.err)
+    tally.check("pinned hit rate %.2f%% of 100" % hits in ran.err, "report_contents: pinned in words", ran.err)
 
 
 def reuse():
@@ -98,7 +98,7 @@ def reuse():
                                 ({"GPUCACHE_REUSE": "sync"}, True, "sync"),
                                 ({"GPUCACHE_DISABLE": "1"}, False, "none")):
         ran, report = run_with_report([REPORTS, "pairs"], options=options, old=old)
-        tally.check(report["devices"][0]["reuse"] == value, "reports: reuse, %s, old driver %s: %s" % (
+        tally.check(report["devices"][0]["reuse"] == value, "report_contents: reuse, %s, old driver %s: %s" % (
             options, old, report["devices"][0]["reuse"]))
 
 
@@ -119,7 +119,7 @@ def passed_through():
                 ({**port, "GPUCACHE_DISABLE": "off"}, [LIBRARY], None), ({}, [LIBRARY, other], None),
                 ({injection: "/opt/nsight-systems/libToolsInjection64.so"}, [LIBRARY], None),
                 ({injection: "/opt/libsanitizer-collection.so/libcupti.so"}, [LIBRARY], None)):
-            what = "reports: passed through, %s %s: " % (options, os.path.basename(preload[-1]))
+            what = "report_contents: passed through, %s %s: " % (options, os.path.basename(preload[-1]))
             ran, report = run_with_report([REPORTS, "pairs"], options=options, preload=preload)
             device = report["devices"][0]
             tally.check(ran.out == "served\n" and (device["backend"] == "none") == (reason is not None) and
@@ -143,14 +143,14 @@ def options():
             tally.check(os.listdir(folder) == [] and "Reserved memory" in ran.err and
                         ran.out == "served\n" and ran.err.startswith(
                             'gpucache: GPUCACHE_REPORT="%s" makes no sense: accepted are ' % text),
-                        "reports: to %s" % text, ran.err)
+                        "report_contents: to %s" % text, ran.err)
     with tempfile.TemporaryDirectory() as folder:
         ran = run([REPORTS, "pairs"], options={"GPUCACHE_REPORT": folder + "/it"})
         tally.check(ran.err == "gpucache: report written to %s/it\n" % folder,
-                    "reports: where it was written", ran.err)
+                    "report_contents: where it was written", ran.err)
     ran = run([REPORTS, "pairs"], options={"GPUCACHE_REPORT": "off", "GPUCACHE_MEMORY_LIMIT": "0:8G,5:1G"})
     tally.check(ran.err == "gpucache: GPUCACHE_MEMORY_LIMIT=0:8G,5:1G: there is no device 5; this "
-                "process sees 1, numbered from 0\n", "reports: a device that does not exist", ran.err)
+                "process sees 1, numbered from 0\n", "report_contents: a device that does not exist", ran.err)
 
 
 def sources():
@@ -164,7 +164,7 @@ def sources():
             ({**theirs, **LIMITS[0]}, 1 << 30, "GPUCACHE_MEMORY_LIMIT"),
             ({**theirs, **LIMITS[1]}, 1 << 30, "GPUCACHE_MEMORY_FRACTION"),
             ({**theirs, "GPUCACHE_MEMORY_LIMIT": "none"}, None, None)):
-        what = "reports: the limit of %s" % options
+        what = "report_contents: the limit of %s" % options
         ran, report = run_with_report([REPORTS, "pairs"], options=options)
         device = report["devices"][0]
         tally.check((device["limit_bytes"], device["limit_source"]) == (bytes, source), what, device)
@@ -174,9 +174,9 @@ def sources():
         well_formed(what, text)
     ran = run([REPORTS, "full"], options=theirs)
     found = re.search(r"^Most likely to help: (CUDA_DEVICE_MEMORY_LIMIT_0)=(\d+M) or more$", ran.err, re.M)
-    tally.check(ran.out == "refused\n" and found, "reports: at the limit of %s" % theirs, ran.out + ran.err)
+    tally.check(ran.out == "refused\n" and found, "report_contents: at the limit of %s" % theirs, ran.out + ran.err)
     again = run([REPORTS, "full"], options={**theirs, found.group(1): found.group(2)})
-    tally.check(again.out == "served\n", "reports: %s does not help" % found.group(0), again.out + again.err)
+    tally.check(again.out == "served\n", "report_contents: %s does not help" % found.group(0), again.out + again.err)
 
 
 def main():

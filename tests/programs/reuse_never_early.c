@@ -190,7 +190,8 @@ static void verify_on_host(struct block *b) {
     CHECK(cuMemcpyDtoH(&first, b->address, 4));
     CHECK(cuMemcpyDtoH(&last, b->address + (b->bytes - 1) / UNIT * UNIT, 4));
     if (first != b->value || last != b->value) {
-        fprintf(stderr, "laws: seed %llu: a block of %zu bytes holds %08x..%08x for %08x\n",
+        fprintf(stderr,
+                "reuse_never_early: seed %llu: a block of %zu bytes holds %08x..%08x for %08x\n",
                 (unsigned long long)this_seed, b->bytes, first, last, b->value);
         failed = true;
     }
@@ -416,7 +417,7 @@ static void look(struct world *w) {
     CHECK(cuCtxSetCurrent(w->context));
     CHECK(cuCtxSynchronize());
     if (*w->error_count > 0) {
-        fprintf(stderr, "laws: seed %llu: %u words were not what was written\n",
+        fprintf(stderr, "reuse_never_early: seed %llu: %u words were not what was written\n",
                 (unsigned long long)this_seed, *w->error_count);
         failed = true;
     }

@@ -50,7 +50,7 @@ def main():
     count = int(arguments[0]) if arguments else 200 if GPU else 400
     seed = 1
     ran = run([program("reuse_never_early"), str(count // 4), "1", "4", "3"], under=False)
-    tally.check(ran.status == 0, "laws: natively", ran.out + ran.err)
+    tally.check(ran.status == 0, "reuse_never_early: natively", ran.out + ran.err)
     for name, (options, old, eager, moved, still) in CONFIGURATIONS.items():
         if (len(arguments) > 1 and name != arguments[1]) or (GPU and name in SIMULATED):
             continue
@@ -58,17 +58,17 @@ def main():
         ran, report = run_with_report(command, options=options, old=old)
         print("%-18s %5.1f s  %s" % (name, ran.seconds, ran.out.strip()))
         sys.stdout.flush()
-        if not tally.check(ran.status == 0, "laws: %s: status %s" % (name, ran.status),
+        if not tally.check(ran.status == 0, "reuse_never_early: %s: status %s" % (name, ran.status),
                            "%s %s\n%s" % (options, " ".join(command), ran.err)):
             continue
-        if tally.check(report is not None and report["devices"], "laws: %s: no report" % name):
+        if tally.check(report is not None and report["devices"], "reuse_never_early: %s: no report" % name):
             device = report["devices"][0]
             for counter in moved:
-                tally.check(device[counter] > 0, "laws: %s: no %s" % (name, counter))
+                tally.check(device[counter] > 0, "reuse_never_early: %s: no %s" % (name, counter))
             for counter in still:
-                tally.check(device[counter] == 0, "laws: %s: %s" % (name, counter))
+                tally.check(device[counter] == 0, "reuse_never_early: %s: %s" % (name, counter))
             broken = check_books(report)
-            tally.check(not broken, "laws: %s: the counters" % name, "\n".join(broken))
+            tally.check(not broken, "reuse_never_early: %s: the counters" % name, "\n".join(broken))
         seed += count
 
 

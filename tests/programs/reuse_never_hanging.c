@@ -36,7 +36,7 @@ static CUdeviceptr new_flag(void) {
     static unsigned used;
     unsigned at = __atomic_fetch_add(&used, 1, __ATOMIC_RELAXED);
     if (at >= FLAGS) {
-        fprintf(stderr, "spin: out of flags\n");
+        fprintf(stderr, "reuse_never_hanging: out of flags\n");
         exit(1);
     }
     return flags + 4 * (CUdeviceptr)at;
@@ -77,7 +77,7 @@ static void finish(void) {
     CHECK(cuCtxSynchronize());
     CHECK(cuMemcpyDtoH(&wrong, errors, 4));
     if (wrong) {
-        fprintf(stderr, "spin: %u words were not what was written\n", wrong);
+        fprintf(stderr, "reuse_never_hanging: %u words were not what was written\n", wrong);
         exit(1);
     }
 }

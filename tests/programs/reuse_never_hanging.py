@@ -21,9 +21,9 @@ def green(which, device):
               options={"GPUCACHE_SIM_DEVICES": "2", "GPUCACHE_REPORT": "off", "GPUCACHE_DECAY_MS": "never", **SIM})
     late = dict(re.findall(r"late records (\w+): (\d+)", ran.out))
     tally.check(int(late.get("before", 0)) > 0 and late.get("after") == "0",
-                "spin: %s of device %s: late records" % (which, device), ran.out + ran.err)
+                "reuse_never_hanging: %s of device %s: late records" % (which, device), ran.out + ran.err)
     tally.check(device == "0" or int(late.get("elsewhere", 0)) > 0,
-                "spin: %s of device %s: late records of the other" % (which, device), ran.out + ran.err)
+                "reuse_never_hanging: %s of device %s: late records of the other" % (which, device), ran.out + ran.err)
 
 
 def main():
@@ -38,10 +38,10 @@ def main():
         tried["programs"] += 1
         if GPU and not under:
             for part, status in ran.died.items():
-                tally.note("spin: %s: left out, natively status %s in %s: %s" % (
+                tally.note("reuse_never_hanging: %s: left out, natively status %s in %s: %s" % (
                     " ".join(command[1:]), status, part or "the start", ran.err[-300:]))
         else:
-            tally.check(not ran.died, "spin: %s: %s: %s" % (what, " ".join(command[1:]), ran.died),
+            tally.check(not ran.died, "reuse_never_hanging: %s: %s: %s" % (what, " ".join(command[1:]), ran.died),
                         ran.err)
         return list(ran.died)
 

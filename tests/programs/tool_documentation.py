@@ -32,23 +32,23 @@ def help_and_parser():
     for command in FOUND:
         own = gpucache(command.name, "--help")
         tally.check(own.returncode == 0 and own.stdout.startswith("usage: gpucache %s" % command.name) and
-                    "\n  %s " % command.name in everything, "commands: %s --help" % command.name, own.stdout + own.stderr)
+                    "\n  %s " % command.name in everything, "documentation: %s --help" % command.name, own.stdout + own.stderr)
         shown, plain = own.stdout, " ".join(own.stdout.split())
-        tally.check(gpucache("help", command.name).stdout == shown, "commands: help " + command.name, shown)
+        tally.check(gpucache("help", command.name).stdout == shown, "documentation: help " + command.name, shown)
         tally.check("\nExample:\n  gpucache %s %s\n" % (command.name, command.example) in shown,
-                    "commands: the example of " + command.name, shown)
-        tally.check(max(map(len, shown.splitlines())) < 80, "commands: the width of help " + command.name, shown)
+                    "documentation: the example of " + command.name, shown)
+        tally.check(max(map(len, shown.splitlines())) < 80, "documentation: the width of help " + command.name, shown)
         said = gpucache(command.name, "--nonsense").stderr
         for option in command.options:
             written = "--" + option.name + ("=" + option.value if option.value else "")
             default = " (default: %s)" % option.initial if option.initial else ""
-            tally.check("%s %s%s" % (written, option.meaning, default) in plain, "commands: help: " + written, shown)
-            tally.check(command.takes_variables or written in said, "commands: accepted is " + written, said)
+            tally.check("%s %s%s" % (written, option.meaning, default) in plain, "documentation: help: " + written, shown)
+            tally.check(command.takes_variables or written in said, "documentation: accepted is " + written, said)
             refused = gpucache(command.name, "--" + option.name) if option.value else gpucache(command.name, "--%s=1" % option.name)
             tally.check(refused.returncode == 125 and "--" + option.name in refused.stderr,
-                        "commands: %s --%s with the wrong value" % (command.name, option.name), refused.stderr)
+                        "documentation: %s --%s with the wrong value" % (command.name, option.name), refused.stderr)
         for variable in VARIABLES:
-            tally.check((variable + "VALUE" in shown) == command.takes_variables, "commands: %s of %s" % (variable, command.name), shown)
+            tally.check((variable + "VALUE" in shown) == command.takes_variables, "documentation: %s of %s" % (variable, command.name), shown)
 
 
 def what_is_no_command():
@@ -64,19 +64,19 @@ def what_is_no_command():
                          (["run", "--nothing-like-it=8G", "true"], "no such option; `gpucache options` lists them")):
         said = gpucache(*words)
         tally.check(said.returncode == 125 and not said.stdout and said.stderr.count("\n") == 1 and meant in said.stderr and
-                    "\033" not in said.stderr, "commands: gpucache %s" % words, said.stdout + said.stderr)
+                    "\033" not in said.stderr, "documentation: gpucache %s" % words, said.stdout + said.stderr)
     alone = gpucache()
     tally.check(alone.returncode == 125 and not alone.stdout and alone.stderr.startswith("usage: ") and
-                alone.stderr.splitlines()[-1] == "gpucache: no command is named", "commands: no command", alone.stderr)
-    tally.check(gpucache("help").stdout == gpucache("--help").stdout == gpucache("-h").stdout != "", "commands: help")
+                alone.stderr.splitlines()[-1] == "gpucache: no command is named", "documentation: no command", alone.stderr)
+    tally.check(gpucache("help").stdout == gpucache("--help").stdout == gpucache("-h").stdout != "", "documentation: help")
 
 
 def what_it_was_built_with():
     said = gpucache("--version")
     rows = dict(re.findall(r"(?m)^  (\w+) +(yes|no) +\S", said.stdout))
     tally.check(said.returncode == 0 and said.stdout.startswith("gpucache ") and
-                set(rows) == {"ncurses", "libdw", "liblzma", "libzstd"}, "commands: --version", said.stdout)
-    tally.check(rows["libdw"] == os.environ["GPUCACHE_TEST_NAMES"], "commands: whether libdw is there", said.stdout)
+                set(rows) == {"ncurses", "libdw", "liblzma", "libzstd"}, "documentation: --version", said.stdout)
+    tally.check(rows["libdw"] == os.environ["GPUCACHE_TEST_NAMES"], "documentation: whether libdw is there", said.stdout)
 
 
 def hidden():
@@ -85,9 +85,9 @@ def hidden():
     for name in ("docs/gpucache.1", "docs/gpucache.7", "README.md", "src/tool/completion/gpucache.bash",
                  "src/tool/completion/_gpucache", "src/tool/completion/gpucache.fish"):
         listed += open(os.path.join(ROOT, name), encoding="utf-8").read().replace("\\-", "-")
-    tally.check(not re.search(r"--peaks\b|GPUCACHE_PEAKS| -l peaks\b", listed), "commands: --peaks is in a list for users")
+    tally.check(not re.search(r"--peaks\b|GPUCACHE_PEAKS| -l peaks\b", listed), "documentation: --peaks is in a list for users")
     shown = gpucache("run", "--peaks=/dev/null", "sh", "-c", "echo $GPUCACHE_PEAKS")
-    tally.check(shown.stdout == "/dev/null\n", "commands: --peaks", shown.stdout + shown.stderr)
+    tally.check(shown.stdout == "/dev/null\n", "documentation: --peaks", shown.stdout + shown.stderr)
 
 
 def order():
@@ -95,57 +95,57 @@ def order():
     for words in (["/no/such", "--format", "json"], ["--format=json", "/no/such"], ["/no/such", "--each", "/no/one", "--format", "json"]):
         said = gpucache("report", *words)
         tally.check(said.returncode != 0 and "/no/such" in said.stderr and "format" not in said.stderr and "json" not in said.stderr,
-                    "commands: report %s" % words, said.stderr)
+                    "documentation: report %s" % words, said.stderr)
     said = gpucache("replay", "/no/such", "--backend=segments", "--delay", "1,x").stderr
-    tally.check("--delay" in said and "/no/such" not in said, "commands: a wrong value behind a file", said)
+    tally.check("--delay" in said and "/no/such" not in said, "documentation: a wrong value behind a file", said)
     said = gpucache("report", "/no/such", "--", "--each").stderr
-    tally.check("/no/such" in said and "--each: No such file" in said, "commands: behind -- all are files", said)
+    tally.check("/no/such" in said and "--each: No such file" in said, "documentation: behind -- all are files", said)
     for words in (["/bin/echo", "--one-pool", "--", "x"], ["--", "/bin/echo", "--one-pool", "--", "x"]):
         said = gpucache("run", *words)
-        tally.check(said.stdout == "--one-pool -- x\n", "commands: run %s" % words, said.stdout + said.stderr)
+        tally.check(said.stdout == "--one-pool -- x\n", "documentation: run %s" % words, said.stdout + said.stderr)
 
 
 def values():
     """A value of the library's options stands behind = or in the next word."""
     for words in (["--backend", "pages"], ["--backend=pages"], ["--report", "off", "--backend", "pages", "--"]):
         said = gpucache("run", *words, "sh", "-c", "echo $GPUCACHE_BACKEND")
-        tally.check(said.stdout == "pages\n", "commands: run %s" % words, said.stdout + said.stderr)
+        tally.check(said.stdout == "pages\n", "documentation: run %s" % words, said.stdout + said.stderr)
 
 
 def manual():
     shown = open(os.path.join(ROOT, "docs", "gpucache.1"), encoding="utf-8").read()
     plain = re.sub(r"\\f.", "", shown).replace("\\-", "-")
     for command in FOUND:
-        tally.check(".B gpucache %s" % command.name in plain, "commands: the manual has " + command.name)
+        tally.check(".B gpucache %s" % command.name in plain, "documentation: the manual has " + command.name)
         for option in command.options:
             tally.check(re.search(r"^\.BI? --%s\b" % option.name, plain, re.M) and
                         re.search(r"^\.SY \"gpucache %s\"\n.*\[--%s\b" % (command.name, option.name), plain, re.M),
-                        "commands: the manual has %s --%s" % (command.name, option.name))
-        tally.check("\ngpucache %s %s\n" % (command.name, command.example) in plain, "commands: the manual's example of " + command.name)
+                        "documentation: the manual has %s --%s" % (command.name, option.name))
+        tally.check("\ngpucache %s %s\n" % (command.name, command.example) in plain, "documentation: the manual's example of " + command.name)
     header = open(os.path.join(ROOT, "include", "gpucache.h"), encoding="utf-8").read()
     page = open(os.path.join(ROOT, "docs", "gpucache.h.3"), encoding="utf-8").read()
     functions = re.findall(r"^GPUCACHE_API .*?(gpucache_\w+)\(", header, re.M)
     names, synopsis = page.split(".SH SYNOPSIS")[0], page.split(".SH SYNOPSIS")[1].split(".SH DESCRIPTION")[0]
-    tally.check(len(functions) > 7, "commands: functions of gpucache.h", functions)
+    tally.check(len(functions) > 7, "documentation: functions of gpucache.h", functions)
     for function in functions:
         tally.check(function in names and function + "(" in synopsis and re.search(r"^\.B %s$" % function, page, re.M),
-                    "commands: gpucache.h(3) has " + function)
+                    "documentation: gpucache.h(3) has " + function)
     fields = re.search(r"struct gpucache_stats \{(.*?)\n\};", header, re.S).group(1)
     for field in re.findall(r"\b(\w+)\s*[,;]", re.sub(r"/\*.*?\*/", "", fields, flags=re.S)):
-        tally.check(field == "size" or re.search(r"^\.BR? .*\b%s\b" % field, page, re.M), "commands: gpucache.h(3) has " + field)
+        tally.check(field == "size" or re.search(r"^\.BR? .*\b%s\b" % field, page, re.M), "documentation: gpucache.h(3) has " + field)
     for name in re.findall(r"\bGPUCACHE_REPORT_\w+|-E[A-Z]+", header):
-        tally.check(name in page.replace("\\-", "-"), "commands: gpucache.h(3) has " + name)
+        tally.check(name in page.replace("\\-", "-"), "documentation: gpucache.h(3) has " + name)
     if shutil.which("mandoc"):
         for name in ("gpucache.1", "gpucache.7", "gpucache.h.3"):
             done = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", os.path.join(ROOT, "docs", name)],
                                   capture_output=True, text=True)
             wrong = [line for line in done.stdout.splitlines() if "missing date" not in line]
-            tally.check(not wrong, "commands: mandoc on " + name, "\n".join(wrong))
+            tally.check(not wrong, "documentation: mandoc on " + name, "\n".join(wrong))
         text = subprocess.run(["mandoc", "-T", "ascii", "-O", "width=80", os.path.join(ROOT, "docs", "gpucache.1")],
                               capture_output=True, text=True).stdout
         synopsis = re.sub(".\b", "", text).split("SYNOPSIS")[1].split("DESCRIPTION")[0]
         wide = [line for line in synopsis.splitlines() if len(line) > 80]
-        tally.check(not wide, "commands: the synopsis fits on a screen", "\n".join(wide))
+        tally.check(not wide, "documentation: the synopsis fits on a screen", "\n".join(wide))
     else:
         print("SKIPPED: the form of manual pages: there is no mandoc here")
 
@@ -159,29 +159,29 @@ def in_bash(line):
     path = os.path.dirname(COMMAND) + ":" + os.environ["PATH"]
     done = subprocess.run(["bash", "--norc", "-c", script, "bash", line], capture_output=True, text=True, timeout=60,
                           env={**environment(False), "PATH": path})
-    tally.check(not done.stderr, "commands: bash on %r" % line, done.stderr)
+    tally.check(not done.stderr, "documentation: bash on %r" % line, done.stderr)
     return done.stdout.split()
 
 
 def completion():
     names = [command.name for command in FOUND]
-    tally.check(in_bash("gpucache ") == names + ["--help", "--version"], "commands: bash: commands", in_bash("gpucache "))
+    tally.check(in_bash("gpucache ") == names + ["--help", "--version"], "documentation: bash: commands", in_bash("gpucache "))
     for command in FOUND:
         options = ["--" + o.name + ("=" if o.value else "") for o in command.options]
         expected = options + (VARIABLES if command.takes_variables else []) + ["--help"]
         offered = in_bash("gpucache %s --" % command.name)
-        tally.check(sorted(offered) == sorted(expected), "commands: bash: options of " + command.name, offered)
+        tally.check(sorted(offered) == sorted(expected), "documentation: bash: options of " + command.name, offered)
         for option in command.options:
             if option.words:
                 offered = in_bash("gpucache %s --%s=" % (command.name, option.name))
-                tally.check(offered == option.words, "commands: bash: values of --" + option.name, offered)
+                tally.check(offered == option.words, "documentation: bash: values of --" + option.name, offered)
         if re.search("FILE|TRACE", command.operands):
             text = open(os.path.join(COMPLETION, "gpucache.bash"), encoding="utf-8").read()
             words = re.findall(r"(?m)^ +%s:\*\).*" % command.name, text)
-            tally.check(len(words) == 1 and "compopt -o default" in words[0], "commands: bash: files of " + command.name, words)
+            tally.check(len(words) == 1 and "compopt -o default" in words[0], "documentation: bash: files of " + command.name, words)
             text = open(os.path.join(COMPLETION, "_gpucache"), encoding="utf-8").read()
             words = re.search(r"(?s)\n%s\)\n(.*?)\n +;;" % command.name, text)
-            tally.check(words and "_files" in words[1].splitlines()[-1], "commands: zsh: files of " + command.name, words)
+            tally.check(words and "_files" in words[1].splitlines()[-1], "documentation: zsh: files of " + command.name, words)
     for line, expected in (("gpucache to", ["top"]), ("gpucache run --backend=p", ["pages"]), ("gpucache report --ht", ["--html="]),
                            ("gpucache ctl 1 em", ["empty-cache"]), ("gpucache options --reuse=w", ["wait"]),
                            ("gpucache run --backend ", ["auto", "segments", "pages"]), ("gpucache run --backend p", ["pages"]),
@@ -190,20 +190,20 @@ def completion():
                            ("gpucache replay --backend=segments,p", ["segments,pages", "segments,pytorch"]),
                            ("gpucache replay --reuse wait,b", ["wait,barrier"]), ("gpucache help sn", ["snapshot"]),
                            ("gpucache report --each --fol", ["--folded="])):
-        tally.check(in_bash(line) == expected, "commands: bash: " + line, in_bash(line))
+        tally.check(in_bash(line) == expected, "documentation: bash: " + line, in_bash(line))
     for options in ("--memory-limit=8G --", "--memory-limit 8G --", "--backend pages", "--one-pool"):
         offered = in_bash("gpucache run %s mkfif" % options)
-        tally.check(offered and "mkfifo" in offered, "commands: bash: a program behind " + options, offered)
+        tally.check(offered and "mkfifo" in offered, "documentation: bash: a program behind " + options, offered)
     for shell, name, written in (("zsh", "_gpucache", "--%s"), ("fish", "gpucache.fish", "-l %s")):
         path = os.path.join(COMPLETION, name)
         text = open(path, encoding="utf-8").read()
         for command in FOUND:
             for option in command.options:
-                tally.check(re.search(re.escape(written % option.name) + r"\b", text), "commands: %s has %s --%s" % (
+                tally.check(re.search(re.escape(written % option.name) + r"\b", text), "documentation: %s has %s --%s" % (
                     shell, command.name, option.name))
         if shutil.which(shell):
             done = subprocess.run([shell, "-n", path], capture_output=True, text=True, timeout=60)
-            tally.check(done.returncode == 0 and not done.stderr, "commands: %s reads it" % shell, done.stderr)
+            tally.check(done.returncode == 0 and not done.stderr, "documentation: %s reads it" % shell, done.stderr)
         else:
             print("SKIPPED: whether %s reads its completion: it is not here" % shell)
     if shutil.which("fish"):
@@ -211,7 +211,7 @@ def completion():
             done = subprocess.run(["fish", "-c", "source %s; complete -C 'gpucache report --'" % os.path.join(COMPLETION, "gpucache.fish")],
                                   capture_output=True, text=True, timeout=60, env={**environment(False), "HOME": home})
             for option in next(c for c in FOUND if c.name == "report").options:
-                tally.check("--" + option.name in done.stdout, "commands: fish offers --" + option.name, done.stdout + done.stderr)
+                tally.check("--" + option.name in done.stdout, "documentation: fish offers --" + option.name, done.stdout + done.stderr)
 
 
 def main():

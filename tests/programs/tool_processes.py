@@ -38,27 +38,27 @@ def reports_again():
                 page = json.loads(told(place, "report", "--format=json", one.pid).stdout)
             one.end("exit", 7)
         names = sorted(os.listdir(folder))
-        tally.check(names == ["json", "json.1", "text", "text.1"], "tool: the library's reports", names)
+        tally.check(names == ["json", "json.1", "text", "text.1"], "processes: the library's reports", names)
         written = [json.loads(open(os.path.join(folder, name)).read()) for name in ("json", "json.1")]
         for name, report in zip(("json", "json.1"), written):
             again = json.loads(place.tool("report", "--format=json", os.path.join(folder, name)).stdout)
-            tally.check(again == report, "tool: JSON again", "%s\n%s" % (report, again))
+            tally.check(again == report, "processes: JSON again", "%s\n%s" % (report, again))
         for old, new in (("text", "json"), ("text.1", "json.1")):
             text = open(os.path.join(folder, old)).read()
             again = place.tool("report", os.path.join(folder, new)).stdout
             # of two processes, whose threads may have made more or less of what the library needs for itself
             plain = lambda s: re.sub(r"after [\d.]+ s +\||pid \d+,|\([\d.]+ s\)|host memory .* +\|", "", s)
             tally.check("host memory %.2f MiB" % (json.load(open(os.path.join(folder, new)))["host_bytes"] / MIB) in again,
-                        "tool: host memory from JSON", again)
-            tally.check(plain(text) == plain(again), "tool: text from JSON",
+                        "processes: host memory from JSON", again)
+            tally.check(plain(text) == plain(again), "processes: text from JSON",
                         "\n".join(set(plain(text).splitlines()) ^ set(plain(again).splitlines())))
         last = written[1]["devices"][0]
         last.pop("live"), page["devices"][0].pop("live")
-        tally.check(last == page["devices"][0], "tool: the page says what the report said",
+        tally.check(last == page["devices"][0], "processes: the page says what the report said",
                     "%s\n%s" % (last, page["devices"][0]))
         done = place.tool("report", os.path.join(folder, "text"))
         tally.check(done.returncode == 1 and "holds no report of the library as JSON" in done.stderr,
-                    "tool: a text report is no JSON", done.stderr)
+                    "processes: a text report is no JSON", done.stderr)
         for rank, leak in ((0, 0), (1, 0), (2, 0), (3, 500 * MIB)):
             report = json.loads(json.dumps(written[1]))
             report["rank"] = rank
@@ -68,12 +68,12 @@ def reports_again():
         table = place.tool("report", *[folder + "/rank%d" % r for r in (2, 0, 3, 1)])
         rows = table.stdout.splitlines()
         tally.check(table.returncode == 0 and [r.split()[0] for r in rows[1:5]] == ["0", "1", "2", "3"],
-                    "tool: ranks in their order", table.stdout + table.stderr)
+                    "processes: ranks in their order", table.stdout + table.stderr)
         tally.check([line.count("*") for line in rows[1:5]] == [0, 0, 0, 1] and "1.46 GiB*" in rows[4],
-                    "tool: the rank that is apart is marked", table.stdout)
+                    "processes: the rank that is apart is marked", table.stdout)
         both = place.tool("report", "--compare", folder + "/rank0", folder + "/rank3").stdout
         tally.check(re.search(r"Requested memory, peak +1000.0 MiB +1.46 GiB +\+500.00 MiB +x 1.50", both),
-                    "tool: two side by side", both)
+                    "processes: two side by side", both)
 
 
 def broken_files():
@@ -86,38 +86,38 @@ def broken_files():
             file.flush()
             done = place.tool("report", file.name)
             tally.check(done.returncode == 1 and "holds no report" in done.stderr and not done.stdout,
-                        "tool: a broken file: %r" % text[:40], "%s %s" % (done.returncode, done.stderr))
+                        "processes: a broken file: %r" % text[:40], "%s %s" % (done.returncode, done.stderr))
     with tempfile.NamedTemporaryFile("w") as file:  # the right schema, and nothing as it should be
         file.write('{"schema":"gpucache-report/1","devices":[{"device":"x","live":3,"size_classes":[1,{"upper_bytes":-1}]},7],'
                    '"command":[1,{}],"oom":{"verdict":[[]]},"pid":"x","reason":null}\n')
         file.flush()
-        tally.check(place.tool("report", file.name).returncode == 0, "tool: a report of another shape")
+        tally.check(place.tool("report", file.name).returncode == 0, "processes: a report of another shape")
     with tempfile.NamedTemporaryFile("w") as file:  # the order of devices that no machine has
         for pid, device in ((1, 2147483647), (2, -2147483648)):
             file.write('{"schema":"gpucache-report/1","pid":%d,"devices":[{"device":%d}]}\n' % (pid, device))
         file.flush()
         rows = [row.split()[1] for row in place.tool("report", file.name).stdout.splitlines()[1:3]]
-        tally.check(rows == ["2", "1"], "tool: the order of devices", rows)
+        tally.check(rows == ["2", "1"], "processes: the order of devices", rows)
     for seconds in ("null", "true", "[1]", "{}", '"x"'):
         with tempfile.NamedTemporaryFile("w") as file:
             file.write('{"schema":"gpucache-report/1","stacks":{},"devices":[{"holders":[{"byte_seconds":%s}]}]}\n' % seconds)
             file.flush()
             done = place.tool("report", file.name)
-            tally.check(done.returncode == 0, "tool: a holder's byte_seconds is %s" % seconds, "%s %s" % (done.returncode, done.stderr))
+            tally.check(done.returncode == 0, "processes: a holder's byte_seconds is %s" % seconds, "%s %s" % (done.returncode, done.stderr))
     with tempfile.TemporaryDirectory() as folder:  # which only waits for somebody who writes
         os.mkfifo(folder + "/pipe")
         with open(folder + "/report", "w") as file:
             file.write('{"schema":"gpucache-report/1","stacks":{},"devices":[{"holders":[{"frames":[{"module":"%s/pipe","offset":16}]}]}]}\n' % folder)
         try:
-            tally.check(place.tool("report", file.name).returncode == 0, "tool: a stack in a pipe")
+            tally.check(place.tool("report", file.name).returncode == 0, "processes: a stack in a pipe")
         except subprocess.TimeoutExpired:
-            tally.check(False, "tool: a stack in a pipe: hangs")
+            tally.check(False, "processes: a stack in a pipe: hangs")
     cap = lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     done = place.tool("report", "/dev/zero", preexec_fn=cap)
-    tally.check(done.returncode == 1 and "/dev/zero: File too large" in done.stderr, "tool: a file without an end", done.stderr)
-    tally.check("No such file" in place.tool("report", "/no/such/file").stderr, "tool: no such file")
+    tally.check(done.returncode == 1 and "/dev/zero: File too large" in done.stderr, "processes: a file without an end", done.stderr)
+    tally.check("No such file" in place.tool("report", "/no/such/file").stderr, "processes: no such file")
     tally.check("no process of yours" in place.tool("report", str(os.getpid())).stderr,
-                "tool: no such process")
+                "processes: no such process")
 
 
 def cut_short():
@@ -135,7 +135,7 @@ def cut_short():
         eventually(lambda: read(other.path(name)) != before or child.poll() is not None)  # it has asked, and waits
         os.truncate(other.path(name), 0)
         said = child.communicate(timeout=60)[1]
-        tally.check(child.returncode >= 0, "tool: a page is cut short during %s" % arguments[0], "%s %s" % (child.returncode, said))
+        tally.check(child.returncode >= 0, "processes: a page is cut short during %s" % arguments[0], "%s %s" % (child.returncode, said))
     one.end()
 
 
@@ -146,7 +146,7 @@ def waiting(place, one, *arguments):
     child = subprocess.Popen([COMMAND, "ctl", "--timeout=600", str(one.pid), *arguments], stdout=subprocess.DEVNULL,
                              stderr=subprocess.PIPE, text=True, env={**environment(False), **place.options})
     said = child.stderr.readline()
-    tally.check("waiting: it is stopped, by SIGSTOP" in said, "tool: a program that is stopped", said)
+    tally.check("waiting: it is stopped, by SIGSTOP" in said, "processes: a program that is stopped", said)
     return child
 
 
@@ -155,16 +155,16 @@ def given_up(place, one, get):
     os.kill(one.pid, signal.SIGSTOP)
     done = told(place, "ctl", "--timeout=0.3", one.pid, "limit", "1G")
     tally.check(done.returncode == 124 and "it is stopped, by SIGSTOP or a debugger; nothing was done" in done.stderr and
-                done.stderr.count("\n") == 1, "tool: it is said to be stopped", done.stderr)
+                done.stderr.count("\n") == 1, "processes: it is said to be stopped", done.stderr)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         child = waiting(place, one, "limit", "1G")
         child.send_signal(number)
-        tally.check(child.wait(timeout=60) == -number, "tool: an order is interrupted", child.returncode)
+        tally.check(child.wait(timeout=60) == -number, "processes: an order is interrupted", child.returncode)
         child.stderr.close()
     child = waiting(place, one, "empty-cache")
     os.kill(one.pid, signal.SIGCONT)
     tally.check(child.wait(timeout=60) == 0 and get()["limit_bytes"] is None,
-                "tool: an order after others that were interrupted, and one whose giver was killed", child.stderr.read())
+                "processes: an order after others that were interrupted, and one whose giver was killed", child.stderr.read())
     child.stderr.close()
 
 
@@ -175,8 +175,8 @@ def at_work():
     one.send("quiet 1000000000")
     for arguments in (("limit", "1G"), ("reset-peak",), ("empty-cache",)):
         done = told(place, "ctl", one.pid, *arguments)
-        tally.check(done.returncode == 0, "tool: %s while a program allocates" % arguments[0], done.stderr)
-    tally.check(one.report()["devices"][0]["limit_bytes"] == 1 << 30, "tool: the limit of a program that allocates")
+        tally.check(done.returncode == 0, "processes: %s while a program allocates" % arguments[0], done.stderr)
+    tally.check(one.report()["devices"][0]["limit_bytes"] == 1 << 30, "processes: the limit of a program that allocates")
     one.child.kill()
     one.end()
 
@@ -196,7 +196,7 @@ def last_words():
         begun = eventually(lambda: "empty cache" in place.tool("report", str(one.pid)).stdout)
         one.end(order, status)
         err = child.communicate(timeout=60)[1]
-        tally.check(begun and child.returncode == 0, "tool: a command during %s" % order, err)
+        tally.check(begun and child.returncode == 0, "processes: a command during %s" % order, err)
 
 
 def orders():
@@ -208,58 +208,58 @@ def orders():
         get = lambda: one.report()["devices"][0]
         before = get()
         tally.check(before["reserved_bytes"]["current"] > 50000000 and before["requested_bytes"]["peak"] > 50000000,
-                    "tool: before an order", before)
+                    "processes: before an order", before)
         done = told(place, "ctl", one.pid, "empty-cache")
         tally.check(done.returncode == 0 and "given idle memory back" in done.stdout and
-                    get()["reserved_bytes"]["current"] < 5000000, "tool: empty-cache", done.stderr)
+                    get()["reserved_bytes"]["current"] < 5000000, "processes: empty-cache", done.stderr)
         told(place, "ctl", one.pid, "reset-peak")
-        tally.check(get()["requested_bytes"]["peak"] < 5000000, "tool: reset-peak", get())
+        tally.check(get()["requested_bytes"]["peak"] < 5000000, "processes: reset-peak", get())
         told(place, "ctl", "--device=0", one.pid, "limit", "64M")
-        tally.check((get()["limit_bytes"], get()["limit_source"]) == (64 * MIB, "gpucache_set_memory_limit"), "tool: limit", get())
+        tally.check((get()["limit_bytes"], get()["limit_source"]) == (64 * MIB, "gpucache_set_memory_limit"), "processes: limit", get())
         tally.check("| The limit comes from gpucache_set_memory_limit " in place.tool("report", str(one.pid)).stdout,
-                    "tool: where the limit comes from", place.tool("report", str(one.pid)).stdout)
+                    "processes: where the limit comes from", place.tool("report", str(one.pid)).stdout)
         said = one.do("allocate 100000000")
-        tally.check(said == ["allocate 2"], "tool: the limit holds", said)
+        tally.check(said == ["allocate 2"], "processes: the limit holds", said)
         told(place, "ctl", one.pid, "limit", "none")
         tally.check(get()["limit_bytes"] is None is get()["limit_source"] and one.do("allocate 100000000") == ["allocate 0"],
-                    "tool: no limit", get())
+                    "processes: no limit", get())
         reports = len(os.listdir(folder))
         done = told(place, "ctl", one.pid, "report")
         written = sorted(os.listdir(folder), key=int)
         tally.check(done.returncode == 0 and len(written) == reports + 1 and
-                    json.load(open(folder + "/" + written[-1]))["reason"] == "request", "tool: report", written)
+                    json.load(open(folder + "/" + written[-1]))["reason"] == "request", "processes: report", written)
         events = place.tool("report", "--events=100", str(one.pid)).stdout
         for words in ("empty cache", "reset peak", "limit set +64.00 MiB", "report ordered", "give back"):
-            tally.check(re.search(words, events), "tool: the flight recorder knows: " + words, events)
+            tally.check(re.search(words, events), "processes: the flight recorder knows: " + words, events)
         done = told(place, "ctl", "--device=1", one.pid, "empty-cache")
-        tally.check(done.returncode == 1 and "has not used that device" in done.stderr, "tool: another device", done.stderr)
+        tally.check(done.returncode == 1 and "has not used that device" in done.stderr, "processes: another device", done.stderr)
         one.do("capture on")  # when memory cannot go back
         done = told(place, "ctl", one.pid, "limit", "1G")
-        tally.check(done.returncode == 0 and get()["limit_bytes"] == 1 << 30, "tool: a limit in a capture", done.stderr)
+        tally.check(done.returncode == 0 and get()["limit_bytes"] == 1 << 30, "processes: a limit in a capture", done.stderr)
         told(place, "ctl", one.pid, "limit", "none")
         emptied = place.tool("report", "--events=100", str(one.pid)).stdout.count("empty cache")
         done = told(place, "ctl", "--timeout=0.3", one.pid, "empty-cache")
         one.do("capture off")
         tally.check(done.returncode == 124 and "a stream is being captured; nothing was done" in done.stderr,
-                    "tool: not in a capture", done.stderr)
+                    "processes: not in a capture", done.stderr)
         told(place, "ctl", one.pid, "reset-peak")
         again = place.tool("report", "--events=100", str(one.pid)).stdout.count("empty cache")
-        tally.check(again == emptied, "tool: an order that was given up is not carried out later", again)
+        tally.check(again == emptied, "processes: an order that was given up is not carried out later", again)
         given_up(place, one, get)
         children = [subprocess.Popen([COMMAND, "ctl", str(one.pid), "limit", "%dG" % i], stdout=subprocess.DEVNULL,
                                      env={**environment(False), **place.options}) for i in range(2, 8)]
-        tally.check(all(child.wait(timeout=60) == 0 for child in children), "tool: several orders at once")
+        tally.check(all(child.wait(timeout=60) == 0 for child in children), "processes: several orders at once")
         one.end("exit", 7)
     off = Program(place)
     done = told(place, "ctl", off.pid, "report")
-    tally.check(done.returncode == 1 and "reports are switched off" in done.stderr, "tool: no reports there", done.stderr)
+    tally.check(done.returncode == 1 and "reports are switched off" in done.stderr, "processes: no reports there", done.stderr)
     off.end()
     for arguments, words in (((), "process number"), (("x", "report"), "process number"), (("1",), "empty-cache"),
                              (("1", "sing"), "empty-cache"), (("1", "limit"), "a size"), (("1", "limit", "x"), "a size"),
                              (("1", "report", "2"), "too many"), (("--device=x", "1", "report"), "--device"),
                              ((str(os.getpid()), "report"), "no process of yours")):
         done = place.tool("ctl", *arguments)
-        tally.check(done.returncode in (1, 125) and words in done.stderr, "tool: ctl %s" % " ".join(arguments), done.stderr)
+        tally.check(done.returncode in (1, 125) and words in done.stderr, "processes: ctl %s" % " ".join(arguments), done.stderr)
 
 
 # ---- run --max-peak ----
@@ -270,7 +270,7 @@ def judged(place, orders, most="64M", program=(LIVE,), options=None, option="--m
                           env={**environment(False, {**OFF, **(options or {})}), **place.options,
                                "TMPDIR": place.folder.name})
     left = [name for name in os.listdir(place.folder.name) if "peaks" in name]
-    tally.check(not left, "tool: nothing is left of --max-peak", left)
+    tally.check(not left, "processes: nothing is left of --max-peak", left)
     return done.returncode, done.stderr
 
 
@@ -289,14 +289,14 @@ def killed():
     child.stdin.flush()
     err = child.communicate(timeout=60)[1]
     tally.check(seen and child.returncode == -signal.SIGKILL and "is above 64.00 MiB" in err,
-                "tool: --max-peak, SIGKILL", "%s %s" % (child.returncode, err))
+                "processes: --max-peak, SIGKILL", "%s %s" % (child.returncode, err))
 
 
 def peaks():
     killed()
     place = Place()
     shell = ("sh", "-c", '"$0"; exit 0', LIVE)
-    tally.check(judged(place, ["allocate 60000000", "free"]) == (0, ""), "tool: a peak below --max-peak")
+    tally.check(judged(place, ["allocate 60000000", "free"]) == (0, ""), "processes: a peak below --max-peak")
     for what, orders, status, more in (
             ("exit", ["allocate 100000000", "free"], 123, {}),
             ("_exit", ["allocate 100000000", "free", "_exit"], 8, {}),
@@ -310,17 +310,17 @@ def peaks():
             ("vfork", ["allocate 100000000", "vfork", "exit"], 7, {})):
         got, err = judged(place, orders, **more)
         tally.check(got == status and re.search(r"peak on device 0, \S+ MiB \(\d+ bytes\), is above 64.00 MiB", err),
-                    "tool: --max-peak, %s" % what, "%s %s" % (got, err))
+                    "processes: --max-peak, %s" % what, "%s %s" % (got, err))
     for script, option, status in (("exit 0", "--max-peak", 122), ("exit 6", "--max-peak", 6),
                                    ("exit 0", "--max-peak-or-none", 0), ("exit 6", "--max-peak-or-none", 6)):
         got, err = judged(place, [], program=("sh", "-c", script), option=option)
         tally.check(got == status and err.count("\n") == 1 and "no process used CUDA" in err,
-                    "tool: %s of nothing, %s" % (option, script), "%s %s" % (got, err))
-    tally.check(judged(place, ["allocate 100000000"], option="--max-peak-or-none")[0] == 123, "tool: --max-peak-or-none judges")
-    tally.check(judged(place, ["allocate 100"], option="--max-peak-or-none") == (0, ""), "tool: --max-peak-or-none")
-    tally.check(judged(place, [], program=("/no/such/program",))[0] == 127, "tool: --max-peak of no program")
+                    "processes: %s of nothing, %s" % (option, script), "%s %s" % (got, err))
+    tally.check(judged(place, ["allocate 100000000"], option="--max-peak-or-none")[0] == 123, "processes: --max-peak-or-none judges")
+    tally.check(judged(place, ["allocate 100"], option="--max-peak-or-none") == (0, ""), "processes: --max-peak-or-none")
+    tally.check(judged(place, [], program=("/no/such/program",))[0] == 127, "processes: --max-peak of no program")
     for wrong in ("x", "0", ""):
-        tally.check(judged(place, [], most=wrong)[0] == 125, "tool: --max-peak '%s'" % wrong)
+        tally.check(judged(place, [], most=wrong)[0] == 125, "processes: --max-peak '%s'" % wrong)
     # here gpucache stays: signals go on, and the end is the program's
     for number, script, status in ((signal.SIGUSR1, "trap 'exit 5' USR1; echo up; while :; do sleep 0.01; done", 5),
                                    (signal.SIGTERM, "echo up; exec sleep 60", -signal.SIGTERM),
@@ -331,13 +331,13 @@ def peaks():
                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         child.stdout.readline()
         child.send_signal(number)
-        tally.check(child.wait(timeout=60) == status, "tool: --max-peak passes on %s" % number.name, child.returncode)
+        tally.check(child.wait(timeout=60) == status, "processes: --max-peak passes on %s" % number.name, child.returncode)
         child.stdout.close()
     child = subprocess.Popen(["nohup", COMMAND, "run", "--max-peak=1G", "sh", "-c", "echo up; sleep 0.5; exit 6"],
                              env=environment(False), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     child.stdout.readline()
     child.send_signal(signal.SIGHUP)
-    tally.check(child.wait(timeout=60) == 6, "tool: --max-peak under nohup", child.returncode)
+    tally.check(child.wait(timeout=60) == 6, "processes: --max-peak under nohup", child.returncode)
     child.stdout.close()
 
 
@@ -347,9 +347,9 @@ def one_pool():
                           env={**environment(False), "XLA_PYTHON_CLIENT_PREALLOCATE": "true"})
     tally.check(done.stdout.split() == ["PYTORCH_NO_CUDA_MEMORY_CACHING=1", "TF_FORCE_GPU_ALLOW_GROWTH=true",
                                         "XLA_PYTHON_CLIENT_ALLOCATOR=platform", "XLA_PYTHON_CLIENT_PREALLOCATE=true"],
-                "tool: --one-pool", done.stdout)
+                "processes: --one-pool", done.stdout)
     tally.check("PREALLOCATE=true is kept" in done.stderr and "CuPy" in done.stderr and
-                "PYTORCH_NO_CUDA_MEMORY_CACHING=1: " in done.stderr, "tool: --one-pool says what it set", done.stderr)
+                "PYTORCH_NO_CUDA_MEMORY_CACHING=1: " in done.stderr, "processes: --one-pool says what it set", done.stderr)
 
 
 # ---- metrics ----
@@ -392,19 +392,19 @@ def metrics():
              for format in ("openmetrics", "prometheus")}
     for format, text in texts.items():
         families, broken = parse_plain(text, {one.pid for one in programs} | {odd.pid})
-        tally.check(not broken, "tool: metrics as " + format, "\n".join(broken))
-        tally.check(all(len(rows) in (3, 18) for kind, rows in families.values()), "tool: a row for each device",
+        tally.check(not broken, "processes: metrics as " + format, "\n".join(broken))
+        tally.check(all(len(rows) in (3, 18) for kind, rows in families.values()), "processes: a row for each device",
                     {name: len(rows) for name, (kind, rows) in families.items()})
         live = dict(families["gpucache_requested_bytes"][1])
         mine = [value for labels, value in live.items() if 'pid="%d"' % programs[0].pid in labels]
-        tally.check(mine == [6000], "tool: the metrics", live)
-        tally.check('program="a \\"b\\\\ c"' in text, "tool: names with quotes", text[:600])
-        tally.check(text.endswith("# EOF\n") == (format == "openmetrics"), "tool: the end of " + format, text[-80:])
+        tally.check(mine == [6000], "processes: the metrics", live)
+        tally.check('program="a \\"b\\\\ c"' in text, "processes: names with quotes", text[:600])
+        tally.check(text.endswith("# EOF\n") == (format == "openmetrics"), "processes: the end of " + format, text[-80:])
     done = place.tool("metrics", "--format=xml")
-    tally.check(done.returncode == 125 and "--format" in done.stderr, "tool: another format", done.stderr)
+    tally.check(done.returncode == 125 and "--format" in done.stderr, "processes: another format", done.stderr)
     judge(texts)
     empty = Place().tool("metrics")
-    tally.check(empty.returncode == 0 and empty.stdout.endswith("# EOF\n"), "tool: metrics of others", empty.stdout[-80:])
+    tally.check(empty.returncode == 0 and empty.stdout.endswith("# EOF\n"), "processes: metrics of others", empty.stdout[-80:])
     odd.communicate("exit\n")
     for one in programs:
         one.end()
@@ -417,13 +417,13 @@ def judge(texts):
     try:
         from prometheus_client.openmetrics.parser import text_string_to_metric_families
         families = list(text_string_to_metric_families(texts["openmetrics"]))
-        tally.check(len(families) > 30, "tool: prometheus_client reads it", len(families))
+        tally.check(len(families) > 30, "processes: prometheus_client reads it", len(families))
     except ImportError:
         print("SKIPPED: what prometheus_client makes of the metrics: it is not here")
     promtool = shutil.which("promtool")
     if promtool:
         done = subprocess.run([promtool, "check", "metrics"], input=texts["prometheus"], capture_output=True, text=True)
-        tally.check(done.returncode == 0, "tool: promtool check metrics", done.stdout + done.stderr)
+        tally.check(done.returncode == 0, "processes: promtool check metrics", done.stdout + done.stderr)
     else:
         print("SKIPPED: promtool check metrics: there is no promtool (package prometheus)")
 
@@ -443,22 +443,22 @@ def top():
     done = told(place, "top", "--once", *[one.pid for one in many])
     rows = lines_of(done.stdout)
     tally.check(done.returncode == 0 and len(rows) == 9 and rows[0].split()[:3] == ["PID", "DEV", ">LIVE"],
-                "tool: top once", done.stdout)
+                "processes: top once", done.stdout)
     tally.check([int(row.split()[0]) for row in rows[1:]] == [one.pid for one in reversed(many)],
-                "tool: top sorts by what is live", done.stdout)
+                "processes: top sorts by what is live", done.stdout)
     only = lines_of(place.tool("top", "--once", str(many[3].pid)).stdout)
-    tally.check(len(only) == 2 and only[1].split()[0] == str(many[3].pid), "tool: top of one", only)
+    tally.check(len(only) == 2 and only[1].split()[0] == str(many[3].pid), "processes: top of one", only)
     none = place.tool("top", "--once", str(os.getpid()), str(many[3].pid))
     tally.check(none.returncode == 1 and none.stderr == "gpucache: %d: no process of yours uses CUDA under the library\n" %
-                os.getpid() and len(lines_of(none.stdout)) == 2, "tool: top of one that is none", none.stderr)
+                os.getpid() and len(lines_of(none.stdout)) == 2, "processes: top of one that is none", none.stderr)
     killed = many.pop(0)
     killed.child.kill()
     killed.end()
     shown = re.findall(r"^ *(\d+) ", place.tool("top", "--once").stdout, re.M)
-    tally.check(str(killed.pid) not in shown and str(many[0].pid) in shown, "tool: top leaves the killed out", shown)
+    tally.check(str(killed.pid) not in shown and str(many[0].pid) in shown, "processes: top leaves the killed out", shown)
     dead = place.tool("top", "--once", str(killed.pid)).stdout
-    tally.check("(killed)" in dead, "tool: but not if they are asked for", dead)
-    tally.check("--once" in place.tool("top", "--twice").stderr, "tool: top --twice")
+    tally.check("(killed)" in dead, "processes: but not if they are asked for", dead)
+    tally.check("--once" in place.tool("top", "--twice").stderr, "processes: top --twice")
     script = os.path.join(place.folder.name, "train.py")
     with open(script, "w") as file:
         file.write("import ctypes, sys\ncuda, context = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p()\n"
@@ -468,7 +468,7 @@ def top():
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     child.stdout.readline()
     named = place.tool("top", "--once", str(child.pid)).stdout
-    tally.check(re.search(r" python[\w.]* train\.py\n", named), "tool: top names the script of an interpreter", named)
+    tally.check(re.search(r" python[\w.]* train\.py\n", named), "processes: top names the script of an interpreter", named)
     child.communicate()
     if shutil.which("tmux"):
         on_a_screen(place, many)
@@ -504,11 +504,11 @@ def nvml():
             ("a device without figures", "GPU -1 -1 -1\n", ["-", "-", "-", "-"]),
             ("a busy time that is none", "GPU -1 -1 101\n", ["-", "-", "-", "-"])):
         head, row = shown(text % one.pid if "%d" in text else text)
-        tally.check(head[7:11] == ["NVML", "OTHERS", "MEM", "GPU"] and row[7:11] == expected, "tool: NVML, " + what,
+        tally.check(head[7:11] == ["NVML", "OTHERS", "MEM", "GPU"] and row[7:11] == expected, "processes: NVML, " + what,
                     "%s\n%s" % (head, row))
     for what, text, path in (("no driver", "", folder), ("no NVML", "GPU 1 2 3\n", "/nonexistent")):
         head, row = shown(text, path)
-        tally.check(row[7:11] == ["-"] * 4 and len(row) == len(head), "tool: without NVML's values: " + what,
+        tally.check(row[7:11] == ["-"] * 4 and len(row) == len(head), "processes: without NVML's values: " + what,
                     "%s\n%s" % (head, row))
     one.end()
 
@@ -525,31 +525,31 @@ def on_a_screen(place, many):
             if re.search(wanted, screen):
                 return screen
             time.sleep(0.1)
-        return tally.check(False, "tool: on the screen: " + wanted, screen) or screen
+        return tally.check(False, "processes: on the screen: " + wanted, screen) or screen
     pids = [str(one.pid) for one in many]
     if tmux("new-session", "-d", "-x", "140", "-y", "40", COMMAND, "top", "--interval=0.2", *pids).returncode != 0:
         print("note: tmux does not run here")
         return
     shown(r"gpucache top: 7 processes, live ")
     screen = shown(r"\n +%d .* live" % many[-1].pid)
-    tally.check("No such" not in screen, "tool: top on a screen", screen)
+    tally.check("No such" not in screen, "processes: top on a screen", screen)
     if "SCREENS" in os.environ:
         print(screen)
     tmux("send-keys", "Down", "Enter")
     screen = shown(r"process %d, device 0: live, running" % many[-2].pid)
     tally.check(re.search(r"requested +[\d.]+ MiB", screen) and re.search(r"allocate +[\d.]+ MiB", screen),
-                "tool: one process in detail", screen)
+                "processes: one process in detail", screen)
     if "SCREENS" in os.environ:
         print(screen)
     tmux("send-keys", "?")
     screen = shown(r"(?m)^gpucache top: keys and columns$")
     for words in ("enter  ", "< >, left, right  ", "q  ", "OTHERS  ", "HIT  "):
-        tally.check("\n" + words in screen, "tool: the help of top has " + words, screen)
+        tally.check("\n" + words in screen, "processes: the help of top has " + words, screen)
     tmux("send-keys", "d")  # goes back, and does nothing else
     shown(r"process %d, device 0: live, running" % many[-2].pid)
     tmux("send-keys", "Enter", ">")
     screen = shown(">CACHED")
-    tally.check("? help" in screen, "tool: top names the key for help", screen)
+    tally.check("? help" in screen, "processes: top names the key for help", screen)
     for size, head in (("40", r"PID +LIVE +>CACHED +PROGRAM"), ("20", ""),
                        ("80", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +HIT +PROGRAM"),
                        ("75", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +PROGRAM"),
@@ -559,15 +559,15 @@ def on_a_screen(place, many):
         if "SCREENS" in os.environ:
             print(screen)
         if size != "20":
-            tally.check(re.search(r"q ends *\n*$", screen), "tool: top of %s columns: how to end it" % size, screen)
+            tally.check(re.search(r"q ends *\n*$", screen), "processes: top of %s columns: how to end it" % size, screen)
         if size == "80":
-            tally.check(re.search(r"(?m)^ +%s .*%%  li rank 15$" % pids[4], screen), "tool: a name gives way to a rank", screen)
+            tally.check(re.search(r"(?m)^ +%s .*%%  li rank 15$" % pids[4], screen), "processes: a name gives way to a rank", screen)
         if size == "40":  # whole columns and whole numbers
-            tally.check(re.match(r"gpucache top: 7 processes\n", screen), "tool: top of 40 columns: no half figure", screen)
-            tally.check(re.search(r"\n +%s +[\d.]+ MiB +[\d.]+ [KM]?i?B  live" % pids[1], screen), "tool: top of 40 columns", screen)
+            tally.check(re.match(r"gpucache top: 7 processes\n", screen), "processes: top of 40 columns: no half figure", screen)
+            tally.check(re.search(r"\n +%s +[\d.]+ MiB +[\d.]+ [KM]?i?B  live" % pids[1], screen), "processes: top of 40 columns", screen)
             tmux("send-keys", "Enter")
             screen = shown(r"\n +now +peak *\n")
-            tally.check(not re.search(r"taken|[,;]\w", screen) and "CPU waits" in screen, "tool: one of 40 columns", screen)
+            tally.check(not re.search(r"taken|[,;]\w", screen) and "CPU waits" in screen, "processes: one of 40 columns", screen)
             tmux("send-keys", "Enter")
             shown(r"\n +PID")
     many[-1].child.kill()
@@ -582,7 +582,7 @@ def on_a_screen(place, many):
     end = time.monotonic() + 60
     while tmux("has-session").returncode == 0 and time.monotonic() < end:
         time.sleep(0.1)
-    tally.check(tmux("has-session").returncode != 0, "tool: q ends it")
+    tally.check(tmux("has-session").returncode != 0, "processes: q ends it")
     tmux("kill-server")
 
 

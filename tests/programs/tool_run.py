@@ -38,7 +38,7 @@ def shell(script):
 
 
 def same(what, got, expected):
-    tally.check(got == expected, "command: " + what, "got:\n%s\nexpected:\n%s" % (got, expected))
+    tally.check(got == expected, "tool_run: " + what, "got:\n%s\nexpected:\n%s" % (got, expected))
 
 
 def run():
@@ -55,7 +55,7 @@ def run():
     child.stdout.close()
     done = gpucache("run", "--", DEMO)
     tally.check(done.returncode == 0 and "gpucache" in done.stderr and "Requested memory" in done.stderr,
-                "command: a program under the library reports", done.stderr)
+                "tool_run: a program under the library reports", done.stderr)
 
 
 def environment_of_the_program():
@@ -88,8 +88,8 @@ def what_is_missing():
     ):
         done = gpucache(*arguments)
         tally.check(done.returncode == status and part in done.stderr and not done.stdout,
-                    "command: %s" % " ".join(arguments), "%d\n%s" % (done.returncode, done.stderr))
-    tally.check("usage: gpucache COMMAND" in gpucache("--help").stdout, "command: --help")
+                    "tool_run: %s" % " ".join(arguments), "%d\n%s" % (done.returncode, done.stderr))
+    tally.check("usage: gpucache COMMAND" in gpucache("--help").stdout, "tool_run: --help")
 
 
 def where_the_library_is():
@@ -103,7 +103,7 @@ def where_the_library_is():
         done = gpucache("run", *show, command=moved)
         if not os.path.exists(os.path.join(PREFIX_LIBDIR, "libgpucache.so")):
             tally.check(done.returncode == OWN_FAILURE and "libgpucache.so is neither in " in done.stderr and
-                        PREFIX_LIBDIR in done.stderr, "command: no library", done.stderr)
+                        PREFIX_LIBDIR in done.stderr, "tool_run: no library", done.stderr)
         os.makedirs(os.path.dirname(library))
         shutil.copy(LIBRARY, library)
         same("an installation that was moved", gpucache("run", *show, command=moved).stdout, library + "\n")
@@ -117,12 +117,12 @@ def where_the_library_is():
         shutil.copy(LIBRARY, spaced)
         done = gpucache("run", DEMO, command=os.path.join(spaced, "gpucache"))
         tally.check(done.returncode == 0 and "Requested memory" in done.stderr and
-                    "cannot be preloaded" not in done.stderr, "command: a path with a space", done.stderr)
+                    "cannot be preloaded" not in done.stderr, "tool_run: a path with a space", done.stderr)
         colon = os.path.join(prefix, "with:colon")
         shutil.copytree(spaced, colon)
         done = gpucache("run", DEMO, command=os.path.join(colon, "gpucache"))
         tally.check(done.returncode == OWN_FAILURE and "no path with a colon" in done.stderr,
-                    "command: a path with a colon", done.stderr)
+                    "tool_run: a path with a colon", done.stderr)
 
 
 def elf(machine, code, bits=64):
@@ -175,9 +175,9 @@ def programs_without_the_library():
             done = gpucache("run", "--", *arguments, options={"PATH": folder + ":" + os.environ["PATH"]})
             line, _, more = done.stderr.partition("\n")
             tally.check(line.startswith("gpucache: %s: " % what) and words in line and "LD_PRELOAD" not in more,
-                        "command: what does not work with %s" % arguments[0], done.stderr)
+                        "tool_run: what does not work with %s" % arguments[0], done.stderr)
             if status is not None and platform.machine() == "x86_64":
-                tally.check((done.returncode, done.stdout, more) == (status, out, ""), "command: runs %s" % arguments[0],
+                tally.check((done.returncode, done.stdout, more) == (status, out, ""), "tool_run: runs %s" % arguments[0],
                             "%s %s %s" % (done.returncode, done.stdout, more))
         # nothing is said of programs that the library is loaded into, and of files that are no programs
         loader = os.path.realpath(folder + "/ld-musl-x")
@@ -187,24 +187,24 @@ def programs_without_the_library():
                           [program("text", b"exit 0\n")], [program("empty", b"")], [program("itself", b"#!%s/itself\n" % folder.encode())],
                           [program("cut", front[:20])], [program("elsewhere", front[:32] + b"\xff" * 8 + front[40:])]):
             said = gpucache("run", "--", *arguments).stderr
-            tally.check("library" not in said, "command: nothing is said of %s" % arguments[0], said)
+            tally.check("library" not in said, "tool_run: nothing is said of %s" % arguments[0], said)
 
 
 def options():
     done = gpucache("options", "--budget=1G", options={"GPUCACHE_REUSE": "wait"})
     tally.check(done.returncode == 0 and "GPUCACHE_BUDGET=1G (environment)" in done.stdout and
                 "GPUCACHE_REUSE=wait (environment)" in done.stdout and
-                "GPUCACHE_PINNED=on (default)" in done.stdout, "command: options", done.stdout)
+                "GPUCACHE_PINNED=on (default)" in done.stdout, "tool_run: options", done.stdout)
 
 
 def notes():
     if platform.machine() != "x86_64":
         return
     objects = glob.glob(LIBRARY + ".p/*.o")
-    tally.check(len(objects) > 40, "command: the library's objects", LIBRARY)
+    tally.check(len(objects) > 40, "tool_run: the library's objects", LIBRARY)
     for one in objects:
         shown = subprocess.run(["readelf", "-n", one], capture_output=True, text=True).stdout
-        tally.check("IBT, SHSTK" in shown, "command: %s lacks its note" % os.path.basename(one))
+        tally.check("IBT, SHSTK" in shown, "tool_run: %s lacks its note" % os.path.basename(one))
 
 
 def main():

@@ -30,12 +30,12 @@ def lesser(*arguments, **more):
 
 def features():
     rows = re.findall(r"(?m)^  (\w+) +(yes|no) ", lesser("--version").stdout)
-    tally.check(rows == [(name, "no") for name in FEATURES], "lesser: --version", rows)
+    tally.check(rows == [(name, "no") for name in FEATURES], "no libraries: --version", rows)
     with open(os.path.join(BUILD, "meson-logs", "meson-log.txt"), encoding="utf-8") as file:
         log = re.sub("\033\\[[\\d;]*m", "", file.read())
     own = subprocess.run([os.path.join(BUILD, "gpucache"), "--version"], capture_output=True, text=True).stdout
     for name, there in re.findall(r"(?m)^  (\w+) +(yes|no) ", own):
-        tally.check(re.search(r"(?m)^ +%s, .*: %s$" % (name, there.upper()), log), "lesser: meson's summary has %s, %s" % (name, there))
+        tally.check(re.search(r"(?m)^ +%s, .*: %s$" % (name, there.upper()), log), "no libraries: meson's summary has %s, %s" % (name, there))
 
 
 def on_a_terminal(*arguments):
@@ -51,9 +51,9 @@ def on_a_terminal(*arguments):
 
 def top():
     note = "gpucache: top: prints the table once: this gpucache was built without ncurses\n"
-    tally.check(note in on_a_terminal("top"), "lesser: top on a terminal")
-    tally.check(note not in on_a_terminal("top", "--once"), "lesser: top --once on a terminal")
-    tally.check(note not in lesser("top").stderr, "lesser: top into a pipe")
+    tally.check(note in on_a_terminal("top"), "no libraries: top on a terminal")
+    tally.check(note not in on_a_terminal("top", "--once"), "no libraries: top --once on a terminal")
+    tally.check(note not in lesser("top").stderr, "no libraries: top into a pipe")
 
 
 def report(folder):
@@ -64,7 +64,7 @@ def report(folder):
         with open(file, "w", encoding="utf-8") as out:
             out.write(json.dumps({"schema": "gpucache-report/1", "stacks": {"frames": 16}, "devices": [{"device": 0, "holders": [row, row]}]}) + "\n")
         done = lesser("report", file)
-        tally.check(done.returncode == 0 and done.stderr.count(note) == times, "lesser: report of %s" % stack, done.stderr)
+        tally.check(done.returncode == 0 and done.stderr.count(note) == times, "no libraries: report of %s" % stack, done.stderr)
 
 
 def replay(folder):
@@ -74,16 +74,16 @@ def replay(folder):
         with open(file, "wb") as out:
             out.write(content)
         done = lesser("replay", file)
-        tally.check(done.returncode == 1 and done.stderr.count("\n") == 1 and words in done.stderr, "lesser: replay of " + name, done.stderr)
+        tally.check(done.returncode == 1 and done.stderr.count("\n") == 1 and words in done.stderr, "no libraries: replay of " + name, done.stderr)
 
 
 def header(folder):
     hint = "python3 scripts/cuda_headers.py fetch cuda 13.0"
     with open(os.path.join(ROOT, "meson.build"), encoding="utf-8") as file:
-        tally.check(len(re.findall(r"(?m)^ +error\('.*cuda\.h.* \+ cuda_hint\)$", file.read())) == 2, "lesser: meson's errors name the script")
+        tally.check(len(re.findall(r"(?m)^ +error\('.*cuda\.h.* \+ cuda_hint\)$", file.read())) == 2, "no libraries: meson's errors name the script")
     if shutil.which("meson"):
         done = subprocess.run(["meson", "setup", folder + "/build", ROOT, "-Dtoolkit=/no/such"], capture_output=True, text=True, timeout=120)
-        tally.check(done.returncode != 0 and hint in done.stdout, "lesser: meson without cuda.h", done.stdout + done.stderr)
+        tally.check(done.returncode != 0 and hint in done.stdout, "no libraries: meson without cuda.h", done.stdout + done.stderr)
     else:
         print("SKIPPED: what meson says without cuda.h: it is not here")
     script = os.path.join(ROOT, "scripts", "cuda_headers.py")
@@ -96,8 +96,8 @@ def header(folder):
             print("SKIPPED: cuda_headers.py with %s: there is no pip here" % what)
             continue
         tally.check(done.returncode == 1 and done.stderr.count("\n") == 1 and done.stderr.startswith("cuda_headers.py: ") and words in done.stderr,
-                    "lesser: cuda_headers.py with " + what, done.stderr)
-        tally.check(not os.path.exists(folder + "/cuda/include"), "lesser: nothing is left of it")
+                    "no libraries: cuda_headers.py with " + what, done.stderr)
+        tally.check(not os.path.exists(folder + "/cuda/include"), "no libraries: nothing is left of it")
 
 
 def main():

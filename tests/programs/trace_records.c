@@ -316,7 +316,7 @@ int main(int argc, char **argv) {
         size_t length = strcspn(argv[i], "=");
         snprintf(what, sizeof what, "%.*s", (int)length, argv[i]);
         if (!act(what, argv[i][length] == '=' ? argv[i] + length + 1 : "")) {
-            fprintf(stderr, "traced: %s failed\n", argv[i]);
+            fprintf(stderr, "trace_records: %s failed\n", argv[i]);
             return 2;
         }
     }

@@ -41,7 +41,7 @@ class Recorded:
             os.unlink(self.path)
         options = {"GPUCACHE_TRACE": self.path, "GPUCACHE_TRACE_EVENTS": "all", **(options or {})}
         self.ran, self.report = run_with_report([TRACED, *arguments], options)
-        tally.check(self.ran.status == status, "traced: %s: status %s" % (arguments, self.ran.status), self.ran.err)
+        tally.check(self.ran.status == status, "trace_records: %s: status %s" % (arguments, self.ran.status), self.ran.err)
 
     def timeline(self, *more):
         done = tool("timeline", *more, self.path)
@@ -178,8 +178,8 @@ def ring(folder):
     kept = sum(e["action"] in ("alloc", "free_requested") for e in blocks)
     other = sum(e["action"] in ("segment_alloc", "segment_free") for e in blocks)
     hidden = shown  # pages that are mapped have entries of their own
-    tally.check(20000 - hidden <= kept + other <= 20000, "traced: kept", kept + other)
-    tally.check(0 <= 20000 + dropped - total <= 200, "traced: every event is kept or counted",
+    tally.check(20000 - hidden <= kept + other <= 20000, "trace_records: kept", kept + other)
+    tally.check(0 <= 20000 + dropped - total <= 200, "trace_records: every event is kept or counted",
                 "%d kept, %d dropped, %d allocations and frees" % (20000, dropped, total))
 
 
@@ -187,7 +187,7 @@ def full(folder):
     """More lives than a ring may carry; and a file that cannot grow."""
     one = Recorded(folder, ["hold=30000,100", "mix=5000,10,1,1"], {"GPUCACHE_TRACE_EVENTS": "1000"})
     check_snapshot("traced, too much alive", one.snapshot())
-    tally.check("are missing" in one.ran.err and "missing" in one.said, "traced: what is forgotten is said",
+    tally.check("are missing" in one.ran.err and "missing" in one.said, "trace_records: what is forgotten is said",
                 one.ran.err + one.said)
     one.path = os.path.join(folder, "moved")
     with tempfile.TemporaryDirectory() as reports:
@@ -200,11 +200,11 @@ def full(folder):
         err = child.communicate()[1].decode()
         one.report = json.load(open(reports + "/r"))
     tally.check(child.returncode == 0 and "could not grow further: it is gone from there" in err,
-                "traced: a file that cannot grow", err)
-    tally.check(os.path.getsize(one.path) == HEADER + (1 << 20), "traced: does not", os.path.getsize(one.path))
+                "trace_records: a file that cannot grow", err)
+    tally.check(os.path.getsize(one.path) == HEADER + (1 << 20), "trace_records: does not", os.path.getsize(one.path))
     check_snapshot("traced, limited", one.snapshot(), one.report)
     timeline = one.timeline()
-    tally.check(len(timeline.named("end")) == 1, "traced: it goes on as a ring")
+    tally.check(len(timeline.named("end")) == 1, "trace_records: it goes on as a ring")
     check_counters("traced, limited", timeline, one.report, peaks=False)
 
 
@@ -231,13 +231,13 @@ def forked(folder):
 
     for word in ("fork", "vfork"):
         one = Recorded(folder, ["mix=9000,20,1,1", word], {"GPUCACHE_TRACE_EVENTS": "1000"})
-        tally.check(one.ran.err.count("older events were dropped") == 1, "traced: %s: said once" % word, one.ran.err)
+        tally.check(one.ran.err.count("older events were dropped") == 1, "trace_records: %s: said once" % word, one.ran.err)
 
 
 def threads(folder):
     """Checks that ended threads leave no space of the trace in use."""
     one = Recorded(folder, ["churn=3000", "mix=2000,10,1,1"], {"GPUCACHE_TRACE_EVENTS": "1000"})
-    tally.check(os.path.getsize(one.path) < 500000, "traced: 3000 threads, one after another")
+    tally.check(os.path.getsize(one.path) < 500000, "trace_records: 3000 threads, one after another")
     check_snapshot("traced, many threads", one.snapshot(), one.report)
 
 
@@ -262,7 +262,7 @@ def running(folder):
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     plain.stdout.readline()
     done = tool("snapshot", plain.pid)
-    tally.check(done.returncode == 1 and b"GPUCACHE_TRACE=FILE" in done.stderr, "traced: of one without a trace",
+    tally.check(done.returncode == 1 and b"GPUCACHE_TRACE=FILE" in done.stderr, "trace_records: of one without a trace",
                 done.stderr.decode())
     plain.communicate()
 
@@ -272,16 +272,16 @@ def formats(folder):
                             "mark=" + "x" * 40, "mark=" + "y" * 159])
     marks = [m["name"] for m in pickle.loads(one.snapshot())["external_annotations"]]
     tally.check(marks == ["a \"quoted\" \u00e9", ("long " * 60)[:159], "", "x" * 40, "y" * 159],
-                "traced: texts of marks", marks)
+                "trace_records: texts of marks", marks)
     timeline = one.timeline()
-    tally.check(all(timeline.named(name) for name in marks), "traced: the same in the timeline")
+    tally.check(all(timeline.named(name) for name in marks), "trace_records: the same in the timeline")
     as_json, as_pickle = json.loads(one.snapshot("--json")), pickle.loads(one.snapshot())
     for s in as_pickle["segments"]:
         s["segment_pool_id"] = list(s["segment_pool_id"])
-    tally.check(as_json == as_pickle, "traced: JSON and pickle are equal")
+    tally.check(as_json == as_pickle, "trace_records: JSON and pickle are equal")
     two = tool("timeline", one.path, one.path)
     pids = {e["pid"] for e in json.loads(two.stdout)["traceEvents"]}
-    tally.check(len(pids) == 2, "traced: two traces are two processes", pids)
+    tally.check(len(pids) == 2, "trace_records: two traces are two processes", pids)
 
 
 def sealed(words):
@@ -304,7 +304,7 @@ def refused(folder):
         done = tool(*arguments)
         lines = done.stderr.decode().splitlines()
         tally.check(done.returncode != 0 and len(lines) == 1 and what in lines[0] and done.stdout == b"",
-                    "traced: refused: %s" % (arguments,), "%d %s" % (done.returncode, lines))
+                    "trace_records: refused: %s" % (arguments,), "%d %s" % (done.returncode, lines))
     path = os.path.join(folder, "other")
     for content in (b"", b"x" * 50000):
         with open(path, "wb") as file:
@@ -325,17 +325,17 @@ def refused(folder):
         fails("wanted is", *arguments)
     with open(path, "wb") as file:  # cut short, and torn records
         file.write(good[:HEADER + 20 * SLOT + 7])
-    tally.check(tool("timeline", path).returncode == 0, "traced: a file that was cut short")
+    tally.check(tool("timeline", path).returncode == 0, "trace_records: a file that was cut short")
     torn = bytearray(good)
     for at in range(HEADER + SLOT, HEADER + 60 * SLOT, 3 * SLOT):
         torn[at + 9] ^= 0xff
     with open(path, "wb") as file:
         file.write(torn)
     done = tool("snapshot", path)
-    tally.check(done.returncode == 0, "traced: torn records are left out", done.stderr.decode())
+    tally.check(done.returncode == 0, "trace_records: torn records are left out", done.stderr.decode())
     where = lambda data: {e["addr"] for e in pickle.loads(data)["device_traces"][0] if "addr" in e}
     shown = where(done.stdout) if done.returncode == 0 else set()
-    tally.check(shown and shown < where(one.snapshot()), "traced: nothing of them is", len(shown))
+    tally.check(shown and shown < where(one.snapshot()), "trace_records: nothing of them is", len(shown))
     huge = bytearray(good)
     for at in range(HEADER, len(huge), SLOT):
         words = list(struct.unpack_from("<8Q", huge, at))
@@ -347,7 +347,7 @@ def refused(folder):
         file.write(huge)
     for command in ("snapshot", "timeline"):
         done = bounded(command, path)
-        tally.check(done.returncode == 0, "traced: sizes that no device has: %s: status %d" % (command, done.returncode),
+        tally.check(done.returncode == 0, "trace_records: sizes that no device has: %s: status %d" % (command, done.returncode),
                     done.stderr.decode())
     # a page, and then ends of all that there could be; blocks, and then ends of contexts that have none
     record = lambda kind, *words: struct.pack("<8Q", *words, sealed([*words, kind]) << 32 | kind)
@@ -360,17 +360,17 @@ def refused(folder):
             file.write(made(good, records, front))
         done = bounded("timeline", path)
         tally.check(done.returncode == 0 and b"too often" in done.stderr,
-                    "traced: %s in vain: status %d" % (what, done.returncode), done.stderr.decode())
+                    "trace_records: %s in vain: status %d" % (what, done.returncode), done.stderr.decode())
     with open(path, "wb") as file:  # segments, more than all devices have
         file.write(made(good, [record(66, 1 + i, (1 + i) << 42, 4 << 40, 0, 0, 1, 0) for i in range(24)]))
     done = tool("snapshot", path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)))
-    tally.check(done.returncode == 0, "traced: more segments than there can be", done.stderr.decode())
+    tally.check(done.returncode == 0, "trace_records: more segments than there can be", done.stderr.decode())
     for value, said in (("0", "accepted are"), ("many", "accepted are")):
         ran = run([TRACED], options={"GPUCACHE_TRACE_EVENTS": value, "GPUCACHE_REPORT": "off"})
-        tally.check(said in ran.err, "traced: GPUCACHE_TRACE_EVENTS=%s" % value, ran.err)
+        tally.check(said in ran.err, "trace_records: GPUCACHE_TRACE_EVENTS=%s" % value, ran.err)
     ran = run([TRACED, "hold=1,1"], options={"GPUCACHE_TRACE": folder + "/none/t", "GPUCACHE_REPORT": "off"})
     tally.check(ran.status == 0 and ran.err.count("\n") == 1 and "no such directory" in ran.err,
-                "traced: no place for the file", ran.err)
+                "trace_records: no place for the file", ran.err)
 
 
 def main():
