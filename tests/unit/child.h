@@ -1,6 +1,6 @@
 /*
- * Runs parts of a test in a child process, because they read options once per process, close
- * descriptors, or kill the process by a signal.
+ * Runs a part of a test in a child process. A part needs a child if it reads options (once per
+ * process), closes descriptors, or ends by a signal.
  */
 #ifndef GPUCACHE_TESTS_CHILD_H
 #define GPUCACHE_TESTS_CHILD_H
@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/** Returns whether valgrind runs this process. After a handler repairs an access, valgrind
- * continues with wrong registers. */
+/** Returns whether valgrind runs this process. Valgrind continues with wrong registers after a
+ * signal handler has repaired an access. */
 bool child_under_valgrind(void);
 
 /** Waits for the end of a child. Returns its status, as waitpid() does. */

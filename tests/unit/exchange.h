@@ -64,7 +64,7 @@ static void exchange_start_freeing(struct exchange *e) {
     assert_int_equal(pthread_create(&e->freeing, NULL, exchange_free, e), 0);
 }
 
-/* Ends both threads; all blocks are freed then. Returns whether all calls succeeded. */
+/* Ends both threads after all blocks are freed. Returns whether all calls succeeded. */
 static bool exchange_end(struct exchange *e) {
     e->over = true;
     pthread_join(e->asking, NULL);

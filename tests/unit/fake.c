@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define REGION_BYTES ((uint64_t)64 << 30)
-#define ADDRESSES_AT_A_TIME ((uint64_t)16 << 30) /* at a time, so that other arenas get some */
+#define ADDRESSES_AT_A_TIME ((uint64_t)16 << 30) /* bytes per call; other arenas need some too */
 
 static _Thread_local bool inside_free;
 
@@ -90,8 +90,8 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     return r;
 }
 
-/* Completes the releases unless a barrier holds up their stream. Returns whether all are
- * complete. */
+/* Completes the releases unless a barrier holds up their stream. Returns whether no release is
+ * pending. */
 static bool complete_returns(struct fake *fake) {
     if (is_done(fake, fake->returns_behind)) {
         fake->reserved -= fake->on_its_way;
@@ -102,7 +102,7 @@ static bool complete_returns(struct fake *fake) {
 
 static struct fake_mapping *mapping_at(struct fake *fake, uint64_t address);
 
-/* Checks that no work uses the memory, as far as fake_reach() told, and forgets what it told. */
+/* Checks that no work recorded by fake_reach() uses the memory, and removes these records. */
 static void check_no_work(struct fake *fake, uint64_t address, uint64_t bytes) {
     uint64_t end = fake->base + FAKE_MAPPED * 2 * MIB;
     for (uint64_t a = address & ~(2 * MIB - 1); a < address + bytes && a < end; a += 2 * MIB) {
@@ -280,9 +280,9 @@ static void begin_growth(struct backend *backend) {
     of(backend)->growing++;
 }
 
-static void end_growth(struct backend *backend, bool return_count) {
+static void end_growth(struct backend *backend, bool gave_back) {
     of(backend)->growing--;
-    of(backend)->in_vain += return_count;
+    of(backend)->in_vain += gave_back;
 }
 
 /* Other threads give back what they charged after `answers` calls. */
@@ -361,7 +361,7 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
     pthread_mutex_unlock(&fake->lock);
 }
 
-/* Returns the first of `length` adjacent pages that are free: the name of a new handle. */
+/* Returns the first of `length` adjacent free pages: the value of a new handle. */
 static unsigned find_pages(const struct fake *fake, unsigned from, unsigned length) {
     for (unsigned n = from, free = 0; n < FAKE_PAGES; n++) {
         free = fake->pages[n].taken ? 0 : free + 1;

@@ -40,16 +40,16 @@ struct fake_segment {
     bool taken;
 };
 
-/* A device that maps memory has a table of mappings, with the last work that used each. A handle is
- * a row of pages of 2 MiB, and has the number of the first. */
+/* A device that maps memory has a table of mappings, with the last work that used each mapping. A
+ * handle is a range of pages of 2 MiB. Its value is the number of its first page. */
 #define FAKE_PAGES 8192   /* of physical memory, in 2 MiB */
 #define FAKE_MAPPED 32768 /* pages of 2 MiB, from `base` on */
 
 struct fake_page {
     bool taken;
-    unsigned length;   /* pages of the handle that begins here; 0: none does */
-    unsigned mappings; /* without stale ones */
-    unsigned stale;    /* while there is one, the device does not have the memory back */
+    unsigned length;   /* pages of the handle that begins here; 0: no handle begins here */
+    unsigned mappings; /* without stale mappings */
+    unsigned stale;    /* stale mappings; the device gets the memory back when it is 0 */
     bool released;
 };
 
@@ -67,33 +67,34 @@ struct fake {
     struct fake_event latest; /* the last record of any slot */
     struct fake_segment segments[FAKE_SEGMENTS];
     unsigned segment_count;
-    uint64_t base, next;    /* addresses come again only for the same size and alignment */
-    uint64_t memory, limit; /* what the driver has; what the limit allows; bytes, as all below */
+    uint64_t base, next;    /* freed addresses are reused only for the same size and alignment */
+    uint64_t memory, limit; /* bytes that the driver has, bytes that the limit allows */
     uint64_t reserved, reserved_peak;
-    uint64_t on_its_way; /* of `reserved`: released in a stream, which waits for `returns_behind` */
+    uint64_t
+        on_its_way; /* being freed, part of `reserved`: the stream waits for `returns_behind` */
     uint64_t returns_behind[FAKE_STREAMS];
     int refusal; /* the answer of the next `refusals` reservations */
     unsigned refusals;
     int record_code, order_code, wait_code, query_code; /* if not 0, returned without effect */
     int return_code;                                    /* if not 0, the answer of returned() */
-    unsigned record_refusals; /* so many records return record_code, then none; 0: all do */
+    unsigned record_refusals; /* number of records that return record_code; 0: all */
     uint64_t misalign;        /* added to the address of a reservation */
     bool busy_for_ever;       /* a wait for work that has not completed is a hang: a breach */
-    unsigned done_after;      /* all work completes after so many queries; 0: never by itself */
-    unsigned done_every;      /* the same after every so many */
+    unsigned done_after;      /* number of queries after which all work completes; 0: never */
+    unsigned done_every;      /* all work completes after each multiple of this number; 0: never */
     unsigned reserves, releases, records, queries, orders, waits, synchronizes;
     struct fake_page pages[FAKE_PAGES];
     struct fake_mapping mappings[FAKE_MAPPED];
-    int map_code, unmap_code; /* the answers of map() and unmap() instead of doing it, if not 0 */
+    int map_code, unmap_code; /* if not 0, returned by map() and unmap() without effect */
     unsigned maps, unmaps;
     unsigned idles;            /* calls of watch_idle() */
-    unsigned growing, in_vain; /* growths now; growths that gave something back */
-    unsigned answers;          /* calls of return_count() until other threads give back */
-    uint64_t others;           /* what they have charged; */
-    uint64_t came_back;        /* how often they gave back */
-    uint64_t addresses;        /* reserved, in bytes */
+    unsigned growing, in_vain; /* running growths; growths that gave something back */
+    unsigned answers;          /* calls of return_count() until other threads give memory back */
+    uint64_t others;           /* bytes that other threads have charged */
+    uint64_t came_back;        /* number of times that other threads gave memory back */
+    uint64_t addresses;        /* bytes of reserved addresses */
     void (*in_reserve)(void);  /* called once, in reserve_addresses() */
-    /* Waits for events recorded later, releases of used memory, unknown slots and so on. */
+    /* Number of breaches: waits for events recorded later, releases of used memory and so on. */
     unsigned broken_laws;
     const char *broken; /* the first breach, in words */
 };
@@ -108,11 +109,11 @@ uint64_t fake_new_context(struct fake *fake);
 /** Makes the device map memory, as the vmm backend does. Called before the pool is made. */
 void fake_map_pages(struct fake *fake);
 
-/** Returns where the memory at `address` is, the same number for every address it is mapped at. */
+/** Returns the physical address of `address`: the same number for every mapping of the memory. */
 uint64_t fake_physical(struct fake *fake, uint64_t address);
 
-/** Says that piece `number` of a stream uses these addresses. Nobody may unmap or release them
- * before it has completed. */
+/** Records that piece `number` of a stream uses these addresses. An unmapping or a release before
+ * that piece has completed is a breach. */
 void fake_reach(struct fake *fake, uint64_t address, uint64_t bytes, unsigned stream,
                 uint64_t number);
 
@@ -125,8 +126,8 @@ void fake_finish_all(struct fake *fake);
 /** Completes the next piece of one stream. */
 void fake_finish_one(struct fake *fake, unsigned stream);
 
-/** Returns whether piece `number` of a stream cannot disturb later work any more; with `outside`,
- * nor the CPU and others outside the context. */
+/** Returns whether piece `number` of a stream has completed or is behind a barrier. With `outside`,
+ * only whether it has completed: a barrier does not hold back users outside the context. */
 bool fake_is_past(struct fake *fake, unsigned stream, uint64_t number, bool outside);
 
 /** Calls pool_free() as a free of the program: the device takes records in it as made in a free. */

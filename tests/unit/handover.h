@@ -20,7 +20,7 @@ static inline void *use_and_drop_them(void *unused) {
     return unused;
 }
 
-/* Frees the blocks in another thread, which ends afterwards. */
+/* Frees the blocks in another thread. Returns after that thread has ended. */
 static inline void let_another_free(unsigned first, unsigned how_many) {
     pthread_t thread;
     first_of = first;
@@ -101,7 +101,7 @@ static inline bool was_freed(uint64_t address) {
     return false;
 }
 
-/* Allocates `how_many` blocks; returns how many of them the other thread had freed. */
+/* Allocates `how_many` blocks. Returns how many of them the other thread had freed. */
 static inline unsigned come_back(unsigned how_many, uint64_t bytes) {
     unsigned back = 0;
     for (unsigned i = 0; i < how_many; i++) {
@@ -111,7 +111,7 @@ static inline unsigned come_back(unsigned how_many, uint64_t bytes) {
 }
 
 /*
- * Completes all work, and lets the program see it: all memory freed by now is free for new
+ * Completes all work, and lets the pool query it: all memory freed so far is free for new
  * blocks.
  */
 static inline void finish(void) {

@@ -12,7 +12,7 @@ int __wrap_getpagesize(void);
 int __wrap_madvise(void *at, size_t bytes, int advice);
 void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int file, off_t offset);
 
-static size_t large; /* bytes of a page; 0: the kernel's own */
+static size_t large; /* bytes of a simulated host page; 0: no simulation */
 
 void large_pages_start(size_t bytes) {
     large = bytes;
@@ -57,5 +57,5 @@ void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int file,
     if (raw == MAP_FAILED) {
         return raw;
     }
-    return (char *)whole_pages((uintptr_t)raw); /* what lies before and behind stays unused */
+    return (char *)whole_pages((uintptr_t)raw); /* the memory in front and behind stays unused */
 }

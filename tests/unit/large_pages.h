@@ -1,16 +1,17 @@
 /*
- * Host pages of 16 or 64 KiB, as aarch64 has them, on a kernel with smaller ones. The linker leads getpagesize(), madvise() and
- * mmap() here (--wrap), which then refuse and round as a kernel with such pages does.
+ * Simulates host pages of 16 or 64 KiB, as aarch64 has them, on a kernel with smaller pages. The
+ * linker (--wrap) replaces getpagesize(), madvise() and mmap() by functions that refuse and round as
+ * a kernel with large pages does.
  */
 #ifndef LARGE_PAGES_H
 #define LARGE_PAGES_H
 
 #include <stddef.h>
 
-/** Switches host pages of `bytes` on, for this process and its later children. */
+/** Starts the simulation of host pages of `bytes`, for this process and its later children. */
 void large_pages_start(size_t bytes);
 
-/** Switches back to the kernel's own pages. */
+/** Ends the simulation. */
 void large_pages_end(void);
 
 #endif

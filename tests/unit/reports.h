@@ -1,5 +1,6 @@
 /*
- * Reports over fake statistics: an array replaces the module. Python's parser checks the JSON.
+ * Makes reports over fake statistics: an array of devices replaces the module stats. Python's
+ * parser checks the JSON.
  */
 #ifndef GPUCACHE_TESTS_REPORTS_H
 #define GPUCACHE_TESTS_REPORTS_H
@@ -35,7 +36,7 @@ const char **limit_source_of(int ordinal);
 /** The result of stats_stacks(); NULL at the beginning of every test. */
 extern const struct stats_stacks *remembered;
 
-/** The tear-down of every test. */
+/** Removes all devices: the tear-down of every test. */
 int forget_devices(void **state);
 
 #define TEST(function) cmocka_unit_test_teardown(function, forget_devices)
@@ -48,7 +49,7 @@ const char *stderr_with(const char *const *variables, void (*body)(void));
 
 #define STDERR_OF(body, ...) stderr_with((const char *const[]){__VA_ARGS__, NULL}, body)
 
-/** Asserts that the text is no wider than a table and no longer than so many. */
+/** Asserts that the text is no wider than a table, and no longer than `tables` tables. */
 void assert_fits(const char *text, int tables);
 
 #define assert_says(text, words)                                                                   \
@@ -63,7 +64,7 @@ void assert_fits(const char *text, int tables);
             fail_msg("\"%s\" is said in:\n%s", words, text);                                       \
     } while (0)
 
-/** Has Python check a report against the schema and then against more. */
+/** Asserts that a JSON report follows the schema, and that the Python statements `more` hold. */
 void assert_json(const char *report, const char *more);
 
 #endif

@@ -1,5 +1,5 @@
-/* Runs cases that set up a sandbox, each in a process of its own, because a sandbox cannot be left.
- * Include it after cmocka.h. */
+/* Runs test cases that enter a sandbox, each in a process of its own, because no process can leave
+ * a sandbox. Include this file after cmocka.h. */
 #ifndef GPUCACHE_TESTS_SANDBOXED_H
 #define GPUCACHE_TESTS_SANDBOXED_H
 
@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* For the child: cmocka's checks would go on with the next test there. */
+/* Asserts in the child. cmocka's assertions would continue with the next test there. */
 #define HOLDS(condition)                                                                           \
     do {                                                                                           \
         if (!(condition)) {                                                                        \

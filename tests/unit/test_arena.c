@@ -100,7 +100,7 @@ static void give(struct arena *arena, struct range *range) {
 
 /* ---- cutting and merging ---- */
 
-static void what_is_not_taken_stays_free(void **state) {
+static void the_rest_of_a_cut_range_stays_free(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 64 * MIB);
@@ -123,7 +123,7 @@ static void an_exact_fit_leaves_nothing_behind(void **state) {
 
 static void free_neighbours_are_merged_from_every_side(void **state) {
     (void)state;
-    /* orders in which three neighbours, followed by a live block, are freed */
+    /* orders of freeing three neighbours that a live block follows */
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                      {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
     for (int i = 0; i < 6; i++) {
@@ -228,7 +228,7 @@ static void a_large_range_is_kept_for_large_requests(void **state) {
  * A program that bypasses the library may free, at the driver, a block that begins where a segment
  * does.
  */
-static void nothing_but_a_whole_segment_begins_where_one_does(void **state) {
+static void only_a_whole_segment_begins_at_a_segment_base(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 8 * MIB);
@@ -324,14 +324,15 @@ static void memory_beyond_the_map_is_refused_whole(void **state) {
     assert_null(page_map_owner(top - 2 * MIB));
 }
 
-static void a_forgotten_arena_knows_nothing_and_goes_on(void **state) {
+static void a_forgotten_arena_is_empty_and_can_be_used(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 8 * MIB);
     assert_int_equal(arena_add(&arena, base + GIB, 8 * MIB, NULL), 0);
     take(&arena, 3 * MIB);
     take(&arena, 8 * MIB);
-    page_map_set_owner(base + GIB, 2 * MIB, neighbour); /* given these addresses since */
+    page_map_set_owner(base + GIB, 2 * MIB,
+                       neighbour); /* the driver gave it these addresses afterwards */
     arena_leave_map(&arena);
     assert_null(arena_find(base));
     assert_null(page_map_owner(base));
@@ -398,11 +399,12 @@ enum { UNMAPPED, UNUSED, USED };
 static struct range_model {
     uint64_t base;
     uint8_t units[MODEL_UNITS];
-    /* How many pages the segment has that begins here; 0: none begins. */
+    /* Pages of the segment that begins here; 0: no segment begins here. */
     uint8_t begins[MODEL_PAGES + 1];
     uint64_t stamps[MODEL_PAGES];
     struct range *taken[64];
-    unsigned between, spanning; /* segments removed between free ranges; blocks over several */
+    unsigned between, spanning; /* segments removed between free ranges; blocks over several
+                                  * segments */
     unsigned stale_mappings;
 } model;
 
@@ -414,7 +416,7 @@ static uint64_t count_units(uint64_t from, uint64_t to, uint8_t what) {
     return count * ARENA_UNIT;
 }
 
-/* The arena's free ranges are exactly the longest runs of unused units. */
+/* Checks that the arena's free ranges are exactly the longest runs of unused units. */
 static void check_runs(const struct arena *arena) {
     size_t runs = 0;
     uint64_t bytes = 0;
@@ -570,7 +572,7 @@ static void remove_at_random(struct arena *arena) {
     }
 }
 
-/* The gap overlaps no segment and no stale mapping. */
+/* Checks that the gap overlaps no segment and no stale mapping. */
 static void check_gap(const struct arena *arena, const struct gap *gap) {
     const struct stale_mapping *stale_mapping = stale_behind(&arena->stale_mappings, gap->base);
     uint64_t end = gap->base + gap->bytes, gap_end;
@@ -589,8 +591,7 @@ static void check_gap(const struct arena *arena, const struct gap *gap) {
 }
 
 /*
- * The search by gap_list finds the same gap if there is a second VA range, which has no addresses
- * here.
+ * Checks that the search by gap_list finds the same gap if there is a second, empty VA range.
  */
 static void check_gaps(struct arena *arena) {
     struct va_range first = {.base = model.base, .bytes = (MODEL_PAGES + 8) * PAGE_BYTES};
@@ -703,7 +704,7 @@ static void a_gap_behind_a_stale_mapping(void **state) {
  * One free range may cover more than a thousand segments; the array of free ranges must have
  * capacity for all parts.
  */
-static void every_other_segment_of_a_long_free_range_goes(void **state) {
+static void every_other_segment_of_a_long_free_range_is_removed(void **state) {
     (void)state;
     struct arena arena;
     arena_start(&arena, owner, true);
@@ -725,7 +726,7 @@ static void every_other_segment_of_a_long_free_range_goes(void **state) {
     }
 }
 
-/* A reader without the lock must notice that a descriptor changes its meaning, or is recycled. */
+/* A reader without the lock must notice a descriptor that is changed or recycled. */
 static void each_change_of_a_descriptor_is_counted(void **state) {
     (void)state;
     struct arena arena;
@@ -746,23 +747,23 @@ static void each_change_of_a_descriptor_is_counted(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_not_taken_stays_free),
+        cmocka_unit_test(the_rest_of_a_cut_range_stays_free),
         cmocka_unit_test(an_exact_fit_leaves_nothing_behind),
         cmocka_unit_test(free_neighbours_are_merged_from_every_side),
         cmocka_unit_test(segments_side_by_side_are_never_merged),
         cmocka_unit_test(the_smallest_range_that_fits_is_taken),
         cmocka_unit_test(the_lowest_address_among_equals_is_taken),
         cmocka_unit_test(a_large_range_is_kept_for_large_requests),
-        cmocka_unit_test(nothing_but_a_whole_segment_begins_where_one_does),
+        cmocka_unit_test(only_a_whole_segment_begins_at_a_segment_base),
         cmocka_unit_test(an_address_is_found_in_its_range_only),
         cmocka_unit_test(only_whole_segments_are_idle),
         cmocka_unit_test(a_removed_segment_is_unknown),
         cmocka_unit_test(memory_beyond_the_map_is_refused_whole),
-        cmocka_unit_test(a_forgotten_arena_knows_nothing_and_goes_on),
+        cmocka_unit_test(a_forgotten_arena_is_empty_and_can_be_used),
         cmocka_unit_test(random_steps_agree_with_a_map_of_every_unit),
         cmocka_unit_test(a_va_range_agrees_with_a_map_of_every_unit),
         cmocka_unit_test(a_gap_behind_a_stale_mapping),
-        cmocka_unit_test(every_other_segment_of_a_long_free_range_goes),
+        cmocka_unit_test(every_other_segment_of_a_long_free_range_is_removed),
         cmocka_unit_test(each_change_of_a_descriptor_is_counted),
     };
     return cmocka_run_group_tests_name("arena", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Bytes of arrays, by their descriptors. */
+/* Tests the bytes that an array takes, computed from its descriptor (driver/limit/array_size.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,7 +42,7 @@ static void a_compressed_format_has_blocks_of_sixteen_texels(void **state) {
     assert_int_equal(size(0x91, 4, 1021, 1021, 0, 0, 1), size(0x91, 4, 1024, 1024, 0, 0, 1));
 }
 
-/* Of floats, one a texel. */
+/* An array of one float per texel, and its expected bytes. */
 struct extent {
     size_t width, height, depth;
     uint64_t bytes;
@@ -57,7 +57,7 @@ static void assert_sizes(const struct extent *of, size_t count) {
     }
 }
 
-/* Tiles of 64 bytes x 8 rows, and pieces of 2048 bytes. */
+/* A tile has 64 bytes x 8 rows. Sizes are multiples of 2048 bytes. */
 static void rows_and_columns_are_made_of_tiles(void **state) {
     (void)state;
     static const struct extent tiled[] = {
@@ -73,14 +73,14 @@ static void tiles_are_stacked_up_to_the_next_power_of_two(void **state) {
         {1, 65, 0, 8192},
         {128, 129, 0, 131072},
         {33, 1000, 0, 196608},
-        /* slices instead of rows in a deep one */
+        /* in a deep array, slices are stacked instead of rows */
         {64, 64, 33, 786432},
         {64, 60, 9, 262144},
     };
     assert_sizes(stacked, sizeof stacked / sizeof *stacked);
 }
 
-static void a_large_one_gets_pages_of_its_own(void **state) {
+static void a_large_array_gets_pages_of_its_own(void **state) {
     (void)state;
     assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 512, 512, 0, 0, 1), MIB);
     assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 4100, 64, 0, 0, 1), 2 * MIB);
@@ -88,7 +88,7 @@ static void a_large_one_gets_pages_of_its_own(void **state) {
     assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 1024, 1024, 0, 0, 99), 6 * MIB);
 }
 
-static void layers_stay_as_many_in_every_level_and_depth_is_halved(void **state) {
+static void each_level_has_all_layers_and_half_the_depth(void **state) {
     (void)state;
     uint64_t one = size(CU_AD_FORMAT_FLOAT, 1, 512, 512, 1, CUDA_ARRAY3D_LAYERED, 1);
     assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 512, 512, 6, CUDA_ARRAY3D_LAYERED, 1), 6 * one);
@@ -108,13 +108,13 @@ static void levels_end_at_a_single_texel(void **state) {
     assert_true(size(CU_AD_FORMAT_FLOAT, 4, 64, 64, 0, 0, 3) < all);
 }
 
-static void memory_that_is_mapped_later_is_not_counted_twice(void **state) {
+static void arrays_without_memory_of_their_own_count_nothing(void **state) {
     (void)state;
     assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 64, 64, 0, CUDA_ARRAY3D_SPARSE, 1), 0);
     assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 64, 64, 0, CUDA_ARRAY3D_DEFERRED_MAPPING, 1), 0);
 }
 
-static void what_makes_no_sense_is_left_to_the_driver(void **state) {
+static void invalid_descriptors_are_left_to_the_driver(void **state) {
     (void)state;
     assert_int_equal(size(0x7f, 1, 64, 64, 0, 0, 1), 0);
     assert_int_equal(size(CU_AD_FORMAT_FLOAT, 1, 0, 64, 0, 0, 1), 0);
@@ -130,11 +130,11 @@ int main(void) {
         cmocka_unit_test(a_compressed_format_has_blocks_of_sixteen_texels),
         cmocka_unit_test(rows_and_columns_are_made_of_tiles),
         cmocka_unit_test(tiles_are_stacked_up_to_the_next_power_of_two),
-        cmocka_unit_test(a_large_one_gets_pages_of_its_own),
-        cmocka_unit_test(layers_stay_as_many_in_every_level_and_depth_is_halved),
+        cmocka_unit_test(a_large_array_gets_pages_of_its_own),
+        cmocka_unit_test(each_level_has_all_layers_and_half_the_depth),
         cmocka_unit_test(levels_end_at_a_single_texel),
-        cmocka_unit_test(memory_that_is_mapped_later_is_not_counted_twice),
-        cmocka_unit_test(what_makes_no_sense_is_left_to_the_driver),
+        cmocka_unit_test(arrays_without_memory_of_their_own_count_nothing),
+        cmocka_unit_test(invalid_descriptors_are_left_to_the_driver),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,7 @@ static void *own(void *argument) {
 
 static unsigned biases_ended;
 
-/* Ends the bias of all locks, as a pool does although only some are being seized. */
+/* Ends the bias of all locks, as a pool does, although only some locks are being seized. */
 static void end_bias(void *with) {
     biases_ended++;
     for (unsigned i = 0; i < LOCKS; i++) {
@@ -104,7 +104,7 @@ static uint64_t seizures(void) {
     return text ? strtoul(text, NULL, 10) / 10 : 20000;
 }
 
-/* Seizes all locks or only the first, in turn. Returns 0, or the line of a lost change. */
+/* Seizes all locks and only the first in alternation. Returns 0, or the line of a failed check. */
 static int exclude_each_other(uint64_t times, uint64_t sandbox_at) {
     pthread_t threads[LOCKS];
     uint64_t seized[LOCKS] = {0};
@@ -148,7 +148,7 @@ static void owners_and_a_seizer_are_never_inside_together(void **state) {
     assert_true(biased_is_on(&guarded[0].lock) == biased_can_start());
 }
 
-static void one_that_nobody_owns_is_a_lock(void **state) {
+static void a_lock_without_an_owner_is_a_spin_lock(void **state) {
     (void)state;
     init(false);
     assert_false(biased_is_on(&guarded[0].lock));
@@ -156,7 +156,7 @@ static void one_that_nobody_owns_is_a_lock(void **state) {
     assert_int_equal(exclude_each_other(seizures() / 100, 0), 0);
 }
 
-static void an_owner_may_seize_its_own(void **state) {
+static void an_owner_may_seize_its_own_lock(void **state) {
     (void)state;
     init(true);
     for (int i = 0; i < 2; i++) {
@@ -166,7 +166,7 @@ static void an_owner_may_seize_its_own(void **state) {
     }
 }
 
-static void what_is_seized_cannot_be_entered_until_it_is_returned(void **state) {
+static void a_seized_lock_cannot_be_entered_until_it_is_returned(void **state) {
     (void)state;
     init(true);
     struct biased *first = link_locks(2);
@@ -218,12 +218,12 @@ static int exclude_each_other_in_a_sandbox(void) {
         HOLDS(!biased_is_on(&guarded[i].lock));
     }
     HOLDS(!biased_can_start());
-    biased_init(&guarded[0].lock, true); /* also without bias */
+    biased_init(&guarded[0].lock, true); /* a new lock has no bias either */
     HOLDS(!biased_is_on(&guarded[0].lock));
     return 0;
 }
 
-static void nor_where_the_kernel_refuses_from_now_on(void **state) {
+static void owner_and_seizer_are_not_inside_together_in_a_sandbox(void **state) {
     (void)state;
     in_a_process_of_its_own(exclude_each_other_in_a_sandbox);
 }
@@ -261,7 +261,7 @@ static int seize_while_the_owner_is_inside(void) {
     return 0;
 }
 
-static void nor_while_the_owner_is_inside(void **state) {
+static void a_seizer_in_a_sandbox_waits_for_the_owner(void **state) {
     (void)state;
     in_a_process_of_its_own(seize_while_the_owner_is_inside);
 }
@@ -269,12 +269,12 @@ static void nor_while_the_owner_is_inside(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(owners_and_a_seizer_are_never_inside_together),
-        cmocka_unit_test(one_that_nobody_owns_is_a_lock),
-        cmocka_unit_test(an_owner_may_seize_its_own),
-        cmocka_unit_test(what_is_seized_cannot_be_entered_until_it_is_returned),
+        cmocka_unit_test(a_lock_without_an_owner_is_a_spin_lock),
+        cmocka_unit_test(an_owner_may_seize_its_own_lock),
+        cmocka_unit_test(a_seized_lock_cannot_be_entered_until_it_is_returned),
         cmocka_unit_test(an_owner_inside_is_waited_for),
-        cmocka_unit_test(nor_where_the_kernel_refuses_from_now_on),
-        cmocka_unit_test(nor_while_the_owner_is_inside),
+        cmocka_unit_test(owner_and_seizer_are_not_inside_together_in_a_sandbox),
+        cmocka_unit_test(a_seizer_in_a_sandbox_waits_for_the_owner),
     };
     return cmocka_run_group_tests_name("biased lock", tests, NULL, NULL);
 }

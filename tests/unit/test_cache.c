@@ -74,7 +74,7 @@ static void assert_lists_whole(void) {
 
 /* ---- the lists ---- */
 
-static void what_was_freed_first_goes_out_first_and_not_before_its_epoch(void **state) {
+static void the_oldest_block_is_handed_out_first_and_not_before_its_epoch(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 8; i++) {
         push_small(&blocks[i], 0, 10 + i / 2);
@@ -96,7 +96,7 @@ static void push_free(struct block *block) {
     cache_push_free(&cache, block);
 }
 
-static void what_is_free_goes_in_front(void **state) {
+static void free_blocks_go_in_front(void **state) {
     (void)state;
     push_small(&blocks[0], 0, 5);
     push_free(&blocks[1]);
@@ -129,7 +129,7 @@ static void assert_list(const struct block *first, int from, int to) {
     assert_null(first);
 }
 
-static void the_oldest_are_taken_and_the_rest_stays_whole(void **state) {
+static void the_oldest_blocks_are_taken_and_the_list_stays_whole(void **state) {
     (void)state;
     assert_null(cache_take(&cache, SMALL_BIN, 3).first);
     for (int i = 0; i < 8; i++) {
@@ -188,7 +188,7 @@ static void a_magazine_goes_in_front_in_its_order(void **state) {
 
 /* ---- what serves a request ---- */
 
-static void a_small_request_gets_what_is_somewhat_larger(void **state) {
+static void a_small_request_gets_a_somewhat_larger_block(void **state) {
     (void)state;
     struct alloc_request request = small_request(SMALL_BIN), tiny = small_request(3);
     push_small(&blocks[0], SMALL_BIN + 1, 1);
@@ -214,7 +214,7 @@ static void a_request_gets_its_own_size_first(void **state) {
     assert_ptr_equal(cache_find(&cache, &request, 1), &blocks[1]);
 }
 
-static void a_large_request_gets_what_is_somewhat_larger(void **state) {
+static void a_large_request_gets_a_somewhat_larger_block(void **state) {
     (void)state;
     push_large(&ranges[0], MIB + MIB / 16, 1);
     push_large(&ranges[1], MIB + 3 * (MIB / 16), 1);
@@ -226,7 +226,7 @@ static void a_large_request_gets_what_is_somewhat_larger(void **state) {
     assert_int_equal(cache.bytes, 0);
 }
 
-static void where_much_is_cached_it_gets_what_is_larger_still(void **state) {
+static void a_large_request_gets_a_larger_block_where_much_is_cached(void **state) {
     (void)state;
     push_large(&ranges[0], MIB + 3 * (MIB / 16), 1);
     push_large(&ranges[2], 2 * MIB, 1);
@@ -239,8 +239,8 @@ static void where_much_is_cached_it_gets_what_is_larger_still(void **state) {
     assert_lists_whole();
 }
 
-/* Otherwise a thread would wait for a stamp with which it finds no block. */
-static void the_stamp_that_is_waited_for_is_the_first_that_finds_one(void **state) {
+/* With a higher or lower stamp a thread would wait in vain. */
+static void the_stamp_to_wait_for_is_the_first_that_finds_a_block(void **state) {
     (void)state;
     struct alloc_request none = large_request(MIB + 512), small = small_request(SMALL_BIN);
     assert_int_equal(cache_stamp(&cache, &none), 0);
@@ -281,8 +281,8 @@ static struct cache *mine(void) {
 }
 
 /*
- * Caches EACH blocks of each size in this thread's cache. Then all bins are idle since the last
- * cache_bin_check_idle(), except the bin of size `asked`.
+ * Caches EACH blocks of each size in this thread's cache. Afterwards all bins are idle since the
+ * last cache_bin_check_idle(), except the bin of size `asked`.
  */
 static void cache_some(unsigned asked) {
     start(4 * GIB, REUSE_BARRIER, RELAXED);
@@ -320,7 +320,7 @@ static unsigned count_of(unsigned size) {
     return mine()->bins[bin_of(sizes[size])].count;
 }
 
-static void idle_bins_go_and_those_that_are_asked_for_stay(void **state) {
+static void idle_bins_are_flushed_and_requested_bins_stay(void **state) {
     (void)state;
     cache_some(1);
     unsigned asked = count_of(1), kept = count_of(2);
@@ -333,13 +333,13 @@ static void idle_bins_go_and_those_that_are_asked_for_stay(void **state) {
     assert_int_equal(count_of(3), 0);
     assert_int_equal(fake_books(pool).requested.current, 0);
     hold(mine());
-    cache_flush_idle(mine(), bin_of(sizes[2]), 0); /* now that bin is idle too */
+    cache_flush_idle(mine(), bin_of(sizes[2]), 0); /* now the requested bin is idle too */
     let_go(mine());
     assert_int_equal(count_of(1), 0);
     assert_int_equal(count_of(2), kept);
 }
 
-static void no_more_goes_than_has_to(void **state) {
+static void no_more_is_flushed_than_needed(void **state) {
     (void)state;
     cache_some(1);
     uint64_t before = mine()->bytes;
@@ -351,12 +351,12 @@ static void no_more_goes_than_has_to(void **state) {
     cache_flush_half(mine(), BINS, before - 1);
     let_go(mine());
     assert_true(mine()->bytes < before);
-    /* half of the largest bin went */
+    /* half of the largest bin was flushed */
     assert_int_equal(count_of(0) + count_of(1) + count_of(2), 3 * EACH);
     assert_true(count_of(3) > 0 && count_of(3) < EACH);
 }
 
-static void half_of_each_goes_and_of_the_one_that_is_kept_last(void **state) {
+static void half_of_each_bin_is_flushed_the_kept_bin_last(void **state) {
     (void)state;
     cache_some(1);
     hold(mine());
@@ -368,7 +368,7 @@ static void half_of_each_goes_and_of_the_one_that_is_kept_last(void **state) {
     assert_int_equal(mine()->bytes, 0);
 }
 
-static void what_goes_to_the_pool_is_not_handed_out_before_its_work_is_past(void **state) {
+static void flushed_blocks_are_not_handed_out_before_their_work_is_done(void **state) {
     (void)state;
     cache_some(1);
     check();
@@ -392,21 +392,21 @@ static void what_goes_to_the_pool_is_not_handed_out_before_its_work_is_past(void
 int main(void) {
 #define LIST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        LIST(what_was_freed_first_goes_out_first_and_not_before_its_epoch),
-        LIST(what_is_free_goes_in_front),
-        LIST(the_oldest_are_taken_and_the_rest_stays_whole),
+        LIST(the_oldest_block_is_handed_out_first_and_not_before_its_epoch),
+        LIST(free_blocks_go_in_front),
+        LIST(the_oldest_blocks_are_taken_and_the_list_stays_whole),
         LIST(a_magazine_is_as_young_as_its_youngest_block),
         LIST(a_magazine_goes_in_front_in_its_order),
-        LIST(a_small_request_gets_what_is_somewhat_larger),
+        LIST(a_small_request_gets_a_somewhat_larger_block),
         LIST(a_small_request_gets_a_block_a_quarter_larger_and_at_most_one_twice_as_large),
         LIST(a_request_gets_its_own_size_first),
-        LIST(a_large_request_gets_what_is_somewhat_larger),
-        LIST(where_much_is_cached_it_gets_what_is_larger_still),
-        LIST(the_stamp_that_is_waited_for_is_the_first_that_finds_one),
-        TEST(idle_bins_go_and_those_that_are_asked_for_stay),
-        TEST(no_more_goes_than_has_to),
-        TEST(half_of_each_goes_and_of_the_one_that_is_kept_last),
-        TEST(what_goes_to_the_pool_is_not_handed_out_before_its_work_is_past),
+        LIST(a_large_request_gets_a_somewhat_larger_block),
+        LIST(a_large_request_gets_a_larger_block_where_much_is_cached),
+        LIST(the_stamp_to_wait_for_is_the_first_that_finds_a_block),
+        TEST(idle_bins_are_flushed_and_requested_bins_stay),
+        TEST(no_more_is_flushed_than_needed),
+        TEST(half_of_each_bin_is_flushed_the_kept_bin_last),
+        TEST(flushed_blocks_are_not_handed_out_before_their_work_is_done),
     };
     return cmocka_run_group_tests_name("thread cache", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * Tests which callbacks are told of the end of a context, and in which order: the registry over a
- * driver that has a few handles.
+ * Tests which callbacks the end of a context calls, and in which order. The registry runs over a
+ * fake driver with a few handles; each callback appends its name to `told`.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@
 #define UNSEEN ((CUcontext)4)
 #define GREEN ((CUgreenCtx)4)
 
-/* ---- the world around it ---- */
+/* ---- fakes: the driver and the rest of the library ---- */
 
 static char told[768];
 #define HANDLES 2000
@@ -86,7 +86,7 @@ ENDED(device_pool_forget)
 QUIET(deferred_suspend)
 QUIET(device_pool_suspend)
 
-static unsigned entered, all_awake; /* calls */
+static unsigned entered, all_awake; /* calls of active_contexts_add(), ..._all_stay() */
 
 void active_contexts_add(CUcontext context) {
     (void)context;
@@ -107,7 +107,7 @@ bool active_contexts_all_stay(void) {
     return false;
 }
 
-/* No host memory, from the test that says so on. */
+/* If true, there is no host memory for descriptors. */
 static bool no_memory;
 
 void *__real_host_slab_get(struct host_slab *slab);
@@ -164,7 +164,7 @@ void device_pool_drain_barriers(struct device *device) {
     (void)device;
 }
 
-/* ---- what is told ---- */
+/* ---- tests ---- */
 
 #define ALL_OF_A_CONTEXT                                                                           \
     "active_contexts_remove(context) ipc_forget(context) unpooled_forget(context) "                \
@@ -211,7 +211,7 @@ static void a_context_that_ends_takes_its_views_along(void **state) {
     assert_int_equal(context_count(), 1);
 }
 
-static void a_call_that_did_not_end_it_lets_it_go_on(void **state) {
+static void a_call_that_failed_to_end_a_context_resumes_it(void **state) {
     (void)state;
     struct context_ending ending = {.primary_of = 0};
     context_end_begin(&ending);
@@ -233,7 +233,7 @@ static void a_view_ends_alone(void **state) {
     assert_int_equal(context_count(), 2);
 }
 
-static void one_whose_end_was_missed_is_told_of_when_its_handle_is_reused(void **state) {
+static void a_missed_end_is_told_when_the_handle_is_reused(void **state) {
     (void)state;
     lives[(uintptr_t)CONTEXT]++;
     context_register(CONTEXT, CONTEXT_RETAINED, 0);
@@ -262,12 +262,12 @@ static struct pool *with_memory(CUcontext context, uint64_t address, uint64_t by
 }
 
 /* The pages of an address that the driver returns may have belonged to several contexts. */
-static void all_that_had_an_address_before_are_forgotten(void **state) {
+static void all_contexts_that_had_an_address_before_are_forgotten(void **state) {
     (void)state;
     const uint64_t at = (uint64_t)1 << 40;
     struct pool *own = with_memory(CONTEXT, at, PAGE_BYTES);
     struct pool *other = with_memory(OTHER, at + PAGE_BYTES, PAGE_BYTES);
-    context_address_given(at, 2 * PAGE_BYTES); /* they live: it is a mistake of the driver */
+    context_address_given(at, 2 * PAGE_BYTES); /* the contexts are alive: an error of the driver */
     assert_int_equal(context_count(), 2);
     gone[(uintptr_t)CONTEXT] = gone[(uintptr_t)OTHER] = true;
     context_address_given(at, 2 * PAGE_BYTES);
@@ -278,7 +278,7 @@ static void all_that_had_an_address_before_are_forgotten(void **state) {
 
 /* The driver reuses the handle at once, before the thread that ended the context reports the end.
  */
-static void a_view_of_the_next_life_is_not_taken_for_one_of_the_last(void **state) {
+static void a_view_of_the_next_generation_is_not_one_of_the_last(void **state) {
     (void)state;
     struct context_ending ending = {.primary_of = -1, .green = GREEN};
     lives[(uintptr_t)CONTEXT]++;
@@ -290,7 +290,7 @@ static void a_view_of_the_next_life_is_not_taken_for_one_of_the_last(void **stat
     context_end_done(&ending, true);
 }
 
-static void one_without_a_view_may_end_the_primary_one(void **state) {
+static void an_unknown_green_context_may_end_the_primary_one(void **state) {
     (void)state;
     struct context_ending ending = {.primary_of = 0, .green = (CUgreenCtx)5};
     context_end_begin(&ending);
@@ -358,7 +358,7 @@ static void a_context_without_a_pool_may_be_the_primary_one(void **state) {
     context_end_done(&reset, false);
 }
 
-/* The peer access of a context whose creation no hook saw is the first that is known of it. */
+/* No hook saw the creation of the context. Its first known call enables peer access. */
 static void a_context_first_seen_as_a_peer_is_the_primary_one_of_its_own_device(void **state) {
     (void)state;
     struct context_ending first = {.handle = CONTEXT, .primary_of = -1};
@@ -367,7 +367,7 @@ static void a_context_first_seen_as_a_peer_is_the_primary_one_of_its_own_device(
     real_entries.real_cuCtxPopCurrent_v2 = pop;
     real_entries.real_cuCtxGetDevice = device_of_pushed;
     context_end_begin(&first);
-    context_end_done(&first, true); /* its place in the registry is the next one's */
+    context_end_done(&first, true); /* the next context gets this entry of the registry */
     unsigned before = drains;
     assert_int_equal(context_grant_access(UNSEEN, 1), CUDA_SUCCESS);
     assert_int_equal(drains, before + 1);
@@ -386,7 +386,7 @@ static void a_context_first_seen_as_a_peer_is_the_primary_one_of_its_own_device(
     context_end_done(&reset_other, false);
 }
 
-/* More than the registry had places for once. */
+/* An older registry had a fixed number of entries. */
 static void any_number_of_contexts_is_known(void **state) {
     (void)state;
     const unsigned first = 5, last = 1500;
@@ -410,7 +410,7 @@ static void any_number_of_contexts_is_known(void **state) {
     told[0] = 0;
 }
 
-/* Meets contexts until one cannot be entered. Returns its handle. */
+/* Registers contexts until one cannot be entered in the registry. Returns its handle. */
 static uintptr_t first_unknown(void) {
     uintptr_t handle = 5;
     unsigned before;
@@ -445,7 +445,7 @@ static void a_context_without_host_memory_counts_next_to_every_other_one(void **
     no_memory = false;
     gone[unknown] = false;
     context_register((CUcontext)unknown, CONTEXT_CREATED,
-                     -1); /* is known now, and not the only one */
+                     -1); /* registered now, and not the only context */
     assert_int_equal(context_count(), 3);
     assert_true(context_generation > generation);
     assert_null(context_whole_pool());
@@ -455,14 +455,17 @@ int main(void) {
     context_callbacks_start();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_context_that_ends_takes_its_views_along, start, stop),
-        cmocka_unit_test_setup_teardown(a_call_that_did_not_end_it_lets_it_go_on, start, stop),
+        cmocka_unit_test_setup_teardown(a_call_that_failed_to_end_a_context_resumes_it, start,
+                                        stop),
         cmocka_unit_test_setup_teardown(a_view_ends_alone, start, stop),
-        cmocka_unit_test_setup_teardown(
-            one_whose_end_was_missed_is_told_of_when_its_handle_is_reused, start, stop),
-        cmocka_unit_test_setup_teardown(a_view_of_the_next_life_is_not_taken_for_one_of_the_last,
+        cmocka_unit_test_setup_teardown(a_missed_end_is_told_when_the_handle_is_reused, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(a_view_of_the_next_generation_is_not_one_of_the_last, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(all_contexts_that_had_an_address_before_are_forgotten,
                                         start, stop),
-        cmocka_unit_test_setup_teardown(all_that_had_an_address_before_are_forgotten, start, stop),
-        cmocka_unit_test_setup_teardown(one_without_a_view_may_end_the_primary_one, start, stop),
+        cmocka_unit_test_setup_teardown(an_unknown_green_context_may_end_the_primary_one, start,
+                                        stop),
         cmocka_unit_test_setup_teardown(
             a_context_first_seen_as_a_peer_is_the_primary_one_of_its_own_device, start, stop),
         cmocka_unit_test_setup_teardown(a_context_of_an_unknown_device_is_the_primary_one_of_none,

@@ -1,6 +1,6 @@
 /*
- * Decay: which memory goes back to the driver after how many ticks, and which stays. A tick is one
- * part of the decay time.
+ * Tests decay: which idle memory is released to the driver after how many ticks, and which stays.
+ * A tick is the decay time divided by DECAY_TICKS.
  */
 #include "pool_bench.h"
 
@@ -55,7 +55,7 @@ static uint64_t drop_used(uint64_t address, uint64_t bytes) {
     return work;
 }
 
-static void what_is_freed_goes_back_after_the_whole_time(void **state) {
+static void freed_memory_is_released_after_the_whole_decay_time(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     uint64_t live = get(10 * MIB);
@@ -73,8 +73,8 @@ static void what_is_freed_goes_back_after_the_whole_time(void **state) {
     assert_int_equal(fake->waits + fake->synchronizes, 0);
 }
 
-/* A growing thread may need the idle memory, and would otherwise wait until all has gone. */
-static void a_pool_that_grows_goes_first(void **state) {
+/* A growing thread may need the idle memory, and would otherwise wait until all is released. */
+static void nothing_is_released_while_the_pool_grows(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     drop(get(100 * MIB));
@@ -88,7 +88,7 @@ static void a_pool_that_grows_goes_first(void **state) {
 }
 
 /* The program makes no call, so only the tick can query the events. */
-static void what_nobody_asked_about_goes_back_too(void **state) {
+static void memory_is_released_although_the_program_makes_no_call(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     uint64_t blocks[8];
@@ -103,7 +103,7 @@ static void what_nobody_asked_about_goes_back_too(void **state) {
     assert_int_equal(fake->reserved, 0);
 }
 
-static void what_a_resting_thread_has_cached_goes_back(void **state) {
+static void blocks_in_the_cache_of_an_idle_thread_are_released(void **state) {
     (void)state;
     begin(64 * GIB, RELAXED);
     drop(get(200 * MIB));
@@ -125,7 +125,7 @@ static void what_a_resting_thread_has_cached_goes_back(void **state) {
     drop(get(64 * KIB));
 }
 
-static void what_a_working_thread_has_cached_stays(void **state) {
+static void blocks_in_the_cache_of_a_busy_thread_stay(void **state) {
     (void)state;
     begin(64 * GIB, RELAXED);
     drop(get(200 * MIB));
@@ -169,7 +169,7 @@ static void a_program_that_comes_back_in_time_loses_nothing(void **state) {
 }
 
 /* A tick makes no driver call while the program allocates and frees. */
-static void a_program_at_work_is_not_asked_about(void **state) {
+static void a_tick_queries_nothing_while_the_program_allocates(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     for (int period = 0; period < 40; period++) {
@@ -185,7 +185,7 @@ static void a_program_at_work_is_not_asked_about(void **state) {
     assert_int_equal(fake->unmaps + fake->releases, 0);
 }
 
-static void what_still_runs_stays(void **state) {
+static void memory_stays_while_its_work_runs(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     for (int i = 0; i < 3; i++) { /* event recorded in the free, recorded later, behind a barrier */
@@ -201,7 +201,7 @@ static void what_still_runs_stays(void **state) {
 }
 
 /* A barrier made two blocks safe: one is free, but the work in front of the barrier still runs. */
-static void what_is_usable_behind_a_barrier_waits_for_its_work(void **state) {
+static void free_memory_behind_a_barrier_stays_until_its_work_is_done(void **state) {
     (void)state;
     begin(GIB, TIGHT);
     fake->wait_code = -EBUSY;
@@ -219,7 +219,7 @@ static void what_is_usable_behind_a_barrier_waits_for_its_work(void **state) {
 }
 
 /* The kernel submitted after the frees never ends. */
-static void much_memory_goes_back_during_work_that_came_later(void **state) {
+static void memory_is_released_while_later_work_runs(void **state) {
     (void)state;
     begin(16 * GIB, RELAXED);
     uint64_t blocks[32];
@@ -241,7 +241,7 @@ static void much_memory_goes_back_during_work_that_came_later(void **state) {
 /*
  * Without context events, no free adds a wait. With them, frees of as many bytes record an event.
  */
-static void where_an_event_is_a_wait_no_free_leaves_one_more(void **state) {
+static void where_an_event_is_a_wait_no_free_adds_one(void **state) {
     (void)state;
     for (int has = 0; has < 2; has++) {
         begin(GIB, 60 * MIB);
@@ -261,8 +261,8 @@ static void where_an_event_is_a_wait_no_free_leaves_one_more(void **state) {
     }
 }
 
-/* Natively the memory would have gone back at the free. */
-static void what_something_outside_reaches_goes_too(void **state) {
+/* Natively the free would have released the memory. */
+static void externally_visible_memory_is_released_too(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     uint64_t exported = get(8 * MIB);
@@ -275,7 +275,7 @@ static void what_something_outside_reaches_goes_too(void **state) {
     assert_int_equal(fake->reserved, 0);
 }
 
-static void after_a_fault_nothing_is_touched(void **state) {
+static void after_a_fault_nothing_is_released(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     drop(get(8 * MIB));
@@ -286,7 +286,7 @@ static void after_a_fault_nothing_is_touched(void **state) {
     assert_int_equal(fake->reserved, 8 * MIB);
 }
 
-static void who_ticks_is_told_once_and_only_when_there_is_something(void **state) {
+static void the_helper_is_woken_once_for_each_idle_period(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     for (unsigned turn = 1; turn < 4; turn++) {
@@ -303,8 +303,8 @@ static void who_ticks_is_told_once_and_only_when_there_is_something(void **state
     }
 }
 
-/* Includes blocks freed in stream order while the program allocates nothing. */
-static void what_comes_back_unasked_is_young(void **state) {
+/* The block was freed in stream order. The program allocates nothing meanwhile. */
+static void a_deferred_free_starts_the_decay_time_when_reclaimed(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     struct pool_deferred retired;
@@ -321,7 +321,7 @@ static void what_comes_back_unasked_is_young(void **state) {
 }
 
 /* New memory is mapped into the gaps of released memory, so addresses are not used up. */
-static void what_went_back_comes_back_where_it_was(void **state) {
+static void new_memory_is_mapped_where_memory_was_released(void **state) {
     (void)state;
     begin(4 * GIB, RELAXED);
     uint64_t first = 0;
@@ -369,8 +369,8 @@ static bool is_had(uint64_t address, uint64_t bytes) {
     return had;
 }
 
-/* A segment is idle from the moment its last block is freed, however long the others were free. */
-static void a_segment_goes_whole(void **state) {
+/* A segment is idle since the free of its last block, however long the others were free. */
+static void a_segment_is_released_whole(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     drop(get(100 * MIB));
@@ -415,7 +415,7 @@ static void a_segment_is_as_young_as_its_youngest_block(void **state) {
 }
 
 /* A barrier also holds up the stream in which segments are freed. The tick must query, not wait. */
-static void what_is_on_its_way_is_asked_after(void **state) {
+static void a_tick_queries_memory_that_is_being_freed(void **state) {
     (void)state;
     begin(GIB, TIGHT);
     uint64_t idle = get(4 * MIB), a = get(8 * MIB);
@@ -436,7 +436,7 @@ static void what_is_on_its_way_is_asked_after(void **state) {
     assert_int_equal(fake->waits + fake->synchronizes, 0);
 }
 
-static void while_a_context_may_be_ending_nothing_goes(void **state) {
+static void while_a_context_may_be_ending_nothing_is_released(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     drop(get(8 * MIB));
@@ -453,7 +453,7 @@ static void while_a_context_may_be_ending_nothing_goes(void **state) {
     assert_int_equal(fake->reserved, 20 * MIB);
 }
 
-static void where_a_free_waits_nothing_goes(void **state) {
+static void where_a_native_free_waits_nothing_is_released(void **state) {
     (void)state;
     begin(GIB, RELAXED);
     fake->backend.release_waits = true;
@@ -533,28 +533,28 @@ static void while_threads_allocate(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        BOTH(what_is_freed_goes_back_after_the_whole_time),
-        BOTH(a_pool_that_grows_goes_first),
-        BOTH(what_nobody_asked_about_goes_back_too),
-        BOTH(what_a_resting_thread_has_cached_goes_back),
-        PAGES(what_a_working_thread_has_cached_stays),
+        BOTH(freed_memory_is_released_after_the_whole_decay_time),
+        BOTH(nothing_is_released_while_the_pool_grows),
+        BOTH(memory_is_released_although_the_program_makes_no_call),
+        BOTH(blocks_in_the_cache_of_an_idle_thread_are_released),
+        PAGES(blocks_in_the_cache_of_a_busy_thread_stay),
         BOTH(a_program_that_comes_back_in_time_loses_nothing),
-        BOTH(a_program_at_work_is_not_asked_about),
-        BOTH(what_still_runs_stays),
-        BOTH(what_is_usable_behind_a_barrier_waits_for_its_work),
-        BOTH(much_memory_goes_back_during_work_that_came_later),
-        BOTH(where_an_event_is_a_wait_no_free_leaves_one_more),
-        BOTH(what_something_outside_reaches_goes_too),
-        BOTH(after_a_fault_nothing_is_touched),
-        BOTH(who_ticks_is_told_once_and_only_when_there_is_something),
-        BOTH(what_comes_back_unasked_is_young),
-        PAGES(what_went_back_comes_back_where_it_was),
+        BOTH(a_tick_queries_nothing_while_the_program_allocates),
+        BOTH(memory_stays_while_its_work_runs),
+        BOTH(free_memory_behind_a_barrier_stays_until_its_work_is_done),
+        BOTH(memory_is_released_while_later_work_runs),
+        BOTH(where_an_event_is_a_wait_no_free_adds_one),
+        BOTH(externally_visible_memory_is_released_too),
+        BOTH(after_a_fault_nothing_is_released),
+        BOTH(the_helper_is_woken_once_for_each_idle_period),
+        BOTH(a_deferred_free_starts_the_decay_time_when_reclaimed),
+        PAGES(new_memory_is_mapped_where_memory_was_released),
         BOTH(a_new_context_is_watched_anew),
-        SEGMENTS(a_segment_goes_whole),
+        SEGMENTS(a_segment_is_released_whole),
         SEGMENTS(a_segment_is_as_young_as_its_youngest_block),
-        SEGMENTS(what_is_on_its_way_is_asked_after),
-        SEGMENTS(while_a_context_may_be_ending_nothing_goes),
-        SEGMENTS(where_a_free_waits_nothing_goes),
+        SEGMENTS(a_tick_queries_memory_that_is_being_freed),
+        SEGMENTS(while_a_context_may_be_ending_nothing_is_released),
+        SEGMENTS(where_a_native_free_waits_nothing_is_released),
         SEGMENTS(while_threads_allocate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -153,7 +153,7 @@ static void never_counts_less_than_nothing_if_the_context_ends_during_the_call(v
     assert_true(atomic_load(&device.charged) <= 32 * MIB);
 }
 
-static void counts_nothing_live_without_a_row(void **state) {
+static void counts_no_live_memory_without_a_ledger_row(void **state) {
     (void)state;
     has_memory = false;
     allocate(MIB);
@@ -180,7 +180,7 @@ int main(void) {
         cmocka_unit_test_setup(counts_the_reserve, begin),
         cmocka_unit_test_setup(never_counts_less_than_nothing_if_the_context_ends_during_the_call,
                                begin),
-        cmocka_unit_test_setup(counts_nothing_live_without_a_row, begin),
+        cmocka_unit_test_setup(counts_no_live_memory_without_a_ledger_row, begin),
         cmocka_unit_test_setup(a_wait_during_a_capture_leaves_the_query_to_the_next_wait, begin),
     };
     REAL(cuDeviceGetMemPool) = get_pool;

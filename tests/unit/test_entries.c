@@ -23,7 +23,7 @@
 struct row {
     const char *symbol;
     int since;
-    const char *effect, *test; /* NULL: only called */
+    const char *effect, *test; /* NULL: the library only calls this entry */
 };
 
 static const struct row rows[] = {
@@ -90,7 +90,7 @@ static void each_symbol(void (*check)(const char *name, bool defined)) {
     }
 }
 
-/* The name of a version that the file defines, by its number; NULL: none. */
+/* Returns the name of a version that the file defines, by its number; NULL: no such version. */
 static const char *version_name(unsigned number) {
     const ElfW(Shdr) *definitions = section(SHT_GNU_verdef);
     const char *at = file + definitions->sh_offset;
@@ -189,7 +189,7 @@ static void every_replaced_symbol_is_exported(void **state) {
     }
 }
 
-static void what_is_only_called_is_not_exported(void **state) {
+static void entries_that_are_only_called_are_not_exported(void **state) {
     (void)state;
     for (size_t i = 0; i < ROWS; i++) {
         if (!rows[i].effect && is_exported(rows[i].symbol)) {
@@ -219,7 +219,7 @@ static void the_public_interface_is_exported(void **state) {
     }
 }
 
-/* A library that overrides them before this one looks the next ones up by version. */
+/* Another preloaded library in front of this one looks up the next dlsym() by version. */
 static void dlsym_and_dlvsym_have_the_versions_of_libc(void **state) {
     (void)state;
     const char *first = header->e_machine == EM_X86_64 ? "GLIBC_2.2.5" : "GLIBC_2.17";
@@ -229,7 +229,7 @@ static void dlsym_and_dlvsym_have_the_versions_of_libc(void **state) {
     assert_true(is_defined("dlvsym", first, false));
 }
 
-/* An entry with a version would not be taken where a program was linked with another one. */
+/* A program that was linked with another version of an entry would not get this library's entry. */
 static void only_the_public_interface_has_a_version(void **state) {
     (void)state;
     for (size_t i = 0; i < ROWS; i++) {
@@ -255,7 +255,7 @@ static void only_table_and_interface_are_exported(void **state) {
     each_symbol(expect_known);
 }
 
-/* malloc may be the program's own, or be what called us; stdio takes locks and memory. */
+/* malloc may be the program's, or the caller of the library. stdio takes locks and memory. */
 static void expect_harmless(const char *name, bool defined) {
     static const char *const names[] = {
         "malloc",        "calloc",        "realloc", "free",    "strdup",   "posix_memalign",
@@ -344,7 +344,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_row_is_a_driver_entry_of_a_real_version),
         cmocka_unit_test(every_replacement_says_what_it_does_and_how_it_is_tested),
         cmocka_unit_test(every_replaced_symbol_is_exported),
-        cmocka_unit_test(what_is_only_called_is_not_exported),
+        cmocka_unit_test(entries_that_are_only_called_are_not_exported),
         cmocka_unit_test(the_public_interface_is_exported),
         cmocka_unit_test(dlsym_and_dlvsym_have_the_versions_of_libc),
         cmocka_unit_test(only_the_public_interface_has_a_version),

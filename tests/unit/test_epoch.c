@@ -291,7 +291,7 @@ static void a_full_list_replaces_its_newest_event(void **state) {
     assert_true(epochs_latest(&epochs) >= stamps[BACKEND_SLOTS + 7]);
     for (int i = 0; i < BACKEND_SLOTS + 8; i++) {
         assert_false(epochs_is_safe(&epochs, stamps[i]));
-        /* Memory is not safe before all work that was submitted before its free has completed. */
+        /* Memory is safe only after all work submitted before its free has completed. */
         fake_finish_one(fake, 0);
         epochs_poll(&epochs, &fake->backend);
         for (int j = i + 1; j < BACKEND_SLOTS + 8; j++) {
@@ -407,7 +407,7 @@ static void after_a_forget_old_stamps_are_safe_and_numbers_go_on(void **state) {
     assert_false(epochs_is_safe(&epochs, fresh));
 }
 
-/* A wait returns after the end of its context. Its code must not break the next context. */
+/* A wait returns after the end of its context. Its error code must not break the next context. */
 static void a_wait_that_fails_after_a_forget_breaks_nothing(void **state) {
     (void)state;
     unsigned slot;

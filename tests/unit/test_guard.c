@@ -1,6 +1,6 @@
 /*
- * Mapped files that are cut short: a page that is missing becomes zeros, and nothing else is
- * repaired.
+ * Tests guard_repair() on mapped files that are truncated: an access to a missing page reads zeros,
+ * and no other fault is repaired.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +37,7 @@ static void on_sigbus(int number, siginfo_t *info, void *context) {
         _exit(NOT_REPAIRED);
 }
 
-/** A file of some pages, mapped and full of ones, in a child where SIGBUS is handled. */
+/** Runs run() in a child that handles SIGBUS, with `mapped` leading to a file of PAGES pages. */
 static void in_a_child(void (*run)(void)) {
     char path[] = "/tmp/guard-XXXXXX";
     page = (size_t)sysconf(_SC_PAGESIZE);
@@ -78,7 +78,7 @@ static void cut_to_one_page(void) {
 }
 
 static void cut_twice(void) {
-    guard_mapping(mapped, PAGES * page, NULL); /* nobody wants to know */
+    guard_mapping(mapped, PAGES * page, NULL); /* no function is told of losses */
     check(ftruncate(fd, 0) == 0 && ((volatile char *)mapped)[0] == 0, 1);
     check(ftruncate(fd, (off_t)(PAGES * page)) == 0 && ftruncate(fd, 0) == 0, 2);
     check(((volatile char *)mapped)[page] == 0, 3);

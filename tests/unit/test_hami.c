@@ -27,8 +27,8 @@ static void load_and_check(void) {
     _exit(check && !check() ? 1 : 0);
 }
 
-/* Returns the messages of a child that loads an environment. `then_true` runs after it and says
- * whether all is well. */
+/* Returns the messages of a child that loads an environment. then_true() must return true in the
+ * child afterwards. */
 static const char *load_with(const char *const *variables, bool (*then_true)(void)) {
     memcpy(environment, variables, sizeof environment);
     check = then_true;
@@ -37,7 +37,7 @@ static const char *load_with(const char *const *variables, bool (*then_true)(voi
 
 #define LOAD(check, ...) load_with((const char *const[8]){__VA_ARGS__, NULL}, check)
 
-/* Whether a device has the limit `bytes`, set by the variable `name`; or none if `name` is NULL. */
+/* Returns whether the variable `name` limits a device to `bytes`. NULL: no variable limits it. */
 static bool is(int device, uint64_t bytes, const char *name) {
     const struct hami_limit *limit = &limits[device];
     return name ? limit->bytes == bytes && limit->name && strcmp(limit->name, name) == 0

@@ -72,8 +72,8 @@ static const uint64_t sizes[] = {100, 4096, 70 * KIB, MIB, 3 * MIB, 5 * MIB + 51
 #define SIZES (sizeof sizes / sizeof *sizes)
 
 /*
- * Allocates blocks of all sizes and frees half of them. Returns how many requests went to the
- * driver.
+ * Allocates blocks of all sizes and frees half of them. Returns the number of requests that went
+ * to the driver.
  */
 static unsigned use(uint64_t *at) {
     unsigned passed = 0;
@@ -198,9 +198,10 @@ static void handles_without_descriptors_go_back_to_the_driver(void **state) {
     fail_mappings(FOR_EVER, 0);
     fake->backend.ops = fake_ops;
     const struct counters *counters = &pool->source.counters;
-    assert_int_equal(fake->reserved, 5 * 16 * MIB); /* one until its stale mapping is gone */
+    assert_int_equal(fake->reserved,
+                     5 * 16 * MIB); /* one of them until its stale mapping is gone */
     assert_int_equal(pool->source.large.segment_count, 4);
-    assert_int_equal(counter_get(&counters->driver_allocs), 5); /* none for the third segment */
+    assert_int_equal(counter_get(&counters->driver_allocs), 5); /* the third segment has none */
     assert_int_equal(counter_get(&counters->driver_frees), 1);
     assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
     assert_int_equal(pool->source.remap.held_bytes + pool->source.growing.bytes, 0);
@@ -208,7 +209,7 @@ static void handles_without_descriptors_go_back_to_the_driver(void **state) {
     get(48 * MIB);
 }
 
-/* Its removal would split a free range, which needs one more descriptor. */
+/* The removal of the segment would split a free range, which needs one more descriptor. */
 static void without_host_memory_a_segment_between_free_ones_stays(void **state) {
     (void)state;
     struct arena arena;
@@ -241,7 +242,7 @@ static int stop_vmm(void **state) {
 }
 
 /* The driver then answers that there is no memory. */
-static void out_of_both_memories_passes_through(void **state) {
+static void out_of_host_and_device_memory_passes_through(void **state) {
     (void)state;
     start(64 * MIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get(60 * MIB);
@@ -344,7 +345,7 @@ static unsigned resident(const struct slab *slab) {
     return count;
 }
 
-static void what_goes_back_to_the_driver_takes_no_host_memory(void **state) {
+static void released_memory_takes_no_host_memory(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     for (int i = 0; i < 2; i++) {
@@ -368,7 +369,7 @@ static void what_goes_back_to_the_driver_takes_no_host_memory(void **state) {
     }
 }
 
-static void objects_that_were_prepared_need_no_more_memory(void **state) {
+static void prepared_objects_need_no_more_memory(void **state) {
     (void)state;
     struct host_slab slab = {.object_bytes = 24 * KIB}; /* a mapping holds two */
     assert_true(host_slab_prepare(&slab, 1));
@@ -410,14 +411,14 @@ int main(void) {
         cmocka_unit_test_teardown(no_handles_are_created_in_vain, stop_vmm),
         cmocka_unit_test_teardown(handles_without_descriptors_go_back_to_the_driver, stop_vmm),
         TEST(without_host_memory_a_segment_between_free_ones_stays),
-        TEST(out_of_both_memories_passes_through),
+        TEST(out_of_host_and_device_memory_passes_through),
         TEST(a_pool_that_cannot_be_made_leaves_nothing),
         TEST(host_bytes_counts_all_mappings),
         TEST(host_bytes_stays_right_when_the_list_of_free_ranges_grows),
         TEST(host_bytes_stays_right_when_two_threads_make_a_spare_leaf),
         TEST(descriptors_of_small_blocks_take_a_fifteenth_of_their_memory),
-        TEST(what_goes_back_to_the_driver_takes_no_host_memory),
-        TEST(objects_that_were_prepared_need_no_more_memory),
+        TEST(released_memory_takes_no_host_memory),
+        TEST(prepared_objects_need_no_more_memory),
         TEST(a_thread_gets_its_cache_as_soon_as_there_is_memory),
     };
     return cmocka_run_group_tests_name("host", tests, NULL, NULL);

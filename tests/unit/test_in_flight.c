@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 static struct in_flight in_flight;
-static atomic_int stage; /* of the other thread: 1 it asks, 2 it is to end, 3 it has */
+static atomic_int stage; /* of the other thread: 1 in flight, 2 told to end, 3 ended */
 
-static void *asks(void *again) {
+static void *allocate_in_flight(void *again) {
     in_flight_enter(&in_flight);
     atomic_store(&stage, 1);
     while (atomic_load(&stage) < 2) {
@@ -21,7 +21,7 @@ static void *asks(void *again) {
     }
     in_flight_give_back(&in_flight);
     in_flight_leave(&in_flight);
-    if (again) { /* this one came later */
+    if (again) { /* a later allocation of the same thread */
         in_flight_enter(&in_flight);
     }
     atomic_store(&stage, 3);
@@ -32,14 +32,14 @@ static pthread_t begin(void *again) {
     pthread_t thread;
     in_flight = (struct in_flight){0};
     atomic_store(&stage, 0);
-    assert_int_equal(pthread_create(&thread, NULL, asks, again), 0);
+    assert_int_equal(pthread_create(&thread, NULL, allocate_in_flight, again), 0);
     while (atomic_load(&stage) < 1) {
         usleep(100);
     }
     return thread;
 }
 
-static void *ends_it(void *unused) {
+static void *end_other_thread(void *unused) {
     usleep(20000);
     atomic_store(&stage, 2);
     return unused;
@@ -48,7 +48,7 @@ static void *ends_it(void *unused) {
 static void others_are_waited_for(void **state) {
     (void)state;
     pthread_t thread = begin(NULL), other;
-    assert_int_equal(pthread_create(&other, NULL, ends_it, NULL), 0);
+    assert_int_equal(pthread_create(&other, NULL, end_other_thread, NULL), 0);
     assert_true(in_flight_wait(&in_flight));
     assert_true(atomic_load(&stage) >= 2);
     assert_int_equal(atomic_load(&in_flight.return_count), 1);
@@ -57,7 +57,7 @@ static void others_are_waited_for(void **state) {
     pthread_join(other, NULL);
 }
 
-static void what_one_gives_back_is_news_to_others(void **state) {
+static void memory_given_back_is_counted_for_other_threads(void **state) {
     (void)state;
     pthread_t thread = begin(NULL);
     uint64_t before = in_flight_given_back(&in_flight);
@@ -68,7 +68,7 @@ static void what_one_gives_back_is_news_to_others(void **state) {
     assert_int_not_equal(in_flight_given_back(&in_flight), before);
 }
 
-static void *is_refused(void *unused) {
+static void *wait_after_refusal(void *unused) {
     in_flight_enter(&in_flight);
     atomic_fetch_add(&stage, 1);
     while (atomic_load(&stage) < 2) {
@@ -79,9 +79,9 @@ static void *is_refused(void *unused) {
     return unused;
 }
 
-/* Each counts as in flight, because it has charged its bytes. A thread that waits in vain marks the
- * other one as slow, which may happen on a busy machine. */
-static void two_who_were_refused_do_not_wait_for_each_other(void **state) {
+/* Both refused threads count as in flight. A thread that waits in vain marks the other one as slow.
+ * A busy machine may cause that too, so some rounds may fail. */
+static void two_refused_threads_do_not_wait_for_each_other(void **state) {
     (void)state;
     pthread_t threads[2];
     unsigned slow = 0;
@@ -89,7 +89,7 @@ static void two_who_were_refused_do_not_wait_for_each_other(void **state) {
         in_flight = (struct in_flight){0};
         atomic_store(&stage, 0);
         for (int i = 0; i < 2; i++) {
-            assert_int_equal(pthread_create(&threads[i], NULL, is_refused, NULL), 0);
+            assert_int_equal(pthread_create(&threads[i], NULL, wait_after_refusal, NULL), 0);
         }
         for (int i = 0; i < 2; i++) {
             pthread_join(threads[i], NULL);
@@ -103,16 +103,17 @@ static void two_who_were_refused_do_not_wait_for_each_other(void **state) {
 static void a_later_thread_is_not_waited_for(void **state) {
     (void)state;
     pthread_t thread = begin(&stage), other;
-    assert_int_equal(pthread_create(&other, NULL, ends_it, NULL), 0);
+    assert_int_equal(pthread_create(&other, NULL, end_other_thread, NULL), 0);
     uint64_t began = atomic_load(&in_flight.asked);
-    assert_true(in_flight_wait(&in_flight)); /* it would else last for as long as may be */
+    assert_true(
+        in_flight_wait(&in_flight)); /* a wait for the later one would last for the whole limit */
     assert_int_equal(began, 1);
     pthread_join(thread, NULL);
     pthread_join(other, NULL);
     assert_int_equal(atomic_load(&in_flight.asked), 2);
 }
 
-static void nobody_waits_for_oneself(void **state) {
+static void no_thread_waits_for_itself(void **state) {
     (void)state;
     in_flight = (struct in_flight){0};
     in_flight_enter(&in_flight);
@@ -121,7 +122,7 @@ static void nobody_waits_for_oneself(void **state) {
     assert_false(in_flight_wait(&in_flight));
     in_flight_leave(&in_flight);
     in_flight_leave(&in_flight);
-    for (unsigned i = 0; i < 3 * ASKERS; i++) { /* places are free again */
+    for (unsigned i = 0; i < 3 * ASKERS; i++) { /* entries of the table are free again */
         in_flight_enter(&in_flight);
         in_flight_leave(&in_flight);
     }
@@ -129,8 +130,8 @@ static void nobody_waits_for_oneself(void **state) {
     assert_int_equal(atomic_load(&in_flight.first.of[0].who), 0);
 }
 
-/* The calling thread fills the first table, so the other one finds its place in a further one. */
-static void one_more_than_a_table_holds_is_waited_for(void **state) {
+/* The calling thread fills the first table, so the other thread is entered in a second table. */
+static void a_thread_beyond_the_first_table_is_waited_for(void **state) {
     (void)state;
     pthread_t thread, other;
     in_flight = (struct in_flight){0};
@@ -138,31 +139,31 @@ static void one_more_than_a_table_holds_is_waited_for(void **state) {
     for (unsigned i = 0; i < ASKERS; i++) {
         in_flight_enter(&in_flight);
     }
-    assert_int_equal(pthread_create(&thread, NULL, asks, NULL), 0);
+    assert_int_equal(pthread_create(&thread, NULL, allocate_in_flight, NULL), 0);
     while (atomic_load(&stage) < 1) {
         usleep(100);
     }
     assert_int_equal(atomic_load(&in_flight.asked), ASKERS + 1);
-    assert_int_equal(pthread_create(&other, NULL, ends_it, NULL), 0);
+    assert_int_equal(pthread_create(&other, NULL, end_other_thread, NULL), 0);
     assert_true(in_flight_wait(&in_flight));
     assert_true(atomic_load(&stage) >= 2);
     pthread_join(thread, NULL);
     pthread_join(other, NULL);
     const struct in_flight_table *more = atomic_load(&in_flight.first.next);
     assert_non_null(more);
-    assert_int_equal(atomic_load(&more->of[0].who), 0); /* the place is free again */
+    assert_int_equal(atomic_load(&more->of[0].who), 0); /* the entry is free again */
     for (unsigned i = 0; i < ASKERS; i++) {
         in_flight_leave(&in_flight);
     }
     assert_false(in_flight_wait(&in_flight));
 }
 
-static void nobody_waits_for_ever(void **state) {
+static void no_thread_waits_for_ever(void **state) {
     (void)state;
     pthread_t thread = begin(NULL);
     assert_true(in_flight_wait(&in_flight));
     assert_int_equal(atomic_load(&stage), 1);
-    assert_false(in_flight_wait(&in_flight)); /* nor for the same one once more */
+    assert_false(in_flight_wait(&in_flight)); /* a slow thread is not waited for again */
     atomic_store(&stage, 2);
     pthread_join(thread, NULL);
 }
@@ -170,12 +171,12 @@ static void nobody_waits_for_ever(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(others_are_waited_for),
-        cmocka_unit_test(what_one_gives_back_is_news_to_others),
-        cmocka_unit_test(two_who_were_refused_do_not_wait_for_each_other),
+        cmocka_unit_test(memory_given_back_is_counted_for_other_threads),
+        cmocka_unit_test(two_refused_threads_do_not_wait_for_each_other),
         cmocka_unit_test(a_later_thread_is_not_waited_for),
-        cmocka_unit_test(nobody_waits_for_oneself),
-        cmocka_unit_test(one_more_than_a_table_holds_is_waited_for),
-        cmocka_unit_test(nobody_waits_for_ever),
+        cmocka_unit_test(no_thread_waits_for_itself),
+        cmocka_unit_test(a_thread_beyond_the_first_table_is_waited_for),
+        cmocka_unit_test(no_thread_waits_for_ever),
     };
     return cmocka_run_group_tests_name("in_flight", tests, NULL, NULL);
 }

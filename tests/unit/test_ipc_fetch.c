@@ -160,7 +160,7 @@ static void one_silent_exporter_costs_one_time_budget(void **state) {
     assert_int_equal(now, WIRE_PATIENCE_MS);
 }
 
-/* Each of its answers is in time. */
+/* Each single answer is in time. */
 static void a_slow_exporter_has_one_limit_for_all_its_answers(void **state) {
     (void)state;
     assert_int_equal(fetch_after(3000, 0, 65536, false), -ETIMEDOUT);
@@ -168,14 +168,14 @@ static void a_slow_exporter_has_one_limit_for_all_its_answers(void **state) {
     assert_int_equal(fetch_after(WIRE_PATIENCE_MS - 1, 0, 3, false), 0);
 }
 
-static void one_that_hangs_up_again_and_again_has_the_same(void **state) {
+static void an_exporter_that_hangs_up_again_and_again_has_one_limit(void **state) {
     (void)state;
     assert_true(fetch_after(9000, 0, 3, true) < 0);
     assert_true(now <= WIRE_WHOLE_MS + 15 * 100);
 }
 
-/* A large block takes its time, which is not the exporter's. */
-static void what_the_driver_takes_here_does_not_count(void **state) {
+/* The import of a large block takes long, which is no fault of the exporter. */
+static void time_in_the_importing_driver_does_not_count(void **state) {
     (void)state;
     assert_int_equal(fetch_after(10, 1000, 1000, false), 0);
     assert_true(now > WIRE_WHOLE_MS);
@@ -185,8 +185,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_silent_exporter_costs_one_time_budget),
         cmocka_unit_test(a_slow_exporter_has_one_limit_for_all_its_answers),
-        cmocka_unit_test(one_that_hangs_up_again_and_again_has_the_same),
-        cmocka_unit_test(what_the_driver_takes_here_does_not_count),
+        cmocka_unit_test(an_exporter_that_hangs_up_again_and_again_has_one_limit),
+        cmocka_unit_test(time_in_the_importing_driver_does_not_count),
     };
     REAL(cuMemAddressReserve) = reserve;
     REAL(cuMemAddressFree) = release_addresses;

@@ -1,5 +1,5 @@
 /*
- * JSON as the tool reads it (replay/json.h), and as library and tool write it (process/json_put.h).
+ * Tests the reader of JSON (replay/json.h) and the writer (process/json_put.h).
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 
 /* ---- reading ---- */
 
-/** Reads a text and compares it. NULL: the text is refused. */
+/** Asserts that a JSON text reads as `wanted`. NULL: the text is refused. */
 static void reads_as(const char *json, const char *wanted) {
     char copy[200], why[100];
     struct plain values;
@@ -40,7 +40,7 @@ static void escapes_become_characters(void **state) {
     reads_as("\"\\uDBFF\\uDFFF\\ud800\\udc00\"", "\U0010ffff\U00010000");
 }
 
-static void half_a_pair_is_replaced(void **state) {
+static void half_a_surrogate_pair_is_replaced(void **state) {
     (void)state;
     reads_as("\"\\ud83d\"", "\ufffd");
     reads_as("\"\\ude00x\"", "\ufffdx");
@@ -66,7 +66,7 @@ static void other_escapes_are_refused(void **state) {
     reads_as("\"\\ud83d\\", NULL);
 }
 
-/** Reads a number and compares what callers get. */
+/** Asserts that a number reads as these values of the three getters. */
 static void number_is(const char *json, uint64_t unsigned_value, int64_t value, uint64_t ns) {
     char copy[200], why[100];
     struct plain values;
@@ -92,7 +92,7 @@ static void numbers_keep_their_digits(void **state) {
     number_is("NaN", 0, 0, 0);
 }
 
-static void other_kinds_read_as_nothing(void **state) {
+static void values_of_another_kind_read_as_nothing(void **state) {
     (void)state;
     char json[] = "{\"t\":\"5\",\"l\":[true,null],\"t\":\"6\"}", why[100];
     struct plain values;
@@ -107,7 +107,7 @@ static void other_kinds_read_as_nothing(void **state) {
     plain_free(&values);
 }
 
-/** A text of brackets may not take many times its bytes. */
+/** A text of brackets may take only a small multiple of its bytes. */
 static void memory_is_bounded(void **state) {
     (void)state;
     char json[2000], why[100];
@@ -185,11 +185,16 @@ static void keys_stand_before_values(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_keep_their_digits), cmocka_unit_test(other_kinds_read_as_nothing),
-        cmocka_unit_test(memory_is_bounded),         cmocka_unit_test(escapes_become_characters),
-        cmocka_unit_test(half_a_pair_is_replaced),   cmocka_unit_test(other_escapes_are_refused),
-        cmocka_unit_test(commas_stand_between),      cmocka_unit_test(keys_stand_before_values),
-        cmocka_unit_test(lines_begin_elements),      cmocka_unit_test(numbers_have_their_forms),
+        cmocka_unit_test(numbers_keep_their_digits),
+        cmocka_unit_test(values_of_another_kind_read_as_nothing),
+        cmocka_unit_test(memory_is_bounded),
+        cmocka_unit_test(escapes_become_characters),
+        cmocka_unit_test(half_a_surrogate_pair_is_replaced),
+        cmocka_unit_test(other_escapes_are_refused),
+        cmocka_unit_test(commas_stand_between),
+        cmocka_unit_test(keys_stand_before_values),
+        cmocka_unit_test(lines_begin_elements),
+        cmocka_unit_test(numbers_have_their_forms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* A fork waits until no thread walks the list of libraries, and no walk begins before the fork is
- * over. */
+/* Tests forks and walks of the list of libraries: a fork waits for the end of each walk, and a walk
+ * waits for the end of a fork. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /*
- * Sentences in lines: where they break, and that one which does not fit is left out as a whole.
+ * Tests how sentences break into lines. A sentence that does not fit is left out as a whole.
  */
 #include <setjmp.h>
 #include <stdarg.h>

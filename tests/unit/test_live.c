@@ -87,7 +87,7 @@ static struct live_page *open_page(int *count) {
     return memory;
 }
 
-/** The same number in every figure of a published copy, or 0. */
+/** Returns the value that all counters of a published copy have; 0: they differ. */
 static uint64_t read_copy(const struct live_slot *slot) {
     struct live_device copy;
     for (;;) {
@@ -188,7 +188,7 @@ static void a_question_is_answered_once_it_has_been_asked(void **state) {
     live_refresh(false);
     assert_true(live_is_answered(atomic_load(&page->answered), asked));
     assert_true(read_copy(&page->devices[0]) > before);
-    assert_true(live_is_answered(0, UINT32_MAX)); /* the numbers wrap round */
+    assert_true(live_is_answered(0, UINT32_MAX)); /* question numbers wrap around */
     assert_false(live_is_answered(UINT32_MAX, 0));
 }
 
@@ -230,7 +230,7 @@ static void an_order_is_taken_once(void **state) {
     assert_int_equal(wish.order, LIVE_LIMIT);
     assert_int_equal(wish.value, 77);
     assert_int_equal(wish.device, -1);
-    assert_int_equal(atomic_load(&page->order), 0); /* nobody can give it up any more */
+    assert_int_equal(atomic_load(&page->order), 0); /* no reader can withdraw the order any more */
     assert_false(live_take_order(&wish));
     live_order_done(&wish, -EBUSY);
     assert_int_equal(atomic_load(&page->order_done), atomic_load(&page->order_number));
@@ -248,7 +248,7 @@ static void an_order_that_was_given_up_is_not_taken(void **state) {
     assert_false(live_take_order(&wish));
 }
 
-static void a_page_that_others_spoiled_is_written_within_its_bounds(void **state) {
+static void a_damaged_page_is_written_within_its_bounds(void **state) {
     (void)state;
     int there;
     struct live_page *page = open_page(&there);
@@ -264,7 +264,7 @@ static void a_child_has_no_page(void **state) {
     struct live_page *page = open_page(&there);
     uint64_t before = atomic_load(&page->devices[0].published);
     pid_t child = fork();
-    if (child == 0) { /* as one that no handler was told of */
+    if (child == 0) { /* a fork of which no handler was told */
         live_refresh(true);
         live_end(PROCESS_EXECS, 0);
         live_end(PROCESS_EXITS, 0);
@@ -277,7 +277,7 @@ static void a_child_has_no_page(void **state) {
     assert_non_null(open_page(&there));
 }
 
-static void it_is_gone_at_the_end(void **state) {
+static void the_page_is_gone_at_the_end(void **state) {
     (void)state;
     int there;
     live_end(PROCESS_EXITS, 0);
@@ -427,7 +427,7 @@ static bool sweep_leaves(uint64_t refreshed_s) {
     return there;
 }
 
-static void numbers_that_came_back_are_no_processes(void **state) {
+static void pages_of_reused_process_ids_are_removed(void **state) {
     (void)state;
     char path[64], name[PLACE_NAME];
     struct live_identity who = place_self();
@@ -450,12 +450,12 @@ static void numbers_that_came_back_are_no_processes(void **state) {
     assert_int_equal(rmdir(path), 0);
 }
 
-static void a_page_from_elsewhere_goes_after_a_long_silence(void **state) {
+static void a_page_of_another_namespace_is_removed_after_a_long_silence(void **state) {
     (void)state;
     uint64_t now = flight_clock(CLOCK_MONOTONIC) / 1000000000;
     assert_true(sweep_leaves(now));
     assert_true(sweep_leaves(now > 900 ? now - 900 : 0));
-    if (now > 1100) /* else the machine has not been up for so long */
+    if (now > 1100) /* else the uptime of the machine is too short */
         assert_false(sweep_leaves(now - 1100));
 }
 
@@ -464,8 +464,8 @@ int main(void) {
         cmocka_unit_test(names_lead_back_to_their_process),
         cmocka_unit_test(a_process_is_told_by_number_start_and_namespace),
         cmocka_unit_test(a_folder_is_the_users_alone),
-        cmocka_unit_test(numbers_that_came_back_are_no_processes),
-        cmocka_unit_test(a_page_from_elsewhere_goes_after_a_long_silence),
+        cmocka_unit_test(pages_of_reused_process_ids_are_removed),
+        cmocka_unit_test(a_page_of_another_namespace_is_removed_after_a_long_silence),
         cmocka_unit_test(no_signal_where_no_file_may_be_so_large),
         cmocka_unit_test(no_page_where_there_are_no_addresses_for_it),
         cmocka_unit_test(a_reader_sees_whole_copies_only),
@@ -473,9 +473,9 @@ int main(void) {
         cmocka_unit_test(a_reader_with_a_mapping_of_its_own_ends_the_wait),
         cmocka_unit_test(an_order_is_taken_once),
         cmocka_unit_test(an_order_that_was_given_up_is_not_taken),
-        cmocka_unit_test(a_page_that_others_spoiled_is_written_within_its_bounds),
+        cmocka_unit_test(a_damaged_page_is_written_within_its_bounds),
         cmocka_unit_test(a_child_has_no_page),
-        cmocka_unit_test(it_is_gone_at_the_end),
+        cmocka_unit_test(the_page_is_gone_at_the_end),
         cmocka_unit_test(many_writers_leave_no_torn_event),
     };
     if (!mkdtemp(folder) || setenv("XDG_RUNTIME_DIR", folder, 1) != 0)

@@ -54,7 +54,7 @@ static void in_order(void) {
         lock_acquire(&registry);
         lock_acquire(&pool);
         lock_acquire(&transfer);
-        lock_release(&pool); /* in any order */
+        lock_release(&pool); /* the order of releases is free */
         lock_release(&transfer);
         lock_release(&registry);
     }
@@ -103,7 +103,7 @@ static void several_caches_are_held_at_once(void **state) {
     assert_string_equal(death_of(several_caches), "");
 }
 
-/* A report may come at any time, with any lock held by the thread that it interrupts. */
+/* A report may be requested at any time, while the interrupted thread holds any lock. */
 static void tried(void) {
     lock_acquire(&transfer);
     if (lock_try(&pool)) {

@@ -1,5 +1,5 @@
 /*
- * The log: which messages are written, what they look like, and where they never go.
+ * Tests the log: which messages are written, their form, and files that never get messages.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@ static const char *stderr_of(void (*body)(void)) {
     return child_stderr(NULL, body);
 }
 
-/** A file of the program's that nobody else sees. */
+/** Opens an unnamed file, as the program under test has. */
 static int open_unnamed(int flags) {
     char path[] = "/tmp/gpucache-log-XXXXXX";
     int file = mkostemp(path, flags);
@@ -53,7 +53,7 @@ static void say_in_a_loop(void) {
         log_once(LOG_LEVEL_WARN, "turn %d", i);
 }
 
-static void a_place_that_speaks_once_speaks_once(void **state) {
+static void a_place_that_logs_once_logs_once(void **state) {
     (void)state;
     assert_string_equal(stderr_of(say_in_a_loop), "gpucache: turn 0\n");
 }
@@ -85,7 +85,7 @@ static void say_in_disguise(void) {
                    "31m \x9b\xff \xc3\xa9 \xe2\x82\xac");
 }
 
-static void a_message_commands_no_terminal(void **state) {
+static void a_message_contains_no_terminal_command(void **state) {
     (void)state;
     assert_string_equal(stderr_of(say_in_disguise),
                         "gpucache: a?[2J ??31m ?? \xc3\xa9 \xe2\x82\xac\n");
@@ -154,7 +154,7 @@ static void look_at_the_kept_one(void) {
     log_warn("from the child");
 }
 
-static void the_kept_descriptor_is_for_nobody_else(void **state) {
+static void the_kept_descriptor_is_high_and_closed_on_exec_and_fork(void **state) {
     (void)state;
     assert_string_equal(stderr_of(look_at_the_kept_one), "gpucache: from the child\n");
 }
@@ -177,7 +177,7 @@ static void a_child_closes_nothing_of_the_programs(void **state) {
     assert_string_equal(stderr_of(forget_what_is_not_ours), "");
 }
 
-/** Puts a file in stderr's place, uses the log, and says how long the file is then. */
+/** Replaces stderr by a file, and writes a message. Returns the length of the file in bytes. */
 static int replaced_stderr(int flags) {
     int file = open_unnamed(flags);
     dup3(file, STDERR_FILENO, flags & O_CLOEXEC);
@@ -194,7 +194,7 @@ static void take_the_number(void) {
     _exit(replaced_stderr(O_CLOEXEC) == 0 ? 0 : 1);
 }
 
-static void a_file_in_its_place_is_meant_unless_it_is_closed_on_exec(void **state) {
+static void a_file_in_place_of_stderr_is_used_unless_closed_on_exec(void **state) {
     (void)state;
     assert_string_equal(stderr_of(redirect), "");
     assert_string_equal(stderr_of(take_the_number), "");
@@ -230,15 +230,15 @@ int main(int argc, char **argv) {
     self = argv[0];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_below_the_level_are_not_written),
-        cmocka_unit_test(a_place_that_speaks_once_speaks_once),
+        cmocka_unit_test(a_place_that_logs_once_logs_once),
         cmocka_unit_test(a_long_message_is_one_cut_line),
-        cmocka_unit_test(a_message_commands_no_terminal),
+        cmocka_unit_test(a_message_contains_no_terminal_command),
         cmocka_unit_test(messages_come_out_after_the_program_closed_stderr),
         cmocka_unit_test(a_file_under_the_kept_number_is_never_written_to),
         cmocka_unit_test(a_low_descriptor_limit_is_no_obstacle),
-        cmocka_unit_test(the_kept_descriptor_is_for_nobody_else),
+        cmocka_unit_test(the_kept_descriptor_is_high_and_closed_on_exec_and_fork),
         cmocka_unit_test(a_child_closes_nothing_of_the_programs),
-        cmocka_unit_test(a_file_in_its_place_is_meant_unless_it_is_closed_on_exec),
+        cmocka_unit_test(a_file_in_place_of_stderr_is_used_unless_closed_on_exec),
         cmocka_unit_test(a_program_without_stderr_keeps_its_files_to_itself),
     };
     return cmocka_run_group_tests_name("log", tests, NULL, NULL);

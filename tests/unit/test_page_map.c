@@ -1,5 +1,5 @@
 /*
- * The page map: an address leads to what was entered for its page, and to nothing else.
+ * Tests the page map: an address leads to the entry of its page, and to no other entry.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 
 static struct pool *const one = (struct pool *)0x1000, *const two = (struct pool *)0x2000;
 
-static void an_address_nobody_entered_is_unknown(void **state) {
+static void an_address_that_was_not_entered_is_unknown(void **state) {
     (void)state;
     const uint64_t addresses[] = {0, 1, 0x7f0000000000, TOP - 1, TOP, TOP + 5, UINT64_MAX};
     for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
@@ -94,7 +94,7 @@ static void owners_are_kept_apart_from_entries(void **state) {
 static void one_page_of_a_long_range_is_found(void **state) {
     (void)state;
     const uint64_t base = 15 * LEAF_BYTES,
-                   bytes = 4 * LEAF_BYTES; /* leaves 15 and 16 do not exist */
+                   bytes = 4 * LEAF_BYTES; /* leaves 15 and 16 of the tree do not exist */
     const uint64_t pages[] = {2 * LEAF_BYTES, 3 * LEAF_BYTES - PAGE_BYTES, 3 * LEAF_BYTES,
                               4 * LEAF_BYTES - PAGE_BYTES};
     assert_int_equal(page_map_prepare(base + 2 * LEAF_BYTES, 2 * LEAF_BYTES), 0);
@@ -175,7 +175,7 @@ static void *enter_cleared_pages(void *unused) {
     return unused;
 }
 
-static void a_cleared_page_can_be_another_pools_at_once(void **state) {
+static void a_cleared_page_can_belong_to_another_pool_at_once(void **state) {
     (void)state;
     unsigned lost = 0;
     assert_int_equal(page_map_prepare(GIVEN_BASE, GIVEN_PAGES * PAGE_BYTES), 0);
@@ -200,7 +200,7 @@ static void a_cleared_page_can_be_another_pools_at_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_address_nobody_entered_is_unknown),
+        cmocka_unit_test(an_address_that_was_not_entered_is_unknown),
         cmocka_unit_test(addresses_beyond_the_map_are_refused),
         cmocka_unit_test(only_pages_whose_first_byte_is_covered_are_set),
         cmocka_unit_test(a_range_may_cross_into_the_next_leaf),
@@ -208,7 +208,7 @@ int main(void) {
         cmocka_unit_test(owners_are_kept_apart_from_entries),
         cmocka_unit_test(one_page_of_a_long_range_is_found),
         cmocka_unit_test(threads_that_prepare_one_leaf_lose_nothing),
-        cmocka_unit_test(a_cleared_page_can_be_another_pools_at_once),
+        cmocka_unit_test(a_cleared_page_can_belong_to_another_pool_at_once),
     };
     return cmocka_run_group_tests_name("page map", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * The reported peak of live memory when several threads allocate and free. The pool knows it only
- * when it sums all caches, which is rare. The tests count the true peak themselves.
+ * Tests the reported peak of live memory when several threads allocate and free. The pool updates
+ * the peak only when it sums all caches, which is rare. The tests count the true peak themselves.
  */
 #include "pool_bench.h"
 
@@ -31,7 +31,7 @@ static void give(unsigned i) {
     held[i] = held[--held_count];
 }
 
-/* A program whose threads work in turn, with the same requests in every period. */
+/* A simulated program: its threads alternate, and every period has the same requests. */
 struct program {
     unsigned threads, periods, blocks;
     uint64_t least, most;
@@ -146,7 +146,7 @@ static void assert_seen(struct program what, double least) {
     }
 }
 
-static void of_large_blocks_hardly_any_of_the_peak_is_lost(void **state) {
+static void the_peak_of_large_blocks_is_nearly_exact(void **state) {
     (void)state;
     for (unsigned threads = 2; threads <= 16; threads *= 2) {
         for (int pages = 0; pages < 2; pages++) {
@@ -166,7 +166,7 @@ static void *go_round(void *argument) {
     return argument;
 }
 
-/* Live bytes of one thread are not lost while another thread allocates and frees during the sum. */
+/* The sum counts the live bytes of one thread while another thread allocates and frees. */
 static void live_memory_does_not_count_as_idle(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, 0);
@@ -192,7 +192,7 @@ static void live_memory_does_not_count_as_idle(void **state) {
 }
 
 /* A signal handler that reads the peaks may have interrupted the thread that adds the cache. */
-static void a_cache_that_comes_or_goes_is_not_waited_for_for_ever(void **state) {
+static void reading_peaks_does_not_wait_for_ever_for_a_new_cache(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, 0);
     get(64 * MIB);
@@ -206,9 +206,9 @@ static void a_cache_that_comes_or_goes_is_not_waited_for_for_ever(void **state) 
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(of_large_blocks_hardly_any_of_the_peak_is_lost),
+        TEST(the_peak_of_large_blocks_is_nearly_exact),
         TEST(live_memory_does_not_count_as_idle),
-        TEST(a_cache_that_comes_or_goes_is_not_waited_for_for_ever),
+        TEST(reading_peaks_does_not_wait_for_ever_for_a_new_cache),
     };
     return cmocka_run_group_tests_name("peaks", tests, NULL, NULL);
 }

@@ -18,19 +18,19 @@
 
 #define BYTES(text) (text), sizeof(text) - 1
 
-/* Reads a pickle in memory that ends with the file, so that sanitizers and valgrind see reads
- * behind the end. */
+/* Reads a pickle from a heap copy of exact length, so that sanitizers and valgrind see reads behind
+ * its end. */
 static int read_pickle(const char *bytes, size_t count, struct plain *pickle, char why[200]) {
     char *copy = malloc(count + 1);
     assert_non_null(copy);
     memcpy(copy + 1, bytes, count);
     why[0] = '\0';
     int r = pickle_read(copy + 1, count, SIZE_MAX, pickle, why, 200);
-    free(copy); /* texts are not looked at below */
+    free(copy); /* the tests compare no texts */
     return r;
 }
 
-static void integers(void **state) {
+static void integers_are_read(void **state) {
     (void)state;
     static const struct {
         const char *bytes;
@@ -65,7 +65,7 @@ static void integers(void **state) {
     }
 }
 
-static void containers(void **state) {
+static void containers_are_read(void **state) {
     (void)state;
     struct plain pickle;
     char why[200];
@@ -87,8 +87,8 @@ static void containers(void **state) {
     plain_free(&pickle);
 }
 
-/* A small file that is packed may hold millions of lists. */
-static void clamp_u64(void **state) {
+/* A small compressed file may hold millions of lists. */
+static void memory_is_bounded(void **state) {
     (void)state;
     struct plain pickle;
     static const char kinds[] = "])}N(2";
@@ -106,8 +106,8 @@ static void clamp_u64(void **state) {
     }
 }
 
-/* Refused instructions, by name: they import or call. */
-static void refused(void **state) {
+/* Instructions that import or call are refused by name. */
+static void pickles_with_code_are_refused(void **state) {
     (void)state;
     static const struct {
         const char *bytes;
@@ -138,7 +138,7 @@ static void refused(void **state) {
     }
 }
 
-static void broken(void **state) {
+static void broken_pickles_are_refused(void **state) {
     (void)state;
     static const struct {
         const char *bytes;
@@ -148,14 +148,14 @@ static void broken(void **state) {
         {BYTES("\x80\x01N.")},
         {BYTES("\x80\x06N.")},
         {BYTES("\x80\x02")},
-        {BYTES("\x80\x02.")},     /* nothing is left */
-        {BYTES("\x80\x02NN.")},   /* too much is */
+        {BYTES("\x80\x02.")},     /* the stack is empty at the end */
+        {BYTES("\x80\x02NN.")},   /* the stack has two values at the end */
         {BYTES("\x80\x02N(.")},   /* a mark is open */
         {BYTES("\x80\x02u.")},    /* no mark */
         {BYTES("\x80\x02}(Nu.")}, /* a key without a value */
-        {BYTES("\x80\x02N(Ne.")}, /* added to what is no list */
-        {BYTES("\x80\x02}Na.")},  /* nor this */
-        {BYTES("\x80\x02](a.")},  /* below the mark is not for taking */
+        {BYTES("\x80\x02N(Ne.")}, /* append to None */
+        {BYTES("\x80\x02}Na.")},  /* append to a dictionary */
+        {BYTES("\x80\x02](a.")},  /* append would take a value below the mark */
         {BYTES("\x80\x02]N(at.")},
         {BYTES("\x80\x02\x86.")},               /* nothing to make a tuple of */
         {BYTES("\x80\x02h\x07.")},              /* never stored */
@@ -177,8 +177,8 @@ static void broken(void **state) {
     }
 }
 
-/* Every start of a good one is refused, with its place. */
-static void truncated(void **state) {
+/* Every proper prefix of a valid pickle is refused, with the position. */
+static void truncated_pickles_are_refused(void **state) {
     (void)state;
     static const char bytes[] =
         "\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01"
@@ -201,8 +201,8 @@ static uint64_t next_random(void) {
     return x;
 }
 
-/* Snapshots with bytes changed at random: read or refused, under sanitizers without a word. */
-static void changed_at_random(void **state) {
+/* Snapshots with random changes are read or refused. Sanitizers must report nothing. */
+static void changed_snapshots_are_read_or_refused(void **state) {
     (void)state;
     static const char bytes[] =
         "\x80\x02}(X\x08\x00\x00\x00segments]}(X\x06\x00\x00\x00"
@@ -238,13 +238,13 @@ static void changed_at_random(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(integers),
-        cmocka_unit_test(containers),
-        cmocka_unit_test(clamp_u64),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(broken),
-        cmocka_unit_test(truncated),
-        cmocka_unit_test(changed_at_random),
+        cmocka_unit_test(integers_are_read),
+        cmocka_unit_test(containers_are_read),
+        cmocka_unit_test(memory_is_bounded),
+        cmocka_unit_test(pickles_with_code_are_refused),
+        cmocka_unit_test(broken_pickles_are_refused),
+        cmocka_unit_test(truncated_pickles_are_refused),
+        cmocka_unit_test(changed_snapshots_are_read_or_refused),
     };
     return cmocka_run_group_tests_name("pickle", tests, NULL, NULL);
 }

@@ -41,7 +41,7 @@ static void every_block_has_its_bytes_and_a_segment_of_its_own_device(void **sta
     }
 }
 
-static void a_question_is_answered_for_every_byte_of_a_block_and_no_other(void **state) {
+static void a_look_up_finds_every_byte_of_a_block_and_no_other(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     for (size_t i = 0; i < SIZES; i++) {
@@ -63,7 +63,7 @@ static void a_question_is_answered_for_every_byte_of_a_block_and_no_other(void *
     assert_int_equal(pool_find(UINT64_MAX, &block), -ENOENT);
 }
 
-static void an_id_belongs_to_one_life_of_one_block(void **state) {
+static void an_id_belongs_to_one_allocation_of_one_block(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t seen[2 * SIZES];
@@ -198,7 +198,7 @@ static void compare(const struct expected *e) {
     assert_int_equal(is.requested.current, e->requested);
     assert_int_equal(is.requested.total, e->requested_total);
     assert_int_equal(is.requested.freed, e->requested_total - e->requested);
-    /* a request may get a block of a larger class */
+    /* the pool may serve a request by a block of a larger class */
     assert_in_range(is.allocated.current, e->allocated, e->allocated + e->allocated / 5);
     assert_in_range(is.allocated.total, e->allocated_total,
                     e->allocated_total + e->allocated_total / 5);
@@ -223,7 +223,7 @@ static void compare(const struct expected *e) {
     assert_int_equal(total, e->count_total);
 }
 
-/* Peaks are brought up to date by a change under source.lock. */
+/* A change under source.lock updates the peaks. */
 static void compare_peaks(const struct expected *e) {
     pool_hold(pool);
     pool_release(pool);
@@ -336,7 +336,7 @@ static void a_large_block_freed_after_small_ones_still_counts_for_their_peak(voi
     use_and_drop(kept);
     use_and_drop(cached);
     fake_finish_all(fake);
-    kept = get(MIB); /* both are free; the other stays in the cache */
+    kept = get(MIB); /* both blocks are free; the other one stays in the cache */
     e = (struct expected){.requested_peak = 2 * MIB, .allocated_peak = 2 * MIB};
     expect_alloc(&e, MIB);
     uint64_t large = get(100 * MIB);
@@ -427,7 +427,7 @@ static void *hold_small_blocks(void *unused) {
     return unused;
 }
 
-/* With several caches the peak may be a lower bound, if the statistics report the error. */
+/* With several caches the peak may be too low, by at most the reported error. */
 static void the_error_of_a_shared_peak_is_not_understated(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
@@ -461,7 +461,7 @@ static uint64_t live_of_any_class(const struct stats_device *counters) {
     return live;
 }
 
-static void a_sum_in_which_a_free_is_seen_and_its_allocation_is_not_is_nothing(void **state) {
+static void a_sum_that_misses_an_allocation_but_not_its_free_is_0(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     get(4096);
@@ -555,7 +555,7 @@ static void reset_peaks_are_the_current_values(void **state) {
     drop(kept);
 }
 
-static void active_is_what_cannot_be_handed_out_at_once(void **state) {
+static void active_memory_cannot_be_handed_out_at_once(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t large = get(4 * MIB), small = get(64 * KIB);
@@ -576,7 +576,7 @@ static void active_is_what_cannot_be_handed_out_at_once(void **state) {
     drop(large);
 }
 
-static void misses_count_what_the_driver_was_asked_for(void **state) {
+static void misses_count_requests_to_the_driver(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get(5 * MIB);
@@ -594,7 +594,7 @@ static void misses_count_what_the_driver_was_asked_for(void **state) {
 
 /* ---- the end of the context ---- */
 
-static void a_forgotten_pool_knows_nothing_and_serves_the_next_context(void **state) {
+static void a_forgotten_pool_is_empty_and_serves_the_next_context(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t at[SIZES];
@@ -645,8 +645,8 @@ static int health_in_a_host_function(struct backend *backend) {
 }
 
 /*
- * One call is refused, in a host function or in a thread without a context. The context stays
- * usable.
+ * The driver refuses one call, in a host function or in a thread without a context. The context
+ * stays usable.
  */
 static void a_refusal_of_one_call_does_not_end_the_pool(void **state) {
     (void)state;
@@ -664,8 +664,8 @@ static void a_refusal_of_one_call_does_not_end_the_pool(void **state) {
     get(3 * MIB);
 }
 
-/* Includes a request that no device could serve: the driver does not look at its size then. */
-static void every_slow_way_asks_whether_the_context_lives(void **state) {
+/* Includes a request that no device could serve: natively the error of the context comes first. */
+static void every_slow_path_checks_the_health_of_the_context(void **state) {
     (void)state;
     static const uint64_t asked[] = {100, 3 * MIB, 8 * GIB, UINT64_MAX};
     for (int i = 0; i < 4; i++) {
@@ -721,7 +721,7 @@ static void *free_shared(void *unused) {
     return NULL;
 }
 
-static void what_one_thread_asked_for_another_may_free(void **state) {
+static void a_block_of_one_thread_may_be_freed_by_another(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     assert_null(run_thread(alloc_shared));
@@ -764,7 +764,7 @@ static void *free_in_a_destructor(void *unused) {
     return unused;
 }
 
-/* The destructor runs after the one that takes the thread's caches away. */
+/* The destructor runs after the destructor that removes the thread's caches. */
 static void a_free_in_a_threads_last_destructor_is_not_lost(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
@@ -822,8 +822,8 @@ static void a_hundred_threads_one_after_another_share_one_cache(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(every_block_has_its_bytes_and_a_segment_of_its_own_device),
-        TEST(a_question_is_answered_for_every_byte_of_a_block_and_no_other),
-        TEST(an_id_belongs_to_one_life_of_one_block),
+        TEST(a_look_up_finds_every_byte_of_a_block_and_no_other),
+        TEST(an_id_belongs_to_one_allocation_of_one_block),
         TEST(a_repeated_pair_of_calls_takes_no_more_memory),
         TEST(a_wrong_free_changes_nothing),
         TEST(memory_of_others_is_not_the_pools),
@@ -836,16 +836,16 @@ int main(void) {
         TEST(two_pools_of_one_thread_have_exact_peaks),
         TEST(the_peak_of_a_thread_that_ended_is_not_added_for_ever),
         TEST(the_error_of_a_shared_peak_is_not_understated),
-        TEST(a_sum_in_which_a_free_is_seen_and_its_allocation_is_not_is_nothing),
+        TEST(a_sum_that_misses_an_allocation_but_not_its_free_is_0),
         TEST(blocks_that_change_hands_are_not_counted_twice),
         TEST(reset_peaks_are_the_current_values),
-        TEST(active_is_what_cannot_be_handed_out_at_once),
-        TEST(misses_count_what_the_driver_was_asked_for),
-        TEST(a_forgotten_pool_knows_nothing_and_serves_the_next_context),
-        TEST(every_slow_way_asks_whether_the_context_lives),
+        TEST(active_memory_cannot_be_handed_out_at_once),
+        TEST(misses_count_requests_to_the_driver),
+        TEST(a_forgotten_pool_is_empty_and_serves_the_next_context),
+        TEST(every_slow_path_checks_the_health_of_the_context),
         TEST(a_refusal_of_one_call_does_not_end_the_pool),
         TEST(a_broken_context_answers_with_its_error),
-        TEST(what_one_thread_asked_for_another_may_free),
+        TEST(a_block_of_one_thread_may_be_freed_by_another),
         TEST(a_thread_that_ends_leaves_its_blocks_to_the_others),
         TEST(a_free_in_a_threads_last_destructor_is_not_lost),
         TEST(counts_of_a_threads_last_destructor_are_not_lost_to_a_sum),

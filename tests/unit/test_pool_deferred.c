@@ -1,7 +1,7 @@
 /*
- * Deferred frees: blocks that the program has freed, and that a stream or a capture still holds
- * back. Look-ups do not find them, no request gets their memory, and a reclaim makes them free at
- * once.
+ * Tests deferred frees: the program has freed a block, but a stream or a capture has not reached
+ * the free. Look-ups do not find the block, no request gets its memory, and a reclaim makes it free
+ * at once.
  */
 #include "pool_bench.h"
 
@@ -13,66 +13,66 @@ static void *drop_in_thread(void *address) {
 }
 
 static struct pool_deferred defer_free(uint64_t address) {
-    struct pool_deferred retired;
-    assert_int_equal(pool_defer_free(address, &retired), 0);
-    return retired;
+    struct pool_deferred deferred;
+    assert_int_equal(pool_defer_free(address, &deferred), 0);
+    return deferred;
 }
 
 static const uint64_t sizes[] = {1, 512, 5000, 100000, MIB, MIB + 1, 3 * MIB, 20 * MIB};
 #define SIZES (sizeof sizes / sizeof *sizes)
 
-static void a_retired_block_is_gone_for_everybody(void **state) {
+static void a_look_up_does_not_find_a_deferred_block(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     for (size_t i = 0; i < SIZES; i++) {
         uint64_t at = get(sizes[i]);
         struct pool_block block;
-        struct pool_deferred again, retired = defer_free(at);
+        struct pool_deferred again, deferred = defer_free(at);
         assert_int_equal(pool_defer_free(at, &again), -EINVAL);
         assert_int_equal(fake_pool_free(at), -EINVAL);
         assert_int_equal(pool_find(at, &block), -EINVAL);
         assert_true(pool_has(at));
         check();
-        pool_reclaim(&retired);
+        pool_reclaim(&deferred);
         assert_int_equal(fake_pool_free(at), -EINVAL);
         check();
     }
 }
 
-static void only_the_start_of_a_live_block_can_be_retired(void **state) {
+static void only_the_start_of_a_live_block_can_be_deferred(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
-    struct pool_deferred retired;
+    struct pool_deferred deferred;
     uint64_t small = get(5000), large = get(3 * MIB);
-    assert_int_equal(pool_defer_free(small + 512, &retired), -EINVAL);
-    assert_int_equal(pool_defer_free(small + 4, &retired), -EINVAL);
-    assert_int_equal(pool_defer_free(large + 2 * MIB, &retired), -EINVAL);
-    assert_int_equal(pool_defer_free(0x1000, &retired), -ENOENT);
+    assert_int_equal(pool_defer_free(small + 512, &deferred), -EINVAL);
+    assert_int_equal(pool_defer_free(small + 4, &deferred), -EINVAL);
+    assert_int_equal(pool_defer_free(large + 2 * MIB, &deferred), -EINVAL);
+    assert_int_equal(pool_defer_free(0x1000, &deferred), -ENOENT);
     assert_false(pool_has(0x1000));
     drop(small);
     drop(large);
-    assert_int_equal(pool_defer_free(small, &retired), -EINVAL);
-    assert_int_equal(pool_defer_free(large, &retired), -EINVAL);
+    assert_int_equal(pool_defer_free(small, &deferred), -EINVAL);
+    assert_int_equal(pool_defer_free(large, &deferred), -EINVAL);
 }
 
-static void a_retired_block_is_nobodys_until_it_comes_back(void **state) {
+static void no_request_gets_a_deferred_block_before_its_reclaim(void **state) {
     (void)state;
     start(64 * MIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get(40 * MIB), other;
-    struct pool_deferred retired = defer_free(at);
+    struct pool_deferred deferred = defer_free(at);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), -ENOMEM);
     assert_int_equal(pool_trim(pool, false), 0);
     assert_int_equal(fake->releases, 0);
     assert_int_equal(fake_books(pool).active.current, 40 * MIB);
     assert_int_equal(fake_books(pool).requested.current, 0);
     assert_int_equal(pool_idle_bytes(pool), 0);
-    pool_reclaim(&retired);
+    pool_reclaim(&deferred);
     assert_int_equal(pool_idle_bytes(pool), 40 * MIB);
     assert_int_equal(get(40 * MIB), at);
 }
 
 /* Other streams may never end, so that no context event completes. */
-static void a_retired_block_comes_back_ready(void **state) {
+static void a_reclaimed_block_is_free_at_once(void **state) {
     (void)state;
     start(64 * MIB, REUSE_BARRIER, RELAXED);
     fake_submit(fake, 0);
@@ -87,7 +87,7 @@ static void a_retired_block_comes_back_ready(void **state) {
 }
 
 /* The block was handed out behind a barrier: the work in front of the barrier may still run. */
-static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
+static void a_reclaimed_block_from_behind_a_barrier_has_not_finished(void **state) {
     (void)state;
     start(256 * MIB, REUSE_BARRIER, TIGHT);
     uint64_t at = get(40 * MIB), other = get(40 * MIB);
@@ -96,8 +96,8 @@ static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
     drop(other);
     assert_int_equal(get(40 * MIB), other);
     assert_int_equal(fake->orders, 1);
-    struct pool_deferred retired = defer_free(at);
-    pool_reclaim(&retired);
+    struct pool_deferred deferred = defer_free(at);
+    pool_reclaim(&deferred);
     assert_false(fake_is_past(fake, 0, number, true));
     assert_int_not_equal(get(40 * MIB), at);
     fake_finish_all(fake);
@@ -105,7 +105,7 @@ static void what_came_from_behind_a_barrier_has_not_finished(void **state) {
     assert_int_equal(get(40 * MIB), at);
 }
 
-static void a_retired_block_is_forgotten_with_its_context(void **state) {
+static void a_deferred_block_is_forgotten_with_its_context(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     struct pool_deferred small = defer_free(get(5000)), large = defer_free(get(3 * MIB));
@@ -132,7 +132,7 @@ static bool reclaim_one(struct backend *backend, bool all) {
     return true;
 }
 
-static void before_it_grows_the_pool_asks_what_has_come_free(void **state) {
+static void before_it_grows_the_pool_reclaims_deferred_blocks(void **state) {
     (void)state;
     start(64 * MIB, REUSE_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
@@ -156,7 +156,7 @@ static bool reclaim_later(struct backend *backend, bool all) {
     return reclaim_calls++ > 0 && all && reclaim_one(backend, all);
 }
 
-static void before_a_request_is_refused_all_are_asked_again(void **state) {
+static void before_a_refusal_the_pool_reclaims_again(void **state) {
     (void)state;
     start(64 * MIB, REUSE_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
@@ -228,7 +228,7 @@ static void a_reclaim_of_another_thread_is_not_missed(void **state) {
  * The native free of the same thread would have waited for the work in front of the barrier. The
  * free of another thread would not.
  */
-static void ones_own_barrier_is_waited_for_and_not_anothers(void **state) {
+static void a_barrier_of_the_same_thread_is_waited_for(void **state) {
     (void)state;
     for (unsigned own = 0; own < 2; own++) {
         start(64 * MIB, REUSE_BARRIER, TIGHT);
@@ -278,7 +278,7 @@ static void note_freed(struct backend *backend, uint64_t address, uint64_t bytes
 
 static unsigned refused;
 
-/* Runs inside the free, when the block is no longer live. */
+/* Callback inside the free, when the block is no longer live. */
 static void ask_whether_refused(struct backend *backend, uint64_t address, uint64_t bytes) {
     (void)backend;
     struct pool *owner;
@@ -286,7 +286,7 @@ static void ask_whether_refused(struct backend *backend, uint64_t address, uint6
 }
 
 /* Any thread may use the memory until the stream reaches the free. */
-static void no_use_of_a_block_is_refused_while_it_is_retired(void **state) {
+static void no_use_of_a_block_is_refused_while_it_is_deferred(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     struct backend_ops ops = *fake->backend.ops;
@@ -294,12 +294,12 @@ static void no_use_of_a_block_is_refused_while_it_is_retired(void **state) {
     fake->backend.ops = &ops;
     uint64_t at = get(3 * MIB);
     refused = 0;
-    struct pool_deferred retired = defer_free(at);
+    struct pool_deferred deferred = defer_free(at);
     assert_int_equal(refused, 0);
     struct pool *owner = NULL;
     assert_int_equal(pool_exceeds(at, 3 * MIB, &owner), -EAGAIN);
     assert_ptr_equal(owner, pool);
-    pool_reclaim(&retired);
+    pool_reclaim(&deferred);
     assert_int_equal(pool_exceeds(at, 1, &owner), 1);
     drop(get(3 * MIB));
     assert_int_equal(refused, 1); /* the plain free has made it free by then */
@@ -310,7 +310,7 @@ static unsigned five(void) {
     return 5;
 }
 
-/* Includes a block that only a retry served, and each kind of free. */
+/* Includes a block that was allocated by a retry, and each kind of free. */
 static void the_backend_is_told_once_of_each_large_block(void **state) {
     (void)state;
     start(64 * MIB, REUSE_BARRIER, RELAXED);
@@ -348,11 +348,11 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
     stop(NULL);
 }
 
-/* Half of the blocks are freed at once: by the fast path of their owner, and by other paths. */
-static void the_counters_agree_whichever_way_blocks_go(void **state) {
+/* Half of the blocks are freed without deferral: by the fast path of their owner, and by others. */
+static void the_counters_agree_for_each_kind_of_free(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
-    struct pool_deferred retired[100];
+    struct pool_deferred deferred[100];
     uint64_t at[200];
     for (unsigned round = 0; round < 20; round++) {
         for (unsigned i = 0; i < 200; i++) {
@@ -360,11 +360,11 @@ static void the_counters_agree_whichever_way_blocks_go(void **state) {
         }
         for (unsigned i = 0; i < 100; i++) {
             drop(at[2 * i]);
-            retired[i] = defer_free(at[2 * i + 1]);
+            deferred[i] = defer_free(at[2 * i + 1]);
         }
         check();
         for (unsigned i = 0; i < 100; i++) {
-            pool_reclaim(&retired[(i * 37) % 100]);
+            pool_reclaim(&deferred[(i * 37) % 100]);
         }
         check();
         assert_int_equal(fake_books(pool).allocated.current, 0);
@@ -374,20 +374,20 @@ static void the_counters_agree_whichever_way_blocks_go(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_retired_block_is_gone_for_everybody),
-        TEST(only_the_start_of_a_live_block_can_be_retired),
-        TEST(a_retired_block_is_nobodys_until_it_comes_back),
-        TEST(a_retired_block_comes_back_ready),
-        TEST(what_came_from_behind_a_barrier_has_not_finished),
-        TEST(a_retired_block_is_forgotten_with_its_context),
-        TEST(before_it_grows_the_pool_asks_what_has_come_free),
-        TEST(before_a_request_is_refused_all_are_asked_again),
+        TEST(a_look_up_does_not_find_a_deferred_block),
+        TEST(only_the_start_of_a_live_block_can_be_deferred),
+        TEST(no_request_gets_a_deferred_block_before_its_reclaim),
+        TEST(a_reclaimed_block_is_free_at_once),
+        TEST(a_reclaimed_block_from_behind_a_barrier_has_not_finished),
+        TEST(a_deferred_block_is_forgotten_with_its_context),
+        TEST(before_it_grows_the_pool_reclaims_deferred_blocks),
+        TEST(before_a_refusal_the_pool_reclaims_again),
         TEST(barriers_are_waited_for_before_a_request_is_refused),
         TEST(a_reclaim_of_another_thread_is_not_missed),
-        TEST(ones_own_barrier_is_waited_for_and_not_anothers),
-        TEST(no_use_of_a_block_is_refused_while_it_is_retired),
+        TEST(a_barrier_of_the_same_thread_is_waited_for),
+        TEST(no_use_of_a_block_is_refused_while_it_is_deferred),
         TEST(the_backend_is_told_once_of_each_large_block),
-        TEST(the_counters_agree_whichever_way_blocks_go),
+        TEST(the_counters_agree_for_each_kind_of_free),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /*
- * The end of a context, memory that goes back to the driver, and barriers whose condition changes.
+ * Tests the end of a context, the release of memory to the driver, and barriers whose condition
+ * changes.
  */
 #include "pool_bench.h"
 
@@ -51,7 +52,7 @@ static void *free_while_it_ends(void *number) {
  * Blocks freed during pool_forget() are not handed out in the next context, and none is handed out
  * twice.
  */
-static void a_free_while_the_context_ends_leaves_nothing_behind(void **state) {
+static void a_block_freed_while_the_context_ends_is_not_handed_out(void **state) {
     (void)state;
     start(64 * GIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
@@ -102,7 +103,7 @@ static void *get_and_free_late(void *bytes) {
 }
 
 /* Another thread has found its block and waits for its seized cache while the pool is forgotten. */
-static void a_free_that_has_found_its_block_finds_that_it_has_ended(void **state) {
+static void a_free_that_waits_for_its_cache_notices_the_end(void **state) {
     (void)state;
     static const uint64_t sizes[] = {4096, 3 * MIB};
     for (int i = 0; i < 2; i++) {
@@ -161,7 +162,8 @@ static void end_while_it_is_freed(struct backend *backend, uint64_t address, uin
 }
 
 /*
- * A block too large for a cache is in no list until its free has source.lock. The end comes first.
+ * A block too large for a cache is in no list until its free has source.lock. Here the context ends
+ * before that.
  */
 static void a_range_freed_before_the_end_is_not_taken_after_it(void **state) {
     (void)state;
@@ -180,7 +182,7 @@ static void a_range_freed_before_the_end_is_not_taken_after_it(void **state) {
 }
 
 /* A suspended backend gets no call: the context's objects may be gone. */
-static void a_suspended_backend_is_asked_nothing(void **state) {
+static void a_suspended_backend_gets_no_call(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, TIGHT);
     uint64_t a = get(100 * MIB), b = get(100);
@@ -194,12 +196,12 @@ static void a_suspended_backend_is_asked_nothing(void **state) {
     assert_int_equal(fake->records + fake->queries + fake->orders + fake->waits + fake->releases,
                      before);
     fake->backend.suspended = false;
-    assert_true(c != a); /* its work may still run */
+    assert_true(c != a); /* the work on block a may still run */
     fake_finish_all(fake);
     check();
 }
 
-/* The pool does not wait for an event that was recorded before either. */
+/* Nor does the pool wait for an event that was recorded before the suspension. */
 static void a_suspended_backend_is_not_waited_for(void **state) {
     (void)state;
     start(GIB, REUSE_WAIT, TIGHT);
@@ -217,7 +219,7 @@ static void a_suspended_backend_is_not_waited_for(void **state) {
     check();
 }
 
-/* ---- giving back ---- */
+/* ---- releases to the driver ---- */
 
 /* A barrier makes memory free that old work still uses. It does not allow its release. */
 static void memory_behind_a_barrier_does_not_go_back_before_its_work_is_over(void **state) {
@@ -236,7 +238,7 @@ static void memory_behind_a_barrier_does_not_go_back_before_its_work_is_over(voi
     assert_int_equal(fake->reserved, 100 * MIB);
 }
 
-/* The kernel of another thread may never end. Idle memory goes back nevertheless. */
+/* The kernel of another thread may never end. The release of idle memory does not wait for it. */
 static void idle_memory_goes_back_during_work_that_does_not_end(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
@@ -260,7 +262,7 @@ static int comes_late(struct backend *backend) {
 }
 
 /* The driver completes a release later, and refuses allocations until then. */
-static void a_growth_waits_for_what_is_on_its_way_back(void **state) {
+static void a_growth_waits_for_memory_that_is_being_freed(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     drop(get(600 * MIB));
@@ -281,7 +283,7 @@ static void a_growth_waits_for_what_is_on_its_way_back(void **state) {
 }
 
 /* If a free waits for the device, no memory goes back while work runs. */
-static void a_free_that_waits_is_made_on_an_idle_device_only(void **state) {
+static void where_a_native_free_waits_memory_is_released_on_an_idle_device(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     fake->backend.release_waits = true;
@@ -323,7 +325,7 @@ static int ends_with_the_context(struct backend *backend, uint64_t address, uint
 }
 
 /* A free that waits releases source.lock. Memory that ended with the context is not put back. */
-static void what_a_context_took_along_during_its_release_has_gone(void **state) {
+static void memory_that_ends_during_its_release_is_not_put_back(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     fake->backend.release_waits = true;
@@ -355,7 +357,7 @@ static uint64_t get_behind_a_barrier(uint64_t bytes) {
     return b;
 }
 
-static void old_work_is_over_before_memory_is_reached_from_outside(void **state) {
+static void old_work_is_over_before_memory_is_externally_visible(void **state) {
     (void)state;
     static const uint64_t sizes[] = {100 * MIB, 100};
     for (int i = 0; i < 2; i++) {
@@ -384,7 +386,7 @@ static void barriers_are_waited_for_where_queries_fail(void **state) {
     start(GIB, REUSE_BARRIER, TIGHT);
     get_behind_a_barrier(100 * MIB);
     fake->query_code = -EBUSY;
-    alarm(60); /* a failure would not end */
+    alarm(60); /* else a failure would hang */
     pool_wait_for_barriers(pool);
     alarm(0);
     assert_true(fake_is_past(fake, 0, 1, true));
@@ -404,18 +406,18 @@ static void a_pool_without_barriers_waits_for_none(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_free_while_the_context_ends_leaves_nothing_behind),
-        TEST(a_free_that_has_found_its_block_finds_that_it_has_ended),
+        TEST(a_block_freed_while_the_context_ends_is_not_handed_out),
+        TEST(a_free_that_waits_for_its_cache_notices_the_end),
         TEST(a_range_freed_before_the_end_is_not_taken_after_it),
-        TEST(a_suspended_backend_is_asked_nothing),
+        TEST(a_suspended_backend_gets_no_call),
         TEST(a_suspended_backend_is_not_waited_for),
         TEST(memory_behind_a_barrier_does_not_go_back_before_its_work_is_over),
         TEST(idle_memory_goes_back_during_work_that_does_not_end),
-        TEST(a_growth_waits_for_what_is_on_its_way_back),
-        TEST(a_free_that_waits_is_made_on_an_idle_device_only),
+        TEST(a_growth_waits_for_memory_that_is_being_freed),
+        TEST(where_a_native_free_waits_memory_is_released_on_an_idle_device),
         TEST(while_a_context_may_be_ending_nothing_is_released),
-        TEST(what_a_context_took_along_during_its_release_has_gone),
-        TEST(old_work_is_over_before_memory_is_reached_from_outside),
+        TEST(memory_that_ends_during_its_release_is_not_put_back),
+        TEST(old_work_is_over_before_memory_is_externally_visible),
         TEST(old_work_is_over_after_a_wait_for_barriers),
         TEST(barriers_are_waited_for_where_queries_fail),
         TEST(a_pool_without_barriers_waits_for_none),

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 /*
- * Blocks at all kinds of positions relative to slab-sized parts and their halves, looked up at each
- * step.
+ * Looks up many addresses of blocks that lie in all positions relative to multiples of the slab
+ * size and of its half.
  */
 static void a_block_is_found_wherever_it_lies(void **state) {
     (void)state;
@@ -38,7 +38,7 @@ static void a_block_is_found_wherever_it_lies(void **state) {
 }
 
 /* Blocks of the next context reuse the descriptors of the same slabs. */
-static void a_forgotten_block_starts_nowhere(void **state) {
+static void a_forgotten_block_is_not_found(void **state) {
     (void)state;
     uint64_t first = 0;
     start(GIB, REUSE_BARRIER, RELAXED);
@@ -87,25 +87,26 @@ static void any_number_of_blocks_has_a_flag(void **state) {
     check();
 }
 
-static uint64_t asked[2];
+static uint64_t sought[2];
 static atomic_uint answered;
 
-static void *ask(void *unused) {
+static void *look_up_both(void *unused) {
     struct pool_block block;
     (void)unused;
     for (unsigned i = 0; i < 2; i++)
-        if (pool_find(asked[i] + MIB - 1, &block) == 0 && pool_block_id(asked[i] + MIB - 1))
+        if (pool_find(sought[i] + MIB - 1, &block) == 0 && pool_block_id(sought[i] + MIB - 1))
             answered++;
     return NULL;
 }
 
-/* Returns how many of `of` answers another thread gets while this thread holds source.lock. */
-static unsigned answered_while_held(void *(*asks)(void *), unsigned of) {
+/* Returns how many answers another thread gets while this thread holds source.lock. Waits up to 5 s
+ * for the expected number. */
+static unsigned answered_while_held(void *(*look_up)(void *), unsigned expected) {
     pthread_t thread;
     answered = 0;
     pool_hold(pool);
-    pthread_create(&thread, NULL, asks, NULL);
-    for (unsigned i = 0; i < 5000 && answered < of; i++)
+    pthread_create(&thread, NULL, look_up, NULL);
+    for (unsigned i = 0; i < 5000 && answered < expected; i++)
         usleep(1000);
     unsigned in_time = answered;
     pool_release(pool);
@@ -114,14 +115,14 @@ static unsigned answered_while_held(void *(*asks)(void *), unsigned of) {
 }
 
 /* The holder of source.lock may be inside a long driver call. */
-static void a_question_waits_for_nobody(void **state) {
+static void a_look_up_waits_for_no_lock(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
-    asked[0] = get(MIB);
-    asked[1] = get(3 * MIB);
-    pool_block_id(asked[0]);
-    pool_block_id(asked[1]);
-    assert_int_equal(answered_while_held(ask, 2), 2);
+    sought[0] = get(MIB);
+    sought[1] = get(3 * MIB);
+    pool_block_id(sought[0]);
+    pool_block_id(sought[1]);
+    assert_int_equal(answered_while_held(look_up_both, 2), 2);
 }
 
 /* ---- while other threads work ---- */
@@ -129,7 +130,7 @@ static void a_question_waits_for_nobody(void **state) {
 static atomic_bool over;
 
 /* Small and large blocks: slabs, segments and their descriptors are created and deleted. */
-static void *come_and_go(void *unused) {
+static void *allocate_and_free(void *unused) {
     uint64_t at[40];
     (void)unused;
     for (unsigned round = 0; round < 300; round++) {
@@ -143,14 +144,14 @@ static void *come_and_go(void *unused) {
     return NULL;
 }
 
-static void live_blocks_are_found_while_others_come_and_go(void **state) {
+static void live_blocks_are_found_while_other_threads_work(void **state) {
     (void)state;
     pthread_t thread;
     start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t mine[4] = {get(MIB), get(2000), get(MIB + 512), get(3 * MIB)};
     uint64_t bytes[4] = {MIB, 2000, MIB + 512, 3 * MIB}, wrong = 0, strange = 0;
     over = false;
-    pthread_create(&thread, NULL, come_and_go, NULL);
+    pthread_create(&thread, NULL, allocate_and_free, NULL);
     for (uint64_t n = 0; !over; n++) {
         struct pool_block block;
         unsigned i = n % 4;
@@ -162,7 +163,7 @@ static void live_blocks_are_found_while_others_come_and_go(void **state) {
         wrong += pool_exceeds(inside, rest, &owner[0]) != 0 ||
                  pool_exceeds(inside, rest + 1, &owner[1]) != 1;
         wrong += owner[0] != block.pool || owner[1] != block.pool;
-        /* for memory of others, any answer is right that names a block around the address */
+        /* the other thread's memory: any block that contains the address is a right answer */
         uint64_t other = fake->base + n * 40503 % (64 * MIB);
         if (pool_find(other, &block) == 0)
             strange += other - block.address >= block.requested || block.requested > 3 * MIB;
@@ -226,10 +227,10 @@ int main(void) {
         cmocka_unit_test_teardown(live_sizes_are_listed_while_others_work, stop),
         cmocka_unit_test_teardown(the_largest_holder_is_named_among_many_sizes, stop),
         cmocka_unit_test_teardown(a_block_is_found_wherever_it_lies, stop),
-        cmocka_unit_test_teardown(a_forgotten_block_starts_nowhere, stop),
+        cmocka_unit_test_teardown(a_forgotten_block_is_not_found, stop),
         cmocka_unit_test_teardown(any_number_of_blocks_has_a_flag, stop),
-        cmocka_unit_test_teardown(a_question_waits_for_nobody, stop),
-        cmocka_unit_test_teardown(live_blocks_are_found_while_others_come_and_go, stop),
+        cmocka_unit_test_teardown(a_look_up_waits_for_no_lock, stop),
+        cmocka_unit_test_teardown(live_blocks_are_found_while_other_threads_work, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

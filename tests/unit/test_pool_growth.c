@@ -35,7 +35,7 @@ static void is_within_bounds(void) {
 
 /* ---- sizes that change ---- */
 
-/* Each step uses the old and the new block before it frees the old one. */
+/* Replaces a buffer by a larger one, step by step. Both are in use before the old one is freed. */
 static void grow_a_buffer(void (*between)(void)) {
     uint64_t bytes = 64 * MIB, at = get_live(bytes);
     while (bytes < GIB) {
@@ -95,7 +95,7 @@ static void blocks_of_another_size_in_the_next_phase_hold_little_more(void **sta
     assert_true(fake->records > 0);
 }
 
-static void sizes_within_the_bound_go_round_without_the_driver(void **state) {
+static void changing_sizes_within_the_bound_call_no_driver(void **state) {
     (void)state;
     start_growing();
     uint64_t kept = get_live(GIB);
@@ -112,7 +112,7 @@ static void sizes_within_the_bound_go_round_without_the_driver(void **state) {
     drop(kept);
 }
 
-/* ---- what goes back ---- */
+/* ---- releases to the driver ---- */
 
 /* Leaves two idle segments of 1 GiB. The second was freed after the first. */
 static void leave_two_idle(void) {
@@ -126,9 +126,10 @@ static void leave_two_idle(void) {
 }
 
 /*
- * The barrier tried first holds up the stream that frees segments, so its work is waited for too.
+ * The pool tries a barrier first. It holds up the stream that frees segments, so the pool also waits
+ * for the work in front of it.
  */
-static void only_the_work_in_front_of_what_goes_back_is_waited_for(void **state) {
+static void only_the_work_in_front_of_released_memory_is_waited_for(void **state) {
     (void)state;
     leave_two_idle();
     fake_submit(fake, 0);
@@ -210,7 +211,7 @@ static void grow_in_threads(unsigned threads, uint64_t bytes) {
     fake->backend.ops = fake_ops;
 }
 
-static void what_other_threads_are_bringing_counts(void **state) {
+static void growths_of_other_threads_count_as_reserved(void **state) {
     (void)state;
     enum { EACH = 32 };
     uint64_t at[EACH];
@@ -227,7 +228,7 @@ static void what_other_threads_are_bringing_counts(void **state) {
     is_within_bounds();
 }
 
-static void what_other_threads_are_bringing_is_in_use(void **state) {
+static void growths_of_other_threads_count_as_live(void **state) {
     (void)state;
     start_growing();
     use_and_drop(get_live(GIB));
@@ -257,7 +258,7 @@ static int use_others_meanwhile(struct backend *backend, unsigned slot) {
     return r;
 }
 
-static void only_what_was_freed_before_the_request_is_waited_for(void **state) {
+static void only_memory_freed_before_the_request_is_waited_for(void **state) {
     (void)state;
     enum { EACH = 6 };
     uint64_t at[EACH];
@@ -339,7 +340,7 @@ static void frees_of_others_during_a_wait_are_synchronised_before_the_pool_grows
     pool_expect_streams(0);
 }
 
-/* ---- a driver that takes a while to have back what was released ---- */
+/* ---- a driver whose releases complete later ---- */
 
 static unsigned returns_left, early_reserves;
 
@@ -360,7 +361,7 @@ static int reserve_and_see(struct backend *backend, uint64_t bytes, uint64_t *ad
     return fake_ops->reserve(backend, bytes, address);
 }
 
-static void the_driver_has_back_what_is_released_before_the_pool_grows(void **state) {
+static void a_release_is_complete_before_the_pool_grows(void **state) {
     (void)state;
     start_growing();
     struct backend_ops ops;
@@ -375,7 +376,7 @@ static void the_driver_has_back_what_is_released_before_the_pool_grows(void **st
     fake->backend.ops = fake_ops;
 }
 
-/* ---- ranges that are better kept whole ---- */
+/* ---- large ranges ---- */
 
 static void a_large_range_is_cut_before_the_pool_holds_too_much(void **state) {
     (void)state;
@@ -401,17 +402,17 @@ int main(void) {
         TEST(a_buffer_that_grows_holds_little_more_than_itself),
         TEST(a_buffer_that_grows_on_a_busy_device_holds_little_more),
         TEST(blocks_of_another_size_in_the_next_phase_hold_little_more),
-        TEST(sizes_within_the_bound_go_round_without_the_driver),
-        TEST(only_the_work_in_front_of_what_goes_back_is_waited_for),
+        TEST(changing_sizes_within_the_bound_call_no_driver),
+        TEST(only_the_work_in_front_of_released_memory_is_waited_for),
         TEST(work_that_finished_by_now_is_not_waited_for),
         TEST(nothing_is_waited_for_within_the_bound),
         TEST(work_of_a_late_event_is_not_waited_for),
-        TEST(what_other_threads_are_bringing_counts),
-        TEST(what_other_threads_are_bringing_is_in_use),
-        TEST(only_what_was_freed_before_the_request_is_waited_for),
+        TEST(growths_of_other_threads_count_as_reserved),
+        TEST(growths_of_other_threads_count_as_live),
+        TEST(only_memory_freed_before_the_request_is_waited_for),
         TEST(other_threads_go_on_within_bounds_while_one_waits),
         TEST(frees_of_others_during_a_wait_are_synchronised_before_the_pool_grows),
-        TEST(the_driver_has_back_what_is_released_before_the_pool_grows),
+        TEST(a_release_is_complete_before_the_pool_grows),
         TEST(a_large_range_is_cut_before_the_pool_holds_too_much),
     };
     return cmocka_run_group_tests_name("growth", tests, NULL, NULL);

@@ -37,7 +37,7 @@ static int drop_elsewhere(uint64_t address) {
 
 /* ---- exclusive and shared owner IDs ---- */
 
-static void a_block_is_its_threads_until_another_one_frees_one(void **state) {
+static void a_thread_owns_its_blocks_until_another_frees_one(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     if (!biased_can_start()) {
@@ -56,7 +56,7 @@ static void a_block_is_its_threads_until_another_one_frees_one(void **state) {
     assert_int_equal(drop_elsewhere(later), -EINVAL);
 }
 
-static void a_wrong_free_by_another_thread_takes_nothing_away(void **state) {
+static void a_wrong_free_by_another_thread_changes_no_owner(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t block = get(4096);
@@ -119,7 +119,7 @@ static void *end_another(void *unused) {
     return number_of_ended == 0 || number_of_ended != before ? address : NULL;
 }
 
-static void the_next_thread_of_a_cache_does_not_own_what_the_last_one_left(void **state) {
+static void the_next_thread_of_a_cache_does_not_own_old_blocks(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t left = (uintptr_t)run(ask_and_end, NULL);
@@ -131,7 +131,7 @@ static void the_next_thread_of_a_cache_does_not_own_what_the_last_one_left(void 
     assert_int_equal(drop_elsewhere(other), -EINVAL);
 }
 
-static void what_an_ended_thread_had_allocated_stays_counted(void **state) {
+static void blocks_of_an_ended_thread_stay_counted(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t left = (uintptr_t)run(ask_and_end, NULL);
@@ -166,7 +166,7 @@ static unsigned number_after(uint64_t *other) {
 }
 
 /* A program that starts a thread for every request would otherwise use up all IDs. */
-static void an_id_that_no_block_can_have_goes_to_the_next_thread(void **state) {
+static void an_unused_owner_id_goes_to_the_next_thread(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     if (!biased_can_start()) {
@@ -192,7 +192,7 @@ static void *ask_forget_and_end(void *unused) {
     return ask_and_end(unused);
 }
 
-static void blocks_of_an_ended_context_may_still_have_an_id(void **state) {
+static void blocks_of_an_ended_context_keep_their_owner_id(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     if (!biased_can_start()) {
@@ -343,7 +343,7 @@ static void *contest(void *unused) {
  * Uses a new thread in each round: only the first free by another thread makes an owner ID
  * shared.
  */
-static void of_two_frees_at_once_one_is_right(void **state) {
+static void of_two_concurrent_frees_one_succeeds(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     int rounds = runs_short() ? 200 : 3000;
@@ -370,14 +370,14 @@ static void of_two_frees_at_once_one_is_right(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_block_is_its_threads_until_another_one_frees_one),
-        TEST(a_wrong_free_by_another_thread_takes_nothing_away),
+        TEST(a_thread_owns_its_blocks_until_another_frees_one),
+        TEST(a_wrong_free_by_another_thread_changes_no_owner),
         TEST(the_owner_is_not_disturbed_in_the_middle_of_a_free),
-        TEST(the_next_thread_of_a_cache_does_not_own_what_the_last_one_left),
-        TEST(what_an_ended_thread_had_allocated_stays_counted),
-        TEST(of_two_frees_at_once_one_is_right),
-        TEST(an_id_that_no_block_can_have_goes_to_the_next_thread),
-        TEST(blocks_of_an_ended_context_may_still_have_an_id),
+        TEST(the_next_thread_of_a_cache_does_not_own_old_blocks),
+        TEST(blocks_of_an_ended_thread_stay_counted),
+        TEST(of_two_concurrent_frees_one_succeeds),
+        TEST(an_unused_owner_id_goes_to_the_next_thread),
+        TEST(blocks_of_an_ended_context_keep_their_owner_id),
         TEST(caches_of_threads_that_ended_leave_the_list_and_their_counts_stay),
         TEST(sums_are_right_while_threads_come_and_go),
         TEST(when_ids_have_run_out_blocks_have_no_owner),

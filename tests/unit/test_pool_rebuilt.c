@@ -1,4 +1,4 @@
-/* Cached blocks of inactive caches, and contexts that end during an allocation. */
+/* Tests cached blocks of inactive caches, and contexts that end during an allocation. */
 #include "pool_bench.h"
 
 #include <pthread.h>
@@ -23,7 +23,7 @@ static void in_a_thread(void *(*body)(void *)) {
 }
 
 /* Leaves blocks of an ended thread in the common transfer cache. Their stamps are safe. */
-static void leave_some_for_anybody(void) {
+static void leave_blocks_in_common_transfer(void) {
     in_a_thread(ask);
     for (int i = 0; i < BLOCKS; i++) {
         drop(blocks[i]);
@@ -45,10 +45,10 @@ static void *ask_for_one(void *unused) {
 }
 
 /* An inactive cache takes one block from the common transfer cache, and leaves the others there. */
-static void a_cache_that_sleeps_holds_nothing(void **state) {
+static void an_inactive_cache_holds_nothing(void **state) {
     (void)state;
     start(64 * GIB, REUSE_BARRIER, RELAXED);
-    leave_some_for_anybody();
+    leave_blocks_in_common_transfer();
     in_a_thread(ask_for_one);
     check();
     assert_int_equal(allowed, 0);
@@ -57,7 +57,7 @@ static void a_cache_that_sleeps_holds_nothing(void **state) {
 }
 
 /* Puts blocks of the calling thread in its transfer cache, as a free of another thread does. */
-static void let_wait_for(struct cache *cache, uint64_t bytes, uint32_t count) {
+static void put_in_transfer(struct cache *cache, uint64_t bytes, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         blocks[i] = get(bytes);
     }
@@ -78,7 +78,7 @@ static void let_wait_for(struct cache *cache, uint64_t bytes, uint32_t count) {
 }
 
 /* A magazine that is not requested and does not fit in the cache does not block others. */
-static void a_magazine_that_stays_leaves_the_places_of_others(void **state) {
+static void a_magazine_that_stays_does_not_block_others(void **state) {
     (void)state;
     start(64 * GIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
@@ -87,10 +87,10 @@ static void a_magazine_that_stays_leaves_the_places_of_others(void **state) {
     pool_hold(pool);
     quota_grow(cache, 8 * MIB);
     pool_release(pool);
-    let_wait_for(cache, 15 * MIB / 8, 4);
+    put_in_transfer(cache, 15 * MIB / 8, 4);
     drop(get(MIB));
     for (int i = 0; i < 2 * TRANSFER_MAGAZINES; i++) {
-        let_wait_for(cache, BLOCK, 2);
+        put_in_transfer(cache, BLOCK, 2);
         fake_finish_all(fake);
         pool_sync_end(pool, pool_sync_begin(pool));
         cache_enter(cache);
@@ -140,11 +140,11 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock) {
     return r;
 }
 
-static void blocks_that_come_while_a_cache_becomes_inactive_are_not_left_there(void **state) {
+static void blocks_that_arrive_at_an_inactive_cache_are_not_lost(void **state) {
     (void)state;
     for (int turn = 1; turn <= 3; turn++) { /* number of unlocks before delivery */
         start(64 * GIB, REUSE_BARRIER, RELAXED);
-        struct transfer *anybodys = &pool->common->transfer;
+        struct transfer *common = &pool->common->transfer;
         drop(get(BLOCK));
         struct cache *cache = cache_mine(pool);
         cache_enter(cache);
@@ -153,7 +153,7 @@ static void blocks_that_come_while_a_cache_becomes_inactive_are_not_left_there(v
         pool_hold(pool);
         quota_grow(pool->common, 2 * cache_quota(pool->common));
         late = magazine;
-        late_for = anybodys;
+        late_for = common;
         unlocks_until_late = turn;
         quota_take_all_back(pool);
         late_for = NULL;
@@ -163,7 +163,7 @@ static void blocks_that_come_while_a_cache_becomes_inactive_are_not_left_there(v
         late.count = 0;
         pool_release(pool);
         check();
-        assert_int_equal(counter_get(&anybodys->bytes), 0);
+        assert_int_equal(counter_get(&common->bytes), 0);
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -220,9 +220,9 @@ static void a_growth_in_pages_goes_on_in_the_next_context(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_cache_that_sleeps_holds_nothing),
-        TEST(a_magazine_that_stays_leaves_the_places_of_others),
-        TEST(blocks_that_come_while_a_cache_becomes_inactive_are_not_left_there),
+        TEST(an_inactive_cache_holds_nothing),
+        TEST(a_magazine_that_stays_does_not_block_others),
+        TEST(blocks_that_arrive_at_an_inactive_cache_are_not_lost),
         TEST(a_block_is_not_handed_out_after_the_end),
         TEST(a_growth_in_pages_goes_on_in_the_next_context),
     };

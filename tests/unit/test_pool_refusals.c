@@ -11,7 +11,7 @@
 
 static unsigned sleeps;
 static unsigned
-    calm_at; /* number of sleeps after which a call that may end the context is over; 0: never */
+    calm_at; /* number of sleeps after which a call that may end the context returns; 0: never */
 static uint64_t now_ns, ns_per_sleep;
 static void (*during_sleep)(void); /* acts as other threads and the device during a sleep */
 
@@ -82,7 +82,7 @@ static void refuse_records(unsigned count) {
     fake->record_refusals = count;
 }
 
-static void a_record_refused_now_and_then_loses_nothing(void **state) {
+static void a_record_refused_now_and_then_loses_no_memory(void **state) {
     (void)state;
     static const enum reuse modes[] = {REUSE_BARRIER, REUSE_WAIT, REUSE_SYNC};
     for (int i = 0; i < 6; i++) {
@@ -101,7 +101,7 @@ static void a_record_refused_now_and_then_loses_nothing(void **state) {
     }
 }
 
-static void before_out_of_memory_a_refused_record_is_made_again(void **state) {
+static void before_out_of_memory_a_refused_record_is_repeated(void **state) {
     (void)state;
     start(64 * MIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get(40 * MIB);
@@ -112,7 +112,7 @@ static void before_out_of_memory_a_refused_record_is_made_again(void **state) {
     get(40 * MIB);
 }
 
-static void a_record_made_at_a_wrong_moment_counts_as_none_refused(void **state) {
+static void a_record_refused_for_the_moment_is_no_refusal(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, TIGHT);
     fake->record_code = -EBUSY;
@@ -242,7 +242,7 @@ static void a_wait_ends_though_the_clock_stands_still(void **state) {
     assert_in_range(sleeps, 0, 1000000 / 50 + 1);
 }
 
-static void what_can_never_be_had_is_refused_at_once(void **state) {
+static void an_impossible_request_is_refused_at_once(void **state) {
     (void)state;
     start_with_clock(64 * MIB, 1000);
     uint64_t at = get(40 * MIB);
@@ -286,7 +286,7 @@ static void a_short_wait_in_vain_leaves_the_rest_of_a_long_one(void **state) {
     assert_in_range(rest + short_wait, LATE_WAIT_S * 1000, LATE_WAIT_S * 1000 + 100);
 }
 
-static void with_nothing_to_give_back_nothing_is_waited_for(void **state) {
+static void without_memory_to_give_back_there_is_no_wait(void **state) {
     (void)state;
     start_with_clock(64 * MIB, 1000);
     get(40 * MIB);
@@ -296,7 +296,7 @@ static void with_nothing_to_give_back_nothing_is_waited_for(void **state) {
 }
 
 /* Another thread's growth held most of the limit's charge, and gave it back. */
-static void what_was_exported_to_others_is_asked_for_again(void **state) {
+static void memory_that_another_growth_gave_back_is_requested_again(void **state) {
     (void)state;
     start_with_clock(64 * MIB, 1000);
     get(10 * MIB);
@@ -330,7 +330,7 @@ static bool others_after_a_wait(struct backend *backend, uint64_t bytes, bool wa
     return wait;
 }
 
-/* Their work may take long: they are asked for memory that needs no wait first. */
+/* The work of other pools may take long: their memory that needs no wait comes first. */
 static void other_pools_wait_only_when_nothing_else_is_left(void **state) {
     (void)state;
     static struct backend_ops ops;
@@ -356,7 +356,7 @@ static void work_on(void) {
 }
 
 /* A driver may have less memory than it reports. No other thread took the memory then. */
-static void what_is_there_and_refused_was_not_lost_to_others(void **state) {
+static void available_memory_that_is_refused_is_not_waited_for_long(void **state) {
     (void)state;
     static struct backend_ops ops;
     start_with_clock(64 * MIB, 1000000000);
@@ -386,7 +386,7 @@ static void end_at_last(void) {
     }
 }
 
-static void what_the_thread_itself_freed_is_waited_for_however_long(void **state) {
+static void memory_freed_by_the_same_thread_is_waited_for_without_limit(void **state) {
     (void)state;
     start_behind(1000000000);
     use_and_drop(get(3 * MIB));
@@ -402,7 +402,7 @@ static void *free_it(void *address) {
 }
 
 /* The work may end only after this thread continues: the native free might not have returned. */
-static void what_another_thread_freed_is_waited_for_so_long_and_once(void **state) {
+static void memory_freed_by_another_thread_is_waited_for_once(void **state) {
     (void)state;
     pthread_t thread;
     start_behind(1000000000);
@@ -435,7 +435,7 @@ static void go_on(void) {
 }
 
 /* All event slots are in use. */
-static void what_was_submitted_after_a_free_is_not_waited_for(void **state) {
+static void work_submitted_after_a_free_is_not_waited_for(void **state) {
     (void)state;
     uint64_t at[BACKEND_SLOTS];
     start_behind(0);
@@ -459,7 +459,8 @@ static void what_was_submitted_after_a_free_is_not_waited_for(void **state) {
 
 #define QUIET_WAIT_SLEEPS 40 /* the longest wait before growth past the budget */
 
-/* Frees a block while the backend is suspended. All work has completed. */
+/* Frees a block while the backend is suspended, which ends after `calm` sleeps. All work has
+ * completed. */
 static void use_and_drop_quietly(uint64_t address, unsigned calm) {
     calm_at = calm;
     fake->backend.suspended = true;
@@ -468,7 +469,7 @@ static void use_and_drop_quietly(uint64_t address, unsigned calm) {
     sleeps = 0;
 }
 
-static void such_a_call_is_waited_for_before_out_of_memory(void **state) {
+static void before_out_of_memory_an_ending_call_is_waited_for(void **state) {
     (void)state;
     for (unsigned calm = 1; calm < 100000; calm *= 10) {
         start_with_clock(64 * MIB, 50000);
@@ -489,7 +490,7 @@ static void such_a_call_is_waited_for_before_out_of_memory(void **state) {
     assert_in_range(sleeps_until_refused(30 * MIB), 0, QUIET_WAIT_SLEEPS);
 }
 
-static void such_a_call_is_waited_for_a_little_before_the_pool_grows(void **state) {
+static void before_growth_an_ending_call_is_waited_for_briefly(void **state) {
     (void)state;
     for (unsigned calm = 0; calm < 2 * QUIET_WAIT_SLEEPS; calm += 10) {
         start_with_clock(GIB, 50000);
@@ -524,8 +525,8 @@ static void an_end_that_is_over_is_not_waited_for(void **state) {
 
 /* ---- other processes at the limit ---- */
 
-/* The pool does not ask again if nothing came back between two queries. */
-static void what_others_give_back_is_asked_for_again(void **state) {
+/* Without returned memory between two queries the pool does not repeat its request. */
+static void memory_that_other_processes_return_is_requested_again(void **state) {
     (void)state;
     for (unsigned answers = 1; answers < 6; answers++) {
         start(GIB, REUSE_BARRIER, RELAXED);
@@ -548,7 +549,7 @@ static void free_one(void) {
 }
 
 /* The wait does not restart when other threads free memory. */
-static void such_a_call_is_waited_for_once(void **state) {
+static void an_ending_call_is_waited_for_once(void **state) {
     (void)state;
     start_with_clock(160 * MIB, 1000000000);
     uint64_t at = get(60 * MIB);
@@ -566,28 +567,28 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_driver_that_never_records_is_synchronised_inside_frees),
         TEST(the_first_free_shows_whether_the_driver_records),
-        TEST(a_record_refused_now_and_then_loses_nothing),
-        TEST(before_out_of_memory_a_refused_record_is_made_again),
-        TEST(a_record_made_at_a_wrong_moment_counts_as_none_refused),
+        TEST(a_record_refused_now_and_then_loses_no_memory),
+        TEST(before_out_of_memory_a_refused_record_is_repeated),
+        TEST(a_record_refused_for_the_moment_is_no_refusal),
         TEST(memory_that_the_pool_cannot_manage_is_taken_once),
         TEST(memory_of_a_context_that_ended_during_the_call_is_not_the_pools),
-        TEST(what_was_exported_to_others_is_asked_for_again),
+        TEST(memory_that_another_growth_gave_back_is_requested_again),
         TEST(a_wait_ends_by_the_clock),
         TEST(a_wait_ends_though_the_clock_stands_still),
-        TEST(what_can_never_be_had_is_refused_at_once),
+        TEST(an_impossible_request_is_refused_at_once),
         TEST(work_that_does_not_end_is_waited_for_once),
         TEST(a_short_wait_in_vain_leaves_the_rest_of_a_long_one),
-        TEST(with_nothing_to_give_back_nothing_is_waited_for),
+        TEST(without_memory_to_give_back_there_is_no_wait),
         TEST(other_pools_wait_only_when_nothing_else_is_left),
-        TEST(what_is_there_and_refused_was_not_lost_to_others),
-        TEST(what_the_thread_itself_freed_is_waited_for_however_long),
-        TEST(what_another_thread_freed_is_waited_for_so_long_and_once),
-        TEST(what_was_submitted_after_a_free_is_not_waited_for),
-        TEST(such_a_call_is_waited_for_once),
-        TEST(such_a_call_is_waited_for_before_out_of_memory),
-        TEST(such_a_call_is_waited_for_a_little_before_the_pool_grows),
+        TEST(available_memory_that_is_refused_is_not_waited_for_long),
+        TEST(memory_freed_by_the_same_thread_is_waited_for_without_limit),
+        TEST(memory_freed_by_another_thread_is_waited_for_once),
+        TEST(work_submitted_after_a_free_is_not_waited_for),
+        TEST(an_ending_call_is_waited_for_once),
+        TEST(before_out_of_memory_an_ending_call_is_waited_for),
+        TEST(before_growth_an_ending_call_is_waited_for_briefly),
         TEST(an_end_that_is_over_is_not_waited_for),
-        TEST(what_others_give_back_is_asked_for_again),
+        TEST(memory_that_other_processes_return_is_requested_again),
     };
     return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /*
- * Tests of allocations when memory is short: which sources are tried before a request fails, and in
- * which order; and that the limit holds to the byte with many threads. RELAXED is a budget that no
- * test reaches, TIGHT one that is exceeded at once.
+ * Tests allocations when memory is short: the sources that are tried before a request fails, and
+ * their order. Many threads together never exceed the limit, not by a byte. RELAXED is a budget that
+ * no test reaches, TIGHT one that is exceeded at once.
  */
 #include "pool_bench.h"
 
@@ -181,7 +181,7 @@ static void memory_of_a_growth_is_lost_with_its_context(void **state) {
     get(64 * MIB);
 }
 
-/* ---- the ladder ---- */
+/* ---- the sources of memory, in order ---- */
 
 static void no_request_fails_while_the_pool_has_the_memory(void **state) {
     (void)state;

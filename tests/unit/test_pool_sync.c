@@ -1,5 +1,5 @@
 /*
- * Tests of when freed memory is handed out again: with and without pressure, in each reuse mode, on
+ * Tests when freed memory is handed out again: with and without pressure, in each reuse mode, on
  * drivers without context events, during captures, and for externally visible memory. The fake
  * device counts violations of laws 2 and 3 (fake.h), and stop() fails if there are any.
  *
@@ -33,12 +33,12 @@ static bool is_among(uint64_t most_bytes, uint64_t old, uint64_t bytes) {
     return back;
 }
 
-/* comes_back() allocates more than stays_away() may have left in caches and free memory. */
-static bool stays_away(uint64_t old, uint64_t bytes) {
+/* is_reused() allocates more than is_not_reused() may have left in caches and free memory. */
+static bool is_not_reused(uint64_t old, uint64_t bytes) {
     return !is_among(96 * MIB, old, bytes);
 }
 
-static bool comes_back(uint64_t old, uint64_t bytes) {
+static bool is_reused(uint64_t old, uint64_t bytes) {
     return is_among(192 * MIB, old, bytes);
 }
 
@@ -65,10 +65,10 @@ static void without_pressure_memory_comes_back_after_its_work(void **state) {
         start(4 * GIB, REUSE_BARRIER, RELAXED);
         uint64_t at = get(sizes[i]);
         use_and_drop(at);
-        assert_true(stays_away(at, sizes[i]));
+        assert_true(is_not_reused(at, sizes[i]));
         assert_int_equal(fake->orders + fake->waits, 0);
         fake_finish_all(fake);
-        assert_true(comes_back(at, sizes[i]));
+        assert_true(is_reused(at, sizes[i]));
         assert_int_equal(fake->orders + fake->waits, 0);
         check();
         if (i < 3) {
@@ -82,13 +82,13 @@ static void work_submitted_after_the_record_is_waited_for_too(void **state) {
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t a = get(3 * MIB), b = get(3 * MIB);
     use_and_drop(a);
-    assert_true(stays_away(a, 3 * MIB)); /* closes a's epoch outside a free */
+    assert_true(is_not_reused(a, 3 * MIB)); /* closes a's epoch outside a free */
     use_and_drop(b);
     fake_finish_one(fake, 0);
-    assert_true(comes_back(a, 3 * MIB));
-    assert_true(stays_away(b, 3 * MIB));
+    assert_true(is_reused(a, 3 * MIB));
+    assert_true(is_not_reused(b, 3 * MIB));
     fake_finish_all(fake);
-    assert_true(comes_back(b, 3 * MIB));
+    assert_true(is_reused(b, 3 * MIB));
 }
 
 /* ---- under pressure ---- */
@@ -421,7 +421,7 @@ static void during_a_capture_nothing_is_recorded_or_waited_for(void **state) {
         assert_true(during != at);
         fake->record_code = fake->order_code = 0;
         drop(during); /* this free's event covers the earlier free too */
-        assert_true(comes_back(at, 3 * MIB));
+        assert_true(is_reused(at, 3 * MIB));
         check();
         if (i < 2) {
             assert_int_equal(stop(NULL), 0);
@@ -533,9 +533,9 @@ static void a_wait_of_the_program_finishes_an_epoch_without_a_record(void **stat
     pool_sync_end(pool, ticket);
     assert_int_equal(get(3 * MIB), before);
     assert_int_equal(fake->records + fake->queries, 0);
-    assert_true(stays_away(during, 5 * MIB));
+    assert_true(is_not_reused(during, 5 * MIB));
     fake_finish_all(fake);
-    assert_true(comes_back(during, 5 * MIB));
+    assert_true(is_reused(during, 5 * MIB));
 }
 
 /* ---- large blocks in a thread's cache ---- */
@@ -548,13 +548,13 @@ static void a_large_block_waits_in_its_cache(void **state) {
     use_and_drop(at);
     check();
     assert_int_equal(fake->records + fake->queries + fake->orders, 0);
-    assert_true(stays_away(at, 3 * MIB));
+    assert_true(is_not_reused(at, 3 * MIB));
     fake_finish_all(fake);
-    assert_true(comes_back(at, 3 * MIB));
+    assert_true(is_reused(at, 3 * MIB));
     assert_int_equal(fake->orders + fake->waits, 0);
     use_and_drop(other);
     fake_finish_all(fake);
-    assert_true(comes_back(other, 5 * MIB));
+    assert_true(is_reused(other, 5 * MIB));
     check();
 }
 
@@ -697,9 +697,9 @@ static void externally_visible_memory_is_reused_only_when_finished(void **state)
         get(3 * MIB);
         assert_true(fake->orders > 0);
         assert_true(fake_is_past(fake, 0, 1, false));
-        assert_true(stays_away(at, sizes[i]));
+        assert_true(is_not_reused(at, sizes[i]));
         fake_finish_all(fake);
-        assert_true(comes_back(at, sizes[i]));
+        assert_true(is_reused(at, sizes[i]));
         check();
         if (i < 4) {
             assert_int_equal(stop(NULL), 0);
@@ -716,7 +716,7 @@ static void external_visibility_stays_with_the_memory(void **state) {
         use_and_drop(at);
         use_and_drop(get(3 * MIB));
         get(3 * MIB);
-        assert_true(stays_away(at, 100));
+        assert_true(is_not_reused(at, 100));
         fake_finish_all(fake);
         /* Allocate and free the same bytes again. */
         static uint64_t got[8192];
@@ -733,7 +733,7 @@ static void external_visibility_stays_with_the_memory(void **state) {
     use_and_drop(neighbour); /* in the same slab, so externally visible too */
     use_and_drop(get(3 * MIB));
     get(3 * MIB);
-    assert_true(stays_away(neighbour, 100));
+    assert_true(is_not_reused(neighbour, 100));
 }
 
 int main(void) {

@@ -95,7 +95,7 @@ static void cells_pad_and_cut(void **state) {
     assert_string_equal(TEXT(print_cell(&out, "\x1b[m\xc3\xb6", 6, PRINT_LEFT)), "?[m?  ");
 }
 
-static void text_of_others_stays_on_its_line_and_in_its_columns(void **state) {
+static void untrusted_text_stays_on_its_line_and_in_its_columns(void **state) {
     (void)state;
     assert_string_equal(TEXT(print_plain(&out, "a\nb\x1b[1m", 20)), "a?b?[1m");
     assert_string_equal(TEXT(print_plain(&out,
@@ -110,7 +110,7 @@ static void text_of_others_stays_on_its_line_and_in_its_columns(void **state) {
     assert_string_equal(TEXT(print_escaped(&out, "abcd", 4)), "abcd");
 }
 
-static void untrusted_text_keeps_its_letters_and_commands_no_terminal(void **state) {
+static void untrusted_text_keeps_letters_and_no_terminal_commands(void **state) {
     (void)state;
     assert_string_equal(TEXT(print_untrusted(&out, "gr\xc3\xb6\xc3\x9f"
                                                    "e \xe6\xbc\xa2 \xf0\x9f\x98\x80")),
@@ -204,8 +204,8 @@ int main(void) {
         cmocka_unit_test(decimals_are_fixed_and_always_a_number),
         cmocka_unit_test(a_hundred_per_cent_means_all),
         cmocka_unit_test(cells_pad_and_cut),
-        cmocka_unit_test(text_of_others_stays_on_its_line_and_in_its_columns),
-        cmocka_unit_test(untrusted_text_keeps_its_letters_and_commands_no_terminal),
+        cmocka_unit_test(untrusted_text_stays_on_its_line_and_in_its_columns),
+        cmocka_unit_test(untrusted_text_keeps_letters_and_no_terminal_commands),
         cmocka_unit_test(json_strings_are_valid_whatever_the_bytes),
         cmocka_unit_test(formats_take_every_width),
         cmocka_unit_test(a_kept_text_never_leaves_its_buffer),

@@ -1,5 +1,5 @@
 /*
- * Quotas: a cache becomes active with a small quota, gets more with its thread's need, and
+ * Tests quotas: a cache becomes active with a small quota, gets more as its thread needs it, and
  * becomes inactive when the thread is idle. All caches together hold a limited part of the
  * device. Blocks of idle threads go to other threads.
  */
@@ -95,7 +95,7 @@ static void grow_past_the_goal(void) {
 
 /* ---- inactive caches ---- */
 
-static void an_idle_thread_gives_up_what_it_has_cached(void **state) {
+static void blocks_in_the_cache_of_an_idle_thread_go_to_the_pool(void **state) {
     (void)state;
     begin();
     pthread_t thread = let_another_cache(40);
@@ -117,7 +117,7 @@ static void an_idle_thread_gives_up_what_it_has_cached(void **state) {
     let_it_end(thread);
 }
 
-static void within_the_goal_nobody_gives_up_anything(void **state) {
+static void within_the_goal_idle_threads_keep_their_blocks(void **state) {
     (void)state;
     begin();
     get(64 * MIB);
@@ -133,7 +133,7 @@ static void within_the_goal_nobody_gives_up_anything(void **state) {
     let_it_end(thread);
 }
 
-static void one_that_works_keeps_it(void **state) {
+static void a_busy_thread_keeps_its_cached_blocks(void **state) {
     (void)state;
     begin();
     pthread_t thread = let_another_cache(40);
@@ -160,7 +160,7 @@ static void one_that_works_keeps_it(void **state) {
  * Blocks in the transfer cache of a thread that does not allocate go to the pool, even if it
  * frees.
  */
-static void what_waits_for_one_that_asks_for_nothing_goes_back(void **state) {
+static void blocks_for_a_thread_that_only_frees_go_to_the_pool(void **state) {
     (void)state;
     begin();
     get(64 * MIB);
@@ -179,7 +179,7 @@ static void what_waits_for_one_that_asks_for_nothing_goes_back(void **state) {
     let_it_end(asking);
 }
 
-static void inactive_caches_are_not_scanned_when_all_is_taken_back(void **state) {
+static void taking_all_quotas_back_skips_inactive_caches(void **state) {
     (void)state;
     begin();
     get(512);
@@ -213,7 +213,7 @@ static void an_ended_threads_cache_is_inactive(void **state) {
     check();
 }
 
-static void an_inactive_cache_may_be_deactivated(void **state) {
+static void an_inactive_cache_may_be_deactivated_again(void **state) {
     (void)state;
     begin();
     get(100);
@@ -275,7 +275,7 @@ static void a_small_program_of_one_thread_keeps_no_more_than_the_floor(void **st
     check();
 }
 
-static void it_begins_with_little_and_never_holds_more_than_it_may(void **state) {
+static void a_cache_starts_small_and_stays_within_its_quota(void **state) {
     (void)state;
     begin();
     keep_large_blocks();
@@ -300,7 +300,7 @@ static void it_begins_with_little_and_never_holds_more_than_it_may(void **state)
 }
 
 /* Otherwise the cache would stay small, and its thread would always take the slow path. */
-static void a_thread_that_misses_what_its_quota_flushed_gets_more(void **state) {
+static void a_miss_on_flushed_blocks_raises_the_quota(void **state) {
     (void)state;
     static const uint64_t sizes[] = {4096, 64 * KIB, 256 * KIB};
     for (int s = 0; s < 3; s++) {
@@ -328,7 +328,7 @@ static void a_thread_that_misses_what_its_quota_flushed_gets_more(void **state) 
     }
 }
 
-static void a_little_program_keeps_little(void **state) {
+static void a_small_program_caches_little(void **state) {
     (void)state;
     begin();
     keep_large_blocks();
@@ -390,7 +390,7 @@ static void *fill_and_stay(void *at) {
     return NULL;
 }
 
-static void many_share_what_a_few_may_hold(void **state) {
+static void many_caches_share_the_limit_of_a_few(void **state) {
     (void)state;
     begin();
     get(200 * MIB);
@@ -434,7 +434,7 @@ static void many_share_what_a_few_may_hold(void **state) {
 }
 
 /* A smaller quota would send each free to the pool. One of 0 would list an active cache twice. */
-static void however_many_are_active_each_has_its_first_quota(void **state) {
+static void every_active_cache_has_at_least_its_first_quota(void **state) {
     (void)state;
     begin();
     get(200 * MIB);
@@ -455,21 +455,21 @@ static void however_many_are_active_each_has_its_first_quota(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(an_idle_thread_gives_up_what_it_has_cached),
-        TEST(within_the_goal_nobody_gives_up_anything),
-        TEST(one_that_works_keeps_it),
-        TEST(what_waits_for_one_that_asks_for_nothing_goes_back),
-        TEST(inactive_caches_are_not_scanned_when_all_is_taken_back),
+        TEST(blocks_in_the_cache_of_an_idle_thread_go_to_the_pool),
+        TEST(within_the_goal_idle_threads_keep_their_blocks),
+        TEST(a_busy_thread_keeps_its_cached_blocks),
+        TEST(blocks_for_a_thread_that_only_frees_go_to_the_pool),
+        TEST(taking_all_quotas_back_skips_inactive_caches),
         TEST(an_ended_threads_cache_is_inactive),
-        TEST(an_inactive_cache_may_be_deactivated),
+        TEST(an_inactive_cache_may_be_deactivated_again),
         TEST(the_budget_follows_active_caches_and_not_former_ones),
         TEST(a_small_program_of_one_thread_keeps_no_more_than_the_floor),
-        TEST(it_begins_with_little_and_never_holds_more_than_it_may),
-        TEST(a_thread_that_misses_what_its_quota_flushed_gets_more),
-        TEST(a_little_program_keeps_little),
+        TEST(a_cache_starts_small_and_stays_within_its_quota),
+        TEST(a_miss_on_flushed_blocks_raises_the_quota),
+        TEST(a_small_program_caches_little),
         TEST(a_full_transfer_cache_gets_a_larger_quota),
-        TEST(many_share_what_a_few_may_hold),
-        TEST(however_many_are_active_each_has_its_first_quota),
+        TEST(many_caches_share_the_limit_of_a_few),
+        TEST(every_active_cache_has_at_least_its_first_quota),
     };
     return cmocka_run_group_tests_name("quotas", tests, NULL, NULL);
 }

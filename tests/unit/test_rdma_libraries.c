@@ -1,5 +1,5 @@
-/* Tests which loaded libraries make the library choose segments: those that register device memory
- * without the driver. The argument is a library with such a name. */
+/* Tests which loaded libraries make the library choose segments: libraries that register device
+ * memory without the driver. The argument is the path of a library with such a name. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,16 +17,17 @@
 
 static const char *library;
 
-static void nothing_is_loaded(void **state) {
+static void without_such_a_library_pages_are_possible(void **state) {
     (void)state;
     errno = 7;
     assert_null(rdma_libraries_loaded("/nonexistent"));
-    assert_null(rdma_libraries_loaded("/proc/self/fd")); /* with cards, but nobody who uses them */
+    assert_null(rdma_libraries_loaded(
+        "/proc/self/fd")); /* a folder with entries: devices, but no library that uses them */
     assert_int_equal(errno, 7);
 }
 
-/* NCCL loads what it needs later, if there are cards. */
-static void nccl_is_and_there_are_cards(void **state) {
+/* NCCL loads its RDMA libraries later, if there are InfiniBand devices. */
+static void nccl_counts_where_there_are_infiniband_devices(void **state) {
     (void)state;
     char folder[] = "/tmp/rdma_libraries.XXXXXX", cards[64], name[64], card[80];
     assert_non_null(mkdtemp(folder));
@@ -48,7 +49,7 @@ static void nccl_is_and_there_are_cards(void **state) {
     unlink(card), rmdir(cards), unlink(name), rmdir(folder);
 }
 
-static void a_library_is(void **state) {
+static void a_loaded_library_is_named(void **state) {
     (void)state;
     void *handle = dlopen(library, RTLD_NOW);
     assert_non_null(handle);
@@ -58,9 +59,9 @@ static void a_library_is(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_loaded),
-        cmocka_unit_test(nccl_is_and_there_are_cards),
-        cmocka_unit_test(a_library_is),
+        cmocka_unit_test(without_such_a_library_pages_are_possible),
+        cmocka_unit_test(nccl_counts_where_there_are_infiniband_devices),
+        cmocka_unit_test(a_loaded_library_is_named),
     };
     library = argc > 1 ? argv[1] : "";
     return cmocka_run_group_tests_name("rdma_libraries", tests, NULL, NULL);

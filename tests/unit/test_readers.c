@@ -1,5 +1,6 @@
 /*
- * Tests readers of the tool while the owner of the files changes them at the worst moment.
+ * Tests the tool's readers of live pages and traces with hostile contents: a header that changes
+ * after its check, and addresses with equal hashes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,7 +65,7 @@ static void remove_page(void) {
     rmdir(folder);
 }
 
-static void a_head_that_changes_behind_its_check_is_not_read_again(void **state) {
+static void a_header_that_changes_after_its_check_is_not_read_again(void **state) {
     (void)state;
     struct live_page *live = make_page();
     struct stats_device device;
@@ -91,7 +92,7 @@ static void a_head_that_changes_behind_its_check_is_not_read_again(void **state)
     assert_int_equal(page_real_ns(page, 1), 1001);
     assert_int_equal(page->program.argument_count, 1);
     pages_close(&pages);
-    /* and as it is now it is no page */
+    /* with this header, the file is no live page */
     pages_open(&pages, getpid());
     assert_int_equal(pages.count, 0);
     pages_close(&pages);
@@ -118,15 +119,15 @@ static double time_of_addresses(uint64_t step) {
     return (double)(clock() - begin) / CLOCKS_PER_SEC;
 }
 
-static void addresses_that_a_product_puts_on_one_place_take_no_longer(void **state) {
+static void addresses_with_equal_hashes_take_no_longer(void **state) {
     (void)state;
     assert_true(time_of_addresses((uint64_t)1 << 49) < 20 * time_of_addresses(4096) + 0.2);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses_that_a_product_puts_on_one_place_take_no_longer),
-        cmocka_unit_test(a_head_that_changes_behind_its_check_is_not_read_again),
+        cmocka_unit_test(addresses_with_equal_hashes_take_no_longer),
+        cmocka_unit_test(a_header_that_changes_after_its_check_is_not_read_again),
     };
     return cmocka_run_group_tests_name("readers", tests, NULL, NULL);
 }

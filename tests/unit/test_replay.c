@@ -1,6 +1,6 @@
 /*
- * Tests histories from files of all formats, the models of other allocators, and the pool on the
- * replay's device.
+ * Tests `gpucache replay`: readers of histories in all formats, models of other allocators, and the
+ * pool on the replay's device.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@
 #define PERIODS 64
 
 static int read_text(const char *text, struct histories *histories) {
-    char *copy = strdup(text); /* a copy, so that sanitizers see its end */
+    char *copy = strdup(text); /* a heap copy, so that sanitizers see reads behind its end */
     struct input input = {copy, strlen(text), SIZE_MAX};
     int r = input_histories(&input, histories);
     free(copy);
@@ -61,7 +61,7 @@ static double time_of_keys(uint64_t step) {
     return (double)(clock() - begin) / CLOCKS_PER_SEC;
 }
 
-static void keys_that_a_product_puts_on_one_place_take_no_longer(void **state) {
+static void keys_with_equal_hashes_take_no_longer(void **state) {
     (void)state;
     assert_true(time_of_keys((uint64_t)1 << 40) < 20 * time_of_keys(4096) + 0.2);
 }
@@ -83,9 +83,9 @@ static void rows_of_traces(void **state) {
                                            "1040,0,a,7,8\n"
                                            "1050,0,a,",
                                            &histories);
-    assert_int_equal(history->count, 6); /* a lost free is made up, an unknown one left out */
+    assert_int_equal(history->count, 6); /* a lost free is inserted, an unknown free left out */
     assert_int_equal(history->events[1].time_us, 10);
-    assert_int_equal(history->events[2].time_us, 10); /* not back to 5 */
+    assert_int_equal(history->events[2].time_us, 10); /* time does not go back to 5 */
     assert_int_equal(history->events[2].bytes, 0);
     assert_int_equal(history->events[2].block, history->events[0].block);
     assert_int_equal(history->unknown_frees, 1);
@@ -151,7 +151,7 @@ static void many_threads_and_streams(void **state) {
 }
 
 /* Errors name the line and the expected text. */
-static void rows_that_are_none(void **state) {
+static void invalid_rows(void **state) {
     (void)state;
     static const struct {
         const char *text, *why;
@@ -221,20 +221,20 @@ static void pytorch_sizes(void **state) {
     assert_int_equal(reserved(MODEL_PYTORCH, "a 1 10485760\na 2 10485760\n"), 20 * MIB);
     assert_int_equal(reserved(MODEL_PYTORCH, "a 1 10485760\n"), 10 * MIB);
     assert_int_equal(reserved(MODEL_PYTORCH, "a 1 10485761\n"), 12 * MIB);
-    /* of 20 MiB a rest of 1 MiB stays with its block, one of 512 bytes more is cut off */
+    /* in 20 MiB, a rest of 1 MiB stays with its block, a rest of 512 bytes more is split off */
     assert_int_equal(reserved(MODEL_PYTORCH, "a 1 20971520\nf 1\na 2 19922944\na 3 1048577\n"),
                      40 * MIB);
     assert_int_equal(reserved(MODEL_PYTORCH, "a 1 20971520\nf 1\na 2 19922432\na 3 1048577\n"),
                      20 * MIB);
-    /* small ones leave large segments alone, and the other way round */
+    /* small blocks never come from large segments, nor large blocks from small segments */
     assert_int_equal(reserved(MODEL_PYTORCH, "a 1 20971520\nf 1\na 2 1000\n"), 22 * MIB);
-    /* neighbours merge: 3 and 4 MiB of 20 serve 7 */
+    /* free neighbours merge: 3 and 4 MiB of 20 serve 7 */
     assert_int_equal(reserved(MODEL_PYTORCH, "a 1 3145728\na 2 4194304\na 3 9437184\na 4 3145728\n"
                                              "f 1\nf 2\na 5 7340032\n"),
                      20 * MIB);
 }
 
-static void streams_are_apart(void **state) {
+static void each_stream_has_its_own_blocks(void **state) {
     (void)state;
     static const char log[] = "1,1.0,allocate,0x10,20971520,0x1\n1,1.1,free,0x10,20971520,0x1\n"
                               "1,1.2,allocate,0x10,20971520,0x2\n";
@@ -247,9 +247,9 @@ static void expandable_ranges_grow(void **state) {
     (void)state;
     assert_int_equal(reserved(MODEL_EXPANDABLE, "a 1 1\n"), 2 * MIB);
     assert_int_equal(reserved(MODEL_EXPANDABLE, "a 1 2097152\na 2 18874368\n"), 20 * MIB);
-    /* the free end of the range counts: 30 of 40 MiB are used, 10 and 20 more serve 25 */
+    /* the free end of the range is extended: 10 free MiB and 20 more serve 25 */
     assert_int_equal(reserved(MODEL_EXPANDABLE, "a 1 31457280\na 2 26214400\n"), 60 * MIB);
-    /* a hole inside is no use to what is longer, and is taken before the end */
+    /* a hole inside serves no longer block, and is taken before the end of the range */
     assert_int_equal(
         reserved(MODEL_EXPANDABLE, "a 1 10485760\na 2 10485760\nf 1\na 3 12582912\na 4 5242880\n"),
         40 * MIB);
@@ -284,7 +284,7 @@ static void models_at_a_limit(void **state) {
     assert_false(run_model(MODEL_EXPANDABLE, 60 * MIB, held).out_of_memory);
     assert_true(run_model(MODEL_EXPANDABLE, 40 * MIB, held).out_of_memory);
     assert_true(run_model(MODEL_NATIVE, 40 * MIB, "a 1 41943041\n").out_of_memory);
-    /* the free end of the range goes back with the rest, and so is needed anew */
+    /* the free end of the range is released too, so the next request maps it again */
     assert_false(run_model(MODEL_EXPANDABLE, 40 * MIB,
                            "1,1.0,allocate,0x10,20971520,0x1\n1,1.1,free,0x10,20971520,0x1\n"
                            "1,1.2,allocate,0x10,20971520,0x2\n1,1.3,free,0x10,20971520,0x2\n"
@@ -316,13 +316,13 @@ static void threads_take_turns(void **state) {
         }
         assert_false(pthread_equal(actors[i], pthread_self()));
     }
-    acted = 6; /* a single one is the caller */
+    acted = 6; /* the calling thread is the only one */
     assert_int_equal(turns_take(1, 0, act, actors), 0);
     assert_int_equal(acted, 7);
     assert_true(pthread_equal(actors[6], pthread_self()));
 }
 
-/* In a process of its own: the pool has no end. */
+/* Runs the pool in a child process, because a pool cannot be destroyed. */
 static struct meter run_pool(const struct rerun_setting *setting, const char *text) {
     struct meter *shared =
         mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -345,8 +345,8 @@ static struct meter run_pool(const struct rerun_setting *setting, const char *te
     return meter;
 }
 
-/* At the budget, frees that the device has not reached cost a barrier; below it, memory. A limit
- * holds. */
+/* The device has not reached the frees yet: at the budget they cost a barrier, below it memory. The
+ * limit holds. */
 static void the_device_lags_behind(void **state) {
     (void)state;
     static const char text[] = "0,0,a,1,67108864\n1000,0,f,1\n4000,0,a,2,67108864\n";
@@ -384,11 +384,11 @@ static void pages_are_counted(void **state) {
     assert_int_equal(meter.mapped, 32);
     assert_int_equal(meter.calls, 2 * 64 * MIB / VMM_HANDLE); /* each segment is made and mapped */
     assert_int_equal(meter.requested_peak, 64 * MIB);
-    assert_true(meter.requested_sum[3] < 1); /* between the two nothing was requested */
+    assert_true(meter.requested_sum[3] < 1); /* nothing was requested between the two blocks */
 }
 
 /* Each thread of the history has its own cache, so no thread gets blocks of another one's cache. */
-static void caches_of_threads_are_apart(void **state) {
+static void each_thread_has_its_own_cache(void **state) {
     (void)state;
     const struct rerun_setting setting = {.capacity = UINT64_C(1) << 40, .pages = true};
     uint64_t reserved[2];
@@ -396,7 +396,7 @@ static void caches_of_threads_are_apart(void **state) {
         char text[16384];
         size_t used = 0;
         for (int i = 0; i < 240;
-             i++) { /* four in and four out, then forty of another or of the same */
+             i++) { /* four allocations and frees, then forty of another or the same thread */
             bool in = i >= 200 || i % 8 < 4;
             used += (size_t)snprintf(text + used, sizeof text - used, "%d,%d,%c,%d,%s\n", i * 1000,
                                      i >= 200 && other, in ? 'a' : 'f', i < 200 ? i % 4 : i,
@@ -408,7 +408,7 @@ static void caches_of_threads_are_apart(void **state) {
 }
 
 /* Memory decays at the times of the history: after the whole decay time, and not earlier. */
-static void what_is_idle_decays(void **state) {
+static void idle_memory_decays(void **state) {
     (void)state;
     static const char late[] = "0,0,a,1,67108864\n1000,0,f,1\n7000000,0,a,2,20971520\n";
     static const char soon[] = "0,0,a,1,67108864\n1000,0,f,1\n3000000,0,a,2,20971520\n";
@@ -418,7 +418,7 @@ static void what_is_idle_decays(void **state) {
         setting.decay_us = 4000000;
         assert_int_equal(run_pool(&setting, late).reserved, 20 * MIB);
         assert_true(run_pool(&setting, soon).reserved >= 64 * MIB);
-        setting.decay_us = 1; /* a tick is a thousandth of a second at least */
+        setting.decay_us = 1; /* a tick lasts at least 1 ms */
         assert_int_equal(run_pool(&setting, soon).reserved, 20 * MIB);
     }
 }
@@ -447,28 +447,28 @@ static void periods_of_the_last_quarter(void **state) {
     assert_int_equal(meter_last_mapped(&meter), 8);
     periods[7] = 0;
     assert_int_equal(meter_last_mapped(&meter), 7);
-    history.period_count = 0; /* without any: the last quarter of the events */
+    history.period_count = 0; /* without periods: the last quarter of the events */
     assert_true(meter_mapped_late(&meter) == 13);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_that_a_product_puts_on_one_place_take_no_longer),
+        cmocka_unit_test(keys_with_equal_hashes_take_no_longer),
         cmocka_unit_test(rows_of_traces),
         cmocka_unit_test(rows_of_rmm),
         cmocka_unit_test(many_threads_and_streams),
-        cmocka_unit_test(rows_that_are_none),
+        cmocka_unit_test(invalid_rows),
         cmocka_unit_test(pytorch_sizes),
-        cmocka_unit_test(streams_are_apart),
+        cmocka_unit_test(each_stream_has_its_own_blocks),
         cmocka_unit_test(expandable_ranges_grow),
         cmocka_unit_test(whole_blocks_are_not_cut),
         cmocka_unit_test(cudamalloc_gives_back),
         cmocka_unit_test(models_at_a_limit),
         cmocka_unit_test(the_device_lags_behind),
-        cmocka_unit_test(what_is_idle_decays),
+        cmocka_unit_test(idle_memory_decays),
         cmocka_unit_test(pages_are_counted),
         cmocka_unit_test(threads_take_turns),
-        cmocka_unit_test(caches_of_threads_are_apart),
+        cmocka_unit_test(each_thread_has_its_own_cache),
         cmocka_unit_test(periods_of_the_last_quarter),
     };
     return cmocka_run_group_tests_name("replay", tests, NULL, NULL);

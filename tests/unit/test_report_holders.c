@@ -1,6 +1,6 @@
 /*
- * Tests the holders of memory in a report: the largest first, one line each, within the table's
- * width, and all of them in the JSON.
+ * Tests the holders of memory in a report. The text names the largest first, one line each, within
+ * the width of the table. The JSON has all of them.
  */
 #include "reports.h"
 
@@ -8,7 +8,7 @@
 
 #define LONG "a_function_with_a_name_that_is_longer_than_any_line_of_a_report_could_ever_be_or_so_"
 
-/* ---- eight stacks, made up ---- */
+/* ---- eight invented stacks ---- */
 
 #define STACKS 8
 
@@ -58,7 +58,7 @@ static bool next(const void *of, int device, uint32_t *at, struct stats_holder *
     (void)of;
     if (device != 0 || *at == STACKS)
         return false;
-    *holder = holders[STACKS - (*at)++]; /* the largest last */
+    *holder = holders[STACKS - (*at)++]; /* in ascending order of bytes */
     return true;
 }
 
@@ -92,8 +92,8 @@ static const struct stats_stacks stacks = {.frames = 16,
                                            .frame = frame,
                                            .module = module};
 
-/* The first stack holds 100 MiB at the peak and nothing now. Each other one holds less than the one
- * before it. */
+/* The first stack holds 100 MiB at the peak and nothing now. Each later stack holds less than the
+ * one before it. */
 static void add_holders(void) {
     memset(&all, 0, sizeof all);
     memset(lost, 0, sizeof lost);
@@ -121,7 +121,7 @@ static void text_names_the_largest_with_their_own_lines(void **state) {
     assert_silent_on(text, "libcudart");
     assert_says(text, "|   90.00 MiB in 2: app+0x77 ");
     assert_says(text,
-                "|   70.00 MiB in 4: _call (x.py:3) "); /* none of its lines is anybody's own */
+                "|   70.00 MiB in 4: _call (x.py:3) "); /* a stack without a frame of the program */
     assert_says(text, "|   120.00 MiB of 3 more call stacks ");
     assert_says(text, "| Held now, 210.00 MiB: ");
     assert_says(text, "|   45.00 MiB in 2: app+0x77 ");
@@ -134,7 +134,7 @@ static void text_names_the_largest_with_their_own_lines(void **state) {
 
 #define LIBRARIES "/v/lib/python3.11/site-packages/"
 
-/* A thread of PyTorch's own: libraries of packages alone. */
+/* A stack of a PyTorch thread has only frames of libraries. */
 static const struct stats_frame backward[] = {
     {.file = LIBRARIES "nvidia/lib/libcudart.so.13", .offset = 0x1234},
     {.function = "c10::cuda::allocate", .file = LIBRARIES "torch/lib/libc10_cuda.so"},
@@ -172,7 +172,7 @@ static void a_frame_that_asks_the_driver_gets_no_line(void **state) {
     assert_stack(2, ": libcudart.so.13+0x1234", "    from c10::cuda::allocate (libc10_cuda.so)");
 }
 
-static void only_the_program_s_own_frames_are_its_own(void **state) {
+static void only_frames_of_the_program_are_its_own(void **state) {
     (void)state;
     static const struct {
         const char *function, *file;
@@ -204,7 +204,7 @@ static void only_the_program_s_own_frames_are_its_own(void **state) {
     }
 }
 
-static void dropped_stacks_are_said(void **state) {
+static void dropped_stacks_are_reported(void **state) {
     (void)state;
     add_holders();
     lost[0] = 41;
@@ -213,7 +213,7 @@ static void dropped_stacks_are_said(void **state) {
     assert_says(report_in(REPORT_TEXT), "Not counted here: 17 allocations, for which there was no");
 }
 
-static void nothing_is_said_of_stacks_that_are_not_remembered(void **state) {
+static void without_recorded_stacks_there_are_no_holders(void **state) {
     (void)state;
     add_typical(0);
     assert_silent_on(report_in(REPORT_TEXT), "Held");
@@ -222,7 +222,7 @@ static void nothing_is_said_of_stacks_that_are_not_remembered(void **state) {
                                         "assert 'holders' not in d and 'held' not in d\n");
 }
 
-static void json_has_all_of_them(void **state) {
+static void json_has_all_holders(void **state) {
     (void)state;
     add_holders();
     struct stats_device *device = add_typical(0);
@@ -258,7 +258,7 @@ static void fail_to_allocate(void) {
     report_oom(&oom);
 }
 
-static void an_oom_tells_of_now(void **state) {
+static void an_oom_report_shows_current_holders(void **state) {
     (void)state;
     add_holders();
     const char *text = STDERR_OF(fail_to_allocate, "GPUCACHE_REPORT=stderr");
@@ -270,13 +270,13 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(text_names_the_largest_with_their_own_lines),
         TEST(a_frame_that_asks_the_driver_gets_no_line),
-        TEST(only_the_program_s_own_frames_are_its_own),
-        TEST(dropped_stacks_are_said),
-        TEST(nothing_is_said_of_stacks_that_are_not_remembered),
-        TEST(json_has_all_of_them),
+        TEST(only_frames_of_the_program_are_its_own),
+        TEST(dropped_stacks_are_reported),
+        TEST(without_recorded_stacks_there_are_no_holders),
+        TEST(json_has_all_holders),
     };
-    const struct CMUnitTest in_a_child[] = {TEST(an_oom_tells_of_now)};
+    const struct CMUnitTest in_a_child[] = {TEST(an_oom_report_shows_current_holders)};
     int failed = cmocka_run_group_tests_name("report holders, OOM", in_a_child, NULL, NULL);
-    options_load(); /* from here on stderr is known */
+    options_load(); /* initialises the log's stderr */
     return failed + cmocka_run_group_tests_name("report holders", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * A report in JSON: its schema, and that it says what the text says.
+ * Tests reports in JSON: the schema, and the same values as in the text.
  */
 #include "reports.h"
 
@@ -76,7 +76,7 @@ static void json_shows_the_map_of_the_pool_in_rows(void **state) {
         the_map.pieces[i] = (struct segment_piece){UINT64_MAX, 4096, i % 2 ? 4096 : 0, 0, 1};
     for (int i = 1; i < 16; i++)
         add_typical(i);
-    /* in all as many rows as leave a report of a usual size */
+    /* the number of rows is bounded, for a report of usual size */
     assert_json(report_in(REPORT_JSON),
                 "maps=[x['segment_map'] for x in r['devices']]\n"
                 "assert all(0<len(m['pieces'])<=32 and m['merged_up_to_bytes']>0 for m in maps)\n"

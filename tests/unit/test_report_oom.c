@@ -1,5 +1,5 @@
 /*
- * Tests the verdict of a report about out of memory, and the places where it is written.
+ * Tests the verdict of a report about out of memory (OOM), and where it is written.
  *
  * Cases that depend on options run in a child, because options are read once per process.
  */
@@ -20,7 +20,7 @@ static void write_five_ooms(void) {
         report_oom(&oom);
 }
 
-/* The text of an OOM whose limit comes from the variable, if the variable sets one. */
+/* Returns the text of an OOM report in a process with this environment variable. */
 static const char *oom_text(const char *variable) {
     static char source[64];
     snprintf(source, sizeof source, "%.*s", (int)strcspn(variable, "="), variable);
@@ -56,9 +56,9 @@ static void the_limit_is_blamed_with_a_value_that_would_do(void **state) {
                 "No setting is known to help: all of it together is more than there is\n");
 }
 
-/* Tested with lines that hold nothing else, a few sizes, too many sizes, or a sentence with which
- * it does not fit. */
-static void what_would_name_the_holders_is_said_unless_it_is_on(void **state) {
+/* Tests the advice after no live sizes, after a few, after too many, and after a sentence that
+ * leaves no space in its line. */
+static void call_stacks_are_advised_unless_they_are_on(void **state) {
     (void)state;
     struct stats_device *device = add_typical(0);
     static const char whose[] = "GPUCACHE_STACKS=16 says whose";
@@ -81,7 +81,7 @@ static void what_would_name_the_holders_is_said_unless_it_is_on(void **state) {
     assert_says(oom_text("A=1"), "GPUCACHE_STACKS=16 says whose\n");
 }
 
-/* The pool has so many holes of that size, each behind a live block. */
+/* Sets the map of the pool to `count` free ranges of `bytes`, each behind a live block. */
 static void holes_of(unsigned count, uint64_t bytes) {
     the_map = (struct segment_map){.count = 2 * count};
     for (unsigned i = 0; i < 2 * count; i++) {
@@ -100,25 +100,25 @@ static void fragmentation_is_blamed_when_enough_lies_idle(void **state) {
     assert_says(text, "No setting is known to help: free memory lies between live blocks\n");
     assert_silent_on(text, "GPUCACHE_");
     device->backend_reason = "GPUCACHE_BACKEND=segments";
-    holes_of(100, 31 * MIB); /* none of them holds a handle for certain */
+    holes_of(100, 31 * MIB); /* no hole is sure to contain a whole handle */
     assert_silent_on(oom_text("A=1"), "GPUCACHE_BACKEND");
     holes_of(12, 32 * MIB);
     assert_says(oom_text("A=1"),
                 "Most likely to help: GPUCACHE_BACKEND=auto, which takes pages if it can\n");
     device->limit_bytes = oom.limit =
-        GIB + 10 * MIB; /* the device has memory that the limit withholds */
+        GIB + 10 * MIB; /* the device has free memory that the limit does not allow */
     oom.device_free = 100 * GIB;
     assert_says(oom_text("GPUCACHE_MEMORY_LIMIT=1034M"),
                 "Most likely to help: GPUCACHE_BACKEND=auto, GPUCACHE_MEMORY_LIMIT=1226M\n");
     assert_says(oom_text("A=1"),
                 "Most likely to help: GPUCACHE_BACKEND=auto, a limit of 1.20 GiB\n");
     device->limit_bytes = oom.limit = 0;
-    oom.device_free = 0; /* nor does that help where it is not fragmentation */
+    oom.device_free = 0; /* without fragmentation that advice is not given either */
     oom.requested = 700 * MIB;
     assert_silent_on(oom_text("A=1"), "GPUCACHE_BACKEND");
 }
 
-/* The device has what the limit withholds: then that helps, whatever state the pool is in. */
+/* If the device has free memory above the limit, a larger limit helps in any state of the pool. */
 static void a_larger_limit_is_advised_where_the_device_has_the_memory(void **state) {
     (void)state;
     add_typical(0)->limit_bytes = GIB + 10 * MIB;
@@ -126,7 +126,7 @@ static void a_larger_limit_is_advised_where_the_device_has_the_memory(void **sta
     const char *text = oom_text("GPUCACHE_MEMORY_LIMIT=1034M");
     assert_says(text, "Cause is fragmentation");
     assert_says(text, "Most likely to help: GPUCACHE_MEMORY_LIMIT=1226M or more\n");
-    oom.device_free = 100 * MIB; /* nor does the device have it */
+    oom.device_free = 100 * MIB; /* the device has not enough memory either */
     assert_says(oom_text("GPUCACHE_MEMORY_LIMIT=1034M"), "No setting is known to help: ");
     oom = (struct report_oom){0, 600 * MIB, GIB + 10 * MIB, 100 * GIB, 150117580800};
     text = oom_text("GPUCACHE_MEMORY_LIMIT=1034M");
@@ -134,7 +134,7 @@ static void a_larger_limit_is_advised_where_the_device_has_the_memory(void **sta
     assert_says(text, "Most likely to help: GPUCACHE_MEMORY_LIMIT=1626M or more\n");
 }
 
-static void memory_that_may_be_in_use_is_blamed_when_it_is_the_rest(void **state) {
+static void pending_memory_is_blamed_when_nothing_else_is_idle(void **state) {
     (void)state;
     add_typical(0);
     oom = (struct report_oom){0, 600 * MIB, 0, 10 * MIB, 150117580800};
@@ -144,7 +144,7 @@ static void memory_that_may_be_in_use_is_blamed_when_it_is_the_rest(void **state
                 "No setting is known to help: the work before the frees may not have ended\n");
 }
 
-static void others_are_blamed_when_they_hold_it(void **state) {
+static void other_processes_are_blamed_when_they_hold_the_memory(void **state) {
     (void)state;
     add_typical(0);
     oom = (struct report_oom){0, 20 * GIB, 0, GIB, 150117580800};
@@ -153,7 +153,7 @@ static void others_are_blamed_when_they_hold_it(void **state) {
     assert_says(text, "No setting is known to help: nvidia-smi names the other processes\n");
 }
 
-static void what_no_setting_helps_is_said_plainly(void **state) {
+static void the_verdict_says_if_no_setting_helps(void **state) {
     (void)state;
     struct stats_device *device = add_typical(0);
     oom = (struct report_oom){0, 200 * GIB, 0, 100 * GIB, 150117580800};
@@ -193,19 +193,19 @@ static void the_largest_oom_keeps_its_shape(void **state) {
     struct stats_device *device = add_extreme(0);
     oom = (struct report_oom){0, 1047 * GIB, 1048575 * GIB, 1048575 * GIB, 1048575 * GIB};
     assert_says(oom_text("A=1"), " help");
-    device->pending_bytes = 0; /* other sums, other verdict */
+    device->pending_bytes = 0; /* without pending memory the verdict is another */
     assert_says(oom_text("A=1"), " help");
 }
 
-/* However long the verdict is, the table's own sentences follow. */
-static void an_ooms_report_is_whole(void **state) {
+/* The table's own sentences follow a verdict of any length. */
+static void an_oom_report_is_whole(void **state) {
     (void)state;
     struct stats_device *device = add_typical(0);
     device->limit_bytes = GIB;
     oom = (struct report_oom){0, 2 * GIB, GIB, 100 * GIB, 150117580800};
     const char *text = oom_text("GPUCACHE_MEMORY_LIMIT=1G");
     assert_says(text, "| Hit rate 99.99% of 123456789, driver calls avoided 246913555 ");
-    device->live_groups = 0; /* then the hint about call stacks takes no line of its own */
+    device->live_groups = 0; /* now the hint about call stacks shares a line */
     assert_says(oom_text("GPUCACHE_MEMORY_LIMIT=1G"),
                 "| OOMs 0, refused at the limit 0, retries 0, host memory ");
     add_extreme(0);
@@ -243,7 +243,7 @@ static void a_program_that_probes_by_failing_gets_three_reports(void **state) {
     assert_string_equal(strchr(last, '\n'), "\n");
 }
 
-/* Whose reports go elsewhere is told there that memory ran out, and why. */
+/* If reports go elsewhere, one line on stderr says that memory ran out, and why. */
 static void an_oom_without_a_report_on_stderr_is_one_line_there(void **state) {
     (void)state;
     static const char line[] =
@@ -269,8 +269,8 @@ static void an_oom_without_a_report_on_stderr_is_one_line_there(void **state) {
     assert_string_equal(strchr(text, '\n'), "\n");
 }
 
-/* The program has its code, as natively. */
-static void who_wants_no_reports_is_not_told_of_an_oom(void **state) {
+/* The program gets the driver's error code, as natively. */
+static void without_reports_no_oom_is_reported(void **state) {
     (void)state;
     add_typical(0)->limit_bytes = GIB;
     oom = (struct report_oom){0, 2 * GIB, GIB, 100 * GIB, 150117580800};
@@ -283,19 +283,19 @@ static void who_wants_no_reports_is_not_told_of_an_oom(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(the_limit_is_blamed_with_a_value_that_would_do),
-        TEST(what_would_name_the_holders_is_said_unless_it_is_on),
+        TEST(call_stacks_are_advised_unless_they_are_on),
         TEST(fragmentation_is_blamed_when_enough_lies_idle),
         TEST(a_larger_limit_is_advised_where_the_device_has_the_memory),
-        TEST(memory_that_may_be_in_use_is_blamed_when_it_is_the_rest),
-        TEST(an_ooms_report_is_whole),
-        TEST(others_are_blamed_when_they_hold_it),
-        TEST(what_no_setting_helps_is_said_plainly),
+        TEST(pending_memory_is_blamed_when_nothing_else_is_idle),
+        TEST(an_oom_report_is_whole),
+        TEST(other_processes_are_blamed_when_they_hold_the_memory),
+        TEST(the_verdict_says_if_no_setting_helps),
         TEST(unknown_counters_are_left_out),
         TEST(the_largest_oom_keeps_its_shape),
         TEST(an_oom_in_json_carries_the_verdict),
         TEST(a_program_that_probes_by_failing_gets_three_reports),
         TEST(an_oom_without_a_report_on_stderr_is_one_line_there),
-        TEST(who_wants_no_reports_is_not_told_of_an_oom),
+        TEST(without_reports_no_oom_is_reported),
     };
     return cmocka_run_group_tests_name("report oom", tests, NULL, NULL);
 }

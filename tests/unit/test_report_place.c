@@ -51,7 +51,7 @@ static char *in_directory(const char *name) {
     return to;
 }
 
-/** The report of a file in the directory, which is then taken away. */
+/** Returns the contents of a file in the directory, and removes the file. */
 static const char *take_file(const char *name) {
     int fd = open(in_directory(name), O_RDONLY);
     if (fd < 0)
@@ -112,12 +112,12 @@ static void a_pattern_names_process_host_program_and_rank(void **state) {
     assert_string_equal(STDERR_OF(write_pid_too, variable, "PMI_RANK=7", "GPUCACHE_LOG=error"), "");
     int pid = atoi(take_file("pid"));
     extern char *program_invocation_short_name;
-    /* under valgrind the command line is valgrind's view of it; its first word stays ours */
+    /* under valgrind only the first word of the command line is the program's */
     snprintf(name, sizeof name, "%s-%s-7-%d-%%", host, program_invocation_short_name, pid);
     assert_says(take_file(name), ", rank 7, on ");
 }
 
-static void what_is_no_file_is_written_to_as_it_is(void **state) {
+static void a_device_file_is_written_in_place(void **state) {
     (void)state;
     add_typical(0);
     assert_string_equal(STDERR_OF(write_three, "GPUCACHE_REPORT=/dev/null"), "");
@@ -140,7 +140,7 @@ static void write_many(void) {
         report_write("request");
 }
 
-/* Between the look at what it is and its opening, a file comes in its place. */
+/* A regular file replaces the device between the check of the type and the opening. */
 static void a_file_that_appears_during_the_call_is_not_written_to(void **state) {
     (void)state;
     add_typical(0);
@@ -194,7 +194,7 @@ static void only_its_user_reads_a_report_unless_told_otherwise(void **state) {
     assert_int_equal(wider, 0640);
 }
 
-/** Reports, while what stands under the name is read; what was read of it. */
+/** Writes a report while the FIFO of that name is read. Returns the text that was read. */
 static const char *report_to_fifo(const char *variable) {
     assert_int_equal(mkfifo(in_directory("fifo"), 0600), 0);
     int fd = open(in_directory("fifo"), O_RDONLY | O_NONBLOCK);
@@ -220,7 +220,7 @@ static void a_fifo_of_the_user_gets_the_report(void **state) {
 
 #define ANOTHER_USER 2001
 
-/** A file of another user makes its name unavailable: the report gets the next name. */
+/** If a file of another user has the name, the report gets the next name. */
 static void another_users_fifo_or_link_gets_nothing(void **state) {
     (void)state;
     if (geteuid() != 0)
@@ -232,7 +232,8 @@ static void another_users_fifo_or_link_gets_nothing(void **state) {
     assert_int_equal(chown(in_directory("trap"), ANOTHER_USER, ANOTHER_USER), 0);
     assert_int_equal(symlink("/dev/null", in_directory("trap.1")), 0);
     assert_int_equal(lchown(in_directory("trap.1"), ANOTHER_USER, ANOTHER_USER), 0);
-    assert_int_equal(symlink(in_directory("trap"), in_directory("trap.2")), 0); /* the user's own */
+    assert_int_equal(symlink(in_directory("trap"), in_directory("trap.2")),
+                     0); /* a link of the user's */
     int fd = open(in_directory("trap"), O_RDONLY | O_NONBLOCK);
     const char *said = STDERR_OF(write_one, variable, "GPUCACHE_LOG=error");
     assert_string_equal(said, "");
@@ -250,7 +251,7 @@ static void a_block_device_is_not_written_to(void **state) {
     (void)state;
     char variable[512];
     add_typical(0);
-    /* of a number that no driver has, so that nothing can be written anyway */
+    /* a device number without a driver, so that a write can do no damage */
     if (mknod(in_directory("disk"), S_IFBLK | 0600, makedev(240, 77)) != 0)
         skip();
     snprintf(variable, sizeof variable, "GPUCACHE_REPORT=%s", in_directory("disk"));
@@ -260,7 +261,7 @@ static void a_block_device_is_not_written_to(void **state) {
     assert_fits(strchr(said, '\n') + 1, 1);
 }
 
-/** Another user takes every name that can be foreseen. */
+/** Another user has files under every name that can be predicted. */
 static void names_that_are_all_taken_send_no_report_to_stderr(void **state) {
     (void)state;
     add_typical(0);
@@ -282,7 +283,7 @@ static void names_that_are_all_taken_send_no_report_to_stderr(void **state) {
     assert_fits(take_file(found), 1);
 }
 
-static void what_cannot_be_written_is_said_and_not_lost(void **state) {
+static void a_report_that_cannot_be_written_goes_to_stderr(void **state) {
     (void)state;
     add_typical(0);
     const char *text = STDERR_OF(write_three, "GPUCACHE_REPORT=/nonexistent/r");
@@ -374,7 +375,7 @@ static int make_directory(void **state) {
 
 static int remove_directory(void **state) {
     (void)state;
-    return rmdir(directory); /* fails if a report was left behind */
+    return rmdir(directory); /* fails if the directory still contains a report */
 }
 
 int main(void) {
@@ -383,14 +384,14 @@ int main(void) {
         TEST(off_and_no_device_are_silent),
         TEST(no_file_is_ever_written_twice),
         TEST(a_pattern_names_process_host_program_and_rank),
-        TEST(what_is_no_file_is_written_to_as_it_is),
+        TEST(a_device_file_is_written_in_place),
         TEST(a_file_that_appears_during_the_call_is_not_written_to),
         TEST(only_its_user_reads_a_report_unless_told_otherwise),
         TEST(a_fifo_of_the_user_gets_the_report),
         TEST(another_users_fifo_or_link_gets_nothing),
         TEST(a_block_device_is_not_written_to),
         TEST(names_that_are_all_taken_send_no_report_to_stderr),
-        TEST(what_cannot_be_written_is_said_and_not_lost),
+        TEST(a_report_that_cannot_be_written_goes_to_stderr),
         TEST(one_line_says_where_a_report_was_written),
     };
     const struct CMUnitTest in_process[] = {

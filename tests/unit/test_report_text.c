@@ -3,7 +3,7 @@
  */
 #include "reports.h"
 
-static void the_table_says_what_was_counted(void **state) {
+static void the_table_has_the_counters(void **state) {
     (void)state;
     add_typical(0);
     const char *text = report_in(REPORT_TEXT);
@@ -38,7 +38,7 @@ static void the_table_says_what_was_counted(void **state) {
     assert_silent_on(text, ">=");
 }
 
-static void libraries_are_named_with_what_they_hold_and_held(void **state) {
+static void libraries_are_named_with_live_and_peak_bytes(void **state) {
     (void)state;
     struct stats_device *device = add_typical(0);
     device->requesters[0] = (struct stats_requester){"libtorch_cuda.so", 250 * MIB, 800 * MIB};
@@ -49,17 +49,17 @@ static void libraries_are_named_with_what_they_hold_and_held(void **state) {
     assert_fits(text, 1);
     assert_says(text, "| By library (peak): libtorch_cuda.so 250.00 MiB (800.00 MiB),");
     assert_says(text, "|   libnccl.so.2 40.00 MiB (90.00 MiB) ");
-    assert_silent_on(text, "small blocks"); /* nobody knows their peak */
+    assert_silent_on(text, "small blocks"); /* their peak is unknown */
 }
 
-static void nothing_live_is_called_nothing(void **state) {
+static void without_live_blocks_the_table_says_nothing_is_live(void **state) {
     (void)state;
     struct stats_device *device = add_typical(0);
     device->requested.current = device->allocated.current = device->allocations.current = 0;
     assert_says(report_in(REPORT_TEXT), "| Still live: nothing ");
 }
 
-/* Sizes that differ by less than is printed are one; JSON has them to the byte. */
+/* Sizes that print alike become one. The JSON has the exact sizes. */
 static void live_sizes_that_read_the_same_are_one(void **state) {
     (void)state;
     struct stats_device *device = add_typical(0);
@@ -135,7 +135,8 @@ static void pending_memory_is_no_external_fragmentation(void **state) {
 static void no_figure_touches_the_border_of_its_cell(void **state) {
     (void)state;
     struct stats_device *device = add_typical(0);
-    device->requested.total = 1024 * MIB - 6 * MIB / 100; /* 1023.94 MiB: nothing is longer */
+    device->requested.total =
+        1024 * MIB - 6 * MIB / 100; /* 1023.94 MiB: the longest text of a size */
     device->allocations.total = UINT64_MAX;
     device->peaks_exact = false;
     device->requested.peak = device->requested.total;
@@ -146,7 +147,7 @@ static void no_figure_touches_the_border_of_its_cell(void **state) {
             fail_msg("a figure touches its border: %.40s\n%s", at, text);
 }
 
-/* Printed sentences are whole: no line ends with a comma. */
+/* No line ends with a comma, so every printed sentence is whole. */
 static void no_sentence_is_cut_off(void **state) {
     (void)state;
     struct stats_device *device = add_extreme(0);
@@ -195,7 +196,7 @@ static void a_peak_that_is_not_exact_is_marked(void **state) {
     assert_says(text, "A peak marked >= may be up to 16.00 MiB too small");
 }
 
-static void one_kind_outside_has_an_exact_peak(void **state) {
+static void a_single_unpooled_kind_has_an_exact_peak(void **state) {
     (void)state;
     struct stats_device *device = add_typical(0);
     device->managed = (struct stats_metric){0, 0, 0, 0};
@@ -230,16 +231,16 @@ static void every_used_device_has_a_table(void **state) {
     assert_silent_on(text, "device 1: ");
 }
 
-static void no_device_is_said_when_asked(void **state) {
+static void without_devices_a_requested_report_says_so(void **state) {
     (void)state;
     assert_says(report_in(REPORT_TEXT), "| No device was used ");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(the_table_says_what_was_counted),
-        TEST(libraries_are_named_with_what_they_hold_and_held),
-        TEST(nothing_live_is_called_nothing),
+        TEST(the_table_has_the_counters),
+        TEST(libraries_are_named_with_live_and_peak_bytes),
+        TEST(without_live_blocks_the_table_says_nothing_is_live),
         TEST(live_sizes_that_read_the_same_are_one),
         TEST(more_live_sizes_than_are_named_are_hinted_at),
         TEST(the_main_reasons_for_a_large_reserve_are_named),
@@ -250,11 +251,11 @@ int main(void) {
         TEST(no_sentence_is_cut_off),
         TEST(the_limit_stands_above_the_table),
         TEST(a_peak_that_is_not_exact_is_marked),
-        TEST(one_kind_outside_has_an_exact_peak),
+        TEST(a_single_unpooled_kind_has_an_exact_peak),
         TEST(the_largest_counters_keep_the_tables_shape),
         TEST(a_name_from_outside_cannot_break_the_table),
         TEST(every_used_device_has_a_table),
-        TEST(no_device_is_said_when_asked),
+        TEST(without_devices_a_requested_report_says_so),
     };
     options_load();
     return cmocka_run_group_tests_name("report text", tests, NULL, NULL);

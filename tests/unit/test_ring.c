@@ -24,22 +24,22 @@
 
 #define MOST_THREADS 40
 #define MOST_EVENTS 4100000
-#define EVENTS 5000 /* that are kept */
-#define LIVE 300    /* blocks at most that live at a time */
+#define EVENTS 5000 /* the ring keeps at least this number */
+#define LIVE 300    /* maximum of live blocks */
 
 static int file;
 static struct trace_header *header;
 static struct ring_place places[MOST_THREADS];
 static bool lives[MOST_EVENTS];
-static uint64_t live[LIVE]; /* of those that live; 0: none */
-static uint64_t now;        /* events so far, and the time of the last */
+static uint64_t live[LIVE]; /* addresses of live blocks; 0: none */
+static uint64_t now;        /* number of events so far; the time and address of the last one */
 
 static bool is_alive(const struct trace_record *record, unsigned kind) {
     (void)kind;
     return lives[atomic_load(&record->address)];
 }
 
-/** An allocation that dies at once, or when another one comes into its place. */
+/** Records an allocation. Its block stays live until the next one in `slot`; LIVE: not live. */
 static void write_event(unsigned thread, unsigned slot) {
     struct ring_place *place = &places[thread];
     if (place->left == 0 && !ring_take(place, thread + 1))
@@ -85,7 +85,7 @@ static void check_kept(const char *what) {
     }
 }
 
-/** A thread that fills its chunk when the hand is about to come to it. */
+/** One thread fills its chunk slowly: the ring reuses the chunk only when it is full. */
 static void one_slow_thread(void) {
     for (unsigned turn = 0; turn < 30; turn++) {
         write_event(1, LIVE);
@@ -120,8 +120,8 @@ static void paces_at_random(void) {
         paces(seed, 1 + seed * seed % MOST_THREADS, 1 + (seed * 7) % LIVE);
 }
 
-/** Every block that lives has its record, which is not marked as dead. */
-static void what_lives(void) {
+/** Checks that every live block has a record without the mark of dead blocks. */
+static void check_live_blocks(void) {
     static bool found[MOST_EVENTS];
     paces(7, 20, LIVE);
     const struct trace_record *slots =
@@ -154,7 +154,7 @@ static void cut_short(void) {
         write_event((unsigned)random() % 20, random() % 10 == 0 ? (unsigned)random() % LIVE : LIVE);
     }
     struct stat status;
-    if (fstat(file, &status) != 0 || status.st_size != 0) /* it does not grow again */
+    if (fstat(file, &status) != 0 || status.st_size != 0) /* the file must not grow again */
         _exit(6);
 }
 
@@ -165,8 +165,8 @@ static void a_file_that_is_cut_short_ends_no_program(void **state) {
     in_a_child(cut_short);
 }
 
-/** The path leads to another file by now, as where another user can exchange names. */
-static void the_file_is_the_one_that_was_made(void **state) {
+/** Another file has the path of the ring by now: another user may have exchanged the names. */
+static void the_ring_grows_only_its_own_file(void **state) {
     (void)state;
     char path[] = "/tmp/ring-XXXXXX";
     int made = mkstemp(path);
@@ -175,7 +175,7 @@ static void the_file_is_the_one_that_was_made(void **state) {
     int other = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
     assert_true(made >= 0 && other >= 0);
     pid_t child = fork();
-    if (child == 0) /* the name leads elsewhere, so it cannot grow: there is no ring */
+    if (child == 0) /* the path leads to another file, so there is no ring */
         _exit(ring_open((struct ring_file){made, path}, EVENTS, is_alive, NULL) ? 1 : 0);
     int ended = child_status(child);
     assert_int_equal(fstat(other, &status), 0);
@@ -196,13 +196,13 @@ static void the_last_events_are_there(void **state) {
     in_a_child(paces_at_random);
 }
 
-static void what_lives_is_there(void **state) {
+static void live_blocks_have_their_records(void **state) {
     (void)state;
-    in_a_child(what_lives);
+    in_a_child(check_live_blocks);
 }
 
-/** Files of older versions have these numbers. A row is added here for each new kind; none is ever
- * changed. */
+/** Files of older versions contain these numbers. Add a row for each new kind, and never change
+ * one. */
 static void the_numbers_of_kinds_in_files_never_change(void **state) {
     (void)state;
     static const unsigned kinds[][2] = {
@@ -278,9 +278,9 @@ int main(void) {
         cmocka_unit_test(the_numbers_of_kinds_in_files_never_change),
         cmocka_unit_test(a_slow_thread_costs_no_events),
         cmocka_unit_test(a_file_that_is_cut_short_ends_no_program),
-        cmocka_unit_test(the_file_is_the_one_that_was_made),
+        cmocka_unit_test(the_ring_grows_only_its_own_file),
         cmocka_unit_test(the_last_events_are_there),
-        cmocka_unit_test(what_lives_is_there),
+        cmocka_unit_test(live_blocks_have_their_records),
         cmocka_unit_test(the_file_grows_on_large_host_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /*
- * membarrier(2) works when the pool starts and fails later, as in a sandbox that the program sets
- * up for itself. Threads and those who seize their caches still exclude each other, and no thread
- * waits for an idle one. Each case runs in its own process, because a sandbox cannot be left.
+ * Tests a pool for which membarrier(2) works at the start and fails later, as in a sandbox that the
+ * program enters. A thread and the seizer of its cache still exclude each other, and no thread waits
+ * for an idle one. Each case runs in its own process, because no process can leave a sandbox.
  */
 #include "pool_bench.h"
 #include "sandboxed.h"
@@ -23,7 +23,7 @@ static void *ask_and_rest(void *unused) {
     (void)unused;
     int r = pool_alloc(pool, 4096, &given[0]) | pool_alloc(pool, 8192, &given[1]);
     pthread_barrier_wait(&meet);
-    pthread_barrier_wait(&meet); /* its caches are seized in between */
+    pthread_barrier_wait(&meet); /* the main thread seizes this thread's caches in between */
     r |= fake_pool_free(given[1]);
     r |= pool_alloc(pool, 8192, &given[1]) | fake_pool_free(given[1]);
     return (void *)(intptr_t)r;
@@ -43,7 +43,7 @@ static int seize_a_resting_threads_cache(void) {
     pthread_barrier_wait(&meet);
     pthread_join(thread, &result);
     HOLDS(result == NULL);
-    HOLDS(!biased_is_on(&own_cache()->lock)); /* also for threads that start later */
+    HOLDS(!biased_is_on(&own_cache()->lock)); /* caches of later threads have no bias either */
     HOLDS(!pool_check(pool));
     return 0;
 }
@@ -71,7 +71,7 @@ static void *swap_blocks(void *seed) {
         uint64_t bytes = (random >> 40) % (i % 64 ? 20000 : 3 * MIB) + 1, fresh = 0;
         failures += pool_alloc(pool, bytes, &fresh) != 0;
         uint64_t old = atomic_exchange(&places[(random >> 33) % PLACES], fresh);
-        failures += old && fake_pool_free(old) != 0; /* fails if handed out twice */
+        failures += old && fake_pool_free(old) != 0; /* fails if the block was handed out twice */
         turns_made++;
     }
     return NULL;

@@ -1,6 +1,6 @@
 /*
- * The map of a pool's memory: everything is in it once, and its size is bounded for any number of
- * blocks.
+ * Tests the map of a pool's memory: it contains every byte once, and its size is bounded for any
+ * number of blocks.
  */
 #include "pool_bench.h"
 
@@ -105,7 +105,7 @@ static void free_memory_is_merged_with_a_freed_neighbour(void **state) {
     check();
 }
 
-static void what_comes_and_goes_is_all_there(void **state) {
+static void the_map_agrees_with_the_counters_at_random(void **state) {
     (void)state;
     uint64_t at[4];
     start(GIB, REUSE_SYNC, TIGHT);
@@ -180,7 +180,7 @@ static void many_blocks_make_no_more_pieces(void **state) {
     struct sums sums = surveyed();
     assert_true(map.count > SEGMENT_MAP_PIECES / 4 && map.count <= SEGMENT_MAP_PIECES);
     assert_true(map.grain > 0);
-    assert_non_null(piece_at(giant)); /* longer than the grain, so exact */
+    assert_non_null(piece_at(giant)); /* longer than the grain, so it has its exact size */
     assert_int_equal(piece_at(giant)->units, 2 * GIB / SEGMENT_MAP_UNIT);
     segment_map_limit(&map, 32);
     struct sums less = sums_of(&map);
@@ -192,7 +192,7 @@ static void many_blocks_make_no_more_pieces(void **state) {
     assert_memory_equal(&sums, &less, sizeof sums);
 }
 
-static void neighbours_that_are_alike_are_joined_first(void **state) {
+static void equal_neighbours_are_joined_first(void **state) {
     (void)state;
     map.count = 0;
     map.grain = 0;
@@ -215,11 +215,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(large_blocks_and_the_free_memory_between_them_are_exact),
         TEST(free_memory_is_merged_with_a_freed_neighbour),
-        TEST(what_comes_and_goes_is_all_there),
+        TEST(the_map_agrees_with_the_counters_at_random),
         TEST(small_blocks_fill_their_slabs),
         cmocka_unit_test_teardown(idle_vmm_memory_is_one_piece, stop_vmm),
         TEST(many_blocks_make_no_more_pieces),
-        cmocka_unit_test(neighbours_that_are_alike_are_joined_first),
+        cmocka_unit_test(equal_neighbours_are_joined_first),
     };
     return cmocka_run_group_tests_name("segment map", tests, NULL, NULL);
 }

@@ -19,8 +19,8 @@
 #define GIB ((uint64_t)1 << 30)
 
 /*
- * Runs over slabs in a segment of an arena. start() leaves the segment's first slab out,
- * start_at_segment() does not.
+ * Slabs in a segment of an arena. start() does not use the first slab of the segment,
+ * start_at_segment() does.
  */
 struct bench {
     struct arena arena;
@@ -269,13 +269,13 @@ static void an_empty_slab_goes_back_to_the_arena(void **state) {
     assert_null(page_map_slab(page_map_get(bench.base)));
     assert_int_equal(bench.arena.free_bytes, SLABS * PAGE_BYTES);
     assert_null(take(&bench, 1));
-    assert_ptr_equal(open_slab(&bench), slab); /* recycled descriptors are as new */
+    assert_ptr_equal(open_slab(&bench), slab); /* recycled descriptors are like new ones */
     assert_int_equal(runs_largest(&bench.runs), PAGE_BYTES);
     check(&bench);
     assert_null(slab_find(slab, bench.base + 5 * 512));
 }
 
-static void a_forgotten_slab_is_as_if_never_used(void **state) {
+static void a_forgotten_slab_is_like_a_new_one(void **state) {
     (void)state;
     struct bench bench;
     start(&bench);
@@ -316,13 +316,14 @@ static void closed_slabs_give_their_host_memory_back(void **state) {
     struct bench bench;
     start(&bench);
     struct slab *open = open_slab(&bench), *slab = open_slab(&bench);
-    assert_true((uintptr_t)slab->blocks % 4096 != 0); /* it shares a host page with its own head */
+    assert_true((uintptr_t)slab->blocks % 4096 !=
+                0); /* the descriptors share a host page with the slab's head */
     struct block *kept = NULL, *all[SLAB_UNITS];
     for (unsigned i = 0; i < SLAB_UNITS; i++) {
         all[i] = take(&bench, 1);
     }
     for (unsigned i = 0; i < SLAB_UNITS; i++) {
-        assert_ptr_equal(slab_of(all[i]), slab); /* the slab opened last */
+        assert_ptr_equal(slab_of(all[i]), slab); /* the slab that was opened last */
     }
     kept = take(&bench, 7);
     assert_ptr_equal(slab_of(kept), open);
@@ -553,7 +554,7 @@ int main(void) {
         cmocka_unit_test(a_whole_slab_is_one_block_at_most),
         cmocka_unit_test(free_neighbours_are_merged_from_every_side),
         cmocka_unit_test(an_empty_slab_goes_back_to_the_arena),
-        cmocka_unit_test(a_forgotten_slab_is_as_if_never_used),
+        cmocka_unit_test(a_forgotten_slab_is_like_a_new_one),
         cmocka_unit_test(closed_slabs_give_their_host_memory_back),
         cmocka_unit_test(a_trim_clears_no_other_slab_on_large_host_pages),
         cmocka_unit_test(descriptors_of_one_size_lie_together),

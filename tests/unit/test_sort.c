@@ -1,6 +1,5 @@
 /*
- * The sort without malloc (process/sort.h), and its heap: the lowest of many keys, as the last events
- * of a trace are found.
+ * Tests the sort without malloc (process/sort.h), and its heap, which selects the lowest of many keys.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +15,7 @@
 #define MOST 300
 
 struct row {
-    uint64_t key, same[4]; /* all equal: an element moves as a whole */
+    uint64_t key, same[4]; /* all equal to `key`, so a torn element shows */
 };
 
 static void write_row(struct row *row, uint64_t key) {
@@ -46,7 +45,7 @@ static void any_number_of_elements_is_sorted(void **state) {
             write_row(&rows[i], key);
             sum += key;
         }
-        write_row(&rows[count], 0); /* behind the end: stays */
+        write_row(&rows[count], 0); /* behind the end: must stay */
         sort_by_key(rows, count, sizeof *rows);
         assert_int_equal(rows[count].key, 0);
         for (size_t i = 0; i < count; i++) {
@@ -58,7 +57,7 @@ static void any_number_of_elements_is_sorted(void **state) {
     }
 }
 
-static void sorted_ones_stay(void **state) {
+static void sorted_elements_stay(void **state) {
     (void)state;
     uint64_t keys[MOST];
     for (size_t i = 0; i < MOST; i++)
@@ -91,7 +90,7 @@ static void a_heap_keeps_the_lowest(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_elements_is_sorted),
-        cmocka_unit_test(sorted_ones_stay),
+        cmocka_unit_test(sorted_elements_stay),
         cmocka_unit_test(a_heap_keeps_the_lowest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

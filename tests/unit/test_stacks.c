@@ -1,5 +1,6 @@
 /*
- * Call stacks of live blocks: which are one, what each holds, the peak, bytes x time, the bounds.
+ * Tests the call stacks of live blocks: equal stacks, the bytes that each stack holds, the peak, bytes
+ * x time, and the bounds of the tables.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,11 +19,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SITES 64 /* of which the last 4 are for stacks without frames */
-#define BLOCKS 8 /* of each part of the table */
+#define SITES 64 /* stacks in the table; the last 4 are for stacks without frames */
+#define BLOCKS 8 /* blocks in each part of the table */
 #define KIB ((uint64_t)1 << 10)
 
-/* ---- two places that allocate, and what is known of them ---- */
+/* ---- two call sites that allocate, and the holders ---- */
 
 static __attribute__((noinline)) void directly_here(int device, uint64_t address, uint64_t bytes) {
     stacks_take(stacks_here(device), address, bytes, false);
@@ -34,7 +35,7 @@ static __attribute__((noinline)) void directly_there(int device, uint64_t addres
     __asm__ volatile("");
 }
 
-/* In a thread, so that who calls these two is not in the stack. */
+/* An allocation in a new thread, so that the stack has no frame of the test. */
 struct taking {
     void (*where)(int device, uint64_t address, uint64_t bytes);
     uint64_t address, bytes;
@@ -77,7 +78,7 @@ static struct stats_held held(int device) {
     return view()->held(view()->of, device);
 }
 
-/* The holders of a device, in the order in which they came. */
+/* Lists the holders of a device in the order of their first allocation. Returns their number. */
 static unsigned holders(int device, struct stats_holder *list, unsigned most) {
     unsigned count = 0;
     uint32_t at = 0;
@@ -101,7 +102,7 @@ static int fresh_device(void) {
 
 /* ---- the tests ---- */
 
-static void equal_stacks_are_one_and_others_are_not(void **state) {
+static void equal_stacks_are_one_holder(void **state) {
     (void)state;
     int device = fresh_device();
     struct stats_holder list[4];
@@ -156,14 +157,14 @@ static void frames_name_the_file_and_where_in_it(void **state) {
     forget(1 << 20);
 }
 
-static void the_peak_is_what_each_held_at_that_moment(void **state) {
+static void the_peak_lists_the_bytes_of_each_stack_at_that_time(void **state) {
     (void)state;
     int device = fresh_device();
     struct stats_holder list[2];
     here(device, 1 << 20, 500);
-    there(device, 2 << 20, 300); /* the peak, 800 */
+    there(device, 2 << 20, 300); /* the peak: 800 bytes */
     forget(1 << 20);
-    there(device, 3 << 20, 400); /* 700 */
+    there(device, 3 << 20, 400); /* 700 bytes live */
     assert_int_equal(held(device).peak.bytes, 800);
     assert_int_equal(holders(device, list, 2), 2);
     assert_int_equal(list[0].held.peak.bytes, 500);
@@ -171,7 +172,7 @@ static void the_peak_is_what_each_held_at_that_moment(void **state) {
     assert_int_equal(list[1].held.peak.bytes, 300);
     assert_int_equal(list[1].held.peak.count, 1);
     assert_int_equal(list[1].held.live.bytes, 700);
-    here(device, 4 << 20, 200); /* 900: a new one */
+    here(device, 4 << 20, 200); /* a new peak: 900 bytes */
     forget(4 << 20);
     holders(device, list, 2);
     assert_int_equal(held(device).peak.bytes, 900);
@@ -186,7 +187,7 @@ static void the_peak_is_what_each_held_at_that_moment(void **state) {
     forget(2 << 20);
 }
 
-/* Against a copy of everything at every new peak. */
+/* Compares with a copy of all holders at every new peak. */
 static void random_peaks_are_those_of_a_copy(void **state) {
     (void)state;
     int device = fresh_device();
@@ -240,17 +241,17 @@ static double seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Between what the clock said just outside and just inside. */
+/* bytes x time lies between the times measured just inside and just outside. */
 static void bytes_times_time_add_up(void **state) {
     (void)state;
     int device = fresh_device();
-    const uint64_t big = (uint64_t)1 << 50, small = 1000; /* in nanoseconds more than 64 bits */
+    const uint64_t big = (uint64_t)1 << 50, small = 1000; /* bytes x ns needs more than 64 bits */
     double outer[2], inner[2];
     outer[0] = seconds();
     here(device, 1 << 20, big);
     inner[0] = seconds();
     usleep(20000);
-    struct stats_holder holder = only_holder(device); /* what is live counts up to now */
+    struct stats_holder holder = only_holder(device); /* live blocks count up to now */
     assert_true(byte_seconds(&holder) >= (double)big * 0.02);
     here(device, 2 << 20, small);
     inner[1] = seconds();
@@ -263,7 +264,7 @@ static void bytes_times_time_add_up(void **state) {
                 (double)big * (outer[1] - outer[0]) + (double)small * (seconds() - inner[0]));
     double then = byte_seconds(&holder);
     usleep(2000);
-    holder = only_holder(device); /* nothing is live */
+    holder = only_holder(device); /* no block is live */
     assert_true(byte_seconds(&holder) == then);
     assert_int_equal(holder.total.bytes, big + small);
     assert_int_equal(holder.total.count, 2);
@@ -283,7 +284,7 @@ static void a_free_that_was_refused_changes_nothing(void **state) {
     forget(1 << 20);
 }
 
-static void an_address_that_comes_back_belongs_to_who_got_it_last(void **state) {
+static void a_reused_address_belongs_to_its_last_stack(void **state) {
     (void)state;
     int device = fresh_device();
     struct stats_holder list[2];
@@ -300,7 +301,7 @@ static bool is_below(uint64_t address, const void *bound) {
     return address < *(const uint64_t *)bound;
 }
 
-static void what_went_with_its_context_is_dropped(void **state) {
+static void blocks_of_an_ended_context_are_dropped(void **state) {
     (void)state;
     int device = fresh_device();
     uint64_t bound = (uint64_t)100 << 20;
@@ -375,7 +376,7 @@ static void threads_leave_the_counters_in_order(void **state) {
         pthread_join(threads[i], NULL);
     }
     unsigned count = holders(busy_device, list, 8);
-    assert_int_equal(count, 3); /* the two of mine, and the third line's */
+    assert_int_equal(count, 3); /* the two call sites, and the one of allocate_and_free() */
     uint64_t total = 0;
     for (unsigned i = 0; i < count; i++) {
         assert_int_equal(list[i].held.live.bytes, 0);
@@ -391,7 +392,7 @@ static void *take_one(void *device) {
     return NULL;
 }
 
-/* Also one whose stack is the least that there may be. */
+/* Also in a thread with the smallest stack that the system allows. */
 static void a_small_stack_is_enough(void **state) {
     (void)state;
     int device = fresh_device();
@@ -400,7 +401,7 @@ static void a_small_stack_is_enough(void **state) {
     pthread_attr_init(&small);
     assert_int_equal(pthread_attr_setstacksize(&small, (size_t)sysconf(_SC_THREAD_STACK_MIN)), 0);
     if (pthread_create(&thread, &small, take_one, &device) != 0) {
-        skip(); /* a sanitizer's threads need more */
+        skip(); /* threads of a sanitizer need larger stacks */
     }
     pthread_join(thread, NULL);
     pthread_attr_destroy(&small);
@@ -459,8 +460,8 @@ static void stacks_beyond_the_bound_share_one_without_frames(void **state) {
     assert_int_equal(without, view()->lost_stacks(view()->of));
 }
 
-/* At a thread's end libunwind takes a lock after ThreadSanitizer has removed the thread. Returns
- * libc's backtrace() there instead. */
+/* libunwind takes a lock at a thread's end, after ThreadSanitizer has removed the thread. Returns
+ * NULL for it in such builds, so that libc's backtrace() is used. */
 static void *look_up(void *handle, const char *name) {
 #ifdef __SANITIZE_THREAD__
     if (strcmp(name, "unw_backtrace") == 0) {
@@ -472,14 +473,14 @@ static void *look_up(void *handle, const char *name) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_stacks_are_one_and_others_are_not),
+        cmocka_unit_test(equal_stacks_are_one_holder),
         cmocka_unit_test(frames_name_the_file_and_where_in_it),
-        cmocka_unit_test(the_peak_is_what_each_held_at_that_moment),
+        cmocka_unit_test(the_peak_lists_the_bytes_of_each_stack_at_that_time),
         cmocka_unit_test(random_peaks_are_those_of_a_copy),
         cmocka_unit_test(bytes_times_time_add_up),
         cmocka_unit_test(a_free_that_was_refused_changes_nothing),
-        cmocka_unit_test(an_address_that_comes_back_belongs_to_who_got_it_last),
-        cmocka_unit_test(what_went_with_its_context_is_dropped),
+        cmocka_unit_test(a_reused_address_belongs_to_its_last_stack),
+        cmocka_unit_test(blocks_of_an_ended_context_are_dropped),
         cmocka_unit_test(sizes_stand_with_their_stacks),
         cmocka_unit_test(threads_leave_the_counters_in_order),
         cmocka_unit_test(a_small_stack_is_enough),

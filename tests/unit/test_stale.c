@@ -1,4 +1,4 @@
-/* The table of stale mappings: sorted, found by any address, removed by base address. */
+/* Tests the table of stale mappings: sorted, found by any address, removed by base address. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@ static void add(uint64_t page, uint64_t pages, uint64_t stamp) {
     stale_add(&stale_mappings, &(struct stale_mapping){page * PAGE, pages * PAGE, stamp});
 }
 
-static void the_first_behind_an_address(void **state) {
+static void the_first_mapping_behind_an_address_is_found(void **state) {
     (void)state;
     stale_mappings.count = 0;
     assert_null(stale_behind(&stale_mappings, 0));
@@ -29,7 +29,7 @@ static void the_first_behind_an_address(void **state) {
     assert_null(stale_behind(&stale_mappings, 48 * PAGE));
 }
 
-static void the_one_that_begins_there_goes(void **state) {
+static void the_mapping_that_begins_at_an_address_is_removed(void **state) {
     (void)state;
     stale_mappings.count = 0;
     add(10, 1, 7);
@@ -56,8 +56,8 @@ static void the_table_holds_its_capacity_in_order(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_behind_an_address),
-        cmocka_unit_test(the_one_that_begins_there_goes),
+        cmocka_unit_test(the_first_mapping_behind_an_address_is_found),
+        cmocka_unit_test(the_mapping_that_begins_at_an_address_is_removed),
         cmocka_unit_test(the_table_holds_its_capacity_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

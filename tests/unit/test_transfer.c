@@ -1,5 +1,5 @@
 /*
- * Transfer caches: magazines of blocks on the way from the thread that freed them to the owner.
+ * Tests transfer caches: magazines of blocks on the way from the freeing thread to the owner.
  * Blocks are handed out when their stamps are safe, not earlier. The waiting bytes are limited,
  * go to the pool when memory is short, and are never lost.
  */
@@ -22,7 +22,7 @@ static void need_owners(void) {
 static void begin(void) {
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
-    drop(get(16 * MIB)); /* a large peak, so that the quotas are not those of a small program */
+    drop(get(16 * MIB)); /* a large peak, because a small program has smaller quotas */
     finish();
     get(100);
     need_owners();
@@ -47,7 +47,7 @@ static void open_transfer(struct cache *cache, uint64_t bytes) {
     lock_release(&pool->source.lock);
 }
 
-/* Returns a magazine of blocks that are freed now, each in an epoch of its own unless `same`. */
+/* Frees new blocks, in one epoch (`same`) or each in its own. Returns their magazine. */
 static struct magazine freed(unsigned how_many, uint64_t bytes, bool same) {
     uint64_t at[64];
     struct cache *cache = cache_mine(pool);
@@ -60,7 +60,7 @@ static struct magazine freed(unsigned how_many, uint64_t bytes, bool same) {
     for (unsigned i = 0; i < how_many; i++) {
         use_and_drop(at[i]);
         if (!same) {
-            /* closes the epoch without an end, so the next free has a higher stamp */
+            /* closes the epoch, so the next free has a higher stamp */
             pool_sync_begin(pool);
         }
     }
@@ -173,7 +173,7 @@ static void the_stamp_that_is_waited_for_is_one_that_finds_a_block(void **state)
     check();
 }
 
-static void safe_magazines_go_along_and_nothing_else(void **state) {
+static void a_take_moves_all_safe_magazines_and_no_others(void **state) {
     (void)state;
     begin();
     struct cache *own = cache_mine(pool);
@@ -274,7 +274,7 @@ static void a_transfer_cache_holds_so_many_magazines_and_no_more(void **state) {
 }
 
 /* Puts and takes magazines of six sizes in random order; often the ring is full. */
-static void whatever_goes_in_comes_out_once(void **state) {
+static void each_magazine_comes_out_once(void **state) {
     (void)state;
     static const uint64_t sizes[] = {512, 20 * KIB,        64 * KIB,
                                      MIB, (MIB + MIB / 2), (MIB + MIB / 2) + 512};
@@ -343,7 +343,7 @@ static void only_a_block_that_fits_is_taken(void **state) {
     check();
 }
 
-static void what_is_somewhat_larger_is_taken_where_memory_is_short(void **state) {
+static void a_larger_block_is_taken_where_memory_is_short(void **state) {
     (void)state;
     begin();
     struct cache *own = cache_mine(pool);
@@ -361,7 +361,7 @@ static void what_is_somewhat_larger_is_taken_where_memory_is_short(void **state)
 
 /* ---- owners ---- */
 
-static void blocks_of_an_id_without_a_cache_wait_in_the_common_one(void **state) {
+static void blocks_without_an_owner_wait_in_the_common_transfer_cache(void **state) {
     (void)state;
     begin();
     struct cache *own = cache_mine(pool);
@@ -392,7 +392,7 @@ static void *ask_for_some(void *unused) {
     return unused;
 }
 
-static void a_magazine_waits_for_the_thread_that_asked(void **state) {
+static void a_magazine_waits_for_the_thread_that_allocated(void **state) {
     (void)state;
     begin();
     struct cache *own = cache_mine(pool);
@@ -417,7 +417,7 @@ static void a_magazine_waits_for_the_thread_that_asked(void **state) {
     check();
 }
 
-static void what_waits_in_the_common_one_is_for_all_threads(void **state) {
+static void all_threads_take_from_the_common_transfer_cache(void **state) {
     (void)state;
     begin();
     let_hold(8 * MIB);
@@ -442,7 +442,7 @@ static void *take_a_cache(void *unused) {
 }
 
 /* Blocks of an ended thread do not wait for the next thread of its cache, or in an unowned one. */
-static void what_an_ended_thread_asked_for_waits_for_no_other(void **state) {
+static void blocks_of_an_ended_thread_wait_for_no_owner(void **state) {
     (void)state;
     for (int with_another = 0; with_another < 2; with_another++) {
         begin();
@@ -489,7 +489,7 @@ static void magazines_for_an_ended_thread_go_to_the_pool(void **state) {
 
 /* ---- from a free to an allocation by the owner ---- */
 
-static void what_one_thread_frees_another_gets(void **state) {
+static void a_block_freed_by_one_thread_goes_back_to_its_owner(void **state) {
     (void)state;
     static const uint64_t sizes[] = {60 * KIB, (MIB + MIB / 2), 1000};
     for (int i = 0; i < 3; i++) {
@@ -506,7 +506,7 @@ static void what_one_thread_frees_another_gets(void **state) {
     }
 }
 
-static void and_not_before_its_work_is_past(void **state) {
+static void an_owner_gets_no_block_before_its_work_is_done(void **state) {
     (void)state;
     static const uint64_t sizes[] = {60 * KIB, (MIB + MIB / 2), 1000};
     for (int i = 0; i < 3; i++) {
@@ -531,7 +531,7 @@ static void a_thread_alone_needs_no_transfer_cache(void **state) {
     check();
 }
 
-static void what_waits_is_bounded_however_much_is_freed(void **state) {
+static void waiting_bytes_are_limited(void **state) {
     (void)state;
     begin();
     for (int round = 0; round < 12; round++) {
@@ -542,7 +542,7 @@ static void what_waits_is_bounded_however_much_is_freed(void **state) {
     assert_true(bytes_waiting() <= 2 * pool->quota_most);
 }
 
-static void what_waits_is_given_up_when_the_device_is_full(void **state) {
+static void a_full_device_flushes_the_transfer_caches(void **state) {
     (void)state;
     static const uint64_t sizes[] = {60 * KIB, 2 * MIB};
     for (int i = 0; i < 2; i++) {
@@ -565,7 +565,7 @@ static void what_waits_is_given_up_when_the_device_is_full(void **state) {
     }
 }
 
-static void what_waits_is_given_up_ahead_of_growing_past_the_budget(void **state) {
+static void transfer_caches_are_flushed_before_growth_past_the_budget(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, TIGHT);
     keep_large_blocks();
@@ -575,14 +575,14 @@ static void what_waits_is_given_up_ahead_of_growing_past_the_budget(void **state
     fake_finish_all(fake);
     uint64_t reserved = fake->reserved;
     for (int i = 0; i < 10; i++) {
-        get(3 * MIB); /* two freed blocks; none fits */
+        get(3 * MIB); /* needs two waiting blocks; no single one fits */
     }
     assert_int_equal(fake->reserved, reserved);
     assert_int_equal(bytes_waiting(), 0);
     check();
 }
 
-static void what_waits_is_forgotten_with_the_context(void **state) {
+static void transfer_caches_are_forgotten_with_the_context(void **state) {
     (void)state;
     static const uint64_t sizes[] = {60 * KIB, (MIB + MIB / 2)};
     for (int i = 0; i < 2; i++) {
@@ -602,8 +602,8 @@ static void what_waits_is_forgotten_with_the_context(void **state) {
 }
 
 /*
- * An inactive cache is not searched when memory is short: blocks that it took along would be
- * lost.
+ * A request that is short of memory does not search inactive caches. Blocks in an inactive cache
+ * would be lost.
  */
 static void an_inactive_cache_takes_nothing_along(void **state) {
     (void)state;
@@ -657,25 +657,25 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_magazine_is_taken_when_its_newest_stamp_is_safe),
         TEST(the_stamp_that_is_waited_for_is_one_that_finds_a_block),
-        TEST(safe_magazines_go_along_and_nothing_else),
+        TEST(a_take_moves_all_safe_magazines_and_no_others),
         TEST(a_full_cache_takes_only_the_block_it_asks_for),
         TEST(a_transfer_cache_holds_its_quota_and_no_more),
         TEST(a_transfer_cache_holds_so_many_magazines_and_no_more),
-        TEST(whatever_goes_in_comes_out_once),
+        TEST(each_magazine_comes_out_once),
         TEST(only_a_block_that_fits_is_taken),
-        TEST(what_is_somewhat_larger_is_taken_where_memory_is_short),
-        TEST(blocks_of_an_id_without_a_cache_wait_in_the_common_one),
-        TEST(a_magazine_waits_for_the_thread_that_asked),
-        TEST(what_waits_in_the_common_one_is_for_all_threads),
-        TEST(what_an_ended_thread_asked_for_waits_for_no_other),
+        TEST(a_larger_block_is_taken_where_memory_is_short),
+        TEST(blocks_without_an_owner_wait_in_the_common_transfer_cache),
+        TEST(a_magazine_waits_for_the_thread_that_allocated),
+        TEST(all_threads_take_from_the_common_transfer_cache),
+        TEST(blocks_of_an_ended_thread_wait_for_no_owner),
         TEST(magazines_for_an_ended_thread_go_to_the_pool),
-        TEST(what_one_thread_frees_another_gets),
-        TEST(and_not_before_its_work_is_past),
+        TEST(a_block_freed_by_one_thread_goes_back_to_its_owner),
+        TEST(an_owner_gets_no_block_before_its_work_is_done),
         TEST(a_thread_alone_needs_no_transfer_cache),
-        TEST(what_waits_is_bounded_however_much_is_freed),
-        TEST(what_waits_is_given_up_when_the_device_is_full),
-        TEST(what_waits_is_given_up_ahead_of_growing_past_the_budget),
-        TEST(what_waits_is_forgotten_with_the_context),
+        TEST(waiting_bytes_are_limited),
+        TEST(a_full_device_flushes_the_transfer_caches),
+        TEST(transfer_caches_are_flushed_before_growth_past_the_budget),
+        TEST(transfer_caches_are_forgotten_with_the_context),
         TEST(an_inactive_cache_takes_nothing_along),
         TEST(nothing_is_lost_between_threads_while_another_trims),
     };

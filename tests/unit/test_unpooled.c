@@ -23,7 +23,7 @@
 #define HANDLE 77
 #define AT ((uint64_t)0x7000000)
 
-/* ---- the world around it ---- */
+/* ---- fakes: the rest of the library ---- */
 
 static struct device device;
 static CUcontext current;
@@ -36,8 +36,8 @@ bool process_start(void) {
     return true;
 }
 
-static unsigned refusals;  /* how many charges are refused */
-static unsigned came_back; /* how often memory comes back during these */
+static unsigned refusals;  /* number of charges to refuse */
+static unsigned came_back; /* number of times that memory is given back during these */
 static uint64_t return_count;
 static unsigned waits;
 
@@ -150,7 +150,7 @@ static int start(void **state) {
     return 0;
 }
 
-/* Every test gives back all it took. */
+/* Checks that the test has freed all memory. */
 static int stop(void **state) {
     (void)state;
     return atomic_load(&device.charged) == 0 && counter_get(&device.outside.managed.current) == 0 &&
@@ -192,18 +192,18 @@ static void an_address_given_out_again_during_its_free_is_another_row(void **sta
     unpooled_leave(UNPOOLED_POINTER, AT);
 }
 
-static void what_the_driver_refuses_to_take_stays(void **state) {
+static void a_row_whose_free_the_driver_refuses_stays(void **state) {
     (void)state;
     take(UNPOOLED_MANAGED, MIB, AT);
     struct ledger_row *leaving = unpooled_leave_begin(UNPOOLED_POINTER, AT, 0);
-    assert_null(unpooled_leave_begin(UNPOOLED_POINTER, AT, 0)); /* it is not found before the end */
+    assert_null(unpooled_leave_begin(UNPOOLED_POINTER, AT, 0)); /* a row being freed is not found */
     unpooled_leave_end(leaving, false);
     assert_int_equal(managed(), MIB);
     unpooled_leave(UNPOOLED_POINTER, AT);
     unpooled_leave(UNPOOLED_POINTER, AT); /* a second free, which the driver would refuse */
 }
 
-static void what_is_refused_is_not_charged(void **state) {
+static void a_refused_allocation_is_not_charged(void **state) {
     (void)state;
     struct unpooled_call call;
     assert_true(unpooled_begin(&call, UNPOOLED_MANAGED, &device, MIB));
@@ -212,7 +212,7 @@ static void what_is_refused_is_not_charged(void **state) {
     assert_int_equal(managed(), 0);
 }
 
-static void what_nobody_has_told_is_replaced(void **state) {
+static void a_row_whose_free_was_missed_is_replaced(void **state) {
     (void)state;
     take(UNPOOLED_MANAGED, MIB, AT);
     take(UNPOOLED_MANAGED, 3 * MIB, AT);
@@ -220,7 +220,7 @@ static void what_nobody_has_told_is_replaced(void **state) {
     unpooled_leave(UNPOOLED_POINTER, AT);
 }
 
-static void the_same_key_of_two_kinds_is_two_things(void **state) {
+static void the_same_key_of_two_kinds_is_two_rows(void **state) {
     (void)state;
     take(UNPOOLED_MANAGED, MIB, AT);
     unpooled_enter(UNPOOLED_IPC_IMPORTED, &device, MIB, AT, 0);
@@ -236,7 +236,7 @@ static void forget(CUcontext handle) {
     unpooled_forget(&ended);
 }
 
-static void what_was_taken_while_its_context_ended_is_gone(void **state) {
+static void memory_allocated_while_its_context_ended_is_gone(void **state) {
     (void)state;
     struct unpooled_call call;
     assert_true(unpooled_begin(&call, UNPOOLED_MANAGED, &device, MIB));
@@ -246,7 +246,7 @@ static void what_was_taken_while_its_context_ended_is_gone(void **state) {
     assert_int_equal(unpooled_find(UNPOOLED_POINTER, AT).bytes, 0);
 }
 
-static void what_was_refused_while_its_context_ended_is_gone(void **state) {
+static void a_row_whose_free_is_refused_ends_with_its_context(void **state) {
     (void)state;
     take(UNPOOLED_MANAGED, MIB, AT);
     struct ledger_row *leaving = unpooled_leave_begin(UNPOOLED_POINTER, AT, 0);
@@ -338,7 +338,7 @@ static void a_handle_s_number_may_come_back_while_its_memory_is_mapped(void **st
     unpooled_leave(UNPOOLED_HANDLES, HANDLE);
 }
 
-static void imported_memory_is_as_long_as_what_is_mapped_of_it(void **state) {
+static void imported_memory_counts_its_largest_mapping(void **state) {
     (void)state;
     unpooled_enter(UNPOOLED_HANDLE_IMPORTED, &device, 0, HANDLE, 0);
     map(AT, 2 * MIB);
@@ -350,7 +350,7 @@ static void imported_memory_is_as_long_as_what_is_mapped_of_it(void **state) {
     assert_int_equal(atomic_load(&device.charged), 0);
 }
 
-static void a_pool_hears_of_its_blocks(void **state) {
+static void a_driver_pool_is_told_of_its_freed_blocks(void **state) {
     (void)state;
     released = 0;
     unpooled_enter(UNPOOLED_STREAM_ORDERED, &device, MIB, AT, 1);
@@ -358,8 +358,8 @@ static void a_pool_hears_of_its_blocks(void **state) {
     assert_int_equal(released, MIB);
 }
 
-/* It may be one of a pool whose context has just ended. */
-static void an_address_that_the_driver_gave_is_looked_at(void **state) {
+/* The address may be in the page map for a pool whose context has just ended. */
+static void the_context_module_is_told_of_each_new_address(void **state) {
     (void)state;
     struct unpooled_call call;
     given = 0;
@@ -376,39 +376,40 @@ static void an_address_that_the_driver_gave_is_looked_at(void **state) {
 
 /* ---- others at the limit ---- */
 
-static void what_comes_back_while_others_ask_is_asked_for_again(void **state) {
+static void memory_given_back_during_a_request_is_requested_again(void **state) {
     (void)state;
     struct unpooled_call call;
-    refusals = 4; /* the first, and at each look */
+    refusals = 4; /* the first request, and after each memory given back */
     came_back = 4;
     assert_true(unpooled_begin(&call, UNPOOLED_MANAGED, &device, MIB));
     assert_int_equal(refusals, 0);
-    assert_int_equal(atomic_load(&device.in_flight.first.of[0].number), 5); /* others know of it */
+    assert_int_equal(atomic_load(&device.in_flight.first.of[0].number),
+                     5); /* in flight: other threads can wait for it */
     unpooled_end(&call, CUDA_ERROR_OUT_OF_MEMORY, 0, 0);
     assert_int_equal(atomic_load(&device.in_flight.first.of[0].number), 0);
 }
 
-static void where_nothing_comes_back_that_is_the_answer(void **state) {
+static void without_memory_given_back_a_request_is_refused(void **state) {
     (void)state;
     struct unpooled_call call;
     refusals = 3;
     assert_false(unpooled_begin(&call, UNPOOLED_MANAGED, &device, MIB));
     assert_int_equal(refusals, 1);
-    refusals = came_back = 1000; /* nor is it asked for ever */
+    refusals = came_back = 1000; /* the number of repetitions is bounded */
     assert_false(unpooled_begin(&call, UNPOOLED_MANAGED, &device, MIB));
     assert_in_range(refusals, 900, 999);
     assert_int_equal(atomic_load(&device.in_flight.first.of[0].number), 0);
 }
 
 /* The request is larger than the device: a wait for another thread's call cannot help. */
-static void for_the_impossible_nobody_is_waited_for(void **state) {
+static void an_impossible_request_waits_for_no_thread(void **state) {
     (void)state;
     struct unpooled_call call;
     atomic_store(&device.limit, 8 * MIB);
     device.total = 16 * MIB;
     device.in_flight.first.of[0] = (struct in_flight_thread){.who = 1, .number = 1};
     atomic_store(&device.in_flight.asked, 1);
-    refusals = 2; /* and when the pools have been looked at */
+    refusals = 2; /* the first request, and the one after releases by the pools */
     assert_false(unpooled_begin(&call, UNPOOLED_MANAGED, &device, 9 * MIB));
     assert_int_equal(waits, 0);
     struct oom_retry oom_retry = {0};
@@ -421,24 +422,24 @@ static void for_the_impossible_nobody_is_waited_for(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(an_address_given_out_again_during_its_free_is_another_row),
-        TEST(what_the_driver_refuses_to_take_stays),
-        TEST(what_is_refused_is_not_charged),
-        TEST(what_comes_back_while_others_ask_is_asked_for_again),
-        TEST(where_nothing_comes_back_that_is_the_answer),
-        TEST(for_the_impossible_nobody_is_waited_for),
-        TEST(what_nobody_has_told_is_replaced),
-        TEST(the_same_key_of_two_kinds_is_two_things),
-        TEST(what_was_taken_while_its_context_ended_is_gone),
-        TEST(what_was_refused_while_its_context_ended_is_gone),
+        TEST(a_row_whose_free_the_driver_refuses_stays),
+        TEST(a_refused_allocation_is_not_charged),
+        TEST(memory_given_back_during_a_request_is_requested_again),
+        TEST(without_memory_given_back_a_request_is_refused),
+        TEST(an_impossible_request_waits_for_no_thread),
+        TEST(a_row_whose_free_was_missed_is_replaced),
+        TEST(the_same_key_of_two_kinds_is_two_rows),
+        TEST(memory_allocated_while_its_context_ended_is_gone),
+        TEST(a_row_whose_free_is_refused_ends_with_its_context),
         TEST(an_ended_context_takes_only_its_own_memory_along),
         TEST(memory_stays_counted_until_its_last_mapping_is_gone),
         TEST(a_handle_released_while_it_is_being_mapped_stays_counted),
         TEST(a_release_and_an_unmapping_at_once_count_until_both_are_over),
         TEST(a_mapping_that_failed_holds_nothing),
         TEST(a_handle_s_number_may_come_back_while_its_memory_is_mapped),
-        TEST(imported_memory_is_as_long_as_what_is_mapped_of_it),
-        TEST(a_pool_hears_of_its_blocks),
-        TEST(an_address_that_the_driver_gave_is_looked_at),
+        TEST(imported_memory_counts_its_largest_mapping),
+        TEST(a_driver_pool_is_told_of_its_freed_blocks),
+        TEST(the_context_module_is_told_of_each_new_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * Tests which user identifiers count as this process's user.
+ * Tests which user IDs count as this process's user (process/user.h).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,8 +33,8 @@ static void only_the_effective_user_is_own(void **state) {
     assert_int_equal(child_status(child), 0);
 }
 
-/** In a new user namespace without a map every user is the overflow user, the process too. */
-static void nobody_that_the_namespace_does_not_know_is_own(void **state) {
+/** In a new user namespace without a map, every user has the overflow ID, this process included. */
+static void the_overflow_user_is_not_own(void **state) {
     (void)state;
     pid_t child = fork();
     if (child == 0) {
@@ -51,7 +51,7 @@ static void nobody_that_the_namespace_does_not_know_is_own(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_the_effective_user_is_own),
-        cmocka_unit_test(nobody_that_the_namespace_does_not_know_is_own),
+        cmocka_unit_test(the_overflow_user_is_not_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

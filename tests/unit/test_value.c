@@ -1,6 +1,6 @@
 /*
- * Tests the syntax of values: which texts are numbers, sizes, shares, switches, signals and file
- * patterns, their meanings, and which texts are refused.
+ * Tests the syntax of values: the texts of numbers, sizes, shares, switches, signals and file
+ * patterns, their meanings, and the texts that are refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -69,7 +69,7 @@ static void a_size_takes_units_in_any_case_and_decimals(void **state) {
     }
 }
 
-static void what_is_no_size_is_refused(void **state) {
+static void other_texts_than_sizes_are_refused(void **state) {
     (void)state;
     static const char *const texts[] = {
         "",
@@ -156,7 +156,7 @@ static bool take(const char **at, size_t device, void *context) {
     return value_take_size(at, &taken[device]);
 }
 
-static void a_value_per_device_names_each_once(void **state) {
+static void values_per_device_name_each_device_once(void **state) {
     (void)state;
     uint64_t named = 1;
     assert_true(value_per_device("2K", take, NULL, &named));
@@ -181,7 +181,7 @@ static void a_signal_is_a_name_or_a_number_that_can_be_caught(void **state) {
         assert_false(value_signal(none[i], &number));
 }
 
-static void a_pattern_is_absolute_and_no_switch(void **state) {
+static void a_file_pattern_is_absolute_and_no_switch(void **state) {
     (void)state;
     static char pattern[VALUE_PATTERN];
     assert_true(value_pattern("/tmp/%h-%e-%r.%p.%n.%%", pattern));
@@ -195,7 +195,7 @@ static void a_pattern_is_absolute_and_no_switch(void **state) {
             fail_msg("\"%s\" is taken for a file name", none[i]);
 }
 
-static void milliseconds_are_cut_and_never_none(void **state) {
+static void milliseconds_are_truncated_and_never_0(void **state) {
     (void)state;
     uint64_t ms = 0;
     assert_true(value_milliseconds("1.5", &ms) && ms == 1500);
@@ -209,13 +209,13 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_distance_counts_added_removed_and_changed_characters),
         cmocka_unit_test(a_size_takes_units_in_any_case_and_decimals),
-        cmocka_unit_test(what_is_no_size_is_refused),
+        cmocka_unit_test(other_texts_than_sizes_are_refused),
         cmocka_unit_test(a_share_is_a_fraction_or_per_cent),
         cmocka_unit_test(a_switch_takes_every_word_in_any_case),
-        cmocka_unit_test(a_value_per_device_names_each_once),
+        cmocka_unit_test(values_per_device_name_each_device_once),
         cmocka_unit_test(a_signal_is_a_name_or_a_number_that_can_be_caught),
-        cmocka_unit_test(a_pattern_is_absolute_and_no_switch),
-        cmocka_unit_test(milliseconds_are_cut_and_never_none),
+        cmocka_unit_test(a_file_pattern_is_absolute_and_no_switch),
+        cmocka_unit_test(milliseconds_are_truncated_and_never_0),
     };
     return cmocka_run_group_tests_name("values", tests, NULL, NULL);
 }

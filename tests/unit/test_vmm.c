@@ -26,7 +26,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* Nothing reads statistics here. */
+/* Statistics: no test reads them. */
 int stats_device_count(void) {
     return 0;
 }
@@ -69,7 +69,7 @@ static size_t granularity;
 static size_t reported_free, has; /* bytes */
 static unsigned relaxed; /* the calling thread is in relaxed capture mode, as every call requires */
 
-/* The call number `left` of a kind, counted from now on, is refused with `code`. */
+/* The driver refuses the `left`-th call of a kind, counted from now on, with `code`. */
 static struct refusal {
     unsigned left;
     CUresult code;
@@ -444,7 +444,7 @@ static void all_handles_or_none(void **state) {
     refuse_create = (struct refusal){4, CUDA_ERROR_OUT_OF_MEMORY};
     assert_int_equal(backend->ops->create_handles(backend, 5, 1, handles), -ENOMEM);
     assert_int_equal(handle_count, 0);
-    trims = 1; /* then the driver is asked once more */
+    trims = 1; /* the creation is repeated once after a trim */
     refuse_create = (struct refusal){4, CUDA_ERROR_OUT_OF_MEMORY};
     assert_int_equal(backend->ops->create_handles(backend, 5, 1, handles), 0);
     assert_int_equal(trims, 0);
@@ -459,8 +459,8 @@ static void all_handles_or_none(void **state) {
     assert_int_equal(atomic_load(&device.charged), 0);
 }
 
-/* Handles that are created in vain are missing elsewhere until they are released. */
-static void what_is_not_there_is_not_created_handle_by_handle(void **state) {
+/* Handles of an incomplete batch would take memory from others until their release. */
+static void handles_beyond_the_free_memory_are_not_created(void **state) {
     (void)state;
     creates = 0;
     reported_free = 8 * PAGE;
@@ -488,7 +488,7 @@ static void what_is_not_there_is_not_created_handle_by_handle(void **state) {
     handle_count--;
 }
 
-static void what_the_driver_keeps_stays_charged(void **state) {
+static void handles_that_the_driver_keeps_stay_charged(void **state) {
     (void)state;
     uint64_t handles[3];
     take(3, handles);
@@ -505,10 +505,10 @@ static void what_the_driver_keeps_stays_charged(void **state) {
     assert_null(vmm_kind.unavailable(&device));
     assert_int_equal(atomic_load(&device.charged), PAGE);
     backend->ops->release_handles(backend, 1, 1, &last_handle);
-    device_pooled(&device, 2 * PAGE); /* of two that the pool never had */
+    device_pooled(&device, 2 * PAGE); /* two handles that the pool never had */
 }
 
-static void one_call_gives_access_to_all_that_is_mapped_at_once(void **state) {
+static void one_call_gives_access_to_all_handles_mapped_together(void **state) {
     (void)state;
     uint64_t handles[8], at = reserve_addresses(16);
     take(8, handles);
@@ -559,8 +559,8 @@ static void nothing_stays_mapped_when_a_mapping_fails(void **state) {
     backend->ops->free_addresses(backend, at, 6 * PAGE);
 }
 
-/* The leaked mapping is where the next one is to be. The driver gets it back before that. */
-static void what_was_mapped_in_vain_is_unmapped_later(void **state) {
+/* The next mapping needs the addresses of the leaked one, which is unmapped first. */
+static void a_leaked_mapping_is_unmapped_later(void **state) {
     (void)state;
     uint64_t handles[6], at = reserve_addresses(6);
     take(6, handles);
@@ -585,7 +585,7 @@ static void what_was_mapped_in_vain_is_unmapped_later(void **state) {
 }
 
 /* The last mapping stays, and stays charged, when all others were unmapped. */
-static void one_more_than_can_be_unmapped_later_stays_charged(void **state) {
+static void a_leaked_mapping_beyond_the_table_stays_charged(void **state) {
     (void)state;
     uint64_t handle, at = reserve_addresses(VMM_LEAKED_MOST + 2);
     uint64_t last = at + VMM_LEAKED_MOST * PAGE;
@@ -600,7 +600,7 @@ static void one_more_than_can_be_unmapped_later_stays_charged(void **state) {
     assert_int_equal(backend->ops->map(backend, last + PAGE, 1, 1, &handle), 0);
     assert_int_equal(mappings, 2);
     assert_int_equal(atomic_load(&device.charged), 2 * PAGE);
-    *slot_of(last) = (struct slot){0}; /* nothing else unmaps it */
+    *slot_of(last) = (struct slot){0}; /* else the mapping would remain after the test */
     mappings--;
     atomic_fetch_sub(&device.charged, PAGE);
     assert_int_equal(backend->ops->unmap(backend, last + PAGE, 1, false), 0);
@@ -676,7 +676,7 @@ static void memory_outlives_its_context_and_peers_do_not(void **state) {
     backend->ops->free_addresses(backend, at, PAGE);
 }
 
-static void addresses_are_ours_while_we_have_them(void **state) {
+static void addresses_touch_the_backend_while_reserved(void **state) {
     (void)state;
     uint64_t a = reserve_addresses(4), b = reserve_addresses(2), none = 77;
     assert_false(vmm_touches(a - 1, 1));
@@ -695,7 +695,7 @@ static void addresses_are_ours_while_we_have_them(void **state) {
     backend->ops->free_addresses(backend, b, 2 * PAGE);
 }
 
-static void give_one(void) {
+static void create_and_release_one(void) {
     uint64_t handle;
     take(1, &handle);
     backend->ops->release_handles(backend, 1, 1, &handle);
@@ -708,7 +708,7 @@ static int start_anew(void) {
 
 static void handles_are_made_for_what_the_device_can(void **state) {
     (void)state;
-    give_one();
+    create_and_release_one();
     assert_int_equal(last_prop.type, CU_MEM_ALLOCATION_TYPE_PINNED);
     assert_int_equal(last_prop.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
     assert_int_equal(last_prop.location.id, device.ordinal);
@@ -719,18 +719,18 @@ static void handles_are_made_for_what_the_device_can(void **state) {
     attributes[CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED] = 1;
     attributes[CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK] = 6;
     assert_int_equal(start_anew(), 0);
-    give_one();
+    create_and_release_one();
     assert_int_equal(last_prop.requestedHandleTypes, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     assert_int_equal(last_prop.allocFlags.gpuDirectRDMACapable, 1);
     assert_int_equal(last_prop.allocFlags.usage, CU_MEM_CREATE_USAGE_HW_DECOMPRESS);
     assert_true(vmm_can_decompress(&vmm));
     version = 12000;
     assert_int_equal(start_anew(), 0);
-    give_one();
+    create_and_release_one();
     assert_int_equal(last_prop.requestedHandleTypes, 0);
 }
 
-static void what_the_decompression_engine_is_refused_is_asked_for_once(void **state) {
+static void refused_decompression_is_requested_once(void **state) {
     (void)state;
     attributes[CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK] = 1;
     assert_int_equal(start_anew(), 0);
@@ -747,11 +747,11 @@ static void what_the_decompression_engine_is_refused_is_asked_for_once(void **st
     assert_true(vmm_can_decompress(&vmm));
 }
 
-static void a_device_that_cannot_says_why(void **state) {
+static void an_unable_device_names_the_reason(void **state) {
     (void)state;
     assert_null(vmm_kind.unavailable(&device));
     refuse_create = (struct refusal){1, CUDA_ERROR_OUT_OF_MEMORY};
-    assert_null(vmm_kind.unavailable(&device)); /* a full device is able */
+    assert_null(vmm_kind.unavailable(&device)); /* a full device has the ability */
     refuse_create = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
     assert_string_equal(vmm_kind.unavailable(&device), "the driver refuses to create pages");
     refuse_map = (struct refusal){1, CUDA_ERROR_NOT_SUPPORTED};
@@ -782,7 +782,7 @@ static void a_device_that_cannot_says_why(void **state) {
 
 /* ---- a wait that captures allow ---- */
 
-static unsigned bytes_taken, pinned_taken; /* and freed again */
+static unsigned bytes_taken, pinned_taken; /* allocated and freed again */
 static CUresult free_code;
 
 static CUresult push(CUcontext context) {
@@ -798,7 +798,7 @@ static CUresult pop(CUcontext *context) {
 static CUresult take_byte(CUdeviceptr *at, size_t bytes) {
     assert_true(relaxed > 0);
     assert_int_equal(bytes, 1);
-    assert_int_equal(atomic_load(&device.charged), PAGE); /* before the driver is asked */
+    assert_int_equal(atomic_load(&device.charged), PAGE); /* charged before the driver's call */
     if (has == 0) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -867,20 +867,20 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_handle_is_charged_and_refunded),
         TEST(all_handles_or_none),
-        TEST(what_is_not_there_is_not_created_handle_by_handle),
-        TEST(what_the_driver_keeps_stays_charged),
-        TEST(one_call_gives_access_to_all_that_is_mapped_at_once),
+        TEST(handles_beyond_the_free_memory_are_not_created),
+        TEST(handles_that_the_driver_keeps_stay_charged),
+        TEST(one_call_gives_access_to_all_handles_mapped_together),
         TEST(a_handle_is_mapped_at_several_addresses),
         TEST(nothing_stays_mapped_when_a_mapping_fails),
-        TEST(what_was_mapped_in_vain_is_unmapped_later),
-        TEST(one_more_than_can_be_unmapped_later_stays_charged),
+        TEST(a_leaked_mapping_is_unmapped_later),
+        TEST(a_leaked_mapping_beyond_the_table_stays_charged),
         TEST(a_later_device_gets_access_to_every_page),
         TEST(access_that_is_refused_is_not_counted_as_given),
         TEST(memory_outlives_its_context_and_peers_do_not),
-        TEST(addresses_are_ours_while_we_have_them),
+        TEST(addresses_touch_the_backend_while_reserved),
         TEST(handles_are_made_for_what_the_device_can),
-        TEST(what_the_decompression_engine_is_refused_is_asked_for_once),
-        TEST(a_device_that_cannot_says_why),
+        TEST(refused_decompression_is_requested_once),
+        TEST(an_unable_device_names_the_reason),
         TEST(a_wait_by_free_is_charged_and_falls_back_to_pinned_memory),
         TEST(a_byte_that_the_driver_has_not_freed_stays_charged),
     };

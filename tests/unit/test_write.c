@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/** The end to write to of a pipe whose reader went away. */
+/** Returns the write end of a pipe whose read end is closed. */
 static int pipe_without_reader(void) {
     int ends[2];
     assert_int_equal(pipe(ends), 0);
@@ -30,7 +30,7 @@ static int pipe_without_reader(void) {
     return ends[1];
 }
 
-static void a_reader_that_went_away_kills_nobody(void **state) {
+static void a_closed_reader_does_not_end_the_process(void **state) {
     (void)state;
     int fd = pipe_without_reader();
     pid_t child = fork();
@@ -65,7 +65,7 @@ static void a_pending_signal_of_the_programs_stays_pending(void **state) {
     close(fd);
 }
 
-static void a_file_size_limit_kills_nobody(void **state) {
+static void a_file_size_limit_does_not_end_the_process(void **state) {
     (void)state;
     pid_t child = fork();
     if (child == 0) {
@@ -81,7 +81,7 @@ static void a_file_size_limit_kills_nobody(void **state) {
     assert_int_equal(child_status(child), 0);
 }
 
-/** Fills what fd leads to. */
+/** Fills the pipe, socket or terminal of fd. */
 static void fill(int fd) {
     static char block[4096];
     int flags = fcntl(fd, F_GETFL);
@@ -102,7 +102,7 @@ static void drain(int fd, size_t bytes) {
     }
 }
 
-static void a_full_pipe_that_does_not_block_is_waited_for_only_so_long(void **state) {
+static void a_full_non_blocking_pipe_is_waited_for_briefly(void **state) {
     (void)state;
     int ends[2];
     assert_int_equal(pipe2(ends, O_NONBLOCK), 0);
@@ -118,7 +118,7 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* The first one waits a moment for a reader, the ones after it do not. */
+/* Asserts that the first write waits briefly for a reader, and that later writes do not wait. */
 static void assert_given_up_on(int fd) {
     alarm(20);
     double start = now();
@@ -131,7 +131,7 @@ static void assert_given_up_on(int fd) {
     alarm(0);
 }
 
-static void a_full_pipe_that_blocks_holds_nobody_up(void **state) {
+static void a_full_blocking_pipe_does_not_block_the_writer(void **state) {
     (void)state;
     int ends[2];
     assert_int_equal(pipe(ends), 0);
@@ -140,13 +140,14 @@ static void a_full_pipe_that_blocks_holds_nobody_up(void **state) {
     drain(ends[0], 65536);
     assert_int_equal(write_in_time(ends[1], "x", 1), 0);
     drain(ends[0], 1);
-    assert_int_equal(fcntl(ends[1], F_GETFL) & O_NONBLOCK, 0); /* others write there too */
+    assert_int_equal(fcntl(ends[1], F_GETFL) & O_NONBLOCK,
+                     0); /* other processes share the file description */
     close(ends[0]);
     close(ends[1]);
 }
 
-/* Without /proc, or without a descriptor left. */
-static void so_it_does_where_it_cannot_be_opened_again(void **state) {
+/* Cases: without /proc, and without a free descriptor. */
+static void a_full_pipe_that_cannot_be_reopened_does_not_block_either(void **state) {
     (void)state;
     int ends[2];
     struct rlimit before, none;
@@ -169,7 +170,7 @@ static void so_it_does_where_it_cannot_be_opened_again(void **state) {
     close(ends[1]);
 }
 
-static void a_full_socket_that_blocks_holds_nobody_up(void **state) {
+static void a_full_blocking_socket_does_not_block_the_writer(void **state) {
     (void)state;
     int ends[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
@@ -179,7 +180,7 @@ static void a_full_socket_that_blocks_holds_nobody_up(void **state) {
     close(ends[1]);
 }
 
-static void a_terminal_that_nobody_reads_holds_nobody_up(void **state) {
+static void a_terminal_without_a_reader_does_not_block_the_writer(void **state) {
     (void)state;
     int master = posix_openpt(O_RDWR | O_NOCTTY);
     if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0)
@@ -194,7 +195,7 @@ static void a_terminal_that_nobody_reads_holds_nobody_up(void **state) {
     close(master);
 }
 
-static void what_does_not_fit_into_a_pipe_is_dropped_whole(void **state) {
+static void a_text_too_long_for_a_pipe_is_dropped_whole(void **state) {
     (void)state;
     int ends[2], held = 0;
     static char much[6000];
@@ -208,7 +209,7 @@ static void what_does_not_fit_into_a_pipe_is_dropped_whole(void **state) {
     close(ends[1]);
 }
 
-static void a_reader_who_comes_late_gets_all_of_it(void **state) {
+static void a_late_reader_gets_all_of_a_text(void **state) {
     (void)state;
     int ends[2];
     static char much[200000];
@@ -241,16 +242,16 @@ static int write_something(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup(name, write_something)
     const struct CMUnitTest tests[] = {
-        TEST(a_reader_that_went_away_kills_nobody),
+        TEST(a_closed_reader_does_not_end_the_process),
         TEST(a_pending_signal_of_the_programs_stays_pending),
-        TEST(a_file_size_limit_kills_nobody),
-        TEST(a_full_pipe_that_does_not_block_is_waited_for_only_so_long),
-        TEST(a_full_pipe_that_blocks_holds_nobody_up),
-        TEST(so_it_does_where_it_cannot_be_opened_again),
-        TEST(a_full_socket_that_blocks_holds_nobody_up),
-        TEST(a_terminal_that_nobody_reads_holds_nobody_up),
-        TEST(what_does_not_fit_into_a_pipe_is_dropped_whole),
-        TEST(a_reader_who_comes_late_gets_all_of_it),
+        TEST(a_file_size_limit_does_not_end_the_process),
+        TEST(a_full_non_blocking_pipe_is_waited_for_briefly),
+        TEST(a_full_blocking_pipe_does_not_block_the_writer),
+        TEST(a_full_pipe_that_cannot_be_reopened_does_not_block_either),
+        TEST(a_full_blocking_socket_does_not_block_the_writer),
+        TEST(a_terminal_without_a_reader_does_not_block_the_writer),
+        TEST(a_text_too_long_for_a_pipe_is_dropped_whole),
+        TEST(a_late_reader_gets_all_of_a_text),
     };
     return cmocka_run_group_tests_name("write", tests, NULL, NULL);
 }
