@@ -1,7 +1,7 @@
 /*
  * Simulates host pages of 16 or 64 KiB, as aarch64 has them, on a kernel with smaller pages. The
- * linker (--wrap) replaces getpagesize(), madvise() and mmap() by functions that refuse and round as
- * a kernel with large pages does.
+ * linker (--wrap) replaces getpagesize(), madvise() and mmap() by functions that refuse and
+ * round as a kernel with large pages does.
  */
 #ifndef LARGE_PAGES_H
 #define LARGE_PAGES_H

@@ -126,8 +126,8 @@ static void leave_two_idle(void) {
 }
 
 /*
- * The pool tries a barrier first. It holds up the stream that frees segments, so the pool also waits
- * for the work in front of it.
+ * The pool tries a barrier first. The barrier holds up the stream that frees segments, so the pool
+ * waits for its work too.
  */
 static void only_the_work_in_front_of_released_memory_is_waited_for(void **state) {
     (void)state;

@@ -1,7 +1,7 @@
 /*
  * Tests allocations when memory is short: the sources that are tried before a request fails, and
- * their order. Many threads together never exceed the limit, not by a byte. RELAXED is a budget that
- * no test reaches, TIGHT one that is exceeded at once.
+ * their order. Many threads together never exceed the limit by a byte. RELAXED is a budget that no
+ * test reaches, TIGHT one that is exceeded at once.
  */
 #include "pool_bench.h"
 

@@ -1,5 +1,5 @@
 /*
- * Tests the sort without malloc (process/sort.h), and its heap, which selects the lowest of many keys.
+ * Tests the sort without malloc (process/sort.h), and its heap, which selects the lowest keys.
  */
 #include <setjmp.h>
 #include <stdarg.h>

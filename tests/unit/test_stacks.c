@@ -1,6 +1,6 @@
 /*
- * Tests the call stacks of live blocks: equal stacks, the bytes that each stack holds, the peak, bytes
- * x time, and the bounds of the tables.
+ * Tests the call stacks of live blocks: equal stacks, the bytes of each stack, the peak, bytes x
+ * time, and the bounds of the tables.
  */
 #include <setjmp.h>
 #include <stdarg.h>

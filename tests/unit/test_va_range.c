@@ -1,6 +1,6 @@
 /*
- * Pools that map memory (vmm): where a request makes the pool grow and by how much, what is moved
- * or released for it, and which handles an export of a block names.
+ * Tests pools that map memory (vmm): where and by how much a request makes the pool grow, which
+ * handles are remapped or released for it, and which handles an export of a block names.
  */
 #include "pool_bench.h"
 
@@ -121,7 +121,7 @@ static void a_request_grows_by_what_it_lacks_at_the_end(void **state) {
     finish_all();
     assert_int_equal(get_mapped(26 * MIB), end);
     assert_int_equal(fake->reserved, 36 * MIB);
-    uint64_t last = get_mapped(3 * MIB), half = last + 3 * MIB; /* of a VMM page remains free */
+    uint64_t last = get_mapped(3 * MIB), half = last + 3 * MIB; /* half a VMM page is free */
     assert_int_equal(fake->reserved, 40 * MIB);
     assert_int_equal(get_mapped(5 * MIB), half);
     assert_int_equal(fake->reserved, 44 * MIB);
@@ -129,7 +129,7 @@ static void a_request_grows_by_what_it_lacks_at_the_end(void **state) {
     assert_int_equal(fake->releases, 0);
 }
 
-static void what_fits_elsewhere_leaves_the_end_alone(void **state) {
+static void a_block_that_fits_elsewhere_does_not_use_the_end(void **state) {
     (void)state;
     start_side_by_side();
     make_free(E);
@@ -139,7 +139,7 @@ static void what_fits_elsewhere_leaves_the_end_alone(void **state) {
     assert_int_equal(fake->reserved, BLOCKS * EACH);
 }
 
-/* The range at the end is as good, and not smaller. */
+/* Range B is longer than the one at the end, but at a lower address. Both fit the request. */
 static void a_longer_range_is_taken_before_the_end(void **state) {
     (void)state;
     start_side_by_side();
@@ -170,13 +170,14 @@ static void a_gap_is_filled_from_its_right(void **state) {
     assert_null(segment_at(blocks[C] + 4 * MIB - 1));
 }
 
-static void from_the_side_that_lacks_less(void **state) {
+static void a_gap_is_filled_from_the_side_that_lacks_less(void **state) {
     (void)state;
     for (unsigned left = 0; left < 2; left++) {
         start_side_by_side();
         make_gap(C);
         make_free(left ? D : B);
-        get_mapped(left ? 2 * MIB : 4 * MIB); /* now less is free there than on the other side */
+        get_mapped(left ? 2 * MIB
+                        : 4 * MIB); /* now that side has less free memory than the other */
         make_free(left ? B : D);
         uint64_t reserved = fake->reserved;
         assert_int_equal(get_mapped(10 * MIB), left ? blocks[B] : blocks[D] - 2 * MIB);
@@ -185,7 +186,7 @@ static void from_the_side_that_lacks_less(void **state) {
     }
 }
 
-static void a_gap_is_filled_wholly_with_what_is_free_on_both_sides(void **state) {
+static void a_block_may_fill_a_gap_and_the_free_ranges_beside_it(void **state) {
     (void)state;
     start_side_by_side();
     make_gap(C);
@@ -195,7 +196,7 @@ static void a_gap_is_filled_wholly_with_what_is_free_on_both_sides(void **state)
     assert_int_equal(pool->source.large.free_count, 0);
 }
 
-static void what_is_longer_than_that_goes_to_the_end(void **state) {
+static void a_block_that_fits_no_gap_goes_to_the_end(void **state) {
     (void)state;
     start_side_by_side();
     make_gap(C);
@@ -204,7 +205,7 @@ static void what_is_longer_than_that_goes_to_the_end(void **state) {
     assert_int_equal(fake->reserved, (BLOCKS - 1) * EACH + 3 * EACH + PAGE);
 }
 
-static void the_lowest_gap_among_equals(void **state) {
+static void of_equal_gaps_the_lowest_is_filled(void **state) {
     (void)state;
     start_side_by_side();
     make_gap(D);
@@ -214,7 +215,7 @@ static void the_lowest_gap_among_equals(void **state) {
     assert_int_equal(get_mapped(EACH), blocks[E] + EACH);
 }
 
-static void where_the_least_is_lacking(void **state) {
+static void the_gap_that_needs_least_new_memory_is_filled(void **state) {
     (void)state;
     start_side_by_side();
     make_gap(B);
@@ -228,7 +229,7 @@ static void where_the_least_is_lacking(void **state) {
     assert_int_equal(fake->reserved, 3 * EACH + 4 * MIB);
 }
 
-static void in_front_of_all(void **state) {
+static void a_gap_in_front_of_all_segments_is_filled(void **state) {
     (void)state;
     start_side_by_side();
     make_gap(A);
@@ -239,7 +240,7 @@ static void in_front_of_all(void **state) {
 
 /* ---- segments of a block ---- */
 
-static void a_block_over_several_segments_and_its_free(void **state) {
+static void a_block_over_several_segments_is_counted_in_each(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     PARTS(5);
@@ -279,9 +280,9 @@ static void a_block_over_several_segments_and_its_free(void **state) {
     assert_int_equal(pool->source.large.free_count, 2);
 }
 
-/* Free memory in front of the segment and behind it stays, and merges with what is mapped there
- * later. A segment in use stays, however old. */
-static void a_segment_inside_what_is_free_goes_back(void **state) {
+/* Free memory in front of the segment and behind it stays, and merges with memory mapped between
+ * them later. A segment in use stays, however old. */
+static void an_idle_segment_inside_a_free_range_is_released(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     pool->source.config.decays = true;
@@ -308,7 +309,7 @@ static void a_segment_inside_what_is_free_goes_back(void **state) {
 
 /* ---- what is released ---- */
 
-static void over_the_budget_what_is_idle_goes_back_first(void **state) {
+static void over_the_budget_idle_segments_are_released_before_growth(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, 40 * MIB);
     uint64_t idle = get_in_parts(5), live = get_mapped(2 * MIB);
@@ -317,15 +318,15 @@ static void over_the_budget_what_is_idle_goes_back_first(void **state) {
     finish_all();
     fake->reserved_peak = 0;
     assert_int_equal(get_mapped(30 * MIB), live + 2 * MIB);
-    assert_int_equal(fake->reserved, 38 * MIB); /* no more than is needed, in segments of 4 MiB, */
-    assert_int_equal(fake->reserved_peak, 38 * MIB); /* and before it grows */
-    assert_null(segment_at(idle + 12 * MIB));        /* the first ones */
+    assert_int_equal(fake->reserved, 38 * MIB); /* released: as many segments of 4 MiB as needed, */
+    assert_int_equal(fake->reserved_peak, 38 * MIB); /* before the growth, */
+    assert_null(segment_at(idle + 12 * MIB));        /* from the lowest address */
     assert_non_null(segment_at(idle + 16 * MIB));
     assert_int_equal(fake->waits, 0);
 }
 
-/* Gets a block in `parts` segments of 4 MiB, and returns one of 20 MiB. No free range is next to
- * either. */
+/* Gets a block of `parts` segments of 4 MiB (*first), and returns a block of 20 MiB. Neither is
+ * next to a free range. */
 static uint64_t get_two(unsigned parts, uint64_t *first) {
     start(4 * GIB, REUSE_BARRIER, 60 * MIB);
     *first = get_in_parts(parts);
@@ -335,8 +336,8 @@ static uint64_t get_two(unsigned parts, uint64_t *first) {
     return second;
 }
 
-/* Only other segments have work that runs. */
-static void what_has_finished_is_not_waited_for(void **state) {
+/* Running work uses only other segments. */
+static void idle_segments_without_work_are_released_without_a_wait(void **state) {
     (void)state;
     uint64_t idle, later = get_two(5, &idle);
     finish_all();
@@ -349,8 +350,8 @@ static void what_has_finished_is_not_waited_for(void **state) {
     finish_all();
 }
 
-/* More than enough is idle next to the gap, but that is needed itself. */
-static void nor_is_memory_next_to_the_gap_taken_for_it(void **state) {
+/* The request itself needs the idle memory next to the gap. */
+static void idle_memory_next_to_the_gap_is_not_released(void **state) {
     (void)state;
     uint64_t idle, later = get_two(2, &idle);
     uint64_t adjacent = get_mapped(20 * MIB);
@@ -364,7 +365,7 @@ static void nor_is_memory_next_to_the_gap_taken_for_it(void **state) {
     finish_all();
 }
 
-static void below_it_nothing_does(void **state) {
+static void below_the_budget_no_idle_segment_is_released(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, 60 * MIB);
     uint64_t idle = get_mapped(20 * MIB);
@@ -388,7 +389,7 @@ static uint64_t get_long(uint64_t budget) {
     return at;
 }
 
-static void what_has_not_finished_is_waited_for_if_it_suffices(void **state) {
+static void unfinished_memory_is_waited_for_if_it_suffices(void **state) {
     (void)state;
     for (unsigned suffices = 0; suffices < 2; suffices++) {
         drop_used(get_long(320 * MIB), 160 * MIB);
@@ -402,7 +403,8 @@ static void what_has_not_finished_is_waited_for_if_it_suffices(void **state) {
     }
 }
 
-/* An excess from before is no reason to wait. A short segment moves for a slab. */
+/* The pool exceeded its budget before, which is no reason to wait. A short segment is remapped for
+ * the slab. */
 static void no_more_is_waited_for_than_a_growth_adds(void **state) {
     (void)state;
     uint64_t at = get_long(320 * MIB);
@@ -441,7 +443,7 @@ static void memory_next_to_the_gap_does_not_count(void **state) {
     assert_true(fake->waits > 0);
 }
 
-static void what_cannot_be_waited_for_does_not_go(void **state) {
+static void memory_that_cannot_be_waited_for_is_not_released(void **state) {
     (void)state;
     uint64_t idle = get_long(320 * MIB);
     fake->wait_code = -EBUSY;
@@ -467,7 +469,7 @@ static void free_memory_next_to_the_gap_stays(void **state) {
     assert_int_equal(pool->source.large.stale_mappings.count, 1);
 }
 
-static void on_both_sides_of_it(void **state) {
+static void free_memory_on_both_sides_of_the_gap_stays(void **state) {
     (void)state;
     start_side_by_side();
     pool->source.config.budget = 1;
@@ -476,13 +478,13 @@ static void on_both_sides_of_it(void **state) {
     unsigned unmaps = fake->unmaps;
     assert_int_equal(get_mapped(3 * EACH), blocks[B]);
     assert_int_equal(fake->unmaps, unmaps);
-    make_free(A); /* next to no free range */
+    make_free(A); /* segment A is next to no free range */
     assert_int_equal(get_mapped(EACH + MIB), blocks[E] + EACH);
     assert_null(segment_at(blocks[A]));
 }
 
 /* The range on the other side, with as much free memory or less, is released. */
-static void but_not_on_a_side_that_is_not_needed(void **state) {
+static void free_memory_beside_the_gap_that_is_not_needed_is_released(void **state) {
     (void)state;
     for (unsigned left = 0; left < 2; left++) {
         static const uint64_t lengths[2][3] = {{4 * MIB, 8 * MIB, 6 * MIB},
@@ -511,7 +513,7 @@ static void but_not_on_a_side_that_is_not_needed(void **state) {
 }
 
 /* Segments of both arenas are released. */
-static void slabs_go_back_for_large_blocks(void **state) {
+static void idle_slabs_are_released_for_large_blocks(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, 20 * MIB);
     uint64_t small[16];
@@ -527,10 +529,11 @@ static void slabs_go_back_for_large_blocks(void **state) {
     assert_int_equal(fake->reserved, 18 * MIB);
 }
 
-/* ---- to save time ---- */
+/* ---- barriers ahead of need ---- */
 
-/* Although a free range would do. With several streams only if much was live. */
-static void pending_memory_goes_behind_a_barrier_ahead(void **state) {
+/* A free range would serve the request. With several streams there is a barrier only if much memory
+ * was live. */
+static void pending_memory_gets_a_barrier_ahead_of_its_need(void **state) {
     (void)state;
     for (unsigned much = 0; much < 2; much++) {
         for (unsigned streams = 0; streams <= 4; streams += 4) {
@@ -566,7 +569,7 @@ static bool is_one_of(const uint64_t *handles, unsigned count, uint64_t handle) 
     return i < count;
 }
 
-/* Gets blocks in a segment each, and frees those whose bits are set in `drops`. */
+/* Gets blocks in one segment each, and frees each block whose bit is set in `drops`. */
 static void get_whole(uint64_t *at, uint64_t *handles, unsigned count, unsigned drops) {
     for (unsigned i = 0; i < count; i++) {
         at[i] = get_mapped(WHOLE);
@@ -582,8 +585,8 @@ static void get_whole(uint64_t *at, uint64_t *handles, unsigned count, unsigned 
     finish_all();
 }
 
-/* Externally visible memory is released instead: its handle may be known outside the process. */
-static void what_goes_back_is_mapped_where_it_is_needed(void **state) {
+/* Externally visible memory is released instead: other processes may know its handle. */
+static void idle_handles_are_remapped_where_they_are_needed(void **state) {
     (void)state;
     for (unsigned visible = 0; visible < 2; visible++) {
         start(4 * GIB, REUSE_BARRIER, 6 * WHOLE);
@@ -609,8 +612,8 @@ static void what_goes_back_is_mapped_where_it_is_needed(void **state) {
     }
 }
 
-/* Less is needed than a whole handle, but whole handles can move again. */
-static void whole_though_not_all_of_it_is_needed(void **state) {
+/* Only whole handles can be remapped again later. */
+static void a_handle_is_remapped_whole_if_a_part_is_needed(void **state) {
     (void)state;
     for (int code = 0; code >= -EIO; code -= EIO) {
         uint64_t at[5], handles[5], block;
@@ -620,7 +623,8 @@ static void whole_though_not_all_of_it_is_needed(void **state) {
         int r = pool_alloc(pool, 24 * MIB, &block);
         fake->map_code = 0;
         assert_int_equal(r, code ? -ERANGE : 0);
-        assert_int_equal(fake->reserved, 5 * WHOLE); /* or at its old address */
+        assert_int_equal(fake->reserved,
+                         5 * WHOLE); /* if refused, the handle is at its old address again */
         for (unsigned i = 0; i < 5 && code; i++) {
             assert_int_equal(segment_at(at[i])->handle, handles[i]);
         }
@@ -653,8 +657,8 @@ static uint64_t move_behind_a_barrier(uint64_t *at, uint64_t *handles) {
     return block;
 }
 
-/* Work that may still use the memory goes on at the old addresses. */
-static void what_has_not_finished_moves_at_once(void **state) {
+/* Running work uses the memory at the old addresses, which stay mapped. */
+static void unfinished_memory_behind_a_barrier_moves_at_once(void **state) {
     (void)state;
     uint64_t at[6], handles[6], block = move_behind_a_barrier(at, handles);
     assert_int_equal(fake->unmaps, 0);
@@ -674,8 +678,8 @@ static void what_has_not_finished_moves_at_once(void **state) {
     assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
 }
 
-/* Nothing else is mapped at these addresses before. */
-static void and_is_unmapped_when_it_has(void **state) {
+/* Until then no other memory is mapped at these addresses. */
+static void a_stale_mapping_is_unmapped_when_its_work_is_done(void **state) {
     (void)state;
     uint64_t at[6], handles[6], block = move_behind_a_barrier(at, handles);
     uint64_t other = get(WHOLE); /* would fit in that gap */
@@ -687,8 +691,8 @@ static void and_is_unmapped_when_it_has(void **state) {
     assert_int_equal(pool->source.large.stale_mappings.count, 0);
 }
 
-/* The driver has the memory only when its last mapping has gone. */
-static void what_moved_goes_back_whole(void **state) {
+/* The driver gets memory back only when its last mapping is unmapped. */
+static void remapped_memory_is_released_whole(void **state) {
     (void)state;
     uint64_t at[6], handles[6], block = move_behind_a_barrier(at, handles);
     fake_reach(fake, block, 2 * WHOLE, 0, fake_submit(fake, 0));
@@ -711,8 +715,8 @@ static int unmap_while_work_ends(struct backend *backend, uint64_t address, unsi
     return before->unmap(backend, address, count, left);
 }
 
-/* The same if the work completes while another segment is released. */
-static void what_moved_goes_back_whole_in_one_go(void **state) {
+/* The work completes while another segment is released. */
+static void remapped_memory_is_released_whole_if_work_ends_meanwhile(void **state) {
     (void)state;
     uint64_t at[6], handles[6];
     start(4 * GIB, REUSE_BARRIER, 6 * WHOLE);
@@ -732,17 +736,17 @@ static void what_moved_goes_back_whole_in_one_go(void **state) {
     assert_int_equal(pool->source.large.stale_mappings.count, 0);
 }
 
-static int finish_while_a_segment_goes(struct backend *backend, uint64_t address, unsigned count,
-                                       bool left) {
+static int finish_work_unless_stale(struct backend *backend, uint64_t address, unsigned count,
+                                    bool left) {
     if (!left) {
         finish_all();
     }
     return before->unmap(backend, address, count, left);
 }
 
-/* The work at the old addresses ends while a segment goes back: they are unmapped after it, not the
- * next time. */
-static void what_moved_goes_back_when_its_work_ends_during_a_release(void **state) {
+/* The work at the old addresses ends while another segment is released. The same release unmaps the
+ * old addresses. */
+static void stale_mappings_that_become_safe_in_a_release_are_unmapped(void **state) {
     (void)state;
     uint64_t at[6], handles[6];
     move_behind_a_barrier(at, handles);
@@ -755,7 +759,7 @@ static void what_moved_goes_back_when_its_work_ends_during_a_release(void **stat
     lock_release(&pool->source.lock);
     before = fake->backend.ops;
     ending = *before;
-    ending.unmap = finish_while_a_segment_goes;
+    ending.unmap = finish_work_unless_stale;
     fake->backend.ops = &ending;
     assert_int_equal(pool->source.large.stale_mappings.count, 2);
     assert_int_equal(pool_give_back(pool, WHOLE, false), 0);
@@ -764,9 +768,9 @@ static void what_moved_goes_back_when_its_work_ends_during_a_release(void **stat
     assert_int_equal(pool->source.large.stale_mappings.count, 0);
 }
 
-/* The next slow path tries again what the driver refused to unmap. The end of the context drops
- * it. */
-static void what_cannot_be_unmapped_stays_a_stale_mapping(void **state) {
+/* The next slow path repeats the refused unmapping. The end of the context drops the stale mapping.
+ */
+static void a_stale_mapping_that_cannot_be_unmapped_stays(void **state) {
     (void)state;
     uint64_t at[6], handles[6];
     move_behind_a_barrier(at, handles);
@@ -786,7 +790,7 @@ static void what_cannot_be_unmapped_stays_a_stale_mapping(void **state) {
     assert_int_equal(pool->source.large.stale_mappings.count, 0);
 }
 
-/* No barrier holds back those who can reach such memory from outside the context. */
+/* No barrier holds back users of the memory outside the context. */
 static void externally_visible_memory_does_not_move(void **state) {
     (void)state;
     uint64_t at[6], handles[6];
@@ -828,8 +832,8 @@ static uint64_t first_to_move(uint64_t from) {
     return segment ? segment->base : 0;
 }
 
-/* This keeps the number of gaps low. Among equals, the segment that was unused for the longest
- * moves. */
+/* The order keeps the number of gaps low. Among equals, the segment that is unused for longest
+ * moves first. */
 static void segments_next_to_a_gap_move_first(void **state) {
     (void)state;
     uint64_t at[8];
@@ -861,8 +865,8 @@ static void segments_next_to_a_gap_move_first(void **state) {
     assert_int_equal(first_to_move(segment_at(at[5])->stamp + 1), at[0]);
 }
 
-/* A growth for which more than TRANSIT_MOST would have to move waits. */
-static void no_more_is_available_than_can_move_at_once(void **state) {
+/* More than TRANSIT_MOST handles would have to be in transit at a time. */
+static void a_growth_that_needs_more_handles_than_transit_most_waits(void **state) {
     (void)state;
     enum { COUNT = TRANSIT_MOST + 72 };
     static uint64_t at[2 * COUNT];
@@ -881,7 +885,7 @@ static void no_more_is_available_than_can_move_at_once(void **state) {
 
 /* Checks that the counters of driver calls agree with the segments: every handle that was moved,
  * and not mapped again, was released. */
-static void expect_as_many_calls_as_segments(void) {
+static void expect_counters_to_agree(void) {
     const struct counters *counters = &pool->source.counters;
     assert_int_equal(counter_get(&counters->driver_allocs) - counter_get(&counters->driver_frees),
                      pool->source.large.segment_count + pool->source.small.segment_count);
@@ -911,8 +915,8 @@ static uint64_t stepping_clock(struct backend *backend) {
     return now_ns += clock_step_ns;
 }
 
-static int map_for_a_while(struct backend *backend, uint64_t address, unsigned count,
-                           unsigned length, const uint64_t *handles) {
+static int map_slowly(struct backend *backend, uint64_t address, unsigned count, unsigned length,
+                      const uint64_t *handles) {
     now_ns += map_takes_ns;
     map_takes_ns = 0; /* later calls take no time */
     return unwatched->map(backend, address, count, length, handles);
@@ -923,7 +927,7 @@ static void watch(void) {
     watched = *unwatched;
     watched.probe_handles = probe_handles;
     watched.clock = stepping_clock;
-    watched.map = map_for_a_while;
+    watched.map = map_slowly;
     fake->backend.ops = &watched;
     probed_pages = 0;
     probe_code = 0;
@@ -947,13 +951,13 @@ static void the_driver_is_asked_for_no_more_than_is_lacking(void **state) {
             assert_int_equal(r, refused ? code : 0);
             assert_int_equal(probed_pages, lacking > 1 ? lacking * WHOLE / PAGE : 0);
             assert_int_equal(fake->reserved, (refused ? 5 : 7 + lacking) * WHOLE);
-            expect_as_many_calls_as_segments();
+            expect_counters_to_agree();
             assert_int_equal(stop(NULL), 0);
         }
     }
 }
 
-/* With the free range at the end, half a segment is lacking. One of that length can move. */
+/* The free range at the end lacks half a segment. An idle segment of that length is remapped. */
 static void short_segments_are_mapped_where_they_are_needed(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, BLOCKS * EACH);
@@ -969,7 +973,7 @@ static void short_segments_are_mapped_where_they_are_needed(void **state) {
     assert_int_equal(fake->reserves, BLOCKS);
 }
 
-/* Two segments can move, and three are needed. */
+/* Two segments can be remapped, and three are needed. */
 static void handles_that_moved_in_vain_are_counted(void **state) {
     (void)state;
     enum { DOES, MAPS_NOT, MAP_LACKS_MEMORY, UNMAPS_NOT, MEMORY, LIMIT, CASES };
@@ -984,14 +988,14 @@ static void handles_that_moved_in_vain_are_counted(void **state) {
         fake->limit = what == LIMIT ? 5 * WHOLE : 0;
         assert_int_equal(pool_alloc(pool, 3 * WHOLE, &block), answers[what]);
         fake->map_code = fake->unmap_code = 0;
-        expect_as_many_calls_as_segments();
+        expect_counters_to_agree();
         assert_int_equal(stop(NULL), 0);
     }
 }
 
-/* The work of the moved memory has not completed. It is idle memory afterwards too, at its new or
- * at its old addresses. */
-static void what_moved_for_a_growth_that_is_refused_is_not_lost(void **state) {
+/* The work of the remapped memory still runs. The memory is idle afterwards too, at its new or its
+ * old addresses. */
+static void handles_remapped_for_a_refused_growth_are_not_lost(void **state) {
     (void)state;
     enum { MAPS_NOT, LACKS_MEMORY, PROBE_REFUSES, CASES };
     for (unsigned what = MAPS_NOT; what < CASES; what++) {
@@ -1000,7 +1004,7 @@ static void what_moved_for_a_growth_that_is_refused_is_not_lost(void **state) {
         get_whole(at, handles, 6, 0);
         drop_used(at[1], WHOLE), drop_used(at[3], WHOLE);
         watch();
-        clock_step_ns = 1000000000; /* a wait for work that does not end is cut short */
+        clock_step_ns = 1000000000; /* the clock ends a wait for work that does not end */
         probe_code = what == PROBE_REFUSES ? -ENOMEM : 0;
         fake->map_code = what == MAPS_NOT ? -EIO : 0;
         fake->memory = what == LACKS_MEMORY ? 6 * WHOLE : fake->memory;
@@ -1009,7 +1013,7 @@ static void what_moved_for_a_growth_that_is_refused_is_not_lost(void **state) {
         fake->map_code = fake->wait_code = probe_code = 0;
         assert_int_equal(fake->reserved, 6 * WHOLE);
         assert_int_equal(pool->source.large.idle_bytes, 2 * WHOLE);
-        expect_as_many_calls_as_segments();
+        expect_counters_to_agree();
         finish_all();
         get_mapped(2 * WHOLE);
         assert_int_equal(fake->reserved, 6 * WHOLE);
@@ -1027,7 +1031,7 @@ static int map_no_short_ones(struct backend *backend, uint64_t address, unsigned
 
 /* Segments in MiB: live 8 | 4 | gap 24 | 16 | live 8 | 16 | live 8. Handles of 16 and 4 MiB move
  * into the gap; the driver does not map the second. */
-static void what_goes_back_in_front_of_what_has_come(void **state) {
+static void handles_of_a_failed_growth_return_beside_new_segments(void **state) {
     (void)state;
     static const uint64_t parts[] = {8, 4, 24, 16, 8, 16, 8};
     uint64_t at[7], block;
@@ -1052,10 +1056,10 @@ static void what_goes_back_in_front_of_what_has_come(void **state) {
     uint64_t one = get(4 * MIB), two = get(4 * MIB);
     assert_int_not_equal(one, two);
     check();
-    expect_as_many_calls_as_segments();
+    expect_counters_to_agree();
 }
 
-/* Half as long, so more of the free memory can be released. */
+/* Half the length: more of the free memory can be released. */
 static void segments_are_shorter_once_they_have_been_pinned(void **state) {
     (void)state;
     for (unsigned pinned = 0; pinned < 2; pinned++) {
@@ -1067,7 +1071,8 @@ static void segments_are_shorter_once_they_have_been_pinned(void **state) {
             at[i] = get_mapped(8 * MIB);
         }
         finish_all();
-        for (unsigned i = 0; i < 8; i += pinned ? 2 : 4) { /* 32 MiB that serve no request, or 16 */
+        for (unsigned i = 0; i < 8;
+             i += pinned ? 2 : 4) { /* frees 32 MiB or 16 MiB that serve no request */
             drop(at[i]);
         }
         finish_all();
@@ -1078,7 +1083,7 @@ static void segments_are_shorter_once_they_have_been_pinned(void **state) {
     }
 }
 
-/* At most VMM_HANDLES_MOST, whatever the growth. */
+/* A growth takes at most VMM_HANDLES_MOST segments. */
 static void a_large_growth_comes_in_longer_segments(void **state) {
     (void)state;
     for (unsigned more = 0; more < 2; more++) {
@@ -1089,8 +1094,8 @@ static void a_large_growth_comes_in_longer_segments(void **state) {
     }
 }
 
-/* Makes 2 GiB idle, in two parts, with a peak of 4 GiB live. A request for 1.5 GiB then fits in
- * neither. */
+/* Frees two separate GiB after a peak of 4 GiB of live memory. Neither serves a request for 1.5
+ * GiB. Returns a live block. */
 static uint64_t free_two_gib(void) {
     uint64_t at[4];
     for (unsigned i = 0; i < 4; i++) {
@@ -1142,7 +1147,8 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
         assert_int_equal(pool->source.remap.slack_steps, cases[i].then);
         assert_in_range(pool->source.goal, goal + more - MIB, goal + more + MIB);
         assert_in_range(pool->source.remap.peak, PEAK, PEAK + MIB);
-        for (unsigned round = 0; round < 3; round++) { /* but not again and again */
+        for (unsigned round = 0; round < 3;
+             round++) { /* later growths do not raise the goal again */
             finish_all();
             drop(block);
             finish_all();
@@ -1185,9 +1191,9 @@ static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
     assert_in_range(pool->source.remap.peak, 5 * GIB / 2, PEAK - 1);
 }
 
-/* Free memory next to the gap is needed itself. Memory that the driver does not unmap would be
- * refused in short handles as well. */
-static void not_for_what_is_free_and_not_pinned(void **state) {
+/* The request needs the free memory next to the gap itself. Memory that the driver refuses to unmap
+ * would be refused in short handles too. */
+static void segments_stay_long_for_free_memory_that_is_not_pinned(void **state) {
     (void)state;
     for (unsigned refused = 0; refused < 2; refused++) {
         start(4 * GIB, REUSE_BARRIER, 4 * WHOLE);
@@ -1212,7 +1218,7 @@ static void not_for_what_is_free_and_not_pinned(void **state) {
     }
 }
 
-/* Gets 32 blocks. As much is live as at the peak. */
+/* Gets 32 blocks: live memory is at its peak. */
 static void get_32(uint64_t *at, uint64_t memory) {
     start(memory, REUSE_BARRIER, 0);
     for (unsigned i = 0; i < 32; i++) {
@@ -1232,7 +1238,7 @@ static void get_for_two(const uint64_t *at, uint64_t bytes) {
     finish_all();
 }
 
-/* By no more than that, and not at all after a refusal of the driver. */
+/* The raise is no larger than the lacking bytes. After a refusal of the driver there is none. */
 static void the_goal_is_raised_by_what_is_lacking(void **state) {
     (void)state;
     for (unsigned refused = 0; refused < 2; refused++) {
@@ -1247,7 +1253,7 @@ static void the_goal_is_raised_by_what_is_lacking(void **state) {
     }
 }
 
-static void there_are_no_more_steps_than_that(void **state) {
+static void the_goal_is_raised_by_remap_slack_steps_at_most(void **state) {
     (void)state;
     uint64_t at[32];
     get_32(at, 64 * GIB);
@@ -1258,7 +1264,7 @@ static void there_are_no_more_steps_than_that(void **state) {
     assert_int_equal(pool->source.remap.slack, PEAK + 200 * MIB - (PEAK + PEAK / VMM_SLACK));
 }
 
-/* The driver is not asked in vain for more than the device has. */
+/* A request above the device's memory would be refused. */
 static void the_goal_is_not_raised_above_the_device(void **state) {
     (void)state;
     for (uint64_t more = 100 * MIB; more <= 200 * MIB; more += 100 * MIB) {
@@ -1275,8 +1281,8 @@ static void the_goal_is_not_raised_above_the_device(void **state) {
     }
 }
 
-/* The slack includes what threads may cache. The budget of a small program is raised by the
- * rest. */
+/* The slack includes the quotas of thread caches. If they exceed the slack of a small program, its
+ * budget is raised by the difference. */
 static void caches_raise_the_budget_of_a_small_program(void **state) {
     (void)state;
     for (uint64_t peak = GIB; peak <= 16 * GIB; peak *= 4) {
@@ -1302,7 +1308,7 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
 
 /* The limit is one part in REMAP_TIME_SHARE, REMAP_TIME_MOST_NS and the credit. With a clock that
  * stands still nothing adds up. */
-static void what_mapping_takes_adds_up(void **state) {
+static void remapping_time_adds_up(void **state) {
     (void)state;
     const uint64_t share = SECOND, each = (REMAP_TIME_KEPT_NS + REMAP_TIME_MOST_NS) / 8 * 3;
     for (unsigned stands = 0; stands < 2; stands++) {
@@ -1323,8 +1329,8 @@ static void what_mapping_takes_adds_up(void **state) {
     }
 }
 
-/* An hour without remapping counts for nothing. */
-static void what_mapping_took_is_counted(void **state) {
+/* The hour without remapping before is not counted. */
+static void remapping_time_is_counted(void **state) {
     (void)state;
     start(64 * GIB, REUSE_BARRIER, 0);
     free_two_gib();
@@ -1334,8 +1340,8 @@ static void what_mapping_took_is_counted(void **state) {
     assert_in_range(pool->source.remap.remap_ns, 1, 60 * SECOND);
 }
 
-/* An hour without remapping gives credit for a burst, but no more than REMAP_TIME_KEPT_NS. */
-static void what_mapping_has_not_taken_is_kept_for_a_while(void **state) {
+/* An hour without remapping gives credit for a burst: at most REMAP_TIME_KEPT_NS. */
+static void unused_remapping_time_is_credited_for_a_while(void **state) {
     (void)state;
     uint64_t at[32];
     get_32(at, 64 * GIB);
@@ -1350,7 +1356,7 @@ static void what_mapping_has_not_taken_is_kept_for_a_while(void **state) {
     fake->backend.ops = unwatched;
 }
 
-static void what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one(void **state) {
+static void slack_steps_fall_when_the_peak_rises(void **state) {
     (void)state;
     start(64 * GIB, REUSE_BARRIER, 0);
     free_two_gib();
@@ -1361,7 +1367,7 @@ static void what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one(
     assert_int_equal(pool->source.remap.peak, PEAK);
 }
 
-static void the_next_context_begins_anew(void **state) {
+static void the_next_context_starts_without_slack(void **state) {
     (void)state;
     start(64 * GIB, REUSE_BARRIER, 0);
     free_two_gib();
@@ -1402,7 +1408,7 @@ static void hook(void (*call)(void)) {
     takes = 0;
 }
 
-static void what_the_driver_has_not_is_refused(void **state) {
+static void a_request_beyond_driver_or_limit_is_refused(void **state) {
     (void)state;
     uint64_t address;
     start(64 * MIB, REUSE_BARRIER, RELAXED);
@@ -1421,9 +1427,9 @@ static void what_the_driver_has_not_is_refused(void **state) {
     assert_int_equal(fake->growing, 0);
 }
 
-/* The driver has 98 of 100 MiB, which come in segments of 16 MiB. All are released: another thread
- * may need them. */
-static void what_was_had_in_vain_goes_back(void **state) {
+/* The driver has 98 of the requested 100 MiB. The pool releases the segments created so far,
+ * because another thread may need the memory. */
+static void handles_of_a_refused_growth_are_released(void **state) {
     (void)state;
     uint64_t address;
     start(GIB, REUSE_BARRIER, RELAXED);
@@ -1438,8 +1444,8 @@ static void what_was_had_in_vain_goes_back(void **state) {
     assert_int_equal(get_mapped(98 * MIB), live + 10 * MIB);
 }
 
-/* Memory that was idle before stays. */
-static void and_no_more_than_that(void **state) {
+/* Memory that was idle before the growth stays. */
+static void a_refused_growth_releases_no_older_memory(void **state) {
     (void)state;
     uint64_t address;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
@@ -1456,7 +1462,7 @@ static void and_no_more_than_that(void **state) {
     assert_int_equal(fake->reserved, 22 * MIB);
 }
 
-static void what_cannot_be_mapped_is_the_driver_s(void **state) {
+static void a_request_that_cannot_be_mapped_goes_to_the_driver(void **state) {
     (void)state;
     uint64_t address;
     start(GIB, REUSE_BARRIER, RELAXED);
@@ -1473,7 +1479,7 @@ static void what_cannot_be_mapped_is_the_driver_s(void **state) {
     assert_int_equal(get_mapped(40 * MIB), block + 8 * MIB);
 }
 
-static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
+static void a_segment_that_cannot_be_unmapped_stays_unchanged(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     pool->source.decay.tick = 5;
@@ -1509,7 +1515,8 @@ static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
     finish_all();
     drop(block);
     finish_all();
-    fake->unmap_code = -EIO; /* all but the first */
+    fake->unmap_code =
+        -EIO; /* trims release nothing; each round releases one segment without refusals */
     for (unsigned left = 4; left > 0; left--) {
         pool_trim(pool, true);
         assert_int_equal(fake->reserved, left * PART);
@@ -1525,8 +1532,8 @@ static void what_the_driver_will_not_unmap_stays_as_it_was(void **state) {
     assert_int_equal(fake->reserved, 0);
 }
 
-/* The addresses stay reserved. */
-static void what_is_not_unmapped_at_the_end_keeps_its_addresses(void **state) {
+/* The end of the context leaves these addresses reserved. */
+static void mappings_left_at_the_end_keep_their_addresses(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     get_mapped(8 * MIB);
@@ -1570,8 +1577,8 @@ static void start_another_request(void) {
     assert_int_equal(pthread_create(&other_thread, NULL, take_in_a_thread, NULL), 0);
 }
 
-/* The growth takes two calls. Another thread does not get what the first one brought. */
-static void a_growth_gets_what_it_has_mapped(void **state) {
+/* The growth takes two driver calls. Another thread does not get the memory of the first one. */
+static void a_growth_gets_the_memory_that_it_mapped(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     hook(start_another_request);
@@ -1582,8 +1589,8 @@ static void a_growth_gets_what_it_has_mapped(void **state) {
     check();
 }
 
-/* A thread that waits for the remap lock takes what another thread mapped or freed in between. */
-static void what_others_have_mapped_will_do(void **state) {
+/* A thread that waits for the remap lock takes memory that another thread frees meanwhile. */
+static void a_waiting_growth_takes_memory_freed_by_others(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t block = get_mapped(90 * MIB);
@@ -1603,8 +1610,8 @@ static void what_others_have_mapped_will_do(void **state) {
     assert_int_equal(fake->reserved, 90 * MIB);
 }
 
-/* Another thread frees memory while addresses are reserved. Nothing is lacking then. */
-static void what_is_freed_in_between_will_do(void **state) {
+/* Another thread frees memory while the driver reserves addresses. No growth is needed then. */
+static void memory_freed_during_a_reservation_is_used(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     fake->next = fake->base + ((uint64_t)64 << 30) - 64 * MIB;
@@ -1625,7 +1632,7 @@ static void wait_for_context_end(void) {
     assert_int_equal(pthread_create(&other_thread, NULL, end_the_context, NULL), 0);
 }
 
-/* The end of the context waits for the growth, and leaves nothing behind. */
+/* The end of the context waits for the growth, and removes all of its memory. */
 static void the_context_ends_while_the_pool_grows(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
@@ -1646,7 +1653,7 @@ static void the_context_ends_while_the_pool_grows(void **state) {
 
 /* ---- addresses ---- */
 
-static void fewer_addresses_are_asked_for_where_they_are_refused(void **state) {
+static void a_refused_reservation_is_retried_smaller(void **state) {
     (void)state;
     uint64_t address;
     start(GIB, REUSE_BARRIER, RELAXED);
@@ -1661,8 +1668,8 @@ static void fewer_addresses_are_asked_for_where_they_are_refused(void **state) {
     assert_int_equal(fake->addresses, 38 * MIB);
 }
 
-/* The list is sorted by address, whichever was reserved first. A block may lie across the border of
- * two adjacent VA ranges. */
+/* The list is sorted by address, not by time. A block may lie across the border of two adjacent VA
+ * ranges. */
 static void adjacent_va_ranges_are_one(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
@@ -1695,7 +1702,7 @@ static void another_va_range_is_reserved_where_one_is_full(void **state) {
     finish_all();
     drop(high);
     finish_all();
-    assert_int_equal(get_mapped(24 * MIB), high);           /* the least new memory */
+    assert_int_equal(get_mapped(24 * MIB), high); /* the place that needs least new memory */
     assert_int_equal(get_mapped(8 * MIB), low + 100 * MIB); /* the lowest gap */
     assert_int_equal(get_mapped(9 * MIB), low + 108 * MIB);
     assert_int_equal(fake->reserved, (24 + 100 + 8 + 10) * MIB);
@@ -1704,7 +1711,7 @@ static void another_va_range_is_reserved_where_one_is_full(void **state) {
 
 /* ---- long segments ---- */
 
-/* The segments of 1 GiB: eight of up to an eighth, and a short one at the end. */
+/* 1 GiB has VMM_HANDLES_FEW segments of up to an eighth, and a short one at the end. */
 #define LONG (128 * MIB)
 #define SEGMENTS (VMM_HANDLES_FEW + 1)
 
@@ -1751,15 +1758,14 @@ static uint64_t free_gib(void) {
     return at;
 }
 
-/* All of it stays mapped: other requests may need other parts. */
-static void a_long_segment_is_split_for_a_block_in_a_part_of_it(void **state) {
+/* All parts stay mapped: other requests may need them. */
+static void a_long_segment_is_split_for_a_shorter_block(void **state) {
     (void)state;
     uint64_t at = free_gib();
     finish_all();
     assert_int_equal(get_mapped(LONG), at); /* one whole segment */
     assert_int_equal(pool->source.large.segment_count, SEGMENTS);
-    uint64_t block =
-        get_mapped(LONG + 20 * MIB); /* the next segment, and a part of the one behind it */
+    uint64_t block = get_mapped(LONG + 20 * MIB); /* the next segment and a part of its neighbour */
     assert_int_equal(block, at + LONG);
     assert_int_equal(segment_at(block)->bytes, LONG);
     assert_int_equal(segment_at(block + LONG)->bytes, VMM_HANDLE);
@@ -1775,8 +1781,8 @@ static void a_long_segment_is_split_for_a_block_in_a_part_of_it(void **state) {
     assert_int_equal(fake->reserved, LONG + 2 * VMM_HANDLE);
 }
 
-/* Also if no thread has moved it from the pending queue yet. */
-static void what_has_become_safe_is_split_as_well(void **state) {
+/* No thread has moved the segment from the pending queue yet. */
+static void a_long_segment_is_split_as_soon_as_it_is_safe(void **state) {
     (void)state;
     uint64_t at = free_gib(), ticket = pool_sync_begin(pool);
     fake_finish_all(fake);
@@ -1785,8 +1791,8 @@ static void what_has_become_safe_is_split_as_well(void **state) {
     assert_int_equal(segment_at(at)->bytes, VMM_HANDLE);
 }
 
-/* For new memory beyond the budget, and for what replaces a long segment; size_shift halves
- * both. */
+/* Holds for new memory beyond the budget, and for the parts of a split segment. Each size_shift
+ * halves the length. */
 static void segments_are_as_long_as_their_request_needs(void **state) {
     (void)state;
     static const uint64_t rows[][4] = {{4, 8, 8, 8}, {8, 8, 8, 8}, {9, 16, 8, 8}, {40, 16, 8, 8}};
@@ -1809,8 +1815,8 @@ static void segments_are_as_long_as_their_request_needs(void **state) {
     }
 }
 
-/* A long segment of 1 GiB is replaced by one batch of short ones, and by one for the rest. */
-static void no_more_is_split_at_a_time(void **state) {
+/* A long segment of 1 GiB becomes one batch of short segments and one segment with the rest. */
+static void a_split_makes_one_batch_of_short_segments(void **state) {
     (void)state;
     const uint64_t some = MAP_BATCH * VMM_HANDLE_LEAST;
     start(64 * GIB, REUSE_BARRIER, RELAXED);
@@ -1828,7 +1834,7 @@ static void no_more_is_split_at_a_time(void **state) {
     assert_int_equal(fake->reserved, 8 * GIB);
 }
 
-/* A slab needs memory, and cannot lie in the long segment. */
+/* A slab cannot lie in a long segment. */
 static void a_long_segment_is_split_for_a_slab(void **state) {
     (void)state;
     const uint64_t bytes = 18 * VMM_HANDLE; /* six long segments */
@@ -1844,8 +1850,8 @@ static void a_long_segment_is_split_for_a_slab(void **state) {
     assert_int_equal(segment_at(at)->bytes, VMM_HANDLE_LEAST);
 }
 
-/* The long segment may not be unmapped under work. */
-static void it_is_not_split_before_its_work_has_finished(void **state) {
+/* A split unmaps the segment, which running work forbids. */
+static void a_long_segment_is_not_split_before_its_work_is_done(void **state) {
     (void)state;
     uint64_t at = free_gib();
     fake_inside_free(true);
@@ -1856,15 +1862,16 @@ static void it_is_not_split_before_its_work_has_finished(void **state) {
     lock_release(&pool->source.lock);
     unsigned unmaps = fake->unmaps;
     assert_int_equal(get(20 * MIB), at);
-    lock_acquire(&pool->source.lock); /* nor if another thread has taken the completed one */
+    lock_acquire(
+        &pool->source.lock); /* the same if another thread has taken the finished segment */
     assert_true(vmm_policy.split(&pool->source, LONG));
     lock_release(&pool->source.lock);
     assert_int_equal(fake->unmaps, unmaps);
     assert_int_equal(pool->source.large.segment_count, SEGMENTS);
 }
 
-/* When only a part of a long segment has to go, the rest stays. */
-static void a_long_segment_goes_in_parts(void **state) {
+/* The rest of the segment stays. */
+static void a_long_segment_is_released_in_parts(void **state) {
     (void)state;
     uint64_t at[4], more = GIB + 100 * MIB;
     start(64 * GIB, REUSE_BARRIER, 0);
@@ -1882,14 +1889,13 @@ static void a_long_segment_goes_in_parts(void **state) {
     assert_in_range(fake->reserved + more - budget, 6 * 128 * MIB + 1, 7 * 128 * MIB - 17 * MIB);
     get_mapped(more);
     assert_in_range(fake->reserved, budget - VMM_HANDLE + 1, budget);
-    assert_int_equal(segment_at(at[1])->bytes,
-                     LONG); /* the short end has moved, the others came from there */
+    assert_int_equal(segment_at(at[1])->bytes, LONG); /* the short end was remapped */
     assert_int_equal(segment_at(at[1] + LONG)->bytes, VMM_HANDLE);
     assert_int_equal(counter_get(&pool->source.counters.driver_frees), 7);
     assert_int_equal(pool->source.remap.held_bytes, 0);
 }
 
-static void where_the_driver_has_no_more_what_was_split_is_gone(void **state) {
+static void a_split_that_lacks_driver_memory_loses_one_segment(void **state) {
     (void)state;
     uint64_t at = free_gib();
     finish_all();
@@ -1903,7 +1909,7 @@ static void where_the_driver_has_no_more_what_was_split_is_gone(void **state) {
     check();
 }
 
-static void one_that_the_driver_keeps_is_used_as_it_is(void **state) {
+static void a_long_segment_that_cannot_be_unmapped_is_used_whole(void **state) {
     (void)state;
     uint64_t at = free_gib();
     finish_all();
@@ -1932,8 +1938,8 @@ static void all_segments_of_a_block_are_externally_visible(void **state) {
     }
 }
 
-/* The later block has all of an exported segment, its beginning, or its end. */
-static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
+/* A later block has all of an externally visible segment, its beginning, or its end. */
+static void a_later_block_in_visible_memory_is_not_reused_early(void **state) {
     (void)state;
     enum { ALL, BEGINNING, END, PLACES };
     for (unsigned place = 0; place < PLACES; place++) {
@@ -1957,7 +1963,7 @@ static void nor_is_a_later_block_there_cached_or_handed_on_early(void **state) {
         fake_inside_free(false);
         lock_acquire(&pool->source.lock);
         sync_make_safe(&pool->source, epochs_latest_on_time(&pool->source.epochs),
-                       SYNC_WAIT); /* not enough */
+                       SYNC_WAIT); /* a barrier is not enough for visible memory */
         pending_release(&pool->source, EVERY_STAMP);
         lock_release(&pool->source.lock);
         assert_ptr_equal(pool->source.pending[REACH_EXTERNAL].head, page_map_start(block));
@@ -1985,7 +1991,7 @@ static void an_export_names_all_handles_of_a_block(void **state) {
                                      PART, PART, PART, PART, 6 * MIB, PART};
     uint64_t base = free_in_parts(parts, 12);
     uint64_t in_front = get_mapped(3 * MIB),
-             block = get_mapped(44 * MIB); /* not in the last segment */
+             block = get_mapped(44 * MIB); /* all but the last segment */
     assert_int_equal(in_front, base);
     assert_int_equal(block, base + 3 * MIB);
     uint64_t id = pool_block_id(block);
@@ -1993,7 +1999,7 @@ static void an_export_names_all_handles_of_a_block(void **state) {
     assert_int_equal(pool_mark_externally_visible(block), 0);
     assert_int_equal(pool_export(block, id + 1, 0, &exported), -ENOENT);
     assert_int_equal(pool_export(block + 4096, id, 0, &exported), -ENOENT);
-    /* the page where it begins, the count of handles, the VMM pages of each */
+    /* first page, expected count of handles, expected VMM pages of each handle */
     static const uint32_t rows[][3] = {{0, 5, 2},  {2, 4, 2},  {8, 1, 2}, {10, 1, 3},
                                        {13, 4, 2}, {19, 1, 2}, {21, 1, 3}};
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -2003,7 +2009,7 @@ static void an_export_names_all_handles_of_a_block(void **state) {
         assert_int_equal(exported.offset, 3 * MIB);
         assert_int_equal(exported.bytes, 44 * MIB);
         assert_int_equal(exported.pages, 24);
-        assert_false(lock_try(&pool->source.remap.lock)); /* so nothing is released */
+        assert_false(lock_try(&pool->source.remap.lock)); /* held, so no handle can be released */
         check_handles(&exported, base + rows[i][0] * PAGE);
         pool_export_end(&exported);
     }
@@ -2015,8 +2021,8 @@ static void an_export_names_all_handles_of_a_block(void **state) {
     lock_release(&pool->source.remap.lock);
 }
 
-/* Handles behind the block are as long, but are not named. */
-static void and_only_those(void **state) {
+/* The next handles have the same length and belong to another block. */
+static void an_export_names_no_handle_behind_the_block(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     struct pool_exported exported;
@@ -2038,91 +2044,91 @@ static void and_only_those(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         VMM_TEST(a_request_grows_by_what_it_lacks_at_the_end),
-        VMM_TEST(what_fits_elsewhere_leaves_the_end_alone),
+        VMM_TEST(a_block_that_fits_elsewhere_does_not_use_the_end),
         VMM_TEST(a_longer_range_is_taken_before_the_end),
         VMM_TEST(a_gap_is_filled_from_its_left),
         VMM_TEST(a_gap_is_filled_from_its_right),
-        VMM_TEST(from_the_side_that_lacks_less),
-        VMM_TEST(a_gap_is_filled_wholly_with_what_is_free_on_both_sides),
-        VMM_TEST(what_is_longer_than_that_goes_to_the_end),
-        VMM_TEST(the_lowest_gap_among_equals),
-        VMM_TEST(where_the_least_is_lacking),
-        VMM_TEST(in_front_of_all),
-        VMM_TEST(a_block_over_several_segments_and_its_free),
-        VMM_TEST(a_segment_inside_what_is_free_goes_back),
-        VMM_TEST(over_the_budget_what_is_idle_goes_back_first),
-        VMM_TEST(what_has_finished_is_not_waited_for),
-        VMM_TEST(nor_is_memory_next_to_the_gap_taken_for_it),
-        VMM_TEST(below_it_nothing_does),
-        VMM_TEST(what_has_not_finished_is_waited_for_if_it_suffices),
+        VMM_TEST(a_gap_is_filled_from_the_side_that_lacks_less),
+        VMM_TEST(a_block_may_fill_a_gap_and_the_free_ranges_beside_it),
+        VMM_TEST(a_block_that_fits_no_gap_goes_to_the_end),
+        VMM_TEST(of_equal_gaps_the_lowest_is_filled),
+        VMM_TEST(the_gap_that_needs_least_new_memory_is_filled),
+        VMM_TEST(a_gap_in_front_of_all_segments_is_filled),
+        VMM_TEST(a_block_over_several_segments_is_counted_in_each),
+        VMM_TEST(an_idle_segment_inside_a_free_range_is_released),
+        VMM_TEST(over_the_budget_idle_segments_are_released_before_growth),
+        VMM_TEST(idle_segments_without_work_are_released_without_a_wait),
+        VMM_TEST(idle_memory_next_to_the_gap_is_not_released),
+        VMM_TEST(below_the_budget_no_idle_segment_is_released),
+        VMM_TEST(unfinished_memory_is_waited_for_if_it_suffices),
         VMM_TEST(no_more_is_waited_for_than_a_growth_adds),
         VMM_TEST(memory_next_to_the_gap_does_not_count),
-        VMM_TEST(what_cannot_be_waited_for_does_not_go),
+        VMM_TEST(memory_that_cannot_be_waited_for_is_not_released),
         VMM_TEST(free_memory_next_to_the_gap_stays),
-        VMM_TEST(on_both_sides_of_it),
-        VMM_TEST(but_not_on_a_side_that_is_not_needed),
-        VMM_TEST(slabs_go_back_for_large_blocks),
-        VMM_TEST(pending_memory_goes_behind_a_barrier_ahead),
-        VMM_TEST(what_goes_back_is_mapped_where_it_is_needed),
-        VMM_TEST(whole_though_not_all_of_it_is_needed),
-        VMM_TEST(what_has_not_finished_moves_at_once),
-        VMM_TEST(and_is_unmapped_when_it_has),
-        VMM_TEST(what_moved_goes_back_whole),
-        VMM_TEST(what_moved_goes_back_whole_in_one_go),
-        VMM_TEST(what_moved_goes_back_when_its_work_ends_during_a_release),
-        VMM_TEST(what_cannot_be_unmapped_stays_a_stale_mapping),
+        VMM_TEST(free_memory_on_both_sides_of_the_gap_stays),
+        VMM_TEST(free_memory_beside_the_gap_that_is_not_needed_is_released),
+        VMM_TEST(idle_slabs_are_released_for_large_blocks),
+        VMM_TEST(pending_memory_gets_a_barrier_ahead_of_its_need),
+        VMM_TEST(idle_handles_are_remapped_where_they_are_needed),
+        VMM_TEST(a_handle_is_remapped_whole_if_a_part_is_needed),
+        VMM_TEST(unfinished_memory_behind_a_barrier_moves_at_once),
+        VMM_TEST(a_stale_mapping_is_unmapped_when_its_work_is_done),
+        VMM_TEST(remapped_memory_is_released_whole),
+        VMM_TEST(remapped_memory_is_released_whole_if_work_ends_meanwhile),
+        VMM_TEST(stale_mappings_that_become_safe_in_a_release_are_unmapped),
+        VMM_TEST(a_stale_mapping_that_cannot_be_unmapped_stays),
         VMM_TEST(externally_visible_memory_does_not_move),
         VMM_TEST(nothing_moves_without_an_entry_for_its_stale_mapping),
-        VMM_TEST(no_more_is_available_than_can_move_at_once),
+        VMM_TEST(a_growth_that_needs_more_handles_than_transit_most_waits),
         VMM_TEST(segments_next_to_a_gap_move_first),
-        VMM_TEST(what_moved_for_a_growth_that_is_refused_is_not_lost),
+        VMM_TEST(handles_remapped_for_a_refused_growth_are_not_lost),
         VMM_TEST(handles_that_moved_in_vain_are_counted),
-        VMM_TEST(what_goes_back_in_front_of_what_has_come),
+        VMM_TEST(handles_of_a_failed_growth_return_beside_new_segments),
         VMM_TEST(short_segments_are_mapped_where_they_are_needed),
         VMM_TEST(the_driver_is_asked_for_no_more_than_is_lacking),
         VMM_TEST(segments_are_shorter_once_they_have_been_pinned),
         VMM_TEST(a_large_growth_comes_in_longer_segments),
-        VMM_TEST(not_for_what_is_free_and_not_pinned),
+        VMM_TEST(segments_stay_long_for_free_memory_that_is_not_pinned),
         VMM_TEST(the_goal_is_raised_where_mapping_takes_too_long),
         VMM_TEST(the_goal_is_not_raised_above_the_device),
         VMM_TEST(the_goal_is_raised_by_what_is_lacking),
-        VMM_TEST(there_are_no_more_steps_than_that),
+        VMM_TEST(the_goal_is_raised_by_remap_slack_steps_at_most),
         VMM_TEST(the_goal_is_raised_by_a_part_of_the_peak_that_counts),
-        VMM_TEST(what_mapping_took_is_counted),
-        VMM_TEST(what_mapping_has_not_taken_is_kept_for_a_while),
-        VMM_TEST(what_was_needed_beside_a_lower_peak_is_not_more_beside_a_higher_one),
-        VMM_TEST(the_next_context_begins_anew),
+        VMM_TEST(remapping_time_is_counted),
+        VMM_TEST(unused_remapping_time_is_credited_for_a_while),
+        VMM_TEST(slack_steps_fall_when_the_peak_rises),
+        VMM_TEST(the_next_context_starts_without_slack),
         VMM_TEST(caches_raise_the_budget_of_a_small_program),
-        VMM_TEST(what_mapping_takes_adds_up),
-        VMM_TEST(what_the_driver_has_not_is_refused),
-        VMM_TEST(what_was_had_in_vain_goes_back),
-        VMM_TEST(and_no_more_than_that),
-        VMM_TEST(what_cannot_be_mapped_is_the_driver_s),
-        VMM_TEST(what_the_driver_will_not_unmap_stays_as_it_was),
-        VMM_TEST(what_is_not_unmapped_at_the_end_keeps_its_addresses),
-        VMM_TEST(a_growth_gets_what_it_has_mapped),
-        VMM_TEST(what_others_have_mapped_will_do),
-        VMM_TEST(what_is_freed_in_between_will_do),
+        VMM_TEST(remapping_time_adds_up),
+        VMM_TEST(a_request_beyond_driver_or_limit_is_refused),
+        VMM_TEST(handles_of_a_refused_growth_are_released),
+        VMM_TEST(a_refused_growth_releases_no_older_memory),
+        VMM_TEST(a_request_that_cannot_be_mapped_goes_to_the_driver),
+        VMM_TEST(a_segment_that_cannot_be_unmapped_stays_unchanged),
+        VMM_TEST(mappings_left_at_the_end_keep_their_addresses),
+        VMM_TEST(a_growth_gets_the_memory_that_it_mapped),
+        VMM_TEST(a_waiting_growth_takes_memory_freed_by_others),
+        VMM_TEST(memory_freed_during_a_reservation_is_used),
         VMM_TEST(the_context_ends_while_the_pool_grows),
-        VMM_TEST(fewer_addresses_are_asked_for_where_they_are_refused),
+        VMM_TEST(a_refused_reservation_is_retried_smaller),
         VMM_TEST(adjacent_va_ranges_are_one),
         VMM_TEST(another_va_range_is_reserved_where_one_is_full),
         VMM_TEST(a_large_growth_below_the_budget_takes_few_segments),
         VMM_TEST(a_block_behind_a_large_one_keeps_a_short_segment),
         VMM_TEST(beyond_the_budget_segments_are_short),
-        VMM_TEST(a_long_segment_is_split_for_a_block_in_a_part_of_it),
-        VMM_TEST(what_has_become_safe_is_split_as_well),
+        VMM_TEST(a_long_segment_is_split_for_a_shorter_block),
+        VMM_TEST(a_long_segment_is_split_as_soon_as_it_is_safe),
         VMM_TEST(segments_are_as_long_as_their_request_needs),
-        VMM_TEST(no_more_is_split_at_a_time),
+        VMM_TEST(a_split_makes_one_batch_of_short_segments),
         VMM_TEST(a_long_segment_is_split_for_a_slab),
-        VMM_TEST(it_is_not_split_before_its_work_has_finished),
-        VMM_TEST(a_long_segment_goes_in_parts),
-        VMM_TEST(one_that_the_driver_keeps_is_used_as_it_is),
-        VMM_TEST(where_the_driver_has_no_more_what_was_split_is_gone),
+        VMM_TEST(a_long_segment_is_not_split_before_its_work_is_done),
+        VMM_TEST(a_long_segment_is_released_in_parts),
+        VMM_TEST(a_long_segment_that_cannot_be_unmapped_is_used_whole),
+        VMM_TEST(a_split_that_lacks_driver_memory_loses_one_segment),
         VMM_TEST(all_segments_of_a_block_are_externally_visible),
-        VMM_TEST(nor_is_a_later_block_there_cached_or_handed_on_early),
+        VMM_TEST(a_later_block_in_visible_memory_is_not_reused_early),
         VMM_TEST(an_export_names_all_handles_of_a_block),
-        VMM_TEST(and_only_those),
+        VMM_TEST(an_export_names_no_handle_behind_the_block),
     };
     return cmocka_run_group_tests_name("va_range", tests, NULL, NULL);
 }
