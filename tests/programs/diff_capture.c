@@ -1,7 +1,7 @@
 /*
- * Allocates and frees while a stream is being captured: in each capture mode, by the capturing
- * thread and by another, in each mode of the calling thread. Prints each call's code, whether the
- * capture is still valid, and whether its graph replays right.
+ * Allocates and frees during a stream capture: in each capture mode, in the capturing thread and in
+ * another one, in each mode of the calling thread. Prints the code of each call, the state of the
+ * capture, and the number of wrong words after a replay of its graph.
  */
 #include "diff.h"
 
@@ -69,7 +69,7 @@ static int operate(enum operation what) {
     case ALLOC_LARGE:
         r = cuMemAlloc(&mine[0], 3 * MIB);
         break;
-    case ALLOC_NEW: /* more than was ever there */
+    case ALLOC_NEW: /* more than the pool has */
         r = cuMemAlloc(&mine[0], 200 * MIB);
         break;
     case FREE_SMALL:
@@ -133,7 +133,7 @@ static int operate(enum operation what) {
 
 struct task {
     enum operation what;
-    int mode; /* of the calling thread; -1: as it is */
+    int mode; /* of the calling thread; -1: unchanged */
     int answer;
 };
 
@@ -149,7 +149,8 @@ static void *run(void *argument) {
     return NULL;
 }
 
-static void one(CUstreamCaptureMode capture, bool elsewhere, int mode, enum operation what) {
+static void capture_one(CUstreamCaptureMode capture, bool elsewhere, int mode,
+                        enum operation what) {
     static const char *const modes[] = {"global", "thread-local", "relaxed"};
     struct task task = {what, mode, 0};
     CUstreamCaptureStatus status;
@@ -200,10 +201,10 @@ static void each_mode(void) {
             for (int mode = -1; mode < 3; mode++)
                 for (enum operation what = NOTHING; what < OPERATIONS; what++)
                     if (mode != CU_STREAM_CAPTURE_MODE_GLOBAL)
-                        one((CUstreamCaptureMode)capture, elsewhere, mode, what);
+                        capture_one((CUstreamCaptureMode)capture, elsewhere, mode, what);
 }
 
-/* Three captures at once, memory going round among other streams all the while. */
+/* Three captures at a time, while another stream uses and reuses memory. */
 static void several(void) {
     CUstream s[3];
     CUgraph graph[3];
@@ -249,7 +250,7 @@ static void several(void) {
     }
 }
 
-/* More at once than any table holds; after their end memory comes back as ever. */
+/* More captures at a time than any table holds. After their end memory is reused again. */
 static void many(void) {
     enum { MANY = 1100 };
     static CUstream s[MANY];
@@ -281,8 +282,8 @@ static void many(void) {
     line("capture: %d at once: codes %d, and going on %u", MANY, codes, good);
 }
 
-/* A capture in a stream of another context than the current one; its end is its context's. */
-static void elsewhere(void) {
+/* A capture in a stream of another context than the current one ends with that context. */
+static void in_other_context(void) {
     CUcontext away;
     CUstream s;
     CUgraph graph = NULL;
@@ -307,7 +308,7 @@ static void elsewhere(void) {
     line("capture: and going on %u", good);
 }
 
-static void no_place(void) {
+static void end_without_graph(void) {
     CUgraph graph = NULL;
     CUstreamCaptureStatus status;
     CHECK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -318,7 +319,7 @@ static void no_place(void) {
         CODES("capture: end", cuStreamEndCapture(captured, &graph));
 }
 
-/* Captures that end in other ways; after each, freed memory must come back as ever. */
+/* Captures that fail or end in unusual ways. Afterwards memory must be reused again. */
 static void odd_ends(void) {
     CUgraph graph = NULL;
     CUstream s;
@@ -347,7 +348,7 @@ static void odd_ends(void) {
     line("capture: and going on");
 }
 
-/* Memory nodes: the graph's own memory passes by. */
+/* Memory nodes: the library passes calls for the graph's own memory to the driver. */
 static void nodes(void) {
     CUgraph graph = NULL;
     CUgraphExec exec;
@@ -384,7 +385,7 @@ int main(void) {
     CHECK(cuEventRecord(event, other));
     data = take(4096);
     errors = take(4);
-    /* something to reuse, and every kernel loaded */
+    /* the pool gets free blocks, and every kernel is loaded */
     for (unsigned i = 0; i < 64; i++)
         mine[i] = take(i % 8 ? 5000 : 3 * MIB);
     for (unsigned i = 0; i < 64; i++)
@@ -403,8 +404,8 @@ int main(void) {
     if (section("many"))
         many();
     if (section("elsewhere"))
-        elsewhere();
+        in_other_context();
     if (section("no place for the graph"))
-        no_place();
+        end_without_graph();
     return 0;
 }

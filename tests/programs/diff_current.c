@@ -1,10 +1,10 @@
 /*
- * Changes the current context between two allocations, in every public way: by each
- * version of each entry, from the program's scope, from the driver's handle and by request.
+ * Changes the current context between two allocations, by each version of each entry. The entry is
+ * found in the program's scope, by the driver's handle and by cuGetProcAddress().
  *
  * The library asks the driver for the current context if it may have changed, or if there are two
  * contexts. Every part begins and ends without a current context, and allocates before each change.
- * "count" prints how often 100 pairs of calls have asked (simulator only).
+ * With "count" the program prints the calls of cuCtxGetCurrent() during 100 pairs (simulator only).
  */
 #include "diff.h"
 #include "green.h"
@@ -27,8 +27,8 @@ static const char *whose(CUdeviceptr p) {
                                        : "other's";
 }
 
-/* An allocation is the question that the whole program is about. The block it leaves behind is
- * ready for the next one, which would get it without a call of the driver that could refuse. */
+/* Allocates, and prints the context that owns the block. The freed block stays in the pool, so the
+ * next allocation makes no driver call that could refuse. */
 static void now(const char *what) {
     CUdeviceptr p = 0;
     CUresult r = cuMemAlloc(&p, 4096);
@@ -41,7 +41,7 @@ static void now(const char *what) {
     line("current: %s: %s, free %d, synchronize %d", what, owner, freed, cuCtxSynchronize());
 }
 
-/* An entry by its exported name, or by the name and version that a request leads to it with. */
+/* An entry: its exported symbol, and its name and version for cuGetProcAddress(). */
 struct entry {
     const char *symbol, *name;
     int version;
@@ -62,8 +62,8 @@ static void *find(unsigned way, const struct entry *entry) {
                : NULL;
 }
 
-/* Says which one it is, and whether it is there. The program's scope may have it from the library
- * though the driver lacks it. */
+/* Prints the entry and whether the driver has it; NULL if not. The library may export an entry that
+ * the driver lacks. */
 static void *take_entry(unsigned way, const struct entry *entry) {
     void *found = find(1, entry) ? find(way, entry) : NULL;
     line("current: %s, %s%s", entry->symbol, ways[way], found ? "" : ": absent");
@@ -159,8 +159,8 @@ static void create(void) {
     }
 }
 
-/* Without OpenGL no more is known of them than that they answer. The entries for VDPAU call the
- * function that they are given: "count" has them. */
+/* Without OpenGL these entries only answer. Entries for VDPAU call a function of the caller: only
+ * "count" calls them. */
 static void graphics(void) {
     typedef CUresult CUDAAPI create_entry(CUcontext *, unsigned, CUdevice);
     static const struct entry entries[] = {{"cuGLCtxCreate", "cuGLCtxCreate", 3010},
@@ -239,7 +239,7 @@ static void primary(void) {
         CHECK(cuDevicePrimaryCtxRetain(&first, devices[0]));
         now("retained again, and still set");
         CHECK(cuDevicePrimaryCtxRelease(devices[0]));
-        if (i % 4 > 1) /* a reset leaves the count of its users as it was */
+        if (i % 4 > 1) /* a reset does not change the count of users */
             CODES("current: the first user", cuDevicePrimaryCtxRelease(devices[0]));
         CHECK(cuCtxSetCurrent(NULL));
     }
@@ -272,7 +272,7 @@ static void green(void) {
     CHECK(cuCtxSetCurrent(NULL));
 }
 
-/* A context that no entry has made known: only that it becomes current tells of it. */
+/* Makes the context of a green stream current, which no entry has returned before. */
 static void unheard(unsigned how) {
     typedef CUresult CUDAAPI make(CUstream *, CUgreenCtx, unsigned, int);
     make *stream_of = (make *)dlsym(RTLD_DEFAULT, "cuGreenCtxStreamCreate");
@@ -313,8 +313,8 @@ static void *work(void *unused) {
     return unused;
 }
 
-/* Lets the other thread do something, and waits until it is done. */
-static void there(void (*what)(void)) {
+/* Runs what() in the other thread, and waits for its end. */
+static void run_there(void (*what)(void)) {
     pthread_mutex_lock(&turn);
     task = what;
     pthread_cond_broadcast(&changed);
@@ -363,36 +363,36 @@ static void threads(void) {
     begin_there(&thread);
     CHECK(cuCtxCreate_v2(&first, 0, devices[0]));
     now("here");
-    there(now_there);
-    there(set_there);
-    there(now_there);
+    run_there(now_there);
+    run_there(set_there);
+    run_there(now_there);
     CHECK(cuCtxPopCurrent(&popped));
     now("popped here");
-    there(now_there);
+    run_there(now_there);
     CHECK(cuCtxPushCurrent(first));
-    there(pop_there);
+    run_there(pop_there);
     now("popped there");
-    there(now_there);
-    there(set_there);
-    there(now_there);
-    there(create_there);
+    run_there(now_there);
+    run_there(set_there);
+    run_there(now_there);
+    run_there(create_there);
     now("another one made there");
-    there(now_there);
+    run_there(now_there);
     CHECK(cuCtxPushCurrent(second));
     now("and pushed here");
     CHECK(cuCtxPopCurrent(&popped));
     now("and popped here");
-    there(destroy_there);
+    run_there(destroy_there);
     now("and destroyed there");
-    there(now_there);
+    run_there(now_there);
     CHECK(cuCtxDestroy(first));
     now("the first one destroyed here");
-    there(now_there);
+    run_there(now_there);
     end_there(thread);
     second = NULL;
 }
 
-/* --- a child of this process, for which there is no driver --- */
+/* --- a forked child, in which the driver does not work --- */
 
 static void forked(void) {
     CHECK(cuCtxCreate_v2(&first, 0, devices[0]));
@@ -411,7 +411,7 @@ static void forked(void) {
 
 /* --- how often the driver is asked --- */
 
-static void asks(const char *when) {
+static void print_queries(const char *when) {
     uint64_t (*count)(const char *) = (uint64_t(*)(const char *))dlsym(RTLD_DEFAULT, "sim_calls");
     uint64_t before = count ? count("cuCtxGetCurrent") : 0;
     for (unsigned i = 0; i < 100; i++)
@@ -419,7 +419,7 @@ static void asks(const char *when) {
     line("%s: %d", when, (int)((count ? count("cuCtxGetCurrent") : 0) - before));
 }
 
-/* Each of these may have changed something even when it says that it has failed. */
+/* A failing call of these entries may change the current context. */
 static const char *const refused[] = {
     "cuCtxPushCurrent", "cuCtxPushCurrent_v2", "cuCtxCreate",   "cuCtxCreate_v2",
     "cuCtxCreate_v3",   "cuCtxCreate_v4",      "cuGLCtxCreate", "cuGLCtxCreate_v2",
@@ -431,7 +431,7 @@ static void refusals(void) {
     for (unsigned i = 0; i < sizeof refused / sizeof *refused; i++) {
         any_entry *entry = (any_entry *)dlsym(RTLD_DEFAULT, refused[i]);
         if (entry && entry(NULL, NULL, NULL, NULL, NULL) != CUDA_SUCCESS)
-            asks(refused[i]);
+            print_queries(refused[i]);
     }
 }
 
@@ -446,25 +446,25 @@ static void counted(void) {
     begin_there(&thread);
     CHECK(cuDevicePrimaryCtxRetain(&first, devices[0]));
     CHECK(cuCtxSetCurrent(first));
-    asks("begun");
-    asks("one");
+    print_queries("begun");
+    print_queries("one");
     CHECK(cuCtxSetCurrent(first));
-    asks("set");
+    print_queries("set");
     refusals();
-    there(create_there);
-    asks("two");
-    there(destroy_there);
-    asks("one again");
+    run_there(create_there);
+    print_queries("two");
+    run_there(destroy_there);
+    print_queries("one again");
     CHECK(cuDevicePrimaryCtxRetain(&second, devices[1]));
-    asks("two devices");
+    print_queries("two devices");
     CHECK(cuDevicePrimaryCtxRelease(devices[1]));
-    asks("one device");
+    print_queries("one device");
     if (green_begin(&seen_there, devices[0])) {
-        asks("green");
-        there(view_there);
-        asks("view");
+        print_queries("green");
+        run_there(view_there);
+        print_queries("view");
         CHECK(green_end(&seen_there));
-        asks("no view");
+        print_queries("no view");
     }
     end_there(thread);
 }

@@ -29,7 +29,7 @@ static CUdeviceptr take(size_t bytes) {
     return p;
 }
 
-/* Memory serves, as far as a program without kernels can see. */
+/* Allocates, writes, reads and frees a small and a large block. Launches no kernel. */
 static void still_works(void) {
     CUdeviceptr p = take(5000), q = take(3 * MIB);
     uint32_t value = 0;
@@ -43,8 +43,7 @@ static void still_works(void) {
     printf(" %d\n", cuMemFree(q));
 }
 
-/* ---- pointers
- * ----------------------------------------------------------------------------------- */
+/* ---- wrong and unusual arguments ---- */
 
 static void double_free(void) {
     CUdeviceptr p = take(1000), keep = take(1000);
@@ -159,8 +158,7 @@ static void pitch_sizes(void) {
     }
 }
 
-/* ---- when
- * ---------------------------------------------------------------------------------------- */
+/* ---- calls without a context, in other contexts and threads ---- */
 
 static void before_init(void) {
     CUdeviceptr p;
@@ -238,8 +236,7 @@ static void free_other_context(void) {
     CHECK(cuCtxDestroy(other));
 }
 
-/* A free in a stream's order that is still due when its context ends must not hit who comes
- * next. */
+/* A deferred free whose context ends must not free a block of the next context at that address. */
 static void async_free_and_destroy(void) {
     CUcontext a, b;
     CUdeviceptr p, q, flag;
@@ -266,7 +263,7 @@ static void async_free_and_destroy(void) {
     CHECK(cuCtxSetCurrent(context));
 }
 
-/* The same, with an older free of another context still due, so that the list cannot empty. */
+/* The same while an older deferred free of another context keeps the list from becoming empty. */
 static void async_free_and_destroy_behind_another(void) {
     CUcontext a, b;
     CUdeviceptr p[64], q[64], first = take(4096);
@@ -332,8 +329,7 @@ static void async_mixes(void) {
     CHECK(cuStreamDestroy(s));
 }
 
-/* ---- how much
- * ------------------------------------------------------------------------------------ */
+/* ---- sizes and capacity ---- */
 
 static void too_large(void) {
     CUdeviceptr p = 5;
@@ -345,7 +341,7 @@ static void too_large(void) {
     printf("untouched: %d\n", p == 5);
 }
 
-/* Runs with a small device: as much fits as natively, again and again. */
+/* Fills a small device three times: as many blocks fit as natively. */
 static void fill_up(void) {
     static CUdeviceptr p[4096];
     for (unsigned round = 0; round < 3; round++) {
@@ -359,7 +355,7 @@ static void fill_up(void) {
     }
 }
 
-/* Every other small block is freed: what they free is no space for large ones, natively either. */
+/* Fills the device with small blocks. A large block fits only after all of them are freed. */
 static void small_then_large(void) {
     static CUdeviceptr p[100000];
     CUdeviceptr q;
@@ -373,7 +369,7 @@ static void small_then_large(void) {
     SAY(cuMemFree(q));
 }
 
-/* Also at a limit: what is wrong with the arguments comes before how much is asked for. */
+/* The error of a wrong argument takes precedence over out of memory, at a limit too. */
 static void wrong_and_large(void) {
     const size_t large = (size_t)1 << 40;
     CUdeviceptr p;
@@ -412,7 +408,7 @@ static void destroyed_stream(void) {
     SAY(cuMemAllocAsync(&p, (size_t)1 << 40, stream));
 }
 
-/* The driver reads none of these before it has looked for a context. */
+/* Without a current context the driver does not read the descriptor. */
 static void unreadable(void) {
     CUarray array;
     CUmipmappedArray mipmap;
@@ -431,7 +427,7 @@ static void unreadable_before_init(void) {
     context = begin();
 }
 
-/* Levels that mean nothing are refused, or clamped; nobody counts them. */
+/* The driver refuses or clamps absurd numbers of levels. The library must not loop over them. */
 static void many_levels(void) {
     CUDA_ARRAY3D_DESCRIPTOR d = {
         .Width = 16, .Height = 16, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
@@ -460,8 +456,7 @@ static void errno_stays(void) {
     printf("errno stays: %d\n", errno);
 }
 
-/* ---- processes
- * ----------------------------------------------------------------------------------- */
+/* ---- forks, and ends of the process ---- */
 
 static void wait_for(pid_t child) {
     int status;
@@ -555,13 +550,12 @@ static void term_live(void) {
     raise(SIGTERM);
 }
 
-/* ---- threads
- * ------------------------------------------------------------------------------------- */
+/* ---- exit handlers and ends of threads ---- */
 
 static CUdeviceptr handed[64];
 
-/* Registered before cuInit, so that it runs when the driver has ended; and after, so that it
- * runs before. */
+/* Blocks for exit handlers. A handler registered before cuInit() runs after the driver's end, and
+ * one registered later runs before it. */
 static CUdeviceptr held[6];
 static void *held_host;
 
@@ -593,7 +587,7 @@ static void before_the_drivers_end(void) {
 
 static void exit_handlers(void) {
     CHECK(cuInit(0));
-    atexit(before_the_drivers_end); /* before this library has started */
+    atexit(before_the_drivers_end); /* before the library starts */
     context = begin();
     for (unsigned i = 0; i < 5; i++)
         held[i] = take(i == 1 ? 3 * MIB : 1000);
@@ -662,15 +656,15 @@ static void main_thread_ends(void) {
     pthread_exit(NULL);
 }
 
-/* ---- descriptors
- * --------------------------------------------------------------------------------- */
+/* ---- descriptors, directory, environment ---- */
 
 static void close_stderr(void) {
     take(4096);
     close(2);
 }
 
-/* The program's own file gets stderr's number, and then every other one: nothing of ours in it. */
+/* The program's file gets the number of stderr and all free ones. The library must not write to it.
+ */
 static void reuse_descriptors(void) {
     const char *path = getenv("MISUSE_FILE");
     take(4096);
@@ -696,10 +690,9 @@ static void clear_environment(void) {
     still_works();
 }
 
-/* ---- counting
- * ------------------------------------------------------------------------------------- */
+/* ---- counters ---- */
 
-/* For the report, at a limit of 1 GiB: 1 miss, then hits, then allocations that fail. */
+/* Makes 1 miss, then hits, then failing allocations at a limit of 1 GiB, for the report. */
 static void counted(void) {
     CUdeviceptr p = take(4096), q;
     for (unsigned i = 0; i < 10; i++)
@@ -717,7 +710,7 @@ static void ok(void) {}
 static const struct {
     const char *name;
     void (*run)(void);
-    int flags; /* 1: begins without a context; 2: no still_works at the end */
+    int flags; /* bits: 1: starts without a context; 2: does not call still_works() at the end */
 } cases[] = {
     {"ok", ok, 0},
     {"double_free", double_free, 0},

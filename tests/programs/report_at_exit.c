@@ -1,6 +1,6 @@
 /*
- * report_at_exit WAY STATE: uses CUDA and then ends in one way. STATE is the program's own handling
- * of the signal. `report_at_exit CASE` tests other effects of the library's handlers on a program.
+ * report_at_exit WAY STATE: uses CUDA, then ends in one way (`ways`). STATE is the program's own
+ * handling of the signal. `report_at_exit CASE` tests other effects of the library's handlers.
  */
 #include "program.h"
 
@@ -69,7 +69,7 @@ static void overflow(void) {
     *deeper(first) = 2;
 }
 
-/* With a stack for signals, as runtimes give their threads. */
+/* Overflows the stack of a thread that has a signal stack, as threads of some runtimes do. */
 static void overflow_with_stack(void) {
     static char memory[32768];
     stack_t stack = {.ss_sp = memory, .ss_size = sizeof memory};
@@ -77,7 +77,7 @@ static void overflow_with_stack(void) {
     overflow();
 }
 
-/* The last thing that exit does is to write out what files have buffered. */
+/* Called by exit(): its last step writes the buffers of open files. */
 static ssize_t exit_again(void *cookie, const char *text, size_t length) {
     (void)cookie, (void)text, (void)length;
     _exit(4);
@@ -153,7 +153,7 @@ static void exec_at(void) {
     execveat(AT_FDCWD, SELF, self_arguments, self_environment, 0);
 }
 
-/* The kernel finds out that it is none. */
+/* Executes a file that the kernel recognises as no program. */
 static void exec_no_program(void) {
     char path[] = "/tmp/ending.XXXXXX";
     int fd = mkstemp(path);
@@ -178,7 +178,7 @@ static void exec_nothing(void) {
 
 static const struct way {
     const char *name;
-    int number; /* of the signal that is sent, or of the one that it raises */
+    int number; /* signal that is sent or raised; 0: none */
     void (*end)(void);
 } ways[] = {
     {"TERM", SIGTERM, NULL},
@@ -218,9 +218,9 @@ static const struct way {
 };
 #define WAYS (sizeof ways / sizeof *ways)
 
-/* ---- what the program has done about the signal ---- */
+/* ---- the program's handling of the signal ---- */
 
-/* Past libc's _exit, so that what is seen is who got the signal. */
+/* Ends the process without libc's _exit(), so that no report hides which handler ran. */
 static void handler(int number) {
     (void)number;
     say("handler\n");
@@ -263,7 +263,7 @@ static void wait_for(int number, bool by_descriptor) {
     printf("got %d\n", got);
 }
 
-/* A report requested by GPUCACHE_REPORT_SIGNAL ends nothing. */
+/* Returns whether the signal of `way` requests a report, so that the process continues. */
 static bool is_report_signal(const struct way *way) {
     const char *name = getenv("GPUCACHE_REPORT_SIGNAL");
     return strcmp(way->name, name && strcmp(name, "off") != 0 ? name : "USR2") == 0;
@@ -279,7 +279,7 @@ static int end(const struct way *way, const char *state) {
         handle(number, SIG_IGN);
     bool waits = strcmp(state, "sigwait") == 0 || strcmp(state, "signalfd") == 0;
     if (waits || strcmp(state, "blocked") == 0)
-        block(number); /* in all threads of the driver too */
+        block(number); /* threads of the driver inherit the mask */
     use_cuda();
     if (strcmp(state, "handler after") == 0)
         handle(number, handler);
@@ -297,7 +297,7 @@ static int end(const struct way *way, const char *state) {
     else
         kill(getpid(), number);
     if (!way->end && strstr(state, "ignored") == NULL && strcmp(state, "blocked") != 0 && !waits)
-        /* a thread of the driver's may get it, which has only just begun */
+        /* the kernel may deliver the signal to a thread of the driver that has just started */
         usleep(is_report_signal(way) || getpid() == 1 ? 200000 : 60000000);
     if (waits)
         wait_for(number, strcmp(state, "signalfd") == 0);
@@ -305,7 +305,7 @@ static int end(const struct way *way, const char *state) {
     return 0;
 }
 
-/* ---- what a program can tell ---- */
+/* ---- what the library's handlers change for a program ---- */
 
 static const int deadly[] = {SIGTERM, SIGINT, SIGHUP, SIGABRT, SIGSEGV,
                              SIGBUS,  SIGFPE, SIGILL, SIGUSR2, SIGUSR1};
@@ -332,7 +332,7 @@ static void print_handler(const char *when, void (*old)(int)) {
     printf(" %s: %s", when, old == SIG_DFL ? "default" : old == handler ? "handler" : "another");
 }
 
-/* Every old action that libc gives. */
+/* Prints the old action that each function of libc returns. */
 static int actions(void) {
     use_cuda();
     for (size_t i = 0; i < DEADLY; i++) {
@@ -381,7 +381,7 @@ static void print_status(const char *name) {
     close(fd);
 }
 
-/* Prints what a new program inherits, for every way to start it. */
+/* Prints the signal masks and actions that a new program inherits, for every way to start it. */
 static int inherit(void) {
     int status;
     char *arguments[] = {"ending", "inherited", NULL};
@@ -452,7 +452,7 @@ static int children(void) {
     return 0;
 }
 
-/* ---- any state of the program ---- */
+/* ---- signals in unusual states of the program ---- */
 
 static volatile sig_atomic_t in_handler;
 
@@ -470,7 +470,7 @@ static int within_handler(void) {
     return 0;
 }
 
-/* A signal with so little stack left that its frame just fits. */
+/* Bytes of stack that are left beyond the kernel's signal frame when a signal comes. */
 #define LITTLE 1024
 
 static volatile char *stack_end;
@@ -519,7 +519,7 @@ static void *allocate(void *unused) {
     return unused;
 }
 
-/* Signals to threads that are in the library nearly all the time, also in its locks. */
+/* Sends signals to threads that are inside the library nearly all the time, often under a lock. */
 static int busy(int times) {
     pthread_t threads[3];
     use_cuda();
@@ -538,7 +538,7 @@ static int busy(int times) {
     return 0;
 }
 
-/* A call that starts anew behind a handler of the library's: natively there is none. */
+/* A blocked read() must be restarted after the library's handler. Natively there is no handler. */
 static void *signal_reader(void *reader) {
     usleep(100000);
     pthread_kill(*(pthread_t *)reader, SIGUSR2);
@@ -581,7 +581,7 @@ static int crash_twice(void) {
     return 0;
 }
 
-/* ---- the library's memory broken: by the program, as far as anybody can tell ---- */
+/* ---- damage to the library's memory, as a wrong program would cause ---- */
 
 struct range {
     char *from, *to;
@@ -602,8 +602,7 @@ static size_t writable(struct range *ranges, size_t max) {
     return count;
 }
 
-/* Returns how often this process's other threads have slept; -1: one of them runs, or is about to.
- */
+/* Returns the number of sleeps of this process's other threads; -1: one of them is running. */
 static long sleeps_of_others(void) {
     long sum = 0;
     DIR *tasks = opendir("/proc/self/task");
@@ -626,7 +625,7 @@ static long sleeps_of_others(void) {
     return sum;
 }
 
-/* A thread that has only just begun would find its own stack broken. */
+/* Waits until all other threads sleep: a starting thread would crash on its own damaged stack. */
 static void let_others_sleep(void) {
     for (long before = -1, now; (now = sleeps_of_others()) != 0 && (now < 0 || now != before);) {
         before = now;
@@ -634,12 +633,12 @@ static void let_others_sleep(void) {
     }
 }
 
-/* One range of memory that came with the first use of CUDA is made unreadable, or all zeros. */
+/* Makes range number `which` of the memory mapped by the first use of CUDA unreadable or zero. */
 static int broken(const char *how, size_t which) {
     static struct range before[256], after[256];
     size_t old = writable(before, 256), number = 0;
     if (strcmp(how, "unreadable, handler") == 0)
-        signal(SIGSEGV, handler); /* it is not the program that crashes */
+        signal(SIGSEGV, handler); /* must not run: the fault is inside the library */
     use_cuda();
     let_others_sleep();
     size_t now = writable(after, 256);
@@ -659,7 +658,7 @@ static int broken(const char *how, size_t which) {
             null_pointer();
         kill(getpid(), SIGTERM);
     }
-    syscall(SYS_exit_group, 0); /* there are no more */
+    syscall(SYS_exit_group, 0); /* there is no such range */
     return 0;
 }
 
@@ -681,7 +680,7 @@ static void *exit_meanwhile(void *unused) {
     return unused;
 }
 
-/* Two threads end it: the first one's report waits for its reader. */
+/* Two threads end the process while the report of the first one waits for its reader. */
 static int exits_twice(void) {
     pthread_t other;
     if (pthread_create(&other, NULL, exit_meanwhile, NULL) != 0)

@@ -54,7 +54,7 @@ def core_limit():
 
 
 def watch(command, under, options=None, **more):
-    """As run(); the status is a name, with what the parent is told of a core. Also the reports' reasons."""
+    """Runs a command as run() does. Returns its Ran, with the name of the signal and "core" as status, and its reports."""
     with tempfile.TemporaryDirectory() as folder:
         report = {"GPUCACHE_REPORT": folder + "/report.%n", "GPUCACHE_REPORT_FORMAT": "json"}
 
@@ -102,7 +102,7 @@ def expected(way, state):
     if state in ("handler before", "handler after"):
         return []
     if state in ("ignored before", "ignored after", "blocked", "sigwait", "signalfd"):
-        # what the kernel or abort insists on is death by the default action, past any handler
+        # a fault or abort() then ends the process by the default action, without a handler
         return [] if way in RAISED else ["exit"]
     return ["signal", "exit"] if way == "USR2" else [name]
 
@@ -114,7 +114,7 @@ def endings():
             states = ["default"]
         if way in RAISED:
             states = [s for s in STATES if s not in ("sigwait", "signalfd")]
-        if way == "abort()":  # before glibc 2.41 it unblocked the signal first, which brought a report
+        if way == "abort()":  # before glibc 2.41, abort() unblocked the signal first, which caused a report
             states = [s for s in states if s != "blocked"]
         for state in states:
             yield way, state
@@ -234,8 +234,8 @@ PATIENCE = 1  # seconds that a report waits for its reader (src/process/write.c)
 
 
 def read_in_time(command, act):
-    """(status, stderr) of a program whose report waits for its reader while act() is done to it. Once more where
-    this script was held up so long that the report was given up."""
+    """Runs a program whose report waits for its reader while act(child) runs. Returns (status, stderr). Repeats the run
+    if act() took so long that the report was given up."""
     for _ in range(10):
         child = subprocess.Popen([ENDING] + command, env=environment(True), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         fcntl.fcntl(child.stderr, F_SETPIPE_SZ, 65536)
@@ -267,7 +267,7 @@ def second_signal():
 
 
 def in_exit_report():
-    """The exit's report waits for its reader; SIGTERM to its thread, and another thread's _exit."""
+    """The report at exit waits for its reader. Meanwhile SIGTERM comes, or another thread calls _exit()."""
     for command, number, wanted, word in (
             (["sleeps, stderr full", "0"], signal.SIGTERM, [-signal.SIGTERM], "at SIGTERM"),
             (["exits twice, stderr full"], None, [0, 4], "at exit")):
@@ -337,7 +337,7 @@ def pythons():
 
 
 def first_of_container():
-    # util-linux before 2.38 leaves SIGTERM ignored there
+    # in util-linux before 2.38, unshare leaves SIGTERM ignored
     command = ["unshare", "--pid", "--fork", "--kill-child", "env", "--default-signal=TERM", ENDING]
     if not shutil.which("unshare") or run(command + ["arguments"], under=False).status != 3:
         tally.note("report_at_exit: the first process of a container: left out, unshare is not permitted")

@@ -1,26 +1,27 @@
 /*
- * report_live_page: runs commands, the lines of its standard input, one after another, and prints a
- * line after each. report_live_page.py reads the live page at the same time. With an argument the
- * program runs where files can be neither made nor removed.
+ * report_live_page: reads commands from standard input, one per line, runs each, and prints "done"
+ * after it. report_live_page.py reads the live page at the same time. With an argument the program
+ * enters a sandbox in which files can be neither created nor removed.
  *
  *   | command                    | action                                                         |
  *   | -------------------------- | -------------------------------------------------------------- |
- *   | allocate BYTES, free, sync | one call                                                       |
- *   | churn                      | small and large blocks at random, in three threads, with       |
- *   |                            | waits, until the next line                                     |
- *   | turns BYTES                | a block that stays, and one that is allocated and freed with a |
- *   |                            | wait and a millisecond each, until the next line               |
- *   | rush BYTES                 | the same without waits                                         |
+ *   | allocate BYTES, free, sync | makes one call; free frees the newest block                    |
+ *   | churn                      | allocates and frees random sizes in three threads, with waits, |
+ *   |                            | until the next line                                            |
+ *   | turns BYTES                | keeps one block; allocates, waits for the device, frees and    |
+ *   |                            | sleeps 1 ms with another one, until the next line              |
+ *   | rush BYTES                 | as turns, without waits and sleeps                             |
  *   | handed BYTES               | as turns, in two threads: one allocates the block, the other   |
  *   |                            | one frees it                                                   |
- *   | quiet N                    | N small pairs without any other call                           |
- *   | exit, _exit, abort, kill   | ends                                                           |
- *   | exec [PATH]                | becomes /bin/sleep 60, or fails to become PATH                 |
- *   | bare_exec                  | becomes it by a system call, without libc                      |
- *   | fork                       | a child that allocates and stays; prints its number            |
- *   | fork_apart                 | a child that is the first process of a namespace, as its       |
- *   |                            | parent is; it exits                                            |
- *   | vfork                      | a child that runs /bin/true                                    |
+ *   | quiet N                    | makes N pairs of small allocations and frees, and no other     |
+ *   |                            | call                                                           |
+ *   | exit, _exit, abort, kill   | ends the process                                               |
+ *   | exec [PATH]                | executes /bin/sleep 60, or fails to execute PATH               |
+ *   | bare_exec                  | executes /bin/sleep 60 by a system call, not by libc           |
+ *   | fork                       | forks a child that allocates and stays; prints its process ID  |
+ *   | fork_apart                 | forks a child that is process 1 of a new PID namespace, as its |
+ *   |                            | parent is in its own; the child exits                          |
+ *   | vfork                      | starts a child that executes /bin/true                         |
  *   | close                      | closes every descriptor but the first three                    |
  *   | capture on, capture off    | begins and ends a capture                                      |
  */
@@ -48,7 +49,7 @@ static int count;
 static atomic_bool stop;
 static bool rushing;
 static pthread_barrier_t meeting;
-static CUdeviceptr handed; /* from one thread to another; 0: no more */
+static CUdeviceptr handed; /* block from gives() to takes(); 0: the end */
 static const struct timespec millisecond = {0, 1000000};
 static CUstream captured;
 
@@ -163,7 +164,7 @@ static void fork_child(void) {
     pid_t child = fork();
     if (child == 0) {
         CUdeviceptr p;
-        cuMemAlloc(&p, 5 << 20); /* whatever the driver says */
+        cuMemAlloc(&p, 5 << 20); /* the driver may refuse */
         cuCtxSynchronize();
         fclose(stdin);
         sleep(60);
@@ -216,7 +217,7 @@ static void capture(bool on) {
         CHECK(cuStreamEndCapture(captured, &graph));
 }
 
-static void obey(const char *order, const char *value) {
+static void run_command(const char *order, const char *value) {
     if (strcmp(order, "allocate") == 0)
         allocate(strtoull(value, NULL, 10));
     else if (strcmp(order, "free") == 0)
@@ -294,7 +295,7 @@ int main(int argc, char **argv) {
         char *value = line + strcspn(line, " \n");
         value += *value == ' ' ? (*value = '\0', 1) : (*value = '\0', 0);
         value[strcspn(value, "\n")] = '\0';
-        obey(line, value);
+        run_command(line, value);
         printf("done\n");
         fflush(stdout);
     }

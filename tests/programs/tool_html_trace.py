@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the page of a trace with the trace, and searches it by pointer, keyboard and finger.
 
-Prints how many frames a second the browser draws of 200,000 events, without a bound."""
+Prints the frames per second that the browser draws of 200,000 events. No check bounds this number."""
 import json
 import os
 import tempfile
@@ -36,7 +36,8 @@ EVENTS = """(() => {
     });
 })()"""
 
-# Each column is as high as what was live then, of blocks that were live then, the oldest lowest.
+# Returns up to five wrong columns. The height of a column is the live memory at its time. It consists of the blocks that were
+# live then, the oldest at the bottom.
 PAINTED = """(() => {
     const trace = model.processes[0].traces[0], of = decodeTrace(trace.devices[0], trace.end_ns), wrong = [], width = 300, height = 200;
     for (const [from, to] of [[0, 1], [0.3, 0.31], [0.5, 0.9], [0.98, 1]]) {
@@ -77,14 +78,14 @@ def center():
 
 
 def largest():
-    """The list below the drawing, once it has been written."""
+    """Returns the texts of the list below the drawing, as soon as it has some."""
     rows = "[...document.querySelectorAll('.picks > *')].map((of) => of.textContent)"
     tally.check(eventually(lambda: chromium.run(rows)), "trace: the largest")
     return chromium.run(rows)
 
 
 def every_event(place, folder):
-    """Each event of the page is one of the trace, and the most that was live is the report's peak."""
+    """Checks that page and trace have the same events, and that the page's maximum of live memory is the report's peak."""
     trace = os.path.join(folder, "trace")
     _, report = run_with_report([program("report_stacks"), "leak"], options={"GPUCACHE_STACKS": "24", "GPUCACHE_TRACE": trace})
     file = os.path.join(folder, "report.json")
@@ -95,7 +96,7 @@ def every_event(place, folder):
     wanted = [("alloc" if e["action"] == "alloc" else "free", e["addr"], e["size"])
               for e in snapshot["device_traces"][0] if e["action"] in ("alloc", "free_requested")]
     found, device = chromium.run(EVENTS), report["devices"][0]
-    alike = lambda a, b: a[:2] == list(b[:2]) and 0 <= b[2] - a[2] <= max(4096, b[2] / 16)  # the snapshot has blocks, rounded up
+    alike = lambda a, b: a[:2] == list(b[:2]) and 0 <= b[2] - a[2] <= max(4096, b[2] / 16)  # a snapshot has rounded sizes of blocks
     differ = next((i for i, (a, b) in enumerate(zip(found, wanted)) if not alike(a, b)), min(len(found), len(wanted)))
     tally.check(differ == len(found) == len(wanted) > 0, "trace: its events", (differ, found[differ:differ + 3], wanted[differ:differ + 3]))
     tally.check([e[3] for e in found] == sorted(e[3] for e in found), "trace: in the order of time")
@@ -112,7 +113,7 @@ def every_event(place, folder):
 
 
 def hands(place, folder):
-    """A block is chosen by pointer, and by keyboard; the view moves by keyboard and by finger."""
+    """Checks that pointer and keyboard select a block, and that keyboard and fingers zoom and move the view."""
     trace = os.path.join(folder, "hands")
     one = Program(place, {"GPUCACHE_TRACE": trace})
     for _ in range(3):
@@ -165,7 +166,7 @@ def hands(place, folder):
 
 
 def many_events(place, folder):
-    """200,000 events are a few MB, and fluid; older ones are left out, and the page says so."""
+    """Checks a page of 200,000 events: its size, its drawing, and the note that older events are left out."""
     trace = os.path.join(folder, "many")
     one = Program(place, {"GPUCACHE_TRACE": trace})
     for i in range(60):

@@ -21,7 +21,7 @@ tally = Tally()
 
 
 class Server:
-    """gpucache metrics --listen of a place, on a free port."""
+    """Runs `gpucache metrics --listen` for a Place, on a free port."""
 
     def __init__(self, place, where="127.0.0.1:0"):
         self.child = subprocess.Popen([COMMAND, "metrics", "--listen=" + where], env={**environment(False), **place.options},
@@ -30,7 +30,7 @@ class Server:
         self.port = int(re.search(r":(\d+)/metrics$", self.said).group(1))
 
     def get(self, path="/metrics", accept=PLAIN):
-        """Status, type and text of the answer."""
+        """Returns status, content type and text of the answer."""
         request = urllib.request.Request("http://127.0.0.1:%d%s" % (self.port, path), headers={"Accept": accept})
         try:
             with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
@@ -50,7 +50,7 @@ class Server:
 
 
 def values(text, family, label):
-    """{label: value} of the samples of a family."""
+    """Returns {label: value} of the samples of a metric family."""
     found = re.findall(r'^%s\{(.*)\} ([\d.]+)$' % family, text, re.M)
     return {re.search(r'%s="([^"]*)"' % label, labels).group(1): float(value) for labels, value in found
             if label + '="' in labels}
@@ -82,7 +82,7 @@ def answers():
 
 
 def odd(server):
-    """Clients that err, or never ask or read, hold up nobody for long."""
+    """Checks that wrong requests are refused, and that clients that send or read nothing block no other client for long."""
     tally.check(server.get("/")[0] == 404 and server.get("/metrics2")[0] == 404, "scrape: another path")
     tally.check(server.get("/metrics?a=b")[0] == 200, "scrape: a query")
     tally.check(server.raw(b"POST /metrics HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 405"), "scrape: another method")
@@ -116,7 +116,7 @@ def places():
 
 
 def dashboard():
-    """Each family that dashboard and alerts ask for is one that a scrape has, or a rule."""
+    """Checks that a scrape has every metric family that the dashboard and the alerts query."""
     place = Place()
     program = Program(place)
     server = Server(place)
@@ -130,13 +130,13 @@ def dashboard():
     with open(os.path.join(DOCS, "alerts.yml")) as file:
         queries.append(file.read())
     asked = {name for query in queries for name in re.findall(r"\bgpucache_\w+", query)}
-    tally.check(len(asked) > 8 and asked <= families, "scrape: families that there are not", asked - families)
+    tally.check(len(asked) > 8 and asked <= families, "scrape: unknown families", asked - families)
 
 
 def prometheus():
-    """Two machines' worth of processes, scraped by Debian's Prometheus with the files of docs/prometheus."""
+    """Lets Prometheus scrape the processes of two simulated machines, with the files of docs/prometheus."""
     if not shutil.which("prometheus") or not shutil.which("promtool"):
-        print("SKIPPED: what Prometheus makes of it: it is not here (package prometheus)")
+        print("SKIPPED: the checks by Prometheus: it is not installed (package prometheus)")
         return
     done = subprocess.run(["promtool", "test", "rules", "alerts_test.yml"], cwd=DOCS, capture_output=True, text=True)
     tally.check(done.returncode == 0, "scrape: the alerts", done.stdout + done.stderr)
@@ -170,7 +170,7 @@ def prometheus():
                 found = eventually(lambda: len({row["metric"].get("slurm_job") for row in asked("gpucache_limit_bytes")} & {"7", "8"}) == 2)
                 log.seek(0)
                 tally.check(found, "scrape: Prometheus has both machines", log.read()[-2000:])
-                rows = [row for row in asked("gpucache_limit_bytes") if row["metric"].get("slurm_job") in ("7", "8")]  # other tests run at the same time
+                rows = [row for row in asked("gpucache_limit_bytes") if row["metric"].get("slurm_job") in ("7", "8")]  # no rows of other tests
                 tally.check({row["value"][1] for row in rows} == {str(1 << 30)} and len({row["metric"]["instance"] for row in rows}) == 2,
                             "scrape: Prometheus has the limits", rows)
                 tally.check(eventually(lambda: len(asked('gpucache:used_bytes{slurm_job=~"[78]"}')) == 2), "scrape: the rule", asked("gpucache:used_bytes"))

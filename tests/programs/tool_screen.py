@@ -17,18 +17,18 @@ from report_live_page import COMMAND, LIVE, MIB, Place, Program, eventually
 tally = Tally()
 FOLDER = pseudo_terminal.described()
 WHEEL_UP, WHEEL_DOWN, CLICK = 64, 65, 0
-HEAD, FIRST = 1, 2  # lines of the titles and of the first row
+HEAD, FIRST = 1, 2  # screen lines of the column titles and of the first row
 NVML = {"LD_LIBRARY_PATH": os.environ.get("GPUCACHE_TEST_SIM_NVML", "")}
 
 
 def screen(place, many, *arguments, options=None, **more):
-    """The screen with these programs: other tests of this user run beside them."""
+    """Returns a terminal with `gpucache top` of these programs only: other tests of this user run at the same time."""
     env = {**environment(False), **place.options, **(options or {})}
     return Terminal([COMMAND, "top", "--interval=0.1", *arguments, *[str(one.pid) for one in many]], env, FOLDER, **more)
 
 
 def programs(place):
-    """Three, with 1 to 3 MiB live, the first two with a word of their own."""
+    """Starts three programs with 1, 2 and 3 MiB live. The filter tests search the names of the first two."""
     found = [Program(place, name=name) for name in ("Training", "serving-port=80", "live")]
     for i, one in enumerate(found):
         one.do("allocate %d" % ((i + 1) * MIB))
@@ -249,7 +249,7 @@ def unknown_values():
 
 
 def holders():
-    """The call stacks of one process, by the names that reports give them."""
+    """Checks the call stacks of one process: the same names as in reports."""
     place = Place()
     one = Program(place, {"GPUCACHE_STACKS": "24"})
     bare = Program(place)
@@ -285,7 +285,7 @@ def holders():
 
 
 def libraries():
-    """Who asked for memory, in the view of one process."""
+    """Checks the libraries that allocated memory, in the view of one process."""
     place = Place()
     one = Program(place)
     for i in (2, 3):
@@ -310,7 +310,7 @@ def libraries():
 
 
 def missing():
-    """What this test needs and does not find here, or None."""
+    """Returns what this test needs and lacks on this machine; None: nothing."""
     built_with = subprocess.run([COMMAND, "--version"], capture_output=True, text=True).stdout
     if not re.search(r"(?m)^  ncurses +yes", built_with):
         return "gpucache was built without ncurses (package libncurses-dev)"

@@ -1,7 +1,7 @@
 /*
  * Tests a pool for which membarrier(2) works at the start and fails later, as in a sandbox that the
- * program enters. A thread and the seizer of its cache still exclude each other. No thread waits for
- * an idle one. Each case runs in its own process, because no process can leave a sandbox.
+ * program enters. A thread and the seizer of its cache still exclude each other. No thread waits
+ * for an idle one. Each case runs in its own process, because no process can leave a sandbox.
  */
 #include "pool_bench.h"
 #include "sandboxed.h"
