@@ -20,7 +20,7 @@ def need():
 
 
 class Browser:
-    """A browser with one page. `with Browser() as browser: browser.open(path); browser.run("document.title")`"""
+    """Controls a browser with one page. `with Browser() as browser: browser.open(path); browser.run("document.title")`"""
 
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory()

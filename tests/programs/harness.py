@@ -123,7 +123,7 @@ def run(command, under=True, options=None, old=False, timeout=TIMEOUT, preload=N
 
 
 class Parts:
-    """The output of a program, its parts by name, and the status of each part that crashed."""
+    """The output of a program: its lines by part, and the status of each part that crashed."""
 
     def __init__(self):
         self.lines, self.died, self.err = {}, {}, ""
@@ -157,7 +157,7 @@ def run_parts(command, options=None, skip=(), **more):
 
 def side_by_side(jobs, width=6, simulated=1):
     """Calls all jobs, `width` of them at a time on a GPU and `simulated` on the simulator. Raises the first exception of a
-    job at the end. Jobs whose programs mostly sleep may run at a time on the simulator too."""
+    job at the end. On the simulator, only jobs whose programs mostly sleep should run in parallel."""
     with concurrent.futures.ThreadPoolExecutor(width if GPU else simulated) as pool:
         for future in [pool.submit(job) for job in jobs]:
             future.result()

@@ -741,8 +741,8 @@ def strangers():
 
 
 def crowd():
-    """Importers are served during many connections of this user that send nothing and connect again when they are closed.
-    A connection that sends no request is soon closed."""
+    """Checks that importers are served during many connections of this user that send nothing and reconnect when closed. A
+    connection that sends no request is soon closed."""
     with Process() as exporter, Process() as importer:
         handle = exporter.take(0, 5 * MIB, 1).export(0)
         over = threading.Event()
@@ -818,7 +818,7 @@ def name_of_ours(n):
 
 
 class LISTENER:
-    """Somebody who calls himself an exporter, and gives the same answer to so many requests of each importer."""
+    """A false exporter, which gives the same answer to a number of requests of each importer."""
 
     def __init__(self, handle, answer=None, passed=(), other=False, times=1000, delay=0):
         self.door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -77,7 +77,7 @@ def no_calls_without_need():
 
 
 def no_capture_is_broken():
-    """One thread asks for free memory while another begins and ends captures."""
+    """Checks a thread that queries free memory while another one begins and ends captures."""
     for seed in range(1, 2 if GPU else 4):
         ran = run([RESERVE, "captures"], options={"GPUCACHE_SIM_SWITCH": "20", "GPUCACHE_SIM_SEED": str(seed)})
         tally.check(ran.status == 0 and ran.out == "captures: invalidated: 0\n", "reserve: captures", ran.out + ran.err)

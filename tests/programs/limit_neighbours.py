@@ -42,8 +42,8 @@ class Server:
 
 
 def profile(server, neighbour):
-    """Starts like an inference server: free memory before and after the weights, and again at the peak. The other one takes and gives
-    between any two questions. Returns free MiB at each question, less what the server itself holds."""
+    """Starts like an inference server, which asks for free memory before and after its weights, and at its peak. The neighbour
+    allocates or frees between any two queries. Returns the free MiB of each query, less the bytes of the server itself."""
     seen = [server.free()]
     tally.check(neighbour("take", 3000) == 0, "neighbours: the other one allocates")
     seen.append(server.free())

@@ -85,7 +85,7 @@ def changes(snapshot):
 
 
 def traced(backend):
-    """With a trace, the last events are in the snapshot too, and lead to the memory that it shows."""
+    """Checks that a snapshot with a trace has the last events, and that they lead to the memory in the snapshot."""
     what = "snapshot with a trace, " + backend
     with tempfile.TemporaryDirectory() as folder:
         options = lambda name, **more: {"GPUCACHE_BACKEND": backend, "GPUCACHE_TRACE": "%s/%s" % (folder, name), **more}
@@ -121,12 +121,12 @@ def first_only():
 
 
 def disabled():
-    """The pool is off: memory that the driver serves is in the report, and in the snapshot too."""
+    """Checks that report and snapshot have the driver's memory if the pool is off."""
     one("snapshot, disabled", ["fill=1", "oom"], {"GPUCACHE_DISABLE": "on"})
 
 
 def together():
-    """The process ends while threads write and wait. Without reports: that end may cut one of them short."""
+    """Ends the process while threads write a snapshot or wait for it. Reports are off, because that end may cut one short."""
     for count in range(2, 12):
         what = "snapshot, %d threads" % count
         with tempfile.TemporaryDirectory() as folder:
@@ -141,7 +141,7 @@ def together():
 
 
 def left():
-    """The process exits while another thread writes: the exit waits, and there is no half file."""
+    """Checks that an exit waits for another thread that writes, so that the file is complete."""
     with tempfile.TemporaryDirectory() as folder:
         ran = run([SNAPSHOT, "leave"], options={"GPUCACHE_OOM_SNAPSHOT": folder + "/snapshot", "GPUCACHE_REPORT": "off"})
         with open(folder + "/snapshot", "rb") as file:
@@ -151,7 +151,7 @@ def left():
 
 
 def forked():
-    """A child of a process without CUDA is a process of its own: its first error counts."""
+    """Checks that a child of a process without CUDA writes a snapshot at its own first error."""
     with tempfile.TemporaryDirectory() as folder:
         ran, _, files = written(["fork", "fill=1", "oom"], {"GPUCACHE_OOM_SNAPSHOT": folder + "/%p"}, folder)
         tally.check(ran.status == 0 and len(files) == 2, "snapshot, fork: one for each process", "%s %s" % (files.keys(), ran.err))
@@ -176,7 +176,7 @@ def refused():
 
 
 def full_disk():
-    """A file that cannot be written to its end is deleted: a viewer would take it for a damaged one."""
+    """Checks that an incomplete file is deleted: a viewer would call it damaged."""
     with tempfile.TemporaryDirectory() as folder:
         ran = run([SNAPSHOT, "fill=1", "file=5000", "oom"],
                   options={"GPUCACHE_OOM_SNAPSHOT": folder + "/snapshot", "GPUCACHE_REPORT": "off"})

@@ -29,13 +29,13 @@ NORMAL = {CURSOR: True}
 
 
 def mouse(button, x, y):
-    """The report of a button at a column and a line, counted from 0. 64 and 65: the wheel, up and down; it has no release."""
+    """Returns the sequence of a mouse button at a column and a line, counted from 0. Buttons 64 and 65 are the wheel, which has no release."""
     report = "\033[<%d;%d;%d" % (button, x + 1, y + 1)
     return report + "M" if button >= 64 else report + "M" + report + "m"
 
 
 def described():
-    """The folder of the compiled description, or None where there is no tic(1)."""
+    """Returns the folder of the compiled description; None: there is no tic(1)."""
     folder = tempfile.TemporaryDirectory()
     source = os.path.join(folder.name, "source")
     with open(source, "w") as file:
@@ -48,7 +48,7 @@ def described():
 
 
 class Terminal:
-    """A program on a terminal of its own."""
+    """Runs a program on a pseudo-terminal of its own."""
 
     def __init__(self, command, env, folder, columns=80, lines=24, **more):
         self.master, self.slave = pty.openpty()
@@ -67,7 +67,7 @@ class Terminal:
         self.pid = self.child.pid
 
     def resize(self, columns, lines):
-        """Changes the size, and loses what was drawn: the program has to draw all of it again."""
+        """Changes the size and clears the screen: the program has to redraw all of it."""
         self.columns, self.lines = columns, lines
         self.clear()
         self.x = self.y = 0
@@ -77,7 +77,7 @@ class Terminal:
     def clear(self):
         self.cells = [[(" ", False)] * self.columns for _ in range(self.lines)]
 
-    # ---- what the program draws ----
+    # ---- output of the program ----
 
     def text(self):
         return "\n".join("".join(c for c, _ in row).rstrip() for row in self.cells)
@@ -86,7 +86,7 @@ class Terminal:
         return self.text().split("\n")
 
     def marked(self):
-        """The lines that begin in reverse."""
+        """Returns the lines that begin in reverse video."""
         return [row for row, cells in zip(self.rows(), self.cells) if cells[0][1]]
 
     def put(self, character):
@@ -97,7 +97,7 @@ class Terminal:
         elif character == "\b":
             self.x = max(self.x - 1, 0)
         elif character >= " ":
-            if self.x == self.columns:  # the column after the last one, until another character comes
+            if self.x == self.columns:  # behind the last column: the next character wraps
                 self.x, self.y = 0, min(self.y + 1, self.lines - 1)
             if self.modes.get(OTHER_SCREEN):
                 self.cells[self.y][self.x] = (character, self.reversed)
@@ -125,7 +125,7 @@ class Terminal:
             raise AssertionError("a sequence that the terminal has not: %r" % (numbers + letter))
 
     def read(self, seconds):
-        """Draws what the program writes within that time. Returns whether it wrote anything."""
+        """Draws the program's output of that time. Returns whether there was any."""
         if not select.select([self.master], [], [], seconds)[0]:
             return False
         self.rest += os.read(self.master, 65536)
@@ -158,7 +158,7 @@ class Terminal:
     def shows(self, pattern, seconds=60):
         return self.until(lambda: re.search(pattern, self.text(), re.M), seconds)
 
-    # ---- what the user does ----
+    # ---- input of the user ----
 
     def type(self, text):
         os.write(self.master, text.encode())

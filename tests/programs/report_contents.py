@@ -154,7 +154,7 @@ def options():
 
 
 def sources():
-    """Reports say which variable sets the limit. Those of HAMi-core set one where no option does."""
+    """Checks that reports name the variable that sets the limit. Variables of HAMi-core count if no option sets one."""
     theirs = {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_MEMORY_LIMIT_0": "1024m", "CUDA_DEVICE_MEMORY_LIMIT_1": "512m"}
     for options, bytes, source in (
             ({}, None, None),

@@ -39,7 +39,7 @@ class Waiting:
 
 
 def cut(folder):
-    """Truncates a file, as logrotate's copytruncate or another writer does: the program must continue unchanged."""
+    """Truncates a file, as logrotate's copytruncate does. The program must continue unchanged."""
     path = os.path.join(folder, "cut")
     for bytes_left in (0, 40000):
         for reports in ("off", os.path.join(folder, "r.%n")):

@@ -40,7 +40,7 @@ def lines_of_source():
 
 
 def frames_of(name, brief):
-    """The program's own frames of a buffer, innermost first."""
+    """Returns the program's own frames of a buffer, innermost first."""
     lines, file = lines_of_source(), os.path.basename(SOURCE) if brief else SOURCE
     places = (
         [("Buffer::Buffer", "constructor")]
@@ -62,7 +62,7 @@ def compare_with_more(folder, file, report):
 
 
 def check_objects(name, holder):
-    """The frames as objects say what the texts say, and which function was inlined into which."""
+    """Checks that frames as objects and as texts agree, and that the objects name the inlined functions."""
     frames = holder["frames"]
     own = [frame for frame in frames if frame.get("named")]
     texts = ["%s (%s:%d)" % (f["function"], f["file"], f["line"]) for f in own]
@@ -84,7 +84,7 @@ def is_own(frame):
 
 
 def shown(page):
-    """The calls that a page names, where there is a browser."""
+    """Returns the calls that a page names; None without a browser."""
     if not browser.PATH:
         return None
     with browser.Browser() as chromium:

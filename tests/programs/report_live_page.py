@@ -60,7 +60,7 @@ class Place:
 
 
 class Program:
-    """tests/programs/report_live_page.c under the library."""
+    """Runs report_live_page.c under the library, and sends it commands."""
 
     def __init__(self, place, options=None, under=True, name=LIVE, **more):
         self.place = place
@@ -130,7 +130,7 @@ def eventually(condition, seconds=60):
 
 def is_there():
     place = Place()
-    one = Program(place, {"GPUCACHE_DECAY_MS": "never"})  # which has a thread of its own
+    one = Program(place, {"GPUCACHE_DECAY_MS": "never"})  # the program starts another thread
     names = place.pages()
     tally.check(len(names) == 1 and names[0].startswith("%d-" % one.pid), "live: a page for a process", names)
     mode = os.stat(place.path(names[0]))
@@ -251,7 +251,7 @@ def after_a_kill():
     tally.check(re.search(r"grow +2\.00 MiB", events) and re.search(r"allocate +7\.00 MiB +0x", events) and
                 re.search(r"allocate +9\.00 MiB +(0x\w+)[^$]*free +9\.00 MiB +\1", events) and
                 re.search(r"out of memory", events), "live: its last events", events)
-    # the same of a signal that the library sees
+    # the same by a signal that the library handles
     one = Program(place, {"GPUCACHE_REPORT": "/dev/null"})
     one.do("allocate 12345")
     one.end("abort", -signal.SIGABRT)
@@ -425,7 +425,7 @@ def first_of_a_namespace(place, order):
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     child.stdin.write(order + "\n")
     child.stdin.flush()
-    child.stdout.readline()  # of the first allocation
+    child.stdout.readline()  # the line of the first allocation
     return child, child.stdout.readline()
 
 
@@ -442,7 +442,7 @@ def in_other_places():
         if done:
             tally.check(done.stdout == wanted and not done.stderr,
                         "live: harmless: " + what, done.stdout + done.stderr)
-    # pages of other processes of this machine would be shown too
+    # else pages of other processes of this machine would be listed too
     done = unshare(start + 'mount -t tmpfs x /dev/shm && mount -t tmpfs x /run && mkdir -p -m 700 /run/user/0 && '
                    'mkfifo /run/orders /run/answers && { XDG_RUNTIME_DIR=/run/user/0 run </run/orders >/run/answers & } && '
                    'exec 3>/run/orders 4</run/answers && echo sync >&3 && read answer <&4 && '

@@ -20,7 +20,7 @@ def same(case, options=None, why=""):
 
 
 def names_of_files():
-    """%e with names that lead elsewhere or cannot be seen."""
+    """Checks %e with program names that contain a path or control characters."""
     for name, file in (("..", "__"), (".", "_"), ("...", "___"), ("a/..", "__"), ("a/b", "b"),
                        ("a\u009bb", "a__b"), ("\u20ac.x", "\u20ac.x")):
         with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ tally = Tally()
 
 
 def strict(schema):
-    """The schema with fields that it does not know forbidden."""
+    """Returns the schema with additional fields forbidden."""
     if isinstance(schema, dict):
         schema = {name: strict(part) for name, part in schema.items()}
         if "properties" in schema and isinstance(schema["properties"], dict) and "type" in schema:
@@ -65,7 +65,7 @@ def main():
                     seen |= set(report) | set(report["devices"][0] if report["devices"] else [])
                     if report["devices"]:
                         last = report
-    # Every field of the schema was in some report, but one that needs a long command line and one of the command's.
+    # Every field of the schema was in a report, except one for long command lines and one that only the command writes.
     expected = set(SCHEMA["properties"]) | set(SCHEMA["$defs"]["device"]["properties"])
     tally.check(expected - seen <= {"command_cut", "segment_map"}, "fields that no report had", expected - seen)
 

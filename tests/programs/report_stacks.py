@@ -43,8 +43,8 @@ def named(report):
 
 
 def add_up(report, what, apart=0):
-    """The sums over all stacks are those of the device. Two books of blocks that several threads allocate at a time may
-    have their peaks at different moments, so many bytes apart."""
+    """Checks that the sums over all stacks are the counters of the device. If several threads allocate at a time, the two
+    peaks may come at different times and differ by so many bytes."""
     if not report:
         return
     for device in report["devices"]:
@@ -70,7 +70,7 @@ def add_up(report, what, apart=0):
 
 
 def part(name, *arguments, options=ON, what=None):
-    """Runs it natively and with stacks; its output is the same. The report, with names."""
+    """Runs a program natively and with stacks, and checks that its output is the same. Returns the report with names."""
     command = [program("report_stacks"), name, *arguments]
     native = run(command, under=False)
     ran, report = run_with_report(command, options=options)
@@ -180,7 +180,7 @@ def rents():
 
 
 def folded_of_several():
-    """Each process has a frame of its own; of one process the last report counts. Without stacks there is a word."""
+    """Checks a report of several processes: each has its own frame, the last report of each counts, and missing stacks are noted."""
     first, _ = part("leak")
     rank, _ = part("leak", options={**ON, "RANK": "5", "WORLD_SIZE": "8"})
     both = tool_of([first, rank, first], "--folded=live").stdout.splitlines()
@@ -281,7 +281,7 @@ def a_library_where_another_was():
 
 
 def at_a_signal():
-    """A report from the handler, while the program has its own frames below."""
+    """Checks a report from a signal handler, with frames of the program below."""
     ran, reports = run_with_reports([program("report_stacks"), "signals", "report"], options=ON)
     tally.check([r["reason"] for r in reports] == ["signal", "exit"], "stacks: reports", ran.err)
     for report in reports:

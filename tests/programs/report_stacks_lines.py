@@ -57,7 +57,7 @@ def main():
     thread = threading.Thread(target=in_thread, args=(context,))
     thread.start()
     thread.join()
-    for blank in range(6):  # each lies where one before it lay
+    for blank in range(6):  # each code object reuses the address of an earlier one
         exec(compile("\n" * blank + "allocate(2 * MIB)", "cell.py", "exec"))
     if sys.argv[2:] == ["oom"]:
         allocate(1 << 50)

@@ -9,7 +9,7 @@ OPCODES = {"PROTO", "STOP", "MARK", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", 
 
 
 def backwards(entries, segments):
-    """Replays a device's trace from its end, as the viewer does. What is wrong, or None."""
+    """Replays a device's trace from its end, as the viewer does. Returns the error as text, or None."""
     extents = {s["address"]: s["total_size"] for s in segments}
     blocks = {}
     for s in segments:
@@ -23,7 +23,7 @@ def backwards(entries, segments):
         if at != s["address"] + s["total_size"]:
             return "segment %x is not filled" % s["address"]
 
-    pages = {}  # address of what is there: end
+    pages = {}  # begin: end of each live block
     starts = sorted(extents)
     merged = {}
     for start in starts:

@@ -52,7 +52,7 @@ def help_and_parser():
 
 
 def what_is_no_command():
-    """One line, with what may have been meant."""
+    """Checks that an error is one line, with a suggestion for a misspelt word."""
     for words, meant in ((["rnu"], "did you mean `run`?"), (["relpay", "x"], "did you mean `replay`?"),
                          (["./app"], "did you mean `gpucache run -- ./app`?"),
                          (["/no/such/app", "--x"], "did you mean `gpucache run -- /no/such/app ...`?"),
@@ -80,7 +80,7 @@ def what_it_was_built_with():
 
 
 def hidden():
-    """GPUCACHE_PEAKS is between run --max-peak and the library: it works, and no list for users has it."""
+    """Checks that GPUCACHE_PEAKS works and is in no list for users: only run --max-peak sets it."""
     listed = gpucache("help", "run").stdout + gpucache("options").stdout
     for name in ("docs/gpucache.1", "docs/gpucache.7", "README.md", "src/tool/completion/gpucache.bash",
                  "src/tool/completion/_gpucache", "src/tool/completion/gpucache.fish"):
@@ -91,7 +91,7 @@ def hidden():
 
 
 def order():
-    """Options stand before or behind what they are for, as with most commands; a program's own are its own."""
+    """Checks that options may stand before or behind arguments, and that options of a started program are left to it."""
     for words in (["/no/such", "--format", "json"], ["--format=json", "/no/such"], ["/no/such", "--each", "/no/one", "--format", "json"]):
         said = gpucache("report", *words)
         tally.check(said.returncode != 0 and "/no/such" in said.stderr and "format" not in said.stderr and "json" not in said.stderr,
@@ -106,7 +106,7 @@ def order():
 
 
 def values():
-    """A value of the library's options stands behind = or in the next word."""
+    """Checks that the value of an option may stand behind = or in the next word."""
     for words in (["--backend", "pages"], ["--backend=pages"], ["--report", "off", "--backend", "pages", "--"]):
         said = gpucache("run", *words, "sh", "-c", "echo $GPUCACHE_BACKEND")
         tally.check(said.stdout == "pages\n", "documentation: run %s" % words, said.stdout + said.stderr)

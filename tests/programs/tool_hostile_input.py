@@ -51,7 +51,7 @@ def texts():
     place = Place()
     with tempfile.TemporaryDirectory() as folder:
         module = folder + "/\x1b[31mRED\x07.so"
-        shutil.copy(sys.executable, module)  # of another build than the report says, which is said
+        shutil.copy(sys.executable, module)  # another build than the report names, which the tool notes
         names = [folder + "/" + EVIL.replace("/", "") + str(pid) for pid in (7, 8)]
         for pid, name in zip((7, 8), names):
             with open(name, "w") as file:
@@ -121,7 +121,7 @@ def memory():
             status, said, most = measured(path)
             tally.check(status == 1 and words in said, "hostile: memory: %s" % name, "%s %s" % (status, said))
             tally.check(most < 700, "hostile: memory: %s take less" % name, "%d MiB" % most)
-        with open(path, "w") as file:  # as many as the library has
+        with open(path, "w") as file:  # as many as the library allows
             file.write(head % (1, ",".join('{"device":%d}' % i for i in range(64))))
         status, said, most = measured(path)
         tally.check(status == 0 and not said, "hostile: a report of 64 devices", said)
@@ -185,7 +185,7 @@ def swapped():
 
 
 def barred():
-    """A folder for live pages that is another user's, or that others may enter: the tool says so."""
+    """Checks that the tool names a folder for live pages that another user owns or may enter."""
     cases = [("has mode 0755 instead of 0700", lambda path: (os.mkdir(path), os.chmod(path, 0o755))),
              ("is no folder", lambda path: open(path, "w").close())]
     if os.geteuid() == 0:

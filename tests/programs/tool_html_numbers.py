@@ -41,7 +41,7 @@ def percent(part, whole):
 
 
 def label(number, units):
-    """Short, for an axis: a whole number where it is as good as one."""
+    """Returns a short text for an axis, without decimals if the value is nearly whole."""
     for least, unit, name in units:
         if number >= least:
             break
@@ -56,7 +56,7 @@ def short_size(number):
 
 
 def duration(seconds, longest=None):
-    """The time as the page writes it; in the unit of `longest`, if that is given."""
+    """Returns a time as the page writes it, in the unit of `longest` if given."""
     units = [(172800, 86400, "d"), (7200, 3600, "h"), (120, 60, "min"), (1, 1, "s"), (0, 0.001, "ms")]
     return label(seconds, units if longest is None else [(0, *next(unit for least, *unit in units if longest >= least))])
 
@@ -65,7 +65,7 @@ def moment(seconds):
     return datetime.datetime.fromtimestamp(int(seconds), datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-# ---- the page, from which what was compared is taken away ----
+# ---- the page, without the parts that were compared ----
 
 class Rest:
     def __init__(self, text):
@@ -92,9 +92,9 @@ def plain(text):
     return html.unescape(re.sub("<[^>]*>", "", text))
 
 
-# ---- each part of it ----
+# ---- the parts of the page ----
 
-OUTSIDE = ("stream_ordered", "virtual", "array", "managed")  # of the device
+OUTSIDE = ("stream_ordered", "virtual", "array", "managed")  # kinds of unpooled device memory
 
 
 def chips(rest, report, reports, device):
@@ -236,7 +236,7 @@ def counters(rest, device):
 
 
 def rows_of(table):
-    """The cells of a table's body, each as [words, exact number or ""]."""
+    """Returns the cells of a table's body by row, each as (text, exact number or "")."""
     return [[(plain(words), exact) for exact, words in re.findall(r'<td(?:[^>]*data-bytes="([^"]*)")?[^>]*>(.*?)</td>', row)]
             for row in re.findall("<tr>(.*?)</tr>", table.split("<tbody>")[1].split("</tbody>")[0])]
 
@@ -266,7 +266,7 @@ def charts(rest, reports, ordinal):
 
 
 def flame(rest, device):
-    """The flame graph: the width of a call is what the calls in it hold."""
+    """Checks the flame graph: the bytes of a call are the sum of the calls inside it."""
     (section,), = rest.take(r'<section class="part"><h3>Calls, by what they hold</h3>(.*?)</section>') or [[""]]
     sums = collections.Counter()
     for holder in device.get("holders", []):
@@ -297,7 +297,7 @@ def comparison(rest, reports):
 
 
 def colours(text):
-    """Each class of a key is one thing on the whole page, and no other class has its colour."""
+    """Checks that each class of a key has one meaning on the whole page and a colour of its own."""
     text, css = text
     meanings = collections.defaultdict(set)
     for name, words in re.findall(r'<li><i class="(?:stroke )?([^"]*)"></i>(.*?)(?= <b>|</li>)', text):
@@ -311,7 +311,7 @@ def colours(text):
 
 
 def shown(page):
-    """A page as a browser shows it, and its style."""
+    """Returns a page as a browser shows it, and its style."""
     with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
         file.write(page)
         file.flush()
@@ -322,14 +322,14 @@ def shown(page):
 
 
 def compare(place, reports, what):
-    """A page of one process with one device, its reports in the order of time."""
+    """Compares every number on a page with reports of one process on one device, in the order of time. Returns page and style."""
     with tempfile.TemporaryDirectory() as folder:
         files = [os.path.join(folder, "%d.json" % i) for i in range(len(reports))]
         for name, report in zip(files, reports):
             with open(name, "w", encoding="utf-8") as out:
                 out.write(json.dumps(report) + "\n")
         done = place.tool("report", "--html=-", *files)
-        # with the names that the page has
+        # the same reports with function names
         reports = [json.loads(place.tool("report", "--format=json", name).stdout) for name in files]
     tally.check(done.returncode == 0, "numbers: " + what, done.stderr)
     same("the reports in the page", data_of(done.stdout)["reports"], reports)
@@ -429,8 +429,8 @@ def reports_of_a_process(place):
 
 
 def last_moments(pages):
-    """Compares the charts of the last moments: each page's levels of live memory, and its live memory. One page has all
-    reports, each as its own process, so that the browser draws them at once."""
+    """Returns (levels of live memory in the chart of the last moments, shown live memory) for each page. One page with all
+    reports, each as its own process, lets the browser draw them at once."""
     together = {**data_of(pages[0]), "reports": [], "extras": []}
     for i, page in enumerate(pages):
         data = data_of(page)
@@ -446,8 +446,8 @@ def last_moments(pages):
 
 
 def while_it_runs(place, order):
-    """The chart of the last moments ends with what is live, and shows no level that never was: in steps of one block.
-    Events of two threads in one tick of the coarse clock may be in another order, which shows one block more."""
+    """Checks that the chart of the last moments ends with the live memory, and has no impossible level. All blocks have one
+    size. Events of two threads in one tick of the coarse clock may change their order, which shows one block more."""
     one, block, shown_, later = Program(place), 16 * MIB, 0, 0
     most = 3 if order == "handed" else 2
     for _ in range(3):
@@ -471,7 +471,7 @@ def while_it_runs(place, order):
 
 
 def after_a_kill(place):
-    """If a process is killed during allocations, the recorder may lack events that the metrics contain."""
+    """Checks the chart after a kill during allocations: the recorder may lack events that the metrics contain."""
     pages, block = [], 16 * MIB
     for _ in range(4):
         one = Program(place)
@@ -480,7 +480,7 @@ def after_a_kill(place):
         start = {i * 3 * MIB + 1000 for i in range(4)}
         one.send("rush %d" % block)
         seen = lambda: json.loads(place.tool("report", "--format=json", str(one.pid)).stdout)["devices"][0]["allocations"]["total"]
-        tally.check(eventually(lambda: seen() > 1000), "numbers: a process in a hurry")
+        tally.check(eventually(lambda: seen() > 1000), "numbers: 1000 allocations before the kill")
         one.child.kill()
         one.end()
         pages.append(place.tool("report", "--html=-", str(one.pid)).stdout)

@@ -20,14 +20,14 @@ from harness import Tally, frames
 from report_live_page import COMMAND, MIB, Place, Program, eventually, fed, write_reports
 
 tally = Tally()
-chromium = None  # a browser, where there is one
+chromium = None  # the Browser, if Chromium is installed
 EVIL = "</script></style></title><img src=x onerror=alert(1)>\"'`&<b>\u202e\x07\t\udc80"
 STACKS = {"frames": 16, "unwinder": "libunwind", "python": None, "lost_stacks": 0, "lost_blocks": 0}  # the head of a report with stacks
 VOID = {"meta", "link", "br", "img", "input"}
 
 
 class Page(html.parser.HTMLParser):
-    """Its texts, its attributes, and what is not closed."""
+    """Parses a page into texts, attributes and tags. `wrong` has the tags that are not closed."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -55,7 +55,7 @@ class Page(html.parser.HTMLParser):
 
 
 def page_of(place, folder, *sources, feed=None, failed=0):
-    """A page's path, its text, and what a browser makes of it."""
+    """Writes a page and checks its safety. Returns its path, its text, and the Page as a browser shows it, if there is one."""
     path = os.path.join(folder, "page.html")
     done = fed([COMMAND, "report", "--html=" + path, *map(str, sources)], place, (lambda: feed.do("sync")) if feed else
                (lambda: time.sleep(0.001)))
@@ -88,7 +88,7 @@ def tips(page):
 
 
 def in_browser(path, looks=((390, False), (1600, True))):
-    """Checks what a person sees: at several widths, in light and dark colours, and on paper."""
+    """Checks the visible page at several widths, in light and dark colours, and printed."""
     for width, dark in looks if chromium else ():
         what = "html: %d columns, %s: " % (width, "dark" if dark else "light")
         chromium.look(width, 900, dark, touch=width < 500)
@@ -108,7 +108,7 @@ def in_browser(path, looks=((390, False), (1600, True))):
 def of_files(place, folder):
     paths = write_reports(place, folder)
     reports = [json.loads(open(path).read()) for path in paths]
-    path, text, page = page_of(place, folder, *reversed(paths))  # their order says nothing
+    path, text, page = page_of(place, folder, *reversed(paths))  # the order of the arguments has no effect
     if not chromium:
         return reports
     said = " ".join(page.texts)
@@ -116,7 +116,7 @@ def of_files(place, folder):
                   "out of memory: device 0 has no room for 93.13 GiB", "of 2.00 GiB that the limit allows",
                   "1 × 70.00 MiB", "reason", "exit"):
         tally.check(words in said, "html: says " + words, said[:3000])
-    # the map: as much live in it as the report has
+    # the map has as many live bytes as the report
     newest = reports[-1]["devices"][0]
     tally.check(any(tip.startswith("live: 70.00 MiB\nfrom 0x") for tip in tips(page)), "html: a block in the map", tips(page))
     tally.check(sum(p[2] for p in newest["segment_map"]["pieces"]) == newest["allocated_bytes"]["current"] and
@@ -134,7 +134,7 @@ def map_in_words(place, folder, reports):
     for address, largest, words in ((start + 4 * MIB, 9, "9.00 MiB free, all of it in one block."),
                                     (start + 4 * MIB, 8, "9.00 MiB free; 1 hole, and the largest free block is 8.00 MiB."),
                                     (0, 3, "9.00 MiB free; the largest free block is 3.00 MiB.")):
-        device["fragmentation"]["largest_free_bytes"] = largest * MIB  # the page says no other figure than the report
+        device["fragmentation"]["largest_free_bytes"] = largest * MIB  # the page takes this number from the report
         device["segment_map"]["pieces"] = [[start, 4 * MIB, 4 * MIB, 0, 1], [address, 9 * MIB, 0, 0, 0]]
         file = os.path.join(folder, "map.json")
         with open(file, "w", encoding="utf-8") as out:
@@ -144,7 +144,7 @@ def map_in_words(place, folder, reports):
 
 
 def axis_and_numbers(place, folder, reports):
-    """The times of an axis have one unit, and one block is no "1 blocks"."""
+    """Checks that all times of an axis have one unit, and that the page writes "1 block", not "1 blocks"."""
     file = os.path.join(folder, "axis.json")
     for moments, labels in (((0.5, 4.5), ["0.5 s", "1.5 s", "2.5 s", "3.5 s", "4.5 s"]), ((30, 150), ["0.5 min", "1 min", "1.5 min", "2 min", "2.5 min"]),
                             ((0.0001, 0.0201), ["0.1 ms", "5.1 ms", "10.1 ms", "15.1 ms", "20.1 ms"])):
@@ -184,11 +184,11 @@ def hostile(place, folder, reports):
         tally.check("f at a.py:3" in page.texts, "html: stacks")
         tally.check(not set("\u202e\x07\t") & set("".join(page.texts + tips(page))), "html: nothing that moves other text")
     in_browser(path)
-    with open(file, "w") as out:  # the right schema, and nothing as it should be
+    with open(file, "w") as out:  # the right schema, but fields of wrong types and values
         out.write('{"schema":"gpucache-report/1","devices":[{"device":"x","live":3,"segment_map":{"pieces":[3,[],[1,2,3,4,5],'
                   '[-1,-1,-1,-1,-1],["a"],[0,512,99999999999999999999,7,1]]}},7,{"device":-1}],"command":[1,{}],"uptime_seconds":-4}\n')
-    page_of(place, folder, file)  # and the console is empty
-    for most in (15 << 60, (1 << 64) - 1):  # an axis that ends where numbers do
+    page_of(place, folder, file)  # checks that the console is empty
+    for most in (15 << 60, (1 << 64) - 1):  # an axis up to the largest numbers
         with open(file, "w") as out:
             for moment in (1, 2):
                 out.write('{"schema":"gpucache-report/1","time_unix":%d,"uptime_seconds":%d,"devices":[{"reserved_bytes":'
@@ -199,7 +199,7 @@ def hostile(place, folder, reports):
 
 
 def with_stacks(place, folder, reports):
-    """Holders by call stack, as reports with GPUCACHE_STACKS have them: most first, its own line named."""
+    """Checks holders by call stack, from a report with GPUCACHE_STACKS: the largest first, named by the program's own line."""
     report = json.loads(json.dumps(reports[-1]))
     row = lambda live, peak, stack: {"live_bytes": live, "live_count": 2, "peak_bytes": peak, "peak_count": 3, "frames": frames(stack)}
     report["stacks"] = STACKS
@@ -221,7 +221,7 @@ def with_stacks(place, folder, reports):
 
 
 def flame_graph():
-    """It is searched and zoomed, by pointer and by keyboard."""
+    """Checks that pointer and keyboard search and zoom the flame graph."""
     chromium.look()
     frames = lambda: chromium.run("[...document.querySelectorAll('.frame')].map((of) => [of.className, of.textContent, of.style.width])")
     found = lambda: chromium.run("document.querySelector('.flame').previousSibling.querySelector('.hint').textContent")
@@ -299,7 +299,7 @@ def refusals(place):
 
 
 def other_files(place):
-    """A page is written to a new file or over a page, and over nothing else."""
+    """Checks that a page is written to a new file or over an older page, and never over another file."""
     with tempfile.TemporaryDirectory() as folder:
         path = lambda name: os.path.join(folder, name)
         report = '{"schema":"gpucache-report/1","devices":[]}\n'
@@ -336,7 +336,7 @@ def other_files(place):
 
 
 def medians(place, reports):
-    """The median of an even number of devices is the mean of the middle two, in the table and on the page."""
+    """Checks that the median of an even number of devices is the mean of the middle two, in the table and on the page."""
     with tempfile.TemporaryDirectory() as folder:
         files = []
         for rank, live in enumerate((10, 30, 20, 60)):
@@ -374,5 +374,5 @@ if __name__ == "__main__":
     if browser.PATH:
         with Browser() as chromium:
             tally.run(main)
-    print("SKIPPED: what a browser makes of the page: there is no chromium here")
+    print("SKIPPED: the checks in a browser: Chromium is not installed")
     tally.run(main)

@@ -173,7 +173,7 @@ def many_events(place, folder):
         one.do("allocate %d" % ((i % 7 + 1) * MIB))
     one.send("rush %d" % (16 * MIB))
     seen = lambda: json.loads(place.tool("report", "--format=json", str(one.pid)).stdout)["devices"][0]["allocations"]["total"]
-    tally.check(eventually(lambda: seen() > 150000), "trace: a process in a hurry")
+    tally.check(eventually(lambda: seen() > 150000), "trace: 150,000 events before the kill")
     one.child.kill()
     one.end()
     path = open_page(place, folder, trace)

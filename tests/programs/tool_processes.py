@@ -26,7 +26,7 @@ def told(place, *arguments):
 # ---- report ----
 
 def reports_again():
-    """A report from a file, and one from the page, say what the library's own said."""
+    """Checks that reports from a file and from the live page equal the library's own report."""
     place = Place()
     with tempfile.TemporaryDirectory() as folder:
         for format in ("json", "text"):
@@ -87,12 +87,12 @@ def broken_files():
             done = place.tool("report", file.name)
             tally.check(done.returncode == 1 and "holds no report" in done.stderr and not done.stdout,
                         "processes: a broken file: %r" % text[:40], "%s %s" % (done.returncode, done.stderr))
-    with tempfile.NamedTemporaryFile("w") as file:  # the right schema, and nothing as it should be
+    with tempfile.NamedTemporaryFile("w") as file:  # the right schema, but wrong contents
         file.write('{"schema":"gpucache-report/1","devices":[{"device":"x","live":3,"size_classes":[1,{"upper_bytes":-1}]},7],'
                    '"command":[1,{}],"oom":{"verdict":[[]]},"pid":"x","reason":null}\n')
         file.flush()
         tally.check(place.tool("report", file.name).returncode == 0, "processes: a report of another shape")
-    with tempfile.NamedTemporaryFile("w") as file:  # the order of devices that no machine has
+    with tempfile.NamedTemporaryFile("w") as file:  # device numbers that no machine has, in a wrong order
         for pid, device in ((1, 2147483647), (2, -2147483648)):
             file.write('{"schema":"gpucache-report/1","pid":%d,"devices":[{"device":%d}]}\n' % (pid, device))
         file.flush()
@@ -104,7 +104,7 @@ def broken_files():
             file.flush()
             done = place.tool("report", file.name)
             tally.check(done.returncode == 0, "processes: a holder's byte_seconds is %s" % seconds, "%s %s" % (done.returncode, done.stderr))
-    with tempfile.TemporaryDirectory() as folder:  # which only waits for somebody who writes
+    with tempfile.TemporaryDirectory() as folder:  # a FIFO that nobody writes to
         os.mkfifo(folder + "/pipe")
         with open(folder + "/report", "w") as file:
             file.write('{"schema":"gpucache-report/1","stacks":{},"devices":[{"holders":[{"frames":[{"module":"%s/pipe","offset":16}]}]}]}\n' % folder)
@@ -128,11 +128,11 @@ def cut_short():
     os.mkdir(os.path.dirname(other.path(name)), 0o700)
     read = lambda path: open(path, "rb").read()
     for arguments in (("report", str(one.pid)), ("top", "--once"), ("metrics",)):
-        shutil.copy(place.path(name), other.path(name))  # the program would not survive it
+        shutil.copy(place.path(name), other.path(name))  # a copy: the program itself would crash
         before = read(other.path(name))
         child = subprocess.Popen([COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                  env={**environment(False), **other.options})
-        eventually(lambda: read(other.path(name)) != before or child.poll() is not None)  # it has asked, and waits
+        eventually(lambda: read(other.path(name)) != before or child.poll() is not None)  # the tool has asked, and waits
         os.truncate(other.path(name), 0)
         said = child.communicate(timeout=60)[1]
         tally.check(child.returncode >= 0, "processes: a page is cut short during %s" % arguments[0], "%s %s" % (child.returncode, said))
@@ -233,7 +233,7 @@ def orders():
             tally.check(re.search(words, events), "processes: the flight recorder knows: " + words, events)
         done = told(place, "ctl", "--device=1", one.pid, "empty-cache")
         tally.check(done.returncode == 1 and "has not used that device" in done.stderr, "processes: another device", done.stderr)
-        one.do("capture on")  # when memory cannot go back
+        one.do("capture on")  # a capture forbids releases
         done = told(place, "ctl", one.pid, "limit", "1G")
         tally.check(done.returncode == 0 and get()["limit_bytes"] == 1 << 30, "processes: a limit in a capture", done.stderr)
         told(place, "ctl", one.pid, "limit", "none")
@@ -321,7 +321,7 @@ def peaks():
     tally.check(judged(place, [], program=("/no/such/program",))[0] == 127, "processes: --max-peak of no program")
     for wrong in ("x", "0", ""):
         tally.check(judged(place, [], most=wrong)[0] == 125, "processes: --max-peak '%s'" % wrong)
-    # here gpucache stays: signals go on, and the end is the program's
+    # gpucache stays as the parent: it forwards signals, and ends with the program's status
     for number, script, status in ((signal.SIGUSR1, "trap 'exit 5' USR1; echo up; while :; do sleep 0.01; done", 5),
                                    (signal.SIGTERM, "echo up; exec sleep 60", -signal.SIGTERM),
                                    (signal.SIGINT, "echo up; exec sleep 60", -signal.SIGINT)):
@@ -355,7 +355,7 @@ def one_pool():
 # ---- metrics ----
 
 def parse_plain(text, pids):
-    """{family: (type, [(labels, value)])} of these processes, and what breaks the rules that both formats have."""
+    """Returns {family: (type, [(labels, value)])} of these processes, and the breaches of rules of both formats."""
     families, broken, current = {}, [], None
     for line in text.splitlines():
         if line.startswith("# TYPE "):
@@ -431,7 +431,7 @@ def judge(texts):
 # ---- top ----
 
 def lines_of(text):
-    """But for the one about pages of another version, which somebody else's processes may have."""
+    """Returns messages without the one about pages of another version, which other processes may cause."""
     return [line for line in text.splitlines() if "under other versions" not in line]
 
 
@@ -545,7 +545,7 @@ def on_a_screen(place, many):
     screen = shown(r"(?m)^gpucache top: keys and columns$")
     for words in ("enter  ", "< >, left, right  ", "q  ", "OTHERS  ", "HIT  "):
         tally.check("\n" + words in screen, "processes: the help of top has " + words, screen)
-    tmux("send-keys", "d")  # goes back, and does nothing else
+    tmux("send-keys", "d")  # must only go back
     shown(r"process %d, device 0: live, running" % many[-2].pid)
     tmux("send-keys", "Enter", ">")
     screen = shown(">CACHED")

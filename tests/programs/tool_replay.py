@@ -84,7 +84,7 @@ def entry(action, address, size, time, **more):
 
 
 def snapshot():
-    """Of two devices; of what device 1 did the front is missing."""
+    """Returns a snapshot of two devices. The trace of device 1 lacks its first events."""
     base = 0x7F2400000000
     first = [entry("segment_alloc", base, 20 * MIB, 0), entry("alloc", base, 8 * MIB, 1),
              entry("alloc", base + 8 * MIB, 4 * MIB, 2), entry("free_requested", base, 8 * MIB, 3),
@@ -117,7 +117,7 @@ def snapshots():
         tally.check(first["events"] == 4 and first["requested_peak_bytes"] == 12 * MIB and first["failures"] == 1 and
                     first["recorded_by"] == "PyTorch" and first["recorded_reserved_peak_bytes"] == 20 * MIB,
                     "replays: a snapshot of protocol %d" % protocol, first)
-        # 16 MiB freed without an allocation and 3 MiB never allocated were there before
+        # 16 MiB freed without an allocation and 3 MiB live without one existed before the trace
         tally.check(second["events"] == 4 and second["requested_peak_bytes"] == 19 * MIB - 512 and
                     "expandable" in second["recorded_by"] and second["recorded_reserved_peak_bytes"] == 60 * MIB and
                     second["unknown_frees"] == 0, "replays: a snapshot without its front", second)
@@ -132,7 +132,7 @@ def snapshots():
 
 
 def as_json():
-    """The same snapshot as JSON, written narrow and wide, is the same history."""
+    """Checks that a snapshot as JSON, compact and indented, is the same history."""
     pickled = answers("--backend=pytorch", file_of("snapshot", pickle.dumps(snapshot(), 2)))
     for options in ({"separators": (",", ":")}, {"indent": 1}):
         text = json.dumps(snapshot(), **options) + "\n"
@@ -252,7 +252,7 @@ def settings():
 
 
 def no_budget():
-    """A budget of 0 is not the automatic one: memory is put in order before the pool grows."""
+    """Checks that a budget of 0 is not the automatic one: barriers come before growth."""
     path = file_of("plain", ROWS)
     rows = answers("--backend=segments", "--budget=auto,0,1G", "--delay=20", path)[0]["rows"]
     tally.check([row["name"] for row in rows] == ["segments", "segments, budget 0 B", "segments, budget 1.00 GiB"],

@@ -22,7 +22,7 @@ OWN_FAILURE, CANNOT_EXECUTE, NOT_FOUND = 125, 126, 127
 
 
 def surroundings(options=None):
-    """Without a backend: what the command hands on is compared."""
+    """Returns an environment without a backend, because the tests compare the variables that the command passes on."""
     env = environment(False, options)
     env.pop("GPUCACHE_BACKEND", None)
     return env
@@ -126,7 +126,7 @@ def where_the_library_is():
 
 
 def elf(machine, code, bits=64):
-    """The least static program: one segment with its code."""
+    """Returns the smallest static program: one segment with its code."""
     base, head, entry = 0x400000, (64, 56) if bits == 64 else (52, 32), 0
     size = sum(head) + len(code)
     entry = base + sum(head)
@@ -141,7 +141,7 @@ def elf(machine, code, bits=64):
 
 
 def on_musl(folder):
-    """A shell whose loader has the name of musl's; it is glibc's, so that it runs everywhere."""
+    """Returns a shell whose loader has musl's name. The loader is glibc's, so that the shell runs everywhere."""
     with open(shutil.which("sh"), "rb") as file:
         shell = file.read()
     loader = re.search(rb"/lib[\w/.-]*/ld-linux[\w.-]*\0", shell).group()[:-1]
@@ -151,7 +151,7 @@ def on_musl(folder):
 
 
 def programs_without_the_library():
-    """Said in one line; the program runs, and no dynamic linker complains."""
+    """Checks that the tool prints one line, that the program runs, and that no dynamic linker complains."""
     exit_7 = b"\xb8\x3c\0\0\0\xbf\x07\0\0\0\x0f\x05"  # of x86-64
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="g") as folder:
         def program(name, content):
@@ -179,7 +179,7 @@ def programs_without_the_library():
             if status is not None and platform.machine() == "x86_64":
                 tally.check((done.returncode, done.stdout, more) == (status, out, ""), "tool_run: runs %s" % arguments[0],
                             "%s %s %s" % (done.returncode, done.stdout, more))
-        # nothing is said of programs that the library is loaded into, and of files that are no programs
+        # there is no message about programs that load the library, nor about files that are no programs
         loader = os.path.realpath(folder + "/ld-musl-x")
         with open(static, "rb") as file:
             front = file.read()

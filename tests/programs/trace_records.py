@@ -33,7 +33,7 @@ def bounded(*arguments):
 
 
 class Recorded:
-    """A traced program: its last report, and the tool's outputs of its trace."""
+    """Runs a traced program. Has its last report, and the tool's outputs of its trace."""
 
     def __init__(self, folder, arguments, options=None, status=0):
         self.path = os.path.join(folder, "trace")
@@ -96,7 +96,7 @@ def check_snapshot(what, data, report=None, whole=False):
     return snapshots.check(tally, what, data, report, whole)
 
 
-# ---- what is tried ----
+# ---- tests ----
 
 def whole(folder):
     for backend in BACKENDS:
@@ -111,7 +111,7 @@ def whole(folder):
             check_counters(what, one.timeline(), one.report, peaks=alone and "context" not in arguments)
             check_snapshot(what, one.snapshot("--last=1000000"), one.report,
                            whole="context" not in arguments and "oom" not in arguments[-1])
-        # memory that goes back, and comes again elsewhere
+        # memory is released, and mapped again at other addresses
         one = Recorded(folder, ["hold=2,30000000", "sync", "drop", "sync", "hold=9,7000000", "sync", "drop", "sync",
                                 "mix=3000,60,1,9", "sync", "drop", "sync", "hold=3,20000000"],
                        {**options, "GPUCACHE_BUDGET": "0"})
@@ -184,7 +184,7 @@ def ring(folder):
 
 
 def full(folder):
-    """More lives than a ring may carry; and a file that cannot grow."""
+    """Checks a ring with more live blocks than it may keep, and a file that cannot grow."""
     one = Recorded(folder, ["hold=30000,100", "mix=5000,10,1,1"], {"GPUCACHE_TRACE_EVENTS": "1000"})
     check_snapshot("traced, too much alive", one.snapshot())
     tally.check("are missing" in one.ran.err and "missing" in one.said, "trace_records: what is forgotten is said",
@@ -285,17 +285,17 @@ def formats(folder):
 
 
 def sealed(words):
-    """trace_seal() of trace/format.h."""
+    """Returns the same value as trace_seal() of trace/format.h."""
     total = (words[7] & 0xffff00ff | words[7] & 0xfd00) + 1 + sum(word * (2 * i + 3) for i, word in enumerate(words[:7]))
     return (total & (1 << 64) - 1) * 0x9e3779b97f4a7c15 % (1 << 64) >> 32
 
 
 def made(good, records, front=0):
-    """A trace of these records alone; up to `front` others were dropped."""
+    """Writes a trace of these records only, whose header says that events up to `front` were dropped."""
     header = bytearray(good[:HEADER])
     struct.pack_into("<Q", header, 768, len(records))
     struct.pack_into("<Q", header, 784, front)
-    struct.pack_into("<Q", header, 4912 + 112, 0)  # nor is it known what the device has
+    struct.pack_into("<Q", header, 4912 + 112, 0)  # the memory of the device is unknown too
     return bytes(header) + b"".join(records)
 
 
