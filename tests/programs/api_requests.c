@@ -83,7 +83,7 @@ static void values(void) {
     pthread_t threads[6];
     for (uintptr_t i = 0; i < 6; i++)
         pthread_create(&threads[i], NULL, i < 2 ? ask : work, (void *)i);
-    /* Until both threads have asked often enough to meet every change, on any machine. */
+    /* Runs until both threads have queried often enough to see every change, on any machine. */
     for (unsigned i = 0; i < 30000 && atomic_load(&asked) < 20000; i++)
         usleep(1000);
     stop = true;
@@ -138,7 +138,7 @@ static void stack(void) {
     CUdeviceptr p;
     null_fd = open("/dev/null", O_WRONLY);
     for (size_t i = 0; i < 300; i++)
-        CHECK(cuMemAlloc(&p, 100 + 512 * i)); /* as many sizes as a report can name */
+        CHECK(cuMemAlloc(&p, 100 + 512 * i)); /* as many sizes as a report names */
     for (format = -1; format <= 1; format++) {
         char *low = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         stack_t alternate = {.ss_sp = low, .ss_size = bytes};
@@ -210,7 +210,7 @@ static void raised(void) {
 
 /* ---- release of memory while a kernel waits for the program ---- */
 
-/* How many of them the driver still has. */
+/* Returns the number of these blocks that the driver still has. */
 static unsigned still_there(void *const *host, unsigned count) {
     unsigned there = 0, flags;
     for (unsigned i = 0; i < count; i++)

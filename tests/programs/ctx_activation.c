@@ -52,7 +52,7 @@ static void go_on(void) {
     CHECK(cuCtxSetCurrent(context[0]));
 }
 
-/* Set when release() has to end. */
+/* If set, release() ends. */
 static atomic_bool over;
 
 /* Retains and releases the first context in turn. It never releases the last reference. */

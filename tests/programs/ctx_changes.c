@@ -5,7 +5,7 @@
  *
  *   | case                  | program                                                             |
  *   | --------------------- | ------------------------------------------------------------------- |
- *   | launches_during_pairs | one thread takes and frees memory, while another one launches       |
+ *   | launches_during_pairs | one thread allocates and frees, while another one launches          |
  *   |                       | kernels that wait for its next launch                               |
  *   | growth_during_spinner | a block that fits only if idle memory is released, while a kernel   |
  *   |                       | waits for later work                                                |
@@ -115,7 +115,7 @@ static void growth_during_spinner(void) {
 /* ---- memory that other contexts reach ---- */
 
 static void *set_later(void *flag) {
-    usleep(150000); /* long after the calls that must not wait for the flag */
+    usleep(150000); /* the calls that must not wait for the flag return long before */
     __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_SEQ_CST);
     return NULL;
 }
@@ -337,7 +337,7 @@ static void green_last(void) {
         CHECK(cuMemAlloc(&q, 4096));
         printf("memset %d %d", cuMemsetD32(p, 5, 100), cuMemsetD32(q, 6, 100));
         printf(" copy %d", cuMemcpyDtoH(&value, p, 4));
-        printf(" value %u free %d\n", value, cuMemFree(p)); /* q goes with the primary context */
+        printf(" value %u free %d\n", value, cuMemFree(p)); /* q ends with the primary context */
         CHECK(cuCtxSetCurrent(NULL));
         CHECK(cuGreenCtxDestroy(green));
     }

@@ -39,7 +39,7 @@ static struct {
 
 static CUcontext context;
 static CUdeviceptr live;
-static uint64_t zeros[512]; /* what a pointer among the arguments may lead to */
+static uint64_t zeros[512]; /* zeros for entries that read through a pointer */
 
 /* Calls an entry four times: with zeros, with a pointer of this process, with addresses to write
  * to, and with both. */
@@ -196,7 +196,7 @@ static void call_functions(int said[7]) {
     said[6] = gpucache_mark("child");
 }
 
-/* Called in a child: a number that stands for all answers. */
+/* Returns a hash of all answers. Runs in a child. */
 static unsigned call_all(void) {
     unsigned sum = 0;
     int said[7];

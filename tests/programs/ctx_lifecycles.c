@@ -37,13 +37,13 @@
 #define SHARED 3     /* contexts that other threads may enter */
 #define STAYERS 2    /* threads that mostly work in contexts that stay */
 #define STAYING 2    /* contexts that stay for one seed */
-#define GIFTS 8      /* their blocks that wait for another thread */
+#define GIFTS 8      /* blocks that wait for another thread in a context that stays */
 #define END_WORDS 64 /* at both ends of a block, filled and checked */
 
-/* The entry that every driver has; cuda.h only declares the newest. */
+/* The version that every driver has. cuda.h declares only the newest one. */
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
 
-/* Missing on a GPU; and what older drivers lack. */
+/* Functions that a GPU's driver or an older driver may lack. */
 #pragma weak sim_set_eager
 #pragma weak sim_set_seed
 #pragma weak cuGreenCtxCreate
@@ -101,10 +101,9 @@ static _Atomic uint32_t next_value = 1;
 static _Atomic int64_t rounds_left;
 static uint64_t this_seed;
 
-/* ---- failing
- * ---------------------------------------------------------------------------------- */
+/* ---- failures ---- */
 
-/* Ends the process at once: after a wrong answer the other threads prove nothing. */
+/* Ends the process at once, because the other threads prove nothing after a wrong answer. */
 static void broken(const char *what, long long code, const struct block *b) {
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&once);
@@ -125,8 +124,7 @@ static void broken(const char *what, long long code, const struct block *b) {
             broken(#call, (long long)try_result, block);                                           \
     } while (0)
 
-/* ---- blocks
- * ------------------------------------------------------------------------------------ */
+/* ---- blocks ---- */
 
 static uint64_t end_words(const struct block *b) {
     return b->bytes / 4 < END_WORDS ? b->bytes / 4 : END_WORDS;
@@ -197,7 +195,7 @@ static void give_up(struct block *b) {
     b->address = 0;
 }
 
-/* Puts a block, or none, where another thread finds it, and takes what was there. */
+/* Exchanges a block (address 0: none) for the block that another thread put into this slot. */
 static struct block exchange(unsigned at, struct block b) {
     pthread_mutex_lock(&gifts[at].lock);
     struct block there = gifts[at].block;
@@ -242,10 +240,9 @@ static void work_in(struct worker *me, struct place *p, unsigned steps, bool sta
     }
 }
 
-/* ---- places
- * ------------------------------------------------------------------------------------ */
+/* ---- entering and leaving contexts ---- */
 
-/* Begins to work in a context, which is current. */
+/* Begins to work in the current context. */
 static void arrive(struct worker *me, struct place *p, bool kernels) {
     *p = (struct place){.loaded = kernels};
     TRY(cuCtxGetCurrent(&p->context));
@@ -278,8 +275,7 @@ static int any_device(struct worker *me) {
     return (int)pick(&me->random, (unsigned)device_count);
 }
 
-/* ---- begin and end of contexts
- * ----------------------------------------------------------------- */
+/* ---- begin and end of contexts ---- */
 
 static void share_context(struct shared_context *h, CUcontext context) {
     pthread_mutex_lock(&h->lock);
@@ -450,8 +446,7 @@ static void memory_of_a_graph(struct worker *me) {
     TRY(cuCtxSetCurrent(NULL));
 }
 
-/* ---- rounds
- * ------------------------------------------------------------------------------------ */
+/* ---- rounds ---- */
 
 static const struct kind {
     char letter;

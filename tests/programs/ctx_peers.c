@@ -1,10 +1,10 @@
 /*
- * ctx_peers: frees memory of one context during work, takes it again, and lets a copy of the
- * *other* context write it.
+ * ctx_peers: frees memory of one context during its work, allocates it again, and lets a copy of
+ * the *other* context write to it.
  *
  * A device barrier orders the work of its own context only. With two contexts alive the library
  * must wait on the CPU before it hands such memory out. With a barrier only, old work of the first
- * context would overwrite the copy of the second one. Prints how often that happened.
+ * context would overwrite the copy of the second one. Prints the number of overwritten copies.
  */
 #include "program.h"
 

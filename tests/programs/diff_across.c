@@ -1,14 +1,14 @@
-/* Prints answers of synchronous copies of memory of another context than the current one. */
+/* Prints answers of synchronous copies of memory whose context is not the current one. */
 #include "diff.h"
 #include "green.h"
 
 static CUdevice device;
 
-/* A context whose null stream works and then fills a block, and the context that is current at that
- * time. */
+/* A context whose null stream runs a kernel and then fills a block. Another context is current
+ * meanwhile. */
 static struct {
     CUcontext here, there;
-    struct kernels kernels; /* of the other one */
+    struct kernels kernels; /* of the other context */
     CUdeviceptr mine, small, large;
 } now;
 
@@ -83,7 +83,7 @@ static CUresult copy_any(CUdeviceptr to, CUdeviceptr from) {
     return cuMemcpy(to, from, 4096);
 }
 
-/* Synchronous copies of what another context's null stream is still to write stand behind that. */
+/* Synchronous copies of a block wait for the null stream of the block's context to fill it. */
 static void copies(void) {
     static CUresult (*const ways[])(CUdeviceptr, CUdeviceptr) = {copy_linear, copy_any, copy_rows,
                                                                  copy_slices};
@@ -114,7 +114,7 @@ static void copies(void) {
     stop();
 }
 
-/* Waiting for the other context ends none of its captures, and tells nothing of its faults. */
+/* A wait for the other context invalidates none of its captures, and reports none of its faults. */
 static void captures_and_faults(void) {
     CUstream streams[2];
     CUgraph graph;
@@ -130,7 +130,7 @@ static void captures_and_faults(void) {
             CODES("across: a capture: goes on, ends",
                   launch_fill(&now.kernels, streams[i], p, 1, 10),
                   cuStreamEndCapture(streams[i], &graph), cuGraphDestroy(graph));
-            if (i == 1) /* of a stream that has nothing to do with the null stream */
+            if (i == 1) /* a stream that does not synchronise with the null stream */
                 line("across: a capture: %s", copied);
         }
     }
@@ -142,7 +142,7 @@ static void captures_and_faults(void) {
     stop();
 }
 
-/* A view of a green context does not wait for its primary one. */
+/* A copy with a view of a green context does not wait for the primary context. */
 static void view(void) {
     struct green g;
     struct kernels kernels;

@@ -1,8 +1,8 @@
 /*
- * Prints which stream cuMemFreeAsync of cuMemAlloc's memory waits for, and its answers.
+ * Prints the answers of cuMemFreeAsync for memory of cuMemAlloc, and which stream a free waits for.
  *
  * diff_async          one line per behaviour
- * diff_async count    its calls of the driver; on the simulated driver only
+ * diff_async count    number of driver calls; on the simulated driver only
  */
 #include "diff.h"
 
@@ -34,7 +34,7 @@ static CUstream new_stream(void) {
     return stream;
 }
 
-/* Stops a stream until its flag is raised. Returns the number of the flag. */
+/* Blocks a stream until its flag is set. Returns the number of the flag. */
 static unsigned stop(CUstream stream) {
     unsigned flag = flags_used++;
     CHECK(launch_spin(&kernels, stream, (CUdeviceptr)(uintptr_t)&flags[flag], 1));
@@ -45,7 +45,7 @@ static void go_on(unsigned flag) {
     flags[flag] = 1;
 }
 
-/* Returns the size of which `parts` are what the device has, or a little less. */
+/* Returns a size of which `parts` blocks fill the device or nearly so. */
 static size_t part_of_device(unsigned parts) {
     size_t free_bytes = 0, total = 0;
     CHECK(cuMemGetInfo(&free_bytes, &total));
@@ -202,7 +202,7 @@ static void early(void) {
     CHECK(cuStreamDestroy(b));
 }
 
-/* --- contexts --------------------------------------------------------------------------------- */
+/* --- contexts --- */
 
 static void contexts(void) {
     CUcontext other;
@@ -228,8 +228,7 @@ static void contexts(void) {
     for (unsigned i = 0; i < 7; i++)
         CHECK(cuMemFreeAsync(most[i], theirs));
     CODES("async: the end of the stream's context", cuCtxDestroy(other));
-    /* a real driver loses what waits in a stream whose context ends: nothing natively, all with
-     * the library */
+    /* a GPU's driver drops these frees with the context; the library returns the blocks */
     unsigned had = can_have(bytes, 7, flag);
     bool ours = dlsym(RTLD_DEFAULT, "gpucache_empty_cache") != NULL;
     line("async: what waited there: %s", !ours || had == 7 ? "all" : "not all");
@@ -263,7 +262,7 @@ static void elsewhere(void) {
     }
     CHECK(cuCtxDestroy(other));
     CHECK(cuCtxSetCurrent(context));
-    /* what the driver's pool keeps until somebody waits */
+    /* the driver's pool keeps it until a wait */
     CHECK(cuMemAllocAsync(&p, most, CU_STREAM_LEGACY));
     CHECK(cuMemFreeAsync(p, CU_STREAM_LEGACY));
     while (cuStreamQuery(CU_STREAM_LEGACY) == CUDA_ERROR_NOT_READY)
@@ -379,7 +378,7 @@ static void green(void) {
 
 typedef CUresult free_async(CUdeviceptr, CUstream);
 
-/* Frees in the thread's own stream, by both of its names, in a thread that then ends. */
+/* Frees in the per-thread stream, by both of its handles, in a thread that then ends. */
 static void *in_thread(void *number) {
     free_async *own = (free_async *)dlsym(RTLD_DEFAULT, "cuMemFreeAsync_ptsz");
     unsigned at = *(unsigned *)number;
@@ -411,7 +410,7 @@ static void threads(void) {
     line("async: threads' own streams: words wrong %u", wrong);
 }
 
-/* --- answers ---------------------------------------------------------------------------------- */
+/* --- answers --- */
 
 enum wrong { OWN, OTHER, INSIDE, NOTHING, ENDED, UNKNOWN, FREED, WRONGS };
 static const char *const wrongs[] = {
@@ -482,7 +481,8 @@ static void *free_for_ever(void *unused) {
     for (unsigned i = 1; !over; i++) {
         CHECK(cuMemFreeAsync(take(5000), stream));
         if (i % 256 == 0)
-            CHECK(cuStreamSynchronize(stream)); /* natively the memory is back only then */
+            CHECK(
+                cuStreamSynchronize(stream)); /* natively the memory is free only after this wait */
     }
     CHECK(cuStreamDestroy(stream));
     return unused;
@@ -527,7 +527,7 @@ static void emptied_during_a_capture(void) {
     CHECK(cuStreamDestroy(captured));
 }
 
-/* --- costs ------------------------------------------------------------------------------------ */
+/* --- costs --- */
 
 static uint64_t calls(void) {
     uint64_t (*count)(const char *) = (uint64_t(*)(const char *))dlsym(RTLD_DEFAULT, "sim_calls");

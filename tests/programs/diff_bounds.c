@@ -1,10 +1,9 @@
-/* Prints answers of copies and fills that exceed a block, by a word or by far, and of freed memory.
+/* Prints answers of copies and fills that exceed a block by a word or by far, or use freed memory.
  */
 #include "diff.h"
 
 static char host[8 * MIB];
-static CUdeviceptr guard, block,
-    behind; /* neighbours, as far as the driver puts them side by side */
+static CUdeviceptr guard, block, behind; /* neighbours, if the driver places them side by side */
 static size_t size;
 
 static void three(size_t bytes) {
@@ -121,7 +120,7 @@ static void freed(void) {
     CODES("bounds: and taken again", cuMemcpyHtoD(block, host, size), cuMemsetD8(block, 2, size));
 }
 
-/* A free in a stream that has not got there: until then the memory may be used, and no longer. */
+/* Memory may be used until its stream reaches the free, and no longer. */
 static void freed_later(void) {
     struct kernels k;
     CUstream stream;
@@ -139,7 +138,7 @@ static void freed_later(void) {
           cuMemcpyDtoD(guard, p, 1));
 }
 
-/* The driver's own answer comes first. */
+/* Other errors of the driver take precedence. */
 static void other_answers(CUcontext context) {
     CHECK(cuCtxSetCurrent(NULL));
     CODES("bounds: without a context", cuMemcpyHtoD(block, host, size + 1),

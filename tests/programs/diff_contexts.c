@@ -51,7 +51,7 @@ static void *destroy(void *context) {
     return NULL;
 }
 
-/* Another thread has ended the current context; the memory is of a context that lives. */
+/* Another thread has ended the current context. The memory belongs to a live context. */
 static void ended(void) {
     CUcontext a, b, popped;
     CUdeviceptr base = 7;
@@ -77,7 +77,7 @@ static void ended(void) {
     CHECK(cuCtxDestroy(a));
 }
 
-/* Many short lives: everything of a context goes with it, and the next one begins afresh. */
+/* Creates and ends many contexts. All memory of a context ends with it. */
 static void lives(void) {
     int good = 0, stale = 0;
     CUdeviceptr old[8] = {0};
@@ -145,7 +145,7 @@ static void primary(void) {
 typedef CUresult CUDAAPI attach_entry(CUcontext *, unsigned);
 typedef CUresult CUDAAPI detach_entry(CUcontext);
 
-/* A context ends with its last user. */
+/* A context ends when its last user detaches. */
 static void attach(void) {
     attach_entry *join = (attach_entry *)dlsym(RTLD_DEFAULT, "cuCtxAttach");
     detach_entry *leave = (detach_entry *)dlsym(RTLD_DEFAULT, "cuCtxDetach");
@@ -179,7 +179,7 @@ static void attach(void) {
           cuMemFree(q));
     q = take(100000);
     CODES("contexts: attach: and going on", cuMemFree(q), cuMemFree(q));
-    /* many lives that end so, two users each */
+    /* many contexts with two users each */
     int good = 0;
     for (unsigned life = 0; life < 8; life++) {
         CHECK(cuCtxCreate_v2(&a, 0, devices[0]));
@@ -198,7 +198,8 @@ static void attach(void) {
     CHECK(cuCtxSetCurrent(NULL));
 }
 
-/* Attached by a primary context, and detached from outside: the driver says whether that may be. */
+/* Attaches to a primary context, and detaches a context that is not current. Either may be refused.
+ */
 static void attach_primary(void) {
     attach_entry *join = (attach_entry *)dlsym(RTLD_DEFAULT, "cuCtxAttach");
     detach_entry *leave = (detach_entry *)dlsym(RTLD_DEFAULT, "cuCtxDetach");

@@ -9,7 +9,7 @@ static CUevent event;
 static CUdeviceptr block;
 static uint32_t words[16];
 
-/* Polls until the driver has something to say but "not ready". */
+/* Polls until the driver answers anything but "not ready". */
 static int polled(CUresult (*call)(void)) {
     CUresult r = CUDA_ERROR_NOT_READY;
     for (unsigned i = 0; r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY; i++) {
@@ -115,7 +115,7 @@ int main(int argc, char **argv) {
     CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     CHECK(cuCtxSynchronize());
     CHECK(launch(k.fault, 0, 1, NULL));
-    cuEventRecord(event, 0); /* may learn of it already */
+    cuEventRecord(event, 0); /* may report the fault already */
     line("faults: %s: %d", ways[way].name, polled(ways[way].learn));
     CODES("faults: free, again, of nothing, alloc, large alloc", cuMemFree(p), cuMemFree(p),
           cuMemFree(0), cuMemAlloc(&q, 4096), cuMemAlloc(&q, 30 * MIB));

@@ -13,7 +13,7 @@
 struct message {
     CUipcMemHandle handle[BLOCKS];
     uint32_t bytes[BLOCKS];
-    int own; /* what the exporter got when it opened its own handle */
+    int own; /* the exporter's code for opening its own handle */
 };
 
 /* Prints the driver's attributes of an address, relative to the start of the block. */

@@ -66,7 +66,7 @@ static void pairs(void) {
     }
 }
 
-/* Stream-ordered freed memory is usable by the stream's work before the free, and then again. */
+/* Memory freed in a stream is usable by earlier work of the stream, and by the next allocation. */
 static void ordered(void) {
     CUdeviceptr p[32], errors = take(4);
     uint32_t wrong = 1;
@@ -125,7 +125,7 @@ static void copies(void) {
     CODES("mixes: frees", cuMemFree(p), cuMemFree(q), cuMemFree(big));
 }
 
-/* A long random series of calls whose every answer counts. */
+/* Makes a long random series of calls. All answers enter the output. */
 static void series(uint64_t seed) {
     CUdeviceptr p[30] = {0};
     size_t bytes[30];

@@ -13,7 +13,7 @@ static void *driver;
 static const char *const ways[] = {"by scope", "by handle", "by request"};
 #define WAYS 3
 
-/* The entry that is exported under exactly this name; cuda.h's macros do not reach into strings. */
+/* Returns the entry with exactly this exported name. Macros of cuda.h do not replace strings. */
 static void *find(unsigned way, const char *name) {
     void *found = NULL;
     CUdriverProcAddressQueryResult status;
@@ -24,13 +24,13 @@ static void *find(unsigned way, const char *name) {
     return cuGetProcAddress_v2(name, &found, 3010, 0, &status) == CUDA_SUCCESS ? found : NULL;
 }
 
-/* The place where an old entry stores 32 bits; and space for 64, should it think otherwise. */
+/* Result of an old entry: 32 bits, with space for a wrong write of 64. */
 union narrow {
     unsigned value;
     size_t wide;
 };
 
-/* Looks the entry up, and goes on with the call if it is there. */
+/* Looks up the entry, and makes the call if the entry exists. */
 #define OLD(way, name, parameters, arguments)                                                      \
     ((find(way, #name)) ? (int)((CUresult(CUDAAPI *) parameters)find(way, #name))arguments : ABSENT)
 #define ABSENT (-404)
@@ -151,7 +151,7 @@ static void arrays(void) {
     still_new("arrays");
 }
 
-/* A context of the old kind: whether it serves the new entries is the driver's to say. */
+/* Creates a context by an old entry. The driver decides whether new entries may use it. */
 static void contexts(void) {
     for (unsigned way = 0; way < WAYS; way++) {
         CUcontext before, made = NULL, popped = NULL, current = NULL;
@@ -190,7 +190,7 @@ static void contexts(void) {
     }
 }
 
-/* The primary context let go by the entries of CUDA 7, which were there before any request was. */
+/* Releases the primary context by the entries of CUDA 7. */
 static void primary(void) {
     for (unsigned way = 0; way < 2; way++) {
         CUcontext c, again;

@@ -124,8 +124,8 @@ static void no_pool(void) {
           cuMemAllocFromPoolAsync(&p, 100, NULL, 0));
 }
 
-/* The values differ by what a cache is, and by the rest of pages that it holds a block of;
- * what follows from them must not. */
+/* The free memory itself differs by cached memory and by partly used pages. Prints only facts that
+ * must be equal. */
 static long about(size_t before, size_t after) {
     long mib = ((ssize_t)before - (ssize_t)after) / (ssize_t)MIB;
     return (mib + (mib < 0 ? -16 : 16)) / 32 * 32;
@@ -154,7 +154,7 @@ static void info(void) {
     CHECK(cuCtxSynchronize());
     CHECK(cuMemGetInfo(&after, &total));
     line("outside: info: and leave %ld MiB", about(before, after));
-    /* what it says is free can be had, but for the driver's own granules */
+    /* the reported free memory can be allocated, except for the driver's granules */
     size_t most = after / MIB * MIB;
     CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
     for (unsigned i = 0; i < 32 && r == CUDA_ERROR_OUT_OF_MEMORY; i++, most -= 32 * MIB)
@@ -163,7 +163,7 @@ static void info(void) {
     CODES("outside: info: twice the device cannot", cuMemAlloc(&p, 2 * total));
 }
 
-/* A test for leaks: without a wait of its own, since a free has waited. */
+/* Tests for leaks, without a wait of its own, because a free has waited. */
 static void all_freed(void) {
     size_t before = 0, after = 0, total = 0;
     CUdeviceptr p[100];
@@ -179,15 +179,15 @@ static void all_freed(void) {
     }
 }
 
-/* The last of the device, where another context has freed some of it, and a pool of the
- * driver's keeps more than is live there. */
+/* Allocates the last memory of the device. Another context has freed some of it, and a pool of the
+ * driver keeps more than its live memory. */
 static void kept_elsewhere(void) {
     CUcontext first, second;
     CUdeviceptr theirs, p, rest, last = 0;
     size_t left = 0, total = 0;
     int version = 0;
     CHECK(cuDriverGetVersion(&version));
-    if (version < 12050) /* what another context's work is done with is not known there */
+    if (version < 12050) /* the library cannot query another context's work there */
         return;
     CHECK(cuCtxGetCurrent(&first));
     theirs = take(16 * MIB);

@@ -68,7 +68,7 @@ int main(void) {
         line("peers: written from there, read here: wrong %u",
              check_here(1, after[i], 300 + i, sizes[i] / 4));
     }
-    /* memory goes round on the second device while the first reads what is live */
+    /* the second device reuses memory while the first one reads live blocks */
     unsigned wrong = 0;
     for (unsigned round = 0; round < 40; round++) {
         p = take_on(1, 70000 + 1000 * round, round);
@@ -90,7 +90,7 @@ int main(void) {
         CHECK(cuCtxSetCurrent(context[1]));
         q = take(100000);
         CHECK(cuMemcpyPeerAsync(q, context[1], p, context[0], 100000, stream));
-        CHECK(cuMemFree(p)); /* natively waits for the copy */
+        CHECK(cuMemFree(p)); /* natively this free waits for the copy */
         p = take_on(0, 100000, 5555);
         CHECK(cuCtxSetCurrent(context[1]));
         CHECK(cuStreamSynchronize(stream));

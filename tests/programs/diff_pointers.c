@@ -1,4 +1,4 @@
-/* Prints all that a program can ask about a pointer. */
+/* Prints the answers of all queries about a pointer. */
 #include "diff.h"
 
 struct answers {
@@ -202,7 +202,7 @@ static void arguments(void) {
          cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_CONTEXT, p));
 }
 
-/* Freed memory is no memory: what a context is for, the driver asks first. */
+/* Queries of freed memory fail. An error about the context takes precedence. */
 static void without_a_context(void) {
     CUdeviceptr p = take(1000), large = take(3 * MIB), keep = take(1000);
     CHECK(cuMemFree(p));

@@ -45,7 +45,7 @@ static void closed_too_often(void) {
           cuIpcCloseMemHandle(p[1]));
 }
 
-/* The driver knows an allocation's start, which need not be what the program was given. */
+/* The driver knows the start of an allocation, which may lie in front of the program's block. */
 static void closed_below(void) {
     unsigned closed = 0;
     CHECK(open_block(1));
@@ -68,7 +68,7 @@ static void flags(CUcontext context) {
     CODES("ipc_misuse: closed, again", cuIpcCloseMemHandle(p[1]), cuIpcCloseMemHandle(p[1]));
 }
 
-/* The bits that a driver leaves unused: whatever is changed there, no other memory is reached. */
+/* Changes bits that the driver leaves unused. No other memory may be reached. */
 static void changed(void) {
     for (unsigned i = 0; i < count; i++) {
         unsigned elsewhere = 0, other = 0;
@@ -125,7 +125,7 @@ static double seconds(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* The best of several, since the machine is shared. */
+/* Returns the best of several measurements, because the machine is shared. */
 static double question(CUdeviceptr about) {
     double best = 1;
     for (unsigned turn = 0; turn < 20; turn++) {
@@ -170,7 +170,7 @@ static void importer(int in, bool time) {
     forged();
 }
 
-/* Natively the driver is asked who is current before it looks at the address. */
+/* Natively an error about the current context precedes one about the address. */
 static void exported(CUcontext context) {
     CUdeviceptr q = take(1000), keep = take(1000);
     CHECK(cuMemFree(q));
@@ -197,7 +197,7 @@ int main(int argc, char **argv) {
     if (argc <= 2)
         exported(context);
     for (unsigned i = 0; i < count; i++) {
-        m.bytes[i] = i % 16 == 7    ? (uint32_t)(2 * MIB - 4) /* which fills a segment */
+        m.bytes[i] = i % 16 == 7    ? (uint32_t)(2 * MIB - 4) /* fills a segment */
                      : i % 16 == 15 ? (uint32_t)(2 * MIB - 64 * KIB)
                                     : 300 + 212 * (i % 64);
         p[i] = take(m.bytes[i]);

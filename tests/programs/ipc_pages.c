@@ -314,12 +314,12 @@ static void ask(unsigned n) {
     printf(" %d %llu;", r, types);
     printf(" %d %d %d %d;", cuMemRetainAllocationHandle(&handle, (void *)p),
            cuMemUnmap(p / PAGE * PAGE, PAGE), cuMemFree(p), cuIpcCloseMemHandle(p + 4));
-    r = cuMemGetAddressRange(&base, &bytes, p + blocks[n].bytes + PAGE); /* another one's perhaps */
+    r = cuMemGetAddressRange(&base, &bytes,
+                             p + blocks[n].bytes + PAGE); /* perhaps another block's */
     printf(" %d", r == CUDA_SUCCESS && base == p);
 }
 
-/* A bare call: for ThreadSanitizer, looking at a descriptor that another thread closes is a
- * race. */
+/* Uses the system call: ThreadSanitizer reports a race if another thread closes the descriptor. */
 static bool look_at(int fd, struct stat *file) {
     return syscall(SYS_newfstatat, fd, "", file, AT_EMPTY_PATH) == 0;
 }
@@ -364,7 +364,7 @@ static void start_ticks(void) {
 
 static void become_daemon(void) {
     unsigned there = 0;
-    for (int fd = 3; fd < FILES; fd++) { /* but files, which may be the driver's */
+    for (int fd = 3; fd < FILES; fd++) { /* not files, which may be the driver's */
         struct stat file;
         if (look_at(fd, &file) && S_ISSOCK(file.st_mode))
             close(fd);
@@ -388,7 +388,7 @@ static void count_same(void) {
     printf("%u", there);
 }
 
-/* A socket that comes back while the others are being closed takes a number too. */
+/* A socket that the library reopens meanwhile takes a number too. */
 static void crowd(void) {
     for (unsigned turn = 0; turn < 2; turn++) {
         for (int fd = 3; fd < FILES; fd++) {
@@ -570,7 +570,7 @@ static void obey(const char *name, unsigned n, uint64_t bytes, uint64_t value, c
 
 int main(void) {
     char text[512];
-    atexit(at_the_end); /* before the driver's own */
+    atexit(at_the_end); /* registered before the driver's handler, so it runs after it */
     pthread_atfork(before_fork, after_fork, after_fork);
     context = begin();
     kernels_load(&kernels);

@@ -53,8 +53,7 @@ static void say(const char *what, uint64_t bytes) {
     line("%s: %s: %lu MiB", name, what, (unsigned long)(bytes / MIB));
 }
 
-/* ---- without a limit: what the report says at the end
- * ------------------------------------------- */
+/* ---- without a limit: lines for the comparison with the report ---- */
 
 static void kept(void) {
     keep_all(standard);
@@ -80,7 +79,7 @@ static void dropped(void) {
     say("reserve at the end", reserve(standard));
 }
 
-/* Freed and waited for while another stream is captured. */
+/* Frees and waits while another stream is being captured. */
 static void dropped_in_capture(void) {
     CUstream captured, other;
     CUgraph empty;
@@ -137,7 +136,7 @@ static void destroyed(void) {
     CHECK(cuMemFreeAsync(p, 0));
     CHECK(cuCtxSynchronize());
     CHECK(cuMemPoolDestroy(pool));
-    CHECK(cuMemAllocAsync(&p, 10 * MIB, 0)); /* from the default one again */
+    CHECK(cuMemAllocAsync(&p, 10 * MIB, 0)); /* from the default pool again */
     CHECK(cuStreamSynchronize(0));
     say("reserve at the end", reserve(standard));
 }

@@ -1,13 +1,13 @@
 /*
- * A server beside another one on the same device. Takes one order per line, and answers each with
- * one line.
+ * A server that shares its device with another one. Reads one command per line, and answers each
+ * with one line.
  *
  *      take MIB    allocates a block
  *      give        frees the block that was taken last
- *      info        says the free and total memory of the device, in bytes
+ *      info        prints the free and total memory of the device, in bytes
  *      churn MIB   begins to allocate and free blocks of MIB in a thread, until `rest`
- *      rest        ends that, and says how many pairs there were
- *      watch N     asks N times for the free memory, and says the least and the most
+ *      rest        ends the thread, and prints the number of its pairs
+ *      watch N     queries the free memory N times, and prints the minimum and the maximum
  */
 #include "program.h"
 
@@ -57,7 +57,7 @@ static void obey(const char *order, unsigned long value) {
         r = taken > 0 ? cuMemFree(blocks[--taken]) : CUDA_ERROR_NOT_SUPPORTED;
     } else if (strcmp(order, "churn") == 0) {
         pthread_create(&thread, NULL, churn, (void *)(value * MIB));
-        while (pairs == 0) /* the order is carried out when the first pair is */
+        while (pairs == 0) /* answers when the first pair is done */
             ;
     } else if (strcmp(order, "rest") == 0) {
         stop = true;

@@ -170,8 +170,8 @@ static void turns(int count, char **who) {
     printf("refused %u\n", refused);
 }
 
-/* The bytes that all threads hold or request; a block is booked before it is asked for, until
- * it has been freed. */
+/* The bytes that all threads hold or request. A block counts from before its request until after
+ * its free. */
 static size_t most;
 static _Atomic size_t booked;
 
@@ -264,7 +264,7 @@ static void refused(size_t bytes, size_t held, int count, char **kinds) {
         sum += all[i].refused;
         late += all[i].late;
     }
-    /* on a busy machine some may be; if they wait for each other, half of them are, and more */
+    /* a busy machine may refuse some; if threads wait for each other, half or more are refused */
     printf("refused %u, %s\n", sum, late < sum / 3 ? "soon" : "late");
 }
 
@@ -294,7 +294,7 @@ static void *free_in_the_other(void *bytes) {
     CHECK(take("pool", *(size_t *)bytes, stream, &block));
     CHECK(launch_spin(&k, stream, (CUdeviceptr)flag, 1));
     pthread_barrier_wait(&start);
-    give("pool", stream, &block); /* natively that waits, and nobody else */
+    give("pool", stream, &block); /* natively only this free waits */
     return NULL;
 }
 

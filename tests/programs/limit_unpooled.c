@@ -1,6 +1,6 @@
 /*
- * limit_unpooled KIND: frees unpooled memory in one thread and takes it in another, which gets the
- * same addresses, arrays and handles at once. The live bytes are the same at the end as at the
+ * limit_unpooled KIND: frees unpooled memory in one thread and allocates in another one, which gets
+ * the same addresses, arrays and handles at once. The live bytes are the same at the end as at the
  * begin; then a part of them is freed. limit_unpooled.py compares the report with these bytes.
  */
 #include "program.h"
@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 
 #define ROUNDS 2000
-#define LEFT 100 /* live at the end */
+#define LEFT 100 /* blocks live at the end */
 #define BYTES ((size_t)64 << 10)
 #define GRANULE ((size_t)2 << 20)
 
@@ -45,11 +45,11 @@ static CUdeviceptr take(int i) {
     } else if (strcmp(kind, "virtual") == 0) {
         CHECK(cuMemCreate(&handle, GRANULE, &prop, 0));
         p = handle;
-    } else if (strcmp(kind, "mapping") == 0) { /* which keeps what the handle has let go of */
+    } else if (strcmp(kind, "mapping") == 0) { /* the mapping holds it */
         p = space + (size_t)(i % ROUNDS) * GRANULE;
         CHECK(cuMemCreate(&handle, GRANULE, &prop, 0));
         while (cuMemMap(p, GRANULE, 0, handle, 0) != CUDA_SUCCESS)
-            ; /* until the other thread has unmapped what was there */
+            ; /* until the other thread has unmapped its memory there */
         CHECK(cuMemRelease(handle));
     } else {
         exit(2);

@@ -97,7 +97,7 @@ static int requests(const char *path) {
     ask(get, "cuMemAlloc", 12000, 64);
     ask(get, "cuMemAlloc", 12000, 3);
 
-    /* itself, asked for through its own answers */
+    /* cuGetProcAddress, looked up by itself */
     get("cuGetProcAddress", (void **)&self, 12000, 0, NULL);
     for (unsigned depth = 0; self && depth < 3; depth++) {
         ask(self, "cuGetProcAddress", 12000, 0);
@@ -198,7 +198,7 @@ static int weak(void) {
 
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
-    setvbuf(stdout, NULL, _IOLBF, 0); /* a driver may not survive a question */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* the driver may crash in a look-up */
     if (strcmp(what, "weak") == 0)
         return weak();
     driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);

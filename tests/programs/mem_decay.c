@@ -1,6 +1,6 @@
 /*
- * mem_decay SCENE [MS]: prints the memory that the driver has handed out while the program
- * allocates none, as lines of "NAME VALUE". mem_decay.py has the expected values.
+ * mem_decay SCENE [MS]: prints the memory that the driver has handed out while the program makes no
+ * allocation, as lines of "NAME VALUE". mem_decay.py has the expected values.
  */
 #include "program.h"
 
@@ -42,7 +42,7 @@ static unsigned long device_mib(void) {
     return (unsigned long)(sim_used_memory(0) / MIB);
 }
 
-/* Waits without a call of the driver's until so little is left. */
+/* Waits until the driver has at most this memory handed out. Makes no driver call. */
 static void wait_for(unsigned long mib) {
     for (unsigned ms = 0; ms < budget_ms && device_mib() > mib; ms += 5)
         pause_ms(5);

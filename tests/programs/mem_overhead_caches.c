@@ -25,7 +25,7 @@ static void join_threads(unsigned count) {
         pthread_join(threads[i], NULL);
 }
 
-/* --- threads that have each done a little --- */
+/* --- threads that made one pair each --- */
 
 static pthread_mutex_t staying =
     PTHREAD_MUTEX_INITIALIZER; /* held by main() until the idle threads may end */

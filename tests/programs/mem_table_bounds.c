@@ -15,9 +15,9 @@
 #include "diff.h"
 #include "sim.h"
 
-#define FREES 6 /* in one stream: it has four events */
+#define FREES 6 /* frees in one stream, which has four events */
 
-/* The entry that every driver has; cuda.h only declares the newest. */
+/* The version that every driver has. cuda.h declares only the newest one. */
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
 
 static CUcontext create(CUdevice device) {
@@ -50,14 +50,14 @@ static struct own own_context(void) {
     return own;
 }
 
-/* The first one frees memory that its work still fills, and takes it again. The last one writes
- * there. Natively the free waits for the fill. Returns whether the last one's words are there in
- * the end. */
+/* The first context frees memory that its work still fills, and allocates it again. The last
+ * context writes to it. Natively the free waits for the fill. Returns whether the last context's
+ * words are there at the end. */
 static bool last_one_wins(const struct own *first, const struct own *last, uint32_t *bad) {
     CUdeviceptr x, y;
     *bad = 0;
     CHECK(cuCtxSetCurrent(first->context));
-    CHECK(cuMemAlloc(&x, 32 * MIB)); /* half of the device, and the other half */
+    CHECK(cuMemAlloc(&x, 32 * MIB)); /* one half of the device, then the other half */
     CHECK(cuMemAlloc(&y, 32 * MIB));
     CHECK(launch_sleep(&first->kernels, first->stream, 20000));
     CHECK(launch_fill(&first->kernels, first->stream, x, 1, 4096));
@@ -135,8 +135,7 @@ static void memops(unsigned count) {
 
 /* ---- streams and captures ---- */
 
-/* Blocks are freed in their streams' order behind work that is late. The work must write to none
- * of the next blocks. */
+/* Frees blocks in their streams behind late work. The work must not write to later blocks. */
 static void streams(unsigned count) {
     CUstream *stream = list_of(count, sizeof *stream), other;
     CUdeviceptr *block = list_of((size_t)count * FREES, sizeof *block);
@@ -191,7 +190,7 @@ static void captures(unsigned count) {
 
 /* ---- pinned memory ---- */
 
-/* All are freed before the next ones are asked for. */
+/* Frees all blocks before the next requests. */
 static void pinned(unsigned count) {
     uint32_t **block = list_of(count, sizeof *block);
     unsigned taken = 0, freed = 0, again = 0;
@@ -211,7 +210,7 @@ static void pinned(unsigned count) {
 
 /* ---- devices ---- */
 
-/* The last device is one too many for the library's tables, which leave it to the driver. */
+/* The last device exceeds the library's tables, so its memory is the driver's. */
 static void devices(void) {
     CUdeviceptr p, q, r = 0;
     CUcontext first = begin(), last;
@@ -234,7 +233,7 @@ static void devices(void) {
     CODES("mem_table_bounds: devices: release", cuDevicePrimaryCtxRelease(count - 1));
 }
 
-/* ---- no answer ---- */
+/* ---- a driver that does not name the current context ---- */
 
 static void no_current(void) {
     CUcontext context = begin();
@@ -245,7 +244,7 @@ static void no_current(void) {
     CHECK(cuStreamCreate(&captured, CU_STREAM_DEFAULT));
     for (unsigned i = 0; i < 7; i++)
         p[i] = take(100000);
-    CHECK(cuCtxSetCurrent(context)); /* nothing is known of this thread from here on */
+    CHECK(cuCtxSetCurrent(context)); /* from here on the library knows nothing of this thread */
     sim_fail("cuCtxGetCurrent", 0, CUDA_ERROR_UNKNOWN, 1000);
     CODES("mem_table_bounds: no current: frees in order", cuMemFreeAsync(p[0], stream),
           cuMemFreeAsync(p[1], CU_STREAM_LEGACY), cuMemFreeAsync(p[2], CU_STREAM_PER_THREAD),

@@ -25,16 +25,16 @@
     "cuMemFree_v2 cuMemFreeAsync cuMemRelease cuMemUnmap cuMemAddressFree cuMemFreeHost"
 
 static struct {
-    char text[4096]; /* what the program saw */
+    char text[4096]; /* the program's output */
     char wrong[4096];
     char failed[64];
     uint64_t calls;
 } * told;
 
-static int error, times; /* times 0: nothing fails */
-static bool several;     /* more than one call in a row does */
+static int error, times; /* times 0: no call fails */
+static bool several;     /* several successive calls fail */
 static struct kernels kernels[2];
-static unsigned here; /* which context is current */
+static unsigned here; /* number of the current context */
 static CUstream streams[2];
 static uint64_t serial, used_before;
 
@@ -55,15 +55,15 @@ static void answered(CUresult answer, const char *call) {
         WRONG("%s: %d\n", call, (int)answer);
 }
 
-/* A call that does not fail. */
+/* Makes a call that does not fail. */
 #define SAFELY(call) (sim_exempt(1), answered((call), #call))
 
 static bool is_forever(void) {
     return times < 0;
 }
 
-/* The program's call may fail only because it itself does at the driver, and with that code.
- * Then it is made again. */
+/* Checks that a call failed only with the code of its own refused driver call. Returns whether to
+ * repeat the call. */
 static bool may_fail(CUresult answer, const char *symbol) {
     const char *failed = sim_failed();
     bool itself = failed && strcmp(failed, symbol) == 0 && answer == (CUresult)error;
@@ -72,7 +72,7 @@ static bool may_fail(CUresult answer, const char *symbol) {
     return answer != CUDA_SUCCESS && times != 0;
 }
 
-/* Made again, where it was refused. */
+/* Repeats a refused call. */
 #define TRY(answer, symbol, call)                                                                  \
     do {                                                                                           \
         (answer) = call;                                                                           \
@@ -80,7 +80,7 @@ static bool may_fail(CUresult answer, const char *symbol) {
             WRONG("%s: %d, again\n", symbol, (int)(answer));                                       \
     } while (0)
 
-/* ---- blocks, each with marks of its own in every page ---- */
+/* ---- blocks, with marks of their own in every page ---- */
 
 static struct block {
     CUdeviceptr at;
@@ -136,7 +136,7 @@ static void block_free(unsigned i, bool check) {
     struct block *block = &blocks[i];
     if (block->at && check)
         check_marks(block);
-    if (block->at) /* whatever the answer, which may tell of a fault, nobody uses it any more */
+    if (block->at) /* the block is not used any more, whatever the answer */
         TRY(answer, "cuMemFree_v2", cuMemFree(block->at));
     block->at = 0;
 }
@@ -165,10 +165,10 @@ static void free_all(void) {
         block_free(i, i % 4 == 0);
 }
 
-/* ---- what the program does ---- */
+/* ---- the steps of the program ---- */
 
-/* Sizes that repeat, small and large, freed with their work under way, in part in the order of
- * a stream. */
+/* Frees small and large blocks of recurring sizes during their work, some of them in stream order.
+ */
 static void churn(unsigned rounds, unsigned from) {
     static const size_t sizes[] = {512, 3 * MIB, 40 * KIB, 5 * MIB, 100, MIB, 8 * MIB, 2 * MIB};
     for (unsigned round = 0; round < rounds; round++) {
@@ -256,7 +256,7 @@ static void questions(void) {
     CUresult answer;
     if (block_alloc(0, 5 * MIB) != CUDA_SUCCESS)
         return;
-    /* pages of a driver that does not say that they can be exported have none */
+    /* pages have no handle if the driver cannot export them */
     const char *failed = sim_failed();
     bool none = failed && strstr("cuDriverGetVersion cuDeviceGetAttribute", failed);
     answer = cuIpcGetMemHandle(&handle, blocks[0].at);
@@ -470,7 +470,7 @@ int main(int argc, char **argv) {
                    same ? "" : told->text);
         fflush(stdout);
         if (told->failed[0] == 0 && status == 0)
-            break; /* there are no more calls */
+            break; /* there is no such call */
     }
     printf("end\n");
     return 0;

@@ -14,7 +14,7 @@
 #define MIB ((size_t)1 << 20)
 #define STEPS 2500
 #define MOST 16384
-#define LEVELS 4 /* of what is live: below 80 % of the device, 90 %, 95 %, above */
+#define LEVELS 4 /* by live memory: below 80 % of the device, 90 %, 95 %, above */
 
 struct block {
     CUdeviceptr at;
@@ -43,10 +43,10 @@ static struct {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
-static int turn; /* whose it is; -1: nobody's any more */
+static int turn; /* number of the running thread; -1: none */
 static unsigned step;
 
-/* The device memory that a block takes natively; small ones share. */
+/* Returns the device memory that a block takes natively. Small blocks share pages. */
 static size_t taken(size_t bytes) {
     return bytes < 2 * MIB ? bytes : (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
 }
@@ -64,14 +64,14 @@ static size_t least(void) {
 static size_t next_size(void) {
     static size_t one;
     switch (mix) {
-    case 0: /* of one size */
+    case 0: /* one size */
         one = one ? one : between(least(), memory / 16);
         return one;
-    case 1: /* small */
+    case 1: /* small blocks */
         return between(least(), least() < MIB ? MIB : 4 * least());
-    case 2: /* large */
+    case 2: /* large blocks */
         return between(MIB + 1, memory / 8);
-    case 3: /* as the driver rounds them */
+    case 3: /* multiples of 2 MiB */
         return between(1, memory / 8 / (2 * MIB)) * 2 * MIB;
     default:
         return between(least(), memory / 8);
@@ -97,7 +97,7 @@ static void record(bool served, size_t bytes) {
     level[i].refused_mib += served ? 0 : mib;
 }
 
-/* Draws the same numbers whatever the answer. */
+/* Draws the same numbers for any answer. */
 static void ask(size_t bytes) {
     struct block block = {.bytes = bytes, .context = (int)pick(&seed, (unsigned)contexts)};
     uint64_t after = seed;
@@ -114,7 +114,7 @@ static void ask(size_t bytes) {
     if (served)
         use(&block);
     seed = after + 1;
-    if (wanted) { /* refused here, it stands in its place without memory */
+    if (wanted) { /* a block that is refused here keeps its slot without memory */
         block.at = served ? block.at : 0;
         blocks[count++] = block;
         live += taken(bytes);
@@ -141,7 +141,7 @@ static void drop(unsigned i) {
 static void move(void) {
     if (step % 200 == 0)
         aim = memory / 100 * (60 + pick(&seed, 50));
-    if (pick(&seed, 400) == 0) { /* a few stay, and pin what they pin */
+    if (pick(&seed, 400) == 0) { /* a few blocks stay, and pin their pages */
         for (unsigned i = count; i-- > 0;)
             if (i % 16)
                 drop(i);

@@ -62,12 +62,12 @@ static CUresult ask(const char *kind, CUstream stream) {
         CHECK(cuMemGetInfo(&free_bytes, &total));
         return free_bytes == 32 * MIB ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    for (int i = 0; i < 32 && r == CUDA_SUCCESS; i++) /* small */
+    for (int i = 0; i < 32 && r == CUDA_SUCCESS; i++) /* small blocks */
         r = cuMemAlloc(&p, MIB);
     return r;
 }
 
-/* The second allocation has the first one's memory, behind a barrier where memory is reused so. */
+/* The second allocation gets the memory of the first one, in barrier mode behind a barrier. */
 static void barrier(const char *kind) {
     CUstream busy = new_stream(), idle = new_stream();
     CUdeviceptr first, second, third;
@@ -87,7 +87,7 @@ struct job {
     unsigned number;
 };
 
-/* Other schedules come of it than of the simulator's seed alone. */
+/* Varies the schedule beyond the simulator's seed. */
 static void dawdle(struct job *job) {
     if (pick(&job->seed, 2))
         usleep(pick(&job->seed, 500));

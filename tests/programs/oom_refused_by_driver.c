@@ -19,8 +19,8 @@
 static struct kernels kernels;
 static CUstream stream;
 
-/* Blocks of one size, one live at a time, each written late and read back: how many of them
- * were had and held what was written. */
+/* Allocates blocks of one size, one at a time, writes each late and reads it back. Returns the
+ * number of right ones. */
 static unsigned pairs(unsigned count, size_t bytes) {
     unsigned good = 0;
     for (unsigned i = 0; i < count; i++) {
@@ -48,15 +48,14 @@ static void records(void) {
     line("records: 7 GiB: %u of 20", pairs(20, 7 * GIB));
 }
 
-/* On 512 MiB: there is space for one, and the reserve is no large part of the budget. */
+/* 512 MiB have space for one block, and the reserve is a small part of the budget. */
 static void records_small(void) {
     line("records: 300 MiB: %u of 10", pairs(10, 300 * MIB));
 }
 
 /* ---- memory at an address that is no multiple of 2 MiB ---- */
 
-/* The second allocation may not wait for the device: what it runs waits for what comes after
- * that. */
+/* The second allocation must not wait for the device, whose kernel waits for later work. */
 static void unaligned(void) {
     uint32_t *flag;
     CUstream other;
@@ -75,7 +74,7 @@ static void unaligned(void) {
 
 #define BLOCKS 400
 
-/* Writes and reads many blocks at once: how many were had and held what was written. */
+/* Allocates, writes and reads many blocks at a time. Returns the number of right ones. */
 static unsigned blocks(size_t bytes) {
     static CUdeviceptr p[BLOCKS];
     unsigned good = 0;
@@ -103,7 +102,7 @@ static size_t address_space(void) {
     return pages * 4096;
 }
 
-/* Hardly more than there is now, once CUDA runs; then as much as before. */
+/* Limits the address space to little more than now, then restores it. */
 static void host_memory(void) {
     struct rlimit before, less;
     CHECK(cuMemFree(take(3 * MIB)));
@@ -117,7 +116,7 @@ static void host_memory(void) {
     line("with it: %u of 4 KiB, %u of 2 MiB", blocks(4 * KIB), blocks(2 * MIB));
 }
 
-/* ---- membarrier, from some moment on ---- */
+/* ---- membarrier, refused from a later moment on ---- */
 
 #define SWAPS 20000
 #define PLACES 32
@@ -125,7 +124,7 @@ static void host_memory(void) {
 static CUcontext context;
 static _Atomic uint64_t places[PLACES];
 
-/* Puts blocks where another thread takes and frees them. */
+/* Passes blocks to another thread, which frees them. */
 static void *swap(void *seed) {
     uint64_t random = (uint64_t)(uintptr_t)seed, failures = 0;
     CHECK(cuCtxSetCurrent(context));

@@ -22,7 +22,7 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device
 typedef CUresult any_entry(const void *a, const void *b, const void *c, const void *d, size_t e,
                            size_t f, size_t g, size_t h, size_t i, size_t j, size_t k);
 
-/* Every second time it is freed in a stream. */
+/* Frees the memory, every second time in a stream. */
 static void leave_idle(void) {
     static unsigned turn;
     CUdeviceptr p;

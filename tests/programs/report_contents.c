@@ -10,8 +10,8 @@
 
 static CUdeviceptr blocks[MOST];
 
-/* Blocks of so many bytes until `total` of them are asked for or one is refused; how many there
- * are. */
+/* Allocates blocks of `each` bytes until `total` bytes are live or one is refused. Returns the number of
+ * blocks. */
 static int fill(size_t each, size_t total) {
     int count = 0;
     while (count < MOST && (size_t)count * each < total && !cuMemAlloc(&blocks[count], each))
@@ -31,7 +31,7 @@ static void full(void) {
     ask(100 * MIB);
 }
 
-/* Every other block is freed; none of what is left between them is large enough. */
+/* Frees every other block. No gap between the live blocks is large enough. */
 static void pieces(size_t each, size_t last) {
     int count = fill(each, 700 * MIB);
     for (int i = 0; i < count; i += 2)
@@ -44,7 +44,7 @@ static void large_pieces(void) {
     pieces(3 * MIB, 600 * MIB);
 }
 
-/* A quarter of each segment is live, which was made for a longer block. */
+/* A quarter of each segment is live. The segments were made for longer blocks. */
 static void long_pieces(void) {
     int count = fill(64 * MIB, 700 * MIB);
     for (int i = 0; i < count; i++)
@@ -80,7 +80,7 @@ static void impossible(void) {
     ask(64 * 1024 * MIB);
 }
 
-/* A few blocks that are freed and asked for again and again. */
+/* Allocates and frees a few blocks again and again. */
 static void pairs(void) {
     for (int i = 0; i < 10000; i++) {
         CUdeviceptr block;

@@ -86,7 +86,8 @@ static void turns(struct library *a, struct library *b) {
     }
 }
 
-/* B is loaded where A was, and asks from the same addresses. A's second block outlives A. */
+/* Loads B at the addresses of A, so its calls have the same return addresses. A's second block
+ * outlives A. */
 static void closed(struct library *a, struct library *b) {
     load(a);
     uintptr_t was = (uintptr_t)a->alloc;
@@ -208,7 +209,7 @@ static void generated(struct library *a, struct library *b) {
     say(&unknown);
 }
 
-/* More libraries than a report names, each under a name of its own. */
+/* Loads more libraries than a report names, each under its own name. */
 static void many(struct library *const all, int count) {
     for (int i = 0; i < count; i++) {
         load(&all[i]);
@@ -232,7 +233,7 @@ static void *busy(void *with) {
     return NULL;
 }
 
-/* Reports while four threads change what they are about. */
+/* Writes reports while four threads allocate and free. */
 static void threads(struct library *a, struct library *b) {
     pthread_t thread[4];
     int to = open(getenv("REPORTS") ? getenv("REPORTS") : "/dev/null",

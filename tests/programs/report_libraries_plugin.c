@@ -33,7 +33,7 @@ CUresult runtime_alloc(CUdeviceptr *p, size_t bytes) {
     return r != CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : r;
 }
 
-/* Has a frame of `room` bytes and more. */
+/* Has a stack frame of at least `room` bytes. */
 CUresult runtime_alloc_in_frame(CUdeviceptr *p, size_t bytes, size_t room) {
     volatile char *frame = alloca(room);
     frame[0] = frame[room - 1] = 1;

@@ -16,7 +16,7 @@ static void use_cuda(void) {
     CHECK(cuMemFree(p));
 }
 
-/* A child that lets go of the three, as daemons do, and lives on until the reader kills it. */
+/* A child closes the standard descriptors, as daemons do, and runs until the script kills it. */
 static void daemon_stays(void) {
     use_cuda();
     pid_t child = fork();
@@ -54,7 +54,7 @@ static void exec_descriptors(void) {
     execl("/proc/self/exe", "stderr", "inherited", text, (char *)NULL);
 }
 
-/* Started without a stderr, its own file gets the number. */
+/* Starts without stderr, so that the program's file gets its number. */
 static void no_stderr(void) {
     const char *path = getenv("STDERR_FILE");
     int file = path ? open(path, O_RDWR | O_CREAT | O_TRUNC, 0600) : -1;

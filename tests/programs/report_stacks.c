@@ -17,7 +17,7 @@
 #if defined(__clang__)
 #define OWN __attribute__((noinline))
 #else
-#define OWN __attribute__((noinline, noclone)) /* its name stays as it is */
+#define OWN __attribute__((noinline, noclone)) /* the compiler keeps its name */
 #endif
 
 static CUdeviceptr kept[4096];
@@ -73,7 +73,7 @@ static OWN void leak(void) {
     little_things();
 }
 
-/* --- bytes x time, between what the clock says just outside and just inside --- */
+/* --- bytes x time, between the times measured just outside and just inside --- */
 
 static double seconds(void) {
     struct timespec now;
@@ -127,7 +127,7 @@ static OWN void threads(CUcontext context) {
                        (void *)(size_t)(i * 700 + 100));
     for (unsigned i = 0; i < 8; i++)
         pthread_join(thread[i], NULL);
-    for (unsigned i = 0; i < kept_count; i++) /* this thread asked for none of them */
+    for (unsigned i = 0; i < kept_count; i++) /* other threads allocated all of them */
         if (i % 2)
             CHECK(cuMemFree(kept[i]));
     printf("%u\n", kept_count);
@@ -147,13 +147,14 @@ static OWN void frees(void) {
     printf("twice %d\n", (int)cuMemFree(c));
     CHECK(cuStreamSynchronize(stream));
     CHECK(cuStreamDestroy(stream));
-    printf("in no stream %d\n", cuMemFreeAsync(b, stream) != CUDA_SUCCESS); /* and lives on */
+    printf("in no stream %d\n",
+           cuMemFreeAsync(b, stream) != CUDA_SUCCESS); /* the block stays live */
     errno = 77;
     weights();
     printf("errno %d\n", errno);
 }
 
-/* --- a peak that is forgotten --- */
+/* --- a peak that is reset --- */
 
 static OWN void resets(void) {
     int (*reset)(int) = dlsym(RTLD_DEFAULT, "gpucache_reset_peak_stats");
@@ -165,7 +166,7 @@ static OWN void resets(void) {
     CHECK(cuMemFree(get(600)));
 }
 
-/* --- a context that takes its blocks along --- */
+/* --- blocks that end with their context --- */
 
 static OWN void of_a_context(void) {
     CUcontext context;
@@ -217,7 +218,7 @@ static OWN void plugin(const char *path) {
     little_things();
 }
 
-/* --- a library where another one was --- */
+/* --- a library at the addresses of a closed one --- */
 
 static OWN void replaced(char **paths) {
     for (; *paths; paths++) {
@@ -273,7 +274,7 @@ static OWN void oom(void) {
 int main(int argc, char **argv) {
     const char *part = argc > 1 ? argv[1] : "";
     CUcontext context = NULL;
-    signal(SIGUSR2, SIG_IGN); /* natively it would be the end */
+    signal(SIGUSR2, SIG_IGN); /* natively the signal would end the process */
     if (strcmp(part, "signals") == 0 && argc > 2)
         signal(SIGUSR2, SIG_DFL);
     context = begin();

@@ -37,12 +37,12 @@ struct block {
     CUdeviceptr address; /* 0: a free slot */
     size_t bytes;
     uint32_t value;
-    unsigned stream; /* where its latest work is, */
-    uint64_t thread; /* and whose, if that is a per-thread stream */
-    CUevent event;   /* behind that work */
+    unsigned stream; /* stream of its latest work */
+    uint64_t thread; /* thread of a per-thread stream */
+    CUevent event;   /* recorded behind that work */
 };
 
-/* A context with all that is in it. */
+/* A context with its streams and blocks. */
 struct world {
     CUcontext context;
     CUfunction fill, check;
@@ -53,14 +53,14 @@ struct world {
     struct block blocks[SLOTS];
 };
 
-/* Missing on a GPU. */
+/* A function of the simulator; NULL on a GPU. */
 #pragma weak sim_accessible
 #pragma weak sim_register_kernel
 #pragma weak sim_set_eager
 #pragma weak sim_set_seed
 #pragma weak sim_step
 
-/* The entry that every driver has; cuda.h only declares the newest. */
+/* The version that every driver has. cuda.h declares only the newest one. */
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
 
 static struct world worlds[WORLDS];
@@ -84,8 +84,7 @@ struct worker {
     struct world *world;
 };
 
-/* ---- kernels
- * ------------------------------------------------------------------------------------ */
+/* ---- kernels ---- */
 
 /*
  * For a GPU. Made by nvcc -ptx -arch=compute_75 from:
@@ -165,8 +164,7 @@ static void run_kernel(CUfunction kernel, struct world *w, struct block *b, CUst
     CHECK(launch(kernel, stream, 128, params));
 }
 
-/* ---- a block's work, in order
- * ------------------------------------------------------------------- */
+/* ---- a block's work, in order ---- */
 
 /* Work on the block may now be submitted to the stream of this number. */
 static CUstream order(struct worker *me, struct block *b, unsigned stream) {
@@ -197,10 +195,9 @@ static void verify_on_host(struct block *b) {
     }
 }
 
-/* ---- steps
- * -------------------------------------------------------------------------------------- */
+/* ---- steps ---- */
 
-/* A slot of the world, locked, that is taken or not as asked; NULL if the draw found none. */
+/* Draws a slot with (`taken`) or without a block. Returns it locked; NULL: none was found. */
 static struct block *lock_slot(struct worker *me, bool taken) {
     unsigned at = pick(&me->random, SLOTS);
     for (unsigned i = 0; i < SLOTS; i++) {
@@ -293,7 +290,7 @@ static void step_free(struct worker *me) {
 
 static void step_sync(struct worker *me) {
     switch (plan.captures ? 1 + pick(&me->random, 2) : pick(&me->random, 3)) {
-    case 0: /* would destroy any capture of the context */
+    case 0: /* would invalidate any capture of the context */
         CHECK(cuCtxSynchronize());
         break;
     case 1:
@@ -307,7 +304,7 @@ static void step_sync(struct worker *me) {
     }
 }
 
-/* A graph that writes a block, captured while the others go on allocating and freeing. */
+/* Captures a graph that writes a block, while other threads allocate and free. */
 static void step_graph(struct worker *me) {
     struct block *b = lock_slot(me, true);
     if (!b)
@@ -356,8 +353,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* ---- schedules
- * ---------------------------------------------------------------------------------- */
+/* ---- schedules ---- */
 
 static void world_begin(struct world *w, uint64_t *random) {
     CUmodule module;

@@ -31,7 +31,7 @@ static struct kernels kernels;
 static CUdeviceptr flags, errors;
 static CUstream streams[16];
 
-/* A flag that no kernel has used: equality with a value that comes and goes would be missed. */
+/* Returns a flag that no kernel has used. A spinner could miss a value that is set and reset. */
 static CUdeviceptr new_flag(void) {
     static unsigned used;
     unsigned at = __atomic_fetch_add(&used, 1, __ATOMIC_RELAXED);
@@ -82,8 +82,7 @@ static void finish(void) {
     }
 }
 
-/* ---- scenes
- * ------------------------------------------------------------------------------------- */
+/* ---- scenes ---- */
 
 /* The sequences of docs/cuda-facts.md, "When a wait can hang a program", for small and large
  * blocks. */
@@ -101,7 +100,7 @@ static void free_spin_alloc_set(void) {
     }
 }
 
-/* Enough frees that there is pressure and events are recorded in the free; then the same. */
+/* Makes enough frees for pressure and events recorded in frees, then does the same as above. */
 static void many_frees_spin_alloc_set(void) {
     CUdeviceptr p[200], flag = new_flag();
     for (unsigned round = 0; round < 3; round++) {
@@ -122,7 +121,7 @@ static void many_frees_spin_alloc_set(void) {
         CHECK(cuMemFree(p[i]));
 }
 
-/* A kernel that runs as long as the program does not tell it to stop, while other calls go on. */
+/* A kernel runs until the program stops it, while other calls continue. */
 static void persistent(void) {
     CUdeviceptr stop = new_flag(), p[64] = {0};
     for (unsigned i = 0; i < 64; i++) {
@@ -224,13 +223,13 @@ static void thread_ends(void) {
     CHECK(launch_set(&kernels, streams[6], flag, 1));
 }
 
-/* Another context's frees do not wait for this one's kernels, and neither may what they make
- * reusable. */
+/* Frees of another context do not wait for this context's kernels. Reuse of their memory must not
+ * wait either. */
 static void other_context(void) {
     CUcontext other, popped;
     CUdeviceptr flag = new_flag(), q;
     CHECK(cuCtxCreate_v2(&other, 0, 0));
-    q = take(2 * MIB); /* loads what a first allocation loads */
+    q = take(2 * MIB); /* the first allocation loads code */
     CHECK(cuMemFree(q));
     CHECK(cuCtxSetCurrent(context));
     CHECK(launch_spin(&kernels, streams[4], flag, 1));
@@ -266,8 +265,8 @@ static void free_async(void) {
 typedef CUresult context_event(CUcontext, CUevent);
 
 /*
- * The program puts up a barrier of its own, as early as it may. A barrier stands behind every
- * record made before it: also behind those that allocations make in that time.
+ * The program makes a barrier of its own, as early as possible. A barrier waits for every earlier
+ * record, also for records that allocations make in that time.
  */
 static void own_barrier(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
@@ -333,7 +332,7 @@ static void full_device(void) {
     size_t free_bytes, total;
     CHECK(cuMemGetInfo(&free_bytes, &total));
     if (free_bytes > 1024 * MIB)
-        return; /* only where the device is made small */
+        return; /* only on a small simulated device */
     size_t most = free_bytes / 8 * 7 / MIB * MIB;
     CUdeviceptr flag = new_flag(), p = take(most);
     fill(p, 512, 0);
@@ -363,8 +362,7 @@ static const struct {
 };
 #define SCENES (sizeof scenes / sizeof *scenes)
 
-/* ---- random programs
- * ---------------------------------------------------------------------------- */
+/* ---- random programs ---- */
 
 #define OWN 4 /* streams of one thread */
 #define BLOCKS 24
@@ -374,7 +372,7 @@ static pthread_rwlock_t spinning =
 
 struct worker {
     uint64_t random;
-    unsigned first; /* of its streams */
+    unsigned first; /* number of its first stream */
     unsigned steps;
     CUdeviceptr waits_for[OWN]; /* the flag of the spinner that lacks its setter, or 0 */
     unsigned unset;
@@ -385,7 +383,7 @@ struct worker {
     } blocks[BLOCKS];
 };
 
-/* A stream without such a spinner; there always is one. */
+/* Returns a stream without such a spinner. There always is one. */
 static unsigned clean_stream(struct worker *me) {
     unsigned at = pick(&me->random, OWN);
     while (me->waits_for[at])

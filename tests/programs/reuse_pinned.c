@@ -4,7 +4,7 @@
  *
  * The device fills or reads each block in streams that are far behind; the program frees it without
  * a wait. If a block comes back too early, old work overwrites it or reads new contents: both are
- * checked. With "count" prints how often the driver was asked for memory (simulator only).
+ * checked. With "count" the program prints the number of driver calls for memory (simulator only).
  */
 #include "program.h"
 
@@ -151,7 +151,7 @@ int main(int argc, char **argv) {
            flags & CU_MEMHOSTALLOC_WRITECOMBINED ? "no" : "yes");
     CHECK(cuMemFreeHost(b));
 
-    /* an idle loop of one size: one call of the driver serves it */
+    /* an idle loop of one size needs one driver call */
     uint64_t before = calls("cuMemAllocHost_v2");
     for (unsigned i = 0; i < 100; i++) {
         CHECK(cuMemAllocHost(&a, 1 << 20));

@@ -57,7 +57,7 @@ static int first(bool again) {
     kernels_load(&k);
     CUstream s = new_stream(), t = new_stream();
     CUdeviceptr flag = new_flag();
-    CHECK(launch_fill(&k, s, flag, 0, 1)); /* loads what a first launch loads */
+    CHECK(launch_fill(&k, s, flag, 0, 1)); /* the first launch loads code */
     CHECK(cuStreamSynchronize(s));
     CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     CHECK(record(context, event));
@@ -96,8 +96,8 @@ static CUgreenCtx new_green(CUdevice device) {
     return green;
 }
 
-/* Records that an allocation makes while all that it could reuse is not ready. Of a size that
- * no thread keeps. */
+/* Returns the number of records that an allocation makes while no freed memory is ready. Its size
+ * is too large for thread caches. */
 static unsigned late_records(const struct kernels *k, CUdeviceptr flag) {
     uint64_t (*count)(const char *) = (uint64_t(*)(const char *))entry("sim_calls");
     CUstream s = new_stream(), t = new_stream();
@@ -106,7 +106,7 @@ static unsigned late_records(const struct kernels *k, CUdeviceptr flag) {
     CHECK(cuMemFree(p));
     CHECK(launch_spin(k, s, flag, 1));
     uint64_t before = count ? count("cuCtxRecordEvent") : 0;
-    take(20 * MIB); /* and kept, or the next one could reuse it */
+    take(20 * MIB); /* stays live: the next allocation must not reuse it */
     unsigned made = count ? (unsigned)(count("cuCtxRecordEvent") - before) : 0;
     CHECK(launch_set(k, t, flag, 1));
     CHECK(cuCtxSynchronize());
@@ -126,7 +126,7 @@ static int green(const char *which, CUdevice device) {
         CHECK(cuDevicePrimaryCtxRetain(&contexts[i], i));
         CHECK(cuCtxSetCurrent(contexts[i]));
         kernels_load(&k[i]);
-        CHECK(cuMemFree(take(4096))); /* makes a pool of each */
+        CHECK(cuMemFree(take(4096))); /* creates the pool of each device */
     }
     if (!act || device >= devices || !(green = new_green(device)))
         return 0;

@@ -43,7 +43,7 @@
 static CUcontext context;
 static CUdeviceptr stay[MOST];
 static _Atomic unsigned staying;
-static _Atomic CUdeviceptr handed[HANDED]; /* to be freed by any thread */
+static _Atomic CUdeviceptr handed[HANDED]; /* blocks that any thread may free */
 static atomic_bool stop;
 
 struct mix {
@@ -131,11 +131,11 @@ static uint64_t now(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* The lower quartile of short runs: others use the machine too. */
 static int by_value(const void *a, const void *b) {
     return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
 }
 
+/* Prints the lower quartile of short runs, because the machine is shared. */
 static void pairs(long count) {
     enum { RUN = 10000 };
     long runs = count / RUN;

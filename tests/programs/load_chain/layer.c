@@ -52,7 +52,7 @@ void *dlvsym(void *restrict handle, const char *restrict name, const char *restr
 }
 #endif
 
-/* One more than the next one says: shows how many layers a call went through. */
+/* Adds 1 to the answer of the next layer, so the result is the number of layers. */
 int atoi(const char *text) {
     int (*next)(const char *) = (int (*)(const char *))dlsym(RTLD_NEXT, "atoi");
     return next ? next(text) + 1 : -1000;

@@ -67,8 +67,7 @@ static int use_driver(void) {
     return 0;
 }
 
-/* Memory from the linked entry is freed by the one that was asked for by name, and the other
- * way round: one and the same. */
+/* Memory of the linked entry is freed by the looked-up entry, and the other way round. */
 static void mix_ways(void *libcuda) {
     CUdeviceptr p[3] = {0};
     CUresult (*alloc)(CUdeviceptr *, size_t) =
