@@ -10,8 +10,8 @@
 
 static CUdeviceptr blocks[MOST];
 
-/* Allocates blocks of `each` bytes until `total` bytes are live or one is refused. Returns the number of
- * blocks. */
+/* Allocates blocks of `each` bytes until `total` bytes are live or one is refused. Returns the
+ * number of blocks. */
 static int fill(size_t each, size_t total) {
     int count = 0;
     while (count < MOST && (size_t)count * each < total && !cuMemAlloc(&blocks[count], each))

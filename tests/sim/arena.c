@@ -32,11 +32,11 @@ struct arena {
     int fd;
     uintptr_t base;
     uint32_t granules, frontier;
-    uint32_t *length;          /* of a free run, at its first and its last granule; else 0 */
-    uint32_t *next, *previous; /* in its bin, by first granule; 0 ends */
+    uint32_t *length;          /* length of a free run, at its first and last granule; else 0 */
+    uint32_t *next, *previous; /* neighbours in the bin, as first granules; 0: none */
     uint32_t bins[BINS];       /* runs of 2^i granules up to twice that */
-    uint32_t latest;           /* where the run that was freed last began; 0: it is taken again */
-    uint32_t latest_run;       /* the free run that this lies in now, if not behind the frontier */
+    uint32_t latest;           /* first granule of the run freed last; 0: it is in use again */
+    uint32_t latest_run;       /* free run that contains `latest`, unless behind the frontier */
 };
 
 static struct arena *arena;
@@ -181,7 +181,7 @@ static uint32_t take_from_frontier(uint32_t first, uint32_t length) {
     return first;
 }
 
-/* Takes granules at the place of the latest free, if enough are free there. Else returns 0. */
+/* Takes granules at `latest` if enough are free there. Else returns 0. */
 static uint32_t take_latest(uint32_t length) {
     uint32_t first = arena->latest, run = arena->latest_run;
 
@@ -249,8 +249,8 @@ uint64_t arena_offset(uintptr_t address) {
     return address - arena->base;
 }
 
-/* What all processes use of each device, in the file that GPUCACHE_SIM_SHARED names; NULL: only
- * this process uses devices. Written by other processes at any time. */
+/* Bytes in use of each device by all processes, in the file that GPUCACHE_SIM_SHARED names. Other
+ * processes write it at any time. NULL: only this process uses the devices. */
 static _Atomic(size_t) *everybody;
 
 static void share(void) {

@@ -35,7 +35,7 @@ struct capture {
 };
 
 static struct slab capture_slab = SLAB(struct capture);
-static struct capture **captures; /* those not ended */
+static struct capture **captures; /* captures that have not ended */
 static size_t capture_count, capture_room;
 
 static void invalidate(struct capture *capture) {
@@ -90,7 +90,7 @@ CUresult capture_context_call(struct context *context) {
     return result;
 }
 
-/* Returns the error of a call in the legacy stream during a capture. A question has the same
+/* Returns the error of a call in the legacy stream during a capture. A query has the same
  * answer, but invalidates no capture (cuda.h, cuStreamIsCapturing). */
 static CUresult implicit(struct stream *stream, bool question) {
     CUresult result = CUDA_SUCCESS;

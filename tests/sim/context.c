@@ -233,7 +233,7 @@ static CUresult set_current(CUcontext handle) {
     if (context && !(is_live(context, &context_slab) && (context->alive || context->primary)))
         return CUDA_ERROR_INVALID_CONTEXT;
     if (context)
-        context->pins++; /* it may be the one that leaves */
+        context->pins++; /* the popped context may be this one */
     if (thread->depth)
         pop(thread);
     if (!context)
@@ -272,7 +272,7 @@ static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal, unsi
     return push(context);
 }
 
-/* Destroys a context. If it is on top of the caller's stack, it leaves the stack. */
+/* Destroys a context. If it is on top of the caller's stack, it is popped. */
 static CUresult destroy(CUcontext handle) {
     struct thread *thread = thread_self();
     struct context *context;

@@ -54,7 +54,7 @@ static bool within(const struct side *side, const struct copy *copy) {
     size_t bytes = span(side, copy);
     const struct range *range = side->checked ? range_find(side->address) : NULL;
 
-    /* Mapped neighbours may be copied across: out_of_reach looks at those. */
+    /* A copy may cross adjacent mappings: out_of_reach() checks each of them. */
     return !range || range->kind == RANGE_MAPPED ||
            bytes <= range->base + range->size - side->address;
 }
@@ -86,7 +86,8 @@ static CUresult run(struct copy copy, CUstream handle, bool per_thread, enum wai
         return CUDA_ERROR_INVALID_VALUE;
     if (wait == SYNC && !per_thread && !copy.peer &&
         wait_for_owner(&copy.to, stream->context) + wait_for_owner(&copy.from, stream->context)) {
-        result = stream_resolve(handle, per_thread, &stream); /* others may have ended it by now */
+        result = stream_resolve(handle, per_thread,
+                                &stream); /* another thread may have ended the context */
         if (result != CUDA_SUCCESS)
             return result;
     }
@@ -172,7 +173,7 @@ ENTRY_PTSZ(cuMemcpyPeerAsync,
 
 /* ---- two and three dimensions ---------------------------------------------------------------- */
 
-/* One side of the driver's descriptors. */
+/* Source or destination of the driver's copy descriptors. */
 struct corner {
     CUmemorytype type;
     const void *host;

@@ -36,7 +36,7 @@ struct fault_rule {
     CUresult error;
 };
 
-static struct fault_rule rules[ENTRY_COUNT + 1]; /* the last: any entry */
+static struct fault_rule rules[ENTRY_COUNT + 1]; /* last rule: any entry */
 static bool any_rule;
 static uint64_t exposed; /* calls that could have been made to fail */
 static const char *failed;
@@ -71,7 +71,7 @@ static int set_rule(const char *symbol, int skip, CUresult error, int times) {
     return 0;
 }
 
-/* symbol:skip:error:times,... */
+/* Parses symbol:skip:error:times,... */
 static void read_rules(char *text) {
     char *rest = text;
 
@@ -84,8 +84,7 @@ static void read_rules(char *text) {
     }
 }
 
-/* ---- threads
- * ---------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 static _Thread_local struct thread self;
 static pthread_key_t thread_key; /* only for its destructor */
@@ -207,7 +206,7 @@ static void in_child(void) {
         sim.forked = true;
 }
 
-/* The runtime resolves all its entries before cuInit: the version must be known by then. */
+/* Reads the version before cuInit, because the runtime resolves its entries before that call. */
 __attribute__((constructor)) static void read_early(void) {
     options_read(&sim.options);
 }
@@ -261,7 +260,7 @@ void gate_reset(void) {
     sim.shared = false;
 }
 
-/* Later than any exit handler, so that what those call is counted too. */
+/* Runs after all exit handlers, so that their calls are counted too. */
 __attribute__((destructor)) static void write_counts(void) {
     if (!sim.options.counts[0] || sim.forked)
         return;

@@ -20,7 +20,7 @@ struct exec_node {
 
 struct exec {
     struct object object;
-    unsigned refs; /* the handle's and one of each run */
+    unsigned refs; /* one for the handle, one for each run */
     size_t count;
     struct exec_node *nodes;
 };

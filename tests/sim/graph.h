@@ -7,7 +7,7 @@
 
 #include "driver.h"
 
-/* Memory of an allocation node: at a fixed address, for as long as a graph or its copies exist. */
+/* Memory of an allocation node, at a fixed address while the graph or a copy exists. */
 struct graph_memory {
     unsigned refs;
     CUdeviceptr address;
@@ -17,7 +17,7 @@ struct graph_memory {
 struct node {
     struct object object;
     struct graph *graph;
-    size_t index; /* in its graph; what it depends on comes before it */
+    size_t index; /* in its graph; dependencies have lower indices */
     CUgraphNodeType type;
     struct work work;
     struct node **needs;
@@ -35,7 +35,7 @@ struct graph *graph_new(void);
 struct graph *graph_of(CUgraph handle); /* NULL if it is none */
 void graph_free(struct graph *graph);
 
-/* Adds a node that needs these; takes over what the work owns. */
+/* Adds a node that depends on these nodes. Takes ownership of the buffers of the work. */
 struct node *graph_add(struct graph *graph, CUgraphNodeType type, struct work work,
                        struct node *const *needs, size_t count);
 /* An allocation node; NULL if the pool has no memory. */

@@ -100,7 +100,7 @@ static CUresult create(CUgreenCtx *handle, CUdevResourceDesc desc, CUdevice ordi
     struct green *green = slab_get(&green_slab);
     context_create(&green->context, device, device->primary, 3021);
     green->context->green = green;
-    green->context->pins++; /* as long as there is a handle that leads to it */
+    green->context->pins++; /* while a handle leads to it */
     event_copy_barriers(green->context, device->primary);
     green->multiprocessors = share->multiprocessors;
     *handle = (CUgreenCtx)green;

@@ -20,11 +20,11 @@
 #define CHUNKS_TRIED 8
 
 struct chunk {
-    struct chunk *previous, *next; /* the latest freed into first */
+    struct chunk *previous, *next; /* in the heap's list; the chunk with the latest free is first */
     uintptr_t base;
     size_t used;    /* units */
-    size_t at_most; /* no free run is longer */
-    size_t latest;  /* where the block that was freed last began */
+    size_t at_most; /* upper bound of the length of free runs */
+    size_t latest;  /* first unit of the block freed last */
     uint64_t taken[WORDS];
 };
 
@@ -49,7 +49,7 @@ static void mark(struct chunk *chunk, size_t first, size_t count, bool taken) {
     }
 }
 
-/* Returns the place of the latest free, or the first that fits, or UNITS without a place. */
+/* Returns the unit of the latest free if the block fits there, else the first fit, else UNITS. */
 static size_t find_units(struct chunk *chunk, size_t count) {
     size_t longest = 0, latest = chunk->latest;
 

@@ -85,7 +85,7 @@ static CUresult open_handle(CUdeviceptr *address, const void *in, unsigned flags
     struct range *range = find_open(context, &handle);
     if (!range) {
         void *memory = map_file(&handle);
-        if (!memory) /* as measured where the exporter has gone */
+        if (!memory) /* the exporter has ended: the code is measured */
             return kill(handle.pid, 0) == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
         range =
             range_add((uintptr_t)memory, handle.size, RANGE_IPC, context, context->device->ordinal);

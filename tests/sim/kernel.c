@@ -15,8 +15,8 @@
 struct module {
     struct object object;
     struct context *context; /* NULL: a library */
-    struct context *charged; /* whose memory its code takes, */
-    unsigned long long life; /* while it has this number */
+    struct context *charged; /* its code takes memory of this context */
+    unsigned long long life; /* generation of that context */
 };
 
 /* A kernel's name and parameters, the same for all modules. */
@@ -31,7 +31,7 @@ struct known {
 static struct slab module_slab = SLAB(struct module);
 static struct slab function_slab = SLAB(struct function);
 static struct known *registered;
-static struct context *running_in; /* whose kernel runs now */
+static struct context *running_in; /* context of the running kernel */
 
 /* ---- built-in kernels ------------------------------------------------------------------------ */
 
@@ -249,7 +249,7 @@ static CUresult unload(struct module *module) {
         return CUDA_ERROR_INVALID_HANDLE;
     if (module->context && context_check(module->context) != CUDA_ERROR_CONTEXT_IS_DESTROYED)
         context_wait(module->context);
-    if (module->object.live) /* the context may have ended by now */
+    if (module->object.live) /* the context may have ended */
         forget_module(module);
     return CUDA_SUCCESS;
 }

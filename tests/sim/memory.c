@@ -85,7 +85,7 @@ CUresult memory_release(struct range *range) {
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-static unsigned returning; /* at most: some end with their context */
+static unsigned returning; /* upper bound: some ranges end with their context */
 
 void memory_wait_for_return(struct range *range) {
     range->returning = true;
@@ -126,7 +126,7 @@ static CUresult memory_free(CUdeviceptr address) {
     struct range *range = range_find(address);
     struct context *current = context_current();
 
-    /* No context need be current, but one that is must be in order. */
+    /* A free needs no current context. A current one must be healthy. */
     if (current && context_check(current) != CUDA_SUCCESS)
         return context_check(current);
     if (address == 0)
@@ -135,7 +135,7 @@ static CUresult memory_free(CUdeviceptr address) {
         (range->kind != RANGE_DEVICE && range->kind != RANGE_POOL && range->kind != RANGE_MANAGED &&
          !range->of_pool))
         return CUDA_ERROR_INVALID_VALUE;
-    if (range->graph_owned) /* the next launch of the graph has it again */
+    if (range->graph_owned) /* the next launch of the graph allocates it again */
         return CUDA_SUCCESS;
     if (range->of_pool && --range->opens)
         return CUDA_SUCCESS;
@@ -262,7 +262,7 @@ static CUresult address_range(CUdeviceptr *base, size_t *size, CUdeviceptr addre
     const struct range *range = range_find(address);
     struct context *current = context_current();
 
-    /* Measured: what is known to a primary context needs no current one, all else does. */
+    /* Measured: memory of a primary context needs no current context, other memory does. */
     if (current && context_check(current) != CUDA_SUCCESS)
         return context_check(current);
     if (!range || range->kind == RANGE_ARRAY)

@@ -11,7 +11,7 @@ CUresult own_take(struct context *context, size_t bytes) {
 
     bytes = round_up(bytes, GRANULE);
     if (!device_charge(device, bytes)) {
-        pool_trim(device); /* as an allocation of the program does */
+        pool_trim(device); /* an allocation of the program does the same */
         if (!device_charge(device, bytes))
             return CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -74,7 +74,7 @@ static CUresult answer(void *data, CUpointer_attribute name, const struct range 
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
         memset(data, 0, sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS));
         return range_is_device(range) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: /* device memory says 1 from the start */
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: /* device memory has 1 from the start */
         return put_int(data, range->sync_memops);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
@@ -138,7 +138,7 @@ static CUresult set_one(const void *data, CUpointer_attribute name, CUdeviceptr 
     struct range *range = visible(address);
 
     if (data && range && range->kind == RANGE_MAPPED)
-        return CUDA_ERROR_NOT_SUPPORTED; /* 580 on an H200, whatever the attribute */
+        return CUDA_ERROR_NOT_SUPPORTED; /* driver 580 on an H200, for any attribute */
     if (!data || !range || name != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
         return CUDA_ERROR_INVALID_VALUE;
     range->sync_memops = *(const int *)data != 0;

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SHARE (32 * MIB) /* what a pool takes from the device at a time */
+#define SHARE (32 * MIB) /* bytes that a pool takes from the device at a time */
 
 static struct slab pool_slab = SLAB(struct pool);
 
@@ -204,7 +204,7 @@ static CUresult free_in(CUdeviceptr address, CUstream handle, bool per_thread) {
     if (!range || range->base != address || range->freeing ||
         (range->kind != RANGE_DEVICE && range->kind != RANGE_POOL && range->kind != RANGE_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
-    if (range->graph_owned) /* the next launch of the graph has it again */
+    if (range->graph_owned) /* the next launch of the graph allocates it again */
         return submit(stream, (struct work){.kind = WORK_NOTHING});
     result = submit(stream, (struct work){.kind = WORK_FREE, .free_address = address});
     if (result == CUDA_SUCCESS) {

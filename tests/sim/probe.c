@@ -1,5 +1,5 @@
 /*
- * Asks a CUDA driver several hundred questions and prints the answers, one line each.
+ * Asks a CUDA driver several hundred queries and prints the answers, one line each.
  *
  * The file probe-h200.txt has the answers of an H200. If the simulator answers otherwise, the
  * simulator is wrong. Questions that may break the context (a fault, a destroyed context) stand
@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHANCES 30 /* looks at a thread that sleeps or spins, until that counts as waiting */
+#define CHANCES 30 /* checks that find a thread sleeping or spinning before it counts as waiting */
 
 static const char ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -76,7 +76,7 @@ static void finish(void) {
 struct watched {
     pid_t thread;
     clockid_t clock;
-    bool returned, waits; /* what came first */
+    bool returned, waits; /* true: observed first */
 };
 
 static void enter(struct watched *watched) {
@@ -158,7 +158,7 @@ static const char *waited(struct watched *watched) {
     return watched->waits ? "waits" : "returns";
 }
 
-/* Does the call wait for work in flight on stream a? */
+/* Prints whether the call waits for work in flight on stream a. */
 #define DURING(call)                                                                               \
     do {                                                                                           \
         struct watched watched = {0};                                                              \
@@ -589,7 +589,7 @@ static void waiting(void) {
     DURING(cuMemcpyDtoH_v2(pageable, q, 64));
     DURING(cuMemsetD8_v2(q, 0, 64));
     CUstream saved = a;
-    a = blocking; /* now with the work where the legacy stream must wait for it */
+    a = blocking; /* now the work is in a stream that the legacy stream waits for */
     puts("the work in a blocking stream");
     DURING(cuMemcpyHtoD_v2(q, pageable, 64));
     DURING(cuMemcpyHtoD_v2(q, pageable, 1 << 20));
@@ -1055,9 +1055,9 @@ static const struct {
     {"faults", set_up, faults},
 };
 
-/* Each section has a process of its own: a driver that dies of a question takes no other along. */
+/* Each section runs in a process of its own, so a crash of the driver ends only one section. */
 int main(void) {
-    setvbuf(stdout, NULL, _IOLBF, 1024); /* what was said before a crash counts */
+    setvbuf(stdout, NULL, _IOLBF, 1024); /* keeps the lines before a crash */
     for (size_t i = 0; i < sizeof(sections) / sizeof(*sections); i++) {
         int status = 0;
         printf("== %s\n", sections[i].name);

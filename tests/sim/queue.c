@@ -37,10 +37,10 @@
 
 static struct slab item_slab = SLAB(struct item);
 static struct slab marker_slab = SLAB(struct marker);
-static struct stream **busy; /* streams with work */
+static struct stream **busy; /* streams with queued work */
 static int busy_count, busy_room;
 static uint64_t sequence;
-static unsigned blocked; /* threads that wait and found nothing to run */
+static unsigned blocked; /* waiting threads that found nothing to run */
 static bool idle_thread;
 
 /* ---- markers --------------------------------------------------------------------------------- */
@@ -194,7 +194,7 @@ static void item_finish(struct item *item) {
 
 void queue_drop(struct stream *stream) {
     while (stream->head) {
-        /* A free that was queued happens: its memory is accounted for as free already. */
+        /* Carries out a queued free: its memory counts as free already. */
         if (stream->head->work.kind == WORK_FREE)
             work_run(&stream->head->work, stream->context);
         item_finish(stream->head);
@@ -292,7 +292,7 @@ void queue_complete_records(struct context *context) {
     for (struct stream *stream = context->streams, *next; stream; stream = next) {
         next = stream->next;
         while (is_released_record(stream)) {
-            bool last = !stream->head->next; /* a destroyed stream ends with it */
+            bool last = !stream->head->next; /* a destroyed stream ends with its last item */
             item_finish(stream->head);
             if (last)
                 break;
@@ -300,7 +300,7 @@ void queue_complete_records(struct context *context) {
     }
 }
 
-/* Work queued behind a fault never runs; frees happen all the same. */
+/* Runs an item. After a fault of its context only frees still run. */
 static enum verdict run(struct item *item, struct context *context) {
     if (context_owner(context)->sticky != CUDA_SUCCESS && item->work.kind != WORK_FREE)
         return DONE;
@@ -310,7 +310,7 @@ static enum verdict run(struct item *item, struct context *context) {
     return verdict;
 }
 
-/* One step of the stream's head; false if nothing came of it. */
+/* Runs one step of the stream's head. Returns whether it made progress. */
 static bool step(struct stream *stream) {
     if (!may_run(stream))
         return false;
@@ -434,7 +434,7 @@ static void pause_for(struct time_limit *limit) {
     blocked--;
 }
 
-/* `stream_id`: another thread may destroy the stream, with its context. */
+/* Uses `stream_id`, because another thread may destroy the stream with its context. */
 static bool over(const struct waiting *waiting, unsigned long long stream_id) {
     const struct stream *stream = waiting->stream;
 

@@ -205,7 +205,7 @@ static CUresult ask(CUstream handle, bool per_thread, enum question question, vo
     return CUDA_SUCCESS;
 }
 
-/* About the legacy stream the question ends captures of blocking streams (driver 580 on an H100, in
+/* A query of the legacy stream invalidates captures of blocking streams (driver 580 on an H100, in
  * every mode). */
 static CUresult get_context(CUstream handle, bool per_thread, CUcontext *context,
                             CUgreenCtx *green) {
@@ -239,7 +239,7 @@ ENTRY_PTSZ(cuStreamGetCtx, (CUstream handle, CUcontext *context), INITIALISED,
 ENTRY_PTSZ(cuStreamGetCtx_v2, (CUstream handle, CUcontext *context, CUgreenCtx *green), INITIALISED,
            get_context(handle, per_thread, context, green))
 
-/* Attributes mean nothing here. */
+/* Attributes have no effect in the simulator. */
 static CUresult attribute(CUstream handle, bool per_thread, void *value, size_t size) {
     struct stream *stream;
     CUresult result = stream_resolve(handle, per_thread, &stream);

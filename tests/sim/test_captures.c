@@ -17,7 +17,7 @@
             OK(cuGraphDestroy(made));                                                              \
     } while (0)
 
-static void test_captures_forbid_what_they_forbid_natively(void **state) {
+static void test_captures_forbid_the_same_calls_as_natively(void **state) {
     static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
                                                 CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                                                 CU_STREAM_CAPTURE_MODE_RELAXED};
@@ -94,7 +94,7 @@ static void test_legacy_stream_during_a_blocking_capture(void **state) {
     FAILS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
 }
 
-static void test_whose_context_a_stream_has_during_a_blocking_capture(void **state) {
+static void test_the_context_of_a_stream_during_a_blocking_capture(void **state) {
     CUstream blocking;
     CUstreamCaptureStatus status;
     CUcontext own;
@@ -164,10 +164,10 @@ static void test_a_captured_fork_becomes_a_graph_that_runs(void **state) {
 
 int test_captures(void) {
     static const struct CMUnitTest tests[] = {
-        TEST(test_captures_forbid_what_they_forbid_natively),
+        TEST(test_captures_forbid_the_same_calls_as_natively),
         TEST(test_other_threads_are_bound_by_global_captures_only),
         TEST(test_legacy_stream_during_a_blocking_capture),
-        TEST(test_whose_context_a_stream_has_during_a_blocking_capture),
+        TEST(test_the_context_of_a_stream_during_a_blocking_capture),
         TEST(test_a_captured_fork_becomes_a_graph_that_runs),
     };
 

@@ -130,7 +130,7 @@ static void *launch_in_thread(void *at) {
     return NULL;
 }
 
-/* Everything submitted after the wait stays behind what the event captured. */
+/* All work submitted after the wait runs after the work that the event captured. */
 static void test_wait_orders_all_future_work(void **state) {
     CUstream later;
     CUevent event;
@@ -200,7 +200,7 @@ static void test_late_records_hang_and_others_do_not(void **state) {
     assert_int_equal(run_scene("free in another thread"), SIM_HANG_STATUS);
 }
 
-/* The same as measured on an H100 (tests/gpu/facts_held.cu). */
+/* The same results were measured on an H100 (tests/gpu/facts_held.cu). */
 static void
 test_records_in_idle_streams_are_held_up_and_asking_the_stream_passes_them_over(void **state) {
     CUstream busy, idle[2];
@@ -242,8 +242,8 @@ test_records_in_idle_streams_are_held_up_and_asking_the_stream_passes_them_over(
     OK(cuCtxSynchronize());
 }
 
-/* That of cuMemAlloc; mapped memory is nobody's. */
-static void test_synchronous_copies_stand_behind_the_owners_null_stream(void **state) {
+/* Memory of cuMemAlloc has an owner; mapped memory has none. */
+static void test_synchronous_copies_wait_for_the_owners_null_stream(void **state) {
     CUmemGenericAllocationHandle page;
     CUdeviceptr p, mapped;
     CUcontext second;
@@ -299,7 +299,7 @@ int test_contexts(void) {
         TEST(test_wait_accepts_another_contexts_event_and_record_does_not),
         TEST(test_late_records_hang_and_others_do_not),
         TEST(test_records_in_idle_streams_are_held_up_and_asking_the_stream_passes_them_over),
-        TEST(test_synchronous_copies_stand_behind_the_owners_null_stream),
+        TEST(test_synchronous_copies_wait_for_the_owners_null_stream),
     };
 
     return cmocka_run_group_tests_name("contexts", tests, NULL, NULL);

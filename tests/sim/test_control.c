@@ -49,7 +49,7 @@ static void test_faults_can_be_injected_and_calls_counted(void **state) {
     assert_int_equal(run_scene("fail by environment"), 0);
 }
 
-/* Ordering can fail as well, now and then or for ever, and everything else goes on. */
+/* Records, waits and queries can fail, sometimes or always. Other calls succeed. */
 static void test_records_waits_and_queries_can_fail(void **state) {
     CUevent event;
 
@@ -83,19 +83,19 @@ static void *allocate_here(void *unused) {
     return unused;
 }
 
-/* Rounds in which what a call has done is seen before the call returns. */
+/* Returns the number of rounds in which the effect of a call is seen before it returns. */
 static int seen_before_return(const char *percent) {
     int seen = 0;
 
     fresh_with("GPUCACHE_SIM_SWITCH", percent);
     for (int round = 0; round < 30; round++) {
-        uint64_t used = sim_used_memory(0); /* not a call that switches */
+        uint64_t used = sim_used_memory(0); /* this call never switches threads */
         pthread_t thread;
         returned = 0;
         pthread_create(&thread, NULL, allocate_here, NULL);
         while (sim_used_memory(0) == used)
             ;
-        usleep(1000); /* it returns within that, if nothing keeps it */
+        usleep(1000); /* enough for a return without a switch */
         seen += !returned;
         pthread_join(thread, NULL);
     }
@@ -107,7 +107,7 @@ static void test_threads_can_be_switched_before_a_call_returns(void **state) {
     setenv("GPUCACHE_SIM_SWITCH_US", "20000", 1);
     int always = seen_before_return("100"), never = seen_before_return("0");
     unsetenv("GPUCACHE_SIM_SWITCH_US");
-    assert_true(always >= never + 3); /* half of them only yield, some sleep very shortly */
+    assert_true(always >= never + 3); /* half of the switches only yield, some sleep very briefly */
 }
 
 static void test_counts_are_written_at_the_end(void **state) {

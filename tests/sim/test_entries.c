@@ -5,7 +5,7 @@
 
 #include <dlfcn.h>
 
-/* An entry of this program under the name of one of the driver's. */
+/* An entry of this program with the name of a driver entry. */
 CUresult cuProfilerStop(void);
 CUresult cuProfilerStop(void) {
     return CUDA_ERROR_UNKNOWN;

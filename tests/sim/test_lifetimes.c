@@ -29,7 +29,7 @@ static void test_a_handle_on_a_stack_stays_dead(void **state) {
 
     (void)state;
     OK(cuCtxCreate_v2(&first, 0, 0));
-    OK(cuCtxPushCurrent_v2(first)); /* twice: one of them is left */
+    OK(cuCtxPushCurrent_v2(first)); /* pushed twice: one is left on the stack */
     OK(cuCtxDestroy_v2(first));
     OK(cuCtxGetCurrent(&popped));
     assert_ptr_equal(popped, first);
@@ -48,7 +48,7 @@ static void *leave_it_current(void *handle) {
     return NULL;
 }
 
-static void test_a_thread_that_ends_lets_go(void **state) {
+static void test_a_thread_that_ends_releases_its_contexts(void **state) {
     CUcontext first, next;
     pthread_t thread;
 
@@ -71,7 +71,7 @@ static void test_an_address_comes_back_at_once(void **state) {
         OK(cuMemAlloc_v2(&p, sizes[i]));
         OK(cuMemAlloc_v2(&behind, sizes[i]));
         OK(cuMemFree_v2(before));
-        OK(cuMemFree_v2(p)); /* not the end of what is merged with it */
+        OK(cuMemFree_v2(p)); /* not at the end of the merged run */
         OK(cuMemAlloc_v2(&again, sizes[i]));
         assert_int_equal(p, again);
         OK(cuMemFree_v2(behind));
@@ -93,7 +93,7 @@ static void test_addresses_go_to_other_contexts_and_devices(void **state) {
     OK(cuCtxCreate_v2(&other, 0, 0));
     OK(cuMemAlloc_v2(&q, 10 * GRANULE));
     assert_int_equal(p, q);
-    OK(cuCtxDestroy_v2(other)); /* frees it */
+    OK(cuCtxDestroy_v2(other)); /* this frees the block */
     OK(cuCtxCreate_v2(&other, 0, 1));
     OK(cuMemAlloc_v2(&q, 10 * GRANULE));
     assert_int_equal(p, q);
@@ -101,7 +101,7 @@ static void test_addresses_go_to_other_contexts_and_devices(void **state) {
     assert_int_equal(owner, 1);
     assert_int_equal(sim_used_memory(1), 10 * GRANULE);
     OK(cuMemFree_v2(q));
-    OK(cuMemAllocManaged(&q, 4096, CU_MEM_ATTACH_GLOBAL)); /* those lie elsewhere */
+    OK(cuMemAllocManaged(&q, 4096, CU_MEM_ATTACH_GLOBAL)); /* managed memory lies elsewhere */
     assert_int_not_equal(p, q);
 }
 
@@ -127,7 +127,7 @@ static int is_active(CUdevice device) {
     return active;
 }
 
-static void test_a_green_context_holds_its_primary_one(void **state) {
+static void test_a_green_context_holds_its_primary_context(void **state) {
     CUcontext primary, view, again, owner;
     CUgreenCtx first, second;
     CUdeviceptr p, q;
@@ -150,7 +150,7 @@ static void test_a_green_context_holds_its_primary_one(void **state) {
     FAILS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFree_v2(p));
     OK(cuCtxPopCurrent_v2(NULL));
     assert_int_equal(is_active(1), 1);
-    OK(cuMemFree_v2(p)); /* the second one keeps it */
+    OK(cuMemFree_v2(p)); /* the second green context keeps it */
     OK(cuGreenCtxDestroy(second));
     assert_int_equal(is_active(1), 0);
     FAILS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(q));
@@ -173,21 +173,22 @@ static void test_a_reset_ends_green_contexts(void **state) {
     OK(cuStreamBeginCapture_v2(inside, CU_STREAM_CAPTURE_MODE_GLOBAL));
     FAILS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc_v2(&p, 64));
     OK(cuDevicePrimaryCtxReset_v2(1));
-    OK(cuMemAlloc_v2(&p, 64)); /* the capture went as well */
+    OK(cuMemAlloc_v2(&p, 64)); /* the capture ended as well */
     FAILS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxPushCurrent_v2(view));
-    OK(cuDevicePrimaryCtxRetain(&primary, 1)); /* alive again; the view is not */
+    OK(cuDevicePrimaryCtxRetain(&primary,
+                                1)); /* the primary context is alive again, the view is not */
     FAILS(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxPushCurrent_v2(view));
     OK(cuGreenCtxDestroy(green));
     assert_int_equal(is_active(1), 1);
     OK(cuCtxPushCurrent_v2(primary));
     OK(cuMemAlloc_v2(&p, 64));
     again = make_green(&green, 1);
-    assert_ptr_equal(view, again); /* handles come back here as well */
+    assert_ptr_equal(view, again); /* handles of views are reused too */
     OK(cuGreenCtxDestroy(green));
 }
 
-/* Records and waits of the primary context include the green ones' work, not the other way
- * round. */
+/* Records and waits of the primary context include work of green contexts. Those of a green context
+ * do not include the primary context's. */
 static void test_a_primary_contexts_order_includes_green_work(void **state) {
     CUcontext primary, view;
     CUgreenCtx green;
@@ -273,8 +274,8 @@ static void *free_here(void *address) {
     return NULL;
 }
 
-/* The release waits for the context's work; a thread that retains during the wait gets the next
- * life of it. */
+/* The release waits for the context's work. A thread that retains during the wait gets the next
+ * generation of the context. */
 static void test_a_retain_during_the_last_release_comes_after_it(void **state) {
     CUcontext primary;
     pthread_t releases, retains;
@@ -300,7 +301,7 @@ static void test_a_retain_during_the_last_release_comes_after_it(void **state) {
     assert_int_equal(is_active(0), 1);
 }
 
-/* A free waits for the device while another thread ends the context: the memory goes once. */
+/* A free waits for the device while another thread ends the context. The memory is freed once. */
 static void test_a_free_during_the_contexts_end_frees_nothing_twice(void **state) {
     CUcontext other;
     CUdeviceptr p;
@@ -343,10 +344,10 @@ int test_lifetimes(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_a_context_handle_comes_back_at_once),
         TEST(test_a_handle_on_a_stack_stays_dead),
-        TEST(test_a_thread_that_ends_lets_go),
+        TEST(test_a_thread_that_ends_releases_its_contexts),
         TEST(test_an_address_comes_back_at_once),
         TEST(test_addresses_go_to_other_contexts_and_devices),
-        TEST(test_a_green_context_holds_its_primary_one),
+        TEST(test_a_green_context_holds_its_primary_context),
         TEST(test_a_reset_ends_green_contexts),
         TEST(test_a_primary_contexts_order_includes_green_work),
         TEST(test_a_retain_during_the_last_release_comes_after_it),

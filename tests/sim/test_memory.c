@@ -34,7 +34,7 @@ static void test_wrong_frees_are_invalid_values(void **state) {
     OK(cuMemFree_v2(0));
 }
 
-static void test_memory_runs_out_and_comes_back(void **state) {
+static void test_a_full_device_refuses_until_a_free(void **state) {
     CUdeviceptr blocks[600];
     size_t free_bytes, total, before;
     int count = 0;
@@ -49,7 +49,7 @@ static void test_memory_runs_out_and_comes_back(void **state) {
     assert_int_equal(free_bytes, 0);
     for (int i = 0; i < count; i += 2)
         OK(cuMemFree_v2(blocks[i]));
-    /* no fragmentation of memory: pages are pages */
+    /* memory has no fragmentation, only pages */
     OK(cuMemAlloc_v2(&blocks[0], 256 * GRANULE));
     FAILS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&blocks[2], GRANULE));
     OK(cuMemFree_v2(blocks[0]));
@@ -102,7 +102,7 @@ static void test_free_of_pool_memory_does_not_wait(void **state) {
     OK(cuMemFree_v2(p));
     FAILS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(p));
     OK(cuMemcpyHtoD_v2(flag, &(uint32_t){1}, 4));
-    OK(cuCtxSynchronize()); /* the fill did not fault: its memory lived on */
+    OK(cuCtxSynchronize()); /* the fill did not fault, because its memory stayed */
     OK(cuMemFreeAsync(q, a));
     OK(cuCtxSynchronize());
 }
@@ -121,7 +121,7 @@ static void test_use_after_free_is_a_fault(void **state) {
 }
 
 /* Neighbours keep a freed small block accessible. Pages that were never used need no memory. */
-static void test_what_was_written_to_a_small_block_is_gone_with_it(void **state) {
+static void test_a_freed_small_block_is_overwritten(void **state) {
     const size_t bytes = 300 << 10, middle = 150 << 10;
     CUdeviceptr keep, p;
 
@@ -216,7 +216,7 @@ static void test_planes_are_copied_row_by_row(void **state) {
     OK(cuArrayDestroy(array));
 }
 
-/* Any multiple of 512 will do for a real driver. */
+/* A real driver may place blocks at any multiple of 512. */
 static void test_large_blocks_may_lie_anywhere(void **state) {
     CUdeviceptr p, q, small;
     uint64_t used;
@@ -289,7 +289,7 @@ static void test_the_driver_takes_memory_for_code(void **state) {
     OK(cuModuleUnload(module));
     OK(cuCtxDestroy_v2(context));
     assert_int_equal(sim_used_memory(0), 0);
-    OK(cuLibraryUnload(library)); /* whose memory went with the context */
+    OK(cuLibraryUnload(library)); /* its memory ended with the context */
     assert_int_equal(sim_used_memory(0), 0);
 }
 
@@ -332,12 +332,12 @@ int test_memory(void) {
     static const struct CMUnitTest tests[] = {
         TEST(test_blocks_are_laid_out_as_natively),
         TEST(test_wrong_frees_are_invalid_values),
-        TEST(test_memory_runs_out_and_comes_back),
+        TEST(test_a_full_device_refuses_until_a_free),
         TEST(test_free_waits_for_every_stream_of_the_context),
         TEST(test_malloc_and_unmapping_do_not_wait),
         TEST(test_free_of_pool_memory_does_not_wait),
         TEST(test_use_after_free_is_a_fault),
-        TEST(test_what_was_written_to_a_small_block_is_gone_with_it),
+        TEST(test_a_freed_small_block_is_overwritten),
         TEST(test_a_kernel_fault_sticks),
         TEST(test_pageable_sources_are_read_at_once),
         TEST(test_planes_are_copied_row_by_row),

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-static void test_pools_keep_what_they_were_told_to(void **state) {
+static void test_pools_keep_their_release_threshold(void **state) {
     CUmemoryPool pool;
     CUdeviceptr p;
     cuuint64_t value, threshold = 64 << 20;
@@ -112,10 +112,10 @@ static void test_one_page_at_two_addresses_is_one_page(void **state) {
     FAILS(CUDA_ERROR_INVALID_VALUE, cuMemAddressFree(p, span));
     assert_int_equal(sim_used_memory(0), used + GRANULE);
     launch_spin(a, flag, 1);
-    OK(cuMemUnmap(p, GRANULE)); /* waits for nothing */
+    OK(cuMemUnmap(p, GRANULE)); /* does not wait */
     assert_int_equal(sim_pending_work(), 1);
     OK(cuMemRelease(page));
-    assert_int_equal(read_u32(q), 42); /* mapped is alive */
+    assert_int_equal(read_u32(q), 42); /* mapped memory stays alive */
     OK(cuMemUnmap(q, GRANULE));
     assert_int_equal(sim_used_memory(0), used);
     OK(cuMemAddressFree(p, span));
@@ -187,7 +187,7 @@ static void test_legacy_ipc_opens_the_allocation(void **state) {
     close(sockets[1]);
 }
 
-static void test_pointers_can_be_asked_about(void **state) {
+static void test_pointers_can_be_queried(void **state) {
     CUdeviceptr p, start_address;
     CUcontext owner;
     size_t size;
@@ -221,13 +221,13 @@ static void test_pointers_can_be_asked_about(void **state) {
 
 int test_sharing(void) {
     static const struct CMUnitTest tests[] = {
-        TEST(test_pools_keep_what_they_were_told_to),
+        TEST(test_pools_keep_their_release_threshold),
         TEST(test_memory_of_graphs_is_taken_at_a_launch_and_kept),
         TEST(test_one_page_at_two_addresses_is_one_page),
         TEST(test_unmapping_under_work_is_a_fault),
         TEST(test_exported_pages_are_shared_with_another_process),
         TEST(test_legacy_ipc_opens_the_allocation),
-        TEST(test_pointers_can_be_asked_about),
+        TEST(test_pointers_can_be_queried),
     };
 
     return cmocka_run_group_tests_name("sharing", tests, NULL, NULL);

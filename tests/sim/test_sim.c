@@ -40,7 +40,7 @@ void start(void) {
     OK(cuCtxSynchronize());
 }
 
-/* Two devices, nothing runs unless somebody waits for it. */
+/* Sets up two devices. Queued work runs only during waits. */
 int fresh(void **state) {
     (void)state;
     setenv("GPUCACHE_SIM_DEVICES", "2", 1);
@@ -118,7 +118,7 @@ pid_t start_scene(const char *name, int fd, int as) {
 
     if (child == 0) {
         dup2(fd, as);
-        fcntl(as, F_SETFD, 0); /* it may have been there already */
+        fcntl(as, F_SETFD, 0); /* the descriptor may have had this number before */
         execl(self_path, self_path, name, (char *)NULL);
         _exit(127);
     }
@@ -179,7 +179,7 @@ static void scene_free_in_another_thread(void) {
     launch_spin(a, flag, 1);
     pthread_create(&thread, NULL, free_in_thread, (void *)(uintptr_t)p);
     usleep(50000);
-    launch_set(b, flag, 1); /* held up by the free */
+    launch_set(b, flag, 1); /* delayed by the free */
     pthread_join(thread, NULL);
 }
 
@@ -256,7 +256,7 @@ static void scene_old_library(void) {
     SCENE_TRUE(version == 12040);
 }
 
-/* The parent's handle on fd 3; says what it found there, changes it, waits to be told to end. */
+/* Opens the handle that the parent sends on fd 3, checks and changes the memory, and waits. */
 static void scene_ipc_importer(void) {
     CUipcMemHandle handle;
     CUdeviceptr p, again;
@@ -276,14 +276,14 @@ static void scene_ipc_importer(void) {
     SCENE_OK(cuCtxSynchronize());
     SCENE_TRUE(write(3, "x", 1) == 1);
     SCENE_TRUE(read(3, &byte, 1) == 1);
-    SCENE_TRUE(read_u32(p + 1000) == 5678); /* freed by the exporter, ours still */
+    SCENE_TRUE(read_u32(p + 1000) == 5678); /* freed by the exporter, still open here */
     SCENE_TRUE(cuIpcCloseMemHandle(p + 512) == CUDA_ERROR_INVALID_VALUE);
     SCENE_OK(cuIpcCloseMemHandle(p));
     SCENE_OK(cuIpcCloseMemHandle(p));
     SCENE_TRUE(cuIpcCloseMemHandle(p) == CUDA_ERROR_INVALID_VALUE);
 }
 
-/* Fd 4 is a physical handle's descriptor, inherited. */
+/* Fd 4 is the inherited descriptor of a physical handle. */
 static void scene_vmm_importer(void) {
     CUmemGenericAllocationHandle handle;
     CUdeviceptr p;

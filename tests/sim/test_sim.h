@@ -52,7 +52,7 @@ extern CUfunction fill, add, check, spin, set, fault;
 extern CUstream a, b;    /* non-blocking */
 extern CUdeviceptr flag; /* 1024 words, all 0 */
 
-/* One page of device 0, exportable, and access to it. */
+/* Properties of an exportable page of device 0, and access to it. */
 extern const CUmemAllocationProp page_prop;
 extern const CUmemAccessDesc page_access;
 

@@ -67,7 +67,7 @@ static void test_legacy_stream_is_ordered_with_blocking_streams(void **state) {
     }
     launch_spin(a, flag, 1);
     launch_fill(NULL, p, 7, 1);
-    OK(cuStreamSynchronize(NULL)); /* does not care for non-blocking ones */
+    OK(cuStreamSynchronize(NULL)); /* does not wait for non-blocking streams */
     *(uint32_t *)flag = 1;
 }
 
@@ -101,7 +101,7 @@ static void test_values_can_be_waited_for(void **state) {
     assert_int_equal(read_u32(flag + 64), 1);
 }
 
-/* A random program of copies in streams with events, and the same without streams. */
+/* Compares random copies in streams with events to the same copies without streams. */
 static void test_dependencies_hold_in_every_schedule(void **state) {
     enum { SLOTS = 8, STEPS = 40, STREAMS = 4 };
     CUstream streams[STREAMS];
@@ -145,7 +145,7 @@ static void test_dependencies_hold_in_every_schedule(void **state) {
     }
 }
 
-static int called; /* from another thread */
+static int called; /* set by a host function, in another thread */
 
 static void CUDA_CB call_driver(void *unused) {
     CUdeviceptr p;

@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define DIRECTORY_MAGIC 0x53494D47u /* in the word of granule 0, which is never a run */
+#define DIRECTORY_MAGIC 0x53494D47u /* stored in the word of granule 0, which is never a run */
 #define LENGTH_BITS 24
 
 struct physical {
@@ -35,7 +35,7 @@ struct physical {
 
 static struct slab physical_slab = SLAB(struct physical);
 
-/* Imported memory costs a process no descriptor for each handle: one stands for a whole file. */
+/* Imported handles of one file share one descriptor. */
 #define IMPORTED_FILES 64
 static struct imported_file {
     dev_t device;
@@ -264,7 +264,7 @@ static void unmap_one(struct range *range) {
     range_remove(range);
 }
 
-/* Mappings go as a whole; what is not mapped does not matter. */
+/* Unmaps whole mappings. Addresses without a mapping are allowed. */
 static CUresult unmap(CUdeviceptr address, size_t size) {
     const struct range *before = range_find(address);
     CUdeviceptr end = address + size;
@@ -281,7 +281,7 @@ static CUresult unmap(CUdeviceptr address, size_t size) {
     return CUDA_SUCCESS;
 }
 
-/* Whole mappings without a gap. */
+/* Requires whole mappings without a gap. */
 static bool all_mapped(CUdeviceptr address, size_t size) {
     while (size) {
         const struct range *range = range_find(address);
@@ -353,7 +353,7 @@ static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle,
     if (!out || !physical || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         !(physical->prop.requestedHandleTypes & type))
         return CUDA_ERROR_INVALID_VALUE;
-    /* Opened anew it has a position of its own, which travels with the descriptor. */
+    /* A newly opened file has a position of its own, which is passed with the descriptor. */
     snprintf(path, sizeof(path), "/proc/self/fd/%d", physical->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 || lseek(fd, (off_t)physical->offset, SEEK_SET) < 0)

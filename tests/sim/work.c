@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Mostly all the rest at once; now and then a part of it. */
+/* Returns the length of the next piece: mostly all the rest, sometimes a part of it. */
 static uint64_t piece(uint64_t rest) {
     uint64_t draw = sim_random();
 
@@ -23,8 +23,8 @@ static size_t span(size_t pitch, size_t slice, size_t width, size_t height, size
 }
 
 /*
- * Between devices the driver copies without peer access too, mapped memory only when asked by
- * cuMemcpyPeer. Freed memory it copies never.
+ * Between devices the driver copies without peer access too, but mapped memory only by
+ * cuMemcpyPeer. It never copies freed memory.
  */
 static bool side_allowed(const struct copy *copy, const struct side *side,
                          struct context *context) {
@@ -65,7 +65,8 @@ static enum verdict run_copy(struct work *work, struct context *context) {
 static void fill(unsigned char *to, size_t count, uint32_t value, unsigned element) {
     if (count >= element)
         memcpy(to, &value, element);
-    for (size_t done = element, next; done < count; done += next) { /* as much again each time */
+    for (size_t done = element, next; done < count;
+         done += next) { /* doubles the length each time */
         next = done < count - done ? done : count - done;
         memcpy(to + done, to, next);
     }
@@ -90,8 +91,8 @@ static enum verdict run_set(struct work *work, struct context *context) {
     return work->progress == total ? DONE : MORE;
 }
 
-/* A host function may take locks that callers of the driver hold: ours must be free during the
- * call. */
+/* Releases the driver's lock during a host function, which may take locks that callers of the
+ * driver hold. */
 static enum verdict run_host(const struct host_call *call) {
     struct thread *thread = thread_self();
     bool nested = thread->in_callback;
