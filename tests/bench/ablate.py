@@ -39,13 +39,13 @@ def mechanisms():
 
 
 def concerned(mechanism, known):
-    """The backends on which a mechanism acts: its text begins with one, or concerns both."""
+    """Returns the backends on which a mechanism acts. Its text begins with one backend, or concerns both."""
     backend = known.get(mechanism, "").partition(":")[0]
     return (backend,) if backend in BACKENDS else BACKENDS
 
 
 def replayed(build, paths, backends):
-    """For each backend: the ratios by trace, and calls, barriers and ms of waits of all traces; means over LAGS."""
+    """Returns for each backend the ratios by trace, and calls, barriers and ms of waits of all traces, as means over LAGS."""
     ratios = {backend: {} for backend in backends}
     sums = {backend: [0, 0, 0] for backend in backends}
     for name, path in paths.items():
@@ -58,7 +58,7 @@ def replayed(build, paths, backends):
 
 
 def tried(build, script, backend):
-    """Rows of a script that fail, and the requests refused, if it counts them."""
+    """Returns the rows of a script that fail, and its number of refused requests, if it counts them."""
     programs_of = os.path.join(build, "tests", "programs")
     environment = dict(
         os.environ, GPUCACHE_TEST_PROGRAMS=programs_of, GPUCACHE_TEST_SIM=os.path.join(build, "tests", "sim"),

@@ -42,7 +42,7 @@ class Patch:
         self.state.copy_(F.interpolate(coarse[None], self.state.shape[1:], mode="trilinear")[0])
 
     def faces(self):
-        """(box of the ghosts, axis, whether at the upper end) of each."""
+        """Yields (box of the ghosts, its sides, axis, whether at the upper end) of each face."""
         for axis in range(3):
             for upper in (False, True):
                 start, sides = [0, 0, 0], list(self.sides)
@@ -88,7 +88,7 @@ class Patch:
 
 
 def amr(unit=8):
-    """A step is one of the coarsest level, with two and four of the finer ones. Twelve make a period: a blast."""
+    """A step is one step of the coarsest level, with two and four of the finer levels. A period has twelve steps: one blast."""
     coarsest = [Patch((8 * unit,) * 3, place) for place in range(27)]
     levels, dice = [coarsest, [], []], Random(7)
 
@@ -100,7 +100,7 @@ def amr(unit=8):
         coarsest[13].state[4, 3 * unit : 5 * unit, 3 * unit : 5 * unit, 3 * unit : 5 * unit] *= 10
 
     def wanted(level, time):
-        """Boxes where the front is: the more the farther it has come."""
+        """Returns boxes along the front. Their number grows with its distance."""
         steep = [(patch.state[4].diff(dim=0).abs() > 1e-4).flatten() for patch in levels[level - 1]]
         if not steep or not torch.cat(steep).any():
             return []

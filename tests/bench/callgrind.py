@@ -12,7 +12,7 @@ def run(build, words, out, settings, *options, timeout=300):
         LD_LIBRARY_PATH=os.path.join(build, "tests", "sim"),
         GPUCACHE_REPORT="off",
         GPUCACHE_SIM_MEMORY="1G",  # valgrind has no addresses for more
-        GPUCACHE_SIM_IDLE_MS="0",  # no work at times of its own
+        GPUCACHE_SIM_IDLE_MS="0",  # no queued work outside calls
         **settings)
     command = ["valgrind", "-q", "--tool=callgrind", "--callgrind-out-file=" + out, "--compress-strings=no", "--compress-pos=no"]
     program = os.path.join(build, "tests", "bench", words[0])

@@ -24,7 +24,7 @@ class Residual(nn.Module):
 
 
 class Looks(nn.Module):
-    """Attention to the picture and to the text, and a gated layer."""
+    """A block with attention to the picture and to the text, and a gated layer."""
 
     def __init__(self, channels, seen, heads=8):
         super().__init__()
@@ -123,7 +123,7 @@ def picture_decoder(finest):
 
 
 def diffusion(channels=(320, 640, 1280, 1280), seen=768, finest=128, shrunk=1):
-    """Batches of 6 pictures of one of eight formats; after the eighth, pictures of the first two are made."""
+    """A step trains on a batch of 6 pictures in one of eight formats. After the eighth, it makes pictures in the first two."""
     torch.backends.cuda.enable_cudnn_sdp(False)
     model, painter = UNet(channels, seen).to(device), picture_decoder(finest)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)

@@ -1,12 +1,12 @@
 /*
- * instructions PATTERN PAIRS: makes PAIRS allocations and frees, for instructions.py to count the
- * library's instructions. The program does not depend on time or chance.
+ * instructions PATTERN PAIRS: makes PAIRS allocations and frees. instructions.py counts the
+ * library's instructions. Every run makes the same calls, independent of time.
  *
  *   fixed       64 KiB, freed at once
  *   mixed       512 bytes to 128 KiB, 32 blocks live, replaced at random
  *   large       4 MiB, freed at once
  *   handover    mixed sizes; one thread allocates 64, the other frees them, in turns
- *   inside      no pair: a question about the last byte of a block of 1 MiB, and of one of 64 MiB
+ *   inside      no pair: a look-up of the last byte of a block of 1 MiB, and of one of 64 MiB
  *   statistics  no pair: once in 64, the statistics of 20 000 live blocks
  *   pinned      once in 32, a pinned block of one size, freed at once, while 2000 others are free
  *
@@ -78,7 +78,7 @@ static void *consumer(void *arg) {
     return NULL;
 }
 
-/* In turns, not at once: the order of the calls is the same in every run. */
+/* The two threads alternate, so that the order of the calls is the same in every run. */
 static void run_handover(long pairs) {
     struct handover h = {.turns = (WARM + pairs) / TURN};
     uint64_t random = 5;
@@ -131,7 +131,7 @@ static void run_pinned(long pairs) {
         CHECK(cuMemFreeHost(kept[i]));
     }
     CHECK(cuCtxSynchronize());
-    for (long i = 0; i < (WARM + pairs) / 32; i++) { /* fewer than make the others go */
+    for (long i = 0; i < (WARM + pairs) / 32; i++) { /* too few for a release of the others */
         CHECK(cuMemAllocHost(&host, 4096));
         CHECK(cuMemFreeHost(host));
     }

@@ -53,7 +53,7 @@ def turned(x, cos, sin):
 
 
 class Attention(nn.Module):
-    """Several heads share keys and values. A cache gets longer by a copy."""
+    """Attention in which several heads share keys and values. A cache grows by a copy."""
 
     def __init__(self, width, keys, head, linear):
         super().__init__()
@@ -82,7 +82,7 @@ class FeedForward(nn.Module):
 
 
 class Experts(nn.Module):
-    """Two experts for each token. Some are liked better than others, others in each step."""
+    """Chooses two experts for each token. Some experts are chosen more often, different ones in each step."""
 
     def __init__(self, width, inner, experts, dice):
         super().__init__()
@@ -143,7 +143,7 @@ def loss_of(model, ids):
 
 
 def inference(vocabulary=128256, width=2048, keys=512, head=64, inner=8192, layers=16, unit=16):
-    """A step is a batch of requests, prompts and answers. Four make a period: of few and of many, long and short."""
+    """A step is a batch of requests, prompts and answers. A period has four steps: few and many requests, long and short."""
     model = decoder(vocabulary, width, keys, head, inner, layers, plain)
     dice, answers, batches = Random(7), (24, 40, 48, 64), []
     random = torch.Generator().manual_seed(7)
@@ -167,7 +167,7 @@ def inference(vocabulary=128256, width=2048, keys=512, head=64, inner=8192, laye
 
 
 def moe(vocabulary=32000, width=2048, keys=512, head=128, inner=1408, layers=12, experts=16, length=1024):
-    """Batches of 8 texts of one length: how many tokens an expert gets is all that changes."""
+    """A step is a batch of 8 texts of one length. Only the number of tokens of each expert changes."""
     dice, random = torch.Generator(device).manual_seed(3), torch.Generator().manual_seed(7)
     layer = lambda: Layer(width, Attention(width, keys, head, plain), Experts(width, inner, experts, dice))
     model = Decoder(vocabulary, width, head, [layer() for _ in range(layers)], tied=False)
@@ -185,7 +185,7 @@ def moe(vocabulary=32000, width=2048, keys=512, head=128, inner=1408, layers=12,
 
 
 def adapters(vocabulary=128256, width=3072, keys=1024, head=128, inner=8192, layers=28, shrunk=1):
-    """Two texts of one of eight lengths."""
+    """A step is a batch of two texts of one of eight lengths."""
     model = decoder(vocabulary, width, keys, head, inner, layers, Adapted)
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.dtype == torch.float32)

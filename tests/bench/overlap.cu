@@ -1,7 +1,7 @@
 /*
- * overlap malloc|async [rounds] [ms]: four streams, each with a kernel of so many milliseconds a
- * round on memory that is allocated just before and freed just after it is launched. Side by side a
- * round takes as long as one kernel, one after another as long as four.
+ * overlap malloc|async [rounds] [ms]: in each round, four streams run one kernel each, of `ms`
+ * milliseconds. Its memory is allocated just before the launch and freed just after it. A round
+ * takes the time of one kernel if the kernels overlap, else the time of four.
  */
 #include <cuda_runtime.h>
 #include <string>

@@ -1,7 +1,8 @@
 /*
  * pairs [allocator...]: cudamalloc, driver (cuMemAlloc as cuGetProcAddress gives it), async
  * (cudaMallocAsync, threshold unlimited), cub (CachingDeviceAllocator), rmm_pool and rmm_arena (of
- * pairs_rmm.so in the program's folder). Run natively for the peers and under the library for ours.
+ * pairs_rmm.so in the program's folder). Runs natively for the peers, and under the library for its
+ * own values.
  */
 #include <cub/util_allocator.cuh>
 #include <cuda_runtime.h>
@@ -64,7 +65,7 @@ struct async : bench::on_own_stream {
         CHECK(cudaDeviceGetDefaultMemPool(&pool, 0));
         CHECK(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &most));
     }
-    ~async() { /* the next allocator finds an empty device */
+    ~async() { /* the next allocator needs an empty device */
         CHECK(cudaMemPoolTrimTo(pool, 0));
     }
     void *allocate(size_t bytes) {
@@ -77,8 +78,8 @@ struct async : bench::on_own_stream {
     }
 };
 
-/* Finer bins than its default (512 bytes to 256 MiB by powers of two): those end at 2 MiB, what is
- * larger would not be cached. */
+/* More bins than by default, 512 bytes to 256 MiB by powers of two. The default bins end at 2 MiB,
+ * and larger blocks would not be cached. */
 struct cub_cache : bench::on_own_stream {
     cub::CachingDeviceAllocator cache{2, 9, 28, (size_t)64 << 30, true};
     void *allocate(size_t bytes) {
@@ -96,8 +97,8 @@ template <class A> static void run(const char *name, double seconds) {
     bench::all(name, a, seconds);
 }
 
-/* RMM comes with a CCCL of its own, newer than the toolkit's that CUB is taken from here: they do
- * not share an object. */
+/* RMM brings its own CCCL, newer than the toolkit's, whose CUB is used here. The two must not be in
+ * one object. */
 static void run_rmm(const std::string &name, double seconds) {
     char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);

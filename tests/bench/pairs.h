@@ -13,7 +13,7 @@
  * stamp around each pair. Before each run the pattern runs for as long without a measurement (rmm:
  * one round). Values are nanoseconds per pair as each thread sees it. In handover and rmm the free
  * does not follow its allocation, so the distribution has single calls of both kinds. The mean of
- * handover is of the producer's turn, which makes one allocation.
+ * handover is the time of a producer's step, which makes one allocation.
  *
  * A free gets the size of its block, because some allocators need it. All allocators pay for that.
  */
@@ -73,8 +73,8 @@ struct block {
 };
 
 /*
- * One producer, one consumer. Each looks at the other's end only when it has to, so that what is
- * measured is the allocator and not the ring.
+ * A ring with one producer and one consumer. Each reads the other's index only when necessary, so
+ * that the measurement shows the allocator and not the ring.
  */
 struct ring {
     enum { size = 256 };
@@ -131,7 +131,7 @@ template <class A> void run_mixed(A &a, int thread, const job &j, result &r) {
         b = {a.allocate(bytes), bytes};
     };
     unsigned at = 0;
-    double warm = now_s() + j.seconds; /* so that a cache holds what it will need */
+    double warm = now_s() + j.seconds; /* so that the caches are filled */
     for (; at % 64 || now_s() < warm; at++)
         replace(held[slots[at % plan]], sizes[at % plan]);
     at %= plan;
@@ -202,7 +202,7 @@ template <class A> void run_handover(A &a, int thread, const job &j, result &r, 
     }
 }
 
-/* A pair here is an allocation and a free, wherever in the sequence they stand. */
+/* A pair is one allocation and one free at any places of the sequence. */
 template <class A> void run_rmm(A &a, int thread, const job &j, result &r) {
     const int allocations = 1000;
     const size_t most_live = (size_t)16000 << 20;
@@ -236,7 +236,7 @@ template <class A> void run_rmm(A &a, int thread, const job &j, result &r) {
     held.reserve(allocations);
     double start = 0, end = 0;
     for (int round = 0; round == 0 || now_s() < end; round++) {
-        if (round == 1) { /* the first fills the cache */
+        if (round == 1) { /* the first round fills the cache */
             start = now_s();
             r.pairs = 0;
         }

@@ -1,8 +1,8 @@
 /*
  * pairs_rmm.so: RMM's pool and arena, for pairs to load. Their memory comes from cudaMalloc: from
- * the driver, as long as pairs runs without the library.
+ * the driver, if pairs runs without the library.
  *
- * Each is as large at first as in RMM's own benchmark or by its own default: half of what is free.
+ * The initial size is the one of RMM's own benchmark or the default: half of the free memory.
  */
 #include <exception>
 #include <rmm/cuda_device.hpp>

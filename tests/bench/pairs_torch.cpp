@@ -1,4 +1,4 @@
-/* pairs_torch: PyTorch's caching allocator through its C++ entry. */
+/* pairs_torch: measures PyTorch's caching allocator by its C++ interface. */
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>

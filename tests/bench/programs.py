@@ -32,7 +32,7 @@ Op = namedtuple("Op", "out temp kept weight flops hold use", defaults=((), True,
 
 
 class Program:
-    """Writes the rows. Time goes on with what the CPU or the device has to do, whichever is longer."""
+    """Writes the rows. Time advances by the work of the CPU or of the device, whichever takes longer."""
 
     def __init__(self, out, seed):
         self.out, self.seed = out, seed
@@ -56,7 +56,7 @@ class Program:
             self.out.write("%d,0,f,%d,\n" % (self.us, block))
 
     def work(self, size, flops=0):
-        """Device time for so many bytes moved and so many operations; a launch takes the CPU 4 us."""
+        """Adds the device time for these bytes and operations. A launch takes the CPU 4 us."""
         self.us += max(4, size / 3e6 + flops / 4e8)
 
     def between(self, low, high):
@@ -69,7 +69,7 @@ class Program:
 
 
 class Step:
-    """One pass over a list of operations, and back."""
+    """One forward pass over a list of operations, and the backward pass."""
 
     def __init__(self, program, ops):
         self.program, self.ops, self.kept, self.gradients = program, ops, [], []
@@ -119,7 +119,7 @@ class Step:
 
 
 def optimizer_step(p, sizes, batch=64):
-    """Many parameters at a time; a temporary of the size of each."""
+    """Updates many parameters at a time, with a temporary of the size of each."""
     for start in range(0, len(sizes), batch):
         p.temporary(*sizes[start : start + batch])
 
@@ -156,7 +156,7 @@ def attention(tokens, width, keys, heads, rank=0, weights=False):
     ops += linear(tokens, width, width, rank, square)
     ops += linear(tokens, width, keys, rank, square and 4 * width * keys)
     ops += linear(tokens, width, keys, rank, square and 4 * width * keys)
-    ops += [Op(2 * tokens * width, temp=(tokens * width, 2 * tokens * width))]  # turned by their places
+    ops += [Op(2 * tokens * width, temp=(tokens * width, 2 * tokens * width))]  # rotary position embedding
     ops += [Op(2 * tokens * keys, temp=(tokens * keys, 2 * tokens * keys))]
     ops += [Op(4 * tokens * heads), Op(2 * tokens * width, flops=4 * tokens * tokens * width)]
     ops += linear(tokens, width, width, rank, square)
@@ -171,7 +171,7 @@ def feed_forward(tokens, width, inner, rank=0):
 
 
 def words(tokens, width, vocabulary):
-    """Probabilities of the next word, and the loss."""
+    """Returns the operations of the probabilities of the next word, and of the loss."""
     return norm(tokens, width) + [
         Op(2 * tokens * vocabulary, kept=False, flops=2 * tokens * width * vocabulary),
         Op(4 * tokens * vocabulary, kept=False),
@@ -221,7 +221,7 @@ def adapters(p, periods, strict):
 
 
 def experts_of_layer(p, tokens, width, inner, experts):
-    """Two of the experts for each token, some of them oftener asked for than others."""
+    """Returns the operations of two experts for each token. Some experts are chosen more often than others."""
     weights = [0.5 + p.random() for _ in range(experts)]
     counts = [int(2 * tokens * w / sum(weights)) for w in weights]
     ops = norm(tokens, width) + [
@@ -275,7 +275,7 @@ def moe(p, periods, strict):
 
 
 def inference(p, periods, strict):
-    """Batches of up to 32 requests; as in a loop over DynamicCache, `cat` makes each cache anew for each token."""
+    """Writes batches of up to 32 requests. As with DynamicCache, `cat` makes a new cache for each token."""
     width, keys, inner, layers, vocabulary = 2048, 512, 8192, 16, 128256
     p.new(2 * vocabulary * width)
     for _ in range(layers):
@@ -330,7 +330,7 @@ def residual(pixels, into, out):
 
 
 def looks(pixels, channels, batch):
-    """Attention to the picture and to 77 words, and a gated layer."""
+    """Returns the operations of attention to the picture and to 77 words, and of a gated layer."""
     n, one = 2 * pixels * channels, 2 * channels * channels
     ops = [Op(n), Op(n, weight=one)]
     for words_seen in (pixels, 77 * batch):
@@ -371,7 +371,7 @@ def unet(batch, height, width):
 
 
 def decoder(height, width):
-    """Writes the layers from the model's pixels to the picture's."""
+    """Returns the operations of the layers from the model's pixels to the picture's."""
     ops = []
     for channels, times in ((512, 1), (512, 2), (256, 4), (128, 8)):
         pixels = height * width * times * times
@@ -385,7 +385,7 @@ def diffusion(p, periods, strict):
     batch, gradients = 6, []
     parameters = [op.weight for op in unet(1, 64, 64) if op.weight]
     for size in parameters:
-        p.new(2 * size), p.new(2 * size), p.new(2 * size)  # of 4 bytes, and the optimizer's
+        p.new(2 * size), p.new(2 * size), p.new(2 * size)  # parameters of 4 bytes, and the optimizer's state
     p.new(32 * MI)
     for period in range(periods):
         p.period(period, strict)
@@ -401,7 +401,7 @@ def diffusion(p, periods, strict):
         for height, width in formats[:2]:
             copies = [p.new(size) for size in parameters]
             latent = p.new(2 * 8 * height * width)
-            for _ in range(8):  # with the words and without, in one batch
+            for _ in range(8):  # one batch with the words and without
                 noise = Step(p, unet(2, height, width)).forward(p.new(2 * 8 * height * width), False)
                 p.drop(latent)
                 latent = noise
@@ -421,7 +421,7 @@ class Patch:
 
 
 def advance(p, patches):
-    """One step of one level: from neighbours, fluxes in three directions, the new state."""
+    """Writes one step of one level: ghosts from neighbours, fluxes in three directions, the new state."""
     for patch in patches:
         ghosts = [p.new(8 * 5 * 4 * side * side) for side in patch.sides]
         state = p.new(8 * 6 * patch.cells)
@@ -450,7 +450,7 @@ def regrid(p, old, wanted):
 
 
 def wave(p, level, time):
-    """Boxes of 24 to 80 cells a side where the front is: the more the farther it has come."""
+    """Returns boxes of 24 to 80 cells a side along the front. Their number grows with its distance."""
     radius = 1 - abs(2 * time - 1)
     boxes = []
     for place in range(int((6 << 2 * level) * radius * radius) + 2):
@@ -481,7 +481,7 @@ def amr(p, periods, strict):
 
 
 def random_allocations(p, periods, strict):
-    """1000 allocations of up to 64 MiB in each round, at most 16 000 MiB live."""
+    """Writes 1000 allocations of up to 64 MiB in each round, with at most 16 000 MiB live."""
     for period in range(periods):
         p.period(period, strict)
         blocks, live, count = [], 0, 0
@@ -556,7 +556,7 @@ def bursts(p, periods, strict):
         p.us += 1e6
 
 
-PROGRAMS = {  # and how many periods each has
+PROGRAMS = {  # name: (function, number of periods)
     "inference": (inference, 24),
     "moe": (moe, 12),
     "diffusion": (diffusion, 14),

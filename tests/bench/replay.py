@@ -22,8 +22,8 @@ import programs
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data", "traces")
 RECORDED = ("gpt", "resnet", "gnn")
-STEPS = 24  # of each recorded one
-FEW = 6  # periods of a program, but for --all
+STEPS = 24  # steps of each recorded program
+FEW = 6  # periods of a program without --all
 EQUAL = 16
 LAGS = (0, 500, 2000, 20000)
 BOUNDS = {
@@ -48,7 +48,7 @@ def unpacked(name, folder, **options):
 
 
 def replayed(build, path, lags, backends, periods=None):
-    """The command's answer for one file."""
+    """Returns the command's JSON for one file."""
     command = [os.path.join(build, "gpucache"), "replay", "--format=json", "--backend=" + ",".join(backends)]
     command += ["--delay=" + ",".join("%g" % (lag / 1000) for lag in lags)]
     command += ["--periods=%d" % periods] if periods else []
@@ -59,7 +59,7 @@ def replayed(build, path, lags, backends, periods=None):
 
 
 def lines(answer):
-    """For each allocator its rows, one for each lag."""
+    """Returns the rows of each allocator, one for each lag."""
     found = {}
     for row in answer["rows"]:
         found.setdefault(row["name"], []).append(row)

@@ -13,7 +13,7 @@
 #define SMALL ((size_t)64 << 10)
 #define LARGE ((size_t)20 << 20)
 
-/* Counts one call, and writes what was counted as part `name` of callgrind's output. */
+/* Counts one call, and writes the counts as part `name` of callgrind's output. */
 #define COUNT(name, call)                                                                          \
     do {                                                                                           \
         CALLGRIND_START_INSTRUMENTATION;                                                           \
@@ -26,7 +26,7 @@
 int main(void) {
     CUdeviceptr first, small, large;
     begin();
-    CHECK(cuMemAlloc(&first, SMALL + 1)); /* makes the slab that `small` comes from */
+    CHECK(cuMemAlloc(&first, SMALL + 1)); /* creates the slab of block `small` */
     COUNT("miss", cuMemAlloc(&small, SMALL));
     COUNT("first_free", cuMemFree(small));
     COUNT("growth", cuMemAlloc(&large, LARGE));

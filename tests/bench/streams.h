@@ -1,5 +1,5 @@
 /*
- * One stream for each thread that measures, kept from one measurement to the next. Allocators keep
+ * Keeps one stream for each measuring thread during all measurements. Allocators keep
  * a record of each stream, so the cost of a new stream would be measured too.
  */
 #ifndef GPU_BENCH_STREAMS_H

@@ -172,7 +172,7 @@ def main():
     function, periods, tiny = PROGRAMS[name]
     if "--tiny" not in flags or tiny is None:
         tiny = {}
-        torch.cuda.init()  # says why where there is none
+        torch.cuda.init()  # raises an error that names the reason without a GPU
     torch.manual_seed(0)
     step, period = function(**tiny)
     periods = argument(2, periods)

@@ -39,7 +39,7 @@ struct worker {
 static void check_and_free(worker &w, block b) {
     cudaStream_t s = w.streams[b.stream];
     uint64_t random =
-        b.seed; /* not the worker's: when a block is handed over is up to the scheduler */
+        b.seed; /* not the worker's seed: the scheduler decides when a block is passed on */
     if (rng(&random) % 4 == 0)
         spin_ns<<<1, 1, 0, s>>>(20000 + rng(&random) % 300000);
     verify<<<grid_for(b.bytes / 4), 256, 0, s>>>(b.p, b.bytes / 4, b.seed, w.bad);

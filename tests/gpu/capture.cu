@@ -176,7 +176,7 @@ static void case_replay() {
         for (size_t i = 0; i < in.size(); i++) {
             CHECK(cudaMalloc(&in[i], n * 4));
             fill<<<grid_for(n), 256, 0, s>>>(in[i], n, (uint32_t)(round * 10 + i));
-            /* freed and allocated while capturing, used at once on a stream that captures nothing
+            /* freed and allocated during the capture, used at once on a stream without a capture
              */
             uint32_t *p;
             CHECK(cudaMalloc(&p, n * 4));
@@ -258,7 +258,7 @@ static void case_memory_nodes() {
     CHECK(cudaFree(bad));
 }
 
-/* Several threads capture at once, each in thread-local mode, while another only allocates and
+/* Several threads capture at the same time in thread-local mode. Another thread allocates and
  * frees. */
 static void case_several() {
     warm();
@@ -307,8 +307,7 @@ static void case_several() {
         printf("thread %d: %d captures failed, %llu words wrong\n", t, failed[t], wrong[t]);
 }
 
-/* After captures that were destroyed, abandoned or built by hand the memory goes on being handed
- * out. */
+/* Memory is still reused after captures that were invalidated, abandoned or built by hand. */
 static void case_afterwards() {
     warm();
     cudaStream_t s = new_stream();

@@ -22,7 +22,7 @@
         exit(2);                                                                                   \
     } while (0)
 
-/* A call that has to succeed; CUDA's runtime and driver both say 0 for that. */
+/* Makes a call that must succeed: the CUDA runtime and the driver both return 0 then. */
 #define CHECK(call)                                                                                \
     do {                                                                                           \
         int check_code_ = (int)(call);                                                             \
@@ -40,7 +40,7 @@ static inline void print_time(const char *name, double value, const char *unit) 
     printf("time: %s %.6g %s\n", name, value, unit);
 }
 
-/* splitmix64 */
+/* Returns the next number of the splitmix64 generator. */
 static inline uint64_t rng(uint64_t *state) {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -1,5 +1,5 @@
-/* For the programs that print what calls answer: codes in the order of the calls, and cases in
- * processes of their own. */
+/* Functions for programs that print the codes of calls: in the order of the calls, with each case
+ * in a process of its own. */
 #ifndef GPU_CODES_H
 #define GPU_CODES_H
 
@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* `fmt` with its %d filled in. Arguments of a call are evaluated in any order, those of a braced
- * list from left to right. */
+/* Prints `fmt` with the codes for its %d. The codes are a braced list, because arguments of a call
+ * are evaluated in any order, and elements of a braced list from left to right. */
 static inline void codes(const char *fmt, std::initializer_list<int> values) {
     auto v = values.begin();
     for (; *fmt; fmt++) {
@@ -24,8 +24,8 @@ static inline void codes(const char *fmt, std::initializer_list<int> values) {
 }
 
 /*
- * With a name: runs that case. Without: every one, each in a process of its own, and prints how it
- * ended. Status 1 if one of them could not be carried through: a failed CHECK, a signal.
+ * Runs the named case. Without a name, runs each case in a process of its own and prints how it
+ * ended. Returns status 1 if a case failed a CHECK or died of a signal.
  */
 template <class T, size_t n> static int run_cases(int argc, char **argv, const T (&cases)[n]) {
     setvbuf(stdout, nullptr, _IOLBF, 0);

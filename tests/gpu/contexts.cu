@@ -1,5 +1,4 @@
-/* contexts [case]: several contexts and threads, and contexts that go away with memory still
- * allocated. */
+/* contexts [case]: uses several contexts and threads, and destroys contexts with live memory. */
 #include <cuda_runtime.h>
 #include <thread>
 #include <vector>
@@ -19,7 +18,7 @@ static CUcontext new_context() {
     return c;
 }
 
-/* Fills, checks and frees a few blocks in the current context; words found wrong. */
+/* Fills, checks and frees blocks in the current context. Returns the number of wrong words. */
 static unsigned long long exercise(uint32_t seed, int rounds = 20) {
     cudaStream_t s;
     CUdeviceptr bad;

@@ -37,7 +37,7 @@ int main(int argc, char **argv) {
             CHECK(cudaMalloc(&p, PIECE));
             CHECK(cudaMemsetAsync(p, 1, PIECE, kernel));
         }
-        if (turn == 0) /* work that uses none of it, but comes before the frees */
+        if (turn == 0) /* work submitted before the frees that does not use the memory */
             spin_ms(kernel, 500);
         for (auto &p : pieces)
             CHECK(cudaFree(p));
@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
                cudaStreamQuery(kernel) == cudaErrorNotReady ? "runs" : "is over");
         CHECK(cudaDeviceSynchronize());
     }
-    void *p; /* and it comes again */
+    void *p; /* the memory can be allocated again */
     CHECK(cudaMalloc(&p, PIECE * pieces.size() / 2));
     CHECK(cudaMemset(p, 1, PIECE * pieces.size() / 2));
     CHECK(cudaFree(p));

@@ -1,4 +1,4 @@
-/* driver_dlopen [steps] [seed]: linked with nothing of CUDA; every entry by dlopen and dlsym. */
+/* driver_dlopen [steps] [seed]: links no CUDA library; finds every entry by dlopen and dlsym. */
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -19,7 +19,7 @@
     X(cuMemGetAddressRange)                                                                        \
     X(cuMemcpyDtoH)
 
-/* cuda.h's macros turn the names into those of the versioned symbols, here and in D() alike. */
+/* Macros of cuda.h replace the names by versioned symbols, both here and in D(). */
 #define STRING(name) STRING_(name)
 #define STRING_(name) #name
 

@@ -1,4 +1,4 @@
-/* driver_linked [steps] [seed]: the driver's entries as ELF symbols, from -lcuda. */
+/* driver_linked [steps] [seed]: calls the driver's entries as ELF symbols, linked with -lcuda. */
 #include <cuda.h>
 
 #define D(name) name

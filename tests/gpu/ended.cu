@@ -10,7 +10,7 @@
 
 #include <functional>
 
-static volatile int *finished; /* in host memory: the late writer has got to its end */
+static volatile int *finished; /* in host memory: set by the late writer at its end */
 
 struct kind {
     const char *name;
@@ -130,7 +130,7 @@ static void facts() {
     CHECK(cudaMemset(p, 0, n * sizeof *p));
     wrong_words(reader, p, n, 0);
     for (const kind &k : kinds) {
-        k.launch(p, n, 1, 0); /* whatever is made the first time */
+        k.launch(p, n, 1, 0); /* the first launch loads code */
         CHECK(cudaDeviceSynchronize());
 
         *finished = 0;
@@ -174,7 +174,7 @@ static void use(int rounds) {
             CHECK(cudaFree(p));
             double begin = now_s();
             int taken = 0;
-            do { /* until the same memory is handed out, which natively is at once */
+            do { /* until the same memory is handed out, natively at once */
                 CHECK(cudaMalloc(&q, n * sizeof *q));
                 fill<<<grid_for(n), 256, 0, own>>>(q, n, seed);
                 taken = q == p;

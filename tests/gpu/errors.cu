@@ -1,6 +1,6 @@
 /*
- * errors [case]: what the calls answer when they are used wrongly. Codes only, never addresses.
- * Every case runs in a process of its own, for some of them break their context.
+ * errors [case]: prints the codes of wrong calls, never addresses. Every case runs in a process of
+ * its own, because some cases break their context.
  */
 #include <cstring>
 #include <cuda.h>
@@ -218,7 +218,7 @@ static void case_fault_malloc() {
     CHECK(cudaFree(p));
     CHECK(cudaDeviceSynchronize());
     fault();
-    /* how soon a call learns of a fault nobody has waited for is a matter of timing */
+    /* which call first reports a fault without a wait depends on timing */
     codes("note: fault, then malloc %d, malloc %d, sync %d, last error %d\n",
           {(int)cudaMalloc(&q, 4096), (int)cudaMalloc(&q, 64 << 20), (int)cudaDeviceSynchronize(),
            last()});

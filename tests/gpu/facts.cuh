@@ -11,9 +11,9 @@
 #include <unistd.h>
 #include <vector>
 
-#include "driver/table/cuda_abi.h"
 #include "check.h"
 #include "codes.h"
+#include "driver/table/cuda_abi.h"
 #include "kernels.cuh"
 
 static inline CUcontext primary() {
@@ -63,7 +63,7 @@ static inline bool same(bool yes) {
     return yes;
 }
 
-/* Polls until the event is complete; the time it took. */
+/* Polls until the event is complete. Returns the time that it took. */
 static inline double until_ready_ms(CUevent ev, double limit_ms = 5000) {
     double t = now_s();
     while (cuEventQuery(ev) != CUDA_SUCCESS)

@@ -50,7 +50,7 @@ static size_t required(const shape &s) {
     return r == CUDA_SUCCESS ? needs.size : 0;
 }
 
-/* Many of the same: what one of them takes more than another shows only over their sum. */
+/* Makes many equal arrays, because the size of one shows only in the sum. */
 static void measure(const shape &s) {
     CUDA_ARRAY3D_DESCRIPTOR d = describe(s);
     std::vector<CUarray> arrays;

@@ -54,7 +54,7 @@ static void work(CUstream s) {
     spin_ms(s, 5);
 }
 
-/* The contents of a stream before and after the wait of the context. */
+/* Work of a stream before and after the wait of the context. */
 static const struct {
     const char *name;
     void (*before)(CUstream s), (*after)(CUstream s);

@@ -1,7 +1,7 @@
 /*
- * facts_memory [section]: how the driver allocates, frees and answers questions about memory,
- * measured natively: contexts, sizes, times, stream-ordered frees, pointers. Every section runs in
- * a process of its own.
+ * facts_memory [section]: measures natively how the driver allocates and frees memory and answers
+ * queries about it: contexts, sizes, times, stream-ordered frees, pointers. Every section runs in a
+ * process of its own.
  */
 #include "facts.cuh"
 

@@ -1,8 +1,7 @@
 /*
- * facts_order [section]: what the library leans on to order reuse, measured natively: context
- * events and waits, their cost, what they do in a capture, with green contexts and after a fault.
- * Every section runs in a process of its own, so that one that hangs, or breaks its context, costs
- * only itself.
+ * facts_order [section]: measures natively the context events and waits that the library uses to
+ * synchronise reuse: their effect, their cost, in captures, with green contexts and after a fault.
+ * Every section runs in a process of its own, because a section may hang or break its context.
  */
 #include "facts.cuh"
 
@@ -272,7 +271,7 @@ static int do_op(int op) {
     return 0;
 }
 
-/* One capture, one operation in it; "0/0" is the operation's code and EndCapture's. */
+/* Makes one operation in a capture. Writes its code and EndCapture's to `out`, as "0/0". */
 static void trial(char *out, size_t size, CUstreamCaptureMode mode, bool other_thread, int exchange,
                   int op) {
     cudaStream_t s = new_stream();
@@ -761,8 +760,7 @@ static void section_late() {
     spin_until<<<1, 1, 0, a>>>(flags, 0, flags + 1, 1);
     set_flag<<<1, 1, 0, b>>>(flags, 0);
     CHECK(cudaDeviceSynchronize());
-    for (int step = 0; step < steps;
-         step++) { /* everything once, so that nothing is loaded later */
+    for (int step = 0; step < steps; step++) { /* a first round loads all code */
         program_step(step, b, device, host, exec);
     }
     int level = 0;
@@ -846,11 +844,11 @@ static CUdeviceptr mapped(size_t bytes) {
     return p;
 }
 
-/* Memory p is b's, mine the current context's, which is a; `word` is 9 before. */
+/* Memory p belongs to context b, `mine` to the current context a. `word` is 9 at the start. */
 struct across {
     CUcontext a, b;
     CUdeviceptr p, mine;
-    cudaStream_t stream; /* of a */
+    cudaStream_t stream; /* of context a */
     uint32_t word;
 };
 
@@ -872,7 +870,7 @@ static const struct {
     {"fill", [](across &x) { return (int)cuMemsetD32(x.p, 9, 1); }},
 };
 
-/* One of them while b, or a itself, works for 100 ms in `stream`; b fills p with 7 then. */
+/* Makes one call while context b or a works for 100 ms in `stream`. Afterwards b fills p with 7. */
 static void across_call(across &x, size_t which, bool own, CUstream stream) {
     CHECK(cuCtxSetCurrent(x.a));
     CHECK(cuMemsetD32(x.mine, 9, 1));

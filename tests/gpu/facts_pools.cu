@@ -1,7 +1,6 @@
 /*
- * facts_pools [section]: what the driver's own pools hold, what the bytes of an IPC handle are for,
- * and what answers when the driver has ended, measured natively. Every section runs in a process of
- * its own.
+ * facts_pools [section]: measures natively the reserve of the driver's own pools, the bytes of an
+ * IPC handle, and the answers after the driver's end. Every section runs in a process of its own.
  */
 #include "facts.cuh"
 
@@ -39,7 +38,7 @@ static size_t device_free() {
     return free_bytes;
 }
 
-/* By how much a pool grows for an allocation: the limit charges the bytes rounded up to 32 MiB. */
+/* Measures the growth of a pool for an allocation. The limit charges bytes rounded up to 32 MiB. */
 static void section_growth() {
     primary();
     warm();
@@ -173,7 +172,7 @@ static void section_trim() {
     }
 }
 
-/* Do pools outlive the context? A crash here is an answer too. */
+/* Tests whether pools outlive the context. A crash here is an answer too. */
 static void section_reset() {
     primary();
     CUmemoryPool standard, again, own = new_pool(true);
@@ -316,7 +315,7 @@ static void section_ipc() {
     waitpid(pid, &status, 0);
 }
 
-/* Codes once the driver's own exit handler has run: which call tells, and what a free answers. */
+/* Prints codes after the driver's own exit handler: which call shows the end, and a free's code. */
 static CUdeviceptr left;
 static CUmemoryPool left_pool;
 

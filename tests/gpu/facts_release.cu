@@ -19,7 +19,7 @@ static long mib_since(size_t before) {
     return (long)(free_now() >> 20) - (long)(before >> 20);
 }
 
-/* Takes the device's memory until blocks of `bytes` are refused. */
+/* Allocates blocks of `bytes` until one is refused. */
 static std::vector<CUdeviceptr> fill_device(size_t bytes) {
     std::vector<CUdeviceptr> held;
     for (size_t each : {(size_t)4096 * mib, bytes, bytes / 2, 2 * mib})
@@ -28,7 +28,7 @@ static std::vector<CUdeviceptr> fill_device(size_t bytes) {
     return held;
 }
 
-/* Asks for `bytes` until they come; the time it took, -1 after a second. */
+/* Requests `bytes` until they are served. Returns the time that it took; -1: more than a second. */
 static double until_served_ms(size_t bytes, int *first) {
     CUdeviceptr p;
     double t = now_s();
@@ -37,12 +37,11 @@ static double until_served_ms(size_t bytes, int *first) {
         if (now_s() - t > 1)
             return -1;
     double ms = (now_s() - t) * 1e3;
-    CHECK(cuMemFree(p)); /* which waits */
+    CHECK(cuMemFree(p)); /* this free waits */
     return ms;
 }
 
-/* A stream of ours that has nothing to do, another one that is busy; memory of cuMemAlloc is freed
- * in the order of ours. */
+/* One stream is idle, another one is busy. Memory of cuMemAlloc is freed in the idle stream. */
 static void section_async() {
     primary();
     warm();
@@ -71,7 +70,7 @@ static void section_async() {
     }
 }
 
-/* The same at the brim of the device: when can it be asked for again? */
+/* Does the same on a full device. Measures when the freed memory can be allocated again. */
 static void section_async_brim() {
     primary();
     warm();
@@ -103,7 +102,7 @@ static void section_async_brim() {
     }
 }
 
-/* A kernel that waits for the next launch of the same thread; between the two, memory goes back. */
+/* A kernel waits for the next launch of the same thread. Memory is released between the two. */
 static void section_async_hang() {
     primary();
     warm();
@@ -112,7 +111,8 @@ static void section_async_hang() {
     CHECK(cudaMallocManaged(&flag, 4));
     CHECK(cudaMallocManaged(&gave_up, 4));
     *flag = *gave_up = 0;
-    set_flag<<<1, 1, 0, b>>>(flag, 0); /* loaded now: that waits for the device */
+    set_flag<<<1, 1, 0, b>>>(flag,
+                             0); /* loads the kernel now, because loading waits for the device */
     spin_until<<<1, 1, 0, a>>>(flag, 0, gave_up, 3);
     CHECK(cuCtxSynchronize());
     CUdeviceptr p[40];
@@ -173,7 +173,7 @@ static void section_async_crowd() {
     }
 }
 
-/* A program that lets the driver's default pool keep everything: does it keep this memory too? */
+/* The driver's default pool keeps all memory. Tests whether it keeps this memory too. */
 static void section_async_threshold() {
     primary();
     warm();
@@ -201,7 +201,7 @@ static void section_async_threshold() {
            mib_since(before));
 }
 
-/* Asked from another thread while a primary context is being reset. */
+/* Another thread makes calls while a primary context is being reset. */
 static void section_asked_at_the_end() {
     CHECK(cuInit(0));
     CUcontext primary_ctx, mine;
@@ -276,13 +276,13 @@ static void section_async_threads() {
     }
 }
 
-/* The calls that the library makes for threads that free in their own stream and end. */
+/* Measures calls that the library makes for threads that free in their own stream and end. */
 enum { RECORD = 1, QUERY = 2, CONTEXT_RECORD = 4, CONTEXT_WAIT = 8 };
 
 struct ending_threads {
     CUcontext context;
     unsigned calls;
-    CUevent own[4]; /* number i: recorded by threads i, i + 4, ... one after another */
+    CUevent own[4]; /* event i: recorded by threads i, i + 4, ... one after another */
     CUevent shared;
     std::atomic<bool> stop{false};
 };
@@ -351,7 +351,7 @@ static void section_ending_threads() {
                (calls & QUERY) / QUERY, (calls & CONTEXT_RECORD) / CONTEXT_RECORD,
                (calls & CONTEXT_WAIT) / CONTEXT_WAIT);
         fflush(stdout);
-        pid_t pid = fork(); /* no call of CUDA before */
+        pid_t pid = fork(); /* the parent has made no CUDA call before */
         if (pid == 0) {
             alarm(3);
             start_and_end_threads(calls);
@@ -365,7 +365,7 @@ static void section_ending_threads() {
     }
 }
 
-/* During captures of another thread and of this one, in relaxed mode. */
+/* Tests calls during captures of another thread and of this one, in relaxed mode. */
 static void section_async_capture() {
     primary();
     warm();
@@ -387,7 +387,7 @@ static void section_async_capture() {
     }
 }
 
-/* Memory of a stream-ordered pool of our own, and virtual memory: the same at the brim. */
+/* Does the same on a full device with memory of an explicit pool, and with virtual memory. */
 static void section_others() {
     primary();
     warm();
@@ -436,7 +436,7 @@ static void section_others() {
     CHECK(cuCtxSynchronize());
 }
 
-/* Host memory that the driver's own objects may have had is handed to others. */
+/* Allocates host memory that the driver's objects may have used before. */
 static void churn_host_memory() {
     std::vector<void *> blocks;
     for (size_t bytes = 16; bytes < 65536; bytes += bytes / 4)
@@ -448,7 +448,7 @@ static void churn_host_memory() {
         free(b);
 }
 
-/* Whether handles, ids and addresses come back at once. */
+/* Tests whether handles, ids and addresses are reused at once. */
 static void section_handles() {
     CHECK(cuInit(0));
     CUcontext a, b, p, q;
@@ -639,7 +639,7 @@ static void section_during_end() {
         theirs);
 }
 
-/* Codes that say nothing about the context: does the driver repeat them? */
+/* Tests whether the driver repeats codes that do not concern the context. */
 static void section_codes() {
     primary();
     warm();

@@ -1,10 +1,10 @@
 /*
- * ipc [device of the importer]: blocks of odd sizes, and pointers into them, shared with a second
+ * ipc [device of the importer]: shares blocks of odd sizes, and pointers into them, with a second
  * process by legacy IPC handles.
  *
  * The importer is this program again. With IPC_IMPORTER_BARE set it runs without LD_PRELOAD; it may
- * then be refused, but must never see another block's bytes. It says what it found on its stdout;
- * what it wrote back is checked by the exporter.
+ * then be refused, but must never see another block's bytes. It prints the words that it found. The
+ * exporter checks the words that the importer wrote.
  */
 #include <cstring>
 #include <cuda_runtime.h>
@@ -18,9 +18,9 @@ enum { blocks = 12, words_least = 64 };
 
 struct message {
     cudaIpcMemHandle_t handle;
-    size_t words, skip; /* words before the pointer that was exported */
+    size_t words, skip; /* words in front of the exported pointer */
     uint32_t seed;
-    int code; /* of the export */
+    int code; /* the exporter's code */
 };
 
 static unsigned long long count_wrong(const uint32_t *p, size_t words, uint32_t seed) {

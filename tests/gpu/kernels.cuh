@@ -14,14 +14,14 @@ static __device__ __forceinline__ uint64_t device_ns() {
     return t;
 }
 
-/* One thread that keeps its stream busy for so long. */
+/* Keeps its stream busy for this time, with one thread. */
 static __global__ void spin_ns(uint64_t ns) {
     uint64_t end = device_ns() + ns;
     while (device_ns() < end)
         __nanosleep(200);
 }
 
-/* Spins until *flag reaches `value`; *gave_up counts the ones that had to give up. */
+/* Spins until *flag reaches `value`. Adds 1 to *gave_up if that takes too long. */
 static __global__ void spin_until(volatile int *flag, int value, int *gave_up, int limit_s) {
     uint64_t end = device_ns() + (uint64_t)limit_s * 1000000000u;
     while (*flag < value) {

@@ -129,7 +129,7 @@ int main(int argc, char **argv) {
             bytes += h.bytes;
             sum += what == "race" ? as_taken(h.bytes) : h.bytes;
         }
-        sum = std::min(sum, limit); /* some pools have blocks of 3 MiB side by side */
+        sum = std::min(sum, limit); /* some pools place blocks of 3 MiB side by side */
         size_t free_bytes, total;
         CHECK(cudaMemGetInfo(&free_bytes, &total));
         double seen = smi_mib() - before;

@@ -12,13 +12,13 @@ import sys
 
 
 class Memory(ctypes.Structure):
-    """nvmlMemory_t."""
+    """The structure nvmlMemory_t."""
 
     _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
 
 
 def watch():
-    """A line on stdin is answered with what is used now, and the most that was since the last one; looked at every 20 ms."""
+    """Queries NVML every 20 ms. Answers each line of stdin with the bytes used now, and their maximum since the last answer."""
     nvml, handle, memory, most = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), Memory(), 0
     assert nvml.nvmlInit_v2() == 0
     assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
@@ -34,7 +34,7 @@ def watch():
 
 
 class Used:
-    """Bytes of the first device that are used, by whomever."""
+    """Queries the bytes of the first device that all processes use."""
 
     def __init__(self):
         removed = ("LD_PRELOAD", "PYTORCH_NO_CUDA_MEMORY_CACHING")
@@ -43,7 +43,7 @@ class Used:
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self):
-        """Used now, and the most that was since it was asked last."""
+        """Returns the bytes used now, and their maximum since the last query."""
         self.watcher.stdin.write("\n")
         self.watcher.stdin.flush()
         return [int(word) for word in self.watcher.stdout.readline().split()]

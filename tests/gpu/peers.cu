@@ -1,5 +1,5 @@
-/* peers: two GPUs. Peer access, peer copies, memory freed on one device while the other still reads
- * it by a queued copy. */
+/* peers: tests peer access and peer copies of two GPUs, and memory that is freed while a queued
+ * copy of the other device still reads it. */
 #include <cuda_runtime.h>
 #include <vector>
 
@@ -38,8 +38,8 @@ static void end() {
     }
 }
 
-/* Source freed while the copy is queued behind a slow kernel of the other device, then reused at
- * once. */
+/* Frees the source while its copy is queued behind a slow kernel of the other device, and reuses
+ * the memory at once. */
 static void copies(bool access) {
     begin(access);
     for (int round = 0; round < 60; round++) {
@@ -74,8 +74,8 @@ static void case_copies_with_access() {
     copies(true);
 }
 
-/* Kernels of one device that read and write the other's memory; synchronised before the free, as
- * such programs have to. */
+/* Kernels of one device read and write memory of the other one. The program synchronises before the
+ * free, as it must natively. */
 static void case_access() {
     begin(true);
     for (int round = 0; round < 60; round++) {
@@ -101,7 +101,7 @@ static void case_access() {
     end();
 }
 
-/* Enabled only after the memory was allocated, freed and cached. */
+/* Enables peer access after the memory was allocated, freed and cached. */
 static void case_enabled_late() {
     begin(false);
     on(0);

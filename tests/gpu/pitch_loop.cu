@@ -1,6 +1,6 @@
-/* pitch_loop [iterations [varying]]: what an image pipeline does: pitched buffers of a few image
- * sizes, a small filter, everything freed again. varying: images of half to all of each side, drawn
- * anew for every image, as crops and pyramids are. */
+/* pitch_loop [iterations [varying]]: works like an image pipeline: allocates pitched buffers of a
+ * few image sizes, runs a small filter, and frees them. varying: draws the sides of each image from
+ * half to full size, as for crops and pyramids. */
 #include <algorithm>
 #include <cuda_runtime.h>
 #include <string>

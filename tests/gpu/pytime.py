@@ -14,7 +14,7 @@ def print_time(name, value, unit):
 
 
 def timed_steps(step, steps, synchronize, warmup=3):
-    """Runs step(i); the median time of those after the warm-up, in milliseconds."""
+    """Runs step(i) for each i. Returns the median time of the steps after the warm-up, in milliseconds."""
     times = []
     for i in range(steps):
         start = time.perf_counter()

@@ -1,5 +1,5 @@
-/* queries [case]: what the driver says about pointers. Addresses only as differences, identities
- * only as same or different. */
+/* queries [case]: prints the driver's answers about pointers: addresses as differences, identities
+ * as same or different. */
 #include <cstring>
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -49,7 +49,7 @@ static const struct {
                   {CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, "block id", as::id},
                   {CU_POINTER_ATTRIBUTE_P2P_TOKENS, "p2p tokens", as::id}};
 
-/* Everything about p, relative to base, the start of what it lies in. */
+/* Prints all answers about p, relative to `base`, the start of its block. */
 static void show(const char *what, CUdeviceptr p, CUdeviceptr base) {
     for (auto &a : attributes) {
         unsigned long long v[4] = {};
@@ -242,7 +242,7 @@ static void case_settings() {
     CHECK(cuMemFree(big));
 }
 
-/* Copies and settings that end where the block ends: what lies beyond must not be touched. */
+/* Copies and fills up to the end of a block. The memory behind must not change. */
 static void case_edges() {
     begin();
     CUdeviceptr p[3];

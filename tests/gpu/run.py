@@ -30,7 +30,7 @@ REUSE = ("barrier", "wait", "sync")
 
 
 def part_facts(c, out):
-    """Nothing to pass or fail: what they print is for people."""
+    """Runs the facts programs and prints their output. Nothing is compared."""
     with open(os.path.join(out, "facts.txt"), "w") as file:
         for name in ("facts_order", "facts_held", "facts_memory", "facts_pools", "facts_arrays", "facts_release"):
             if c.missing(name, c.program(name)):
@@ -125,7 +125,7 @@ def part_laws(c, out):
 
 
 def part_laws_busy(c, out):
-    """The same while eight other processes keep the GPU busy."""
+    """Does the same while eight other processes keep the GPU busy."""
     others = [
         subprocess.Popen([os.path.join(BUILD, "busy"), "550", str(seed)], stderr=subprocess.DEVNULL)
         for seed in range(8)
@@ -178,7 +178,7 @@ def part_capture(c, out):
             quick=True,
         )
     c.same("torch.cuda.graphs", c.python("torch_graphs.py"), timeout=120, quick=True)
-    # what the native run compiled serves the other one too
+    # the run under the library uses the code that the native run compiled
     caches = {
         name: os.path.join(BUILD, name.lower())
         for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -226,8 +226,8 @@ ALONE = (
 
 
 def client_script(c, out):
-    """Runs one of tests/programs, whose scripts compare and judge for themselves: a row for each, and
-    all that it said in answers-SCRIPT.txt."""
+    """Runs the scripts of tests/programs, which make their own comparisons. Adds a row for each, and writes its output to
+    answers-SCRIPT.txt."""
     broken = [n for n in ANSWERS if n in c.broken]
     if broken:
         why = "\n".join("%s: %s" % (n, c.broken[n]) for n in broken)
@@ -243,7 +243,7 @@ def client_script(c, out):
             "GPUCACHE_TEST_END": "%.3f" % end,
         }
         path = os.path.join(ROOT, "tests", "programs", command[0])
-        # it stops by itself at the end that it is told
+        # the script stops at GPUCACHE_TEST_END
         run = Run([sys.executable, path, "--gpu", *command[1:]], env, timeout=seconds + 30)
         name = "answers-%s.txt" % "-".join(command).replace(".py", "").replace("--", "")
         with open(os.path.join(out, name), "w") as file:
@@ -322,7 +322,7 @@ def part_overhead(c, out):
 
 
 def part_modes(c, out):
-    """The same programs in every other reuse mode."""
+    """Runs the same programs in every other reuse mode."""
     for reuse in ("wait", "sync"):
         mode = {"GPUCACHE_REUSE": reuse}
         c.same("driver API, " + reuse, c.program("driver_linked"), with_library=mode, quick=True)
@@ -491,7 +491,7 @@ def part_limit(c, out):
 
 
 def part_decay(c, out):
-    """Idle memory goes back while a kernel runs, and another process can have it."""
+    """Checks that idle memory is released while a kernel runs, so that another process can allocate it."""
     if c.missing("decay", c.program("decay")):
         return
     for backend in ("pages", "segments"):
@@ -503,7 +503,7 @@ def part_decay(c, out):
 
 
 def part_ending(c, out):
-    """A hundred programs of each framework, ended by signals while kernels run."""
+    """Ends a hundred programs of each framework by signals while kernels run."""
     endings.check(c, 100)
 
 
@@ -547,7 +547,7 @@ def part_peers(c, out):
 
 
 def not_built(c, out, label, name):
-    """For a peer that is left out: no failure of the library's."""
+    """Adds a row for a peer that could not be built. This is no failure of the library."""
     c.table.add(label, None, None, None, None, "not built", c.broken[name])
     open(os.path.join(out, "failures.txt"), "a").write("%s: %s\n" % (name, c.broken[name]))
 
@@ -700,7 +700,7 @@ def part_workloads(c, out, names=("gpt", "resnet", "gnn")):
                 (r.time("per_step") for r in runs if r.time("per_step") is not None), default=None
             )
 
-        if ours.ok() and best(mines) > 1.02 * best(peers):  # once more: is it noise?
+        if ours.ok() and best(mines) > 1.02 * best(peers):  # measures again, because this may be noise
             peers.append(Run(command, timeout=150))
             mines.append(Run(command, UNCACHED, c.library, timeout=150))
         peer, mine = best(peers), best(mines)
@@ -855,7 +855,7 @@ def main():
         begin = time.monotonic()
         try:
             PARTS[part][0](checks, out)
-        except Exception as error:  # a part that breaks must not take the others' table along
+        except Exception as error:  # a failing part must not lose the table of the others
             table.add(
                 part,
                 None,

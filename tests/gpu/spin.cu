@@ -27,7 +27,7 @@ static volatile int *flag;
 static int *gave_up;
 static unsigned long long *bad;
 static cudaStream_t spinner, setter, workers[2];
-static int level; /* what the flag is set to next */
+static int level; /* next value of the flag */
 
 static void start() {
     void *p;
@@ -38,8 +38,8 @@ static void start() {
     bad = (unsigned long long *)((char *)p + 512);
     for (cudaStream_t *s : {&spinner, &setter, &workers[0], &workers[1]})
         CHECK(cudaStreamCreateWithFlags(s, cudaStreamNonBlocking));
-    /* A kernel's first launch may load it, and that waits for the device: not while another one
-     * spins. */
+    /* The first launch of a kernel may load it, which waits for the device. So launch all kernels
+     * before one spins. */
     spin_until<<<1, 1, 0, spinner>>>(flag, 0, gave_up, limit_s);
     set_flag<<<1, 1, 0, setter>>>(flag, 0);
     spin_ns<<<1, 1, 0, setter>>>(1);

@@ -41,7 +41,7 @@ def train(steps):
     torch.linalg.inv(torch.randn(1024, 1024, device=device))  # cuSOLVER or MAGMA
     torch.cuda.synchronize()
     report(fd, 1)
-    os._exit(0)  # all is still live
+    os._exit(0)  # without freeing the memory
 
 
 def check(build, out):
@@ -81,7 +81,7 @@ def check(build, out):
             named = {row["name"] for row in rows if row["peak"] is not None}
             must(not named & {"unknown"}, what + ": no requester is unknown", rows)
             must(not any(name.startswith("libcudart") for name in named), what + ": the runtime is passed over", rows)
-            # PyTorch's allocator lies in libc10_cuda, which asks for what libtorch_cuda wants.
+            # PyTorch's allocator is in libc10_cuda, which allocates for libtorch_cuda.
             must(any(name.startswith(("libc10_cuda", "libtorch_cuda")) for name in named), what + ": PyTorch is named", rows)
             must(any(name.startswith(("libffi", "_ctypes")) and row["current"] >= 96 << 20
                      for row in rows for name in [row["name"]]), what + ": Python's own 96 MiB have a row", rows)

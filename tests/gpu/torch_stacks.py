@@ -32,7 +32,7 @@ def train(steps):
         loss = (out - data).square().mean()
         loss.backward(retain_graph=True)
         optimizer.step()
-        history.append(loss)  # with all that its graph keeps alive
+        history.append(loss)  # the loss keeps its whole graph alive
 
     def clean_step(i):
         step(i)
@@ -44,7 +44,7 @@ def train(steps):
     torch.cuda.synchronize()
     print("kept", len(history))
     sys.stdout.flush()
-    os._exit(0)  # as a job that is killed by its launcher: all is still live
+    os._exit(0)  # ends without freeing memory, like a job that its launcher kills
 
 
 def run(build, options, steps, **more):

@@ -215,7 +215,7 @@ static CUresult stream_wait(CUstream stream_handle, bool per_thread, CUevent han
     if (handled || !event->marker)
         return result;
     result = capture_implicit(stream);
-    /* A wait for a complete event does nothing (measured: tests/gpu/facts_held.cu, section idle). */
+    /* A wait for a complete event does nothing (tests/gpu/facts_held.cu, section idle). */
     if (result == CUDA_SUCCESS && !event->marker->done)
         queue_push(stream, (struct work){.kind = WORK_NOTHING})->waits = marker_ref(event->marker);
     return result;
