@@ -1,16 +1,16 @@
 /*
  * Prints the behaviours in which memory of the virtual memory API differs from cuMemAlloc's:
- * queries, calls of that API on it, and its life after the end of a context. One line per
- * behaviour, as a client of diff.py.
+ * queries, calls of that API on it, and its release at the end of a context. One line per
+ * behaviour. mem_pages.py compares the lines on the pages backend with the native ones.
  *
- * `mem_pages LIBRARY` makes blocks of many sizes, loads a library, and makes others.
+ * `mem_pages LIBRARY` allocates blocks of many sizes, loads a library, and allocates others.
  */
 #include "diff.h"
 
 #include <dlfcn.h>
 #include <string.h>
 
-#define MAPPING (2 * MIB) /* what the driver maps at a time */
+#define MAPPING (2 * MIB) /* granularity of the driver's mappings, bytes */
 
 static CUcontext context;
 
@@ -51,7 +51,7 @@ static void mapping_of(const char *what, CUdeviceptr p, size_t bytes, CUdevicept
     CUresult a = cuPointerGetAttribute(&m[0].base, names[0], at);
     CUresult b = cuPointerGetAttribute(&m[0].size, names[1], at);
     CUresult c = cuPointerGetAttributes(2, names, data, at);
-    /* natively a block begins with a mapping: here it may reach into one more */
+    /* natively a block begins with a mapping; on pages it may reach into one more */
     size_t least = (bytes + MAPPING - 1) / MAPPING * MAPPING;
     bool little = m[0].size >= least && m[0].size <= least + MAPPING;
     line("mem_pages: %s: mapping %d %d %d no more than it needs %d, whole %d, all of it %d, the "
@@ -60,13 +60,13 @@ static void mapping_of(const char *what, CUdeviceptr p, size_t bytes, CUdevicept
          m[0].base <= p && p + bytes <= m[0].base + m[0].size, !memcmp(&m[0], &m[1], sizeof *m));
 }
 
-static unsigned long long number_of(CUdeviceptr p) {
+static unsigned long long block_id_of(CUdeviceptr p) {
     unsigned long long id = 0;
     CUresult r = cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, p);
     return r == CUDA_SUCCESS ? id : 0;
 }
 
-static void questions(const char *what, CUdeviceptr p, size_t bytes) {
+static void print_answers(const char *what, CUdeviceptr p, size_t bytes) {
     CUcontext owner = NULL, several = NULL;
     CUmemoryPool pool = (CUmemoryPool)1;
     unsigned long long handles = 7;
@@ -83,8 +83,8 @@ static void questions(const char *what, CUdeviceptr p, size_t bytes) {
     flags_of(what, p + bytes / 2);
     mapping_of(what, p, bytes, p);
     mapping_of(what, p, bytes, last);
-    line("mem_pages: %s: number: some %d, the same at its end %d", what, number_of(p) != 0,
-         number_of(p) == number_of(last));
+    line("mem_pages: %s: block ID: not 0 %d, the same at its end %d", what, block_id_of(p) != 0,
+         block_id_of(p) == block_id_of(last));
 }
 
 /* Prints the virtual memory API's codes for a block, and checks the block afterwards. */
@@ -105,21 +105,21 @@ static void calls(const char *what, CUdeviceptr p, size_t bytes) {
     line("mem_pages: %s: then %s", what, ends(p, bytes / 4 * 4));
 }
 
-static void one_by_one(void) {
+static void each_size(void) {
     static const size_t sizes[] = {4, 4096, 100000, MIB, MIB + 4, 2 * MIB, 3 * MIB, 64 * MIB + 4};
     CUdeviceptr p[8];
     char what[64];
     for (unsigned i = 0; i < 8; i++) {
         p[i] = take(sizes[i]);
         snprintf(what, sizeof what, "%zu bytes", sizes[i]);
-        questions(what, p[i], sizes[i]);
+        print_answers(what, p[i], sizes[i]);
         calls(what, p[i], sizes[i]);
     }
     unsigned equal = 0;
     for (unsigned i = 4; i < 8; i++)
         for (unsigned j = 4; j < i; j++)
-            equal += number_of(p[i]) == number_of(p[j]);
-    line("mem_pages: numbers that are the same: %u", equal);
+            equal += block_id_of(p[i]) == block_id_of(p[j]);
+    line("mem_pages: equal block IDs: %u", equal);
     for (unsigned i = 0; i < 8; i++)
         CHECK(cuMemFree(p[i]));
     line("mem_pages: freed: context %d, retained %d, unmapped %d",
@@ -128,8 +128,8 @@ static void one_by_one(void) {
          cuMemUnmap(page_at(p[7]), MAPPING));
 }
 
-/* The program may map and unmap memory of its own while it has blocks. */
-static void its_own(void) {
+/* Maps and unmaps memory of the program's own while it has blocks. */
+static void own_mappings(void) {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     CUmemAccessDesc access = {.location = prop.location,
@@ -147,7 +147,7 @@ static void its_own(void) {
     CHECK(cuMemFree(block));
 }
 
-/* However a context ends, the device has its memory again. */
+/* Checks that the device has all memory of a context again after its end. */
 static void ends_with_its_context(void) {
     CUcontext other;
     size_t before, after, total;
@@ -167,7 +167,7 @@ static void ends_with_its_context(void) {
     }
 }
 
-static unsigned wrong_there(struct kernels *kernels, CUdeviceptr errors, CUdeviceptr p,
+static unsigned count_wrong(struct kernels *kernels, CUdeviceptr errors, CUdeviceptr p,
                             uint32_t value, uint64_t count) {
     uint32_t wrong = 77;
     CHECK(cuMemsetD32(errors, 0, 1));
@@ -177,7 +177,7 @@ static unsigned wrong_there(struct kernels *kernels, CUdeviceptr errors, CUdevic
     return wrong;
 }
 
-static CUdeviceptr filled(CUcontext where, size_t bytes, uint32_t value) {
+static CUdeviceptr take_filled(CUcontext where, size_t bytes, uint32_t value) {
     CHECK(cuCtxSetCurrent(where));
     CUdeviceptr p = take(bytes);
     CHECK(cuMemsetD32(p, value, bytes / 4));
@@ -186,8 +186,8 @@ static CUdeviceptr filled(CUcontext where, size_t bytes, uint32_t value) {
     return p;
 }
 
-/* Kernels of one device read what another one has: live before access is given, idle then, or
- * taken later. No copy between them has asked for anything before. */
+/* Kernels of one device read blocks of another one: live or idle when access is given, or allocated
+ * later. No copy between the devices comes before. */
 static void peers(void) {
     static const size_t sizes[] = {4096, 3 * MIB, 40 * MIB};
     CUdeviceptr errors = take(4), p[6];
@@ -199,16 +199,16 @@ static void peers(void) {
         return;
     kernels_load(&kernels);
     CHECK(cuDevicePrimaryCtxRetain(&other, 1));
-    CUdeviceptr idle = filled(other, 24 * MIB, 1);
+    CUdeviceptr idle = take_filled(other, 24 * MIB, 1);
     for (unsigned i = 0; i < 3; i++)
-        p[i] = filled(other, sizes[i], 10 + i);
+        p[i] = take_filled(other, sizes[i], 10 + i);
     CHECK(cuMemFree(idle));
     line("mem_pages: access given: %d", cuCtxEnablePeerAccess(other, 0));
     for (unsigned i = 0; i < 3; i++)
-        p[3 + i] = filled(other, i == 1 ? 24 * MIB : sizes[i], 13 + i);
+        p[3 + i] = take_filled(other, i == 1 ? 24 * MIB : sizes[i], 13 + i);
     for (unsigned i = 0; i < 6; i++)
         line("mem_pages: read there: %u wrong",
-             wrong_there(&kernels, errors, p[i], 10 + i, sizes[i % 3] / 4));
+             count_wrong(&kernels, errors, p[i], 10 + i, sizes[i % 3] / 4));
     for (unsigned i = 0; i < 6; i++)
         CHECK(cuMemFree(p[i]));
     CHECK(cuDevicePrimaryCtxRelease(1));
@@ -233,7 +233,7 @@ int main(int argc, char **argv) {
     }
     peers();
     ends_with_its_context();
-    one_by_one();
-    its_own();
+    each_size();
+    own_mappings();
     return 0;
 }

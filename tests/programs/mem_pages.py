@@ -14,7 +14,7 @@ tally = Tally()
 
 
 def answers():
-    """Checks that the answers equal the native ones."""
+    """Checks that the answers on pages equal the native ones."""
     two = {} if GPU else {"GPUCACHE_SIM_DEVICES": "2"}
     native = run([program("mem_pages")], under=False, options=two)
     tally.check(native.status == 0 and native.err == "", "mem_pages: natively: status %s" % native.status,
@@ -34,7 +34,7 @@ def compare(label, expected, options, err=""):
         label, len(lines), len(expected), ran.status), ran.out[-500:] + ran.err)
     for here, there in zip(lines, expected):
         tally.check(here == there, "mem_pages: %s: an answer" % label, "natively: %s\nhere:     %s" % (there, here))
-    tally.check(ran.err == err, "mem_pages: %s: what it says" % label, ran.err)
+    tally.check(ran.err == err, "mem_pages: %s: the warnings" % label, ran.err)
 
 
 def chosen(what, options, backend, reason, arguments=(), **more):
@@ -86,7 +86,7 @@ def choices():
         ran = run([program("mem_pages")], options={**options, "GPUCACHE_SIM_VMM": "0", "GPUCACHE_REPORT": "off",
                                                "GPUCACHE_LOG": "info"})
         tally.check("backend segments (the device has no virtual memory management)" in ran.err,
-                    "mem_pages: %sa device without: said at info" % name, ran.err)
+                    "mem_pages: %sa device without VMM: the reason in the log" % name, ran.err)
 
 
 def main():
