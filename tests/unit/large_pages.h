@@ -1,7 +1,6 @@
 /*
- * Simulates host pages of 16 or 64 KiB, as aarch64 has them, on a kernel with smaller pages. The
- * linker (--wrap) replaces getpagesize(), madvise() and mmap() by functions that refuse and
- * round as a kernel with large pages does.
+ * Simulates host pages of 16 or 64 KiB, as aarch64 has them, on a kernel with smaller pages. With
+ * --wrap, getpagesize(), madvise() and mmap() refuse and round as on a kernel with large pages.
  */
 #ifndef LARGE_PAGES_H
 #define LARGE_PAGES_H
