@@ -1,7 +1,7 @@
 #include "driver/reuse/deferred.h"
 
 #include "driver/context/context.h"
-#include "driver/reuse/deferred_lines.h"
+#include "driver/reuse/stream_queues.h"
 #include "driver/table/entries.h"
 
 static _Atomic(struct stream_queues *) all_queues;

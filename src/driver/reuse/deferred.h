@@ -6,7 +6,7 @@
  * not capture such work. The free is therefore deferred (pool.h) until an event of its stream
  * completes.
  *
- * Each stream has a queue of deferred frees (deferred_lines.h). A lock of rank DEFERRED protects
+ * Each stream has a queue of deferred frees (stream_queues.h). A lock of rank DEFERRED protects
  * the queues of one context. Invariant: a free's memory is reclaimed once, after the stream has
  * reached the free, or after the context of the stream has ended. Hooks, oom_retry.c,
  * backend/common.c and the context callbacks call this file.

@@ -1,4 +1,4 @@
-#include "driver/reuse/deferred_lines.h"
+#include "driver/reuse/stream_queues.h"
 
 #include "driver/context/current.h"
 #include "driver/state/capture.h"

@@ -13,8 +13,8 @@
  * Callers (deferred.c) hold the lock of the queues, of rank DEFERRED. Invariant: a queue is in its
  * bucket exactly while it is in the list from `first`. All other queues are idle.
  */
-#ifndef GPUCACHE_DRIVER_REUSE_DEFERRED_LINES_H
-#define GPUCACHE_DRIVER_REUSE_DEFERRED_LINES_H
+#ifndef GPUCACHE_DRIVER_REUSE_STREAM_QUEUES_H
+#define GPUCACHE_DRIVER_REUSE_STREAM_QUEUES_H
 
 #include "heap/host.h"
 #include "pool/pool.h"
