@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "driver/context/context.h"
+#include "driver/limit/driver_pool_state.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/limit/oom_retry.h"
 #include "driver/limit/unpooled.h"
@@ -105,13 +106,16 @@ bool oom_retry_at_limit(struct device *where, uint64_t bytes, struct oom_retry *
 
 static bool has_memory;         /* of the host, for a row */
 static bool ends_after_entered; /* the context ends as soon as the ledger has the row */
+static uint64_t most_promised;  /* live and requested bytes of a pool, while a row is entered */
 
 bool unpooled_enter(enum unpooled_kind kind, struct device *where, uint64_t bytes, uint64_t key,
                     uint64_t value) {
     assert_int_equal(kind, UNPOOLED_STREAM_ORDERED);
     assert_true(where == &device && key == AT);
+    struct driver_pool *pool = (struct driver_pool *)value;
+    most_promised = pool->live + pool->asked;
     if (ends_after_entered) {
-        driver_pool_left((struct driver_pool *)value, bytes);
+        driver_pool_left(pool, bytes);
     }
     return has_memory;
 }
@@ -162,6 +166,16 @@ static void counts_no_live_memory_without_a_ledger_row(void **state) {
     assert_int_equal(atomic_load(&device.charged), 0);
 }
 
+/* Otherwise a claim of another thread would find too little in the reserve. */
+static void a_request_under_a_limit_is_counted_once_at_each_moment(void **state) {
+    (void)state;
+    atomic_store(&device.limit, 64 * MIB);
+    allocate(MIB);
+    atomic_store(&device.limit, 0);
+    assert_int_equal(most_promised, MIB);
+    driver_pool_left(driver_pool_current(), MIB);
+}
+
 static void a_wait_during_a_capture_leaves_the_query_to_the_next_wait(void **state) {
     (void)state;
     allocate(MIB);
@@ -181,6 +195,7 @@ int main(void) {
         cmocka_unit_test_setup(never_counts_less_than_nothing_if_the_context_ends_during_the_call,
                                begin),
         cmocka_unit_test_setup(counts_no_live_memory_without_a_ledger_row, begin),
+        cmocka_unit_test_setup(a_request_under_a_limit_is_counted_once_at_each_moment, begin),
         cmocka_unit_test_setup(a_wait_during_a_capture_leaves_the_query_to_the_next_wait, begin),
     };
     REAL(cuDeviceGetMemPool) = get_pool;

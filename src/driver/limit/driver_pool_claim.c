@@ -91,12 +91,16 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
 
 /*
  * Adds an allocation to the live bytes and to the ledger, in this order: once the row exists, the
- * end of its context may subtract the bytes (driver_pool_left). Acquires the lock.
+ * end of its context may subtract the bytes (driver_pool_left). The bytes leave `asked` in the same
+ * step: a claim of another thread must not see them twice. Acquires the lock.
  */
-static void enter_allocation(struct driver_pool *pool, CUdeviceptr dptr, uint64_t bytes) {
+static void enter_allocation(const struct driver_pool_claim *claim, CUdeviceptr dptr) {
+    struct driver_pool *pool = claim->pool;
+    uint64_t bytes = claim->bytes;
     context_address_given(dptr, bytes);
     lock_acquire(&driver_pool_lock);
     pool->live += bytes;
+    pool->asked -= claim->limited ? bytes : 0;
     lock_release(&driver_pool_lock);
     bool entered =
         unpooled_enter(UNPOOLED_STREAM_ORDERED, pool->device, bytes, dptr, (uint64_t)pool);
@@ -113,10 +117,10 @@ bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUd
     struct driver_pool *pool = claim->pool;
     struct device *device = pool->device;
     if (answer == CUDA_SUCCESS) {
-        enter_allocation(pool, dptr, claim->bytes);
+        enter_allocation(claim, dptr);
     }
     lock_acquire(&driver_pool_lock);
-    pool->asked -= claim->limited ? claim->bytes : 0;
+    pool->asked -= answer != CUDA_SUCCESS && claim->limited ? claim->bytes : 0;
     device_uncharge(device, claim->charged);
     device->claimed -= claim->charged;
     bool exceeded = answer == CUDA_SUCCESS && exceeds_limit(device);
