@@ -43,10 +43,8 @@ void driver_pool_query(struct driver_pool *pool) {
         r = REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
                                         &reserve);
     }
-    if (r == CUDA_SUCCESS) {
-        pool->reserve = reserve;
-        pool->stale = false;
-    }
+    pool->reserve = r == CUDA_SUCCESS ? reserve : pool->reserve;
+    pool->stale = false; /* also without an answer: the next wait would get none either */
     driver_pool_count(pool);
 }
 
@@ -77,10 +75,11 @@ static struct driver_pool *find(CUmemoryPool handle) {
     return pool;
 }
 
-/* Adds a pool, in the entry of a destroyed pool if there is one. NULL without host memory. */
+/* Adds a pool, in the entry of a destroyed pool that nothing uses any more if there is one. NULL
+ * without host memory. */
 static struct driver_pool *add(const struct driver_pool *as) {
     struct driver_pool *pool = find(NULL); /* a destroyed pool has no handle */
-    while (pool && (pool->graphs || pool->handle || pool->live > 0)) {
+    while (pool && (pool->graphs || pool->handle || pool->live > 0 || pool->asked > 0)) {
         pool = pool->next;
     }
     if (pool) {
