@@ -78,7 +78,9 @@ for command in /usr/local/sbin/* /usr/local/bin/* /usr/sbin/* /usr/bin/*; do
     *) ln -sf "$command" "bin/${command##*/}" ;;
     esac
 done
-for command in python3 pip3; do ln -sf "$(command -v $command)" "bin/$command" 2>/dev/null; done
+for command in python3 pip3 meson ninja; do # which pip may have installed
+    ln -sf "$(command -v $command)" "bin/$command" 2>/dev/null
+done
 check "no apt, and everything is there" 0 'Requested memory' \
     env PATH="$work/bin" BUILD_ROOT="a build" "$copy/scripts/demo.sh"
 rm bin/ninja
