@@ -411,9 +411,11 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
 static bool any_reclaimed(struct pool *pool, uint64_t reclaims) {
     struct backend *backend = pool->source.backend;
     const struct backend_ops *ops = backend->ops;
-    bool any = ops->reclaim_deferred && ops->reclaim_deferred(backend, true);
-    if (!any && ops->pass_barriers && ops->pass_barriers(backend)) {
-        any = ops->reclaim_deferred(backend, true);
+    bool any = false;
+    if (ops->reclaim_deferred) {
+        any = ops->reclaim_deferred(backend, true) ||
+              (ops->pass_barriers && ops->pass_barriers(backend) &&
+               ops->reclaim_deferred(backend, true));
     }
     return any || atomic_load(&pool->reclaims) != reclaims;
 }

@@ -167,7 +167,7 @@ CUresult context_grant_access(CUcontext handle, CUdevice by) {
     context =
         context && context->green ? registry_find_or_enter(context->behind, &is_new) : context;
     struct device_pool *entry = context ? context->entry : NULL;
-    if (is_new) {
+    if (context && is_new) {
         context->ordinal = current_device_of(context->handle);
     }
     if (context) {

@@ -230,7 +230,7 @@ bool driver_pool_make_room(struct device *device, uint64_t bytes) {
     for (struct driver_pool *pool = pools; pool && (excess = excess_over_limit(device, bytes)) > 0;
          pool = pool->next) {
         uint64_t before = pool->counted;
-        if (pool->device != device || pool->reserve <= pool->live) {
+        if (!pool->device || pool->device != device || pool->reserve <= pool->live) {
             continue;
         }
         /* Memory kept in the pool serves its next allocations without another driver call. */
