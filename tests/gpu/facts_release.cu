@@ -276,92 +276,101 @@ static void section_async_threads() {
     }
 }
 
-/* Measures calls that the library makes for threads that free in their own stream and end. */
-enum { RECORD = 1, QUERY = 2, CONTEXT_RECORD = 4, CONTEXT_WAIT = 8 };
+/* What an ending thread did last in its per-thread stream, while kernels of that stream may run. */
+enum last_call { NOTHING, STREAM_QUERY, STREAM_WAIT, FREE_THAT_WAITS };
+static const char *const last_calls[] = {"no call", "cuStreamQuery", "cuStreamSynchronize",
+                                         "cuMemFree"};
 
-struct ending_threads {
-    CUcontext context;
-    unsigned calls;
-    CUevent own[4]; /* event i: recorded by threads i, i + 4, ... one after another */
-    CUevent shared;
-    std::atomic<bool> stop{false};
-};
-
-static void launch_and_end(ending_threads *state, unsigned number) {
-    CHECK(cuCtxSetCurrent(state->context));
-    CUevent event = state->own[number % 4];
-    for (int i = 0; i < 20; i++) {
-        if (state->calls & CONTEXT_WAIT)
-            CHECK(cuCtxWaitEvent(state->context, state->shared));
+static void launch_and_end(CUcontext context, last_call last) {
+    CHECK(cuCtxSetCurrent(context));
+    for (int i = 0; i < 40; i++)
         spin_ms(cudaStreamPerThread, 0);
-        spin_ms(cudaStreamPerThread, 0);
-        if (state->calls & RECORD)
-            CHECK(cuEventRecord(event, CU_STREAM_PER_THREAD));
-        if (state->calls & CONTEXT_RECORD)
-            CHECK(cuCtxRecordEvent(state->context, state->shared));
-        if (state->calls & QUERY)
-            for (CUevent other : state->own)
-                cuEventQuery(other);
+    CUdeviceptr p;
+    if (last == STREAM_QUERY)
+        (void)cuStreamQuery(CU_STREAM_PER_THREAD);
+    if (last == STREAM_WAIT)
+        CHECK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    if (last == FREE_THAT_WAITS) {
+        CHECK(cuMemAlloc(&p, 6000));
+        CHECK(cuMemFree(p));
     }
 }
 
-/* Another thread queries the events, as the library's decay thread does. */
-static void query_all(ending_threads *state) {
-    CHECK(cuCtxSetCurrent(state->context));
-    while (!state->stop) {
-        for (CUevent event : state->own)
-            cuEventQuery(event);
-        usleep(1000);
-    }
-}
-
-static void start_and_end_threads(unsigned calls) {
-    ending_threads state;
-    state.context = primary();
-    state.calls = calls;
+/* Frees 2 MiB in a stream, and then starts and ends 40 threads, four at a time. */
+static void free_and_end_threads(bool in_legacy, last_call last) {
+    CUcontext context = primary();
     warm();
-    for (CUevent &event : state.own)
-        event = new_event();
-    state.shared = new_event();
-    std::thread querier, threads[4];
-    if (calls & QUERY)
-        querier = std::thread(query_all, &state);
+    CUstream stream = in_legacy ? CU_STREAM_LEGACY : (CUstream)new_stream();
+    CUdeviceptr p;
+    CHECK(cuMemAllocAsync(&p, 2 * mib, stream));
+    CHECK(cuMemFreeAsync(p, stream));
+    CHECK(cuCtxSynchronize());
+    std::thread threads[4];
     double ms = took_ms([&] {
         for (unsigned i = 0; i < 44; i++) {
             if (i >= 4)
                 threads[i % 4].join();
             if (i < 40)
-                threads[i % 4] = std::thread(launch_and_end, &state, i);
+                threads[i % 4] = std::thread(launch_and_end, context, last);
         }
         CHECK(cuCtxSynchronize());
     });
-    state.stop = true;
-    if (querier.joinable())
-        querier.join();
     printf("  ended after %.1f ms\n", ms);
 }
 
 /*
- * Starts and ends 40 threads that launch kernels in CU_STREAM_PER_THREAD, with each set of calls
- * that the library may add. Each set runs in a process of its own, which is killed after 3 s.
+ * Tests whether threads end while kernels of their per-thread stream run, after memory was freed in
+ * the legacy default stream or in another one. On an H100 with the driver of CUDA 13.0 a thread
+ * that ends this way after a free in the legacy stream never ends. Each case runs in a process of
+ * its own, which is killed after 2 s.
  */
 static void section_ending_threads() {
-    for (unsigned calls = 0; calls < 16; calls++) {
-        printf("  event record %d, queries %d, context record %d, context wait %d:", calls & RECORD,
-               (calls & QUERY) / QUERY, (calls & CONTEXT_RECORD) / CONTEXT_RECORD,
-               (calls & CONTEXT_WAIT) / CONTEXT_WAIT);
-        fflush(stdout);
-        pid_t pid = fork(); /* the parent has made no CUDA call before */
-        if (pid == 0) {
-            alarm(3);
-            start_and_end_threads(calls);
+    for (bool in_legacy : {false, true}) {
+        for (last_call last : {NOTHING, STREAM_QUERY, STREAM_WAIT, FREE_THAT_WAITS}) {
+            printf("  memory freed in %s stream, threads end after %s:",
+                   in_legacy ? "the legacy" : "a created", last_calls[last]);
             fflush(stdout);
-            _exit(0);
+            pid_t pid = fork(); /* the parent has made no CUDA call before */
+            if (pid == 0) {
+                alarm(2);
+                free_and_end_threads(in_legacy, last);
+                fflush(stdout);
+                _exit(0);
+            }
+            int status;
+            waitpid(pid, &status, 0);
+            if (WIFSIGNALED(status))
+                printf("  not after 2 s (signal %d)\n", WTERMSIG(status));
         }
-        int status;
-        waitpid(pid, &status, 0);
-        if (WIFSIGNALED(status))
-            printf("  not after 3 s (signal %d)\n", WTERMSIG(status));
+    }
+}
+
+/* Measures whether the trims of the driver's pools wait for work that uses none of the memory. */
+static void section_trim_waits() {
+    primary();
+    warm();
+    cudaStream_t busy = new_stream(), ours = new_stream();
+    CUmemoryPool pool;
+    CHECK(cuDeviceGetDefaultMemPool(&pool, 0));
+    cuuint64_t keep = UINT64_MAX;
+    CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+    for (int in_busy_stream : {0, 1}) {
+        CUstream s = (CUstream)(in_busy_stream ? busy : ours);
+        CUdeviceptr p;
+        CHECK(cuMemAllocAsync(&p, 256 * mib, s));
+        CHECK(cuStreamSynchronize(s));
+        size_t before = free_now();
+        spin_ms(busy, 200);
+        CHECK(cuMemFreeAsync(p, s));
+        if (!in_busy_stream)
+            CHECK(cuStreamSynchronize(s));
+        double trim = took_ms([&] { CHECK(cuMemPoolTrimTo(pool, 0)); });
+        double graph = took_ms([&] { CHECK(cuDeviceGraphMemTrim(0)); });
+        printf("  256 MiB freed in %s stream, 200 ms kernel: trim %.3f ms, %ld MiB free, trim of "
+               "graphs %.3f ms, busy stream %d\n",
+               in_busy_stream ? "the busy" : "an idle", trim, mib_since(before), graph,
+               (int)cuStreamQuery((CUstream)busy));
+        CHECK(cuCtxSynchronize());
     }
 }
 
@@ -672,6 +681,7 @@ int main(int argc, char **argv) {
                     {"async_hang", section_async_hang},
                     {"async_threads", section_async_threads},
                     {"ending_threads", section_ending_threads},
+                    {"trim_waits", section_trim_waits},
                     {"async_capture", section_async_capture},
                     {"async_crowd", section_async_crowd},
                     {"async_threshold", section_async_threshold},
