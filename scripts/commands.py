@@ -2,7 +2,7 @@
 import re
 
 MACROS = ["COMMAND", "FLAG", "VALUE", "LIST"]
-MADE = "Made by scripts/coverage.py from src/tool/commands.def and src/process/options.def. Do not edit."
+MADE = "Made by scripts/coverage.py from src/tool/commands.def and src/options/options.def. Do not edit."
 
 
 class Command:
@@ -38,7 +38,7 @@ class Option:
 
 
 class Variable:
-    """A row of process/options.def, as an option of run."""
+    """A row of options/options.def, as an option of run."""
 
     value, is_list = "value", False
 

@@ -2,12 +2,12 @@
 """coverage.py [--check]: writes the parts of the documentation that are made from the code's tables.
 
     docs/coverage.md            from src/driver/table/entry_points.def
-    docs/gpucache.7, options    from src/process/options.def
-    README.md, options          from src/process/options.def
+    docs/gpucache.7, options    from src/options/options.def
+    README.md, options          from src/options/options.def
     docs/policy.md, constants   from src/tuning/tuning.def
     docs/gpucache.1, commands   from src/tool/commands.def
     docs/gpucache.1, top        from src/tool/top.def
-    src/tool/completion/        from src/tool/commands.def and src/process/options.def
+    src/tool/completion/        from src/tool/commands.def and src/options/options.def
     docs/report-schema.json     descriptions and statistics, from src/stats/fields.def
     docs/report-schema.md       from docs/report-schema.json
     docs/gpucache.7, kinds      from src/stats/fields.def
@@ -27,7 +27,7 @@ import report_schema
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ENTRIES = "src/driver/table/entry_points.def"
-OPTIONS = "src/process/options.def"
+OPTIONS = "src/options/options.def"
 TUNING = "src/tuning/tuning.def"
 COMMANDS = "src/tool/commands.def"
 FIELDS = "src/stats/fields.def"
@@ -272,7 +272,7 @@ def main():
     schema = report_schema.schema(read("docs/report-schema.json"), read(FIELDS))
     manual_7 = between(
         "docs/gpucache.7",
-        '.\\" Begin: made by scripts/coverage.py from src/process/options.def',
+        '.\\" Begin: made by scripts/coverage.py from src/options/options.def',
         '.\\" End: made by scripts/coverage.py', man_options())
     made = {
         "docs/gpucache.1": between_in(manual, "docs/gpucache.1", mark + "examples", '.\\" End: examples', tool.man_examples(found)),
@@ -288,7 +288,7 @@ def main():
         "docs/prometheus/alerts.yml": alerts(),
         "README.md": between(
             "README.md",
-            "<!-- begin: made by scripts/coverage.py from src/process/options.def -->",
+            "<!-- begin: made by scripts/coverage.py from src/options/options.def -->",
             "<!-- end: made by scripts/coverage.py -->", readme_options()),
         "docs/policy.md": between(
             "docs/policy.md", "<!-- begin: made by scripts/coverage.py from src/tuning/tuning.def -->",

@@ -18,8 +18,8 @@
 #define GPUCACHE_BACKEND_VMM_H
 
 #include "backend/common.h"
+#include "base/lock.h"
 #include "driver/context/device_pool.h"
-#include "process/lock.h"
 
 struct vmm_range;
 

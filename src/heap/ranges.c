@@ -4,8 +4,8 @@
  */
 #include "heap/ranges.h"
 
+#include "base/assert.h"
 #include "heap/page_map.h"
-#include "process/assert.h"
 
 #include <string.h>
 

@@ -6,17 +6,17 @@
  */
 #include "live/live.h"
 
+#include "base/log.h"
+#include "base/nap.h"
+#include "base/print.h"
+#include "base/program.h"
+#include "base/user.h"
+#include "base/write.h"
 #include "live/holders.h"
 #include "live/peaks.h"
 #include "live/place.h"
+#include "options/options.h"
 #include "process/guard.h"
-#include "process/log.h"
-#include "process/nap.h"
-#include "process/options.h"
-#include "process/print.h"
-#include "process/program.h"
-#include "process/user.h"
-#include "process/write.h"
 #include "report/emitter.h"
 
 #include <errno.h>

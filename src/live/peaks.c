@@ -3,9 +3,9 @@
  */
 #include "live/peaks.h"
 
+#include "base/user.h"
+#include "options/options.h"
 #include "process/guard.h"
-#include "process/options.h"
-#include "process/user.h"
 #include "report/emitter.h"
 
 #include <errno.h>

@@ -5,9 +5,9 @@
  */
 #include "live/place.h"
 
-#include "process/print.h"
-#include "process/program.h"
-#include "process/user.h"
+#include "base/print.h"
+#include "base/program.h"
+#include "base/user.h"
 
 #include <errno.h>
 #include <fcntl.h>

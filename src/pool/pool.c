@@ -5,8 +5,8 @@
  */
 #include "pool/internal.h"
 
+#include "base/nap.h"
 #include "heap/host.h"
-#include "process/nap.h"
 #include "vmm/remap.h"
 
 #include <errno.h>

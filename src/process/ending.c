@@ -11,9 +11,9 @@
  */
 #include "process/ending.h"
 
+#include "base/print.h"
 #include "process/interval.h"
 #include "process/libc.h"
-#include "process/print.h"
 #include "process/process.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 #include "process/guard.h"
 
-#include "process/options.h"
+#include "options/options.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
 #include "process/helper.h"
 
+#include "options/options.h"
 #include "process/guard.h"
-#include "process/options.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -9,7 +9,7 @@
 #ifndef GPUCACHE_PROCESS_HELPER_H
 #define GPUCACHE_PROCESS_HELPER_H
 
-#include "process/log.h"
+#include "base/log.h"
 
 #include <signal.h>
 #include <stdatomic.h>

@@ -1,9 +1,9 @@
 /* Uses a thread instead of a timer: the signal of a timer would interrupt the program's calls. */
 #include "process/interval.h"
 
+#include "base/log.h"
+#include "options/options.h"
 #include "process/helper.h"
-#include "process/log.h"
-#include "process/options.h"
 #include "process/process.h"
 
 #define PATIENCE_MS 2000 /* one second for the reader of a report, the rest for writing */

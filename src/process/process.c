@@ -1,11 +1,11 @@
 #include "process/process.h"
 
+#include "base/libraries.h"
+#include "base/log.h"
+#include "base/nap.h"
+#include "options/options.h"
 #include "process/ending.h"
 #include "process/interval.h"
-#include "process/libraries.h"
-#include "process/log.h"
-#include "process/nap.h"
-#include "process/options.h"
 #include "process/signals.h"
 
 #include <errno.h>

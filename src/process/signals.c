@@ -17,11 +17,11 @@
  */
 #include "process/signals.h"
 
+#include "options/options.h"
 #include "process/ending.h"
 #include "process/guard.h"
 #include "process/helper.h"
 #include "process/libc.h"
-#include "process/options.h"
 #include "process/process.h"
 
 #include <stdatomic.h>

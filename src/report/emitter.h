@@ -8,9 +8,9 @@
 #ifndef GPUCACHE_REPORT_EMITTER_H
 #define GPUCACHE_REPORT_EMITTER_H
 
-#include "process/json_put.h"
-#include "process/print.h"
-#include "process/program.h"
+#include "base/json_put.h"
+#include "base/print.h"
+#include "base/program.h"
 #include "report/lines.h"
 #include "report/report.h"
 #include "stats/holders.h"

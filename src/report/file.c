@@ -13,9 +13,9 @@
  */
 #include "report/emitter.h"
 
-#include "process/options.h"
-#include "process/program.h"
-#include "process/user.h"
+#include "base/program.h"
+#include "base/user.h"
+#include "options/options.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
 #ifndef GPUCACHE_REPORT_HOLDERS_H
 #define GPUCACHE_REPORT_HOLDERS_H
 
-#include "process/print.h"
+#include "base/print.h"
 #include "stats/holders.h"
 
 #include <stdbool.h>

@@ -7,7 +7,7 @@
  */
 #include "report/emitter.h"
 
-#include "process/program.h"
+#include "base/program.h"
 #include "report/holders.h"
 
 #include <string.h>

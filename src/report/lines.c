@@ -4,7 +4,7 @@
  */
 #include "report/lines.h"
 
-#include "process/print.h"
+#include "base/print.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
  */
 #include "report/memory_snapshot.h"
 
-#include "process/sort.h"
+#include "base/sort.h"
 
 #include <string.h>
 

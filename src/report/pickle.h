@@ -8,7 +8,7 @@
 #ifndef GPUCACHE_REPORT_PICKLE_H
 #define GPUCACHE_REPORT_PICKLE_H
 
-#include "process/json_put.h"
+#include "base/json_put.h"
 
 #include <stdbool.h>
 #include <stdint.h>

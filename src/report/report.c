@@ -9,8 +9,8 @@
  */
 #include "report/report.h"
 
-#include "process/log.h"
-#include "process/program.h"
+#include "base/log.h"
+#include "base/program.h"
 #include "report/emitter.h"
 
 #include <errno.h>
@@ -55,7 +55,7 @@ static void release_slot(struct slot *slot) {
     atomic_flag_clear_explicit(&slot->taken, memory_order_release);
 }
 
-/** Writes a report to a descriptor; `in_time` limits the wait for its reader (process/write.h).
+/** Writes a report to a descriptor; `in_time` limits the wait for its reader (base/write.h).
  * `oom` is NULL unless the report explains an OOM. Returns 0 or a negative errno. */
 static int compose(struct slot *slot, int fd, bool in_time, enum report_format format,
                    const char *reason, const struct report_oom *oom) {

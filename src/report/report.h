@@ -9,7 +9,7 @@
 #ifndef GPUCACHE_REPORT_REPORT_H
 #define GPUCACHE_REPORT_REPORT_H
 
-#include "process/options.h" /* enum report_format */
+#include "options/options.h" /* enum report_format */
 
 #include <stdint.h>
 

@@ -7,9 +7,9 @@
  */
 #include "segment/segments.h"
 
+#include "base/nap.h"
 #include "heap/page_map.h"
 #include "policy/budget.h"
-#include "process/nap.h"
 #include "sync/pending.h"
 #include "sync/sync.h"
 

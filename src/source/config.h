@@ -2,7 +2,7 @@
 #ifndef GPUCACHE_SOURCE_CONFIG_H
 #define GPUCACHE_SOURCE_CONFIG_H
 
-#include "process/reuse.h"
+#include "options/reuse.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -10,10 +10,10 @@
 #ifndef GPUCACHE_SOURCE_STATE_H
 #define GPUCACHE_SOURCE_STATE_H
 
+#include "base/lock.h"
 #include "heap/arena.h"
 #include "heap/arith.h"
 #include "heap/slab.h"
-#include "process/lock.h"
 #include "source/backend.h"
 #include "source/config.h"
 #include "source/epoch.h"

@@ -5,8 +5,8 @@
  */
 #include "stacks/held.h"
 
+#include "base/lock.h"
 #include "heap/host.h"
-#include "process/lock.h"
 
 #include <stdatomic.h>
 

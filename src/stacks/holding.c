@@ -4,7 +4,7 @@
  */
 #include "stacks/holding.h"
 
-#include "process/lock.h"
+#include "base/lock.h"
 #include "stacks/site.h"
 
 #include <time.h>

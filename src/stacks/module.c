@@ -4,7 +4,7 @@
  */
 #include "stacks/module.h"
 
-#include "process/libraries.h"
+#include "base/libraries.h"
 #include "stacks/text.h"
 
 #include <dlfcn.h>

@@ -4,7 +4,7 @@
  */
 #include "stacks/python.h"
 
-#include "process/log.h"
+#include "base/log.h"
 #include "stacks/module.h"
 #include "stacks/text.h"
 

@@ -4,8 +4,8 @@
  */
 #include "stacks/requester.h"
 
-#include "process/libraries.h"
-#include "process/lock.h"
+#include "base/libraries.h"
+#include "base/lock.h"
 #include "stacks/module.h"
 
 #include <dlfcn.h>

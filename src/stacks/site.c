@@ -4,8 +4,8 @@
  */
 #include "stacks/site.h"
 
+#include "base/lock.h"
 #include "heap/host.h"
-#include "process/lock.h"
 #include "stacks/module.h"
 #include "stacks/text.h"
 

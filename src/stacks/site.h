@@ -9,7 +9,7 @@
 #ifndef GPUCACHE_STACKS_SITE_H
 #define GPUCACHE_STACKS_SITE_H
 
-#include "process/options.h" /* OPTIONS_MAX_STACK */
+#include "options/options.h" /* OPTIONS_MAX_STACK */
 #include "stacks/python.h"
 #include "stacks/unwind.h"
 

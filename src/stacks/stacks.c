@@ -4,8 +4,8 @@
  */
 #include "stacks/stacks.h"
 
-#include "process/log.h"
-#include "process/options.h"
+#include "base/log.h"
+#include "options/options.h"
 #include "stacks/held.h"
 #include "stacks/holding.h"
 #include "stacks/module.h"

@@ -1,7 +1,7 @@
 /* Chooses and calls the unwinder (unwind.h). Takes no lock: `chosen` and its name are atomic. */
 #include "stacks/unwind.h"
 
-#include "process/log.h"
+#include "base/log.h"
 #include "stacks/module.h"
 
 #include <dlfcn.h>

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** A live block. Both structs begin with the address: process/sort.h sorts them by it. */
+/** A live block. Both structs begin with the address: base/sort.h sorts them by it. */
 struct memory_block {
     uint64_t address, bytes, requested;
     uint32_t stack; /* number of the call stack that allocated it; 0: unknown */

@@ -16,7 +16,7 @@
  */
 #include "sync/sync.h"
 
-#include "process/nap.h"
+#include "base/nap.h"
 
 #include <errno.h>
 

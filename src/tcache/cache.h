@@ -16,8 +16,8 @@
 #ifndef GPUCACHE_TCACHE_CACHE_H
 #define GPUCACHE_TCACHE_CACHE_H
 
+#include "base/biased.h"
 #include "heap/block.h"
-#include "process/biased.h"
 #include "stats/watermark.h"
 #include "tcache/transfer.h"
 #include "tuning/tuning.h"

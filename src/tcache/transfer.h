@@ -18,8 +18,8 @@
 #ifndef GPUCACHE_TCACHE_TRANSFER_H
 #define GPUCACHE_TCACHE_TRANSFER_H
 
+#include "base/lock.h"
 #include "heap/block.h"
-#include "process/lock.h"
 #include "stats/counters.h"
 #include "tuning/tuning.h"
 

@@ -7,7 +7,7 @@
 #ifndef GPUCACHE_TOOL_COMPARISON_H
 #define GPUCACHE_TOOL_COMPARISON_H
 
-#include "process/print.h"
+#include "base/print.h"
 #include "replay/models.h"
 #include "replay/rerun.h"
 

@@ -1,7 +1,7 @@
 /*
  * A comparison as JSON: one object a line, for scripts.
  */
-#include "process/json_put.h"
+#include "base/json_put.h"
 #include "tool/comparison.h"
 
 #include <errno.h>

@@ -8,7 +8,7 @@
  */
 #include "live/flight.h"
 #include "live/place.h"
-#include "process/value.h"
+#include "options/value.h"
 #include "tool/arguments.h"
 #include "tool/pages.h"
 #include "tool/tool.h"

@@ -1,9 +1,9 @@
 /* Prints the help texts, and refuses unknown commands (help.h). */
 #include "tool/help.h"
 
-#include "process/options.h"
-#include "process/print.h"
-#include "process/value.h"
+#include "base/print.h"
+#include "options/options.h"
+#include "options/value.h"
 #include "tool/target.h"
 #include "tool/tool.h"
 

@@ -1,5 +1,5 @@
 /*
- * Help texts, made from commands.def and process/options.def.
+ * Help texts, made from commands.def and options/options.def.
  */
 #ifndef GPUCACHE_TOOL_HELP_H
 #define GPUCACHE_TOOL_HELP_H

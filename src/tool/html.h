@@ -17,7 +17,7 @@
 #ifndef GPUCACHE_TOOL_HTML_H
 #define GPUCACHE_TOOL_HTML_H
 
-#include "process/json_put.h"
+#include "base/json_put.h"
 #include "tool/parsed_report.h"
 #include "tool/trace_file.h"
 

@@ -2,12 +2,12 @@
  * Serves /metrics over HTTP (listen.h).
  *
  * The server answers connections one after another, without threads or locks. A client that neither
- * sends nor reads delays the next one by at most one second per step (process/write.h).
+ * sends nor reads delays the next one by at most one second per step (base/write.h).
  */
 #include "tool/listen.h"
 
+#include "base/write.h"
 #include "live/flight.h"
-#include "process/write.h"
 #include "tool/tool.h"
 
 #include <arpa/inet.h>

@@ -8,7 +8,7 @@
  *
  * With --listen the same metrics answer scrapes, and are read again for each.
  */
-#include "process/print.h"
+#include "base/print.h"
 #include "tool/arguments.h"
 #include "tool/listen.h"
 #include "tool/pages.h"

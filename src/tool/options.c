@@ -2,9 +2,9 @@
  * gpucache options, and the library's options on a command line: --memory-limit=8G sets
  * GPUCACHE_MEMORY_LIMIT=8G.
  */
-#include "process/options.h"
-#include "process/print.h"
-#include "process/value.h"
+#include "options/options.h"
+#include "base/print.h"
+#include "options/value.h"
 #include "tool/arguments.h"
 #include "tool/tool.h"
 

@@ -8,8 +8,8 @@
 #ifndef GPUCACHE_TOOL_PAGES_H
 #define GPUCACHE_TOOL_PAGES_H
 
+#include "base/program.h"
 #include "live/page.h"
-#include "process/program.h"
 #include "report/emitter.h"
 #include "stats/stats.h"
 

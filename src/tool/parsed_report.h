@@ -4,7 +4,7 @@
 #ifndef GPUCACHE_TOOL_PARSED_REPORT_H
 #define GPUCACHE_TOOL_PARSED_REPORT_H
 
-#include "process/print.h"
+#include "base/print.h"
 #include "report/emitter.h"
 #include "tool/pages.h"
 #include "tool/stacks.h"

@@ -1,7 +1,7 @@
 /*
  * Parses the process numbers that the user writes, and makes the process names that are printed.
  */
-#include "process/program.h"
+#include "base/program.h"
 #include "tool/tool.h"
 
 #include <limits.h>

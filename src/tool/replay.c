@@ -2,7 +2,7 @@
  * gpucache replay: repeats the allocations of a program with the pool, and with models of other
  * allocators.
  */
-#include "process/value.h"
+#include "options/value.h"
 #include "replay/input.h"
 #include "report/lines.h"
 #include "tool/arguments.h"

@@ -2,7 +2,7 @@
  * gpucache report: prints reports of files and processes, each in full, or all in one table. Also
  * writes them as a page for a browser, or as folded stacks.
  */
-#include "process/value.h"
+#include "options/value.h"
 #include "tool/arguments.h"
 #include "tool/html.h"
 #include "tool/parsed_report.h"

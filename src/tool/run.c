@@ -12,7 +12,7 @@
  *      2. at its place relative to that folder, so that an installation may be moved as a whole
  *      3. in the folder of the installation
  */
-#include "process/value.h"
+#include "options/value.h"
 #include "tool/arguments.h"
 #include "tool/target.h"
 #include "tool/tool.h"

@@ -1,7 +1,7 @@
 /*
  * Writes the tool's messages to stderr.
  */
-#include "process/print.h"
+#include "base/print.h"
 #include "tool/tool.h"
 
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 #include "tool/arguments.h"
 
 #include "heap/page.h"
-#include "process/value.h"
+#include "options/value.h"
 #include "report/lines.h"
 #include "tool/tool.h"
 #include "tool/trace_source.h"

@@ -5,7 +5,7 @@
 #ifndef GPUCACHE_TOOL_STACKS_H
 #define GPUCACHE_TOOL_STACKS_H
 
-#include "process/print.h"
+#include "base/print.h"
 #include "replay/json.h"
 #include "stats/holders.h"
 

@@ -6,8 +6,8 @@
  * A change of less than a thousandth of the counter's peak within a millisecond is left out. The
  * highest and the last value are always written.
  */
-#include "process/json_put.h"
-#include "process/value.h"
+#include "base/json_put.h"
+#include "options/value.h"
 #include "tool/arguments.h"
 #include "tool/tool.h"
 #include "tool/trace_source.h"

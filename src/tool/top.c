@@ -6,7 +6,7 @@
  * (tool/pages.h). Each update searches the pages again, because processes start and end.
  * Without a terminal, or in a build without ncurses, the table is printed once.
  */
-#include "process/value.h"
+#include "options/value.h"
 #include "tool/arguments.h"
 #include "tool/pages.h"
 #include "tool/screen.h"

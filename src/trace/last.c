@@ -1,7 +1,7 @@
 /* Copies the newest events from all chunks, through a heap of the newest ones (last.h). */
 #include "trace/last.h"
 
-#include "process/sort.h"
+#include "base/sort.h"
 #include "trace/ring.h"
 #include "trace/trace.h"
 

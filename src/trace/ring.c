@@ -9,9 +9,9 @@
  */
 #include "trace/ring.h"
 
+#include "base/lock.h"
+#include "base/write.h"
 #include "process/guard.h"
-#include "process/lock.h"
-#include "process/write.h"
 
 #include <errno.h>
 #include <fcntl.h>

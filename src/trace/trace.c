@@ -7,12 +7,12 @@
  */
 #include "trace/trace.h"
 
+#include "base/log.h"
+#include "base/print.h"
+#include "base/program.h"
 #include "heap/page.h"
 #include "live/place.h"
-#include "process/log.h"
-#include "process/options.h"
-#include "process/print.h"
-#include "process/program.h"
+#include "options/options.h"
 #include "report/emitter.h"
 #include "trace/callers.h"
 #include "trace/ring.h"

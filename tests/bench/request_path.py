@@ -19,7 +19,7 @@ import callgrind
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "src")
 # The folders of src that are not the allocator's.
-OTHERS = {"driver", "live", "loader", "process", "report", "stacks", "stats", "trace"}
+OTHERS = {"base", "driver", "live", "loader", "options", "process", "report", "stacks", "stats", "trace"}
 REQUESTS = ("miss", "first_free", "growth", "large_free")
 
 

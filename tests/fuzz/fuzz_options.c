@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "process/options.c"
+#include "options/options.c"
 
 #include <signal.h>
 #include <stdio.h>

@@ -6,11 +6,11 @@
  */
 #include "fuzz.h"
 
-#include "process/program.c"
+#include "base/program.c"
 
 #include "report/file.c"
 
-#include "process/value.h"
+#include "options/value.h"
 
 #include <stdio.h>
 

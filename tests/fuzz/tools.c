@@ -3,7 +3,7 @@
  */
 #include "fuzz.h"
 
-#include "process/print.h"
+#include "base/print.h"
 
 #include <stdio.h>
 #include <stdlib.h>

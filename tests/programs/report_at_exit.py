@@ -230,7 +230,7 @@ def delivered(child, number):
 
 
 F_SETPIPE_SZ = 1031  # of fcntl from Python 3.10 on
-PATIENCE = 1  # seconds that a report waits for its reader (src/process/write.c)
+PATIENCE = 1  # seconds that a report waits for its reader (src/base/write.c)
 
 
 def read_in_time(command, act):

@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 FOLDERS = """
-    loader stats process tuning heap debug stacks report live trace
+    loader base options stats process tuning heap debug stacks report live trace
     source policy sync vmm segment tcache pool
     driver/table driver/state driver/context driver/reuse driver/limit backend
     driver/observe driver/ipc driver/hooks driver/control
@@ -114,7 +114,7 @@ def look(source, libraries):
         if folder_of(file) in ALLOCATOR and text.count("\n") > MOST_LINES[path.suffix]:
             bad.append(f"{file} has {text.count(chr(10))} lines")
         if "pthread_mutex" in text and path.stem != "lock":
-            bad.append(f"{file} has a lock without a rank (process/lock.h)")
+            bad.append(f"{file} has a lock without a rank (base/lock.h)")
         if path.stem != "host" and re.search(r"\bmunmap\(", text) and "host_map(" in text:
             bad.append(f"{file} unmaps behind host_bytes(): host_unmap()")
     return bad

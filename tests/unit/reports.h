@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "process/options.h"
+#include "options/options.h"
 #include "report/report.h"
 #include "stats/holders.h"
 #include "stats/stats.h"

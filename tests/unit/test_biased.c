@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "process/biased.h"
+#include "base/biased.h"
 #include "sandboxed.h"
 
 #include <pthread.h>

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "child.h"
-#include "process/hami.h"
+#include "options/hami.h"
 
 #include <stdio.h>
 #include <string.h>

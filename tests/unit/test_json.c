@@ -1,5 +1,5 @@
 /*
- * Tests the reader of JSON (replay/json.h) and the writer (process/json_put.h).
+ * Tests the reader of JSON (replay/json.h) and the writer (base/json_put.h).
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "process/json_put.h"
+#include "base/json_put.h"
 #include "replay/json.h"
 
 /* ---- reading ---- */

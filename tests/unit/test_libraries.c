@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "process/libraries.h"
+#include "base/libraries.h"
 
 #include <errno.h>
 #include <pthread.h>

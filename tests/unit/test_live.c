@@ -11,7 +11,7 @@
 
 #include "live/live.h"
 #include "live/place.h"
-#include "process/options.h"
+#include "options/options.h"
 #include "stats/holders.h"
 
 #include <errno.h>

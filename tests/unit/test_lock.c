@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
+#include "base/lock.h"
 #include "child.h"
-#include "process/lock.h"
 
 #include <signal.h>
 #include <string.h>

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
+#include "base/log.h"
 #include "child.h"
-#include "process/log.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -11,10 +11,10 @@
 
 #include <cmocka.h>
 
+#include "base/print.h"
+#include "base/program.h"
 #include "child.h"
-#include "process/options.h"
-#include "process/print.h"
-#include "process/program.h"
+#include "options/options.h"
 
 #include <errno.h>
 #include <signal.h>

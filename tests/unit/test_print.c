@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "process/print.h"
+#include "base/print.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * Tests the sort without malloc (process/sort.h), and its heap, which selects the lowest keys.
+ * Tests the sort without malloc (base/sort.h), and its heap, which selects the lowest keys.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "process/sort.h"
+#include "base/sort.h"
 
 #define MOST 300
 

@@ -1,5 +1,5 @@
 /*
- * Tests which user IDs count as this process's user (process/user.h).
+ * Tests which user IDs count as this process's user (base/user.h).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
+#include "base/user.h"
 #include "child.h"
-#include "process/user.h"
 
 #include <sched.h>
 #include <stdio.h>

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "process/value.h"
+#include "options/value.h"
 
 #include <signal.h>
 #include <string.h>

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
+#include "base/write.h"
 #include "child.h"
-#include "process/write.h"
 
 #include <errno.h>
 #include <fcntl.h>

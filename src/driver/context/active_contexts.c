@@ -1,8 +1,8 @@
 #include "driver/context/active_contexts.h"
 
+#include "base/lock.h"
 #include "driver/context/context.h"
 #include "driver/table/entries.h"
-#include "process/lock.h"
 
 #include <stdatomic.h>
 #include <stddef.h>

@@ -7,9 +7,9 @@
 #include "driver/context/registry.h"
 #include "driver/state/shutdown.h"
 #include "heap/page_map.h"
+#include "options/options.h"
 #include "pool/pool.h"
 #include "process/helper.h"
-#include "process/options.h"
 #include "process/process.h"
 
 _Thread_local struct context_last context_last __attribute__((tls_model("initial-exec")));

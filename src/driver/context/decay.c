@@ -2,10 +2,10 @@
 
 #include "driver/context/device_pool.h"
 #include "driver/state/device.h"
+#include "options/options.h"
 #include "pool/pool.h"
 #include "process/ending.h"
 #include "process/helper.h"
-#include "process/options.h"
 #include "stats/stats.h"
 #include "tuning/tuning.h"
 

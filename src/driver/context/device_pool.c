@@ -1,5 +1,6 @@
 #include "driver/context/device_pool.h"
 
+#include "base/log.h"
 #include "driver/context/application_events.h"
 #include "driver/context/context.h"
 #include "driver/context/decay.h"
@@ -10,9 +11,8 @@
 #include "driver/table/entries.h"
 #include "heap/host.h"
 #include "live/live.h"
+#include "options/options.h"
 #include "pool/pool.h"
-#include "process/log.h"
-#include "process/options.h"
 #include "report/report.h"
 #include "trace/trace.h"
 

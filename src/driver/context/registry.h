@@ -11,8 +11,8 @@
 #ifndef GPUCACHE_DRIVER_CONTEXT_REGISTRY_H
 #define GPUCACHE_DRIVER_CONTEXT_REGISTRY_H
 
+#include "base/lock.h"
 #include "driver/context/context.h"
-#include "process/lock.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

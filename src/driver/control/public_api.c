@@ -6,15 +6,15 @@
 #define GPUCACHE_API __attribute__((visibility("default")))
 #include "gpucache.h"
 
+#include "base/log.h"
 #include "driver/context/context.h"
 #include "driver/context/device_pool.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/observe/snapshot.h"
 #include "driver/reuse/pinned.h"
 #include "driver/state/device.h"
+#include "options/options.h"
 #include "pool/pool.h"
-#include "process/log.h"
-#include "process/options.h"
 #include "process/process.h"
 #include "report/emitter.h"
 #include "report/report.h"

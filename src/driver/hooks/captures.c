@@ -1,5 +1,6 @@
 #include "driver/hooks/captures.h"
 
+#include "base/lock.h"
 #include "driver/context/context.h"
 #include "driver/context/device_backend.h"
 #include "driver/hooks/hook.h"
@@ -7,7 +8,6 @@
 #include "driver/reuse/deferred.h"
 #include "heap/host.h"
 #include "pool/pool.h"
-#include "process/lock.h"
 
 /* A capture in progress. CU_STREAM_PER_THREAD is one handle, but another stream in each thread. */
 struct capturing {

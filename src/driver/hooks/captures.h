@@ -1,7 +1,7 @@
 /*
  * The captures in progress, and the hooks that begin and end a capture.
  *
- * A lock of its own (CAPTURE in process/lock.def) protects the list of captures. Invariant:
+ * A lock of its own (CAPTURE in base/lock.def) protects the list of captures. Invariant:
  * `capture_active` (state/capture.h) counts a capture from before the driver begins it until after
  * the driver has ended it. While it is not 0, pools record no events.
  */

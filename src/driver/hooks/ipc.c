@@ -13,13 +13,13 @@
  * The driver is asked in every case: it judges the arguments, the context and captures.
  */
 #include "backend/vmm.h"
+#include "base/log.h"
 #include "driver/hooks/hook.h"
 #include "driver/ipc/ipc_export.h"
 #include "driver/ipc/ipc_handle.h"
 #include "driver/ipc/ipc_pages.h"
 #include "driver/ipc/ipc_server.h"
 #include "pool/pool.h"
-#include "process/log.h"
 
 #include <errno.h>
 #include <string.h>

@@ -10,6 +10,7 @@
  * (state/capture.h). Otherwise the slower functions check for captures, traces, stack recording,
  * exit handlers and forks.
  */
+#include "base/log.h"
 #include "driver/context/context.h"
 #include "driver/context/device_pool.h"
 #include "driver/context/fault.h"
@@ -26,9 +27,8 @@
 #include "driver/table/entries.h"
 #include "heap/block.h"
 #include "live/live.h"
+#include "options/options.h"
 #include "pool/pool.h"
-#include "process/log.h"
-#include "process/options.h"
 #include "process/process.h"
 #include "report/report.h"
 

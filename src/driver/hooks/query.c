@@ -25,9 +25,9 @@
 #include "driver/state/shutdown.h"
 #include "driver/table/entries.h"
 #include "heap/page.h"
+#include "options/options.h"
 #include "pool/pool.h"
 #include "process/helper.h"
-#include "process/options.h"
 #include "process/process.h"
 
 #include <errno.h>

@@ -15,6 +15,7 @@
  */
 #include "driver/ipc/ipc.h"
 
+#include "base/lock.h"
 #include "driver/context/context.h"
 #include "driver/ipc/ipc_pages.h"
 #include "driver/limit/unpooled.h"
@@ -22,7 +23,6 @@
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
 #include "heap/host.h"
-#include "process/lock.h"
 #include "process/process.h"
 
 /*

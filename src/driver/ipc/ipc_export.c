@@ -1,9 +1,9 @@
 #include "driver/ipc/ipc_export.h"
 
+#include "base/lock.h"
 #include "driver/state/address_map.h"
 #include "heap/host.h"
 #include "pool/pool.h"
-#include "process/lock.h"
 
 #include <errno.h>
 #include <sys/random.h>

@@ -1,5 +1,6 @@
 #include "driver/ipc/ipc_pages.h"
 
+#include "base/lock.h"
 #include "driver/context/context.h"
 #include "driver/context/current.h"
 #include "driver/context/fault.h"
@@ -12,7 +13,6 @@
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
 #include "heap/host.h"
-#include "process/lock.h"
 #include "process/process.h"
 #include "stats/stats.h"
 

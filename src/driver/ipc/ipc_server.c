@@ -1,5 +1,7 @@
 #include "driver/ipc/ipc_server.h"
 
+#include "base/lock.h"
+#include "base/log.h"
 #include "driver/ipc/ipc_export.h"
 #include "driver/ipc/ipc_wire.h"
 #include "driver/state/capture.h"
@@ -8,8 +10,6 @@
 #include "pool/pool.h"
 #include "process/ending.h"
 #include "process/helper.h"
-#include "process/lock.h"
-#include "process/log.h"
 
 #include <errno.h>
 #include <fcntl.h>

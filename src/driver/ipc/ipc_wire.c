@@ -1,7 +1,7 @@
 #include "driver/ipc/ipc_wire.h"
 
-#include "process/print.h"
-#include "process/user.h"
+#include "base/print.h"
+#include "base/user.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,8 +6,8 @@
 #ifndef GPUCACHE_DRIVER_LIMIT_DRIVER_POOL_STATE_H
 #define GPUCACHE_DRIVER_LIMIT_DRIVER_POOL_STATE_H
 
+#include "base/lock.h"
 #include "driver/state/device.h"
-#include "process/lock.h"
 
 #include <cuda.h>
 

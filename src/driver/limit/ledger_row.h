@@ -16,8 +16,8 @@
 #ifndef GPUCACHE_DRIVER_LIMIT_LEDGER_ROW_H
 #define GPUCACHE_DRIVER_LIMIT_LEDGER_ROW_H
 
+#include "base/lock.h"
 #include "driver/limit/ledger.h"
-#include "process/lock.h"
 
 extern struct lock ledger_lock;
 

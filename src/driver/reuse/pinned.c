@@ -1,5 +1,6 @@
 #include "driver/reuse/pinned.h"
 
+#include "base/lock.h"
 #include "driver/context/context.h"
 #include "driver/context/current.h"
 #include "driver/context/device_pool.h"
@@ -7,9 +8,8 @@
 #include "driver/state/capture.h"
 #include "driver/table/entries.h"
 #include "heap/host.h"
+#include "options/options.h"
 #include "pool/pool.h"
-#include "process/lock.h"
-#include "process/options.h"
 #include "tuning/tuning.h"
 
 #include <errno.h>

@@ -16,9 +16,9 @@
 #ifndef GPUCACHE_DRIVER_REUSE_STREAM_QUEUES_H
 #define GPUCACHE_DRIVER_REUSE_STREAM_QUEUES_H
 
+#include "base/lock.h"
 #include "heap/host.h"
 #include "pool/pool.h"
-#include "process/lock.h"
 
 #include <cuda.h>
 

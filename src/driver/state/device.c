@@ -1,10 +1,10 @@
 #include "driver/state/device.h"
 
+#include "base/print.h"
 #include "driver/state/partition.h"
 #include "driver/table/entries.h"
+#include "options/options.h"
 #include "pool/pool.h"
-#include "process/options.h"
-#include "process/print.h"
 #include "stats/stats.h"
 #include "trace/trace.h"
 

@@ -10,8 +10,8 @@
 #ifndef GPUCACHE_DRIVER_STATE_DEVICE_H
 #define GPUCACHE_DRIVER_STATE_DEVICE_H
 
+#include "base/lock.h"
 #include "driver/state/in_flight.h"
-#include "process/lock.h"
 #include "stats/counters.h"
 #include "stats/requesters.h"
 #include "stats/stats.h"

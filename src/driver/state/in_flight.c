@@ -1,7 +1,7 @@
 #include "driver/state/in_flight.h"
 
+#include "base/nap.h"
 #include "heap/host.h"
-#include "process/nap.h"
 
 #include <pthread.h>
 #include <sched.h>

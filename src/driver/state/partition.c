@@ -1,10 +1,10 @@
 #include "driver/state/partition.h"
 
+#include "base/nap.h"
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
 #include "loader/loader.h"
 #include "process/helper.h"
-#include "process/nap.h"
 #include "process/process.h"
 
 #include <dlfcn.h>

@@ -5,7 +5,7 @@
  */
 #include "driver/state/rdma_libraries.h"
 
-#include "process/libraries.h"
+#include "base/libraries.h"
 
 #include <dirent.h>
 #include <errno.h>

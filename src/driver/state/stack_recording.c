@@ -4,8 +4,8 @@
 #include "driver/state/capture.h"
 #include "driver/state/device.h"
 #include "loader/loader.h"
+#include "options/options.h"
 #include "process/libc.h"
-#include "process/options.h"
 #include "stacks/requester.h"
 #include "stacks/stacks.h"
 

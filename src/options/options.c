@@ -8,13 +8,13 @@
  *
  * options_load() runs once. After it the values are constant, and no lock is needed.
  */
-#include "process/options.h"
+#include "options/options.h"
 
-#include "process/hami.h"
-#include "process/print.h"
-#include "process/program.h"
-#include "process/sanitizer.h"
-#include "process/value.h"
+#include "base/print.h"
+#include "base/program.h"
+#include "base/sanitizer.h"
+#include "options/hami.h"
+#include "options/value.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -36,7 +36,7 @@ static atomic_flag loaded = ATOMIC_FLAG_INIT;
 const struct option_info option_table[OPTION_COUNT] = {
 #define OPTION(id, parser, initial, values, meaning) {PREFIX #id, initial, values, meaning, false},
 #define INTERNAL(id, parser, initial, values, meaning) {PREFIX #id, initial, values, meaning, true},
-#include "process/options.def"
+#include "options/options.def"
 #undef OPTION
 };
 
@@ -198,7 +198,7 @@ static bool parse_log(const char *text, struct options *to) {
 
 static bool (*const parsers[OPTION_COUNT])(const char *text, struct options *to) = {
 #define OPTION(id, parser, initial, values, meaning) parse_##parser,
-#include "process/options.def"
+#include "options/options.def"
 #undef OPTION
 };
 

@@ -8,14 +8,14 @@
 #ifndef GPUCACHE_PROCESS_LOCK_H
 #define GPUCACHE_PROCESS_LOCK_H
 
-#include "process/assert.h"
+#include "base/assert.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 
 enum lock_rank {
 #define LOCK(name, protects) LOCK_##name,
-#include "process/lock.def"
+#include "base/lock.def"
 #undef LOCK
     LOCK_RANKS
 };

@@ -1,4 +1,4 @@
-#include "process/sort.h"
+#include "base/sort.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "process/reuse.h"
+#include "options/reuse.h"
 
 #include <stddef.h>
 

@@ -1,6 +1,6 @@
-#include "process/sanitizer.h"
+#include "base/sanitizer.h"
 
-#include "process/libraries.h"
+#include "base/libraries.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-#include "process/hami.h"
+#include "options/hami.h"
 
-#include "process/log.h"
-#include "process/print.h"
+#include "base/log.h"
+#include "base/print.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
-#include "process/user.h"
+#include "base/user.h"
 
-#include "process/program.h"
+#include "base/program.h"
 
 #include <stdatomic.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* Initialises locks; in builds with assertions, checks their order. lock.h has the rules. */
-#include "process/lock.h"
+#include "base/lock.h"
 
 void lock_start(struct lock *lock, enum lock_rank rank) {
     pthread_mutexattr_t kind;
@@ -24,7 +24,7 @@ static const struct {
     const char *name, *protects;
 } ranks[] = {
 #define LOCK(name, protects) {#name, protects},
-#include "process/lock.def"
+#include "base/lock.def"
 #undef LOCK
 };
 

@@ -5,9 +5,9 @@
 #ifndef GPUCACHE_PROCESS_OPTIONS_H
 #define GPUCACHE_PROCESS_OPTIONS_H
 
-#include "process/log.h"
-#include "process/reuse.h"
-#include "process/value.h"
+#include "base/log.h"
+#include "options/reuse.h"
+#include "options/value.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ struct print;
 /** The rows of options.def, in their order: OPTION_MEMORY_FRACTION, ... */
 enum option_id {
 #define OPTION(id, parser, initial, values, meaning) OPTION_##id,
-#include "process/options.def"
+#include "options/options.def"
 #undef OPTION
     OPTION_COUNT
 };

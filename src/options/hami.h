@@ -10,7 +10,7 @@
 #ifndef GPUCACHE_PROCESS_HAMI_H
 #define GPUCACHE_PROCESS_HAMI_H
 
-#include "process/value.h"
+#include "options/value.h"
 
 #include <stdint.h>
 

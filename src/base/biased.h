@@ -12,7 +12,7 @@
 #ifndef GPUCACHE_PROCESS_BIASED_H
 #define GPUCACHE_PROCESS_BIASED_H
 
-#include "process/lock.h"
+#include "base/lock.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

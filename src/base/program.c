@@ -9,7 +9,7 @@
  * one's variables. The variables are therefore read from the innermost kind of launcher to the
  * outermost.
  */
-#include "process/program.h"
+#include "base/program.h"
 
 #include <errno.h>
 #include <fcntl.h>

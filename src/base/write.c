@@ -6,9 +6,9 @@
  * signals. open_again() lets a write to a pipe time out. No lock. write_all() and write_in_time()
  * keep errno.
  */
-#include "process/write.h"
+#include "base/write.h"
 
-#include "process/print.h"
+#include "base/print.h"
 
 #include <errno.h>
 #include <fcntl.h>

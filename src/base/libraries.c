@@ -1,6 +1,6 @@
-#include "process/libraries.h"
+#include "base/libraries.h"
 
-#include "process/nap.h"
+#include "base/nap.h"
 
 #include <errno.h>
 #include <stdatomic.h>

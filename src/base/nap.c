@@ -1,4 +1,4 @@
-#include "process/nap.h"
+#include "base/nap.h"
 
 #include <sys/syscall.h>
 #include <time.h>

@@ -1,6 +1,6 @@
-#include "process/value.h"
+#include "options/value.h"
 
-#include "process/print.h"
+#include "base/print.h"
 
 #include <signal.h>
 #include <string.h>

@@ -3,9 +3,9 @@
  * redirected or closed its streams. A report must also be possible in a signal handler and in a
  * dying process.
  */
-#include "process/print.h"
+#include "base/print.h"
 
-#include "process/write.h"
+#include "base/write.h"
 
 #include <errno.h>
 #include <string.h>

@@ -16,7 +16,7 @@
 #ifndef GPUCACHE_PROCESS_JSON_PUT_H
 #define GPUCACHE_PROCESS_JSON_PUT_H
 
-#include "process/print.h"
+#include "base/print.h"
 
 #include <stdbool.h>
 #include <stdint.h>

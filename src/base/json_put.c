@@ -1,4 +1,4 @@
-#include "process/json_put.h"
+#include "base/json_put.h"
 
 void json_put_raw(struct json_put *to) {
     if (to->comma)

@@ -2,9 +2,9 @@
  * The slow paths of biased locks: waiting, seizing, and the end of bias. biased.h has the fast
  * path.
  */
-#include "process/biased.h"
+#include "base/biased.h"
 
-#include "process/nap.h"
+#include "base/nap.h"
 
 #include <linux/membarrier.h>
 #include <sched.h>

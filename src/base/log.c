@@ -11,10 +11,10 @@
  * descriptors. A daemon may close every descriptor, and that number may then become a file of the
  * program: the check applies to the duplicate too. No lock; the state is atomic.
  */
-#include "process/log.h"
+#include "base/log.h"
 
-#include "process/print.h"
-#include "process/write.h"
+#include "base/print.h"
+#include "base/write.h"
 
 #include <errno.h>
 #include <fcntl.h>
