@@ -1,12 +1,11 @@
 /*
- * Implements the vmm backend: VA ranges, handles and mappings, and the test whether a device can
- * have it. vmm.h has the overview.
+ * Implements the vmm backend: VA ranges, handles and mappings. vmm.h has the overview.
  *
  * Callers of the operations hold the pool's remap lock (source/backend.h). vmm.lock protects
  * mappings and access; ranges_lock protects the address map of all VA ranges. Invariant: a handle
  * is charged to the device before cuMemCreate until after cuMemRelease, unless it is only a probe.
  */
-#include "backend/vmm.h"
+#include "backend/vmm_support.h"
 
 #include "driver/context/fault.h"
 #include "driver/limit/driver_pools.h"
@@ -21,9 +20,6 @@
 
 #include <errno.h>
 #include <stdatomic.h>
-
-/* The driver version of CUDA 12.2. With drivers of CUDA 12.0, exportable handles are slow. */
-#define EXPORTS_WELL_SINCE 12020
 
 /* --- the VA ranges of all vmm backends --- */
 
@@ -148,13 +144,13 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
 /* --- handles --- */
 
 /*
- * Creates a handle of `bytes` bytes. Returns the driver's code.
+ * Steps after a refusal:
  *
  *      1  refused, but not out of memory: perhaps only the use by the decompression engine is
  *         refused. Tries without that use, and makes all further handles without it.
  *      2  out of memory: trims the driver's own pools, and tries once more.
  */
-static CUresult create(struct vmm *vmm, uint64_t bytes, uint64_t *created) {
+CUresult vmm_create_handle(struct vmm *vmm, uint64_t bytes, uint64_t *created) {
     CUmemGenericAllocationHandle handle = 0;
     CUresult r = REAL(cuMemCreate)(&handle, bytes, &vmm->prop, 0);
     if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY && !fault_is_deadly(r) &&
@@ -170,8 +166,7 @@ static CUresult create(struct vmm *vmm, uint64_t bytes, uint64_t *created) {
     return r;
 }
 
-/* Releases handles. Returns how many of them the driver has taken back. */
-static unsigned release_all(unsigned count, const uint64_t *handles) {
+unsigned vmm_release_handles(unsigned count, const uint64_t *handles) {
     unsigned gone = 0;
     for (unsigned i = 0; i < count; i++) {
         gone += REAL(cuMemRelease)(handles[i]) == CUDA_SUCCESS;
@@ -198,8 +193,8 @@ static int probe_handles(struct backend *backend, unsigned count) {
         return 0;
     }
     CUstreamCaptureMode mode = capture_relax();
-    CUresult r = create(vmm, bytes, &handle);
-    if (r == CUDA_SUCCESS && release_all(1, &handle) == 0) {
+    CUresult r = vmm_create_handle(vmm, bytes, &handle);
+    if (r == CUDA_SUCCESS && vmm_release_handles(1, &handle) == 0) {
         device_charge_taken(device, bytes);
     }
     capture_restore(mode);
@@ -217,11 +212,11 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
     unsigned made = 0, kept = 0;
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
-    while (made < count && (r = create(vmm, each, &handles[made])) == CUDA_SUCCESS) {
+    while (made < count && (r = vmm_create_handle(vmm, each, &handles[made])) == CUDA_SUCCESS) {
         made++;
     }
     if (r != CUDA_SUCCESS) {
-        kept = made - release_all(made, handles);
+        kept = made - vmm_release_handles(made, handles);
     }
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
@@ -243,7 +238,7 @@ static void release_handles(struct backend *backend, unsigned count, unsigned le
     struct device_backend *own = &((struct vmm *)backend)->common;
     uint64_t since = device_backend_begin(), each = length * PAGE_BYTES;
     CUstreamCaptureMode mode = capture_relax();
-    unsigned gone = release_all(count, handles);
+    unsigned gone = vmm_release_handles(count, handles);
     capture_restore(mode);
     device_backend_show(own, FLIGHT_GIVE_BACK, 0, gone * each, since);
     device_backend_count_return(own, gone * each);
@@ -258,7 +253,7 @@ static CUmemAccessDesc access_of(CUdevice device) {
     };
 }
 
-static CUresult give_access(const struct vmm *vmm, uint64_t address, uint64_t bytes) {
+CUresult vmm_give_access(const struct vmm *vmm, uint64_t address, uint64_t bytes) {
     CUmemAccessDesc accesses[STATS_MAX_DEVICES];
     CUdevice own = vmm->common.device->ordinal;
     size_t count = 0;
@@ -298,7 +293,7 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
            (r = REAL(cuMemMap)(address + done * each, each, 0, handles[done], 0)) == CUDA_SUCCESS) {
         done++;
     }
-    r = r == CUDA_SUCCESS ? give_access(vmm, address, count * each) : r;
+    r = r == CUDA_SUCCESS ? vmm_give_access(vmm, address, count * each) : r;
     if (r == CUDA_SUCCESS) {
         set_mapped(address, count * length, true);
     } else if (done > 0 && REAL(cuMemUnmap)(address, done * each) != CUDA_SUCCESS) {
@@ -401,112 +396,12 @@ static const struct backend_ops ops = {
     DEVICE_BACKEND_OPS,
 };
 
-/* --- whether a device can have a vmm backend --- */
-
-static bool has_attribute(const struct device *device, CUdevice_attribute attribute) {
-    int value = 0;
-    return REAL(cuDeviceGetAttribute)(&value, attribute, device->ordinal) == CUDA_SUCCESS && value;
-}
-
-static CUmemAllocationProp prop_of(const struct device *device) {
-    CUmemAllocationProp prop = {
-        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
-    };
-    int version = 0;
-    REAL(cuDriverGetVersion)(&version);
-    if (version >= EXPORTS_WELL_SINCE &&
-        has_attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
-        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    }
-    prop.allocFlags.gpuDirectRDMACapable =
-        has_attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-    if (has_attribute(device, CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK)) {
-        prop.allocFlags.usage = CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
-    }
-    return prop;
-}
-
-static bool has_api(void) {
-    return HAS(cuMemAddressReserve) && HAS(cuMemAddressFree) && HAS(cuMemCreate) &&
-           HAS(cuMemRelease) && HAS(cuMemMap) && HAS(cuMemUnmap) && HAS(cuMemSetAccess) &&
-           HAS(cuMemGetAllocationGranularity);
-}
-
-/* Creates and maps one VMM page at `at`, and removes it. Returns the reason of a failure, or NULL.
- * Out of memory returns NULL too: a full device can have the backend. */
-static const char *try_page(struct vmm *vmm, CUdeviceptr at) {
-    uint64_t handle;
-    CUresult r = create(vmm, PAGE_BYTES, &handle);
-    if (r != CUDA_SUCCESS) {
-        return r == CUDA_ERROR_OUT_OF_MEMORY ? NULL : "the driver refuses to create pages";
-    }
-    bool mapped = REAL(cuMemMap)(at, PAGE_BYTES, 0, handle, 0) == CUDA_SUCCESS;
-    bool accessible = mapped && give_access(vmm, at, PAGE_BYTES) == CUDA_SUCCESS;
-    bool kept = mapped && REAL(cuMemUnmap)(at, PAGE_BYTES) != CUDA_SUCCESS;
-    if (release_all(1, &handle) == 0 || kept) {
-        device_charge_taken(vmm->common.device, PAGE_BYTES);
-    }
-    return accessible ? NULL : "the driver refuses to map pages";
-}
-
-/*
- * Returns whether every other device can get access. Without the library, copies between any two
- * devices need no peer access. With mapped memory they do; driver/context/fault.c then gives it.
- */
-static bool all_can_reach(const struct device *device) {
-    int count = 0;
-    REAL(cuDeviceGetCount)(&count);
-    int can_all = count <= STATS_MAX_DEVICES; /* device_bit(): `peers` holds no more */
-    for (CUdevice i = 0; i < count && can_all; i++) {
-        if (i != device->ordinal &&
-            REAL(cuDeviceCanAccessPeer)(&can_all, i, device->ordinal) != CUDA_SUCCESS) {
-            can_all = 0;
-        }
-    }
-    return can_all;
-}
-
-static const char *unavailable(struct device *device) {
-    struct vmm trial = {.common.device = device};
-    size_t unit = 0;
-    if (!has_api()) {
-        return "the driver has no virtual memory API";
-    }
-    if (!has_attribute(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
-        return "the device has no virtual memory management";
-    }
-    if (!all_can_reach(device)) {
-        return "another device could not reach its pages";
-    }
-    trial.prop = prop_of(device);
-    if (REAL(cuMemGetAllocationGranularity)(&unit, &trial.prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) !=
-            CUDA_SUCCESS ||
-        unit == 0 || PAGE_BYTES % unit != 0) {
-        return "the driver has no pages of 2 MiB";
-    }
-    CUdeviceptr at = 0;
-    size_t bytes = (device->total + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-    CUstreamCaptureMode mode = capture_relax();
-    const char *reason = "the driver refuses to reserve addresses";
-    if (REAL(cuMemAddressReserve)(&at, bytes, PAGE_BYTES, 0, 0) == CUDA_SUCCESS) {
-        reason = try_page(&trial, at);
-        REAL(cuMemAddressFree)(at, bytes);
-    }
-    capture_restore(mode);
-    return reason;
-}
-
-static const char *not_exportable(const struct device *device) {
-    return prop_of(device).requestedHandleTypes ? NULL : "the driver makes no IPC handles of pages";
-}
-
 static int start(struct device_backend *own, CUcontext context, struct device *device,
                  uint64_t peers) {
     struct vmm *vmm = (struct vmm *)own;
     if (!vmm->started) {
         lock_start(&vmm->lock, LOCK_VMM);
-        vmm->prop = prop_of(device);
+        vmm->prop = vmm_prop_of(device);
         vmm->started = true;
     }
     vmm->peers = peers;
@@ -517,6 +412,6 @@ const struct backend_kind vmm_kind = {
     .bytes = sizeof(struct vmm),
     .start = start,
     .grant_access = grant_access,
-    .unavailable = unavailable,
-    .not_exportable = not_exportable,
+    .unavailable = vmm_unavailable,
+    .not_exportable = vmm_not_exportable,
 };
