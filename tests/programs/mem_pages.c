@@ -92,7 +92,9 @@ static void calls(const char *what, CUdeviceptr p, size_t bytes) {
     CUmemGenericAllocationHandle handle = 0;
     CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
     CUmemAccessDesc access = {.location = location, .flags = CU_MEM_ACCESS_FLAGS_PROT_NONE};
-    unsigned long long flags;
+    unsigned long long flags = 7;
+    unsigned host_flags;
+    CUdeviceptr device;
     CUipcMemHandle ipc;
     size_t whole = (p + bytes + MAPPING - 1) / MAPPING * MAPPING - page_at(p);
     CHECK(cuMemsetD32(p, 0x5a5a5a5a, bytes / 4));
@@ -101,6 +103,9 @@ static void calls(const char *what, CUdeviceptr p, size_t bytes) {
           cuMemGetAccess(&flags, &location, p), cuMemSetAccess(page_at(p), MAPPING, &access, 1),
           cuMemSetAccess(page_at(p), whole, &access, 1), cuMemUnmap(page_at(p), MAPPING),
           cuMemUnmap(page_at(p), whole), cuMemAddressFree(page_at(p), whole));
+    line("mem_pages: %s: access %llu", what, flags);
+    CODES(what, cuMemHostGetFlags(&host_flags, (void *)p),
+          cuMemHostGetDevicePointer(&device, (void *)(p + bytes - 1), 0));
     line("mem_pages: %s: legacy ipc handle %d", what, cuIpcGetMemHandle(&ipc, p));
     line("mem_pages: %s: then %s", what, ends(p, bytes / 4 * 4));
 }
@@ -122,10 +127,12 @@ static void each_size(void) {
     line("mem_pages: equal block IDs: %u", equal);
     for (unsigned i = 0; i < 8; i++)
         CHECK(cuMemFree(p[i]));
-    line("mem_pages: freed: context %d, retained %d, unmapped %d",
+    line("mem_pages: freed: context %d, retained %d, unmapped %d, access %d",
          cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, p[7]),
          cuMemRetainAllocationHandle(&(CUmemGenericAllocationHandle){0}, (void *)p[7]),
-         cuMemUnmap(page_at(p[7]), MAPPING));
+         cuMemUnmap(page_at(p[7]), MAPPING),
+         cuMemGetAccess(&(unsigned long long){0},
+                        &(CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE}, p[7]));
 }
 
 /* Maps and unmaps memory of the program's own while it has blocks. */

@@ -210,10 +210,11 @@ static CUresult host_unregister(void *memory) {
     return release_and_hold_up(range);
 }
 
+/* The driver answers these questions for mapped memory too, as if it were host memory (H100). */
 static struct range *host_range(const void *memory) {
     struct range *range = range_find((uintptr_t)memory);
 
-    return range && !range_is_device(range) ? range : NULL;
+    return range && (!range_is_device(range) || range->kind == RANGE_MAPPED) ? range : NULL;
 }
 
 static CUresult device_pointer(CUdeviceptr *address, void *memory, unsigned flags) {

@@ -324,9 +324,11 @@ static CUresult get_access(unsigned long long *flags, const CUmemLocation *locat
                            CUdeviceptr address) {
     const struct range *range = range_find(address);
 
-    if (!flags || !location || !device_of(location->id) || !range || range->kind != RANGE_MAPPED)
+    if (!flags || !location || !device_of(location->id) || !range ||
+        (range->kind != RANGE_MAPPED && range->kind != RANGE_DEVICE))
         return CUDA_ERROR_INVALID_VALUE;
-    bool allowed = range->access & device_mask(location->id);
+    bool allowed = range->kind == RANGE_DEVICE ? range->device == location->id
+                                               : (range->access & device_mask(location->id)) != 0;
     *flags = allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }

@@ -125,17 +125,21 @@ static CUdeviceptr address_without_context(const struct known *block, CUdevicept
     return primary ? dptr : UNKNOWN_ADDRESS;
 }
 
-/* Returns `host`, or an unknown address for a pinned block that the program has freed. */
-static void *unless_freed(void *host) {
-    return !shutdown_over() && pinned_has(host) ? (void *)UNKNOWN_ADDRESS : host;
+/*
+ * Returns `host`, or an unknown address for a pinned block that the program has freed and for device
+ * memory of a pool. The driver would answer for VMM pages as if they were pinned host memory.
+ */
+static void *only_live_host(void *host) {
+    bool known = !shutdown_over() && (pinned_has(host) || vmm_touches((CUdeviceptr)host, 1));
+    return known ? (void *)UNKNOWN_ADDRESS : host;
 }
 
 CUresult hook_cuMemHostGetFlags(unsigned int *flags, void *host) {
-    return REAL(cuMemHostGetFlags)(flags, unless_freed(host));
+    return REAL(cuMemHostGetFlags)(flags, only_live_host(host));
 }
 
 CUresult hook_cuMemHostGetDevicePointer_v2(CUdeviceptr *dptr, void *host, unsigned int flags) {
-    return REAL(cuMemHostGetDevicePointer_v2)(dptr, unless_freed(host), flags);
+    return REAL(cuMemHostGetDevicePointer_v2)(dptr, only_live_host(host), flags);
 }
 
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr dptr) {

@@ -5,7 +5,7 @@
  * allocated while its handle or one of its mappings exists.
  *
  * Pooled memory may consist of VMM pages too (backend/vmm.h). To the program it is cuMemAlloc
- * memory, for which the VMM API fails natively. The hooks therefore pass an unknown address to
+ * memory, for which the VMM API fails natively (cuMemGetAccess excepted). The hooks therefore pass an unknown address to
  * the driver in place of an address in a pool. Otherwise NCCL would export the one handle behind an
  * address as if it were the whole block, and cuMemUnmap would unmap the pool's memory. The same
  * holds for VMM pages of another process (ipc/ipc_pages.h).
@@ -15,6 +15,8 @@
 #include "driver/context/fault.h"
 #include "driver/hooks/hook.h"
 #include "driver/ipc/ipc_pages.h"
+#include "driver/state/shutdown.h"
+#include "pool/pool.h"
 
 /* Returns `dptr`, or an unknown address if the range touches pooled or imported memory. */
 static CUdeviceptr unless_pooled(CUdeviceptr dptr, size_t bytes) {
@@ -105,9 +107,12 @@ CUresult hook_cuMemSetAccess(CUdeviceptr dptr, size_t bytes, const CUmemAccessDe
     return fault_notice(answer);
 }
 
+/* The driver answers for live memory of cuMemAlloc too, as for its own mappings. */
 CUresult hook_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
                              CUdeviceptr dptr) {
-    return REAL(cuMemGetAccess)(flags, location, unless_pooled(dptr, 1));
+    struct pool_block block;
+    bool live = !shutdown_over() && pool_find(dptr, &block) == 0;
+    return REAL(cuMemGetAccess)(flags, location, live ? dptr : unless_pooled(dptr, 1));
 }
 
 CUresult hook_cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t at,
