@@ -1,6 +1,6 @@
 """torch_wheel.py WHEEL: installs a wheel of scripts/wheel.sh without a network, and compares its figures with PyTorch's.
 
-The wheel goes into a fresh venv that sees the PyTorch of this Python. A training step runs there three times: natively, and by
+The wheel goes into a fresh venv, which PYTHONPATH lets see the PyTorch of this Python. A training step runs there three times: natively, and by
 `gpucache run` of the wheel with PyTorch's own cache and without it. These equations must hold within 1 %, for what the step adds:
 
     cached     libgpucache.memory_allocated() = torch.cuda.memory_reserved()
@@ -31,8 +31,8 @@ def step():
         if not ours.is_loaded():
             sys.exit("the library is mapped, but libgpucache.is_loaded() is False")
     torch.manual_seed(0)
-    warm = torch.randn(256, 256, device="cuda")
-    (warm @ warm).sum().item()  # cuBLAS takes its work areas now
+    warm = torch.randn(256, 256, device="cuda", requires_grad=True)
+    (warm @ warm).sum().backward()  # cuBLAS takes its own memory now, once for each thread that multiplies
     torch.cuda.synchronize()
 
     def counters():
@@ -74,12 +74,13 @@ def main(wheel):
         print("%s  %s: %d and %d bytes, ratio %.4f" % ("ok  " if good else "FAIL", what, ours, theirs, ours / max(theirs, 1)))
 
     with tempfile.TemporaryDirectory() as folder:
-        venv.create(folder, system_site_packages=True, with_pip=True)
+        venv.create(folder, with_pip=True)
         binary = os.path.join(folder, "bin")
         python, gpucache = os.path.join(binary, "python"), os.path.join(binary, "gpucache")
         subprocess.run([python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", wheel], check=True)
         print("ok    pip install --no-index %s" % os.path.basename(wheel))
         inside = [python, os.path.abspath(__file__), "--step"]
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path[1:] if os.path.basename(path).endswith("-packages"))
         native = figures(inside)
         quiet = {"GPUCACHE_REPORT": "off"}
         cached = figures([gpucache, "run", "--", *inside], **quiet)
