@@ -1,6 +1,6 @@
 #!/bin/bash
-# test.sh [STAGE...]: installs what is missing, builds, runs the whole test suite; or only the named
-# stages.
+# test.sh [STAGE...]: installs what is missing, builds and tests this machine's library; or runs only
+# the named stages. Without a stage it takes at most 20 minutes on two cores.
 #
 #   gcc       release build, all tests           clang     debug build, which checks lock ranks
 #   asan      gcc, address and undefined         tsan      gcc, threads: the pool's core, and
@@ -19,7 +19,8 @@
 #             where that cannot be made, the last lines say so
 #   compilers unit and sim with each of COMPILERS (gcc-11 to gcc-14, clang-14 to clang-19) that is
 #             here or that apt has: only if named
-#   all       all of them but debian13 and compilers
+#   all       all of them but debian13 and compilers. Without a stage: the same without arm64 and
+#             wheel, which build for other machines
 #
 # A stage that fails does not stop the others; one that checks nothing fails. Logs:
 # build/log/STAGE.log. BUILD_ROOT names another place than build/.
@@ -27,10 +28,11 @@
 set -u
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
-all_stages=(gcc clang asan tsan valgrind cost arm64 format tidy headers scripts wheel)
+here_stages=(gcc clang asan tsan valgrind cost format tidy headers scripts)
+all_stages=("${here_stages[@]}" arm64 wheel)
 named_stages=(debian13 compilers)
 stages=()
-[ $# -gt 0 ] || set -- all
+[ $# -gt 0 ] || set -- "${here_stages[@]}"
 for stage; do
     [ "$stage" != all ] && stages+=("$stage") || stages+=("${all_stages[@]}")
 done
