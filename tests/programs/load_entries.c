@@ -12,6 +12,7 @@
  *   | weak             | calls of the library's entries while no driver is loaded         |
  */
 #include "driver/table/cuda_abi.h"
+#include "first_glibc.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

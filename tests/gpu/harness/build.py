@@ -121,7 +121,7 @@ for level in ("0", "2"):
 PROGRAMS["programs/chain_own_old"] = (
     "programs/load_chain/program.c",
     "gcc",
-    ['-DOVERRIDE="GLIBC_2.2.5"', "-rdynamic", "-lcuda"],
+    ["-DOVERRIDE=FIRST_GLIBC", "-rdynamic", "-lcuda"],
 )
 PROGRAMS["programs/libchain_early.so"] = (
     "programs/load_chain/early.c",

@@ -5,6 +5,8 @@
  * then means the libraries behind this one, for any caller. OVERRIDE names the place of the next
  * dlsym: NEXT, DEFAULT or LIBC. Real libraries have all these forms.
  */
+#include "../first_glibc.h"
+
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdlib.h>

@@ -3,6 +3,8 @@
  * Linked with -lcuda as a program, and with -DTWIN as a shared object that host.c opens. With
  * OVERRIDE the program has its own dlsym, which then serves all libraries.
  */
+#include "../first_glibc.h"
+
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdio.h>
