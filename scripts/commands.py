@@ -1,8 +1,8 @@
-"""Texts that scripts/coverage.py makes from src/tool/commands.def: parts of the manual page, and the completion of shells."""
+"""Texts that scripts/coverage.py makes from src/tool/common/commands.def: parts of the manual page, and the completion of shells."""
 import re
 
 MACROS = ["COMMAND", "FLAG", "VALUE", "LIST"]
-MADE = "Made by scripts/coverage.py from src/tool/commands.def and src/options/options.def. Do not edit."
+MADE = "Made by scripts/coverage.py from src/tool/common/commands.def and src/options/options.def. Do not edit."
 
 
 class Command:

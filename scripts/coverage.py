@@ -5,9 +5,9 @@
     docs/gpucache.7, options    from src/options/options.def
     README.md, options          from src/options/options.def
     docs/policy.md, constants   from src/tuning/tuning.def
-    docs/gpucache.1, commands   from src/tool/commands.def
-    docs/gpucache.1, top        from src/tool/top.def
-    src/tool/completion/        from src/tool/commands.def and src/options/options.def
+    docs/gpucache.1, commands   from src/tool/common/commands.def
+    docs/gpucache.1, top        from src/tool/screen/top.def
+    src/tool/completion/        from src/tool/common/commands.def and src/options/options.def
     docs/report-schema.json     descriptions and statistics, from src/stats/fields.def
     docs/report-schema.md       from docs/report-schema.json
     docs/gpucache.7, kinds      from src/stats/fields.def
@@ -29,9 +29,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ENTRIES = "src/driver/table/entry_points.def"
 OPTIONS = "src/options/options.def"
 TUNING = "src/tuning/tuning.def"
-COMMANDS = "src/tool/commands.def"
+COMMANDS = "src/tool/common/commands.def"
 FIELDS = "src/stats/fields.def"
-TOP = "src/tool/top.def"
+TOP = "src/tool/screen/top.def"
 
 
 def read(path):
@@ -264,7 +264,7 @@ def main():
         sys.exit(__doc__.strip())
     found = tool.commands(rows(COMMANDS, tool.MACROS))
     variables = [tool.Variable(row[0], row[3], row[4]) for _, row in rows(OPTIONS, ["OPTION"])]
-    mark = '.\\" Begin: made by scripts/coverage.py from src/tool/commands.def, '
+    mark = '.\\" Begin: made by scripts/coverage.py from src/tool/common/commands.def, '
     manual = between("docs/gpucache.1", mark + "synopsis", '.\\" End: synopsis', tool.man_synopsis(found))
     manual = between_in(manual, "docs/gpucache.1", mark.replace(COMMANDS, TOP) + "keys and columns", '.\\" End: keys and columns',
                         tool.man_top(list(rows(TOP, ["KEY", "PART", "COLUMN"]))))

@@ -9,9 +9,9 @@
 #include "live/flight.h"
 #include "live/place.h"
 #include "options/value.h"
-#include "tool/arguments.h"
-#include "tool/pages.h"
-#include "tool/tool.h"
+#include "tool/common/arguments.h"
+#include "tool/common/tool.h"
+#include "tool/report/pages.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -1,9 +1,9 @@
 /*
  * main() of gpucache: finds the command by its name and calls it.
  */
-#include "tool/arguments.h"
-#include "tool/help.h"
-#include "tool/tool.h"
+#include "tool/common/arguments.h"
+#include "tool/common/help.h"
+#include "tool/common/tool.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static const struct {
     int (*run)(char **arguments);
 } commands[] = {
 #define COMMAND(name, operands, meaning, example) {#name, tool_##name},
-#include "tool/commands.def"
+#include "tool/common/commands.def"
 };
 
 static int flush_stdout(void) {

@@ -8,7 +8,7 @@
 
 #include "base/write.h"
 #include "live/flight.h"
-#include "tool/tool.h"
+#include "tool/common/tool.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -9,10 +9,10 @@
  * With --listen the same metrics answer scrapes, and are read again for each.
  */
 #include "base/print.h"
-#include "tool/arguments.h"
+#include "tool/common/arguments.h"
+#include "tool/common/tool.h"
 #include "tool/listen.h"
-#include "tool/pages.h"
-#include "tool/tool.h"
+#include "tool/report/pages.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  */
 #include "live/peaks.h"
 #include "report/lines.h"
-#include "tool/tool.h"
+#include "tool/common/tool.h"
 
 #include <errno.h>
 #include <fcntl.h>

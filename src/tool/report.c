@@ -3,11 +3,11 @@
  * writes them as a page for a browser, or as folded stacks.
  */
 #include "options/value.h"
-#include "tool/arguments.h"
-#include "tool/html.h"
-#include "tool/parsed_report.h"
-#include "tool/tool.h"
-#include "tool/trace_source.h"
+#include "tool/common/arguments.h"
+#include "tool/common/tool.h"
+#include "tool/page/html.h"
+#include "tool/report/parsed_report.h"
+#include "tool/trace/trace_source.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -13,9 +13,9 @@
  *      3. in the folder of the installation
  */
 #include "options/value.h"
-#include "tool/arguments.h"
-#include "tool/target.h"
-#include "tool/tool.h"
+#include "tool/common/arguments.h"
+#include "tool/common/target.h"
+#include "tool/common/tool.h"
 
 #include <errno.h>
 #include <limits.h>

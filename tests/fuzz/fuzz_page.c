@@ -8,9 +8,9 @@
  */
 #include "fuzz.h"
 
-#include "tool/pages.c"
+#include "tool/report/pages.c"
 
-#include "tool/parsed_report.h"
+#include "tool/report/parsed_report.h"
 
 #define DEVICES 2
 #define BYTES (sizeof(struct live_page) + DEVICES * sizeof(struct live_slot))

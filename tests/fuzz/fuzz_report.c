@@ -8,8 +8,8 @@
 #include "fuzz.h"
 #include "made_up_symbols.h"
 
-#include "tool/html.h"
-#include "tool/parsed_report.h"
+#include "tool/page/html.h"
+#include "tool/report/parsed_report.h"
 
 #include <string.h>
 

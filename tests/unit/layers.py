@@ -20,7 +20,7 @@ FOLDERS = """
     source policy sync vmm segment tcache pool
     driver/table driver/state driver/context driver/reuse driver/limit backend
     driver/observe driver/ipc driver/hooks driver/control
-    replay tool
+    replay tool/common tool/report tool/trace tool/replay tool/page tool/screen tool
 """.split()
 
 ALLOCATOR = "heap debug source policy sync vmm segment tcache pool".split()

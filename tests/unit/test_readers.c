@@ -10,8 +10,8 @@
 
 #include "live/page.h"
 #include "live/place.h"
-#include "tool/pages.h"
-#include "tool/trace_live_set.h"
+#include "tool/report/pages.h"
+#include "tool/trace/trace_live_set.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-# bash completion of gpucache. Made by scripts/coverage.py from src/tool/commands.def and src/options/options.def. Do not edit.
+# bash completion of gpucache. Made by scripts/coverage.py from src/tool/common/commands.def and src/options/options.def. Do not edit.
 _gpucache() {
     local line=${COMP_LINE:0:COMP_POINT} command=${COMP_WORDS[1]} word words= valued= list= front= i
     word=${line##*[[:space:]]}

@@ -1,4 +1,4 @@
-# fish completion of gpucache. Made by scripts/coverage.py from src/tool/commands.def and src/options/options.def. Do not edit.
+# fish completion of gpucache. Made by scripts/coverage.py from src/tool/common/commands.def and src/options/options.def. Do not edit.
 complete -c gpucache -n __fish_use_subcommand -f
 complete -c gpucache -l help -d 'says what there is'
 complete -c gpucache -n __fish_use_subcommand -l version -d 'says which version it is'

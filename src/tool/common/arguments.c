@@ -1,0 +1,106 @@
+/* The parser of command lines (arguments.h). It reorders the words in place. */
+#include "tool/common/arguments.h"
+
+#include "tool/common/help.h"
+#include "tool/common/tool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct option {
+    const char *command, *name, *value; /* value NULL: a flag */
+} options[] = {
+#define FLAG(command, id, option, meaning) {#command, option, NULL},
+#define VALUE(command, id, option, value, initial, meaning) {#command, option, value},
+#define LIST(command, id, option, words, initial, meaning) {#command, option, "LIST"},
+#include "tool/common/commands.def"
+};
+_Static_assert(sizeof options / sizeof *options == ARGUMENTS, "a row for each");
+
+void arguments_refuse(const struct arguments *arguments) {
+    char wanted[512] = "wanted is";
+    size_t used = strlen(wanted);
+    unsigned left = 0;
+    for (size_t i = 0; i < ARGUMENTS; i++)
+        left += strcmp(options[i].command, arguments->command) == 0;
+    for (size_t i = 0, named = 0; i < ARGUMENTS; i++) {
+        if (strcmp(options[i].command, arguments->command) != 0)
+            continue;
+        const char *between = named++ == 0 ? " " : left == 1 ? " or " : ", ";
+        int written =
+            snprintf(wanted + used, sizeof wanted - used, "%s--%s%s%s", between, options[i].name,
+                     options[i].value ? "=" : "", options[i].value ? options[i].value : "");
+        used += written > 0 ? (size_t)written : 0;
+        used = used < sizeof wanted ? used : sizeof wanted - 1;
+        left--;
+    }
+    fail(STATUS_OWN_FAILURE, arguments->option, wanted);
+}
+
+/** Returns whether the text is that option. Sets *value to the text after its =, or NULL. */
+static bool is_option(const struct option *option, const char *text, const char **value) {
+    size_t length = strlen(option->name);
+    bool same = strncmp(text + 2, option->name, length) == 0;
+    char end = same ? text[2 + length] : ' ';
+    *value = end == '=' ? text + 3 + length : NULL;
+    return end == '\0' || (end == '=' && option->value);
+}
+
+/** Returns the number of operands before the next option or `--`, or 0 if no option follows.
+ * Returns 0 for run: the words after its first operand are another program's. */
+static size_t operands_before(const struct arguments *arguments) {
+    char *const *at = arguments->at;
+    size_t count = 0;
+    while (at[count] && strncmp(at[count], "--", 2) != 0)
+        count++;
+    return strcmp(arguments->command, "run") != 0 && at[count] ? count : 0;
+}
+
+/** Moves words from behind the operands to the front, and skips them. */
+static void move_to_front(struct arguments *arguments, size_t operands, size_t words) {
+    for (; words > 0; words--) {
+        char *word = arguments->at[operands];
+        memmove(arguments->at + 1, arguments->at, operands * sizeof word);
+        *arguments->at++ = word;
+    }
+}
+
+/** Reads the value of one of the library's options: after its =, or else the next word. */
+static void take_variable(struct arguments *arguments, size_t operands) {
+    const char *equals = strchr(arguments->option, '=');
+    arguments->value = equals ? equals + 1 : arguments->at[operands];
+    if (!equals && arguments->value)
+        move_to_front(arguments, operands, 1);
+}
+
+enum option_of_command arguments_next(struct arguments *arguments) {
+    size_t operands = operands_before(arguments);
+    const char *text = arguments->option = arguments->at[operands];
+    arguments->value = NULL;
+    if (!text || strncmp(text, "--", 2) != 0)
+        return ARGUMENTS_END;
+    move_to_front(arguments, operands, 1);
+    if (text[2] == '\0')
+        return ARGUMENTS_END;
+    if (strcmp(text, "--help") == 0) {
+        help_command(stdout, arguments->command);
+        exit(fflush(stdout) == 0 ? 0 : STATUS_OWN_FAILURE);
+    }
+    for (unsigned i = 0; i < ARGUMENTS; i++) {
+        if (strcmp(options[i].command, arguments->command) != 0 ||
+            !is_option(&options[i], text, &arguments->value))
+            continue;
+        if (options[i].value && !arguments->value && arguments->at[operands]) {
+            arguments->value = arguments->at[operands];
+            move_to_front(arguments, operands, 1);
+        }
+        if (options[i].value && !arguments->value)
+            arguments_refuse(arguments);
+        return (enum option_of_command)i;
+    }
+    if (arguments->variables) {
+        take_variable(arguments, operands);
+        return ARGUMENT_VARIABLE;
+    }
+    arguments_refuse(arguments);
+}

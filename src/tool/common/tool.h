@@ -1,0 +1,77 @@
+/*
+ * The commands of gpucache, one file each, and the functions that they share. The tool has one
+ * thread, except in a replay.
+ */
+#ifndef GPUCACHE_TOOL_TOOL_H
+#define GPUCACHE_TOOL_TOOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TOOL_PROGRAM_NAME 512 /* bytes */
+#define TOOL_OPTION_NAME 64   /* bytes */
+
+struct option_info;
+struct program;
+
+/* Exit statuses, as in env(1) and timeout(1). */
+enum {
+    STATUS_NO_PEAK = 122, /* --max-peak had nothing to judge */
+    STATUS_ABOVE_PEAK = 123,
+    STATUS_NO_ANSWER = 124,
+    STATUS_OWN_FAILURE = 125,
+    STATUS_CANNOT_EXECUTE = 126,
+    STATUS_NOT_FOUND = 127
+};
+
+/* The commands. Each gets the words after its name, ended by NULL, and returns the exit status. */
+#define COMMAND(name, operands, meaning, example) int tool_##name(char **arguments);
+#include "tool/common/commands.def"
+
+/** Writes `gpucache: ` and one line to stderr. Uses print_untrusted(), because the line may contain
+ * file names and texts from files. The format is that of print_format(). */
+void tool_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/** Writes `gpucache: what: why` to stderr like tool_say(), and ends the process. */
+_Noreturn void fail(int status, const char *what, const char *why);
+
+/** Returns `memory`. Ends the process if `memory` is NULL: an allocation has failed. */
+void *checked(void *memory) __attribute__((returns_nonnull));
+
+/** Enlarges a list of `from` elements of `each` bytes to `to` elements. The new ones are zero. Ends
+ * the process without memory. */
+void *grown(void *list, size_t from, size_t to, size_t each) __attribute__((returns_nonnull));
+
+/** Opens a regular file for reading, without blocking. Returns a descriptor or a negative errno;
+ * -EINVAL: the file is not regular. */
+int tool_open_regular(const char *path);
+
+/**
+ * Puts an option, written as --name or --name=value, into the environment. Ends the process if the
+ * option is unknown or its value is NULL. `strictly` also ends the process if the value is invalid.
+ */
+void tool_take_option(const char *argument, const char *value, bool strictly);
+
+/** Writes the name of an option for the command line, without the dashes: `memory-limit`. */
+void tool_option_name(const struct option_info *option, char name[TOOL_OPTION_NAME]);
+
+/** Replaces this process by a program, or ends it with a message. */
+_Noreturn void tool_become(char **program);
+
+/**
+ * Runs a program as a child. Ends like the program if the program failed. Otherwise returns:
+ *
+ *      STATUS_ABOVE_PEAK   one of its processes held more than `most` bytes of a device
+ *      STATUS_NO_PEAK      none used a device, and `or_none` is false
+ *      0                   otherwise
+ */
+int tool_judge_peak(uint64_t most, bool or_none, char **program);
+
+/** Parses a process number. Returns 0 for other texts. */
+int tool_pid(const char *argument);
+
+/** Writes the name of a program, and of the script if the program is Python. */
+void tool_program_name(const struct program *program, char name[TOOL_PROGRAM_NAME]);
+
+#endif

@@ -1,0 +1,99 @@
+/* Runs each row of a comparison in a child process, which writes to a shared meter. */
+#include "tool/replay/comparison.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* The state of a row whose process has not written its result yet. */
+#define UNFINISHED (-ECHILD)
+
+/** Maps memory that all child processes share, with a meter for each row. Returns 0 or -ENOMEM. */
+static int share(struct comparison *comparison) {
+    size_t periods = comparison->history->period_count;
+    size_t each = sizeof(struct meter) + periods * sizeof(uint64_t);
+    comparison->shared_bytes = each * comparison->count;
+    comparison->shared = mmap(NULL, comparison->shared_bytes, PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (comparison->shared == MAP_FAILED) {
+        comparison->shared = NULL;
+        return -ENOMEM;
+    }
+    for (size_t i = 0; i < comparison->count; i++) {
+        struct meter *meter = (struct meter *)((char *)comparison->shared + i * each);
+        meter_start(meter, comparison->history, (uint64_t *)(meter + 1));
+        meter->error = UNFINISHED;
+        comparison->rows[i].meter = meter;
+    }
+    return 0;
+}
+
+static void run_row(const struct row *row) {
+    const struct candidate *candidate = row->candidate;
+    if (!candidate)
+        return;
+    row->meter->error = 0;
+    if (candidate->is_model) {
+        model_run(candidate->model, candidate->setting.limit, row->meter);
+    } else {
+        struct rerun_setting setting = candidate->setting;
+        setting.delay_us = row->delay_us;
+        rerun(&setting, row->meter);
+    }
+}
+
+static void wait_for_child(size_t *running) {
+    int status;
+    pid_t pid = wait(&status);
+    *running -= pid > 0 || errno == ECHILD;
+}
+
+/**
+ * Runs each row in a child process, and waits for all. Returns 0 or the negative errno of fork().
+ */
+static int run_rows(struct comparison *comparison) {
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t running = 0, most = processors > 1 ? (size_t)processors : 1;
+    int r = 0;
+    for (size_t i = 0; i < comparison->count && r == 0; i++) {
+        while (running == most)
+            wait_for_child(&running);
+        pid_t pid = fork();
+        if (pid == 0) {
+            run_row(&comparison->rows[i]);
+            _exit(0);
+        }
+        r = pid < 0 ? -errno : 0;
+        running += pid > 0;
+    }
+    while (running > 0)
+        wait_for_child(&running);
+    return r;
+}
+
+int comparison_run(struct comparison *comparison, const struct replay_request *request) {
+    size_t most = request->candidate_count * request->delay_count;
+    comparison->rows = calloc(most + 1, sizeof *comparison->rows);
+    if (!comparison->rows || !request->candidates)
+        return -ENOMEM;
+    for (size_t i = 0; i < request->candidate_count; i++) {
+        const struct candidate *candidate = &request->candidates[i];
+        size_t delays = candidate->is_model ? 1 : request->delay_count;
+        for (size_t k = 0; k < delays; k++) {
+            comparison->rows[comparison->count++] = (struct row){
+                .candidate = candidate,
+                .delay_us = candidate->is_model ? 0 : request->delays_us[k],
+            };
+        }
+    }
+    int r = share(comparison);
+    return r == 0 ? run_rows(comparison) : r;
+}
+
+void comparison_free(struct comparison *comparison) {
+    if (comparison->shared)
+        munmap(comparison->shared, comparison->shared_bytes);
+    free(comparison->rows);
+}

@@ -1,0 +1,269 @@
+/* Reads call stacks from reports and live pages; struct stats_stacks shows them to reports. */
+#include "tool/report/stacks.h"
+
+#include "tool/common/tool.h"
+#include "tool/report/pages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- struct stats_stacks ---- */
+
+static uint64_t lost_stacks(const void *of) {
+    return ((const struct parsed_stacks *)of)->lost_stacks;
+}
+
+static uint64_t lost_blocks(const void *of) {
+    return ((const struct parsed_stacks *)of)->lost_blocks;
+}
+
+static const char *unwinder(const void *of) {
+    return ((const struct parsed_stacks *)of)->unwinder;
+}
+
+static struct stats_held held(const void *of, int device) {
+    const struct parsed_stacks *stacks = of;
+    for (size_t i = 0; i < stacks->device_count; i++)
+        if (stacks->devices[i].device == device)
+            return stacks->devices[i].held;
+    return (struct stats_held){0};
+}
+
+static bool next(const void *of, int device, uint32_t *at, struct stats_holder *holder) {
+    const struct parsed_stacks *stacks = of;
+    while (*at < stacks->row_count) {
+        const struct stack_row *row = &stacks->rows[(*at)++];
+        if (row->device == device) {
+            *holder = row->holder;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool frame(const void *of, uint32_t number, unsigned index, struct stats_frame *out) {
+    const struct parsed_stacks *stacks = of;
+    const struct stack_frames *stack =
+        number > 0 && number <= stacks->stack_count ? &stacks->stacks[number - 1] : NULL;
+    if (!stack || index >= stack->count)
+        return false;
+    *out = stack->frames[index];
+    return true;
+}
+
+static bool module(const void *of, uint32_t index, const char **path, const char **build_id) {
+    const struct parsed_stacks *stacks = of;
+    if (index >= stacks->module_count)
+        return false;
+    *path = stacks->modules[index].path;
+    *build_id = stacks->modules[index].build_id;
+    return true;
+}
+
+static void set_view(struct parsed_stacks *stacks) {
+    stacks->view = (struct stats_stacks){.of = stacks,
+                                         .unwinder = unwinder,
+                                         .lost_stacks = lost_stacks,
+                                         .lost_blocks = lost_blocks,
+                                         .held = held,
+                                         .next = next,
+                                         .frame = frame,
+                                         .module = module};
+}
+
+const struct stats_stacks *parsed_stacks_view(const struct parsed_stacks *stacks) {
+    return stacks ? &stacks->view : NULL;
+}
+
+/* ---- reading ---- */
+
+char *stack_text(const char *text, size_t length) {
+    return checked(strndup(text, length));
+}
+
+static char *text_or_null(const struct plain_value *value) {
+    const char *text = json_text(value);
+    return value && value->kind == PLAIN_TEXT ? stack_text(text, strlen(text)) : NULL;
+}
+
+static struct stats_frame read_frame(const struct plain_value *from) {
+    struct stats_frame frame = {.function = text_or_null(plain_get(from, "function")),
+                                .offset = json_u64(plain_get(from, "offset")),
+                                .python = json_is_true(plain_get(from, "python")),
+                                .inlined = json_is_true(plain_get(from, "inlined"))};
+    if (frame.function) {
+        frame.module = text_or_null(plain_get(from, "module"));
+        frame.file = text_or_null(plain_get(from, "file"));
+        frame.line = (uint32_t)json_u64(plain_get(from, "line"));
+    } else {
+        frame.file = text_or_null(plain_get(from, "module"));
+    }
+    return frame;
+}
+
+uint32_t parsed_stacks_add(struct parsed_stacks *stacks, const struct plain_value *holder) {
+    stacks->stacks =
+        grown(stacks->stacks, stacks->stack_count, stacks->stack_count + 1, sizeof *stacks->stacks);
+    struct stack_frames *stack = &stacks->stacks[stacks->stack_count++];
+    const struct plain_value *frames = plain_get(holder, "frames");
+    for (size_t i = 0; i < plain_count(frames); i++) {
+        stack->frames = grown(stack->frames, stack->count, stack->count + 1, sizeof *stack->frames);
+        stack->frames[stack->count++] = read_frame(plain_item(frames, i));
+    }
+    return (uint32_t)stacks->stack_count;
+}
+
+static void add_row(struct parsed_stacks *stacks, int device, const struct stats_holder *holder) {
+    stacks->rows =
+        grown(stacks->rows, stacks->row_count, stacks->row_count + 1, sizeof *stacks->rows);
+    stacks->rows[stacks->row_count++] = (struct stack_row){device, *holder};
+}
+
+static void add_device(struct parsed_stacks *stacks, int device, struct stats_held held) {
+    stacks->devices = grown(stacks->devices, stacks->device_count, stacks->device_count + 1,
+                            sizeof *stacks->devices);
+    stacks->devices[stacks->device_count++] = (struct stack_device){device, held};
+}
+
+static struct stats_share read_share(const struct plain_value *from, const char *bytes,
+                                     const char *count) {
+    return (struct stats_share){json_u64(plain_get(from, bytes)), json_u64(plain_get(from, count))};
+}
+
+static struct stats_held read_held(const struct plain_value *from) {
+    return (struct stats_held){read_share(from, "live_bytes", "live_count"),
+                               read_share(from, "peak_bytes", "peak_count")};
+}
+
+static void read_holder(struct parsed_stacks *stacks, int device, const struct plain_value *from) {
+    const struct plain_value *byte_seconds = plain_get(from, "byte_seconds");
+    uint64_t whole = json_u64(byte_seconds);
+    uint64_t rest =
+        json_seconds(byte_seconds) - whole * 1000000000; /* nanoseconds; both may wrap */
+    struct stats_holder holder = {.stack = parsed_stacks_add(stacks, from),
+                                  .held = read_held(from),
+                                  .total = read_share(from, "total_bytes", "total_count"),
+                                  .byte_seconds = whole,
+                                  .byte_seconds_ns = (uint32_t)(rest % 1000000000)};
+    add_row(stacks, device, &holder);
+}
+
+static void read_device(struct parsed_stacks *stacks, const struct plain_value *from) {
+    int device = (int)json_i64(plain_get(from, "device"));
+    const struct plain_value *holders = plain_get(from, "holders");
+    add_device(stacks, device, read_held(plain_get(from, "held")));
+    for (size_t i = 0; i < plain_count(holders); i++)
+        read_holder(stacks, device, plain_item(holders, i));
+}
+
+static void add_module(struct parsed_stacks *stacks, const char *path, const char *build_id) {
+    stacks->modules = grown(stacks->modules, stacks->module_count, stacks->module_count + 1,
+                            sizeof *stacks->modules);
+    stacks->modules[stacks->module_count++] = (struct stack_module){
+        stack_text(path, strlen(path)), stack_text(build_id, strlen(build_id))};
+}
+
+static unsigned read_version(const char *text) {
+    char *end;
+    unsigned long major = strtoul(text, &end, 10);
+    return *end == '.' ? (unsigned)(major << 8 | strtoul(end + 1, NULL, 10)) : 0;
+}
+
+struct parsed_stacks *parsed_stacks_read(const struct plain_value *report) {
+    const struct plain_value *head = plain_get(report, "stacks"),
+                             *devices = plain_get(report, "devices");
+    const struct plain_value *modules = plain_get(report, "modules");
+    if (!head || head->kind != PLAIN_DICT)
+        return NULL;
+    struct parsed_stacks *stacks = checked(calloc(1, sizeof *stacks));
+    const char *name = json_text(plain_get(head, "unwinder"));
+    stacks->unwinder = stack_text(name, strlen(name));
+    stacks->lost_stacks = json_u64(plain_get(head, "lost_stacks"));
+    stacks->lost_blocks = json_u64(plain_get(head, "lost_blocks"));
+    set_view(stacks);
+    stacks->view.frames = (unsigned)json_u64(plain_get(head, "frames"));
+    stacks->view.python = read_version(json_text(plain_get(head, "python")));
+    for (size_t i = 0; i < plain_count(devices); i++)
+        read_device(stacks, plain_item(devices, i));
+    for (size_t i = 0; i < plain_count(modules); i++) {
+        const struct plain_value *at = plain_item(modules, i);
+        add_module(stacks, json_text(plain_get(at, "path")), json_text(plain_get(at, "build_id")));
+    }
+    return stacks;
+}
+
+/* ---- of a live page ---- */
+
+static char *text_unless_empty(const char *text) {
+    return *text ? stack_text(text, strlen(text)) : NULL;
+}
+
+static void add_live_frame(struct parsed_stacks *stacks, struct stack_frames *stack,
+                           const struct live_frame *from) {
+    stack->frames = grown(stack->frames, stack->count, stack->count + 1, sizeof *stack->frames);
+    stack->frames[stack->count++] =
+        (struct stats_frame){.function = text_unless_empty(from->function),
+                             .file = text_unless_empty(from->file),
+                             .offset = from->offset,
+                             .line = from->line,
+                             .python = from->python != 0};
+    if (*from->build_id)
+        add_module(stacks, from->file, from->build_id);
+}
+
+static void add_live_device(struct parsed_stacks *stacks, int device,
+                            const struct live_holders *holders) {
+    stacks->lost_blocks = holders->lost_blocks;
+    add_device(stacks, device, (struct stats_held){.live = {holders->bytes, holders->count}});
+    for (uint32_t i = 0; i < holders->rows; i++) {
+        const struct live_holder *from = &holders->row[i];
+        stacks->stacks = grown(stacks->stacks, stacks->stack_count, stacks->stack_count + 1,
+                               sizeof *stacks->stacks);
+        struct stack_frames *stack = &stacks->stacks[stacks->stack_count++];
+        for (uint32_t k = 0; k < from->frames; k++)
+            add_live_frame(stacks, stack, &from->frame[k]);
+        add_row(stacks, device,
+                &(struct stats_holder){.stack = (uint32_t)stacks->stack_count,
+                                       .held.live = {from->bytes, from->count}});
+    }
+}
+
+struct parsed_stacks *parsed_stacks_of_page(const struct page *page) {
+    struct parsed_stacks *stacks = grown(NULL, 0, 1, sizeof *stacks);
+    struct live_holders holders;
+    set_view(stacks);
+    for (unsigned i = 0; i < page_devices(page); i++)
+        if (page_holders(page, i, &holders))
+            add_live_device(stacks, (int)i, &holders);
+    if (stacks->device_count > 0)
+        return stacks;
+    parsed_stacks_free(stacks);
+    return NULL;
+}
+
+void stack_frame_free(const struct stats_frame *frame) {
+    free((char *)(uintptr_t)frame->function);
+    free((char *)(uintptr_t)frame->file);
+    free((char *)(uintptr_t)frame->module);
+}
+
+void parsed_stacks_free(struct parsed_stacks *stacks) {
+    if (!stacks)
+        return;
+    for (size_t i = 0; i < stacks->stack_count; i++) {
+        for (unsigned k = 0; k < stacks->stacks[i].count; k++)
+            stack_frame_free(&stacks->stacks[i].frames[k]);
+        free(stacks->stacks[i].frames);
+    }
+    for (size_t i = 0; i < stacks->module_count; i++) {
+        free(stacks->modules[i].path);
+        free(stacks->modules[i].build_id);
+    }
+    free(stacks->stacks);
+    free(stacks->rows);
+    free(stacks->devices);
+    free(stacks->modules);
+    free(stacks->unwinder);
+    free(stacks);
+}

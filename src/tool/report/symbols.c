@@ -1,0 +1,289 @@
+/* Looks up names with libdw, and keeps files and results for the session (symbols.h). */
+#include "tool/report/symbols.h"
+
+#include "tool/common/tool.h"
+
+#ifndef GPUCACHE_LIBDW
+
+#include "report/emitter.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+struct symbols *symbols_open(void) {
+    return NULL;
+}
+
+void symbols_close(struct symbols *symbols) {
+    (void)symbols;
+}
+
+void symbols_say_missing(const struct stats_frame *frames, unsigned count) {
+    static bool said;
+    for (unsigned i = 0; i < count && !said; i++) {
+        if (frames[i].function || !frames[i].file || frames[i].offset == 0)
+            continue;
+        fputs("gpucache: call stacks show files and offsets instead of names: this gpucache was "
+              "built without libdw\n",
+              stderr);
+        said = true;
+    }
+}
+
+unsigned symbols_find(struct symbols *symbols, const char *path, const char *build_id,
+                      uint64_t offset, const struct symbol **list) {
+    (void)symbols, (void)path, (void)build_id, (void)offset, (void)list;
+    return 0;
+}
+
+#else
+
+#include <dlfcn.h>
+#include <dwarf.h>
+#include <elfutils/libdwfl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/** A file that was opened, or that could not be opened. */
+struct opened {
+    char *path;
+    Dwfl *session;
+    Dwfl_Module *module; /* NULL: no symbols are known */
+    struct opened *next;
+};
+
+/** The functions at an offset of a file, kept after the first look-up. */
+struct known {
+    const struct opened *in;
+    uint64_t offset;
+    struct symbol *list; /* innermost first; each owns its texts */
+    unsigned count;
+    struct known *next;
+};
+
+#define SLOTS 4096
+#define INLINED_MOST 64 /* at one address; a damaged file may have any number */
+
+struct symbols {
+    struct opened *files;
+    struct known *known[SLOTS];
+    char *(*demangle)(const char *name, char *buffer, size_t *size, int *status);
+};
+
+void symbols_say_missing(const struct stats_frame *frames, unsigned count) {
+    (void)frames, (void)count;
+}
+
+struct symbols *symbols_open(void) {
+    struct symbols *symbols = checked(calloc(1, sizeof *symbols));
+    void *library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_LOCAL);
+    void *found = library ? dlsym(library, "__cxa_demangle") : NULL;
+    memcpy(&symbols->demangle, &found, sizeof found);
+    return symbols;
+}
+
+void symbols_close(struct symbols *symbols) {
+    for (struct opened *file = symbols->files, *next; file; file = next) {
+        next = file->next;
+        dwfl_end(file->session);
+        free(file->path);
+        free(file);
+    }
+    for (size_t i = 0; i < SLOTS; i++) {
+        for (struct known *known = symbols->known[i], *next; known; known = next) {
+            next = known->next;
+            for (unsigned k = 0; k < known->count; k++) {
+                free((char *)(uintptr_t)known->list[k].function);
+                free((char *)(uintptr_t)known->list[k].file);
+            }
+            free(known->list);
+            free(known);
+        }
+    }
+    free(symbols);
+}
+
+/* ---- a file ---- */
+
+static bool has_build_id(Dwfl_Module *module, const char *wanted) {
+    const unsigned char *bits;
+    GElf_Addr where;
+    int size = dwfl_module_build_id(module, &bits, &where);
+    char text[3] = "";
+    for (int i = 0; i < size && wanted[2 * i]; i++) {
+        snprintf(text, sizeof text, "%02x", bits[i]);
+        if (strncmp(text, wanted + 2 * i, 2) != 0)
+            return false;
+    }
+    return size > 0 || !*wanted;
+}
+
+static const Dwfl_Callbacks callbacks = {.find_elf = dwfl_build_id_find_elf,
+                                         .find_debuginfo = dwfl_standard_find_debuginfo,
+                                         .section_address = dwfl_offline_section_address};
+
+/** Opens a file at its first use, and keeps the result. The file has no symbols if its build ID
+ * differs, which is printed once. */
+static struct opened *open_file(struct symbols *symbols, const char *path, const char *build_id) {
+    for (struct opened *file = symbols->files; file; file = file->next)
+        if (strcmp(file->path, path) == 0)
+            return file;
+    struct opened *file = checked(calloc(1, sizeof *file));
+    file->path = strdup(path);
+    file->next = symbols->files;
+    symbols->files = file;
+    file->session = dwfl_begin(&callbacks);
+    dwfl_report_begin(file->session);
+    int fd = *path == '/' ? tool_open_regular(path) : -1;
+    if (fd >= 0)
+        file->module = dwfl_report_elf(file->session, path, path, fd, 0, true);
+    if (fd >= 0 && !file->module) /* otherwise dwfl_end() closes the file */
+        close(fd);
+    dwfl_report_end(file->session, NULL, NULL);
+    if (file->module && !has_build_id(file->module, build_id)) {
+        tool_say("%s is another file than the one that the report is of", path);
+        file->module = NULL;
+    }
+    return file;
+}
+
+/* ---- a name ---- */
+
+/** Removes the parameters from a name, because they are longer than most lines: the last pair of
+ * parentheses and its contents. */
+static void shorten(char *name) {
+    char *end = strrchr(name, ')');
+    int depth = 0;
+    for (char *at = end; at && at > name; at--) {
+        depth += *at == ')' ? 1 : *at == '(' ? -1 : 0;
+        if (depth == 0) {
+            *at = '\0';
+            return;
+        }
+    }
+}
+
+/** Returns the demangled name without parameters, or a copy of the name. */
+static char *readable(const struct symbols *symbols, const char *name) {
+    int status = -1;
+    char *plain = symbols->demangle && strncmp(name, "_Z", 2) == 0
+                      ? symbols->demangle(name, NULL, NULL, &status)
+                      : NULL;
+    if (plain && status == 0)
+        shorten(plain);
+    return plain ? plain : strndup(name, strcspn(name, "@")); /* without the symbol version */
+}
+
+/** A place in the source; file NULL: unknown. */
+struct place {
+    const char *file;
+    unsigned line;
+};
+
+static void add(struct known *known, char *function, struct place place) {
+    char *file = place.file ? checked(strdup(place.file)) : NULL;
+    known->list = grown(known->list, known->count, known->count + 1, sizeof *known->list);
+    known->list[known->count++] = (struct symbol){checked(function), file, place.line};
+}
+
+static char *name_of(const struct symbols *symbols, Dwarf_Die *die) {
+    Dwarf_Attribute attribute;
+    Dwarf_Attribute *linkage = dwarf_attr_integrate(die, DW_AT_linkage_name, &attribute);
+    const char *name = linkage ? dwarf_formstring(linkage) : NULL;
+    name = name ? name : dwarf_diename(die);
+    return readable(symbols, name ? name : "?");
+}
+
+static Dwarf_Word number_of(Dwarf_Die *die, unsigned name) {
+    Dwarf_Attribute attribute;
+    Dwarf_Word value = 0;
+    Dwarf_Attribute *found = dwarf_attr(die, name, &attribute);
+    return found && dwarf_formudata(found, &value) == 0 ? value : 0;
+}
+
+static struct place call_of(Dwarf_Die *unit, Dwarf_Die *inlined) {
+    Dwarf_Files *files;
+    size_t count = 0;
+    Dwarf_Word file = number_of(inlined, DW_AT_call_file);
+    bool known = dwarf_getsrcfiles(unit, &files, &count) == 0 && file < count;
+    return (struct place){known ? dwarf_filesrc(files, file, NULL, NULL) : NULL,
+                          (unsigned)number_of(inlined, DW_AT_call_line)};
+}
+
+/**
+ * Adds the functions that were inlined at the address, innermost first. Returns the place of the
+ * outermost call in the function around them, or the place of the address if none was inlined.
+ */
+static struct place add_inlined(const struct symbols *symbols, struct known *known,
+                                struct place place) {
+    Dwarf_Addr bias;
+    Dwarf_Die *unit = dwfl_module_addrdie(known->in->module, known->offset, &bias);
+    Dwarf_Die *scopes = NULL, *around = NULL;
+    /*
+     * dwarf_getscopes() lists the scopes up to the innermost inlined function, and then those of
+     * its definition. The scopes around its entry are the ones in this function.
+     */
+    int count = unit ? dwarf_getscopes(unit, known->offset - bias, &scopes) : 0;
+    count = count > 0 ? dwarf_getscopes_die(&scopes[0], &around) : 0;
+    for (int i = 0; i < count && known->count < INLINED_MOST; i++) {
+        if (dwarf_tag(&around[i]) == DW_TAG_subprogram)
+            break;
+        if (dwarf_tag(&around[i]) == DW_TAG_inlined_subroutine) {
+            add(known, name_of(symbols, &around[i]), place);
+            place = call_of(unit, &around[i]);
+        }
+    }
+    free(scopes);
+    free(around);
+    return place;
+}
+
+/*
+ * Returns the row of the line table for the address, or NULL. Checks that the address lies in the
+ * unit: otherwise libdw may answer with the last row of the unit before it.
+ */
+static Dwfl_Line *line_of(Dwfl_Module *module, uint64_t offset) {
+    Dwarf_Addr bias;
+    Dwarf_Die *unit = dwfl_module_addrdie(module, offset, &bias);
+    return unit && dwarf_haspc(unit, offset - bias) > 0 ? dwfl_module_getsrc(module, offset) : NULL;
+}
+
+static void find_functions(const struct symbols *symbols, struct known *known) {
+    Dwfl_Module *module = known->in->module;
+    GElf_Sym symbol;
+    GElf_Off offset;
+    int line = 0;
+    const char *name =
+        dwfl_module_addrinfo(module, known->offset, &offset, &symbol, NULL, NULL, NULL);
+    if (!name)
+        return;
+    Dwfl_Line *source = line_of(module, known->offset);
+    const char *file = source ? dwfl_lineinfo(source, NULL, &line, NULL, NULL, NULL) : NULL;
+    struct place place = {file, file ? (unsigned)line : 0};
+    place = add_inlined(symbols, known, place);
+    add(known, readable(symbols, name), place);
+}
+
+unsigned symbols_find(struct symbols *symbols, const char *path, const char *build_id,
+                      uint64_t offset, const struct symbol **list) {
+    const struct opened *file = open_file(symbols, path, build_id);
+    struct known **slot = &symbols->known[(offset ^ offset >> 12) % SLOTS], *known = *slot;
+    while (known && (known->in != file || known->offset != offset))
+        known = known->next;
+    if (!known) {
+        known = checked(calloc(1, sizeof *known));
+        known->in = file;
+        known->offset = offset;
+        known->next = *slot;
+        *slot = known;
+        if (file->module)
+            find_functions(symbols, known);
+    }
+    *list = known->list;
+    return known->count;
+}
+
+#endif

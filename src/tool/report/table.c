@@ -1,0 +1,224 @@
+/*
+ * Prints several reports as one table, and two reports in adjacent columns.
+ *
+ * The ranks of a job do the same work on equal devices, so a rank with other values may have a
+ * leak. A value is marked if it differs from the median by more than a tenth, and by more than five
+ * times the median difference. One rank with a leak is then marked, and none in a job whose ranks
+ * all differ.
+ */
+#include "tool/common/tool.h"
+#include "tool/report/parsed_report.h"
+#include "tool/report/stacks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FAR_SHARE 10
+#define FAR_SPREADS 5
+#define CELL 13
+#define METRIC_COLUMNS 6
+#define FEWEST 3 /* the median of fewer rows is not used */
+
+struct row {
+    const struct parsed_report *report;
+    const struct stats_device *device;
+    uint64_t metrics[METRIC_COLUMNS];
+};
+
+/* The distribution of a column's values. */
+struct spread {
+    uint64_t least, median, most, far; /* values further than `far` from the median are marked */
+};
+
+static const struct {
+    const char *title;
+    bool bytes;
+} columns[METRIC_COLUMNS] = {{"LIVE", true},          {"PEAK", true},    {"RESERVED", true},
+                             {"PEAK RESERVED", true}, {"OUTSIDE", true}, {"OOMS", false}};
+
+static const char *worded(char buffer[LINES_VALUE], unsigned column, uint64_t value) {
+    return columns[column].bytes ? lines_size(buffer, value) : lines_count(buffer, value);
+}
+
+static int compare(const void *a, const void *b) {
+    uint64_t first = *(const uint64_t *)a, second = *(const uint64_t *)b;
+    return (first > second) - (first < second);
+}
+
+static uint64_t distance(uint64_t a, uint64_t b) {
+    return a > b ? a - b : b - a;
+}
+
+/** Returns the median of sorted values, which is the mean of the middle two for an even count. */
+static uint64_t median(const uint64_t *sorted, size_t count) {
+    uint64_t low = sorted[(count - 1) / 2], high = sorted[count / 2];
+    return low + (high - low) / 2;
+}
+
+static struct spread spread_of(const struct row *rows, size_t count, unsigned column,
+                               uint64_t *values) {
+    struct spread of;
+    for (size_t i = 0; i < count; i++)
+        values[i] = rows[i].metrics[column];
+    qsort(values, count, sizeof *values, compare);
+    of.least = values[0];
+    of.median = median(values, count);
+    of.most = values[count - 1];
+    for (size_t i = 0; i < count; i++)
+        values[i] = distance(rows[i].metrics[column], of.median);
+    qsort(values, count, sizeof *values, compare);
+    of.far = median(values, count) * FAR_SPREADS;
+    of.far = of.far > of.median / FAR_SHARE ? of.far : of.median / FAR_SHARE;
+    of.far = count < FEWEST ? UINT64_MAX : of.far;
+    return of;
+}
+
+static void print_head(struct print *out) {
+    print_str(out, "RANK      PID  HOST              DEV");
+    for (unsigned i = 0; i < METRIC_COLUMNS; i++) {
+        print_cell(out, columns[i].title, CELL + 1, PRINT_RIGHT);
+        print_char(out, ' ');
+    }
+    print_char(out, '\n');
+}
+
+static void print_row(struct print *out, const struct spread *spreads, const struct row *row) {
+    char text[LINES_VALUE];
+    const struct program *program = row->report->process.program;
+    print_cell(out, program->rank < 0 ? "-" : COUNT((uint64_t)program->rank), 4, PRINT_RIGHT);
+    print_cell(out, COUNT((uint64_t)row->report->process.pid), 9, PRINT_RIGHT);
+    print_str(out, "  ");
+    print_cell(out, program->host, 16, PRINT_LEFT);
+    print_cell(out, COUNT((uint64_t)row->device->ordinal), 5, PRINT_RIGHT);
+    for (unsigned i = 0; i < METRIC_COLUMNS; i++) {
+        print_cell(out, worded(text, i, row->metrics[i]), CELL + 1, PRINT_RIGHT);
+        bool far = distance(row->metrics[i], spreads[i].median) > spreads[i].far;
+        print_char(out, far ? '*' : ' ');
+    }
+    print_char(out, '\n');
+}
+
+static void print_summary(struct print *out, const char *name, const struct spread *spreads,
+                          size_t offset) {
+    print_cell(out, name, 36, PRINT_LEFT);
+    for (unsigned i = 0; i < METRIC_COLUMNS; i++) {
+        char text[LINES_VALUE];
+        uint64_t value;
+        memcpy(&value, (const char *)&spreads[i] + offset, sizeof value);
+        print_cell(out, worded(text, i, value), CELL + 1, PRINT_RIGHT);
+        print_char(out, ' ');
+    }
+    print_char(out, '\n');
+}
+
+static int by_rank(const void *a, const void *b) {
+    const struct row *first = a, *second = b;
+    int64_t x = first->report->process.program->rank, y = second->report->process.program->rank;
+    if (x != y)
+        return (x > y) - (x < y);
+    int a_device = first->device->ordinal, b_device = second->device->ordinal;
+    return (a_device > b_device) - (a_device < b_device);
+}
+
+static struct row row_of(const struct parsed_report *report, const struct stats_device *device) {
+    struct report_derived derived;
+    report_derive(device, &derived);
+    return (struct row){report,
+                        device,
+                        {device->requested.current, device->requested.peak,
+                         device->reserved.current, device->reserved.peak, derived.outside.current,
+                         device->ooms}};
+}
+
+void parsed_reports_print_table(const struct parsed_reports *reports, struct print *out) {
+    struct spread spreads[METRIC_COLUMNS];
+    size_t count = 0, most = 0;
+    for (size_t i = 0; i < reports->count; i++)
+        most += reports->list[i]->device_count;
+    struct row *rows = checked(calloc(most + 1, sizeof *rows));
+    uint64_t *values = checked(calloc(most + 1, sizeof *values));
+    for (size_t i = 0; i < reports->count; i++)
+        for (size_t k = 0; k < reports->list[i]->device_count; k++)
+            rows[count++] = row_of(reports->list[i], &reports->list[i]->devices[k]);
+    qsort(rows, count, sizeof *rows, by_rank);
+    for (unsigned i = 0; i < METRIC_COLUMNS && count > 0; i++)
+        spreads[i] = spread_of(rows, count, i, values);
+    print_head(out);
+    for (size_t i = 0; i < count; i++)
+        print_row(out, spreads, &rows[i]);
+    if (count > 1) {
+        print_summary(out, "least", spreads, offsetof(struct spread, least));
+        print_summary(out, "median", spreads, offsetof(struct spread, median));
+        print_summary(out, "most", spreads, offsetof(struct spread, most));
+        print_str(out, count < FEWEST ? "" : "* is far from the median\n");
+    }
+    free(values);
+    free(rows);
+}
+
+/* ---- two reports ---- */
+
+static void print_change(struct print *out, const char *name, bool bytes, uint64_t before,
+                         uint64_t after) {
+    const char *(*format)(char *, uint64_t) = bytes ? lines_size : lines_count;
+    char text[LINES_VALUE], change[LINES_VALUE + 1];
+    if (before == 0 && after == 0)
+        return;
+    print_cell(out, name, 34, PRINT_LEFT);
+    print_cell(out, format(text, before), CELL, PRINT_RIGHT);
+    print_cell(out, format(text, after), CELL, PRINT_RIGHT);
+    change[0] = after > before ? '+' : after < before ? '-' : '=';
+    format(change + 1, distance(before, after));
+    print_cell(out, before == after ? "=" : change, CELL + 1, PRINT_RIGHT);
+    if (before != 0 && before != after)
+        print_format(out, "   x %s", RATIO((double)after / (double)before));
+    print_char(out, '\n');
+}
+
+static void print_changes(struct print *out, const struct stats_device *before,
+                          const struct stats_device *after) {
+    print_format(out, "device %d: ", before->ordinal);
+    print_plain(out, before->name, 24);
+    print_char(out, '\n');
+    print_repeat(out, ' ', 34 + CELL - 6);
+    print_str(out, "before        after        change\n");
+#define METRIC(field, json, label)                                                                 \
+    print_change(out, label ", peak", strstr(json, "_bytes") != NULL, before->field.peak,          \
+                 after->field.peak);
+#define OUTSIDE(field, json)                                                                       \
+    print_change(out, "Outside, " json ", peak", true, before->field.peak, after->field.peak);
+#include "stats/fields.def"
+#define METRIC(field, json, label)                                                                 \
+    print_change(out, label ", live", strstr(json, "_bytes") != NULL, before->field.current,       \
+                 after->field.current);
+#include "stats/fields.def"
+    print_change(out, "Allocations, in all", false, before->allocations.total,
+                 after->allocations.total);
+#define COUNTER(field) print_change(out, #field, false, before->field, after->field);
+#include "stats/fields.def"
+}
+
+static void print_source(struct print *out, const char *which, const struct parsed_report *report) {
+    print_str(out, which);
+    print_untrusted(out, report->source);
+    print_format(out, ", pid %lld\n", (long long)report->process.pid);
+}
+
+void parsed_reports_print_difference(const struct parsed_report *before,
+                                     const struct parsed_report *after, struct print *out) {
+    bool any = false;
+    print_source(out, "before: ", before);
+    print_source(out, "after:  ", after);
+    for (size_t i = 0; i < before->device_count; i++) {
+        for (size_t k = 0; k < after->device_count; k++) {
+            if (before->devices[i].ordinal == after->devices[k].ordinal) {
+                print_changes(out, &before->devices[i], &after->devices[k]);
+                parsed_stacks_print_changes(before->stacks, after->stacks,
+                                            before->devices[i].ordinal, out);
+                any = true;
+            }
+        }
+    }
+    if (!any)
+        print_str(out, "They have no device in common.\n");
+}

@@ -1,0 +1,217 @@
+/* Assembles the definitions in a trace, and resolves frames at their first use. */
+#include "tool/trace/trace_callers.h"
+
+#include "tool/common/tool.h"
+#include "tool/report/stacks.h"
+#include "tool/report/symbols.h"
+#include "trace/format.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define KINDS 3
+#define MOST (1u << 20) /* largest number of a stack, frame or module that a damaged file may use */
+#define MOST_OF_STACK 256
+
+/* The definition of a number. */
+struct text {
+    char *bytes;
+    uint32_t count;
+};
+
+struct trace_callers {
+    struct table {
+        struct text *texts; /* by number */
+        uint32_t capacity;
+    } tables[KINDS];
+    struct stack_frames *frames; /* by number; each has one frame until it is resolved */
+    bool *frame_known;
+    uint32_t frame_capacity;
+    struct symbols *symbols;
+    bool looked_for_symbols;
+    uint32_t numbers[MOST_OF_STACK];
+    /* the text that is being assembled from records */
+    unsigned kind;
+    uint32_t number, bytes, got;
+    size_t next; /* slot of the next piece; 0: none */
+    char text[TRACE_PIECE * TRACE_CHUNK_SLOTS];
+};
+
+struct trace_callers *trace_callers_open(void) {
+    return checked(calloc(1, sizeof(struct trace_callers)));
+}
+
+void trace_callers_free(struct trace_callers *callers) {
+    if (!callers)
+        return;
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        for (uint32_t i = 0; i < callers->tables[kind].capacity; i++)
+            free(callers->tables[kind].texts[i].bytes);
+        free(callers->tables[kind].texts);
+    }
+    for (uint32_t i = 0; i < callers->frame_capacity; i++) {
+        for (unsigned k = 0; k < callers->frames[i].count; k++)
+            stack_frame_free(&callers->frames[i].frames[k]);
+        free(callers->frames[i].frames);
+    }
+    free(callers->frames);
+    free(callers->frame_known);
+    if (callers->symbols)
+        symbols_close(callers->symbols);
+    free(callers);
+}
+
+/* ---- reading ---- */
+
+bool trace_callers_are(unsigned kind) {
+    return kind >= TRACE_STACK && kind <= TRACE_MORE;
+}
+
+static void store_text(struct trace_callers *callers) {
+    struct table *table = &callers->tables[callers->kind - TRACE_STACK];
+    uint32_t number = callers->number;
+    if (number >= table->capacity) {
+        uint32_t capacity = number < 1024 ? 1024 : 2 * number;
+        table->texts = grown(table->texts, table->capacity, capacity, sizeof *table->texts);
+        table->capacity = capacity;
+    }
+    free(table->texts[number].bytes);
+    char *bytes = checked(calloc(1, callers->bytes + 1));
+    memcpy(bytes, callers->text, callers->bytes);
+    table->texts[number] = (struct text){bytes, callers->bytes};
+}
+
+static void begin(struct trace_callers *callers, unsigned kind, uint64_t word) {
+    callers->kind = kind;
+    callers->number = (uint32_t)(word >> 32);
+    callers->bytes = (uint32_t)word;
+    callers->got = 0;
+}
+
+void trace_callers_take(struct trace_callers *callers, unsigned kind, const uint64_t words[7],
+                        size_t place) {
+    bool more = kind == TRACE_MORE, goes_on = callers->next != 0 && callers->next == place;
+    callers->next = 0;
+    if (!more)
+        begin(callers, kind, words[0]);
+    else if (!goes_on || words[0] != ((uint64_t)callers->number << 32 | callers->got / TRACE_PIECE))
+        return;
+    if (callers->number >= MOST || callers->bytes > sizeof callers->text)
+        return;
+    memcpy(callers->text + callers->got, words + 1, TRACE_PIECE);
+    callers->got += TRACE_PIECE;
+    if (callers->got >= callers->bytes)
+        store_text(callers);
+    else
+        callers->next = place + 1;
+}
+
+/* ---- queries ---- */
+
+static const struct text *text_of(const struct trace_callers *callers, unsigned kind,
+                                  uint32_t number) {
+    static const struct text nothing = {0};
+    const struct table *table = &callers->tables[kind - TRACE_STACK];
+    return number < table->capacity ? &table->texts[number] : &nothing;
+}
+
+uint32_t trace_callers_stacks(const struct trace_callers *callers) {
+    return callers->tables[0].capacity;
+}
+
+uint32_t trace_callers_frames(const struct trace_callers *callers) {
+    return callers->tables[TRACE_FRAME - TRACE_STACK].capacity;
+}
+
+static const char *build_id_of(const struct trace_callers *callers, const char *path) {
+    const struct table *table = &callers->tables[TRACE_MODULE - TRACE_STACK];
+    for (uint32_t i = 0; i < table->capacity; i++) {
+        const char *module = table->texts[i].bytes;
+        if (module && strcmp(module, path) == 0 && strlen(module) + 1 < table->texts[i].count)
+            return module + strlen(module) + 1;
+    }
+    return "";
+}
+
+/** Resolves a frame at its first use, because names in large libraries take seconds. */
+static void look_up(struct trace_callers *callers, struct stack_frames *frames) {
+    if (!callers->looked_for_symbols)
+        callers->symbols = symbols_open();
+    callers->looked_for_symbols = true;
+    const char *file = frames->count > 0 ? frames->frames[0].file : NULL;
+    symbols_say_missing(frames->frames, frames->count);
+    if (callers->symbols && file)
+        stack_frames_resolve(frames, 0, callers->symbols, build_id_of(callers, file));
+}
+
+/** Takes the next text of a frame, if there is one. Returns a copy, or NULL. */
+static char *take_text(const char **at, const char *end) {
+    size_t length = strnlen(*at, (size_t)(end - *at));
+    char *text = *at < end ? stack_text(*at, length) : NULL;
+    *at += *at < end ? length + (*at + length < end) : 0;
+    return text;
+}
+
+static struct stats_frame unpack(const struct text *text) {
+    struct trace_frame head = {0};
+    const char *at = text->bytes + sizeof head, *end = text->bytes + text->count;
+    if (text->count < sizeof head)
+        return (struct stats_frame){0};
+    memcpy(&head, text->bytes, sizeof head);
+    struct stats_frame frame = {
+        .offset = head.offset, .line = head.line, .python = (head.parts & TRACE_FRAME_PYTHON) != 0};
+    if (head.parts & TRACE_FRAME_FUNCTION)
+        frame.function = take_text(&at, end);
+    if (head.parts & TRACE_FRAME_FILE)
+        frame.file = take_text(&at, end);
+    return frame;
+}
+
+static struct stack_frames *read_frame(struct trace_callers *callers, uint32_t number) {
+    if (callers->frame_capacity < trace_callers_frames(callers)) {
+        uint32_t capacity = trace_callers_frames(callers);
+        callers->frames =
+            grown(callers->frames, callers->frame_capacity, capacity, sizeof *callers->frames);
+        callers->frame_known = grown(callers->frame_known, callers->frame_capacity, capacity, 1);
+        callers->frame_capacity = capacity;
+    }
+    const struct text *text = text_of(callers, TRACE_FRAME, number);
+    struct stack_frames *frames =
+        number < callers->frame_capacity ? &callers->frames[number] : NULL;
+    if (frames && frames->count == 0 && text->bytes) {
+        frames->frames = grown(NULL, 0, 1, sizeof *frames->frames);
+        frames->frames[frames->count++] = unpack(text);
+    }
+    return frames;
+}
+
+const struct stats_frame *trace_callers_frame(struct trace_callers *callers, uint32_t number,
+                                              unsigned index) {
+    static const struct stats_frame nothing = {.function = "?"};
+    struct stack_frames *frames = read_frame(callers, number);
+    if (frames && !callers->frame_known[number]) {
+        callers->frame_known[number] = true;
+        look_up(callers, frames);
+    }
+    if (!frames || frames->count == 0)
+        return index == 0 ? &nothing : NULL;
+    return index < frames->count ? &frames->frames[index] : NULL;
+}
+
+const uint32_t *trace_callers_stack(struct trace_callers *callers, uint32_t stack,
+                                    unsigned *count) {
+    const struct text *text = text_of(callers, TRACE_STACK, stack);
+    unsigned most = text->count / (unsigned)sizeof(uint32_t);
+    most = most < MOST_OF_STACK ? most : MOST_OF_STACK;
+    *count = 0;
+    for (unsigned all = 0; all < 2 && *count == 0; all++) {
+        for (unsigned i = 0; i < most; i++) {
+            uint32_t number;
+            memcpy(&number, text->bytes + i * sizeof number, sizeof number);
+            const struct stack_frames *frames = read_frame(callers, number);
+            if (all == 1 || (frames && frames->count > 0 && frames->frames[0].python))
+                callers->numbers[(*count)++] = number;
+        }
+    }
+    return callers->numbers;
+}

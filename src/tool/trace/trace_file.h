@@ -1,0 +1,70 @@
+/*
+ * Reads a trace (trace/format.h) as one consistent list of events, sorted by time.
+ *
+ *      struct trace_file file;
+ *      const char *why;
+ *      if (trace_file_read("app.trace", &file, &why) == 0) {
+ *          for (size_t i = 0; i < file.count; i++)
+ *              look_at(&file.events[i]);
+ *          trace_file_free(&file);
+ *      }
+ */
+#ifndef GPUCACHE_TOOL_TRACE_FILE_H
+#define GPUCACHE_TOOL_TRACE_FILE_H
+
+#include "tool/trace/trace_callers.h"
+#include "tool/trace/trace_live_set.h"
+
+/**
+ * A trace that was read.
+ *
+ * The first `carried` events began the objects that are live when the trace begins (TRACE_CARRIED,
+ * with their old times): segments (MOMENT_GROW with an address), pages (MAP), blocks (ALLOCATE).
+ * Later:
+ *
+ *  - each FREE, GIVE_BACK with an address, and UNMAP ends a live object; UNMAP ends one page
+ *  - each ALLOCATE has an address without a block
+ *  - each CONTEXT_END follows the ends of all objects of the context
+ *
+ * The list of a running process ends at the begin of the read.
+ */
+struct trace_file {
+    const struct trace_header *header;
+    struct trace_event *events;
+    size_t count;
+    size_t carried;    /* number of carried events */
+    uint64_t front_ns; /* all other events are later */
+    uint64_t end_ns;   /* time of the last event; for a running process, of the read */
+    uint64_t before[STATS_MAX_DEVICES][TRACE_FIGURES]; /* metrics at the front (trace_figure()) */
+    uint64_t dropped;                                  /* events older than the trace, or cut off */
+    bool running;
+    bool incredible; /* the file is damaged: too many ends of unknown objects; some are left out */
+    char *texts;
+    struct trace_callers *callers; /* the call stacks of the events */
+};
+
+/** Returns whether the file is a trace, of any version. */
+bool trace_file_is(const char *path);
+bool trace_file_is_open(int fd);
+
+/** Reads a trace, which must be a regular file. Returns 0, or a negative errno and in *why a text
+ * for the user. */
+int trace_file_read(const char *path, struct trace_file *file, const char **why);
+
+/** Reads a trace from an open file as trace_file_read() does, and closes the file. */
+int trace_file_read_open(int fd, struct trace_file *file, const char **why);
+
+/**
+ * Makes the list of a file consistent, as struct trace_file requires. trace_file_read() calls it.
+ */
+void trace_file_complete(struct trace_file *file);
+
+/** Keeps only the last `last` events, and carried events for the objects that were live before. */
+void trace_file_cut(struct trace_file *file, size_t last);
+
+void trace_file_free(struct trace_file *file);
+
+/** Returns the tool's words for a kind of event. */
+const char *trace_event_words(unsigned kind);
+
+#endif
