@@ -47,6 +47,7 @@ PROGRAMS = {
     "driver_dlopen": ("gpu/driver_dlopen.c", "gcc", ["-ldl"]),
     "thrust_loop": ("gpu/thrust_loop.cu", "nvcc", []),
     "pitch_loop": ("gpu/pitch_loop.cu", "nvcc", []),
+    "by_library": ("gpu/by_library.cu", "nvcc", ["-lcublas", "-ldl"]),
     "last_free": ("gpu/last_free.cu", "nvcc", []),
     "spin": ("gpu/spin.cu", "nvcc", []),
     "ended": ("gpu/ended.cu", "nvcc", ["-lcuda"]),

@@ -118,6 +118,9 @@ class Run:
         return values[1] if values else ""
 
 
+HOST = ("pinned_host", "ipc_imported")  # no device memory of this process
+
+
 def books(run, clean=False):
     """Returns the errors of the library's reports, '' if there are none: law 4, as far as a report at exit can show it.
 
@@ -153,6 +156,10 @@ def books(run, clean=False):
                         b["freed"],
                         b["current"],
                     )
+            by_library = sum(row["current"] for row in d["libraries"])
+            outside = sum(m["current"] for kind, m in d["outside_bytes"].items() if kind not in HOST)
+            if by_library != chain[0]["current"] + outside:
+                return "memory by library %d != requested %d + outside %d" % (by_library, chain[0]["current"], outside)
             a = d["allocations"]
             if a["total"] - a["freed"] != a["current"]:
                 return "allocations: total %(total)d - freed %(freed)d != current %(current)d" % a
