@@ -141,7 +141,7 @@ PARTS = [  # picture, page, columns, dark, how to come there, the part shown
     ("page-dark.png", "process", 1280, True, "", None),
     ("page-phone.png", "process", 390, False, "", None),
     ("page-trace.png", "process", 1280, False, "for (let i = 0; i < 4; i++) document.querySelector('.part:has(> .trace) [aria-label=\"zoom in\"]').click();", ".part:has(> .trace)"),
-    ("page-flame.png", "process", 1280, False, "const search = document.querySelector('input[type=search]'); search.value = 'evaluate (gpt';"
+    ("page-flame.png", "process", 1280, False, "const search = document.querySelector('input[type=search]'); search.value = 'evaluate';"
      "search.dispatchEvent(new Event('input'));", ".part:has(> .flame)"),
     ("page-holders.png", "process", 1280, False, "", ".columns"),
     ("page-ranks.png", "ranks", 1280, False, "", "#side"),
