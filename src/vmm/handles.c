@@ -351,7 +351,7 @@ int handles_make_short(struct source *source, struct arena *arena, uint64_t base
     none.bytes = 0;
     int r = handles_make(source, arena, &front, min_u64(each, split), &none, &last);
     if (r == 0 && rest.bytes > 0) {
-        r = handles_make(source, arena, &rest, rest.bytes, &none, &last);
+        r = handles_make(source, arena, &rest, min_u64(split, rest.bytes), &none, &last);
     }
     handles_unhold_all(source, arena, in_front, last);
     return r;

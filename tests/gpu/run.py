@@ -149,6 +149,7 @@ def part_speed(c, out):
         )
     c.faster("pitched images", c.program("pitch_loop", 200), 1.0)
     c.faster("pitched images, varying", c.program("pitch_loop", 200, "varying"), 1.0)
+    c.faster("small blocks after one of all memory", c.program("shrink"), 0.7)
     c.faster("CuPy, pool off", c.python("cupy_loop.py", "uncached", 1500), 5.0)
     c.faster("CuPy, default", c.python("cupy_loop.py", "default", 1500), 0.99)
     c.faster("PyTorch, default", c.python("torch_train.py", 200), 0.99)
@@ -776,7 +777,7 @@ PARTS = {
     ),
     "laws": (part_laws, ["spin", "alloc_mix", "ended"], True),
     "laws_busy": (part_laws_busy, ["spin", "alloc_mix", "ended", "busy"], False),
-    "speed": (part_speed, ["thrust_loop", "pitch_loop"], True),
+    "speed": (part_speed, ["thrust_loop", "pitch_loop", "shrink"], True),
     "capture": (part_capture, ["capture"], True),
     "answers": (part_answers, ANSWERS, False),
     "alone": (part_alone, ANSWERS, False),

@@ -1834,6 +1834,25 @@ static void a_split_makes_one_batch_of_short_segments(void **state) {
     assert_int_equal(fake->reserved, 8 * GIB);
 }
 
+/* The rest of a long segment is mapped again in parts, each as long as one split needs: blocks that
+ * fill the memory one after another make the driver create each byte twice at most. */
+static void splits_create_each_byte_twice_at_most(void **state) {
+    (void)state;
+    start(64 * GIB, REUSE_BARRIER, RELAXED);
+    const uint64_t all = 15 * GIB;
+    uint64_t at = get_mapped(all);
+    assert_true(segment_at(at)->bytes > 3 * MAP_BATCH * VMM_HANDLE_LEAST);
+    drop_used(at, all);
+    finish_all();
+    pool->source.remap.size_shift = 2;
+    uint64_t made = pool->source.remap.made_bytes;
+    for (uint64_t used = 0; used < all; used += 32 * MIB) {
+        assert_int_equal(get_mapped(32 * MIB), at + used);
+    }
+    assert_true(pool->source.remap.made_bytes - made <= 2 * all);
+    assert_int_equal(fake->reserved, all);
+}
+
 /* A slab cannot lie in a long segment. */
 static void a_long_segment_is_split_for_a_slab(void **state) {
     (void)state;
@@ -2120,6 +2139,7 @@ int main(void) {
         VMM_TEST(a_long_segment_is_split_as_soon_as_it_is_safe),
         VMM_TEST(segments_are_as_long_as_their_request_needs),
         VMM_TEST(a_split_makes_one_batch_of_short_segments),
+        VMM_TEST(splits_create_each_byte_twice_at_most),
         VMM_TEST(a_long_segment_is_split_for_a_slab),
         VMM_TEST(a_long_segment_is_not_split_before_its_work_is_done),
         VMM_TEST(a_long_segment_is_released_in_parts),

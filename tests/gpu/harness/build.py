@@ -63,6 +63,7 @@ PROGRAMS = {
     "pairs_rmm.so": ("bench/pairs_rmm.cpp", "rmm", []),
     "pairs_torch": ("bench/pairs_torch.cpp", "torch", []),
     "overlap": ("bench/overlap.cu", "nvcc", []),
+    "shrink": ("bench/shrink.cu", "nvcc", []),
 }
 
 # The programs of tests/programs, linked with the driver instead of the simulator.
