@@ -178,18 +178,17 @@ void handles_unhold_all(struct source *source, struct arena *arena, const struct
 }
 
 /* Unmaps and releases `count` mapped handles that have no segment: there was no host memory for
- * one. */
+ * one. If the driver refuses to unmap them, they stay with it, and are not counted as freed. */
 static void undo_map(struct source *source, uint64_t base, uint64_t each,
                      const struct detached *moved, unsigned count) {
     struct backend *backend = source->backend;
     lock_release(&source->lock);
-    if (backend->ops->unmap(backend, base, count * pages_of(each), false) == 0) {
-        for (unsigned i = 0; i < count; i++) {
-            backend->ops->release_handles(backend, 1, pages_of(each), &moved[i].handle);
-        }
+    bool unmapped = backend->ops->unmap(backend, base, count * pages_of(each), false) == 0;
+    for (unsigned i = 0; i < count && unmapped; i++) {
+        backend->ops->release_handles(backend, 1, pages_of(each), &moved[i].handle);
     }
     lock_acquire(&source->lock);
-    counter_add(&source->counters.driver_frees, count);
+    counter_add(&source->counters.driver_frees, unmapped ? count : 0);
 }
 
 /* Maps `count` handles, at most MAP_BATCH, of `each` bytes at consecutive addresses. Clears *mapped
@@ -335,8 +334,10 @@ int handles_make(struct source *source, struct arena *arena, const struct gap *g
  * therefore replace an idle long one, once: before a block gets a part of it, or when only a part
  * has to go.
  *
- * The start of a very long handle becomes MAP_BATCH short ones, or as many as the request needs.
- * The rest becomes one long handle again: a request for a small part then waits for few mappings.
+ * The start of a very long handle becomes MAP_BATCH short ones, or as many as the request needs: a
+ * request for a small part then waits for few mappings. The rest becomes handles as long as that
+ * start, so that later splits do not create the whole rest anew: on a full device that takes 3 to
+ * 4 ms for each GiB (docs/cuda-facts.md).
  */
 int handles_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
                        uint64_t like) {
