@@ -7,9 +7,14 @@
 
 #include "base/nap.h"
 #include "heap/host.h"
+#include "heap/slab.h"
 #include "vmm/remap.h"
 
 #include <errno.h>
+
+/* Slabs that pool_stuck_bytes() looks at, at most: 128 MiB of small blocks. A slab has up to 4096
+ * blocks, and the walk takes a few ns for each. */
+#define STUCK_SLABS_MOST 64
 
 /* --- creation and end --- */
 
@@ -262,6 +267,43 @@ uint64_t pool_left_bytes(struct pool *pool) {
     return atomic_load(&pool->left_bytes);
 }
 
+/* Returns the live bytes of a slab. Its cached and pending blocks are not live. */
+static uint64_t slab_live_bytes(struct slab *slab) {
+    uint64_t bytes = 0;
+    for (unsigned unit = 0; slab_next_block(slab, &unit); unit++) {
+        uint64_t header = block_header(slab_unit(slab, unit));
+        bytes += header_state(header) == BLOCK_LIVE ? header_bytes(header) : 0;
+    }
+    return bytes;
+}
+
+/*
+ * Returns the bytes of the small arena that are not live and cannot go back: all such bytes of each
+ * segment that holds a live block. Cached blocks next to a live one count too: a program that
+ * compares cuMemGetInfo before and after its allocations then finds no difference. Looks at
+ * STUCK_SLABS_MOST slabs. In segments behind these, only free memory counts.
+ */
+static uint64_t stuck_in_slabs(const struct arena *small) {
+    uint64_t stuck = 0;
+    unsigned slabs = 0;
+    for (const struct segment *s = small->segments; s; s = s->next) {
+        uint64_t live = 0, free_bytes = s->bytes - s->used;
+        bool known = slabs < STUCK_SLABS_MOST;
+        const struct range *r = s->used > 0 ? segment_first(s) : NULL;
+        for (; r && segment_has(s, r); r = r->next) {
+            if (range_state(r) == BLOCK_SLAB) {
+                slabs++;
+                live += known ? slab_live_bytes(r->slab) : 0;
+                free_bytes += (uint64_t)(SLAB_UNITS - r->slab->used_units) << UNIT_SHIFT;
+            }
+        }
+        if (s->used > 0) {
+            stuck += !known ? free_bytes : live > 0 ? s->bytes - live : 0;
+        }
+    }
+    return stuck;
+}
+
 uint64_t pool_stuck_bytes(struct pool *pool) {
     struct source *source = &pool->source;
     reclaim_deferred(pool, true);
@@ -274,7 +316,12 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
      * cached and pending blocks are free.
      */
     bool deferred = atomic_load(&pool->deferred_bytes) > 0;
-    stuck -= deferred ? 0 : arena_loose_bytes(&source->large);
+    if (!deferred) {
+        stuck -= arena_loose_bytes(&source->large);
+        stuck -= source->small.free_bytes - source->small.idle_bytes;
+        stuck -= source->runs.free_units << UNIT_SHIFT;
+        stuck += stuck_in_slabs(&source->small);
+    }
     peaks_update(pool);
     lock_release(&source->lock);
     bool live = peaks_live_at_most(pool) > 0;

@@ -232,6 +232,28 @@ static void freed_among_others(void) {
     CHECK(cuMemFree(keep));
 }
 
+/* Tests for leaks of small blocks, while one stays live: alone, and with the cached ones. */
+static void small_freed_among_others(void) {
+    size_t before = 0, after = 0, total = 0;
+    CUdeviceptr keep = take(4), p[300];
+    CHECK(cuMemGetInfo(&before, &total));
+    for (unsigned pairs = 1; pairs <= 1000; pairs *= 10) {
+        for (unsigned i = 0; i < pairs; i++)
+            CHECK(cuMemFree(take(i * 37 % 100000 + 1)));
+        CHECK(cuMemGetInfo(&after, &total));
+        line("outside: info: %u small pairs, a block kept: as much is free as before %d", pairs,
+             before == after);
+    }
+    for (unsigned i = 0; i < 300; i++)
+        p[i] = take(20000 + i);
+    for (unsigned i = 0; i < 300; i++)
+        CHECK(cuMemFree(p[i * 7 % 300]));
+    CHECK(cuMemGetInfo(&after, &total));
+    line("outside: info: 300 small blocks freed, a block kept: as much is free as before %d",
+         before == after);
+    CHECK(cuMemFree(keep));
+}
+
 static void half_an_answer(void) {
     size_t before = 0, total = 0, again = 0;
     CHECK(cuMemGetInfo(&before, &total));
@@ -271,7 +293,8 @@ int main(void) {
                  {"info again", info},
                  {"half an answer", half_an_answer},
                  {"no pool", no_pool},
-                 {"freed among others", freed_among_others}};
+                 {"freed among others", freed_among_others},
+                 {"small ones freed among others", small_freed_among_others}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
         if (section(parts[i].name))
             parts[i].run();
