@@ -71,7 +71,7 @@ fields = re.findall(r"\b(\w+)(?=[,;])", re.sub(r"/\*.*?\*/", "", re.search(
 check(fields == [name for name, _ in libgpucache._Stats._fields_], "struct gpucache_stats", fields)
 entries = set(re.findall(r"GPUCACHE_API int (\w+)\(", read("include", "gpucache.h")))
 check(entries == set(libgpucache._ARGUMENTS), "the functions of gpucache.h", entries)
-flags = {"--" + name for name in re.findall(r'^FLAG\(run, \w+, "([\w-]+)"', read("src", "tool", "commands.def"), re.M)}
+flags = {"--" + name for name in re.findall(r'^FLAG\(run, \w+, "([\w-]+)"', read("src", "tool", "common", "commands.def"), re.M)}
 check(flags | {"--help"} == set(command._FLAGS), "the flags of gpucache run", flags)
 installed = os.listdir(os.path.dirname(os.path.dirname(os.path.abspath(libgpucache.__file__))))
 check(not [name for name in installed if name.endswith(".pth") and "gpucache" in name], "no .pth file", installed)
