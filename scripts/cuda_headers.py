@@ -30,7 +30,7 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 # of each version the headers are the same on every platform
 PLATFORMS = ["--platform", "manylinux1_x86_64", "--platform", "manylinux2014_x86_64"]
 # these also need CUB or Thrust
-NEED_CCCL = ("thrust_loop.cu", "pairs.cu")
+NEED_CCCL = ("by_library.cu", "thrust_loop.cu", "pairs.cu")
 
 
 def text(version):

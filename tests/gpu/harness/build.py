@@ -137,6 +137,12 @@ PROGRAMS["programs/chain_with_early"] = (
     "gcc",
     ["-DEARLY", EARLY, "-Wl,-rpath,$ORIGIN", "-lcuda"],
 )
+PROGRAMS["programs/libchain_opened.so"] = (
+    "programs/load_chain/opened.c",
+    "gcc",
+    ["-DOPENED", "-shared", "-fPIC", "-lcuda"],
+)
+PROGRAMS["programs/chain_opener"] = ("programs/load_chain/opened.c", "gcc", ["-lcuda", "-ldl"])
 ANSWERS = [name for name in PROGRAMS if name.startswith("programs/")]
 
 
