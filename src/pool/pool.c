@@ -349,15 +349,6 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp) {
     return finished;
 }
 
-void pool_wait_for_all(struct pool *pool) {
-    struct source *source = &pool->source;
-    lock_acquire(&source->lock);
-    if (!source->backend->suspended) {
-        sync_wait_for_all(source);
-    }
-    lock_release(&source->lock);
-}
-
 bool pool_is_idle(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);

@@ -182,12 +182,6 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp);
  */
 bool pool_is_idle(struct pool *pool);
 
-/**
- * Waits, without a limit, for all work submitted to the context. Does nothing if the context has a
- * fault, or if another thread may be ending it.
- */
-void pool_wait_for_all(struct pool *pool);
-
 /** Sets the number of the program's streams, the default one not counted, for all budgets. */
 void pool_expect_streams(unsigned streams);
 

@@ -51,16 +51,6 @@ static int wait_on_time(struct source *source, uint64_t stamp) {
     return r;
 }
 
-int sync_wait_for_all(struct source *source) {
-    ASSERT_HELD(&source->lock);
-    source->waits.inside++;
-    lock_release(&source->lock);
-    int r = source->backend->ops->synchronize(source->backend);
-    lock_acquire(&source->lock);
-    source->waits.inside--;
-    return r;
-}
-
 /*
  * Waits for all work of the context, as the native free does, and finishes the epoch that is open
  * on entry. Only for frees, if no event can be recorded. Releases the lock during the wait. Returns
@@ -70,7 +60,11 @@ static int synchronize_in_free(struct source *source) {
     ASSERT_HELD(&source->lock);
     uint64_t number = atomic_fetch_add(&source->epochs.open, 1);
     uint64_t since = backend_clock(source->backend);
-    int r = sync_wait_for_all(source);
+    source->waits.inside++;
+    lock_release(&source->lock);
+    int r = source->backend->ops->synchronize(source->backend);
+    lock_acquire(&source->lock);
+    source->waits.inside--;
     count_wait(source, since);
     if (r == 0) {
         epochs_finish(&source->epochs, number);

@@ -22,9 +22,6 @@ int sync_close_on_time(struct source *source);
  */
 void sync_in_free(struct source *source, bool due);
 
-/** Waits for all work of the context, without making memory safe. Returns as ops->synchronize(). */
-int sync_wait_for_all(struct source *source);
-
 /**
  * Counts `freed` bytes of a large block, and returns whether its free has to record an event even
  * without pressure.

@@ -406,39 +406,6 @@ static int inherit(void) {
     return 0;
 }
 
-/* ---- work in progress at the end ---- */
-
-static void CUDA_CB print_late(void *unused) {
-    (void)unused;
-    usleep(50000);
-    say("the host function has run\n");
-}
-
-/* The last wait of the program is a free: natively, that waits for the host function. */
-static int last_free(void) {
-    CUdeviceptr p;
-    begin();
-    CHECK(cuMemAlloc(&p, 5000));
-    CHECK(cuLaunchHostFunc(NULL, print_late, NULL));
-    CHECK(cuMemFree(p));
-    return 0;
-}
-
-static void CUDA_CB run_on(void *unused) {
-    (void)unused;
-    sleep(1000);
-}
-
-/* No free waits for the host function: the program ends while that runs. */
-static int work_after_last_free(void) {
-    CUdeviceptr p;
-    begin();
-    CHECK(cuMemAlloc(&p, 5000));
-    CHECK(cuMemFree(p));
-    CHECK(cuLaunchHostFunc(NULL, run_on, NULL));
-    return 0;
-}
-
 /* ---- children ---- */
 
 static int status_of(pid_t child) {
@@ -740,10 +707,6 @@ int main(int argc, char **argv) {
         return inherit();
     if (strcmp(what, "children") == 0)
         return children();
-    if (strcmp(what, "last free") == 0)
-        return last_free();
-    if (strcmp(what, "work after last free") == 0)
-        return work_after_last_free();
     if (strcmp(what, "within handler") == 0)
         return within_handler();
     if (strcmp(what, "little stack") == 0)

@@ -214,14 +214,6 @@ bool device_pool_finish(struct device *device) {
     return any;
 }
 
-void device_pool_wait_for_all(struct device *device) {
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        if (!p->idle) {
-            pool_wait_for_all(p->pool);
-        }
-    }
-}
-
 int device_pool_release_idle(struct device *device) {
     int result = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {

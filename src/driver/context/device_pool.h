@@ -74,9 +74,6 @@ void device_pool_drain_barriers(struct device *device);
  * Call with no lock held. */
 bool device_pool_finish(struct device *device);
 
-/** Waits for all work of the contexts that have a pool on the device. Call with no lock held. */
-void device_pool_wait_for_all(struct device *device);
-
 /** Gives the idle memory of all pools of a device back to the driver. Returns 0, or an error of
  * pool_trim() if a pool keeps idle memory. Call with no lock held. */
 int device_pool_release_idle(struct device *device);
