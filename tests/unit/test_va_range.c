@@ -1834,8 +1834,8 @@ static void a_split_makes_one_batch_of_short_segments(void **state) {
     assert_int_equal(fake->reserved, 8 * GIB);
 }
 
-/* The rest of a long segment is mapped again in parts, each as long as one split needs: blocks that
- * fill the memory one after another make the driver create each byte twice at most. */
+/* The rest of a long segment is mapped again in parts, each as long as one split needs: blocks of
+ * one size that fill the memory make the driver create each byte twice at most. */
 static void splits_create_each_byte_twice_at_most(void **state) {
     (void)state;
     start(64 * GIB, REUSE_BARRIER, RELAXED);
