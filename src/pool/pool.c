@@ -7,14 +7,9 @@
 
 #include "base/nap.h"
 #include "heap/host.h"
-#include "heap/slab.h"
 #include "vmm/remap.h"
 
 #include <errno.h>
-
-/* Slabs that pool_stuck_bytes() looks at, at most: 128 MiB of small blocks. A slab has up to 4096
- * blocks, and the walk takes a few ns for each. */
-#define STUCK_SLABS_MOST 64
 
 /* --- creation and end --- */
 
@@ -267,21 +262,11 @@ uint64_t pool_left_bytes(struct pool *pool) {
     return atomic_load(&pool->left_bytes);
 }
 
-/* Returns the live bytes of a slab. Its cached and pending blocks are not live. */
-static uint64_t slab_live_bytes(struct slab *slab) {
-    uint64_t bytes = 0;
-    for (unsigned unit = 0; slab_next_block(slab, &unit); unit++) {
-        uint64_t header = block_header(slab_unit(slab, unit));
-        bytes += header_state(header) == BLOCK_LIVE ? header_bytes(header) : 0;
-    }
-    return bytes;
-}
-
 /*
- * Returns the bytes of the small arena that are not live and cannot go back: all such bytes of each
- * segment that holds a live block. Cached blocks next to a live one count too: a program that
- * compares cuMemGetInfo before and after its allocations then finds no difference. Looks at
- * STUCK_SLABS_MOST slabs. In segments behind these, only free memory counts.
+ * Returns the bytes of the small arena that are not live and cannot go back to the driver: all such
+ * bytes of each segment that holds a live block. Counts cached blocks too, not only free memory:
+ * cuMemGetInfo then answers the same before blocks are allocated and after they are freed. In
+ * segments behind the first STUCK_SLABS_MOST slabs, counts only free memory.
  */
 static uint64_t stuck_in_slabs(const struct arena *small) {
     uint64_t stuck = 0;

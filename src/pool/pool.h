@@ -229,9 +229,9 @@ void pool_list_memory(struct pool *pool, struct memory_list *to);
 uint64_t pool_idle_bytes(struct pool *pool); /* reserved bytes that are not live */
 
 /**
- * Returns the free bytes that cannot go back to the driver: free memory next to a live block, and
- * freed small blocks whose slab holds a live block. Returns 0 if nothing is live and no free is
- * deferred. Queries events first.
+ * Returns the bytes that are not live and cannot go back to the driver: free memory next to a live
+ * block, and freed small blocks whose segment holds a live block. Returns 0 if nothing is live and
+ * no free is deferred. Queries events first. Looks at each block of up to STUCK_SLABS_MOST slabs.
  */
 uint64_t pool_stuck_bytes(struct pool *pool);
 void pool_reset_peaks(struct pool *pool);

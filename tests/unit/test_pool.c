@@ -819,6 +819,37 @@ static void a_hundred_threads_one_after_another_share_one_cache(void **state) {
     check();
 }
 
+/* ---- memory that can go back ---- */
+
+static uint64_t cannot_go_back(void) {
+    uint64_t stuck = pool_stuck_bytes(pool), idle = pool_idle_bytes(pool);
+    return fake->reserved - (idle - stuck);
+}
+
+/* Cached blocks next to a live one cannot go back. A slab with cached blocks only can. */
+static void small_blocks_that_are_freed_change_nothing_of_what_can_go_back(void **state) {
+    (void)state;
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
+    get(4);
+    uint64_t before_pairs = cannot_go_back();
+    for (unsigned i = 0; i < 2000; i++) {
+        drop(get(i * 37 % 100000 + 1));
+    }
+    assert_int_equal(cannot_go_back(), before_pairs);
+}
+
+/* Segments behind the first STUCK_SLABS_MOST slabs count with their free memory. */
+static void free_memory_between_many_small_blocks_cannot_go_back(void **state) {
+    (void)state;
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
+    while (pool->source.runs.slab_count < 2 * STUCK_SLABS_MOST) {
+        get(300 << 10);
+    }
+    uint64_t stuck = pool_stuck_bytes(pool);
+    assert_in_range(stuck, pool->source.runs.free_units << UNIT_SHIFT, pool_idle_bytes(pool));
+    assert_true(pool->source.runs.free_units > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(every_block_has_its_bytes_and_a_segment_of_its_own_device),
@@ -850,6 +881,8 @@ int main(void) {
         TEST(a_free_in_a_threads_last_destructor_is_not_lost),
         TEST(counts_of_a_threads_last_destructor_are_not_lost_to_a_sum),
         TEST(a_hundred_threads_one_after_another_share_one_cache),
+        TEST(small_blocks_that_are_freed_change_nothing_of_what_can_go_back),
+        TEST(free_memory_between_many_small_blocks_cannot_go_back),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);
 }
