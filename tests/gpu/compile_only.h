@@ -34,7 +34,6 @@ extern "C" unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t sh
 extern "C" int cudaConfigureCall(dim3 grid, dim3 block, size_t shared = 0,
                                  struct CUstream_st *stream = nullptr);
 
-extern "C" __device__ int printf(const char *format, ...);
 __device__ void __nanosleep(unsigned ns);
 __device__ void __syncthreads();
 __device__ void __threadfence();

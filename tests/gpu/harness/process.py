@@ -118,7 +118,11 @@ class Run:
         return values[1] if values else ""
 
 
-HOST = ("pinned_host", "ipc_imported")  # no device memory of this process
+def library_sums(device):
+    """Returns the memory of a device by library, and what has to be the same: requested and unpooled device memory."""
+    not_on_device = ("pinned_host", "ipc_imported")  # no device memory of this process
+    outside = sum(of["current"] for kind, of in device["outside_bytes"].items() if kind not in not_on_device)
+    return sum(row["current"] for row in device["libraries"]), device["requested_bytes"]["current"] + outside
 
 
 def books(run, clean=False):
@@ -156,10 +160,9 @@ def books(run, clean=False):
                         b["freed"],
                         b["current"],
                     )
-            by_library = sum(row["current"] for row in d["libraries"])
-            outside = sum(m["current"] for kind, m in d["outside_bytes"].items() if kind not in HOST)
-            if by_library != chain[0]["current"] + outside:
-                return "memory by library %d != requested %d + outside %d" % (by_library, chain[0]["current"], outside)
+            by_library, in_all = library_sums(d)
+            if by_library != in_all:
+                return "memory by library %d != requested and outside %d" % (by_library, in_all)
             a = d["allocations"]
             if a["total"] - a["freed"] != a["current"]:
                 return "allocations: total %(total)d - freed %(freed)d != current %(current)d" % a
