@@ -127,9 +127,9 @@ static int try_after_refusal(struct pool *pool, struct alloc_request *request,
     struct source *source = &pool->source;
     request->any = true;
     request->placement = PLACE_ANYWHERE;
-    wait_for_growths(source);
-    if (try_pending(source, request) ||                                /* 14 */
-        (quota_take_all_back(pool) && try_pending(source, request))) { /* 15 */
+    wait_for_growths(source);           /* 14 */
+    if (try_pending(source, request) || /* then 15 */
+        (quota_take_all_back(pool) && try_pending(source, request))) {
         return 0;
     }
     bool none;

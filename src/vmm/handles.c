@@ -335,9 +335,10 @@ int handles_make(struct source *source, struct arena *arena, const struct gap *g
  * has to go.
  *
  * The start of a very long handle becomes MAP_BATCH short ones, or as many as the request needs: a
- * request for a small part then waits for few mappings. The rest becomes handles as long as that
- * start, so that later splits do not create the whole rest anew: on a full device that takes 3 to
- * 4 ms for each GiB (docs/cuda-facts.md).
+ * request for a small part then waits for few mappings. The rest becomes handles, each as long as
+ * the start: the next split replaces one of them. With one handle for the rest, each split would
+ * create the whole rest anew, which takes 3 to 4 ms for each GiB on a full device
+ * (docs/cuda-facts.md).
  */
 int handles_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
                        uint64_t like) {
