@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""pictures.py record [--program COMMAND] [--ranks N] [--seconds N] BUILD FOLDER: runs a program, and keeps what the tools show.
-pictures.py draw FOLDER: makes the pictures in docs/pictures of it.
+"""pictures.py record [--program COMMAND] [--ranks N] [--seconds N] BUILD FOLDER: runs a program, and keeps what the tools show of it.
+pictures.py draw FOLDER: makes the pictures in docs/pictures from that.
 
     docs/pictures/top.svg       gpucache top, as a terminal shows it
     docs/pictures/report.svg    the report of a program
@@ -8,8 +8,8 @@ pictures.py draw FOLDER: makes the pictures in docs/pictures of it.
     docs/pictures/page-*.png    parts of it: a trace, the flame graph, holders and libraries, ranks side by side, the page on a telephone
 
 `record` runs where the GPU is. BUILD is a build folder with the library and the command. The program is
-tests/demo/gpt.py if none is named. It runs in N processes (4), for at least N seconds (40) after its start. Needs tmux.
-FOLDER gets top.txt, report.txt, process.html, ranks.html and device.txt.
+tests/demo/gpt.py, for --seconds (40), if none is named. Any program has to run that long. --ranks is the number of its
+processes (4). Needs tmux. FOLDER gets top.txt, report.txt, process.html, ranks.html and device.txt.
 
 `draw` needs chromium.
 """
@@ -18,7 +18,6 @@ import html
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -34,7 +33,7 @@ COLUMNS = 160
 
 
 def environment(folder):
-    """Returns the environment of the program and of the tools: no other process's page is seen, no option is set."""
+    """Returns the environment of the program and of the tools: no other process's page is seen, and reports are JSON."""
     env = {k: v for k, v in os.environ.items() if not re.match("GPUCACHE_(?!SIM_)|LD_PRELOAD$", k)}
     return {**env, "XDG_RUNTIME_DIR": folder, "GPUCACHE_REPORT_FORMAT": "json", "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
 
