@@ -334,6 +334,24 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp) {
     return finished;
 }
 
+/* Returns whether the program has freed a block of the pool, or memory that pool_stamp_in_free()
+ * has stamped. Needs source.lock. */
+static bool any_freed(const struct pool *pool) {
+    const struct source *source = &pool->source;
+    struct peaks_sum blocks = peaks_sums(pool).of[WATERMARK_COUNT];
+    return blocks.taken > blocks.live || source->epochs.closed > 0 ||
+           counter_get(&source->counters.allocations.freed) > 0;
+}
+
+void pool_wait_for_frees(struct pool *pool, uint64_t limit_ns) {
+    struct source *source = &pool->source;
+    lock_acquire(&source->lock);
+    if (source->config.reuse != REUSE_SYNC && any_freed(pool)) {
+        sync_wait_any(source, limit_ns, true);
+    }
+    lock_release(&source->lock);
+}
+
 bool pool_is_idle(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);

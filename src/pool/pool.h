@@ -182,6 +182,12 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp);
  */
 bool pool_is_idle(struct pool *pool);
 
+/**
+ * Waits for all work of the context, for at most `limit_ns`, if the program has freed memory: the
+ * native free would have waited. Waits by queries only, and not with REUSE_SYNC, whose frees wait.
+ */
+void pool_wait_for_frees(struct pool *pool, uint64_t limit_ns);
+
 /** Sets the number of the program's streams, the default one not counted, for all budgets. */
 void pool_expect_streams(unsigned streams);
 

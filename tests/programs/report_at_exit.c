@@ -16,6 +16,7 @@
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -406,6 +407,66 @@ static int inherit(void) {
     return 0;
 }
 
+/* ---- work in progress at the end ---- */
+
+static void CUDA_CB print_late(void *unused) {
+    (void)unused;
+    usleep(50000);
+    say("the host function has run\n");
+}
+
+/* The last wait of the program is a free: natively, that waits for the host function. */
+static int last_free(void) {
+    CUdeviceptr p;
+    begin();
+    CHECK(cuMemAlloc(&p, 5000));
+    CHECK(cuLaunchHostFunc(NULL, print_late, NULL));
+    CHECK(cuMemFree(p));
+    return 0;
+}
+
+/* As last_free(), with a free of pinned memory. */
+static int last_pinned_free(void) {
+    void *host;
+    begin();
+    CHECK(cuMemAlloc(&kept, 5000));
+    CHECK(cuMemHostAlloc(&host, 5000, 0));
+    CHECK(cuLaunchHostFunc(NULL, print_late, NULL));
+    CHECK(cuMemFreeHost(host));
+    return 0;
+}
+
+static void end_inside_malloc(int number) {
+    exit(number == SIGALRM ? 0 : 1);
+}
+
+/* A signal handler calls exit() while its thread is inside malloc, most likely with a lock. */
+static _Noreturn void exit_in_malloc(void) {
+    const struct itimerval soon = {.it_value = {.tv_usec = 20000}};
+    use_cuda();
+    signal(SIGALRM, end_inside_malloc);
+    setitimer(ITIMER_REAL, &soon, NULL);
+    for (;;) {
+        void *volatile block = malloc(3000); /* larger than what malloc serves without a lock */
+        free(block);
+    }
+}
+
+static void CUDA_CB run_on(void *unused) {
+    (void)unused;
+    sleep(1000);
+}
+
+/* No free waits for the host function: the program ends while that runs. */
+static int work_after_last_free(void) {
+    CUdeviceptr p;
+    begin();
+    CHECK(cuMemAlloc(&p, 5000));
+    CHECK(cuMemFree(p));
+    CHECK(cuLaunchHostFunc(NULL, run_on, NULL));
+    return 0;
+}
+
 /* ---- children ---- */
 
 static int status_of(pid_t child) {
@@ -707,6 +768,14 @@ int main(int argc, char **argv) {
         return inherit();
     if (strcmp(what, "children") == 0)
         return children();
+    if (strcmp(what, "last free") == 0)
+        return last_free();
+    if (strcmp(what, "last pinned free") == 0)
+        return last_pinned_free();
+    if (strcmp(what, "exit in malloc") == 0)
+        exit_in_malloc();
+    if (strcmp(what, "work after last free") == 0)
+        return work_after_last_free();
     if (strcmp(what, "within handler") == 0)
         return within_handler();
     if (strcmp(what, "little stack") == 0)

@@ -359,6 +359,11 @@ def main():
     same("actions")
     same("inherit")
     same("children", reasons=["exit"])
+    same("last free", reasons=["exit"])
+    same("last pinned free", reasons=["exit"])
+    same("work after last free", reasons=["exit"])
+    for _ in range(5):
+        same("exit in malloc", reasons=["exit"])
     same("crash twice", reasons=["SEGV"])
     survives("within handler", reasons=["signal", "exit"])
     survives("little stack", "USR2", reasons=["signal", "exit"])

@@ -10,14 +10,41 @@
 #include "tuning/tuning.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LEAST_TICK_NS 1000000
+#define SECOND_NS 1000000000u
+/* The longest wait of decay_last_wait(). Short, because the program may have submitted work after
+ * its last free, for which no native free waits: even a kernel that never ends. */
+#define LAST_WAIT_NS (2 * (uint64_t)SECOND_NS)
 
-static _Atomic uint32_t has_idle; /* 1: a pool has idle memory; the thread's futex */
-static _Atomic int turn;          /* enum helper_turn: one pool_tick() or one pool_decay() */
+enum last_wait { LAST_WAIT_NONE, LAST_WAIT_DUE, LAST_WAIT_OVER };
+
+/* The futex on which the thread sleeps while no pool has idle memory. 1: it has to wake. */
+static _Atomic uint32_t wake_due;
+static _Atomic int turn; /* enum helper_turn: one call of a function of the pool */
+/* enum last_wait, and the futex on which the thread sleeps between two ticks. */
+static _Atomic uint32_t last_wait;
+
+/* Sleeps while *word is `value`, for at most `ns`, or without a limit if `ns` is 0. */
+static void futex_sleep(_Atomic uint32_t *word, uint32_t value, uint64_t ns) {
+    struct timespec limit = {(time_t)(ns / SECOND_NS), (long)(ns % SECOND_NS)};
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, ns > 0 ? &limit : NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static uint64_t clock_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
+}
 
 static uint64_t tick_ns(void) {
     uint64_t ns = options()->decay_ms * 1000000 / DECAY_TICKS;
@@ -53,14 +80,38 @@ static bool tick_all(void) {
     return later || refused; /* if an exec fails, the process goes on: refused turns are due */
 }
 
+/* The part of decay_last_wait() that the helper thread does. Ends early if the exit handler no
+ * longer waits. */
+static void wait_for_frees(void) {
+    uint64_t end = clock_ns() + LAST_WAIT_NS;
+    for (int i = 0; i < STATS_MAX_DEVICES; i++) {
+        const struct device *device = device_used(i);
+        struct device_pool *p = device ? atomic_load(&device->pools) : NULL;
+        for (; p; p = p->next) {
+            uint64_t now = clock_ns();
+            if (now < end && atomic_load(&last_wait) == LAST_WAIT_DUE && helper_begin(&turn)) {
+                pool_wait_for_frees(p->pool, end - now);
+                helper_done(&turn);
+            }
+        }
+    }
+    atomic_store(&last_wait, LAST_WAIT_OVER);
+    futex_wake(&last_wait);
+}
+
 /* The helper thread: waits for idle memory, then ticks until no pool has work. */
 static void *give_back_idle(void *unused) {
     for (;;) {
-        while (atomic_exchange(&has_idle, 0) == 0) {
-            syscall(SYS_futex, &has_idle, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+        while (atomic_exchange(&wake_due, 0) == 0) {
+            futex_sleep(&wake_due, 0, 0);
         }
         do {
-            helper_sleep(tick_ns());
+            uint32_t state = atomic_load(&last_wait);
+            if (state == LAST_WAIT_DUE) {
+                wait_for_frees();
+            } else {
+                futex_sleep(&last_wait, state, tick_ns());
+            }
         } while (tick_all());
     }
     return unused;
@@ -77,14 +128,30 @@ void decay_start(void) {
 }
 
 void decay_wake(void) {
-    if (atomic_exchange(&has_idle, 1) == 0) {
+    if (atomic_exchange(&wake_due, 1) == 0) {
         int saved = errno;
-        syscall(SYS_futex, &has_idle, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+        futex_wake(&wake_due);
         errno = saved;
     }
 }
 
 /* --- fork, and end of the process --- */
+
+void decay_last_wait(void) {
+    if (!atomic_load(&thread.started) || !ending_is_own_process()) {
+        return;
+    }
+    int saved = errno;
+    uint64_t now = clock_ns(), end = now + LAST_WAIT_NS;
+    atomic_store(&last_wait, LAST_WAIT_DUE);
+    futex_wake(&last_wait);
+    decay_wake();
+    for (; now < end && atomic_load(&last_wait) == LAST_WAIT_DUE; now = clock_ns()) {
+        futex_sleep(&last_wait, LAST_WAIT_DUE, end - now);
+    }
+    atomic_store(&last_wait, LAST_WAIT_OVER);
+    errno = saved;
+}
 
 void decay_stop(void) {
     ending_stop_helper(&thread, &turn);

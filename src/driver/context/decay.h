@@ -3,9 +3,12 @@
  * memory back to the driver that was idle for GPUCACHE_DECAY_MS.
  *
  * The thread works even if the program makes no call. It sleeps without a time limit while no pool
- * has idle memory. Two atomic variables replace a lock. Invariant: after decay_stop() the thread
+ * has idle memory. Atomic variables replace a lock. Invariant: after decay_stop() the thread
  * begins no driver call. device_pool.c starts the thread, backends wake it, and exit handlers and
  * the end of the process stop it.
+ *
+ * An exiting process uses the thread a last time: the thread waits for the work before the program's
+ * frees (decay_last_wait()).
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_DECAY_H
 #define GPUCACHE_DRIVER_CONTEXT_DECAY_H
@@ -22,6 +25,17 @@ void decay_wake(void);
 /** Stops the thread's driver calls, because the driver is about to shut down. Waits at most 1 s for
  * a call in progress. */
 void decay_stop(void);
+
+/**
+ * Lets the thread wait for the work of all contexts in which the program has freed memory, and waits
+ * for the thread: at most 2 s in all. The driver's free waits for that work, prints what
+ * its kernels wrote by printf(), and lets its host functions run; the library's free does not wait.
+ *
+ * For the exit handler, before decay_stop(). A signal handler of the program may have called exit()
+ * while its thread was inside malloc or held a lock: the call takes no lock and makes no thread. It
+ * returns at once if the thread does not exist.
+ */
+void decay_last_wait(void);
 
 /** Lifecycle hooks (process.h): the child of a fork has no thread; the end of the process stops
  * it. */

@@ -1,7 +1,8 @@
 /*
- * The exit handler: stops helper threads and fast paths before the driver shuts down. shutdown.h
- * says why this handler runs before the driver's. From then on, allocations and frees ask the
- * driver first, so they notice when the driver has ended. Takes no lock of its own.
+ * The exit handler: stops helper threads and fast paths before the driver shuts down, and waits for
+ * the work before the program's frees. shutdown.h says why this handler runs before the driver's.
+ * From then on, allocations and frees ask the driver first, so they notice when the driver has
+ * ended. Takes no lock of its own.
  */
 #include "driver/control/exit_handler.h"
 
@@ -23,6 +24,7 @@ static void begin_shutdown(void) {
      */
     context_invalidate();
     atomic_fetch_add(&capture_unusual, 1);
+    decay_last_wait();
     ipc_server_finish();
     decay_stop();
     page_helper_stop();

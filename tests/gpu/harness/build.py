@@ -48,6 +48,7 @@ PROGRAMS = {
     "thrust_loop": ("gpu/thrust_loop.cu", "nvcc", []),
     "pitch_loop": ("gpu/pitch_loop.cu", "nvcc", []),
     "by_library": ("gpu/by_library.cu", "nvcc", ["-lcublas", "-ldl"]),
+    "last_free": ("gpu/last_free.cu", "nvcc", []),
     "spin": ("gpu/spin.cu", "nvcc", []),
     "ended": ("gpu/ended.cu", "nvcc", ["-lcuda"]),
     "errors": ("gpu/errors.cu", "nvcc", ["-lcuda"]),

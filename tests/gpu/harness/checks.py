@@ -129,6 +129,7 @@ class Checks:
         "driver_linked",
         "driver_dlopen",
         "pitch_loop",
+        "last_free",
         "spin",
     )  # free all they take
 
