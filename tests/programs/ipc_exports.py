@@ -3,6 +3,7 @@
 from harness import GPU, MODES, Tally, program, run
 
 WAYS = ("handle", "tokens", "tokens among others", "address range", "sync memops")
+REFUSED = {"tokens": "cuPointerGetAttribute", "tokens among others": "cuPointerGetAttributes"}
 
 tally = Tally()
 
@@ -24,6 +25,10 @@ def main():
     if not GPU:  # proves the test itself: without an export the memory comes back early
         here = early("plain", MODES["barrier, tight"])
         tally.check(here.count("yes") == 2, "ipc_exports: nothing comes back early", here)
+        for way, entry in REFUSED.items():
+            here = early(way, dict(MODES["barrier, tight"], GPUCACHE_SIM_FAIL=entry + ":0:801:-1"))
+            tally.check(here.count("yes") == 2,
+                        "ipc_exports: a refused query of %s exports" % way, here)
 
 
 tally.run(main)

@@ -278,8 +278,11 @@ static bool answer_of_block(void *data, CUpointer_attribute attribute, const str
     }
 }
 
-/* Records that the driver gave out P2P tokens: a network card can reach the block, and the driver
- * has set SYNC_MEMOPS. */
+/*
+ * Records that the driver gave out P2P tokens: a network card can reach the block, and the driver
+ * has set SYNC_MEMOPS. Runs before the hook returns: the program cannot pass the tokens to a card
+ * before it has them, and a correct program does not free the block during its query.
+ */
 static void note_tokens(CUdeviceptr dptr) {
     int value = driver_sync_memops(dptr);
     pool_mark_externally_visible(dptr);
@@ -314,7 +317,7 @@ CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, C
         keep_sync_default(dptr);
     }
     CUresult answer = REAL(cuPointerGetAttribute)(data, attribute, dptr);
-    if (tokens) {
+    if (tokens && answer == CUDA_SUCCESS) {
         note_tokens(dptr);
     }
     if (r == 0 && answer == CUDA_SUCCESS) {
@@ -334,7 +337,7 @@ CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *at
     /* The driver answers for NULL as for an unknown pointer. */
     CUresult answer =
         REAL(cuPointerGetAttributes)(count, attributes, data, r == -EINVAL ? 0 : dptr);
-    if (tokens) {
+    if (tokens && answer == CUDA_SUCCESS) {
         note_tokens(dptr);
     }
     for (unsigned i = 0; r == -EINVAL && answer == CUDA_SUCCESS && i < count; i++) {
