@@ -347,7 +347,7 @@ void pool_wait_for_frees(struct pool *pool, uint64_t limit_ns) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
     if (source->config.reuse != REUSE_SYNC && any_freed(pool)) {
-        sync_wait_any(source, limit_ns, true);
+        sync_wait_submitted(source, limit_ns);
     }
     lock_release(&source->lock);
 }

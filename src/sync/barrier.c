@@ -355,10 +355,10 @@ bool sync_wait_idle_segment(struct source *source, uint64_t last) {
  *
  *   context is suspended    no event can be queried. Goes on polling if `suspended`, because the
  *                           context may be usable again afterwards; otherwise gives up.
- *   queries fail otherwise  after QUERIES_MOST failed queries waits for the event instead: the
+ *   queries fail otherwise  gives up after QUERIES_MOST failed queries, and returns false: the
  *                           driver might never answer.
  */
-static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool suspended,
+static bool poll_up_to_unpinned(struct source *source, uint64_t stamp, bool suspended,
                                 uint64_t limit_ns) {
     struct epochs *epochs = &source->epochs;
     uint64_t since = backend_clock(source->backend), slept = 0;
@@ -368,18 +368,19 @@ static void poll_up_to_unpinned(struct source *source, uint64_t stamp, bool susp
         if (source->backend->suspended) {
             before = epochs->failed_queries;
         } else if (epochs->failed_queries - before > QUERIES_MOST) {
-            wait_on_time(source, stamp);
-            return;
+            return false;
         }
         sleep_unlocked(source, POLL_NS);
         slept += POLL_NS;
         epochs_poll(epochs, source->backend);
     }
+    return true;
 }
 
 /*
  * Pins the event of `stamp` and calls poll_up_to_unpinned(). Without the pin another event could be
- * recorded in the same slot, and capture work that was submitted later.
+ * recorded in the same slot, and capture work that was submitted later. Waits for the event in the
+ * driver if queries fail.
  */
 static void poll_up_to(struct source *source, uint64_t stamp, bool suspended, uint64_t limit_ns) {
     ASSERT_HELD(&source->lock);
@@ -388,11 +389,29 @@ static void poll_up_to(struct source *source, uint64_t stamp, bool suspended, ui
     epochs_poll(&source->epochs, source->backend);
     if (source->epochs.finished < stamp) {
         bool pinned = epochs_pin(&source->epochs, stamp, &slot, &number) == 0;
-        poll_up_to_unpinned(source, stamp, suspended, limit_ns);
+        if (!poll_up_to_unpinned(source, stamp, suspended, limit_ns)) {
+            wait_on_time(source, stamp);
+        }
         if (pinned) {
             epochs_unpin(&source->epochs, slot, number, -EAGAIN);
         }
     }
+}
+
+void sync_wait_submitted(struct source *source, uint64_t limit_ns) {
+    ASSERT_HELD(&source->lock);
+    struct epochs *epochs = &source->epochs;
+    uint64_t stamp = epochs_stamp(epochs);
+    if (source->backend->suspended) {
+        return;
+    }
+    if (epochs_close(epochs, source->backend, false) == 0) {
+        epochs->closed--; /* uncounted, like the wait: no call of the program caused it */
+    } else {
+        stamp = epochs_latest(epochs); /* a capture is in progress, or no slot is free */
+    }
+    epochs_poll(epochs, source->backend);
+    poll_up_to_unpinned(source, stamp, false, limit_ns);
 }
 
 void sync_poll_barriers(struct source *source) {

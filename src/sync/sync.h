@@ -63,6 +63,13 @@ bool sync_wait_idle_segment(struct source *source, uint64_t last);
 bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all);
 
 /**
+ * Waits by queries for all submitted work, at most `limit_ns`. Records an event for that; where no
+ * event can be recorded, waits for the newest one that exists. Returns early after a fault, if
+ * queries fail, and while the context is suspended. The statistics do not count this wait.
+ */
+void sync_wait_submitted(struct source *source, uint64_t limit_ns);
+
+/**
  * Waits while another thread's call may be ending the context, for at most `limit_ns`. Returns
  * whether there was such a call and the context is usable again.
  */
