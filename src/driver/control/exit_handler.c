@@ -10,7 +10,7 @@
 #include "driver/context/decay.h"
 #include "driver/control/page_helper.h"
 #include "driver/ipc/ipc_server.h"
-#include "driver/state/capture.h"
+#include "driver/state/fast_path.h"
 #include "driver/state/shutdown.h"
 
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static void begin_shutdown(void) {
      * allocations would succeed after the driver has ended.
      */
     context_invalidate();
-    atomic_fetch_add(&capture_unusual, 1);
+    fast_path_block();
     decay_last_wait();
     ipc_server_finish();
     decay_stop();

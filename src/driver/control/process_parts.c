@@ -16,8 +16,8 @@
 #include "driver/observe/oom_snapshot.h"
 #include "driver/observe/snapshot.h"
 #include "driver/observe/tracing.h"
-#include "driver/state/capture.h"
 #include "driver/state/device.h"
+#include "driver/state/fast_path.h"
 #include "driver/table/entries.h"
 #include "live/live.h"
 #include "live/peaks.h"
@@ -48,7 +48,7 @@ static PROCESS_HOOK_TABLE table[] = {
     {.start = tracing_start, .forked = trace_forked},
     {.forked = entries_forked},
     {.forked = context_forked},
-    {.forked = capture_forked},
+    {.forked = fast_path_forked},
     {.forked = device_forked},
     {.forked = owner_forked},
     {.forked = decay_forked, .end = decay_end},

@@ -13,6 +13,7 @@
 #include "driver/hooks/hook.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/reuse/pinned.h"
+#include "driver/state/fast_path.h"
 #include "driver/state/shutdown.h"
 
 /* Value of a ledger row for memory of the program that cuMemHostRegister() pinned. */
@@ -171,7 +172,7 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int fl
  * that serves a kept block makes no driver call, so it must look for this error itself. */
 static CUresult capture_error(void) {
     struct pool *pool =
-        capture_is_unusual() && atomic_load(&capture_active) > 0 ? context_pool() : NULL;
+        fast_path_is_blocked() && atomic_load(&capture_active) > 0 ? context_pool() : NULL;
     return pool ? capture_verdict(pool) : CUDA_SUCCESS;
 }
 

@@ -6,6 +6,7 @@
 #include "driver/hooks/hook.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/reuse/deferred.h"
+#include "driver/state/fast_path.h"
 #include "heap/host.h"
 #include "pool/pool.h"
 
@@ -52,7 +53,7 @@ static void wait_for_records(struct context *context, void *unused) {
  */
 static void announce(void) {
     context_each(prepare_pool, NULL);
-    atomic_fetch_add(&capture_unusual, 1);
+    fast_path_block();
     atomic_fetch_add(&capture_active, 1);
     capture_wait_for_holders();
     context_each(wait_for_records, NULL);
@@ -63,7 +64,7 @@ static void announce(void) {
 /* Stops counting a capture that has ended. Takes no lock. */
 static void uncount(void) {
     atomic_fetch_sub(&capture_active, 1);
-    atomic_fetch_sub(&capture_unusual, 1);
+    fast_path_unblock();
 }
 
 /* Adds a capture to the list. Called with `lock` held. */

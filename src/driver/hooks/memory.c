@@ -6,8 +6,8 @@
  * fault, a pointer outside all pools, a request that the driver would refuse. Memory that the
  * driver gives out here is unpooled memory, counted and limited (limit/unpooled.h).
  *
- * Called with no lock held. Fast path: a call goes straight to the pool while capture_unusual is 0
- * (state/capture.h). Otherwise the slower functions check for captures, traces, stack recording,
+ * Called with no lock held. Fast path: a call goes straight to the pool while fast_path_blocks is 0
+ * (state/fast_path.h). Otherwise the slower functions check for captures, traces, stack recording,
  * exit handlers and forks.
  */
 #include "base/log.h"
@@ -23,6 +23,7 @@
 #include "driver/observe/tracing.h"
 #include "driver/reuse/deferred.h"
 #include "driver/state/device.h"
+#include "driver/state/fast_path.h"
 #include "driver/state/shutdown.h"
 #include "driver/table/entries.h"
 #include "heap/block.h"
@@ -119,7 +120,7 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
     if (unlikely(!pool)) {
         return false;
     }
-    if (capture_is_unusual() && (*result = capture_error(pool)) != CUDA_SUCCESS) {
+    if (fast_path_is_blocked() && (*result = capture_error(pool)) != CUDA_SUCCESS) {
         return true;
     }
     uint64_t address;
@@ -185,7 +186,7 @@ static CUresult native_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes)
     return account_native(answer, &request, dptr);
 }
 
-/* Allocates without the fast path: bad arguments, no pool, or capture_unusual is not 0. */
+/* Allocates without the fast path: bad arguments, no pool, or fast_path_blocks is not 0. */
 static __attribute__((noinline)) CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytes) {
     if (!dptr || bytes == 0) {
         return REAL(cuMemAlloc_v2)(dptr, bytes);
@@ -206,7 +207,7 @@ static __attribute__((noinline)) CUresult answer_failed_alloc(struct pool *pool,
 
 CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
     struct pool *pool = dptr ? context_pool() : NULL;
-    if (unlikely(!pool || capture_is_unusual())) {
+    if (unlikely(!pool || fast_path_is_blocked())) {
         return alloc_slowly(dptr, bytes);
     }
     uint64_t address;
@@ -305,7 +306,7 @@ static inline CUresult free_pooled_or_native(CUdeviceptr dptr) {
     return answer_free(pool_free(dptr), dptr);
 }
 
-/* Frees while capture_unusual is not 0: checks all that the fast path leaves out. */
+/* Frees while fast_path_blocks is not 0: checks all that the fast path leaves out. */
 static __attribute__((noinline, cold)) CUresult free_slowly(CUdeviceptr dptr) {
     CUresult answer;
     struct stacks_block block;
@@ -321,7 +322,7 @@ static __attribute__((noinline, cold)) CUresult free_slowly(CUdeviceptr dptr) {
 }
 
 CUresult hook_cuMemFree_v2(CUdeviceptr dptr) {
-    return capture_is_unusual() ? free_slowly(dptr) : free_pooled_or_native(dptr);
+    return fast_path_is_blocked() ? free_slowly(dptr) : free_pooled_or_native(dptr);
 }
 
 /* --- freeing in the order of a stream --- */

@@ -2,7 +2,7 @@
  * Updates the table of live blocks and their call stacks (stacks/stacks.h) at frees, at the end of
  * a context, and when peaks are reset. hooks/memory.c records the allocations itself.
  *
- * While stacks are recorded, capture_unusual keeps allocations and frees off the fast path. The
+ * While stacks are recorded, fast_path_blocks keeps allocations and frees off the fast path. The
  * fast path therefore has no instruction for recording. This file has no lock of its own. Callers
  * hold no lock, except of block_stacks_forget().
  */

@@ -1,7 +1,7 @@
 #include "driver/observe/tracing.h"
 
 #include "driver/context/device_pool.h"
-#include "driver/state/capture.h"
+#include "driver/state/fast_path.h"
 #include "driver/state/device.h"
 #include "pool/pool.h"
 
@@ -13,7 +13,7 @@ static bool is_live(uint64_t address, uint64_t ticks) {
 
 void tracing_start(void) {
     if (trace_start(is_live)) {
-        atomic_fetch_add(&capture_unusual, 1);
+        fast_path_block();
     }
 }
 

@@ -3,7 +3,6 @@
 #include <sched.h>
 
 _Atomic unsigned capture_active;
-_Atomic int capture_unusual;
 
 static _Atomic unsigned waiters; /* threads between capture_hold_off() and capture_let_go() */
 
@@ -24,8 +23,4 @@ void capture_wait_for_holders(void) {
     while (atomic_load(&waiters) > 0) {
         sched_yield(); /* natively, the other thread's free would block this thread as long */
     }
-}
-
-void capture_forked(void) {
-    atomic_fetch_add(&capture_unusual, 1);
 }

@@ -17,15 +17,6 @@
 
 extern _Atomic unsigned capture_active; /* captures in progress in this process */
 
-/* Number of reasons against the fast path of allocations and frees: captures, exit handlers, a
- * fork, a trace, recorded call stacks. 0: the fast path is allowed. */
-extern _Atomic int capture_unusual __attribute__((visibility("hidden")));
-
-/** Returns whether an allocation or free must take the slow path. */
-static inline bool capture_is_unusual(void) {
-    return __builtin_expect(atomic_load_explicit(&capture_unusual, memory_order_relaxed) > 0, 0);
-}
-
 /** Announces a wait for a whole context: no capture begins until capture_let_go(). Returns false,
  * and announces nothing, if a capture is in progress. */
 bool capture_hold_off(void);
@@ -36,9 +27,6 @@ void capture_let_go(void);
 /** Yields the CPU until no announced wait is in progress. The caller has already raised
  * `capture_active`, so capture_hold_off() announces no new wait. */
 void capture_wait_for_holders(void);
-
-/** Disables the fast path permanently, in the child of a fork. */
-void capture_forked(void);
 
 #define CAPTURE_MODE_AS_IT_WAS ((CUstreamCaptureMode)-1) /* the driver refused to change it */
 

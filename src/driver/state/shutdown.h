@@ -7,7 +7,7 @@
  * Exit handlers run in the reverse order of their registration. cuInit registers the driver's
  * handler. The first call that starts this library registers the library's handler later. The
  * library's handler thus runs first and cannot see the driver's end. It sets `shutdown_begun`, and
- * frees ask the driver from then on. It also raises capture_unusual, so the fast path of a free
+ * frees ask the driver from then on. It also raises fast_path_blocks, so the fast path of a free
  * needs no further test. The flag is atomic; no lock protects it. control/exit_handler.c sets it.
  */
 #ifndef GPUCACHE_DRIVER_STATE_SHUTDOWN_H

@@ -1,7 +1,7 @@
 /* Starts stack recording and the search for requesters. Replaces dlclose(). */
 #include "driver/state/stack_recording.h"
 
-#include "driver/state/capture.h"
+#include "driver/state/fast_path.h"
 #include "driver/state/device.h"
 #include "loader/loader.h"
 #include "options/options.h"
@@ -28,7 +28,7 @@ void stack_recording_start(void) {
     stacks_requesters = requesters_of;
     requester_start(loader_next_dlsym);
     if (options()->stacks > 0 && stacks_start(options()->stacks, loader_next_dlsym)) {
-        atomic_fetch_add(&capture_unusual, 1);
+        fast_path_block();
         atomic_store(&stacks_recorded, true);
     }
 }

@@ -1,7 +1,7 @@
 /*
  * Starts the recording of the call stacks of blocks (stacks/stacks.h), and tells whether it is on.
  *
- * While recording is on, capture_unusual keeps allocations and frees off the fast path. The fast
+ * While recording is on, fast_path_blocks keeps allocations and frees off the fast path. The fast
  * paths therefore have no instruction for it. The flag is atomic and set once, at start; no lock
  * protects it. The hooks of memory and observe/ read it.
  */

@@ -1,0 +1,34 @@
+/*
+ * Keeps allocations and frees off their fast path, which tests nothing but this counter.
+ *
+ * Each reason against the fast path adds 1: a stream capture in progress (hooks/captures.c), exit
+ * handlers (control/exit_handler.c), a trace (observe/tracing.c), recorded call stacks
+ * (state/stack_recording.c), and a fork, in the child. Any thread may read and change the counter;
+ * no lock protects it.
+ */
+#ifndef GPUCACHE_DRIVER_STATE_FAST_PATH_H
+#define GPUCACHE_DRIVER_STATE_FAST_PATH_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+extern _Atomic int fast_path_blocks __attribute__((visibility("hidden")));
+
+/** Returns whether an allocation or free must leave the fast path (hooks/memory.c). */
+static inline bool fast_path_is_blocked(void) {
+    return __builtin_expect(atomic_load_explicit(&fast_path_blocks, memory_order_relaxed) > 0, 0);
+}
+
+/** Adds one reason against the fast path, until fast_path_unblock(). */
+static inline void fast_path_block(void) {
+    atomic_fetch_add(&fast_path_blocks, 1);
+}
+
+static inline void fast_path_unblock(void) {
+    atomic_fetch_sub(&fast_path_blocks, 1);
+}
+
+/** Blocks the fast path for ever, in the child of a fork. */
+void fast_path_forked(void);
+
+#endif
