@@ -11,7 +11,7 @@
 #include "driver/context/decay.h"
 #include "driver/context/device_pool.h"
 #include "driver/context/fault.h"
-#include "driver/limit/room.h"
+#include "driver/limit/charge.h"
 #include "driver/limit/wait_by_free.h"
 #include "driver/reuse/deferred.h"
 #include "driver/state/capture.h"
@@ -52,7 +52,7 @@ void device_backend_freed(struct backend *backend, uint64_t address, uint64_t by
 uint64_t device_backend_available(struct backend *backend, uint64_t *others) {
     struct device_backend *own = (struct device_backend *)backend;
     *others = device_idle_bytes(own->device, own);
-    return device_room(own->device);
+    return device_available(own->device);
 }
 
 void device_backend_begin_growth(struct backend *backend) {

@@ -8,7 +8,7 @@
 
 #include "driver/context/context.h"
 #include "driver/context/current.h"
-#include "driver/limit/room.h"
+#include "driver/limit/charge.h"
 #include "driver/state/capture.h"
 #include "driver/state/device.h"
 #include "driver/table/entries.h"

@@ -8,8 +8,8 @@
 #include "backend/vmm_support.h"
 
 #include "driver/context/fault.h"
+#include "driver/limit/charge.h"
 #include "driver/limit/driver_pools.h"
-#include "driver/limit/room.h"
 #include "driver/state/address_map.h"
 #include "driver/state/capture.h"
 #include "driver/state/device.h"

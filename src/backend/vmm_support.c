@@ -5,7 +5,7 @@
  */
 #include "backend/vmm_support.h"
 
-#include "driver/limit/room.h"
+#include "driver/limit/charge.h"
 #include "driver/state/capture.h"
 #include "driver/state/device.h"
 #include "driver/table/entries.h"

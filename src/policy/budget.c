@@ -8,7 +8,7 @@
  */
 #include "policy/budget.h"
 
-uint64_t budget_room(struct source *source, uint64_t *others) {
+uint64_t budget_available(struct source *source, uint64_t *others) {
     ASSERT_HELD(&source->lock);
     struct backend *backend = source->backend;
     uint64_t used = budget_used(source);

@@ -1,7 +1,7 @@
 /*
  * The budget: how far a pool may grow, computed from the peak of live memory. All values are bytes.
  * The pool's lock is held on entry to every function but budget_expect_streams() and
- * budget_streams(). Only budget_room() releases it.
+ * budget_streams(). Only budget_available() releases it.
  */
 #ifndef GPUCACHE_POLICY_BUDGET_H
 #define GPUCACHE_POLICY_BUDGET_H
@@ -34,7 +34,7 @@ bool budget_is_beyond_floor(const struct source *source);
  * Returns the bytes that the driver has left for the pool. Sets *others to the idle bytes of other
  * pools if the backend has available(), else does not set it. Releases the lock to ask.
  */
-uint64_t budget_room(struct source *source, uint64_t *others);
+uint64_t budget_available(struct source *source, uint64_t *others);
 
 /** Returns the budget of a VMM pool as it will be once `bytes` more are in use. */
 uint64_t budget_with(const struct source *source, uint64_t bytes);

@@ -30,7 +30,7 @@ static uint64_t idle_bytes(const struct pool *pool) {
  */
 static bool may_suffice(struct pool *pool, const struct alloc_request *request, bool *none) {
     struct source *source = &pool->source;
-    uint64_t others = 0, available = budget_room(source, &others);
+    uint64_t others = 0, available = budget_available(source, &others);
     *none = source->pending_bytes + source_idle(source) + others == 0;
     return request->bytes <= available + others + idle_bytes(pool);
 }
@@ -111,7 +111,7 @@ static int try_release(struct source *source, struct alloc_request *request, str
     if (r == -EAGAIN && try_other_pools(source, request, wait)) {
         r = try_grow(source, request, refusal);
         /* with room for the growth, the driver refuses for another reason */
-        oom->taken_by_others = r == -EAGAIN && budget_room(source, &others) < need;
+        oom->taken_by_others = r == -EAGAIN && budget_available(source, &others) < need;
     }
     return r;
 }

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "driver/context/device_pool.h"
+#include "driver/limit/charge.h"
 #include "driver/limit/oom_retry.h"
-#include "driver/limit/room.h"
 #include "driver/reuse/deferred.h"
 #include "driver/state/device.h"
 #include "tuning/tuning.h"
@@ -48,7 +48,7 @@ bool device_could_have(struct device *where, uint64_t bytes) {
     return bytes <= available + idle + deferred_bytes;
 }
 
-uint64_t device_room(struct device *where) {
+uint64_t device_available(struct device *where) {
     (void)where;
     return available;
 }

@@ -10,9 +10,9 @@
 
 #include "driver/context/context.h"
 #include "driver/context/device_pool.h"
+#include "driver/limit/charge.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/limit/oom_retry.h"
-#include "driver/limit/room.h"
 #include "driver/limit/unpooled.h"
 #include "driver/reuse/deferred.h"
 #include "stats/holders.h"
@@ -88,7 +88,7 @@ uint64_t device_idle_bytes(const struct device *where, const struct device_backe
     return 0;
 }
 
-uint64_t device_room(struct device *where) {
+uint64_t device_available(struct device *where) {
     (void)where;
     return 0;
 }

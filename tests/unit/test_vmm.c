@@ -15,8 +15,8 @@
 #include "driver/context/decay.h"
 #include "driver/context/device_pool.h"
 #include "driver/context/fault.h"
+#include "driver/limit/charge.h"
 #include "driver/limit/driver_pools.h"
-#include "driver/limit/room.h"
 #include "driver/limit/wait_by_free.h"
 #include "driver/reuse/deferred.h"
 #include "driver/state/capture.h"
@@ -306,7 +306,7 @@ uint64_t device_idle_bytes(const struct device *where, const struct device_backe
     return 0;
 }
 
-uint64_t device_room(struct device *where) {
+uint64_t device_available(struct device *where) {
     (void)where;
     return 0;
 }

@@ -1,6 +1,6 @@
 #include "driver/hooks/nvml.h"
 
-#include "driver/limit/room.h"
+#include "driver/limit/charge.h"
 #include "driver/state/device.h"
 #include "loader/loader.h"
 #include "process/process.h"

@@ -45,7 +45,7 @@ static bool try_claim(struct driver_pool *pool, uint64_t bytes, struct driver_po
 static bool claim_or_trim(struct driver_pool *pool, uint64_t bytes,
                           struct driver_pool_claim *claim) {
     return try_claim(pool, bytes, claim) ||
-           (driver_pool_make_room(pool->device, bytes) && try_claim(pool, bytes, claim));
+           (driver_pool_trim_for(pool->device, bytes) && try_claim(pool, bytes, claim));
 }
 
 /*
@@ -126,7 +126,7 @@ bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUd
     bool exceeded = answer == CUDA_SUCCESS && exceeds_limit(device);
     lock_release(&driver_pool_lock);
     if (exceeded) {
-        driver_pool_make_room(device, 0);
+        driver_pool_trim_for(device, 0);
         lock_acquire(&driver_pool_lock);
         exceeded = exceeds_limit(device);
         lock_release(&driver_pool_lock);

@@ -220,7 +220,7 @@ static uint64_t excess_over_limit(const struct device *device, uint64_t bytes) {
     return limit && charged + bytes > limit ? charged + bytes - limit : 0;
 }
 
-bool driver_pool_make_room(struct device *device, uint64_t bytes) {
+bool driver_pool_trim_for(struct device *device, uint64_t bytes) {
     bool any = false;
     uint64_t excess;
     if (bytes > atomic_load(&device->limit)) {

@@ -96,7 +96,7 @@ static inline CUresult driver_pool_waited(CUresult r) {
  * memory was released. Does nothing during a capture, or if `bytes` exceeds the limit. Call with no
  * lock held.
  */
-bool driver_pool_make_room(struct device *device, uint64_t bytes);
+bool driver_pool_trim_for(struct device *device, uint64_t bytes);
 
 /**
  * Trims the driver's pools of a device to their release thresholds. Call after the driver has

@@ -1,7 +1,7 @@
 #include "driver/limit/oom_retry.h"
 
 #include "driver/context/device_pool.h"
-#include "driver/limit/room.h"
+#include "driver/limit/charge.h"
 #include "driver/reuse/deferred.h"
 #include "driver/state/device.h"
 #include "tuning/tuning.h"
@@ -14,7 +14,7 @@
 static void release_idle(struct device *device, uint64_t bytes) {
     uint64_t returns = oom_retry_returns();
     device_pool_release_idle(device);
-    bool enough = bytes > 0 ? bytes <= device_room(device) : oom_retry_returns() != returns;
+    bool enough = bytes > 0 ? bytes <= device_available(device) : oom_retry_returns() != returns;
     if (!enough && device_pool_finish(device)) {
         device_pool_release_idle(device);
     }
@@ -71,7 +71,7 @@ bool oom_retry_at_driver(struct device *device, uint64_t bytes, struct oom_retry
     uint64_t returns = oom_retry_returns();
     bool again =
         returns != oom_retry->returns || (first && (others || tried_release)) ||
-        (tried_release && (oom_retry->gave || (bytes > 0 && bytes <= device_room(device))));
+        (tried_release && (oom_retry->gave || (bytes > 0 && bytes <= device_available(device))));
     oom_retry->returns = returns;
     if (again && tried_release && !oom_retry->counted) {
         oom_retry->counted = true;

@@ -1,9 +1,9 @@
 #include "driver/limit/unpooled.h"
 
 #include "driver/context/context.h"
+#include "driver/limit/charge.h"
 #include "driver/limit/ledger_row.h"
 #include "driver/limit/oom_retry.h"
-#include "driver/limit/room.h"
 #include "driver/table/entries.h"
 #include "process/helper.h"
 #include "process/process.h"

@@ -1,4 +1,4 @@
-#include "driver/limit/room.h"
+#include "driver/limit/charge.h"
 
 #include "driver/context/device_backend.h"
 #include "driver/context/device_pool.h"
@@ -8,12 +8,12 @@
 
 bool device_charge(struct device *device, uint64_t bytes) {
     return device_take(device, bytes) ||
-           (driver_pool_make_room(device, bytes) && device_take(device, bytes));
+           (driver_pool_trim_for(device, bytes) && device_take(device, bytes));
 }
 
 bool device_allows(struct device *device, uint64_t bytes) {
     return device_is_within_limit(device, atomic_load(&device->charged), bytes) ||
-           (driver_pool_make_room(device, bytes) &&
+           (driver_pool_trim_for(device, bytes) &&
             device_is_within_limit(device, atomic_load(&device->charged), bytes));
 }
 
@@ -45,10 +45,10 @@ void device_visible_memory(const struct device *device, uint64_t *free_bytes,
     *free_bytes = *free_bytes > *total_bytes ? *total_bytes : *free_bytes;
 }
 
-uint64_t device_idle_bytes(const struct device *device, const struct device_backend *but) {
+uint64_t device_idle_bytes(const struct device *device, const struct device_backend *except) {
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        if (p->backend != but) {
+        if (p->backend != except) {
             bytes += pool_idle_bytes(p->pool) + atomic_load(&p->backend->returning);
         }
     }
@@ -81,21 +81,21 @@ static uint64_t free_now(struct device *device) {
  * The unused reserve of the driver's own pools also serves the driver's other calls, except memory
  * next to live allocations.
  */
-uint64_t device_room(struct device *device) {
+uint64_t device_available(struct device *device) {
     return free_now(device) + driver_pool_kept(device);
 }
 
-bool device_release_others(struct device *device, const struct device_backend *but, uint64_t bytes,
-                           bool wait) {
+bool device_release_others(struct device *device, const struct device_backend *except,
+                           uint64_t bytes, bool wait) {
     bool any = false, is_enough = free_now(device) >= bytes;
     struct device_pool *p = atomic_load(&device->pools);
     for (; p && free_now(device) < bytes; p = p->next) {
-        any |= p->backend != but && !p->idle && pool_give_back(p->pool, bytes, wait) == 0;
+        any |= p->backend != except && !p->idle && pool_give_back(p->pool, bytes, wait) == 0;
     }
     return any || is_enough;
 }
 
 bool device_could_have(struct device *device, uint64_t bytes) {
-    return bytes <=
-           device_room(device) + device_idle_bytes(device, NULL) + device_deferred_bytes(device);
+    return bytes <= device_available(device) + device_idle_bytes(device, NULL) +
+                        device_deferred_bytes(device);
 }

@@ -6,8 +6,8 @@
  * The charge is atomic. Functions acquire the lock MEMPOOL (driver_pools.h) and locks of pools.
  * Invariant: a charge succeeds only if the device stays within its limit.
  */
-#ifndef GPUCACHE_DRIVER_LIMIT_ROOM_H
-#define GPUCACHE_DRIVER_LIMIT_ROOM_H
+#ifndef GPUCACHE_DRIVER_LIMIT_CHARGE_H
+#define GPUCACHE_DRIVER_LIMIT_CHARGE_H
 
 #include "driver/state/device.h"
 
@@ -36,9 +36,9 @@ void device_visible_memory(const struct device *device, uint64_t *free_bytes,
 
 /**
  * Returns the idle bytes, plus the bytes being returned to the driver, of all pools of the device
- * except the pool of `but` (NULL: no exception).
+ * except the pool of `except` (NULL: no exception).
  */
-uint64_t device_idle_bytes(const struct device *device, const struct device_backend *but);
+uint64_t device_idle_bytes(const struct device *device, const struct device_backend *except);
 
 /** Returns the bytes of deferred frees in all pools of the device (pool_defer_free()). */
 uint64_t device_deferred_bytes(const struct device *device);
@@ -49,15 +49,15 @@ uint64_t device_deferred_bytes(const struct device *device);
  * pools. If the device of the current context is another one, uses the device's total memory
  * instead of its free memory. Call with no lock held.
  */
-uint64_t device_room(struct device *device);
+uint64_t device_available(struct device *device);
 
 /**
- * Gives idle memory of all pools except that of `but` back until the driver has `bytes` free. With
+ * Gives idle memory of all pools except that of `except` back until the driver has `bytes` free. With
  * `wait`, waits for the work of these pools, for a bounded time. Returns whether any memory went
  * back, or enough was free before. Call with no lock held.
  */
-bool device_release_others(struct device *device, const struct device_backend *but, uint64_t bytes,
-                           bool wait);
+bool device_release_others(struct device *device, const struct device_backend *except,
+                           uint64_t bytes, bool wait);
 
 /**
  * Returns whether `bytes` would be available if all idle memory and all deferred frees came back.
