@@ -68,19 +68,19 @@ bool helper_passes_on(int number, siginfo_t *info, void *context) {
     return true;
 }
 
-_Atomic(struct helper *) helper_wanted;
+_Atomic(struct helper *) helper_requested;
 
-void helper_want(struct helper *helper) {
-    if (!atomic_exchange(&helper->wanted, true)) {
-        helper->next = atomic_load(&helper_wanted);
-        while (!atomic_compare_exchange_weak(&helper_wanted, &helper->next, helper)) {
+void helper_request(struct helper *helper) {
+    if (!atomic_exchange(&helper->requested, true)) {
+        helper->next = atomic_load(&helper_requested);
+        while (!atomic_compare_exchange_weak(&helper_requested, &helper->next, helper)) {
         }
     }
 }
 
-void helper_start_all_wanted(void) {
+void helper_start_all_requested(void) {
     int saved = errno;
-    struct helper *helper = atomic_exchange(&helper_wanted, NULL);
+    struct helper *helper = atomic_exchange(&helper_requested, NULL);
     while (helper) {
         struct helper *next = helper->next;
         atomic_store(&helper->started, true);

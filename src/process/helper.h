@@ -40,27 +40,28 @@ void helper_admit_sigbus(void);
  */
 bool helper_passes_on(int number, siginfo_t *info, void *context);
 
-/** A thread that is requested while locks are held, and made by the next helper_start_wanted(). */
+/** A thread that is requested while locks are held, and made by the next helper_start_requested(). */
 struct helper {
     void *(*run)(void *);
     enum log_level level; /* of the message if the thread cannot be made */
     const char *lacking;  /* what does not work without the thread */
-    atomic_bool wanted;
+    atomic_bool requested;
     atomic_bool started;
     struct helper *next; /* in the list of requested threads */
 };
 
-extern _Atomic(struct helper *) helper_wanted;
+extern _Atomic(struct helper *) helper_requested;
 
 /** Requests the thread, once in the life of the process. Locks may be held. */
-void helper_want(struct helper *helper);
+void helper_request(struct helper *helper);
 
-void helper_start_all_wanted(void);
+void helper_start_all_requested(void);
 
 /** Makes the threads that were requested. No lock may be held. */
-static inline void helper_start_wanted(void) {
-    if (__builtin_expect(atomic_load_explicit(&helper_wanted, memory_order_relaxed) != NULL, 0)) {
-        helper_start_all_wanted();
+static inline void helper_start_requested(void) {
+    if (__builtin_expect(atomic_load_explicit(&helper_requested, memory_order_relaxed) != NULL,
+                         0)) {
+        helper_start_all_requested();
     }
 }
 

@@ -274,7 +274,7 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     }
     generation = atomic_load(&context_generation);
     lock_release(&registry_lock);
-    helper_start_wanted();
+    helper_start_requested();
     if (active_contexts_switched(handle) || is_new) {
         context_drain_barriers();
     }

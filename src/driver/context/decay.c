@@ -124,7 +124,7 @@ static struct helper thread = {
 };
 
 void decay_start(void) {
-    helper_want(&thread);
+    helper_request(&thread);
 }
 
 void decay_wake(void) {

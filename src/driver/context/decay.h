@@ -15,7 +15,7 @@
 
 #include "process/process.h"
 
-/** Requests the thread, which helper_start_wanted() creates later. The caller may hold locks. */
+/** Requests the thread, which helper_start_requested() creates later. The caller may hold locks. */
 void decay_start(void);
 
 /** Wakes the thread because a pool has idle memory. The caller may hold the pool lock. Takes no

@@ -124,7 +124,7 @@ static struct helper thread = {
 
 void page_helper_start(void) {
     if (options()->live) {
-        helper_want(&thread);
+        helper_request(&thread);
     }
 }
 

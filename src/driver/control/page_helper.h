@@ -17,7 +17,7 @@
 #include "process/process.h"
 
 /**
- * Requests the helper thread. Locks may be held: helper_start_wanted() creates the thread later.
+ * Requests the helper thread. Locks may be held: helper_start_requested() creates the thread later.
  */
 void page_helper_start(void);
 

@@ -49,7 +49,7 @@ static inline CUresult account_copy(CUresult answer, bool exceeds) {
 
 /* Enters a call. `beyond` looks up `pools`, and empties a call that exceeds its block. */
 #define ENTER_BOUNDED(beyond)                                                                      \
-    helper_start_wanted();                                                                         \
+    helper_start_requested();                                                                      \
     struct pool *pools[2] = {NULL, NULL};                                                          \
     (void)pools; /* unused by fills */                                                             \
     bool exceeds = __builtin_expect(beyond, 0)
@@ -61,7 +61,7 @@ static inline CUresult account_copy(CUresult answer, bool exceeds) {
     NOTHING
 
 #define NOTICED(symbol, since, parameters, arguments)                                              \
-    HOOK(hook_##symbol, parameters, helper_start_wanted(), WITH_ACCESS(REAL(symbol) arguments),    \
+    HOOK(hook_##symbol, parameters, helper_start_requested(), WITH_ACCESS(REAL(symbol) arguments), \
          fault_notice(answer))
 #define BOUNDED(symbol, since, parameters, arguments, beyond)                                      \
     HOOK(hook_##symbol, parameters, ENTER_BOUNDED(beyond),                                         \

@@ -54,7 +54,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
         total = total != 0 && total < device->total ? total : device->total;
         driver_pool_look(device);
         device_visible_memory(device, &free_now, &total);
-        helper_start_wanted();
+        helper_start_requested();
     }
     if (free_bytes) {
         *free_bytes = free_now;

@@ -22,7 +22,7 @@
 
 /* Tells the pool, unless it is NULL, that a wait for its whole context ended. Returns `answer`. */
 static CUresult account_context_wait(CUresult answer, struct pool *pool, uint64_t ticket) {
-    helper_start_wanted();
+    helper_start_requested();
     if (pool && answer == CUDA_SUCCESS) {
         pool_sync_end(pool, ticket);
     }

@@ -137,7 +137,7 @@ bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUd
     if (exceeded) {
         device_count_oom(device, true);
     }
-    helper_start_wanted();
+    helper_start_requested();
     return !exceeded;
 }
 

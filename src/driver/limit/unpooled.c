@@ -121,7 +121,7 @@ CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key,
     if (unpooled_kind_is_charged(call->kind)) {
         in_flight_leave(&call->device->in_flight);
     }
-    helper_start_wanted();
+    helper_start_requested();
     return answer;
 }
 
