@@ -32,9 +32,9 @@ static void report_start(const struct device_backend *backend) {
 }
 
 /* Returns a pool of the device whose context has ended. NULL: there is none. */
-static struct device_pool *idle_pool(struct device *device) {
+static struct device_pool *unused_pool(struct device *device) {
     struct device_pool *p = atomic_load(&device->pools);
-    while (p && !p->idle) {
+    while (p && !p->unused) {
         p = p->next;
     }
     return p;
@@ -99,15 +99,15 @@ static int start_backend(struct device_pool *entry, CUcontext context, struct de
     return kind_of(device)->start(entry->backend, context, device, reached_by);
 }
 
-/* Starts an idle pool for a new context. Returns false if the backend does not start. Acquires the
- * pool lock: a thread that still uses the pool for the ended context must not be inside a call of
- * the backend. */
+/* Starts an unused pool for a new context. Returns false if the backend does not start. Acquires
+ * the pool lock: a thread that still uses the pool for the ended context must not be inside a call
+ * of the backend. */
 static bool reuse_pool(struct device_pool *entry, CUcontext context, struct device *device,
                        uint64_t reached_by) {
     pool_hold(entry->pool);
     bool started = start_backend(entry, context, device, reached_by) == 0;
     pool_release(entry->pool);
-    entry->idle = !started;
+    entry->unused = !started;
     return started;
 }
 
@@ -159,7 +159,7 @@ static struct device_pool *new_pool(CUcontext context, struct device *device, ui
 struct device_pool *device_pool_start(CUcontext context, struct device *device,
                                       uint64_t reached_by) {
     choose_backend(device);
-    struct device_pool *entry = idle_pool(device);
+    struct device_pool *entry = unused_pool(device);
     if (entry ? !reuse_pool(entry, context, device, reached_by)
               : !(entry = new_pool(context, device, reached_by))) {
         return NULL;
@@ -197,7 +197,7 @@ void device_pool_forget(const struct context *context) {
     trace_context_end((unsigned)device->ordinal, (uintptr_t)entry->backend, bytes, begun);
     device_pooled(device, -(int64_t)bytes);
     device_refund(device, bytes);
-    entry->idle = true;
+    entry->unused = true;
 }
 
 void device_pool_drain_barriers(struct device *device) {
@@ -209,7 +209,7 @@ void device_pool_drain_barriers(struct device *device) {
 bool device_pool_finish(struct device *device) {
     bool any = false;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        any |= !p->idle && pool_finish(p->pool);
+        any |= !p->unused && pool_finish(p->pool);
     }
     return any;
 }
@@ -217,7 +217,7 @@ bool device_pool_finish(struct device *device) {
 int device_pool_release_idle(struct device *device) {
     int result = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        int r = p->idle ? 0 : pool_trim(p->pool, true);
+        int r = p->unused ? 0 : pool_trim(p->pool, true);
         result = r != 0 ? r : result;
     }
     return result;
@@ -226,7 +226,7 @@ int device_pool_release_idle(struct device *device) {
 uint64_t device_pool_left(struct device *device) {
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        bytes += p->idle ? 0 : pool_left_bytes(p->pool) + atomic_load(&p->backend->returning);
+        bytes += p->unused ? 0 : pool_left_bytes(p->pool) + atomic_load(&p->backend->returning);
     }
     return bytes;
 }

@@ -3,7 +3,7 @@
  *
  *      struct device -> pools -> struct device_pool -> next -> ...
  *
- * When a context ends, its pool becomes empty and idle, and serves the next context of the device.
+ * When a context ends, its pool becomes empty and unused. It serves the next context of the device.
  * Invariant: an entry is never removed. Reports therefore keep its history, and readers of the list
  * take no lock. Entries are added, and get another context, under the registry's lock (registry.h).
  * Most folders of driver/ and the backends call this file. decay.c and reports read the list.
@@ -48,8 +48,8 @@ struct backend_kind {
 /** Sets the two kinds, once, when the process starts. */
 void device_pool_set_kinds(const struct backend_kind *segments, const struct backend_kind *vmm);
 
-/** Returns a pool for the current context, whose handle is `context`: an idle one of the device, or
- * a new one. `reached_by` has a bit for each device with access to its memory. NULL: the context
+/** Returns a pool for the current context, whose handle is `context`: an unused one of the device,
+ * or a new one. `reached_by` has a bit for each device with access to its memory. NULL: the context
  * gets no pool. Call with the registry's lock. */
 struct device_pool *device_pool_start(CUcontext context, struct device *device,
                                       uint64_t reached_by);
@@ -63,7 +63,7 @@ CUresult device_pool_grant_access(struct device_pool *entry, CUdevice by);
 void device_pool_suspend(const struct context *context, bool suspended);
 
 /** Empties the pool of a context that has ended, without driver calls: its memory ended too. The
- * pool becomes idle. Call with the registry's lock. */
+ * pool becomes unused. Call with the registry's lock. */
 void device_pool_forget(const struct context *context);
 
 /** Waits until the work before all barriers of the device's pools has finished. Call with no lock

@@ -25,7 +25,7 @@ static uint64_t releasable_bytes(const struct device *device) {
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         pool_reclaim_own(p->pool);
-        uint64_t stuck = p->idle ? 0 : pool_stuck_bytes(p->pool), idle = pool_idle_bytes(p->pool);
+        uint64_t stuck = p->unused ? 0 : pool_stuck_bytes(p->pool), idle = pool_idle_bytes(p->pool);
         bytes += (idle > stuck ? idle - stuck : 0) + atomic_load(&p->backend->returning);
     }
     return bytes;
@@ -90,7 +90,7 @@ bool device_release_others(struct device *device, const struct device_backend *e
     bool any = false, is_enough = free_now(device) >= bytes;
     struct device_pool *p = atomic_load(&device->pools);
     for (; p && free_now(device) < bytes; p = p->next) {
-        any |= p->backend != except && !p->idle && pool_give_back(p->pool, bytes, wait) == 0;
+        any |= p->backend != except && !p->unused && pool_give_back(p->pool, bytes, wait) == 0;
     }
     return any || is_enough;
 }

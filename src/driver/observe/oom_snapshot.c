@@ -112,7 +112,7 @@ static void fill(const struct device *device, struct memory_list *list) {
         return;
     }
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        if (!p->idle) {
+        if (!p->unused) {
             pool_list_memory(p->pool, list);
         }
     }

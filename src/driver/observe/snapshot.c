@@ -233,7 +233,7 @@ static bool read_all(int ordinal, struct stats_device *out, struct segment_map *
     }
     for (struct device_pool *p = known ? atomic_load(&device_used(ordinal)->pools) : NULL; p;
          p = p->next) {
-        if (!p->idle) {
+        if (!p->unused) {
             pool_survey(p->pool, out, map);
         }
     }

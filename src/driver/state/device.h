@@ -29,7 +29,7 @@ struct device_pool {
     struct pool *pool;
     struct device_backend *backend; /* of the pool; never changes */
     struct device_pool *next;
-    atomic_bool idle; /* the pool's context has ended; the device's next context gets the pool */
+    atomic_bool unused; /* the pool's context has ended; the device's next context gets the pool */
 };
 
 struct device {
