@@ -263,7 +263,7 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
     return 0;
 }
 
-struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished) {
+struct segment *arena_to_split(const struct arena *arena, uint64_t bytes, uint64_t finished) {
     bool possible = arena->idle_bytes > VMM_HANDLE && !is_ablated(ABLATION_SPLITTING);
     size_t i = possible ? best_fit(arena, bytes, PLACE_SPARING) : arena->free_count;
     const struct range *range = i < arena->free_count ? arena->free[i].range : NULL;

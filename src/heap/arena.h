@@ -139,7 +139,7 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placeme
  * first (remap_split()). The segment's stamp is at most `finished`, the newest epoch whose event
  * has completed. For the vmm backend only.
  */
-struct segment *arena_pinned_by(const struct arena *arena, uint64_t bytes, uint64_t finished);
+struct segment *arena_to_split(const struct arena *arena, uint64_t bytes, uint64_t finished);
 
 /** Makes a taken or held range free, and merges it with free neighbours. Cannot fail. */
 void arena_give(struct arena *arena, struct range *range);

@@ -40,7 +40,7 @@ void helper_admit_sigbus(void);
  */
 bool helper_passes_on(int number, siginfo_t *info, void *context);
 
-/** A thread that is requested while locks are held, and made by the next helper_start_requested(). */
+/** A thread that is requested while locks are held. The next helper_start_requested() makes it. */
 struct helper {
     void *(*run)(void *);
     enum log_level level; /* of the message if the thread cannot be made */

@@ -148,7 +148,7 @@ static bool take_small(struct source *source, struct alloc_request *request) {
  */
 static bool take_large(struct source *source, struct alloc_request *request) {
     request->split_first = source->policy->split && request->placement != PLACE_ANYWHERE &&
-                           arena_pinned_by(&source->large, request->bytes, source->epochs.finished);
+                           arena_to_split(&source->large, request->bytes, source->epochs.finished);
     if (request->split_first) {
         return false;
     }

@@ -126,7 +126,7 @@ static bool remap_split(struct source *source, uint64_t bytes) {
     struct arena *arena = &source->large;
     uint64_t released = 0;
     lock_remap(source);
-    struct segment *idle = arena_pinned_by(arena, bytes, source->epochs.finished);
+    struct segment *idle = arena_to_split(arena, bytes, source->epochs.finished);
     uint64_t base = idle ? idle->base : 0;
     int r = idle ? handles_release(source, arena, idle, &released) : 0;
     if (released > 0) {
@@ -230,19 +230,19 @@ static void release_excess(struct source *source, uint64_t bytes, uint64_t budge
 /*
  * Halves the length of new handles if free memory is trapped next to live blocks. All must hold:
  *
- *      1  the growth exceeds the budget by more than one part in VMM_PINNED_SHARE of it
+ *      1  the growth exceeds the budget by more than one part in VMM_TRAPPED_SHARE of it
  *      2  the excess is more than all idle segments, so a wait for work would not help
  *      3  the pool has as much free memory as the excess, besides what the growth holds
  *      4  since the last halving as much was mapped as the pool reserves
  *      5  the length is still above VMM_HANDLE_LEAST
  */
-static void shorten_if_pinned(struct source *source, uint64_t bytes, uint64_t budget) {
+static void shorten_if_trapped(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t excess =
         budget_would_exceed(source, bytes, budget) ? budget_expected(source) + bytes - budget : 0;
-    bool pinned = !is_ablated(ABLATION_HALVING) && excess > budget / VMM_PINNED_SHARE &&
-                  excess > source_idle(source) &&
-                  excess <= budget_free(source) - source->remap.held_bytes;
-    if (pinned && source->remap.made_bytes >= budget_used(source) &&
+    bool trapped = !is_ablated(ABLATION_HALVING) && excess > budget / VMM_TRAPPED_SHARE &&
+                   excess > source_idle(source) &&
+                   excess <= budget_free(source) - source->remap.held_bytes;
+    if (trapped && source->remap.made_bytes >= budget_used(source) &&
         VMM_HANDLE >> source->remap.size_shift > VMM_HANDLE_LEAST) {
         source->remap.size_shift++;
         source->remap.made_bytes = 0;
@@ -342,7 +342,7 @@ static int grow_at(struct source *source, struct arena *arena, struct gap *gap, 
         move_to_gap(source, budget, gap, &transit);
         budget_count_reserve(source);
         release_excess(source, gap->bytes, budget);
-        shorten_if_pinned(source, gap->bytes, budget);
+        shorten_if_trapped(source, gap->bytes, budget);
     }
     struct segment *in_front = arena_before(arena, gap->base), *last = in_front;
     uint64_t each = growth_length(source, gap->bytes - transit.bytes, bytes, over_budget);

@@ -7,8 +7,8 @@
  * begins no driver call. device_pool.c starts the thread, backends wake it, and exit handlers and
  * the end of the process stop it.
  *
- * An exiting process uses the thread a last time: the thread waits for the work before the program's
- * frees (decay_last_wait()).
+ * An exiting process uses the thread a last time: the thread waits for the work before the frees of
+ * the program (decay_last_wait()).
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_DECAY_H
 #define GPUCACHE_DRIVER_CONTEXT_DECAY_H
@@ -27,8 +27,8 @@ void decay_wake(void);
 void decay_stop(void);
 
 /**
- * Lets the thread wait for the work of all contexts in which the program has freed memory, and waits
- * for the thread: at most 2 s in all. The driver's free waits for that work, prints what
+ * Lets the thread wait for the work of all contexts in which the program has freed memory. Waits for
+ * the thread, at most 2 s. The driver's free waits for that work, prints what
  * its kernels wrote by printf(), and lets its host functions run; the library's free does not wait.
  *
  * For the exit handler, before decay_stop(). A signal handler of the program may have called exit()
