@@ -27,8 +27,8 @@ void decay_wake(void);
 void decay_stop(void);
 
 /**
- * Lets the thread wait for the work of all contexts in which the program has freed memory. Waits for
- * the thread, at most 2 s. The driver's free waits for that work, prints what
+ * Lets the thread wait for the work of all contexts in which the program has freed memory. Waits
+ * for the thread, at most 2 s. The driver's free waits for that work, prints what
  * its kernels wrote by printf(), and lets its host functions run; the library's free does not wait.
  *
  * For the exit handler, before decay_stop(). A signal handler of the program may have called exit()

@@ -53,8 +53,8 @@ uint64_t device_available(struct device *device);
 
 /**
  * Gives idle memory of all pools except that of `except` back until the driver has `bytes` free.
- * With `wait`, waits for the work of these pools, for a bounded time. Returns whether any memory went
- * back, or enough was free before. Call with no lock held.
+ * With `wait`, waits for the work of these pools, for a bounded time. Returns whether any memory
+ * went back, or enough was free before. Call with no lock held.
  */
 bool device_release_others(struct device *device, const struct device_backend *except,
                            uint64_t bytes, bool wait);
