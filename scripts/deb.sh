@@ -31,7 +31,8 @@ printf 'libgpucache (%s) unstable; urgency=medium\n\n  * Changes: /usr/share/doc
     "$(sed -n 's/^Maintainer: //p' "$source/debian/control")" "$(date -R -r "$root/CHANGELOG.md")" >"$source/debian/changelog"
 printf 'CHANGELOG.md\nREADME.md\n' >"$source/debian/gpucache.docs"
 
-(cd "$source" && GPUCACHE_TOOLKIT=$toolkit dpkg-buildpackage -b -us -uc) >"$log" 2>&1 || {
+# -d: meson may be PyPI's, which dpkg does not know; what else the package needs was installed above
+(cd "$source" && GPUCACHE_TOOLKIT=$toolkit dpkg-buildpackage -b -us -uc -d) >"$log" 2>&1 || {
     tail -n 40 "$log" >&2
     die "the package did not build; $log has all of it"
 }
