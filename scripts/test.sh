@@ -15,12 +15,13 @@
 #             cuda.h, tests with some                      meson install and meson dist
 #   wheel     scripts/wheel.sh for x86_64 and aarch64; this machine's wheel in a fresh venv under
 #             the oldest and the newest Python from 3.9 on that is here, on the simulated driver
+#   deb       scripts/deb.sh: the Debian package builds, and lintian finds no fault in it
 #   debian13  demo and the gcc stage in a bare Debian 13, made with debootstrap: only if named;
 #             where that cannot be made, the last lines say so
 #   compilers unit and sim with each of COMPILERS (gcc-11 to gcc-14, clang-14 to clang-19) that is
 #             here or that apt has: only if named
-#   all       all of them but debian13 and compilers. Without a stage: the same without arm64 and
-#             wheel, which build for other machines
+#   all       all of them but debian13 and compilers. Without a stage: the same without arm64, wheel
+#             and deb, which build what other machines install
 #
 # A stage that fails does not stop the others; one that checks nothing fails. Logs:
 # build/log/STAGE.log. BUILD_ROOT names another place than build/.
@@ -29,7 +30,7 @@ set -u
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
 here_stages=(gcc clang asan tsan valgrind cost format tidy headers scripts)
-all_stages=("${here_stages[@]}" arm64 wheel)
+all_stages=("${here_stages[@]}" arm64 wheel deb)
 named_stages=(debian13 compilers)
 stages=()
 [ $# -gt 0 ] || set -- "${here_stages[@]}"
@@ -238,6 +239,14 @@ stage_wheel() {
         GPUCACHE_TEST_PROGRAMS=$programs GPUCACHE_TEST_SIM=$build_root/gcc/tests/sim \
         GPUCACHE_TEST_SIM_OLD=$build_root/gcc/tests/sim/old python3 "$root/tests/programs/"$script || return 1
     done
+}
+
+stage_deb() {
+    command -v dpkg >/dev/null || {
+        echo "there is no dpkg: this is neither Debian nor Ubuntu"
+        return 77
+    }
+    "$root/scripts/deb.sh"
 }
 
 stage_debian13() {
