@@ -155,7 +155,8 @@ def library_path() -> str:
     """Returns the path of this package's libgpucache.so; raises FileNotFoundError if the package has none."""
     path = os.path.join(_FOLDER, _LIBRARY)
     if not os.path.exists(path):
-        raise FileNotFoundError(errno.ENOENT, "the package was not installed from a wheel", path)
+        raise FileNotFoundError(errno.ENOENT, "this package has no library: install libgpucache from a wheel of scripts/wheel.sh",
+                                path)
     return path
 
 
