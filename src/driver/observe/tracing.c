@@ -1,8 +1,8 @@
 #include "driver/observe/tracing.h"
 
 #include "driver/context/device_pool.h"
-#include "driver/state/fast_path.h"
 #include "driver/state/device.h"
+#include "driver/state/fast_path.h"
 #include "pool/pool.h"
 
 /* Returns whether the allocation that was recorded at `ticks` is live: the ticks are its tag. */

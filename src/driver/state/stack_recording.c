@@ -1,8 +1,8 @@
 /* Starts stack recording and the search for requesters. Replaces dlclose(). */
 #include "driver/state/stack_recording.h"
 
-#include "driver/state/fast_path.h"
 #include "driver/state/device.h"
+#include "driver/state/fast_path.h"
 #include "loader/loader.h"
 #include "options/options.h"
 #include "process/libc.h"
