@@ -215,8 +215,9 @@ int epochs_barrier(struct epochs *epochs, struct backend *backend) {
     return r;
 }
 
-int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *number) {
-    const struct epoch_event *event = on_time_event(epochs, stamp);
+/* Pins an event, as epochs_pin(). -ENOENT for NULL. */
+static int pin(struct epochs *epochs, const struct epoch_event *event, unsigned *slot,
+               uint64_t *number) {
     if (!event) {
         return -ENOENT;
     }
@@ -224,6 +225,14 @@ int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *
     *number = event->number;
     epochs->events[*slot].waiters++;
     return 0;
+}
+
+int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *number) {
+    return pin(epochs, on_time_event(epochs, stamp), slot, number);
+}
+
+int epochs_pin_latest(struct epochs *epochs, unsigned *slot, uint64_t *number) {
+    return pin(epochs, newest(epochs), slot, number);
 }
 
 void epochs_unpin(struct epochs *epochs, unsigned slot, uint64_t number, int result) {

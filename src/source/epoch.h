@@ -156,6 +156,9 @@ int epochs_barrier(struct epochs *epochs, struct backend *backend);
  */
 int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *number);
 
+/** Pins the newest event in use, as epochs_pin(), whether a free recorded it or not. */
+int epochs_pin_latest(struct epochs *epochs, unsigned *slot, uint64_t *number);
+
 /**
  * Unpins a slot after a wait that returned `result`. 0 finishes epoch `number`. A positive code
  * marks the context as broken, unless the epoch finished during the wait: then the code may belong

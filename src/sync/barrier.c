@@ -26,6 +26,17 @@ static void count_wait(struct source *source, uint64_t since) {
     source->epochs.cpu_wait_ns += backend_clock(source->backend) - since;
 }
 
+/* Waits for a pinned event in the driver, with the lock released. Returns as ops->wait(). */
+static int wait_in_driver(struct source *source, unsigned slot) {
+    ASSERT_HELD(&source->lock);
+    source->waits.inside++;
+    lock_release(&source->lock);
+    int r = source->backend->ops->wait(source->backend, slot);
+    lock_acquire(&source->lock);
+    source->waits.inside--;
+    return r;
+}
+
 /*
  * Waits on the CPU for the oldest event recorded in a free that covers `stamp`. Releases the lock
  * during the wait. Returns 0; -ENOENT if there is no such event; -EBUSY if the context is suspended
@@ -41,11 +52,7 @@ static int wait_on_time(struct source *source, uint64_t stamp) {
         return r;
     }
     uint64_t since = backend_clock(source->backend);
-    source->waits.inside++;
-    lock_release(&source->lock);
-    r = source->backend->ops->wait(source->backend, slot);
-    lock_acquire(&source->lock);
-    source->waits.inside--;
+    r = wait_in_driver(source, slot);
     count_wait(source, since);
     epochs_unpin(&source->epochs, slot, number, r);
     return r;
@@ -401,17 +408,23 @@ static void poll_up_to(struct source *source, uint64_t stamp, bool suspended, ui
 void sync_wait_submitted(struct source *source, uint64_t limit_ns) {
     ASSERT_HELD(&source->lock);
     struct epochs *epochs = &source->epochs;
-    uint64_t stamp = epochs_stamp(epochs);
+    unsigned slot;
+    uint64_t number;
     if (source->backend->suspended) {
         return;
     }
-    if (epochs_close(epochs, source->backend, false) == 0) {
-        epochs->closed--; /* uncounted, like the wait: no call of the program caused it */
-    } else {
-        stamp = epochs_latest(epochs); /* a capture is in progress, or no slot is free */
+    /* During a capture, or while no slot is free, the newest event that exists has to do. */
+    bool recorded = epochs_close(epochs, source->backend, false) == 0;
+    epochs->closed -= recorded; /* uncounted, like the wait: no call of the program caused it */
+    if (epochs_pin_latest(epochs, &slot, &number) != 0) {
+        return;
     }
     epochs_poll(epochs, source->backend);
-    poll_up_to_unpinned(source, stamp, false, limit_ns);
+    poll_up_to_unpinned(source, number, false, limit_ns);
+    if (epochs->finished >= number && !source->backend->suspended) {
+        wait_in_driver(source, slot); /* the event has completed: the driver only prints */
+    }
+    epochs_unpin(epochs, slot, number, -EAGAIN);
 }
 
 void sync_poll_barriers(struct source *source) {

@@ -65,7 +65,9 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all);
 /**
  * Waits by queries for all submitted work, at most `limit_ns`. Records an event for that; where no
  * event can be recorded, waits for the newest one that exists. Returns early after a fault, if
- * queries fail, and while the context is suspended. The statistics do not count this wait.
+ * queries fail, and while the context is suspended. Then waits for the completed event in the
+ * driver, which prints what kernels wrote by printf(): a query does not. The statistics do not
+ * count this wait.
  */
 void sync_wait_submitted(struct source *source, uint64_t limit_ns);
 

@@ -1,6 +1,13 @@
-/* last_free: its last wait is a free. A kernel and a host function print before that free returns
- * natively. */
+/*
+ * last_free WHAT: its last wait is a free. Natively that free waits for what a kernel and a host
+ * function print; under the library the exit of the process does (driver/context/decay.h).
+ *
+ *   kernel          a kernel prints; then memory of the device is freed
+ *   host            a host function prints; then memory of the device is freed
+ *   pinned          a kernel prints; then pinned memory is freed
+ */
 #include <cstdio>
+#include <cstring>
 #include <cuda_runtime.h>
 #include <unistd.h>
 
@@ -19,12 +26,21 @@ static void CUDART_CB print_late(void *unused) {
     printf("the host function has run\n");
 }
 
-int main(void) {
-    void *device;
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "kernel";
+    void *device, *pinned;
     CHECK(cudaMalloc(&device, 5000));
-    print_after<<<1, 1>>>(20000000);
-    CHECK(cudaGetLastError());
-    CHECK(cudaLaunchHostFunc(0, print_late, NULL));
-    CHECK(cudaFree(device));
+    CHECK(cudaMallocHost(&pinned, 5000));
+    if (strcmp(what, "host") == 0) {
+        CHECK(cudaLaunchHostFunc(0, print_late, NULL));
+    } else {
+        print_after<<<1, 1>>>(100000000);
+        CHECK(cudaGetLastError());
+    }
+    if (strcmp(what, "pinned") == 0) {
+        CHECK(cudaFreeHost(pinned));
+    } else {
+        CHECK(cudaFree(device));
+    }
     return 0;
 }

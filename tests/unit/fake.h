@@ -9,8 +9,8 @@
  *
  *      law 2   every piece that touched the memory before its free has completed, or is behind a
  *              barrier
- *      law 3   waits are only for events recorded in a free; barriers only while every record not
- *              known to have completed was made in one; synchronize() only in a free
+ *      law 3   waits are only for events recorded in a free, or completed; barriers only while every
+ *              record not known to have completed was made in one; synchronize() only in a free
  *
  * The device counts breaches in `broken_laws`. Work completes only when the test or a wait says so.
  * All functions may be called by several threads.

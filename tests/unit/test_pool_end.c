@@ -219,6 +219,47 @@ static void a_suspended_backend_is_not_waited_for(void **state) {
     check();
 }
 
+/* ---- the exit of the process ---- */
+
+#define NOT_LONG 1000000 /* ns */
+
+/* The driver prints what kernels wrote in its own wait, and there only: queries do not suffice. */
+static void work_before_frees_is_waited_for_at_the_exit(void **state) {
+    (void)state;
+    start(GIB, REUSE_BARRIER, RELAXED);
+    uint64_t a = get(4096);
+    pool_wait_for_frees(pool, NOT_LONG);
+    assert_int_equal(fake->records, 0); /* nothing was freed */
+    use_and_drop(a);
+    pool_wait_for_frees(pool, NOT_LONG);
+    assert_int_equal(fake->records, 1);
+    assert_int_equal(fake->waits, 0); /* the work goes on */
+    fake_finish_all(fake);
+    pool_wait_for_frees(pool, NOT_LONG);
+    assert_int_equal(fake->waits, 1);
+    struct stats_device books = fake_books(pool);
+    assert_int_equal(books.cpu_waits, 0);
+    assert_int_equal(books.epochs, 0);
+    check();
+}
+
+static void nothing_is_waited_for_at_the_exit_where_frees_wait_or_the_context_ends(void **state) {
+    (void)state;
+    start(GIB, REUSE_SYNC, RELAXED);
+    use_and_drop(get(4096));
+    unsigned records = fake->records, waits = fake->waits;
+    pool_wait_for_frees(pool, NOT_LONG);
+    assert_int_equal(fake->records, records);
+    assert_int_equal(fake->waits, waits);
+    start(GIB, REUSE_BARRIER, RELAXED);
+    use_and_drop(get(4096));
+    fake->backend.suspended = true;
+    pool_wait_for_frees(pool, NOT_LONG);
+    assert_int_equal(fake->records, 0);
+    fake->backend.suspended = false;
+    check();
+}
+
 /* ---- releases to the driver ---- */
 
 /* A barrier makes memory free that old work still uses. It does not allow its release. */
@@ -413,6 +454,8 @@ int main(void) {
         TEST(a_suspended_backend_is_not_waited_for),
         TEST(memory_behind_a_barrier_does_not_go_back_before_its_work_is_over),
         TEST(idle_memory_goes_back_during_work_that_does_not_end),
+        TEST(work_before_frees_is_waited_for_at_the_exit),
+        TEST(nothing_is_waited_for_at_the_exit_where_frees_wait_or_the_context_ends),
         TEST(a_growth_waits_for_memory_that_is_being_freed),
         TEST(where_a_native_free_waits_memory_is_released_on_an_idle_device),
         TEST(while_a_context_may_be_ending_nothing_is_released),

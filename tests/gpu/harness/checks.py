@@ -129,7 +129,6 @@ class Checks:
         "driver_linked",
         "driver_dlopen",
         "pitch_loop",
-        "last_free",
         "spin",
     )  # free all they take
 
