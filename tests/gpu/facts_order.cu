@@ -5,6 +5,8 @@
  */
 #include "facts.cuh"
 
+#include <functional>
+
 static void immediate(CUcontext ctx, const char *what, void (*before)(cudaStream_t),
                       cudaStream_t s) {
     const int n = 2000;
@@ -958,6 +960,47 @@ static void section_across() {
     }
 }
 
+static __global__ void print_a_line() {
+    printf("    a kernel's line\n");
+}
+
+/*
+ * Tests which calls print what a kernel wrote by printf(). The kernel has completed before each
+ * call, by queries. On an H100 (driver 580) the waits and the free printed and the queries did not;
+ * without any such call the line appeared within 100 ms.
+ */
+static void section_print() {
+    CUcontext ctx = primary();
+    warm();
+    cudaStream_t other = new_stream();
+    CUevent ev = new_event();
+    CUdeviceptr p;
+    const struct {
+        const char *name;
+        std::function<void()> call;
+    } calls[] = {
+        {"cuEventQuery", [&] { cuEventQuery(ev); }},
+        {"cuStreamQuery of another stream", [&] { cuStreamQuery(other); }},
+        {"cuEventSynchronize", [&] { cuEventSynchronize(ev); }},
+        {"cuStreamSynchronize of another stream", [&] { cuStreamSynchronize(other); }},
+        {"cuCtxSynchronize", [&] { cuCtxSynchronize(); }},
+        {"cuMemAlloc", [&] { cuMemAlloc(&p, 4096); }},
+        {"cuMemFree", [&] { cuMemFree(p); }},
+        {"nothing, for 100 ms", [&] { usleep(100000); }},
+    };
+    fflush(stdout);
+    setvbuf(stdout, NULL, _IONBF, 0); /* the order of the lines is that of the calls */
+    for (auto &one : calls) {
+        print_a_line<<<1, 1>>>();
+        CHECK(cuCtxRecordEvent(ctx, ev));
+        until_ready_ms(ev);
+        printf("  %s:\n", one.name);
+        one.call();
+        printf("    it has returned\n");
+        CHECK(cuCtxSynchronize());
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -965,6 +1008,6 @@ int main(int argc, char **argv) {
     } sections[] = {{"record", section_record},   {"capture", section_capture},
                     {"green", section_green},     {"sticky", section_sticky},
                     {"barrier", section_barrier}, {"late", section_late},
-                    {"across", section_across}};
+                    {"across", section_across},   {"print", section_print}};
     return run_cases(argc, argv, sections);
 }
