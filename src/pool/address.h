@@ -36,21 +36,21 @@ int pool_find(uint64_t address, struct pool_block *block);
  */
 int pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool);
 
-/** A live block, as pool_look() describes it. */
-struct pool_look {
+/** A live block, as pool_describe() describes it. */
+struct pool_description {
     struct pool *pool;
     uint64_t requested, bytes; /* bytes requested; bytes of the whole block */
     uint64_t tag;              /* set by pool_tag(); without a tag 0 or an epoch number */
 };
 
 /** Describes the live block that starts at `address`. Returns as pool_free(). */
-int pool_look(uint64_t address, struct pool_look *look);
+int pool_describe(uint64_t address, struct pool_description *described);
 
 /**
  * Sets the tag of a block that was just handed out to the calling thread, before any other thread
- * knows its address. Fills `*look`; returns as pool_look().
+ * knows its address. Fills `*described`; returns as pool_describe().
  */
-int pool_tag(uint64_t address, uint64_t tag, struct pool_look *look);
+int pool_tag(uint64_t address, uint64_t tag, struct pool_description *described);
 
 /**
  * Finds the live block as pool_find() does, and the driver's allocation around it. With VMM there

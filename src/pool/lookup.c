@@ -286,30 +286,30 @@ int pool_mark_externally_visible(uint64_t address) {
 
 /* --- look-up by the start address, in as few steps as a free takes --- */
 
-/* Fills *look. Returns the descriptor, or NULL if no live block starts there. Takes no lock. */
-__attribute__((no_sanitize("thread"))) static struct block *look_up(uint64_t address,
-                                                                    struct pool_look *look) {
+/* Fills *described. Returns the descriptor, or NULL if no live block starts there. No lock. */
+__attribute__((no_sanitize("thread"))) static struct block *
+look_up(uint64_t address, struct pool_description *described) {
     struct start at = find_start(address);
-    look->pool = at.pool;
+    described->pool = at.pool;
     if (header_state(at.header) != BLOCK_LIVE) {
         return NULL;
     }
     const struct range *range = at.slab ? NULL : range_of(at.block);
-    look->requested =
+    described->requested =
         range ? *(const volatile uint64_t *)&range->requested : header_requested(at.header);
-    look->bytes = range ? *(const volatile uint64_t *)&range->bytes : header_bytes(at.header);
-    look->tag = *(const volatile uint64_t *)&at.block->stamp;
+    described->bytes = range ? *(const volatile uint64_t *)&range->bytes : header_bytes(at.header);
+    described->tag = *(const volatile uint64_t *)&at.block->stamp;
     return at.block;
 }
 
-int pool_look(uint64_t address, struct pool_look *look) {
-    return look_up(address, look) ? 0 : look->pool ? -EINVAL : -ENOENT;
+int pool_describe(uint64_t address, struct pool_description *described) {
+    return look_up(address, described) ? 0 : described->pool ? -EINVAL : -ENOENT;
 }
 
-int pool_tag(uint64_t address, uint64_t tag, struct pool_look *look) {
-    struct block *block = look_up(address, look);
+int pool_tag(uint64_t address, uint64_t tag, struct pool_description *described) {
+    struct block *block = look_up(address, described);
     if (block) {
         block->stamp = tag;
     }
-    return block ? 0 : look->pool ? -EINVAL : -ENOENT;
+    return block ? 0 : described->pool ? -EINVAL : -ENOENT;
 }

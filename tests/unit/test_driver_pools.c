@@ -127,7 +127,7 @@ static int begin(void **state) {
     reserve = most_charged = 0;
     has_memory = true;
     ends_after_entered = false;
-    driver_pool_look(&device);
+    driver_pool_query_all(&device);
     assert_int_equal(atomic_load(&device.charged), 0);
     return 0;
 }
@@ -162,7 +162,7 @@ static void counts_no_live_memory_without_a_ledger_row(void **state) {
     has_memory = false;
     allocate(MIB);
     reserve = 0;
-    driver_pool_look(&device);
+    driver_pool_query_all(&device);
     assert_int_equal(atomic_load(&device.charged), 0);
 }
 

@@ -9,7 +9,7 @@
 #include "driver/context/fault.h"
 #include "driver/table/cuda_abi.h"
 
-/* fault_look() needs these three; no test calls it. */
+/* fault_record() needs these three; no test calls it. */
 _Thread_local struct context_last context_last;
 _Atomic uint64_t context_generation;
 

@@ -26,7 +26,7 @@ bool fault_is_deadly(CUresult code) {
             code != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
-void fault_look(CUresult code) {
+void fault_record(CUresult code) {
     struct pool *pool = fault_is_deadly(code) ? context_pool() : NULL;
     /* Checks the current context too: an event's query may return another context's fault. */
     struct backend *backend = pool ? pool_backend(pool) : NULL;

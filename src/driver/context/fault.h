@@ -29,14 +29,14 @@ CUresult fault_of(struct pool *pool);
 
 /** Stores the error `code` of a call in the current context's pool, if a fault has ended the
  * current context. Every later call of the pool then returns `code`. */
-void fault_look(CUresult code);
+void fault_record(CUresult code);
 
-/** Returns the driver's answer `r` to a call of the program, after fault_look() if it is an
+/** Returns the driver's answer `r` to a call of the program, after fault_record() if it is an
  * error. */
 static inline CUresult fault_notice(CUresult r) {
     if (__builtin_expect(r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY, 0) &&
         atomic_load(&process_state) == PROCESS_STARTED) {
-        fault_look(r);
+        fault_record(r);
     }
     return r;
 }

@@ -110,14 +110,14 @@ int gpucache_empty_cache(int device) {
 
 /* Sets the limit of a device, after counting what the driver's own pools hold. */
 static int set_limit_of(struct device *device, void *limit) {
-    driver_pool_look(device);
+    driver_pool_query_all(device);
     device_set_limit(device, limit);
     return 0;
 }
 
 static int update_pools_of(struct device *device, void *unused) {
     (void)unused;
-    driver_pool_look(device);
+    driver_pool_query_all(device);
     return 0;
 }
 

@@ -56,7 +56,7 @@ static inline CUresult account_copy(CUresult answer, bool exceeds) {
 #define ENTER_ORDERED(beyond)                                                                      \
     ENTER_BOUNDED(beyond);                                                                         \
     if (!exceeds) {                                                                                \
-        cross_context_look(pools);                                                                 \
+        cross_context_wait_if_any(pools);                                                          \
     }                                                                                              \
     NOTHING
 

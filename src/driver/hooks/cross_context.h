@@ -22,7 +22,7 @@ struct pool;
 void cross_context_wait(struct pool *const pools[2]);
 
 /** Waits before a synchronous copy, if the process has several contexts. */
-static inline void cross_context_look(struct pool *const pools[2]) {
+static inline void cross_context_wait_if_any(struct pool *const pools[2]) {
     if (__builtin_expect(context_count() > 1, 0)) {
         cross_context_wait(pools);
     }

@@ -60,7 +60,7 @@ CUresult hook_cuDeviceGraphMemTrim(CUdevice ordinal) {
     bool started = atomic_load(&process_state) == PROCESS_STARTED;
     struct device *device = started && answer == CUDA_SUCCESS ? device_used(ordinal) : NULL;
     if (device) {
-        driver_pool_look(device);
+        driver_pool_query_all(device);
     }
     return answer;
 }

@@ -68,7 +68,7 @@ static __attribute__((noinline, cold)) CUresult out_of_memory(struct device *dev
     uint64_t limit = atomic_load(&device->limit);
     /* Neither pool nor driver was asked for more bytes than the limit: the limit has refused. */
     device_count_oom(device, refused_at_limit || (limit && bytes > limit));
-    driver_pool_look(device);
+    driver_pool_query_all(device);
     REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
     show_oom(device, bytes, free_bytes);
     struct report_oom oom = {

@@ -28,7 +28,7 @@ CUresult hook_cuMemPoolDestroy(CUmemoryPool handle) {
 CUresult hook_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
     CUresult answer = REAL(cuMemPoolTrimTo)(handle, keep);
     if (answer == CUDA_SUCCESS && handle && is_started()) {
-        driver_pool_look_at(handle);
+        driver_pool_query_handle(handle);
     }
     return answer;
 }

@@ -52,7 +52,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     if (device) {
         /* The driver's total is smaller than the device if the cgroup has a hard limit. */
         total = total != 0 && total < device->total ? total : device->total;
-        driver_pool_look(device);
+        driver_pool_query_all(device);
         device_visible_memory(device, &free_now, &total);
         helper_start_requested();
     }

@@ -242,8 +242,8 @@ CUresult ipc_close_end(const struct ipc_closing *closing, CUresult answer) {
 
 /* --- called by other files --- */
 
-int ipc_look(CUdeviceptr dptr, struct ipc_block *out) {
-    int result = ipc_pages_look(dptr, out);
+int ipc_find_open(CUdeviceptr dptr, struct ipc_block *out) {
+    int result = ipc_pages_find(dptr, out);
     if (result != -ENOENT) {
         return result;
     }

@@ -25,7 +25,7 @@ extern _Atomic unsigned ipc_blocks; /* open blocks */
 extern _Atomic uint64_t ipc_last_id;
 
 /** Works as ipc_find(), without the quick test for open blocks. */
-int ipc_look(CUdeviceptr dptr, struct ipc_block *block);
+int ipc_find_open(CUdeviceptr dptr, struct ipc_block *block);
 
 /**
  * Finds the imported block that covers `dptr`. Returns 0 and fills *block. Returns -EINVAL if
@@ -34,7 +34,7 @@ int ipc_look(CUdeviceptr dptr, struct ipc_block *block);
  */
 static inline int ipc_find(CUdeviceptr dptr, struct ipc_block *block) {
     return __builtin_expect(atomic_load_explicit(&ipc_blocks, memory_order_relaxed) > 0, 0)
-               ? ipc_look(dptr, block)
+               ? ipc_find_open(dptr, block)
                : -ENOENT;
 }
 

@@ -230,7 +230,7 @@ CUresult ipc_pages_close(CUcontext context, CUdeviceptr dptr, CUresult native) {
 
 /* --- called by other files --- */
 
-int ipc_pages_look(CUdeviceptr dptr, struct ipc_block *block) {
+int ipc_pages_find(CUdeviceptr dptr, struct ipc_block *block) {
     int r = -ENOENT;
     lock_acquire(&lock);
     const struct opened *opened = covering(dptr);

@@ -31,7 +31,7 @@ bool ipc_pages_has(CUdeviceptr dptr);
 CUresult ipc_pages_close(CUcontext context, CUdeviceptr dptr, CUresult native);
 
 /** Finds the block that covers `dptr`, as ipc_find() does. */
-int ipc_pages_look(CUdeviceptr dptr, struct ipc_block *block);
+int ipc_pages_find(CUdeviceptr dptr, struct ipc_block *block);
 
 /** Returns whether the range overlaps the pages of an open block. */
 bool ipc_pages_touch(CUdeviceptr dptr, uint64_t bytes);

@@ -176,7 +176,7 @@ struct device *driver_pool_device(const struct driver_pool *pool) {
 
 /* --- querying, and giving back --- */
 
-void driver_pool_look(struct device *device) {
+void driver_pool_query_all(struct device *device) {
     lock_acquire(&driver_pool_lock);
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device && pool->device == device) {
@@ -187,7 +187,7 @@ void driver_pool_look(struct device *device) {
 }
 
 /* During a capture the pools stay stale: the first wait after the capture queries them. */
-void driver_pool_look_again(void) {
+void driver_pool_query_stale(void) {
     bool again = false;
     lock_acquire(&driver_pool_lock);
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
@@ -316,7 +316,7 @@ CUresult driver_pool_destroy(CUmemoryPool handle) {
     return answer;
 }
 
-void driver_pool_look_at(CUmemoryPool handle) {
+void driver_pool_query_handle(CUmemoryPool handle) {
     lock_acquire(&driver_pool_lock);
     struct driver_pool *pool = find(handle);
     if (pool && pool->device) {

@@ -73,20 +73,20 @@ void driver_pool_left(struct driver_pool *pool, uint64_t bytes);
 void driver_pool_graphs(struct device *device);
 
 /** Queries the reserve of each pool of a device. During a capture, uses the last results. */
-void driver_pool_look(struct device *device);
+void driver_pool_query_all(struct device *device);
 
 /** Queries the reserve of each pool with a free since the last query, and of graph memory. */
-void driver_pool_look_again(void);
-extern atomic_bool driver_pool_stale; /* driver_pool_look_again() has something to query */
+void driver_pool_query_stale(void);
+extern atomic_bool driver_pool_stale; /* driver_pool_query_stale() has something to query */
 
 /**
- * Returns `r`, the driver's answer to a wait of the program. Calls driver_pool_look_again() after a
- * successful wait, because the driver then releases memory above the release thresholds.
+ * Returns `r`, the driver's answer to a wait of the program. Calls driver_pool_query_stale() after
+ * a successful wait, because the driver then releases memory above the release thresholds.
  */
 static inline CUresult driver_pool_waited(CUresult r) {
     if (__builtin_expect(atomic_load_explicit(&driver_pool_stale, memory_order_relaxed), 0) &&
         r == CUDA_SUCCESS && atomic_load(&process_state) == PROCESS_STARTED) {
-        driver_pool_look_again();
+        driver_pool_query_stale();
     }
     return r;
 }
@@ -127,7 +127,7 @@ void driver_pool_created(CUmemoryPool handle, struct device *device, bool on_dev
 CUresult driver_pool_destroy(CUmemoryPool handle);
 
 /** Queries the reserve of the pool of a handle, if the pool is known. */
-void driver_pool_look_at(CUmemoryPool handle);
+void driver_pool_query_handle(CUmemoryPool handle);
 
 /** Forgets the current pool of a device. The next use of the pool asks the driver. */
 void driver_pool_forget_current(int ordinal);

@@ -7,8 +7,8 @@
 
 /* Returns whether the allocation that was recorded at `ticks` is live: the ticks are its tag. */
 static bool is_live(uint64_t address, uint64_t ticks) {
-    struct pool_look look;
-    return pool_look(address, &look) == 0 && look.tag == ticks;
+    struct pool_description described;
+    return pool_describe(address, &described) == 0 && described.tag == ticks;
 }
 
 void tracing_start(void) {
@@ -40,13 +40,13 @@ static inline struct pool_place place_of(struct pool *pool) {
  * tag.
  */
 static inline void write_block(enum trace_kind kind, unsigned flags, uint64_t ticks,
-                               uint64_t address, const struct pool_look *look, uint64_t stream,
-                               uint32_t stack_or_tag) {
+                               uint64_t address, const struct pool_description *described,
+                               uint64_t stream, uint32_t stack_or_tag) {
     uint64_t thread;
     struct trace_record *slot = trace_slot(&thread);
     if (slot) {
-        struct pool_place place = place_of(look->pool);
-        const uint64_t words[7] = {ticks,  address,     look->requested,      look->bytes,
+        struct pool_place place = place_of(described->pool);
+        const uint64_t words[7] = {ticks,  address,     described->requested, described->bytes,
                                    stream, place.space, thread | stack_or_tag};
         trace_put(slot, words, place.device, flags, kind);
     }
@@ -54,35 +54,35 @@ static inline void write_block(enum trace_kind kind, unsigned flags, uint64_t ti
 
 /* Tags the block with the time, which distinguishes the allocation from others at its address. */
 void tracing_allocated(CUdeviceptr address, uint32_t stack) {
-    struct pool_look look;
+    struct pool_description described;
     stack = stack != 0 ? trace_stack(stats_stacks(), stack) : 0;
     uint64_t now = trace_clock();
-    if (pool_tag(address, now, &look) == 0) {
-        write_block(TRACE_ALLOCATE, 0, now, address, &look, 0, stack);
+    if (pool_tag(address, now, &described) == 0) {
+        write_block(TRACE_ALLOCATE, 0, now, address, &described, 0, stack);
     }
 }
 
 int tracing_free(CUdeviceptr address) {
-    struct pool_look look;
-    bool known = pool_look(address, &look) == 0;
+    struct pool_description described;
+    bool known = pool_describe(address, &described) == 0;
     uint64_t now = trace_clock();
     int r = pool_free(address);
     if (r == 0 && known) {
-        write_block(TRACE_FREE, 0, now, address, &look, 0, (uint32_t)look.tag);
+        write_block(TRACE_FREE, 0, now, address, &described, 0, (uint32_t)described.tag);
     }
     return r;
 }
 
 struct tracing_freed tracing_free_begin(CUdeviceptr address) {
     struct tracing_freed freed = {.address = address};
-    freed.known = pool_look(address, &freed.look) == 0;
+    freed.known = pool_describe(address, &freed.described) == 0;
     freed.ticks = trace_clock();
     return freed;
 }
 
 void tracing_free_end(const struct tracing_freed *freed, CUstream stream) {
     if (freed->known) {
-        write_block(TRACE_FREE, TRACE_ORDERED, freed->ticks, freed->address, &freed->look,
-                    (uint64_t)(uintptr_t)stream, (uint32_t)freed->look.tag);
+        write_block(TRACE_FREE, TRACE_ORDERED, freed->ticks, freed->address, &freed->described,
+                    (uint64_t)(uintptr_t)stream, (uint32_t)freed->described.tag);
     }
 }

@@ -33,8 +33,8 @@ int tracing_free(CUdeviceptr address);
 struct tracing_freed {
     CUdeviceptr address;
     uint64_t ticks; /* trace clock at the begin */
-    struct pool_look look;
-    bool known; /* `look` is set: a live block begins at `address` */
+    struct pool_description described;
+    bool known; /* `described` is set: a live block begins at `address` */
 };
 struct tracing_freed tracing_free_begin(CUdeviceptr address);
 void tracing_free_end(const struct tracing_freed *freed, CUstream stream);
