@@ -80,7 +80,7 @@ static void write_labels(struct print *out, const struct sample *sample, const c
     const struct program *program = &sample->page->program;
     print_format(out, "{pid=\"%d\",", sample->page->pid);
     if (sample->page->namespace) /* process numbers of containers are not unique */
-        print_format(out, "namespace=\"%llu\",", (unsigned long long)sample->page->namespace);
+        print_format(out, "pid_namespace=\"%llu\",", (unsigned long long)sample->page->namespace);
     write_label(out, "host", program->host); /* the pod's name in Kubernetes */
     print_char(out, ',');
     if (*sample->job) {

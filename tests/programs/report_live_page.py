@@ -461,6 +461,8 @@ def in_other_places():
     tally.check(len(place.pages()) == 1, "live: it is nobody's to remove", place.pages())
     top = place.tool("top", "--once").stdout
     tally.check("live" in top, "live: top shows it", top)
+    metrics = place.tool("metrics").stdout
+    tally.check(re.search(r'^gpucache_reserved_bytes\{pid="1",pid_namespace="\d+",', metrics, re.M), "live: its metrics", metrics[:600])
     # a number that two processes have selects none of them
     twin, _ = first_of_a_namespace(place, "sync")
     done = place.tool("ctl", "1", "limit", "1G")
