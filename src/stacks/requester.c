@@ -128,7 +128,7 @@ static bool is_passed_over(const struct module_place *place) {
 
 /* The frames from a hook's functions to the requester. */
 struct frames {
-    uint64_t first; /* end of the first frame */
+    uint64_t first; /* return address of the first frame: that of requester_here() */
     unsigned count;
     struct frame {
         uint64_t address, end; /* return address; stack pointer after the return to it */
@@ -144,7 +144,7 @@ struct frames {
 static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *with) {
     struct frames *frames = with;
     struct frame frame = {unwinder.address(context), (uint64_t)unwinder.end(context)};
-    if (frames->count == 0 && frame.end != frames->first) {
+    if (frames->count == 0 && frame.address != frames->first) {
         return _URC_NO_REASON; /* a function of this file */
     }
     struct module_place place;
@@ -181,7 +181,7 @@ __attribute__((no_sanitize("address"))) static void keep_distance(const struct f
 #endif
 }
 
-/* Finds the requester by unwinding from the frame with that end, and fills the table. */
+/* Finds the requester by unwinding from the frame with that return address, and fills the table. */
 static __attribute__((noinline)) unsigned look_up_requester(uint64_t first) {
     struct frames frames = {.first = first};
     if (atomic_load(&unwinder.backtrace)) {
@@ -202,8 +202,10 @@ static __attribute__((noinline)) unsigned look_up_requester(uint64_t first) {
 }
 
 __attribute__((noinline, no_sanitize("address"))) unsigned requester_here(void) {
-    uint64_t address = (uintptr_t)__builtin_return_address(0);
-    uint64_t first = (uintptr_t)__builtin_dwarf_cfa(), end = first, word;
+    /* The end of this frame, on x86_64: clang's __builtin_dwarf_cfa() is less on aarch64. Only the
+     * distances of keep_distance() are followed from it. */
+    uint64_t end = (uintptr_t)__builtin_dwarf_cfa(), word;
+    uint64_t first = (uintptr_t)__builtin_return_address(0), address = first;
     while ((word = find_word(address)) != 0) {
         if (word & IS_REQUESTER) {
             return (unsigned)(word & (REQUESTERS - 1));
