@@ -14,7 +14,8 @@
 #   headers   library compiled with each         scripts   these scripts in the ways they are called,
 #             cuda.h, tests with some                      meson install and meson dist
 #   wheel     scripts/wheel.sh for x86_64 and aarch64; this machine's wheel in a fresh venv under
-#             the oldest and the newest Python from 3.9 on that is here, on the simulated driver
+#             the oldest and the newest Python from 3.9 on that is here, on the simulated driver; the
+#             aarch64 wheel's library under qemu, after the stage arm64
 #   deb       scripts/deb.sh: the Debian package builds, and lintian finds no fault in it
 #   debian13  demo and the gcc stage in a bare Debian 13, made with debootstrap: only if named;
 #             where that cannot be made, the last lines say so
@@ -213,9 +214,19 @@ pythons() {
     done | sort -V -u -k 1,1
 }
 
-# The programs of the gcc build run under the wheel's library too: it is another compiler's.
+# test_wheel_library LIBRARY BUILD SCRIPT...: test scripts with the programs of a build and the library of a wheel, which is another
+# compiler's. Under $under, if that is set.
+test_wheel_library() {
+    local script
+    for script in "${@:3}"; do
+        # shellcheck disable=SC2086 # a script and its argument
+        GPUCACHE_TEST_LIBRARY=$1 GPUCACHE_TEST_PROGRAMS=$2/tests/programs GPUCACHE_TEST_SIM=$2/tests/sim \
+            GPUCACHE_TEST_SIM_OLD=$2/tests/sim/old ${under[@]+"${under[@]}"} python3 "$root/tests/programs/"$script || return 1
+    done
+}
+
 stage_wheel() {
-    local python folder=$build_root/wheel/installed programs=$build_root/gcc/tests/programs script
+    local python folder=$build_root/wheel/installed arm64=$build_root/wheel/aarch64
     CC=gcc setup_build "$build_root/gcc" --buildtype=release --werror &&
         ninja -C "$build_root/gcc" tests/programs/{reuse_never_early,limit_threads,load_entries} tests/sim/libcuda.so.1 tests/sim/old/libcuda.so.1 || return 1
     "$root/scripts/wheel.sh" x86_64 aarch64 || return 1
@@ -234,11 +245,16 @@ stage_wheel() {
     fetch_tool kubernetes-validate 1.37.0
     PYTHONPATH=$fetched python3 "$root/tests/wheel/manifests.py" "$root"/docs/kubernetes/*.yaml || return 1
     # few schedules: the gcc stage runs all of them on the same sources
-    for script in load_entries.py "reuse_never_early.py 100" limit_threads.py; do
-        GPUCACHE_TEST_LIBRARY=$(echo "$folder"/lib/python3*/site-packages/libgpucache/libgpucache.so) \
-        GPUCACHE_TEST_PROGRAMS=$programs GPUCACHE_TEST_SIM=$build_root/gcc/tests/sim \
-        GPUCACHE_TEST_SIM_OLD=$build_root/gcc/tests/sim/old python3 "$root/tests/programs/"$script || return 1
-    done
+    test_wheel_library "$(echo "$folder"/lib/python3*/site-packages/libgpucache/libgpucache.so)" "$build_root/gcc" \
+        load_entries.py "reuse_never_early.py 100" limit_threads.py || return 1
+    # the other wheel, under qemu, where the stage arm64 has built its programs
+    if [ -x "$build_root/arm64/tests/sim/probe" ] && "$root/scripts/arm64.sh" run true; then
+        rm -rf "$arm64"
+        python3 -m zipfile -e "$build_root"/dist/libgpucache-*_aarch64.whl "$arm64" || return 1
+        under=("$root/scripts/arm64.sh" run)
+        test_wheel_library "$arm64/libgpucache/libgpucache.so" "$build_root/arm64" \
+            load_entries.py "reuse_never_early.py 20" report_libraries.py report_contents.py || return 1
+    fi
 }
 
 stage_deb() {
