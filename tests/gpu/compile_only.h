@@ -39,6 +39,7 @@ __device__ void __syncthreads();
 __device__ void __threadfence();
 __device__ void __threadfence_system();
 __device__ long long clock64();
+extern "C" __device__ int printf(const char *format, ...);
 __device__ int min(int a, int b);
 __device__ int max(int a, int b);
 template <typename T> __device__ T atomicAdd(T *address, T value);
