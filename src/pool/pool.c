@@ -343,9 +343,18 @@ static bool any_freed(const struct pool *pool) {
            counter_get(&source->counters.allocations.freed) > 0;
 }
 
+/* The longest wait of pool_wait_for_frees() for the lock. No thread holds the lock that long, but
+ * one that a signal handler has interrupted: that thread may wait for the caller. */
+#define LOCK_WAIT_NS 50000000
+
 void pool_wait_for_frees(struct pool *pool, uint64_t limit_ns) {
     struct source *source = &pool->source;
-    lock_acquire(&source->lock);
+    for (uint64_t slept = 0; !lock_try(&source->lock); slept += POLL_NS) {
+        if (slept >= LOCK_WAIT_NS) {
+            return;
+        }
+        nap(POLL_NS);
+    }
     if (source->config.reuse != REUSE_SYNC && any_freed(pool)) {
         sync_wait_submitted(source, limit_ns);
     }

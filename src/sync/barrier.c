@@ -409,7 +409,7 @@ void sync_wait_submitted(struct source *source, uint64_t limit_ns) {
     ASSERT_HELD(&source->lock);
     struct epochs *epochs = &source->epochs;
     unsigned slot;
-    uint64_t number;
+    uint64_t number, generation = source_generation(source);
     if (source->backend->suspended) {
         return;
     }
@@ -421,7 +421,8 @@ void sync_wait_submitted(struct source *source, uint64_t limit_ns) {
     }
     epochs_poll(epochs, source->backend);
     poll_up_to_unpinned(source, number, false, limit_ns);
-    if (epochs->finished >= number && !source->backend->suspended) {
+    if (epochs->finished >= number && !source->backend->suspended &&
+        generation == source_generation(source)) {
         wait_in_driver(source, slot); /* the event has completed: the driver only prints */
     }
     epochs_unpin(epochs, slot, number, -EAGAIN);

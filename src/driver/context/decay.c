@@ -99,20 +99,19 @@ static void wait_for_frees(void) {
     futex_wake(&last_wait);
 }
 
-/* The helper thread: waits for idle memory, then ticks until no pool has work. */
+/* The helper thread: waits for idle memory, then ticks until no pool has work. Does not tick while
+ * the process exits: the ticks would use up the time of the last wait. */
 static void *give_back_idle(void *unused) {
     for (;;) {
         while (atomic_exchange(&wake_due, 0) == 0) {
             futex_sleep(&wake_due, 0, 0);
         }
         do {
-            uint32_t state = atomic_load(&last_wait);
-            if (state == LAST_WAIT_DUE) {
+            futex_sleep(&last_wait, LAST_WAIT_NONE, tick_ns());
+            if (atomic_load(&last_wait) == LAST_WAIT_DUE) {
                 wait_for_frees();
-            } else {
-                futex_sleep(&last_wait, state, tick_ns());
             }
-        } while (tick_all());
+        } while (atomic_load(&last_wait) == LAST_WAIT_NONE && tick_all());
     }
     return unused;
 }
