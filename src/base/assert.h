@@ -5,8 +5,8 @@
  * The library may call neither abort() nor stdio (tests/unit/test_entries.c), so assert() of libc
  * cannot be used. A failed assertion prints one line and raises SIGABRT. No lock is needed.
  */
-#ifndef GPUCACHE_PROCESS_ASSERT_H
-#define GPUCACHE_PROCESS_ASSERT_H
+#ifndef GPUCACHE_BASE_ASSERT_H
+#define GPUCACHE_BASE_ASSERT_H
 
 #ifdef GPUCACHE_ASSERTIONS
 #include <stdatomic.h>

@@ -9,8 +9,8 @@
  * The lock is an ordinary spin lock in three cases: the kernel lacks membarrier, the kernel begins
  * to refuse membarrier, or the lock has no single owner.
  */
-#ifndef GPUCACHE_PROCESS_BIASED_H
-#define GPUCACHE_PROCESS_BIASED_H
+#ifndef GPUCACHE_BASE_BIASED_H
+#define GPUCACHE_BASE_BIASED_H
 
 #include "base/lock.h"
 

@@ -13,8 +13,8 @@
  * The caller closes what it opens, and writes a key before each value of an object. Allocates
  * nothing and takes no lock.
  */
-#ifndef GPUCACHE_PROCESS_JSON_PUT_H
-#define GPUCACHE_PROCESS_JSON_PUT_H
+#ifndef GPUCACHE_BASE_JSON_PUT_H
+#define GPUCACHE_BASE_JSON_PUT_H
 
 #include "base/print.h"
 

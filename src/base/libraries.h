@@ -6,8 +6,8 @@
  * therefore waits until no thread reads the list, and no thread begins to read until the fork is
  * over. Both waits have a limit. Two atomic counts exclude each other; there is no lock.
  */
-#ifndef GPUCACHE_PROCESS_LIBRARIES_H
-#define GPUCACHE_PROCESS_LIBRARIES_H
+#ifndef GPUCACHE_BASE_LIBRARIES_H
+#define GPUCACHE_BASE_LIBRARIES_H
 
 #include <link.h>
 #include <stddef.h>

@@ -5,8 +5,8 @@
  * order aborts and names both locks. A deadlock needs two threads at the wrong moment; this check
  * finds its cause with one thread at any moment. Other builds contain no check.
  */
-#ifndef GPUCACHE_PROCESS_LOCK_H
-#define GPUCACHE_PROCESS_LOCK_H
+#ifndef GPUCACHE_BASE_LOCK_H
+#define GPUCACHE_BASE_LOCK_H
 
 #include "base/assert.h"
 

@@ -5,8 +5,8 @@
  * of print.h (%s %c %d %u %x with l, ll, z; %p %%), checked by the compiler. A line has at most
  * LOG_LINE bytes; a longer one is cut with `...`.
  */
-#ifndef GPUCACHE_PROCESS_LOG_H
-#define GPUCACHE_PROCESS_LOG_H
+#ifndef GPUCACHE_BASE_LOG_H
+#define GPUCACHE_BASE_LOG_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -5,8 +5,8 @@
  * with a lock held or a block that no list contains. The system call is not a cancellation point,
  * and a nanosleep of another preloaded library cannot change its time. Takes no lock.
  */
-#ifndef GPUCACHE_PROCESS_NAP_H
-#define GPUCACHE_PROCESS_NAP_H
+#ifndef GPUCACHE_BASE_NAP_H
+#define GPUCACHE_BASE_NAP_H
 
 #include <stdint.h>
 

@@ -9,8 +9,8 @@
  * Nothing here allocates, takes a lock, depends on the locale or changes errno. Signal handlers,
  * exit and dying processes can therefore use it.
  */
-#ifndef GPUCACHE_PROCESS_PRINT_H
-#define GPUCACHE_PROCESS_PRINT_H
+#ifndef GPUCACHE_BASE_PRINT_H
+#define GPUCACHE_BASE_PRINT_H
 
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* Identity of the program, for reports and names of files. */
-#ifndef GPUCACHE_PROCESS_PROGRAM_H
-#define GPUCACHE_PROCESS_PROGRAM_H
+#ifndef GPUCACHE_BASE_PROGRAM_H
+#define GPUCACHE_BASE_PROGRAM_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -3,8 +3,8 @@
  * driver; a pool would hide accesses beyond the end of a block or after its free. Profilers inject
  * a library in the same way, but a pool does not disturb them. Takes no lock of its own.
  */
-#ifndef GPUCACHE_PROCESS_SANITIZER_H
-#define GPUCACHE_PROCESS_SANITIZER_H
+#ifndef GPUCACHE_BASE_SANITIZER_H
+#define GPUCACHE_BASE_SANITIZER_H
 
 #include <stdbool.h>
 

@@ -2,8 +2,8 @@
  * Sorts arrays without malloc, which qsort() calls for a long array. Elements begin with a
  * uint64_t, their key, and have at most SORT_MOST bytes. Equal keys get any order. Takes no lock.
  */
-#ifndef GPUCACHE_PROCESS_SORT_H
-#define GPUCACHE_PROCESS_SORT_H
+#ifndef GPUCACHE_BASE_SORT_H
+#define GPUCACHE_BASE_SORT_H
 
 #include <stddef.h>
 

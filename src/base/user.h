@@ -1,6 +1,6 @@
 /* Tells whether a file, a folder or the other end of a socket belongs to this user. */
-#ifndef GPUCACHE_PROCESS_USER_H
-#define GPUCACHE_PROCESS_USER_H
+#ifndef GPUCACHE_BASE_USER_H
+#define GPUCACHE_BASE_USER_H
 
 #include <stdbool.h>
 #include <sys/types.h>

@@ -2,8 +2,8 @@
  * Writes to a descriptor so that the program does not notice. Nothing here allocates or takes a
  * lock. write_all() and write_in_time() keep errno.
  */
-#ifndef GPUCACHE_PROCESS_WRITE_H
-#define GPUCACHE_PROCESS_WRITE_H
+#ifndef GPUCACHE_BASE_WRITE_H
+#define GPUCACHE_BASE_WRITE_H
 
 #include <stddef.h>
 #include <stdint.h>

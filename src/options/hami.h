@@ -7,8 +7,8 @@
  * for one device wins over the value for all. An invalid value counts as unset. No lock: only
  * options_load() calls it, once.
  */
-#ifndef GPUCACHE_PROCESS_HAMI_H
-#define GPUCACHE_PROCESS_HAMI_H
+#ifndef GPUCACHE_OPTIONS_HAMI_H
+#define GPUCACHE_OPTIONS_HAMI_H
 
 #include "options/value.h"
 

@@ -2,8 +2,8 @@
  * The options: GPUCACHE_* environment variables, read once and checked strictly. Constant after
  * options_load(), so no lock is needed.
  */
-#ifndef GPUCACHE_PROCESS_OPTIONS_H
-#define GPUCACHE_PROCESS_OPTIONS_H
+#ifndef GPUCACHE_OPTIONS_OPTIONS_H
+#define GPUCACHE_OPTIONS_OPTIONS_H
 
 #include "base/log.h"
 #include "options/reuse.h"

@@ -1,6 +1,6 @@
 /* The reuse modes: how freed memory becomes safe (option GPUCACHE_REUSE). */
-#ifndef GPUCACHE_PROCESS_REUSE_H
-#define GPUCACHE_PROCESS_REUSE_H
+#ifndef GPUCACHE_OPTIONS_REUSE_H
+#define GPUCACHE_OPTIONS_REUSE_H
 
 enum reuse {
     REUSE_BARRIER, /* by a barrier on the device, if one is allowed; otherwise by a CPU wait */

@@ -7,8 +7,8 @@
  * others need the whole text. All return false if the text is invalid; their result is then
  * undefined.
  */
-#ifndef GPUCACHE_PROCESS_VALUE_H
-#define GPUCACHE_PROCESS_VALUE_H
+#ifndef GPUCACHE_OPTIONS_VALUE_H
+#define GPUCACHE_OPTIONS_VALUE_H
 
 #include <stdbool.h>
 #include <stddef.h>

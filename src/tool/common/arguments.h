@@ -3,8 +3,8 @@
  * `--option value`. Options may stand before, between and after operands, up to `--`; options of
  * run only before. An unknown option ends the process with a message that names the known ones.
  */
-#ifndef GPUCACHE_TOOL_ARGUMENTS_H
-#define GPUCACHE_TOOL_ARGUMENTS_H
+#ifndef GPUCACHE_TOOL_COMMON_ARGUMENTS_H
+#define GPUCACHE_TOOL_COMMON_ARGUMENTS_H
 
 #include <stdbool.h>
 

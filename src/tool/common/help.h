@@ -1,8 +1,8 @@
 /*
  * Help texts, made from commands.def and options/options.def.
  */
-#ifndef GPUCACHE_TOOL_HELP_H
-#define GPUCACHE_TOOL_HELP_H
+#ifndef GPUCACHE_TOOL_COMMON_HELP_H
+#define GPUCACHE_TOOL_COMMON_HELP_H
 
 #include <stdbool.h>
 #include <stdio.h>

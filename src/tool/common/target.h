@@ -2,8 +2,8 @@
  * Finds the program that gpucache run starts, and decides whether the library can be loaded into
  * it.
  */
-#ifndef GPUCACHE_TOOL_TARGET_H
-#define GPUCACHE_TOOL_TARGET_H
+#ifndef GPUCACHE_TOOL_COMMON_TARGET_H
+#define GPUCACHE_TOOL_COMMON_TARGET_H
 
 #include <limits.h>
 #include <stdbool.h>

@@ -2,8 +2,8 @@
  * The commands of gpucache, one file each, and the functions that they share. The tool has one
  * thread, except in a replay.
  */
-#ifndef GPUCACHE_TOOL_TOOL_H
-#define GPUCACHE_TOOL_TOOL_H
+#ifndef GPUCACHE_TOOL_COMMON_TOOL_H
+#define GPUCACHE_TOOL_COMMON_TOOL_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -14,8 +14,8 @@
  *             1 the program's own, 2 a line of Python, 4 in a library that calls the driver
  *   traces    the events of traces (html_trace.c)
  */
-#ifndef GPUCACHE_TOOL_HTML_H
-#define GPUCACHE_TOOL_HTML_H
+#ifndef GPUCACHE_TOOL_PAGE_HTML_H
+#define GPUCACHE_TOOL_PAGE_HTML_H
 
 #include "base/json_put.h"
 #include "tool/report/parsed_report.h"

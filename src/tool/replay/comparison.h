@@ -4,8 +4,8 @@
  * Each setting runs in its own process, because a pool cannot be destroyed. As many processes run
  * at a time as there are processors.
  */
-#ifndef GPUCACHE_TOOL_COMPARISON_H
-#define GPUCACHE_TOOL_COMPARISON_H
+#ifndef GPUCACHE_TOOL_REPLAY_COMPARISON_H
+#define GPUCACHE_TOOL_REPLAY_COMPARISON_H
 
 #include "base/print.h"
 #include "replay/models.h"

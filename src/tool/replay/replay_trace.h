@@ -1,8 +1,8 @@
 /*
  * Reads a trace of the library as histories.
  */
-#ifndef GPUCACHE_TOOL_REPLAY_TRACE_H
-#define GPUCACHE_TOOL_REPLAY_TRACE_H
+#ifndef GPUCACHE_TOOL_REPLAY_REPLAY_TRACE_H
+#define GPUCACHE_TOOL_REPLAY_REPLAY_TRACE_H
 
 #include "replay/history.h"
 

@@ -5,8 +5,8 @@
  * hostile. Readers therefore copy first, check the copy, and use only the copy. The head of a page
  * is copied once, when the page is opened.
  */
-#ifndef GPUCACHE_TOOL_PAGES_H
-#define GPUCACHE_TOOL_PAGES_H
+#ifndef GPUCACHE_TOOL_REPORT_PAGES_H
+#define GPUCACHE_TOOL_REPORT_PAGES_H
 
 #include "base/program.h"
 #include "live/page.h"

@@ -1,8 +1,8 @@
 /*
  * A report in the tool's memory, read from a live page or from a file of the library.
  */
-#ifndef GPUCACHE_TOOL_PARSED_REPORT_H
-#define GPUCACHE_TOOL_PARSED_REPORT_H
+#ifndef GPUCACHE_TOOL_REPORT_PARSED_REPORT_H
+#define GPUCACHE_TOOL_REPORT_PARSED_REPORT_H
 
 #include "base/print.h"
 #include "report/emitter.h"

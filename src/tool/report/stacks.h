@@ -2,8 +2,8 @@
  * The call stacks of a report from a file, or of a live page. The library writes them
  * (stats/holders.h); the command adds the names of native functions (symbols.h).
  */
-#ifndef GPUCACHE_TOOL_STACKS_H
-#define GPUCACHE_TOOL_STACKS_H
+#ifndef GPUCACHE_TOOL_REPORT_STACKS_H
+#define GPUCACHE_TOOL_REPORT_STACKS_H
 
 #include "base/print.h"
 #include "replay/json.h"

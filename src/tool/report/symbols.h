@@ -2,8 +2,8 @@
  * Finds the names of addresses in files, from symbols and debug information. Uses libdw, if the
  * build found libdw.
  */
-#ifndef GPUCACHE_TOOL_SYMBOLS_H
-#define GPUCACHE_TOOL_SYMBOLS_H
+#ifndef GPUCACHE_TOOL_REPORT_SYMBOLS_H
+#define GPUCACHE_TOOL_REPORT_SYMBOLS_H
 
 #include <stdint.h>
 

@@ -6,8 +6,8 @@
  * device that NVML does not know, the values are unknown. In a container NVML's process numbers may
  * be those of the host; a process is then not found.
  */
-#ifndef GPUCACHE_TOOL_NVML_H
-#define GPUCACHE_TOOL_NVML_H
+#ifndef GPUCACHE_TOOL_SCREEN_NVML_H
+#define GPUCACHE_TOOL_SCREEN_NVML_H
 
 #include <stdint.h>
 

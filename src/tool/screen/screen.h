@@ -1,8 +1,8 @@
 /*
  * The state of gpucache top, and its screen.
  */
-#ifndef GPUCACHE_TOOL_SCREEN_H
-#define GPUCACHE_TOOL_SCREEN_H
+#ifndef GPUCACHE_TOOL_SCREEN_SCREEN_H
+#define GPUCACHE_TOOL_SCREEN_SCREEN_H
 
 #include "report/emitter.h"
 #include "tool/report/pages.h"

@@ -1,8 +1,8 @@
 /*
  * The views of gpucache top's screen, and the functions that draw their lines with ncurses.
  */
-#ifndef GPUCACHE_TOOL_SCREEN_DRAW_H
-#define GPUCACHE_TOOL_SCREEN_DRAW_H
+#ifndef GPUCACHE_TOOL_SCREEN_SCREEN_DRAW_H
+#define GPUCACHE_TOOL_SCREEN_SCREEN_DRAW_H
 
 #include "live/page.h"
 #include "tool/screen/screen.h"

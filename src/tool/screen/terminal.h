@@ -1,8 +1,8 @@
 /*
  * Restores the terminal however the screen of gpucache top ends.
  */
-#ifndef GPUCACHE_TOOL_TERMINAL_H
-#define GPUCACHE_TOOL_TERMINAL_H
+#ifndef GPUCACHE_TOOL_SCREEN_TERMINAL_H
+#define GPUCACHE_TOOL_SCREEN_TERMINAL_H
 
 #include <stdbool.h>
 

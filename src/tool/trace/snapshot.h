@@ -5,8 +5,8 @@
  * viewer needs that, because it replays the trace backwards from the state at the end. A block in
  * no known segment is left out.
  */
-#ifndef GPUCACHE_TOOL_SNAPSHOT_H
-#define GPUCACHE_TOOL_SNAPSHOT_H
+#ifndef GPUCACHE_TOOL_TRACE_SNAPSHOT_H
+#define GPUCACHE_TOOL_TRACE_SNAPSHOT_H
 
 #include "report/memory_snapshot.h"
 #include "tool/trace/trace_file.h"

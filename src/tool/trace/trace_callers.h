@@ -2,8 +2,8 @@
  * Reads the call stacks that a trace's events name by number (trace/callers.h), and finds the names
  * of native frames. Stacks that are incomplete in the file are unknown.
  */
-#ifndef GPUCACHE_TOOL_TRACE_CALLERS_H
-#define GPUCACHE_TOOL_TRACE_CALLERS_H
+#ifndef GPUCACHE_TOOL_TRACE_TRACE_CALLERS_H
+#define GPUCACHE_TOOL_TRACE_TRACE_CALLERS_H
 
 #include "stats/holders.h"
 

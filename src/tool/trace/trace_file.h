@@ -9,8 +9,8 @@
  *          trace_file_free(&file);
  *      }
  */
-#ifndef GPUCACHE_TOOL_TRACE_FILE_H
-#define GPUCACHE_TOOL_TRACE_FILE_H
+#ifndef GPUCACHE_TOOL_TRACE_TRACE_FILE_H
+#define GPUCACHE_TOOL_TRACE_TRACE_FILE_H
 
 #include "tool/trace/trace_callers.h"
 #include "tool/trace/trace_live_set.h"

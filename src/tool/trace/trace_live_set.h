@@ -2,8 +2,8 @@
  * The set of blocks, segments and mapped pages that live at one moment of a trace, by address. A
  * reader of a trace applies each event to the set, which then has the state between two events.
  */
-#ifndef GPUCACHE_TOOL_TRACE_LIVE_SET_H
-#define GPUCACHE_TOOL_TRACE_LIVE_SET_H
+#ifndef GPUCACHE_TOOL_TRACE_TRACE_LIVE_SET_H
+#define GPUCACHE_TOOL_TRACE_TRACE_LIVE_SET_H
 
 #include "trace/format.h"
 

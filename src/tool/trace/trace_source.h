@@ -1,8 +1,8 @@
 /*
  * Finds a trace by the name of a file, or by the number of a process that records one.
  */
-#ifndef GPUCACHE_TOOL_TRACE_SOURCE_H
-#define GPUCACHE_TOOL_TRACE_SOURCE_H
+#ifndef GPUCACHE_TOOL_TRACE_TRACE_SOURCE_H
+#define GPUCACHE_TOOL_TRACE_TRACE_SOURCE_H
 
 #include "tool/trace/trace_file.h"
 
