@@ -5,6 +5,7 @@
  */
 #include "backend/common.h"
 
+#include "base/clock.h"
 #include "driver/context/active_contexts.h"
 #include "driver/context/context.h"
 #include "driver/context/current.h"
@@ -29,7 +30,7 @@ int device_backend_answer(CUresult r) {
 }
 
 uint64_t device_backend_begin(void) {
-    return trace_on() ? flight_clock(CLOCK_MONOTONIC) : flight_begin();
+    return trace_on() ? clock_ns(CLOCK_MONOTONIC) : flight_begin();
 }
 
 void device_backend_show(const struct device_backend *own, enum flight_kind kind, uint64_t address,
@@ -123,7 +124,7 @@ int device_backend_barrier(struct backend *backend, unsigned slot) {
 /* Records a wait of at least LONG_WAIT_NS. If every free waits, short waits would push all other
  * events out of the flight recorder. */
 static void show_wait(const struct device_backend *own, uint64_t since) {
-    if (since != 0 && flight_clock(CLOCK_MONOTONIC) - since >= LONG_WAIT_NS) {
+    if (since != 0 && clock_ns(CLOCK_MONOTONIC) - since >= LONG_WAIT_NS) {
         device_backend_show(own, FLIGHT_WAIT, 0, 0, since);
     }
 }

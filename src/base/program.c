@@ -11,6 +11,8 @@
  */
 #include "base/program.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -27,12 +29,6 @@ static struct program self = {.rank = -1};
 static char command_line[COMMAND_LINE + 1];
 static uint64_t start_ns; /* CLOCK_MONOTONIC; 0 before program_load() */
 static atomic_flag loaded = ATOMIC_FLAG_INIT;
-
-static uint64_t clock_ns(clockid_t clock) {
-    struct timespec now = {0};
-    clock_gettime(clock, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 size_t program_read_file(const char *path, char *buffer, size_t size) {
     long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);

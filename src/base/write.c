@@ -8,6 +8,7 @@
  */
 #include "base/write.h"
 
+#include "base/clock.h"
 #include "base/print.h"
 
 #include <errno.h>
@@ -29,31 +30,21 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PATIENCE_NS 1000000000 /* how long one write waits for a reader, in total */
+#define PATIENCE_NS SECOND_NS /* how long one write waits for a reader, in total */
 #define ZEROS_AT_ONCE 64 /* arrays in one write: longer writes make larger pages in the kernel */
 #define POLL_NS 1000000  /* between two checks of the space in a pipe */
-
-/*
- * Returns the kernel's time in ns: the program may have replaced the clock of libc by one that
- * stops.
- */
-static int64_t now_ns(void) {
-    struct timespec now = {0};
-    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 /** Destination of one write. */
 struct sink {
     int fd;
     bool socket;
     bool small_steps; /* the write may block: at most PIPE_BUF bytes, which a writable pipe takes */
-    int64_t deadline; /* of now_ns(); 0: has not waited yet */
+    uint64_t deadline; /* of clock_kernel_ns(); 0: has not waited yet */
 };
 
 /** Returns whether the deadline is over. The first call sets the deadline. */
 static bool is_late(struct sink *to) {
-    int64_t now = now_ns();
+    uint64_t now = clock_kernel_ns();
     if (to->deadline == 0)
         to->deadline = now + PATIENCE_NS;
     return now >= to->deadline;
@@ -67,10 +58,8 @@ static bool writable(struct sink *to) {
     if (is_late(to))
         return false;
     struct pollfd wait = {.fd = to->fd, .events = POLLOUT};
-    int64_t left_ns = to->deadline - now_ns();
-    struct timespec left = {left_ns / 1000000000, left_ns % 1000000000};
-    if (left_ns < 0)
-        left = (struct timespec){0, 0};
+    uint64_t now = clock_kernel_ns();
+    struct timespec left = clock_from_ns(now < to->deadline ? to->deadline - now : 0);
     long ready = syscall(SYS_ppoll, &wait, 1, &left, NULL, 0);
     return ready > 0 || (ready < 0 && errno == EINTR);
 }

@@ -43,7 +43,7 @@ void flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint
     if (__builtin_expect(ring == 0, 0)) {
         assign_ring();
     }
-    uint64_t coarse = flight_clock(CLOCK_MONOTONIC_COARSE);
+    uint64_t coarse = clock_ns(CLOCK_MONOTONIC_COARSE);
     /* The coarse clock may lag behind the last slow event: duration_ns says how far (page.h). */
     uint64_t now = coarse < slow_end_ns ? slow_end_ns : coarse;
     write_event(&page->rings[ring], coarse, address, bytes, now - coarse, kind, device);
@@ -58,7 +58,7 @@ void flight_event(enum flight_kind kind, unsigned device, uint64_t address, uint
     if (ring == 0) {
         assign_ring();
     }
-    uint64_t now = slow_end_ns = flight_clock(CLOCK_MONOTONIC);
+    uint64_t now = slow_end_ns = clock_ns(CLOCK_MONOTONIC);
     write_event(&page->rings[0], since ? since : now, address, bytes, since ? now - since : 0, kind,
                 device);
 }

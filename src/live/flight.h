@@ -18,21 +18,15 @@
 #ifndef GPUCACHE_LIVE_FLIGHT_H
 #define GPUCACHE_LIVE_FLIGHT_H
 
+#include "base/clock.h"
 #include "live/page.h"
 
 #include <stdatomic.h>
 #include <stdint.h>
-#include <time.h>
 
 #define FLIGHT_LARGE ((uint64_t)1 << 20) /* bytes; callers record larger blocks */
 
 extern _Atomic(struct live_page *) live_page; /* of this process; NULL: there is none */
-
-static inline uint64_t flight_clock(clockid_t clock) {
-    struct timespec now = {0};
-    clock_gettime(clock, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 /** Records that the program got or freed a large block. Does nothing without a page. */
 void flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes);
@@ -46,8 +40,7 @@ void flight_event(enum flight_kind kind, unsigned device, uint64_t address, uint
 
 /** Returns the present time in ns, for `since` of flight_event(), or 0 without a page. */
 static inline uint64_t flight_begin(void) {
-    return atomic_load_explicit(&live_page, memory_order_relaxed) ? flight_clock(CLOCK_MONOTONIC)
-                                                                  : 0;
+    return atomic_load_explicit(&live_page, memory_order_relaxed) ? clock_ns(CLOCK_MONOTONIC) : 0;
 }
 
 #endif

@@ -6,6 +6,7 @@
  */
 #include "live/live.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/nap.h"
 #include "base/print.h"
@@ -34,7 +35,6 @@
  */
 #define COST_SHARE 1000
 #define SIZES_MOST 100000
-#define SECOND_NS 1000000000
 #define PAGE_UNIT 4096 /* the bytes of a page are a multiple of this */
 
 static char path[PLACE_PATH + PLACE_NAME]; /* of the page; set before live_page */
@@ -139,7 +139,7 @@ static struct live_page *make_somewhere(const struct live_identity *self, size_t
 
 static void write_head(struct live_page *page, const struct live_identity *self, unsigned devices) {
     const struct program *of = program();
-    uint64_t now = flight_clock(CLOCK_MONOTONIC);
+    uint64_t now = clock_ns(CLOCK_MONOTONIC);
     page->page_bytes = (uint32_t)mapped;
     page->slot_bytes = sizeof(struct live_slot);
     strncpy(page->version, GPUCACHE_VERSION, sizeof page->version - 1);
@@ -249,12 +249,12 @@ static bool sizes_due(struct live_page *page, uint64_t now) {
 /* Updates all devices, then answers the questions so far. Call with `refreshing` set. */
 static void refresh(struct live_page *page, bool sizes) {
     uint32_t asked = atomic_load(&page->asked);
-    uint64_t begun = flight_clock(CLOCK_MONOTONIC), cpu = flight_clock(CLOCK_THREAD_CPUTIME_ID);
+    uint64_t begun = clock_ns(CLOCK_MONOTONIC), cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
     sizes |= sizes_due(page, begun);
     for (uint32_t i = 0; i < slots; i++)
         refresh_device(page, (int)i, sizes, begun);
     if (sizes)
-        sizes_due_ns = begun + (flight_clock(CLOCK_THREAD_CPUTIME_ID) - cpu) * COST_SHARE;
+        sizes_due_ns = begun + (clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu) * COST_SHARE;
     atomic_store(&page->refreshed_ns, begun);
     atomic_store(&page->host_bytes, stats_host_bytes());
     atomic_store(&answered, asked);
@@ -274,7 +274,7 @@ void live_refresh(bool sizes) {
 void live_wait(uint64_t ns) {
     int saved_errno = errno;
     struct live_page *page = own_page();
-    const struct timespec time = {(time_t)(ns / SECOND_NS), (long)(ns % SECOND_NS)};
+    const struct timespec time = clock_from_ns(ns);
     long r =
         page ? syscall(SYS_futex, &page->asked, FUTEX_WAIT, atomic_load(&answered), &time, NULL, 0)
              : -1;

@@ -1,5 +1,6 @@
 #include "process/helper.h"
 
+#include "base/clock.h"
 #include "options/options.h"
 #include "process/guard.h"
 
@@ -11,7 +12,6 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#define SECOND_NS 1000000000u
 #define POLL_NS 1000000 /* between two checks of a turn: 1 ms */
 
 /* Blocks the signal in this thread at once, so that another thread of the process gets it. */
@@ -121,7 +121,7 @@ void helper_release(_Atomic int *turn) {
 }
 
 void helper_sleep(uint64_t ns) {
-    struct timespec left = {(time_t)(ns / SECOND_NS), (long)(ns % SECOND_NS)};
+    struct timespec left = clock_from_ns(ns);
     while (syscall(SYS_nanosleep, &left, &left) != 0 && errno == EINTR) {
     }
 }

@@ -15,10 +15,11 @@
 #ifndef GPUCACHE_SOURCE_BACKEND_H
 #define GPUCACHE_SOURCE_BACKEND_H
 
+#include "base/clock.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <time.h>
 
 #define BACKEND_SLOTS 32
 /* Refused records in a row after which a driver counts as without events. */
@@ -225,12 +226,7 @@ struct backend {
 
 /** Returns the backend's time in ns. */
 static inline uint64_t backend_clock(struct backend *backend) {
-    struct timespec t;
-    if (backend->ops->clock) {
-        return backend->ops->clock(backend);
-    }
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    return backend->ops->clock ? backend->ops->clock(backend) : clock_ns(CLOCK_MONOTONIC);
 }
 
 /** Returns whether a stream capture is in progress, so that no event can be recorded. */

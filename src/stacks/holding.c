@@ -4,6 +4,7 @@
  */
 #include "stacks/holding.h"
 
+#include "base/clock.h"
 #include "base/lock.h"
 #include "stacks/site.h"
 
@@ -25,12 +26,6 @@ static uint64_t get(const _Atomic uint64_t *value) {
 
 static void set(_Atomic uint64_t *value, uint64_t to) {
     atomic_store_explicit(value, to, memory_order_relaxed);
-}
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 void holding_start(void) {
@@ -81,7 +76,7 @@ static void new_peak(struct holding *holding) {
 
 void holding_add(uint32_t number, uint64_t bytes, bool again) {
     struct site *site = site_at(number);
-    uint64_t now = now_ns();
+    uint64_t now = clock_ns(CLOCK_MONOTONIC);
     struct holding *holding = begin_writing(site->device);
     update_site(site, holding, now);
     set(&site->live_bytes, get(&site->live_bytes) + bytes);
@@ -98,7 +93,7 @@ void holding_add(uint32_t number, uint64_t bytes, bool again) {
 
 void holding_remove(uint32_t number, uint64_t bytes) {
     struct site *site = site_at(number);
-    uint64_t now = now_ns();
+    uint64_t now = clock_ns(CLOCK_MONOTONIC);
     struct holding *holding = begin_writing(site->device);
     update_site(site, holding, now);
     set(&site->live_bytes, get(&site->live_bytes) - bytes);
@@ -146,7 +141,7 @@ struct stats_held holding_of_device(int device) {
 
 static void read_site(const struct site *site, const struct holding *holding,
                       struct stats_holder *out) {
-    uint64_t since = get(&site->since_ns), now = now_ns();
+    uint64_t since = get(&site->since_ns), now = clock_ns(CLOCK_MONOTONIC);
     unsigned __int128 byte_ns =
         (unsigned __int128)get(&site->byte_ns_high) << 64 | get(&site->byte_ns_low);
     out->held.live = (struct stats_share){get(&site->live_bytes), get(&site->live_count)};
@@ -155,8 +150,8 @@ static void read_site(const struct site *site, const struct holding *holding,
     bool saved = get(&site->saved_at) == get(&holding->peak_number);
     out->held.peak = saved ? (struct stats_share){get(&site->saved_bytes), get(&site->saved_count)}
                            : out->held.live;
-    out->byte_seconds = (uint64_t)(byte_ns / 1000000000);
-    out->byte_seconds_ns = (uint32_t)(byte_ns % 1000000000);
+    out->byte_seconds = (uint64_t)(byte_ns / SECOND_NS);
+    out->byte_seconds_ns = (uint32_t)(byte_ns % SECOND_NS);
 }
 
 void holding_read(uint32_t number, struct stats_holder *out) {

@@ -6,7 +6,7 @@
  * order. A lock on the page's file lets only one order at a time through. The kernel releases the
  * lock if this process is killed.
  */
-#include "live/flight.h"
+#include "base/clock.h"
 #include "live/place.h"
 #include "options/value.h"
 #include "tool/common/arguments.h"
@@ -83,7 +83,7 @@ static struct request parse(char **arguments) {
 }
 
 static uint64_t now_ms(void) {
-    return flight_clock(CLOCK_MONOTONIC) / 1000000;
+    return clock_ns(CLOCK_MONOTONIC) / 1000000;
 }
 
 static void sleep_until_poll(void) {

@@ -6,8 +6,8 @@
  */
 #include "tool/listen.h"
 
+#include "base/clock.h"
 #include "base/write.h"
-#include "live/flight.h"
 #include "tool/common/tool.h"
 
 #include <arpa/inet.h>
@@ -83,7 +83,7 @@ static int open_server(const char *where) {
 /* ---- one connection ---- */
 
 static int64_t now_ms(void) {
-    return (int64_t)(flight_clock(CLOCK_MONOTONIC) / 1000000);
+    return (int64_t)(clock_ns(CLOCK_MONOTONIC) / 1000000);
 }
 
 /** Reads a request up to its final empty line. Returns false if it does not end in TIMEOUT_MS. */

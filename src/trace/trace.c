@@ -7,6 +7,7 @@
  */
 #include "trace/trace.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "base/program.h"
@@ -60,7 +61,7 @@ static void find_ticks(void) {
 
 static void update_rate(void) {
     uint64_t ticks = trace_clock() - first_ticks;
-    uint64_t ns = flight_clock(CLOCK_MONOTONIC) - first_ns;
+    uint64_t ns = clock_ns(CLOCK_MONOTONIC) - first_ns;
     uint64_t rate = ticks > 0 ? (uint64_t)(((unsigned __int128)ns << 32) / ticks) : 0;
     if (rate > 0 && ns >= FIRST_RATE_NS) {
         atomic_store(&tick_ns, rate);
@@ -71,7 +72,7 @@ static void update_rate(void) {
 static void start_clock(void) {
     find_ticks();
     header->first_ticks = first_ticks = trace_clock();
-    header->first_ns = first_ns = flight_clock(CLOCK_MONOTONIC);
+    header->first_ns = first_ns = clock_ns(CLOCK_MONOTONIC);
     while (atomic_load(&tick_ns) == 0)
         update_rate();
 }
@@ -163,7 +164,7 @@ void trace_moment(enum flight_kind kind, unsigned device, uint64_t space, uint64
                   uint64_t bytes, uint64_t since) {
     if (!trace_on())
         return;
-    uint64_t now = trace_clock(), took = since ? flight_clock(CLOCK_MONOTONIC) - since : 0;
+    uint64_t now = trace_clock(), took = since ? clock_ns(CLOCK_MONOTONIC) - since : 0;
     bool grows = kind == FLIGHT_GROW, begins = kind == FLIGHT_GIVE_BACK;
     struct trace_entry entry = {.ticks = begins ? now - ticks_of(took) : now,
                                 .address = address,

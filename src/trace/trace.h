@@ -17,6 +17,7 @@
 #ifndef GPUCACHE_TRACE_TRACE_H
 #define GPUCACHE_TRACE_TRACE_H
 
+#include "base/clock.h"
 #include "live/flight.h"
 #include "process/process.h"
 #include "stats/holders.h"
@@ -46,7 +47,7 @@ static inline uint64_t trace_clock(void) {
     __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
     return ticks;
 #endif
-    return flight_clock(CLOCK_MONOTONIC);
+    return clock_ns(CLOCK_MONOTONIC);
 }
 
 /** A record to be written; its words are those of format.h. */
@@ -75,7 +76,7 @@ struct trace_record *trace_slot(uint64_t *who);
 
 /**
  * Records a moment of the flight recorder that has ended. `since` is its begin in nanoseconds of
- * flight_clock(); 0: not measured.
+ * clock_ns(); 0: not measured.
  */
 void trace_moment(enum flight_kind kind, unsigned device, uint64_t space, uint64_t address,
                   uint64_t bytes, uint64_t since);

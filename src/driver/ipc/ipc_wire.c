@@ -1,5 +1,6 @@
 #include "driver/ipc/ipc_wire.h"
 
+#include "base/clock.h"
 #include "base/print.h"
 #include "base/user.h"
 
@@ -26,9 +27,7 @@ _Static_assert(sizeof(struct wire_request) == 40 && sizeof(struct wire_answer) =
                "no byte of a message is padding");
 
 int64_t wire_clock_ms(void) {
-    struct timespec now = {0};
-    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return (int64_t)(clock_kernel_ns() / 1000000);
 }
 
 void wire_sleep_ms(unsigned ms) {

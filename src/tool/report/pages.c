@@ -1,7 +1,7 @@
 /* Opens, checks and copies live pages (pages.h). `opened` lists them for the handler of SIGBUS. */
 #include "tool/report/pages.h"
 
-#include "live/flight.h"
+#include "base/clock.h"
 #include "live/place.h"
 #include "tool/common/tool.h"
 
@@ -281,7 +281,7 @@ void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms) {
             atomic_store(&page->live->sizes_wanted, 1);
         page_ask(page);
     }
-    uint64_t end = flight_clock(CLOCK_MONOTONIC) + (uint64_t)timeout_ms * 1000000;
+    uint64_t end = clock_ns(CLOCK_MONOTONIC) + (uint64_t)timeout_ms * 1000000;
     do {
         all = true;
         for (size_t i = 0; i < pages->count; i++) {
@@ -289,7 +289,7 @@ void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms) {
             page->fresh = page_has_answered(page);
             all &= page->fresh || !page_is_running(page);
         }
-    } while (!all && flight_clock(CLOCK_MONOTONIC) < end && nanosleep(&turn, NULL) == 0);
+    } while (!all && clock_ns(CLOCK_MONOTONIC) < end && nanosleep(&turn, NULL) == 0);
 }
 
 /* ---- values ---- */
@@ -374,7 +374,7 @@ bool page_holders(const struct page *page, unsigned ordinal, struct live_holders
 }
 
 uint64_t page_age_ns(const struct page *page) {
-    return less(flight_clock(CLOCK_MONOTONIC), atomic_load(&page->live->refreshed_ns));
+    return less(clock_ns(CLOCK_MONOTONIC), atomic_load(&page->live->refreshed_ns));
 }
 
 uint64_t page_real_ns(const struct page *page, uint64_t moment_ns) {

@@ -1,8 +1,8 @@
 /* Reads the header and the records of a trace, and sorts the records by time (trace_file.h). */
 #include "tool/trace/trace_file.h"
 
+#include "base/clock.h"
 #include "heap/page.h"
-#include "live/flight.h"
 #include "live/place.h"
 #include "tool/common/tool.h"
 #include "tool/report/pages.h"
@@ -199,7 +199,7 @@ static void drop_after(struct trace_file *file, uint64_t end_ns) {
 static int read_all(int fd, struct trace_file *file) {
     struct live_identity who = file->header->who, self = place_self();
     file->running = place_life(&who, self.pid_namespace) == PLACE_ALIVE;
-    file->end_ns = flight_clock(CLOCK_MONOTONIC);
+    file->end_ns = clock_ns(CLOCK_MONOTONIC);
     if (file->running)
         nanosleep(&(struct timespec){0, LATE_NS}, NULL);
     struct stat stat;
