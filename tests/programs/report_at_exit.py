@@ -359,7 +359,9 @@ def main():
     same("actions")
     same("inherit")
     same("children", reasons=["exit"])
-    same("last free", reasons=["exit"])
+    for how in ("exit", "_exit", "quick_exit", "exec"):
+        same("last free", how, reasons=["exit"])
+    same("last free", options={"GPUCACHE_DECAY_MS": "never"}, reasons=["exit"])
     same("last pinned free", reasons=["exit"])
     same("work after last free", reasons=["exit"])
     for _ in range(5):

@@ -1,5 +1,6 @@
 #include "driver/context/decay.h"
 
+#include "base/clock.h"
 #include "driver/context/device_pool.h"
 #include "driver/state/device.h"
 #include "options/options.h"
@@ -17,11 +18,11 @@
 #include <unistd.h>
 
 #define LEAST_TICK_NS 1000000
-#define SECOND_NS 1000000000u
 /* The longest wait of decay_last_wait(). Short, because the program may have submitted work after
  * its last free, for which no native free waits: even a kernel that never ends. */
 #define LAST_WAIT_NS (2 * (uint64_t)SECOND_NS)
 
+/* LAST_WAIT_DUE: the helper thread has to wait, or waits. LAST_WAIT_OVER: no other wait begins. */
 enum last_wait { LAST_WAIT_NONE, LAST_WAIT_DUE, LAST_WAIT_OVER };
 
 /* The futex on which the thread sleeps while no pool has idle memory. 1: it has to wake. */
@@ -32,18 +33,12 @@ static _Atomic uint32_t last_wait;
 
 /* Sleeps while *word is `value`, for at most `ns`, or without a limit if `ns` is 0. */
 static void futex_sleep(_Atomic uint32_t *word, uint32_t value, uint64_t ns) {
-    struct timespec limit = {(time_t)(ns / SECOND_NS), (long)(ns % SECOND_NS)};
+    struct timespec limit = clock_from_ns(ns);
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, ns > 0 ? &limit : NULL, NULL, 0);
 }
 
 static void futex_wake(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
-
-static uint64_t clock_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
 }
 
 static uint64_t tick_ns(void) {
@@ -83,19 +78,20 @@ static bool tick_all(void) {
 /* The part of decay_last_wait() that the helper thread does. Ends early if the exit handler no
  * longer waits. */
 static void wait_for_frees(void) {
-    uint64_t end = clock_ns() + LAST_WAIT_NS;
+    uint64_t end = clock_kernel_ns() + LAST_WAIT_NS;
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {
         const struct device *device = device_used(i);
         struct device_pool *p = device ? atomic_load(&device->pools) : NULL;
         for (; p; p = p->next) {
-            uint64_t now = clock_ns();
+            uint64_t now = clock_kernel_ns();
             if (now < end && atomic_load(&last_wait) == LAST_WAIT_DUE && helper_begin(&turn)) {
                 pool_wait_for_frees(p->pool, end - now);
                 helper_done(&turn);
             }
         }
     }
-    atomic_store(&last_wait, LAST_WAIT_OVER);
+    uint32_t due = LAST_WAIT_DUE; /* else the wait took too long: the process ends or goes on */
+    atomic_compare_exchange_strong(&last_wait, &due, LAST_WAIT_OVER);
     futex_wake(&last_wait);
 }
 
@@ -134,18 +130,19 @@ void decay_wake(void) {
     }
 }
 
-/* --- fork, and end of the process --- */
+/* --- end of the process, and fork --- */
 
 void decay_last_wait(void) {
-    if (!atomic_load(&thread.started) || !ending_is_own_process()) {
+    uint32_t none = LAST_WAIT_NONE;
+    if (!ending_is_own_process() || !atomic_load(&thread.started) ||
+        !atomic_compare_exchange_strong(&last_wait, &none, LAST_WAIT_DUE)) {
         return;
     }
     int saved = errno;
-    uint64_t now = clock_ns(), end = now + LAST_WAIT_NS;
-    atomic_store(&last_wait, LAST_WAIT_DUE);
+    uint64_t now = clock_kernel_ns(), end = now + LAST_WAIT_NS;
     futex_wake(&last_wait);
     decay_wake();
-    for (; now < end && atomic_load(&last_wait) == LAST_WAIT_DUE; now = clock_ns()) {
+    for (; now < end && atomic_load(&last_wait) == LAST_WAIT_DUE; now = clock_kernel_ns()) {
         futex_sleep(&last_wait, LAST_WAIT_DUE, end - now);
     }
     atomic_store(&last_wait, LAST_WAIT_OVER);
@@ -162,5 +159,11 @@ void decay_forked(void) {
 
 void decay_end(enum process_end how, int signal) {
     (void)signal;
+    if (how == PROCESS_EXITS || how == PROCESS_EXECS) {
+        decay_last_wait();
+    } else if (how == PROCESS_GOES_ON && ending_is_own_process()) {
+        atomic_store(&last_wait, LAST_WAIT_NONE);
+        decay_wake(); /* the thread may have ended its ticks during the wait */
+    }
     ending_of_helper(&thread, &turn, how);
 }

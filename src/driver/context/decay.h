@@ -7,8 +7,8 @@
  * begins no driver call. device_pool.c starts the thread, backends wake it, and exit handlers and
  * the end of the process stop it.
  *
- * An exiting process uses the thread a last time: the thread waits for the work before the frees of
- * the program (decay_last_wait()).
+ * The thread has one last piece of work when the process exits: to wait for the work before the
+ * frees of the program (decay_last_wait()). So every process with a pool has the thread.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_DECAY_H
 #define GPUCACHE_DRIVER_CONTEXT_DECAY_H
@@ -28,17 +28,18 @@ void decay_stop(void);
 
 /**
  * Lets the thread wait for the work of all contexts in which the program has freed memory. Waits
- * for the thread, at most 2 s. The driver's free waits for that work, prints what
- * its kernels wrote by printf(), and lets its host functions run; the library's free does not wait.
+ * for the thread, at most 2 s. The driver's free waits for that work, prints what its kernels wrote
+ * by printf(), and lets its host functions run; the library's free does not wait.
  *
- * For the exit handler, before decay_stop(). A signal handler of the program may have called exit()
- * while its thread was inside malloc or held a lock: the call takes no lock and makes no thread. It
- * returns at once if the thread does not exist.
+ * For the exit handler, before decay_stop(), and for ends without exit handlers, by decay_end(). A
+ * signal handler of the program may have called exit() while its thread was inside malloc or held a
+ * lock: the call takes no lock and makes no thread. Returns at once if the thread does not exist,
+ * or if the process has waited before.
  */
 void decay_last_wait(void);
 
-/** Lifecycle hooks (process.h): the child of a fork has no thread; the end of the process stops
- * it. */
+/** Lifecycle hooks (process.h): the child of a fork has no thread. The end of the process by exit,
+ * _exit, quick_exit or exec waits as decay_last_wait() does, and stops the thread. */
 void decay_forked(void);
 void decay_end(enum process_end how, int signal);
 

@@ -147,9 +147,7 @@ static struct device_pool *new_pool(CUcontext context, struct device *device, ui
         device_backend_stop(entry->backend);
         return NULL;
     }
-    if (config.decays) {
-        decay_start();
-    }
+    decay_start(); /* also if nothing decays: the end of the process needs the thread */
     entry->next = atomic_load(&device->pools);
     atomic_store(&device->pools, entry);
     spare = NULL;
