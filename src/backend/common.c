@@ -131,7 +131,7 @@ static void show_wait(const struct device_backend *own, uint64_t since) {
 
 /*
  * Waits for an event with cancellation disabled: the driver may wait at a cancellation point
- * (nap.h). A thread that ended there would never return from the backend's wait(), and the end of
+ * (base/clock.h). A thread that ended there would never return from the backend's wait(), and the end of
  * the context waits for that return. Without the library an allocation does not wait.
  */
 static CUresult wait_uncancelled(CUresult (*wait)(CUevent), CUevent event) {

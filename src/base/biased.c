@@ -4,7 +4,7 @@
  */
 #include "base/biased.h"
 
-#include "base/nap.h"
+#include "base/clock.h"
 
 #include <linux/membarrier.h>
 #include <sched.h>
@@ -79,7 +79,7 @@ static void wait_for_owner(struct biased *lock) {
  * because a sandbox may refuse to sleep.
  */
 void biased_wait_for_stores(void) {
-    nap(STORES_ARRIVE_NS);
+    sleep_ns(STORES_ARRIVE_NS);
     for (unsigned spins = 0; spins < STORES_ARRIVE_SPINS; spins++) {
         cpu_relax();
     }

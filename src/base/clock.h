@@ -1,6 +1,10 @@
 /*
- * Time in nanoseconds. Two sources, because a program may replace libc's clock_gettime() by one
- * that stops or jumps (libfaketime). Both may be called in a signal handler.
+ * Time, and sleep. All functions may be called in a signal handler, and take no lock.
+ *
+ * A preloaded library may replace libc's clock_gettime() and nanosleep() by functions that stop or
+ * jump (libfaketime). nanosleep() of libc is a cancellation point as well: a cancelled thread would
+ * end inside the allocator, with a lock held or a block that no list contains. Waits therefore use
+ * system calls.
  */
 #ifndef GPUCACHE_BASE_CLOCK_H
 #define GPUCACHE_BASE_CLOCK_H
@@ -34,5 +38,11 @@ static inline uint64_t clock_kernel_ns(void) {
     syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
     return clock_to_ns(&now);
 }
+
+/** Sleeps for `ns` nanoseconds. Returns earlier if a signal comes, or if a sandbox refuses. */
+void sleep_ns(uint64_t ns);
+
+/** As sleep_ns(), but signals do not end the sleep. */
+void sleep_despite_signals(uint64_t ns);
 
 #endif

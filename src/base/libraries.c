@@ -1,12 +1,12 @@
 #include "base/libraries.h"
 
-#include "base/nap.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 
 #define NAPS 10000 /* in one wait, 1 s: a thread that forks inside a callback waits for itself */
-#define NAP_NS 100000
+#define SLEEP_NS 100000
 
 static _Atomic int readers, forks; /* each thread counts itself before it checks the other count */
 
@@ -15,7 +15,7 @@ static void begin_reading(void) {
     atomic_fetch_add(&readers, 1);
     for (int i = 0; atomic_load(&forks) > 0 && i < NAPS; i++) {
         atomic_fetch_sub(&readers, 1);
-        nap(NAP_NS);
+        sleep_ns(SLEEP_NS);
         atomic_fetch_add(&readers, 1);
     }
 }
@@ -34,7 +34,7 @@ void libraries_before_fork(void) {
     int saved = errno;
     atomic_fetch_add(&forks, 1);
     for (int i = 0; atomic_load(&readers) > 0 && i < NAPS; i++) {
-        nap(NAP_NS);
+        sleep_ns(SLEEP_NS);
     }
     errno = saved;
 }

@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/nap.h"
 #include "base/print.h"
 #include "base/program.h"
 #include "base/user.h"
@@ -280,7 +279,7 @@ void live_wait(uint64_t ns) {
              : -1;
     /* The futex cannot wait: there is no page, or somebody has truncated its file. */
     if (r != 0 && (!page || (errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT)))
-        nap(ns < SECOND_NS ? ns : SECOND_NS - 1);
+        sleep_ns(ns);
     errno = saved_errno;
 }
 

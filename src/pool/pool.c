@@ -5,7 +5,7 @@
  */
 #include "pool/internal.h"
 
-#include "base/nap.h"
+#include "base/clock.h"
 #include "heap/host.h"
 #include "vmm/remap.h"
 
@@ -87,7 +87,7 @@ void pool_wait_for_waiters(struct pool *pool) {
     lock_acquire(&source->lock);
     while (source->waits.inside > 0) {
         lock_release(&source->lock);
-        nap(50000);
+        sleep_ns(50000);
         lock_acquire(&source->lock);
     }
     lock_release(&source->lock);
@@ -353,7 +353,7 @@ void pool_wait_for_frees(struct pool *pool, uint64_t limit_ns) {
         if (slept >= LOCK_WAIT_NS) {
             return;
         }
-        nap(POLL_NS);
+        sleep_ns(POLL_NS);
     }
     if (source->config.reuse != REUSE_SYNC && any_freed(pool)) {
         sync_wait_submitted(source, limit_ns);

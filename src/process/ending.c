@@ -11,6 +11,7 @@
  */
 #include "process/ending.h"
 
+#include "base/clock.h"
 #include "base/print.h"
 #include "process/interval.h"
 #include "process/libc.h"
@@ -25,10 +26,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define HELPER_PATIENCE_MS 1000 /* time of one order, one batch of pages or one segment */
+#define POLL_NS 1000000         /* between two checks of `written`: 1 ms */
 #define PATIENCE_MS 3000 /* time of a report: one second for its reader, the rest for writing */
 
 static _Atomic pid_t own_process; /* 0: CUDA has not been used */
@@ -59,9 +60,8 @@ void ending_of_helper(const struct helper *helper, _Atomic int *turn, enum proce
 }
 
 void ending_wait(void) {
-    const struct timespec one_ms = {0, 1000000};
     for (int i = 0; i < PATIENCE_MS && !atomic_load(&written); i++)
-        syscall(SYS_nanosleep, &one_ms, NULL);
+        sleep_ns(POLL_NS);
 }
 
 void ending_report(const char *reason) {

@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -111,17 +110,11 @@ void helper_hold(_Atomic int *turn, unsigned ms) {
         if (atomic_compare_exchange_strong(turn, &idle, HELPER_HELD) || idle == HELPER_HELD) {
             return;
         }
-        syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = POLL_NS}, NULL);
+        sleep_ns(POLL_NS);
     }
 }
 
 void helper_release(_Atomic int *turn) {
     int held = HELPER_HELD;
     atomic_compare_exchange_strong(turn, &held, HELPER_IDLE);
-}
-
-void helper_sleep(uint64_t ns) {
-    struct timespec left = clock_from_ns(ns);
-    while (syscall(SYS_nanosleep, &left, &left) != 0 && errno == EINTR) {
-    }
 }

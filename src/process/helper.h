@@ -81,7 +81,4 @@ void helper_hold(_Atomic int *turn, unsigned ms);
 /** Allows work again after helper_hold(). */
 void helper_release(_Atomic int *turn);
 
-/** Sleeps for all of the time, even if signals interrupt it. */
-void helper_sleep(uint64_t ns);
-
 #endif

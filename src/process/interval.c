@@ -1,6 +1,7 @@
 /* Uses a thread instead of a timer: the signal of a timer would interrupt the program's calls. */
 #include "process/interval.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "options/options.h"
 #include "process/helper.h"
@@ -20,7 +21,7 @@ void interval_release(void) {
 
 static void *report_every(void *unused) {
     for (;;) {
-        helper_sleep(options()->report_interval_ms * 1000000);
+        sleep_despite_signals(options()->report_interval_ms * 1000000);
         if (helper_begin(&turn)) {
             process_report("interval");
             helper_done(&turn);

@@ -1,8 +1,8 @@
 #include "process/process.h"
 
+#include "base/clock.h"
 #include "base/libraries.h"
 #include "base/log.h"
-#include "base/nap.h"
 #include "options/options.h"
 #include "process/ending.h"
 #include "process/interval.h"
@@ -11,8 +11,8 @@
 #include <errno.h>
 #include <pthread.h>
 
-#define LOAD_NAPS 1000 /* of LOAD_NAP_NS each, one second together */
-#define LOAD_NAP_NS 1000000
+#define LOAD_NAPS 1000 /* of LOAD_SLEEP_NS each, one second together */
+#define LOAD_SLEEP_NS 1000000
 
 _Atomic int process_state;
 
@@ -72,7 +72,7 @@ static void load(void) {
     int saved = errno;
     if (atomic_flag_test_and_set(&begun)) {
         for (int i = 0; i < LOAD_NAPS && !atomic_load(&is_loaded); i++) {
-            nap(LOAD_NAP_NS);
+            sleep_ns(LOAD_SLEEP_NS);
         }
         errno = saved;
         return;

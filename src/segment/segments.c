@@ -7,7 +7,7 @@
  */
 #include "segment/segments.h"
 
-#include "base/nap.h"
+#include "base/clock.h"
 #include "heap/page_map.h"
 #include "policy/budget.h"
 #include "sync/pending.h"
@@ -107,7 +107,7 @@ void segments_wait_for_return(struct source *source, uint64_t limit_ns) {
             (r == -EBUSY && (source->backend->suspended || failed_queries++ < QUERIES_MOST))) &&
            waited < limit_ns) {
         lock_release(&source->lock);
-        nap(POLL_NS);
+        sleep_ns(POLL_NS);
         lock_acquire(&source->lock);
         waited += POLL_NS;
         r = source->backend->ops->returned(source->backend);

@@ -16,7 +16,7 @@
  */
 #include "sync/sync.h"
 
-#include "base/nap.h"
+#include "base/clock.h"
 
 #include <errno.h>
 
@@ -255,7 +255,7 @@ static uint64_t passed(const struct source *source, uint64_t since, uint64_t sle
 static void sleep_unlocked(struct source *source, uint64_t ns) {
     ASSERT_HELD(&source->lock);
     lock_release(&source->lock);
-    nap(ns);
+    sleep_ns(ns);
     lock_acquire(&source->lock);
 }
 

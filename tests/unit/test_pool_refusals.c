@@ -15,8 +15,8 @@ static unsigned
 static uint64_t now_ns, ns_per_sleep;
 static void (*during_sleep)(void); /* acts as other threads and the device during a sleep */
 
-void __wrap_nap(uint64_t ns);
-void __wrap_nap(uint64_t ns) {
+void __wrap_sleep_ns(uint64_t ns);
+void __wrap_sleep_ns(uint64_t ns) {
     (void)ns;
     sleeps++;
     now_ns += ns_per_sleep;

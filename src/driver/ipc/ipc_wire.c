@@ -31,9 +31,7 @@ int64_t wire_clock_ms(void) {
 }
 
 void wire_sleep_ms(unsigned ms) {
-    struct timespec left = {ms / 1000, (long)(ms % 1000) * 1000000};
-    while (syscall(SYS_nanosleep, &left, &left) != 0 && errno == EINTR) {
-    }
+    sleep_despite_signals((uint64_t)ms * 1000000);
 }
 
 void wire_close(int fd) {

@@ -1,7 +1,7 @@
 #include "driver/observe/oom_snapshot.h"
 
+#include "base/clock.h"
 #include "base/log.h"
-#include "base/nap.h"
 #include "base/program.h"
 #include "driver/context/device_pool.h"
 #include "driver/limit/unpooled.h"
@@ -346,7 +346,7 @@ static void wait_for_writer(void) {
         if (now == WRITTEN || now == self) {
             break;
         }
-        nap(WAIT_NS);
+        sleep_ns(WAIT_NS);
     }
 }
 

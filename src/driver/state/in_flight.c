@@ -1,6 +1,6 @@
 #include "driver/state/in_flight.h"
 
-#include "base/nap.h"
+#include "base/clock.h"
 #include "heap/host.h"
 
 #include <pthread.h>
@@ -129,7 +129,7 @@ bool in_flight_wait(struct in_flight *in_flight) {
         } else if (yields++ < YIELDS) {
             sched_yield();
         } else {
-            nap(POLL_NS);
+            sleep_ns(POLL_NS);
             waited += POLL_NS;
         }
     }

@@ -1,6 +1,6 @@
 #include "driver/state/partition.h"
 
-#include "base/nap.h"
+#include "base/clock.h"
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
 #include "loader/loader.h"
@@ -154,7 +154,7 @@ void partition_read(void) {
     reader.cgroup = version >= LIMITS_SINCE ? own_cgroup() : NULL;
     if (reader.cgroup && process_ready() && helper_start(read_all_limits) == 0) {
         for (int i = 0; i < POLLS_MOST && !atomic_load(&reader.finished); i++) {
-            nap(POLL_NS);
+            sleep_ns(POLL_NS);
         }
     }
     atomic_store(&done, true);
