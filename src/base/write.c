@@ -210,7 +210,7 @@ static int write_zeros(int fd, uint64_t from, uint64_t bytes) {
     return 0;
 }
 
-int write_room(int fd, uint64_t from, uint64_t bytes) {
+int write_reserve(int fd, uint64_t from, uint64_t bytes) {
     struct rlimit largest;
     /* Above this limit the kernel would not only refuse, but raise SIGXFSZ. */
     if (getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < from + bytes)

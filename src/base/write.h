@@ -26,7 +26,7 @@ int write_in_time(int fd, const void *bytes, size_t length);
  * Reserves space for bytes of a file, so that they can be mapped: with a full file system an access
  * would raise SIGBUS. Returns 0 or a negative errno. Changes errno; does not raise SIGXFSZ.
  */
-int write_room(int fd, uint64_t from, uint64_t bytes);
+int write_reserve(int fd, uint64_t from, uint64_t bytes);
 
 /**
  * Writes zeros to a part of a file that has reserved space and no content, before it is mapped. The

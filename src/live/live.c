@@ -68,7 +68,7 @@ static struct live_page *make_file(int folder, const char *name, size_t bytes) {
     struct stat file;
     /* An umask may have removed the user's own rights, and not every file system keeps modes. */
     bool usable = fchmod((int)fd, 0600) == 0 && fstat((int)fd, &file) == 0 &&
-                  (file.st_mode & 07777) == 0600 && write_room((int)fd, 0, bytes) == 0;
+                  (file.st_mode & 07777) == 0600 && write_reserve((int)fd, 0, bytes) == 0;
     void *memory =
         usable ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, (int)fd, 0)
                : MAP_FAILED;

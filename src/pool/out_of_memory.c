@@ -110,7 +110,7 @@ static int try_release(struct source *source, struct alloc_request *request, str
     }
     if (r == -EAGAIN && try_other_pools(source, request, wait)) {
         r = try_grow(source, request, refusal);
-        /* with room for the growth, the driver refuses for another reason */
+        /* if enough is available for the growth, the driver refuses for another reason */
         oom->taken_by_others = r == -EAGAIN && budget_available(source, &others) < need;
     }
     return r;

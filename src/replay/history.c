@@ -125,7 +125,7 @@ int history_on_thread(struct history *history, uint64_t thread) {
 }
 
 int history_period(struct history *history) {
-    size_t *periods = grow(history->periods, history->period_count, &history->period_room,
+    size_t *periods = grow(history->periods, history->period_count, &history->period_capacity,
                            sizeof *history->periods);
     if (!periods)
         return -ENOMEM;
@@ -143,7 +143,7 @@ int history_cut_into(struct history *history, size_t periods) {
     free(history->periods);
     history->periods = list;
     history->period_count = periods;
-    history->period_room = periods + 1;
+    history->period_capacity = periods + 1;
     return 0;
 }
 

@@ -38,7 +38,7 @@ struct history {
     struct history_event *events;
     size_t count, capacity;
     size_t *periods; /* index of the first event of each period */
-    size_t period_count, period_room;
+    size_t period_count, period_capacity;
     uint32_t blocks, streams, threads;
     uint32_t thread;         /* thread of the events that follow */
     struct history_map live; /* key of a live block -> index of its allocating event */

@@ -48,7 +48,7 @@ static int grow(struct machine *machine, void *list, size_t count, size_t *capac
 }
 
 int machine_push(struct machine *machine, struct plain_value value) {
-    int r = grow(machine, &machine->stack, machine->depth, &machine->stack_room, sizeof value);
+    int r = grow(machine, &machine->stack, machine->depth, &machine->stack_capacity, sizeof value);
     if (r == 0)
         machine->stack[machine->depth++] = value;
     return r;
@@ -190,8 +190,8 @@ int machine_append_marked(struct machine *machine, enum plain_kind kind) {
 }
 
 int machine_mark(struct machine *machine) {
-    int r =
-        grow(machine, &machine->marks, machine->mark_count, &machine->mark_room, sizeof(size_t));
+    int r = grow(machine, &machine->marks, machine->mark_count, &machine->mark_capacity,
+                 sizeof(size_t));
     if (r == 0)
         machine->marks[machine->mark_count++] = machine->depth;
     return r;
@@ -205,7 +205,7 @@ int machine_store(struct machine *machine, uint64_t place) {
     if (place > (uint64_t)(machine->end - machine->begin))
         return machine_fail(machine, "a number of the memo is larger than the file");
     while (machine->memo_count <= place) {
-        int r = grow(machine, &machine->memo, machine->memo_count, &machine->memo_room,
+        int r = grow(machine, &machine->memo, machine->memo_count, &machine->memo_capacity,
                      sizeof *machine->memo);
         if (r != 0)
             return r;

@@ -14,10 +14,10 @@ struct machine {
     const unsigned char *at, *begin, *end;
     struct plain *values; /* the result, which owns all lists */
     struct plain_value *stack, *memo;
-    size_t depth, stack_room, memo_count, memo_room; /* room: capacity, in items */
-    size_t *marks, mark_count, mark_room;            /* depths of the stack */
-    size_t most;                                     /* bytes that may still be allocated */
-    const char *wrong;                               /* the error, or NULL */
+    size_t depth, stack_capacity, memo_count, memo_capacity; /* capacities: in items */
+    size_t *marks, mark_count, mark_capacity;                /* depths of the stack */
+    size_t most;                                             /* bytes that may still be allocated */
+    const char *wrong;                                       /* the error, or NULL */
     bool stopped;
 };
 

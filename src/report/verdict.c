@@ -18,6 +18,7 @@
  */
 #include "tuning/tuning.h" /* before emitter.h, which has another COUNT */
 
+#include "heap/page.h"
 #include "report/emitter.h"
 
 #include <string.h>
@@ -25,7 +26,6 @@
 #define VERDICT_LINES 7
 #define NAMED_SIZES 5
 #define MUCH(total) ((total) / 10) /* bytes of others; contexts and the driver alone need less */
-#define GROWTH (UINT64_C(2) << 20) /* bytes; the pool grows by multiples of this */
 #define MIB (UINT64_C(1) << 20)
 
 enum cause { TOO_LARGE, REFUSED, PENDING, FRAGMENTED, LIMITED, UNPOOLED, OTHERS, LIVE };
@@ -53,9 +53,9 @@ static void assess(struct situation *now) {
     now->limit_binds =
         oom->limit != 0 && (!now->device_known || now->below_limit <= oom->device_free);
     now->available = now->limit_binds ? now->below_limit : now->device_known ? oom->device_free : 0;
-    now->growth = oom->requested > UINT64_MAX - GROWTH
+    now->growth = oom->requested > UINT64_MAX - PAGE_BYTES
                       ? oom->requested
-                      : (oom->requested + GROWTH - 1) / GROWTH * GROWTH;
+                      : (oom->requested + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }
 
 /** Returns the cause of the OOM: the first one whose test is true (see the head of the file). */

@@ -34,7 +34,7 @@ void transfer_unlock(struct transfer *transfer) {
     lock_release(&transfer->lock);
 }
 
-bool transfer_has_room(const struct transfer *transfer, uint64_t bytes) {
+bool transfer_would_take(const struct transfer *transfer, uint64_t bytes) {
     return !is_ablated(ABLATION_TRANSFER) && transfer->count < TRANSFER_MAGAZINES &&
            counter_get(&transfer->bytes) + bytes <= cache_quota(transfer->cache);
 }
@@ -76,7 +76,7 @@ static bool ship_magazines(struct cache *cache, struct transfer *transfer, unsig
     uint32_t each = magazine_blocks(at);
     while (count > 0 && cache->bins[at].count > 0) {
         struct magazine magazine = cache_take(cache, at, count < each ? count : each);
-        if (!transfer_has_room(transfer, magazine.bytes)) {
+        if (!transfer_would_take(transfer, magazine.bytes)) {
             cache_push_magazine(cache, at, &magazine);
             return false;
         }

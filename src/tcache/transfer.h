@@ -72,7 +72,7 @@ void transfer_unlock(struct transfer *transfer);
  * Returns whether a magazine of `bytes` fits the quota and the ring. With the transfer cache's
  * lock.
  */
-bool transfer_has_room(const struct transfer *transfer, uint64_t bytes);
+bool transfer_would_take(const struct transfer *transfer, uint64_t bytes);
 /** Adds a magazine as the newest; it must fit. With the transfer cache's lock. */
 void transfer_put(struct transfer *transfer, const struct magazine *magazine);
 

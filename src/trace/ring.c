@@ -66,7 +66,7 @@ static uint64_t scan_credit;             /* budget of scans; each costs chunks_p
  * host page: if host pages have 64 KiB, the last one of the file is mapped already.
  */
 static int map_more(int fd, uint64_t bytes) {
-    int r = write_room(fd, file_bytes, bytes);
+    int r = write_reserve(fd, file_bytes, bytes);
     if (r != 0)
         return r;
     write_pages(fd, file_bytes, bytes);

@@ -67,7 +67,7 @@ static void put_in_transfer(struct cache *cache, uint64_t bytes, uint32_t count)
     unsigned at = bytes > SMALL_MAX_BYTES ? bin_of_large(bytes) : size_class_of(bytes);
     cache_enter(cache);
     struct magazine magazine = cache_take(cache, at, count);
-    bool fits = magazine.count > 0 && transfer_has_room(&cache->transfer, magazine.bytes);
+    bool fits = magazine.count > 0 && transfer_would_take(&cache->transfer, magazine.bytes);
     if (fits) {
         transfer_put(&cache->transfer, &magazine);
     } else {
@@ -128,7 +128,7 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock) {
         struct magazine magazine = late;
         late.count = 0;
         pthread_mutex_lock(lock);
-        bool fits = transfer_has_room(late_for, magazine.bytes);
+        bool fits = transfer_would_take(late_for, magazine.bytes);
         if (fits) {
             transfer_put(late_for, &magazine);
         }

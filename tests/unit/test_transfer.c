@@ -77,7 +77,7 @@ static struct magazine freed(unsigned how_many, uint64_t bytes, bool same) {
 static bool put(struct cache *cache, const struct magazine *magazine) {
     struct transfer *transfer = transfer_lock(pool, cache->owner_id);
     assert_ptr_equal(transfer, &cache->transfer);
-    bool fits = transfer_has_room(transfer, magazine->bytes);
+    bool fits = transfer_would_take(transfer, magazine->bytes);
     if (fits) {
         transfer_put(transfer, magazine);
     }
