@@ -4,7 +4,8 @@
 FOLDERS lists the folders from the lowest to the highest. A file may include a header, and name a symbol, of its
 own folder and of lower ones. There are no exceptions. Calls are read from the symbols of the objects in each
 LIBRARY, a static one with all objects of the library or of the command. Files may not name each other in a circle
-of more than MOST_IN_CIRCLE. Some bounds of style are checked too: lines of a file, ranks of locks, host_unmap().
+of more than MOST_IN_CIRCLE. Some bounds of style are checked too: lines of a file, include guards, ranks of locks,
+host_unmap().
 
 A lower folder calls a higher one through a pointer or a table that it has been given: stats_set_provider(),
 LOADER_TABLE, PROCESS_HOOK_TABLE, context_set_callbacks(), device_pool_set_kinds().
@@ -113,6 +114,10 @@ def look(source, libraries):
             bad.append(f"{file} is in no folder of FOLDERS")
         if folder_of(file) in ALLOCATOR and text.count("\n") > MOST_LINES[path.suffix]:
             bad.append(f"{file} has {text.count(chr(10))} lines")
+        guard = re.search(r"^#ifndef (GPUCACHE_\w+_H)$", text, re.M)
+        expected = re.sub(r"\W", "_", f"GPUCACHE_{file}").upper()
+        if path.suffix == ".h" and (not guard or guard[1] != expected):
+            bad.append(f"{file} has another include guard than {expected}")
         if "pthread_mutex" in text and path.stem != "lock":
             bad.append(f"{file} has a lock without a rank (base/lock.h)")
         if path.stem != "host" and re.search(r"\bmunmap\(", text) and "host_map(" in text:
