@@ -213,7 +213,7 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
     reclaim_deferred(pool, true);
     lock_acquire(&source->lock);
     if (wait) {
-        sync_wait_on_time(source);
+        sync_wait_in_free_events(source);
     }
     int r = give_back(pool, bytes, wait, LATE_WAIT_NS);
     peaks_update(pool);
@@ -224,7 +224,7 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
 bool pool_finish(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    bool any = sync_wait_on_time(source);
+    bool any = sync_wait_in_free_events(source);
     lock_release(&source->lock);
     return any;
 }
@@ -317,7 +317,7 @@ uint64_t pool_stamp_in_free(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
     uint64_t stamp = epochs_stamp(&source->epochs);
-    sync_close_on_time(source);
+    sync_close_in_free(source);
     lock_release(&source->lock);
     return stamp;
 }

@@ -135,7 +135,7 @@ static bool try_free_or_reclaim(struct pool *pool, struct alloc_request *request
  */
 static void barrier_ahead(struct pool *pool, const struct alloc_request *request) {
     struct source *source = &pool->source;
-    uint64_t all = epochs_latest_on_time(&source->epochs); /* covers all that a barrier can */
+    uint64_t all = epochs_latest_in_free(&source->epochs); /* covers all that a barrier can */
     if (!is_ablated(ABLATION_BARRIER_AHEAD) && all > 0 && budget_is_beyond_floor(source) &&
         source->pending_bytes > source->goal / BARRIER_AHEAD_SHARE &&
         !epochs_is_safe(&source->epochs, all) && peaks_over_budget(pool, source_growth(request))) {

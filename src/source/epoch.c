@@ -69,7 +69,7 @@ static void drop_finished(struct epochs *epochs) {
  *      and more. Exception: an event recorded in a free is not replaced by an event recorded
  *      later, because no thread may wait for the latter.
  */
-static unsigned next_slot(const struct epochs *epochs, bool on_time) {
+static unsigned next_slot(const struct epochs *epochs, bool in_free) {
     unsigned slot = 0, i = epochs->count;
     if (epochs->count < BACKEND_SLOTS) {
         while (epochs->events[slot].in_use) {
@@ -80,20 +80,20 @@ static unsigned next_slot(const struct epochs *epochs, bool on_time) {
     while (i > 0 && event_at(epochs, i - 1)->waiters > 0) {
         i--;
     }
-    return i == 0 || (event_at(epochs, i - 1)->on_time && !on_time) ? BACKEND_SLOTS
+    return i == 0 || (event_at(epochs, i - 1)->in_free && !in_free) ? BACKEND_SLOTS
                                                                     : epochs->slots[i - 1];
 }
 
 /* Makes a recorded event the newest of `slots`, and removes an older event of its slot. */
-static void list_newest(struct epochs *epochs, unsigned slot, uint64_t number, bool on_time) {
+static void list_newest(struct epochs *epochs, unsigned slot, uint64_t number, bool in_free) {
     for (unsigned i = 0; epochs->events[slot].in_use; i++) {
         if (epochs->slots[i] == slot) {
             unlist(epochs, i);
         }
     }
     epochs->events[slot] = (struct epoch_event){.number = number,
-                                                .recorder = on_time ? &this_thread : NULL,
-                                                .on_time = on_time,
+                                                .recorder = in_free ? &this_thread : NULL,
+                                                .in_free = in_free,
                                                 .in_use = true};
     epochs->slots[epochs->count++] = (uint8_t)slot;
 }
@@ -112,9 +112,9 @@ static int record(struct backend *backend, unsigned slot) {
     return r;
 }
 
-int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
+int epochs_close(struct epochs *epochs, struct backend *backend, bool in_free) {
     drop_finished(epochs);
-    unsigned slot = next_slot(epochs, on_time);
+    unsigned slot = next_slot(epochs, in_free);
     if (slot == BACKEND_SLOTS) {
         return -EAGAIN;
     }
@@ -123,8 +123,8 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time) {
     if (r != 0) {
         return r; /* the event of the next epoch covers this one too */
     }
-    epochs->application_recorded = epochs->application_recorded && !on_time;
-    list_newest(epochs, slot, number, on_time);
+    epochs->application_recorded = epochs->application_recorded && !in_free;
+    list_newest(epochs, slot, number, in_free);
     epochs->closed++;
     return 0;
 }
@@ -152,10 +152,10 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend) {
 }
 
 /* Returns the oldest event recorded in a free that covers `stamp`, or NULL. */
-static const struct epoch_event *on_time_event(const struct epochs *epochs, uint64_t stamp) {
+static const struct epoch_event *in_free_event(const struct epochs *epochs, uint64_t stamp) {
     for (unsigned i = 0; i < epochs->count; i++) {
         const struct epoch_event *event = event_at(epochs, i);
-        if (event->on_time && event->number >= stamp) {
+        if (event->in_free && event->number >= stamp) {
             return event;
         }
     }
@@ -164,18 +164,18 @@ static const struct epoch_event *on_time_event(const struct epochs *epochs, uint
 
 unsigned epochs_behind(const struct epochs *epochs, uint64_t stamp) {
     unsigned behind = 0;
-    const struct epoch_event *first = on_time_event(epochs, stamp);
+    const struct epoch_event *first = in_free_event(epochs, stamp);
     for (unsigned i = 0; first && i < epochs->count; i++) {
         const struct epoch_event *event = event_at(epochs, i);
-        behind += event->on_time && event->number > first->number;
+        behind += event->in_free && event->number > first->number;
     }
     return behind;
 }
 
-uint64_t epochs_latest_on_time(const struct epochs *epochs) {
+uint64_t epochs_latest_in_free(const struct epochs *epochs) {
     for (unsigned i = epochs->count; i-- > 0;) {
         const struct epoch_event *event = event_at(epochs, i);
-        if (event->on_time) {
+        if (event->in_free) {
             return event->number;
         }
     }
@@ -199,7 +199,7 @@ uint64_t epochs_latest(const struct epochs *epochs) {
 
 bool epochs_barrier_allowed(const struct epochs *epochs) {
     const struct epoch_event *event = newest(epochs);
-    return event && event->on_time && !epochs->application_recorded;
+    return event && event->in_free && !epochs->application_recorded;
 }
 
 int epochs_barrier(struct epochs *epochs, struct backend *backend) {
@@ -228,7 +228,7 @@ static int pin(struct epochs *epochs, const struct epoch_event *event, unsigned 
 }
 
 int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *number) {
-    return pin(epochs, on_time_event(epochs, stamp), slot, number);
+    return pin(epochs, in_free_event(epochs, stamp), slot, number);
 }
 
 int epochs_pin_latest(struct epochs *epochs, unsigned *slot, uint64_t *number) {

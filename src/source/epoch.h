@@ -28,7 +28,7 @@
 #include <stdint.h>
 
 /*
- * There are two kinds of events. Names call the first on_time and the second late.
+ * There are two kinds of events. Names call the first in_free.
  *
  *      recorded in a free        query, barrier   The native free would have waited for the same
  *      of the program            or wait          work, so a wait asks nothing new of the program.
@@ -40,9 +40,9 @@
  */
 struct epoch_event {
     uint64_t number;      /* epoch that the event closed */
-    const void *recorder; /* address that identifies the recording thread; NULL if not on_time */
+    const void *recorder; /* address that identifies the recording thread; NULL if not in_free */
     unsigned waiters;     /* threads inside ops->wait(): the event may not be recorded again */
-    bool on_time;         /* recorded in a free of the program */
+    bool in_free;         /* recorded in a free of the program */
     bool in_use;          /* listed in `slots`: not known to have completed, or has waiters */
 };
 
@@ -105,7 +105,7 @@ static inline int epochs_broken(const struct epochs *epochs) {
  *   -EAGAIN   no slot is free, and the epoch stays open
  *   other     what record() returned: the next epoch is open, and its event covers this one too
  */
-int epochs_close(struct epochs *epochs, struct backend *backend, bool on_time);
+int epochs_close(struct epochs *epochs, struct backend *backend, bool in_free);
 
 /** Queries events, oldest first, up to the first that has not completed. True if `safe` rose. */
 bool epochs_poll(struct epochs *epochs, struct backend *backend);
@@ -117,7 +117,7 @@ uint64_t epochs_latest(const struct epochs *epochs);
  * Returns the number of the newest event recorded in a free, or 0: the highest epoch that a wait or
  * a barrier can make safe.
  */
-uint64_t epochs_latest_on_time(const struct epochs *epochs);
+uint64_t epochs_latest_in_free(const struct epochs *epochs);
 
 /**
  * Returns the number of the newest event that a free of the calling thread recorded, or 0. The

@@ -42,7 +42,7 @@ static int wait_in_driver(struct source *source, unsigned slot) {
  * during the wait. Returns 0; -ENOENT if there is no such event; -EBUSY if the context is suspended
  * or the backend cannot wait now; or the driver's code.
  */
-static int wait_on_time(struct source *source, uint64_t stamp) {
+static int wait_in_free_event(struct source *source, uint64_t stamp) {
     ASSERT_HELD(&source->lock);
     unsigned slot;
     uint64_t number;
@@ -82,7 +82,7 @@ static int synchronize_in_free(struct source *source) {
     return r;
 }
 
-int sync_close_on_time(struct source *source) {
+int sync_close_in_free(struct source *source) {
     ASSERT_HELD(&source->lock);
     uint64_t number = epochs_stamp(&source->epochs);
     int r = epochs_close(&source->epochs, source->backend, true);
@@ -139,11 +139,11 @@ void sync_in_free(struct source *source, bool due) {
     /* Completed events make memory safe for allocations, which then need no slow path. */
     epochs_poll(&source->epochs, source->backend);
     uint64_t stamp = epochs_stamp(&source->epochs);
-    int r = sync_close_on_time(source);
+    int r = sync_close_in_free(source);
     while (r == -EAGAIN && sync &&
-           wait_on_time(source, 0) == 0) { /* no slot is free: threads wait for every event */
+           wait_in_free_event(source, 0) == 0) { /* no slot is free: threads wait for every event */
         stamp = epochs_stamp(&source->epochs);
-        r = sync_close_on_time(source);
+        r = sync_close_in_free(source);
     }
     bool waits = r == -EIO || (r == -EBUSY && backend_is_captured(source->backend));
     if (waits) {
@@ -152,7 +152,7 @@ void sync_in_free(struct source *source, bool due) {
     if (r == -EBUSY) {
         counter_add(&source->counters.capture_deferred_frees, 1);
     } else if (r == 0 && sync && !waits) {
-        wait_on_time(source, stamp);
+        wait_in_free_event(source, stamp);
     }
 }
 
@@ -241,7 +241,7 @@ bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effo
         way = r == -EBUSY ? WAY_WAIT : WAY_NONE;
     }
     if (way == WAY_WAIT && effort != SYNC_NO_WAIT) {
-        r = wait_on_time(source, stamp);
+        r = wait_in_free_event(source, stamp);
     }
     return r == 0 && epochs_is_safe(&source->epochs, stamp);
 }
@@ -344,7 +344,7 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
 void sync_wait_barriers(struct source *source) {
     uint64_t stamp = atomic_load(&source->epochs.safe);
     if (source->epochs.finished < stamp) {
-        wait_on_time(source, stamp);
+        wait_in_free_event(source, stamp);
     }
 }
 
@@ -352,7 +352,7 @@ bool sync_wait_idle_segment(struct source *source, uint64_t last) {
     uint64_t finished = source->epochs.finished;
     uint64_t stamp =
         min_u64(idle_stamp(&source->large, finished), idle_stamp(&source->small, finished));
-    return stamp <= last && wait_on_time(source, stamp) == 0;
+    return stamp <= last && wait_in_free_event(source, stamp) == 0;
 }
 
 /*
@@ -397,7 +397,7 @@ static void poll_up_to(struct source *source, uint64_t stamp, bool suspended, ui
     if (source->epochs.finished < stamp) {
         bool pinned = epochs_pin(&source->epochs, stamp, &slot, &number) == 0;
         if (!poll_up_to_unpinned(source, stamp, suspended, limit_ns)) {
-            wait_on_time(source, stamp);
+            wait_in_free_event(source, stamp);
         }
         if (pinned) {
             epochs_unpin(&source->epochs, slot, number, -EAGAIN);
@@ -432,10 +432,10 @@ void sync_poll_barriers(struct source *source) {
     poll_up_to(source, atomic_load(&source->epochs.safe), true, UINT64_MAX);
 }
 
-bool sync_wait_on_time(struct source *source) {
+bool sync_wait_in_free_events(struct source *source) {
     ASSERT_HELD(&source->lock);
     struct epochs *epochs = &source->epochs;
-    uint64_t since = backend_clock(source->backend), stamp = epochs_latest_on_time(epochs);
+    uint64_t since = backend_clock(source->backend), stamp = epochs_latest_in_free(epochs);
     epochs_poll(epochs, source->backend);
     bool any = epochs->finished < stamp;
     if (any) {

@@ -211,12 +211,12 @@ bool try_barrier(struct source *source, struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
     enum sync_effort effort = request->any ? SYNC_ANY_WAIT : SYNC_WAIT;
     uint64_t enough = pending_stamp(source, request->bytes),
-             all = epochs_latest_on_time(&source->epochs);
+             all = epochs_latest_in_free(&source->epochs);
     if (enough > 0 && enough < all && sync_make_safe(source, enough, effort) &&
         try_free_or_split(source, request)) {
         return true;
     }
-    all = epochs_latest_on_time(&source->epochs);
+    all = epochs_latest_in_free(&source->epochs);
     return all > 0 && !epochs_is_safe(&source->epochs, all) &&
            sync_make_safe(source, all, effort) && try_free_or_split(source, request);
 }

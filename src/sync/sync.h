@@ -14,7 +14,7 @@
  * Closes the open epoch in a free, so that its event may be waited for. Returns as epochs_close().
  * On success restarts the counts of freed bytes.
  */
-int sync_close_on_time(struct source *source);
+int sync_close_in_free(struct source *source);
 
 /**
  * Records an event in a free, under pressure or if `due`. Waits for all earlier work instead if no
@@ -101,7 +101,7 @@ void sync_poll_barriers(struct source *source);
  * yet. Stops when the context is suspended. The current context may be another one. Returns whether
  * any event had not completed.
  */
-bool sync_wait_on_time(struct source *source);
+bool sync_wait_in_free_events(struct source *source);
 
 /**
  * Waits by queries until every safe epoch has finished, if a free of the calling thread recorded an

@@ -156,7 +156,7 @@ static void barrier_scene(bool late) {
     OK(cuCtxSynchronize());
 }
 
-static void scene_barrier_on_time(void) {
+static void scene_barrier_in_free(void) {
     barrier_scene(false);
 }
 
@@ -326,7 +326,7 @@ static const struct {
     void (*run)(void);
 } scenes[] = {
     {"native free before", scene_native_free_before},
-    {"barrier on time", scene_barrier_on_time},
+    {"barrier on time", scene_barrier_in_free},
     {"barrier late", scene_barrier_late},
     {"free in another thread", scene_free_in_another_thread},
     {"before init", scene_before_init},

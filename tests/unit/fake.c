@@ -187,7 +187,7 @@ static int record(struct backend *backend, unsigned slot) {
     } else if (r == 0) {
         struct fake_event *event = &fake->events[slot];
         event->recorded = true;
-        event->on_time = inside_free;
+        event->in_free = inside_free;
         memcpy(event->captured, fake->submitted, sizeof event->captured);
         fake->latest = *event;
     }
@@ -222,10 +222,10 @@ static int barrier(struct backend *backend, unsigned slot) {
     }
     fake->orders++;
     struct fake_event *event = &fake->events[slot];
-    if (!event->recorded || !event->on_time) {
+    if (!event->recorded || !event->in_free) {
         break_law(fake, "a barrier on an event that was not recorded in a free");
     }
-    if (!fake->latest.on_time && !is_done(fake, fake->latest.captured)) {
+    if (!fake->latest.in_free && !is_done(fake, fake->latest.captured)) {
         break_law(fake, "a barrier behind a record outside a free");
     }
     int r = fake->order_code;
@@ -243,7 +243,7 @@ static int wait(struct backend *backend, unsigned slot) {
     pthread_mutex_lock(&fake->lock);
     fake->waits++;
     const struct fake_event *event = &fake->events[slot];
-    if (!event->recorded || (!event->on_time && !is_done(fake, event->captured))) {
+    if (!event->recorded || (!event->in_free && !is_done(fake, event->captured))) {
         break_law(fake, "a wait for an event that was not recorded in a free");
     }
     if (fake->busy_for_ever && !is_done(fake, event->captured)) {

@@ -32,7 +32,7 @@
 
 struct fake_event {
     uint64_t captured[FAKE_STREAMS];
-    bool recorded, on_time;
+    bool recorded, in_free;
 };
 
 struct fake_segment {

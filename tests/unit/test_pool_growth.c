@@ -307,7 +307,7 @@ static bool taking;
 
 /* Other threads take all memory that this thread waits for, and what is freed after it. */
 static int take_all_meanwhile(struct backend *backend, unsigned slot) {
-    uint64_t all = epochs_latest_on_time(&pool->source.epochs);
+    uint64_t all = epochs_latest_in_free(&pool->source.epochs);
     int r = fake_ops->wait(backend, slot);
     bool first = !taking;
     taking = true;

@@ -66,7 +66,7 @@ static void the_first_free_shows_whether_the_driver_records(void **state) {
     get(64 * KIB); /* no update of the budget is due for some time */
     use_and_drop(first);
     assert_int_equal(fake->records, 1);
-    assert_true(fake->latest.on_time);
+    assert_true(fake->latest.in_free);
     for (int i = 0; i < 10; i++) { /* later frees record no event */
         fake_finish_all(fake);
         uint64_t at = get(20 * MIB);

@@ -103,7 +103,7 @@ static void under_pressure_each_large_free_records_one_event(void **state) {
     for (unsigned i = 0; i < 8; i++) {
         use_and_drop(at[i]);
         assert_int_equal(fake->records, i + 1);
-        assert_true(fake->events[i].on_time);
+        assert_true(fake->events[i].in_free);
     }
     assert_int_equal(fake->orders + fake->waits + fake->synchronizes, 0);
 }

@@ -753,7 +753,7 @@ static void stale_mappings_that_become_safe_in_a_release_are_unmapped(void **sta
     drop(at[0]);
     lock_acquire(&pool->source.lock);
     assert_true(
-        sync_make_safe(&pool->source, epochs_latest_on_time(&pool->source.epochs), SYNC_WAIT));
+        sync_make_safe(&pool->source, epochs_latest_in_free(&pool->source.epochs), SYNC_WAIT));
     pending_release(&pool->source, EVERY_STAMP);
     segment_at(at[0])->stamp = 0; /* as if its work had completed before the others' */
     lock_release(&pool->source.lock);
@@ -1877,7 +1877,7 @@ static void a_long_segment_is_not_split_before_its_work_is_done(void **state) {
     pool_stamp_in_free(pool);
     fake_inside_free(false);
     lock_acquire(&pool->source.lock);
-    sync_make_safe(&pool->source, epochs_latest_on_time(&pool->source.epochs), SYNC_WAIT);
+    sync_make_safe(&pool->source, epochs_latest_in_free(&pool->source.epochs), SYNC_WAIT);
     lock_release(&pool->source.lock);
     unsigned unmaps = fake->unmaps;
     assert_int_equal(get(20 * MIB), at);
@@ -1981,7 +1981,7 @@ static void a_later_block_in_visible_memory_is_not_reused_early(void **state) {
         pool_stamp_in_free(pool);
         fake_inside_free(false);
         lock_acquire(&pool->source.lock);
-        sync_make_safe(&pool->source, epochs_latest_on_time(&pool->source.epochs),
+        sync_make_safe(&pool->source, epochs_latest_in_free(&pool->source.epochs),
                        SYNC_WAIT); /* a barrier is not enough for visible memory */
         pending_release(&pool->source, EVERY_STAMP);
         lock_release(&pool->source.lock);
