@@ -60,7 +60,7 @@ bool budget_is_beyond_floor(const struct source *source) {
     return budget_streams() <= 1 || counter_get(&source->counters.allocated.peak) > budget_floor();
 }
 
-uint64_t budget_little(const struct source *source) {
+uint64_t budget_highest_goal(const struct source *source) {
     uint64_t peak = counter_get(&source->counters.allocated.peak);
     return peak <= BUDGET_LITTLE_PEAK ? BUDGET_LITTLE : peak * BUDGET_TIMES;
 }
@@ -103,14 +103,14 @@ static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
 /*
  * Computes in order:
  *
- *   1. The goal: goal_of(), at most budget_little().
+ *   1. The goal: goal_of(), at most budget_highest_goal().
  *   2. The budget: the goal and the quotas of the caches, with 1/BUDGET_QUOTA_SHARE more, because
  *      cached blocks are cut from slabs that other caches use too. Reductions:
  *        - VMM, or one active cache and slack of at most BUDGET_FLOOR: the quotas are reduced by
  *          the slack. With VMM, remapping leaves no unusable gaps that would need the slack.
  *        - VMM: slack and quotas together are at most BUDGET_CACHES_EACH for each active cache, but
  *          for at most BUDGET_CACHES caches. In a large program the slack covers the caches.
- *        - At most one active cache: at most budget_little().
+ *        - At most one active cache: at most budget_highest_goal().
  *   3. Bounds of budget and goal: the capacity of the device, and the reserve at which growing was
  *      refused. Segments leave 1/BUDGET_DEVICE_SHARE of the device to others; VMM need not, because
  *      idle handles can be released at any time.
@@ -126,8 +126,8 @@ void budget_recompute(struct source *source) {
     const struct memory_policy *policy = source->policy;
     uint64_t goal = goal_of(source), budget = goal;
     if (source->config.budget == 0) {
-        uint64_t little = budget_little(source);
-        goal = min_u64(goal, little);
+        uint64_t highest = budget_highest_goal(source);
+        goal = min_u64(goal, highest);
         uint64_t more = source->quotas + source->quotas / BUDGET_QUOTA_SHARE;
         uint64_t slack = goal - min_u64(counter_get(&source->counters.allocated.peak), goal);
         bool small = source->active_count <= 1 && slack <= BUDGET_FLOOR;
@@ -138,7 +138,7 @@ void budget_recompute(struct source *source) {
             uint64_t most = min_u64(source->active_count, BUDGET_CACHES) * policy->caches_each_most;
             more = min_u64(more, most - min_u64(slack, most));
         }
-        budget = source->active_count > 1 ? goal + more : min_u64(goal + more, little);
+        budget = source->active_count > 1 ? goal + more : min_u64(goal + more, highest);
     }
     uint64_t capacity = source->backend->capacity;
     uint64_t unused = policy->left_share > 0 ? capacity / policy->left_share : 0;

@@ -25,7 +25,7 @@ void budget_expect_streams(unsigned streams);
 unsigned budget_streams(void);
 
 /** Returns the highest goal, and the highest budget with one active cache, for the present peak. */
-uint64_t budget_little(const struct source *source);
+uint64_t budget_highest_goal(const struct source *source);
 
 /** Returns whether the peak is above the floor of several streams; true with at most one stream. */
 bool budget_is_beyond_floor(const struct source *source);

@@ -232,7 +232,12 @@ void pool_survey(struct pool *pool, struct stats_device *stats, struct segment_m
  * to the number of blocks.
  */
 void pool_list_memory(struct pool *pool, struct memory_list *to);
-uint64_t pool_idle_bytes(struct pool *pool); /* reserved bytes that are not live */
+
+/**
+ * Returns the bytes of the pool that no live or deferred block has: free, cached and pending ones,
+ * and segments that are being unmapped. Takes no lock; an estimate while other threads allocate.
+ */
+uint64_t pool_unused_bytes(struct pool *pool);
 
 /**
  * Returns the bytes that are not live and cannot go back to the driver: free memory next to a live

@@ -93,13 +93,13 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     }
 }
 
-uint64_t pool_idle_bytes(struct pool *pool) {
+uint64_t pool_unused_bytes(struct pool *pool) {
     struct source *source = &pool->source;
     uint64_t allocated = peaks_live_at_most(pool);
     uint64_t reserved = counter_get(&source->counters.reserved.current);
     allocated += atomic_load(&pool->deferred_bytes);
-    uint64_t idle = reserved > allocated ? reserved - allocated : 0;
-    return idle + atomic_load(&source->remap.unmapping_bytes);
+    uint64_t unused = reserved > allocated ? reserved - allocated : 0;
+    return unused + atomic_load(&source->remap.unmapping_bytes);
 }
 
 void pool_reset_peaks(struct pool *pool) {

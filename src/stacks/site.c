@@ -187,7 +187,7 @@ static void forget(uint64_t start, uint64_t end) {
     }
 }
 
-void site_look_for_closed(void) {
+void site_hide_closed_modules(void) {
     struct module_open open;
     uint64_t now = module_closings();
     if (__builtin_expect(now == atomic_load_explicit(&closings, memory_order_acquire), 1)) {

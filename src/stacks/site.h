@@ -61,7 +61,7 @@ bool site_start(uint32_t most);
  * Makes sites of closed modules unfindable. Runs before each capture of a stack: other code may now
  * lie at their addresses. Takes a lock of the loader, then the lock of the sites.
  */
-void site_look_for_closed(void);
+void site_hide_closed_modules(void);
 
 /**
  * Returns the number of the stack's site. If the table is full, returns the device's site without

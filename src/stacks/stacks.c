@@ -123,7 +123,7 @@ bool stacks_start(unsigned frames, stacks_look_up *look_up) {
 
 /* Captures the thread's stack. Drops native frames from the Python interpreter outwards. */
 static void capture(struct site_stack *stack) {
-    site_look_for_closed();
+    site_hide_closed_modules();
     stack->native_count = unwind(stack->native, depth, &stack->native_walked);
     stack->python_count = python_frames(stack->python, depth);
     for (unsigned i = 0; stack->python_count > 0 && i < stack->native_count; i++) {

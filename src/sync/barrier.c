@@ -278,7 +278,7 @@ bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
  * of the newest earlier event. Returns 0 if there is none to wait for. Sets *again to whether a
  * later call may succeed.
  */
-static uint64_t close_late(struct source *source, bool *again) {
+static uint64_t close_outside_free(struct source *source, bool *again) {
     ASSERT_HELD(&source->lock);
     uint64_t stamp = epochs_stamp(&source->epochs);
     int r = epochs_close(&source->epochs, source->backend, false);
@@ -317,7 +317,7 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
     uint64_t generation = source_generation(source);
     while (generation == source_generation(source)) {
         bool again = false;
-        if (number == 0 && (number = close_late(source, &again)) == 0 && !again) {
+        if (number == 0 && (number = close_outside_free(source, &again)) == 0 && !again) {
             break;
         }
         epochs_poll(epochs, source->backend);

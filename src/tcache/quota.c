@@ -31,20 +31,20 @@ static uint64_t part_of_peak(const struct pool *pool) {
  * Returns the largest quota in bytes that a cache may have now. The pool's lock is held.
  *
  *  active caches          limit of each
- *  0 or 1                 quota_most, or less while the program is small (budget_little())
+ *  0 or 1                 quota_most, or less while the program is small (budget_highest_goal())
  *  up to QUOTA_CACHES     quota_most
  *  more                   falls with the square of their number: twice as many hold half as much
  *                         together. At most part_of_peak(), at least QUOTA_FIRST, never 0
  */
 static uint64_t quota_limit(const struct pool *pool) {
     const struct source *source = &pool->source;
-    uint64_t most = pool->quota_most, little = budget_little(source);
+    uint64_t most = pool->quota_most, highest = budget_highest_goal(source);
     uint64_t active = source->active_count;
     if (active > QUOTA_CACHES) {
         uint64_t share = most * QUOTA_CACHES / active * QUOTA_CACHES / active;
         return max_u64(min_u64(share, part_of_peak(pool)), QUOTA_FIRST);
     }
-    return active <= 1 ? min_u64(most, little) : most;
+    return active <= 1 ? min_u64(most, highest) : most;
 }
 
 /* Sets a cache's quota in bytes, and updates the sum of all quotas. The pool's lock is held. */
@@ -176,7 +176,7 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
     return quota_deactivate_list(pool, idle);
 }
 
-struct biased *quota_find_idle(struct pool *pool) {
+struct biased *quota_find_inactive(struct pool *pool) {
     struct biased *idle = NULL;
     for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
         bool idle_now = is_unchanged(&cache->seen.operations_ticks, operations(cache),

@@ -145,7 +145,7 @@ static int wait_until_done(struct page *page, uint64_t end_ms) {
     uint64_t number = atomic_load(&live->order_number), since_ms = now_ms();
     page_ask(page);
     while (atomic_load_explicit(&live->order_done, memory_order_acquire) != number) {
-        page_look(page);
+        page_update_state(page);
         if (!can_act(page)) /* the process may have finished the order and then ended */
             return atomic_load(&live->order_done) == number ? 0 : -ESRCH;
         if (interrupted || now_ms() >= end_ms) {
@@ -229,7 +229,7 @@ int tool_ctl(char **arguments) {
     pages_open(&pages, request.pid);
     struct page *page = pages_of(&pages, request.pid);
     if (!page)
-        pages_say_barred();
+        pages_print_refused();
     if (!page || !can_act(page))
         fail(EXIT_FAILURE, "ctl",
              page ? "that process has ended"

@@ -257,7 +257,7 @@ static int write_metrics(int fd, bool prometheus, bool scraped) {
     pages_open(&pages, 0);
     pages_ask(&pages, false, ANSWER_MS);
     if (pages.count == 0 && !scraped)
-        pages_say_barred();
+        pages_print_refused();
     char(*jobs)[LABEL] = calloc(pages.count + 1, sizeof *jobs);
     struct sample *samples = jobs ? read_samples(&pages, jobs, &to.count) : NULL;
     to.samples = samples;

@@ -115,7 +115,7 @@ static bool read_process(struct parsed_reports *reports, struct pages *all, int 
                 : "no process of yours with that number uses CUDA under the library, or did so "
                   "lately and was killed");
     if (!page)
-        pages_say_barred();
+        pages_print_refused();
     return page != NULL;
 }
 

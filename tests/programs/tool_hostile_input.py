@@ -184,7 +184,7 @@ def swapped():
             tally.check(stat.S_ISFIFO(os.stat(module).st_mode), "hostile: the module was looked at")
 
 
-def barred():
+def refused():
     """Checks that the tool names a folder for live pages that another user owns or may enter."""
     cases = [("has mode 0755 instead of 0700", lambda path: (os.mkdir(path), os.chmod(path, 0o755))),
              ("is no folder", lambda path: open(path, "w").close())]
@@ -210,7 +210,7 @@ def main():
     memory()
     traces()
     swapped()
-    barred()
+    refused()
 
 
 if __name__ == "__main__":

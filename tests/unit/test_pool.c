@@ -472,7 +472,7 @@ static void a_sum_that_misses_an_allocation_but_not_its_free_is_0(void **state) 
     assert_int_equal(is.requested.current, 0);
     assert_int_equal(is.requested.freed, is.requested.total);
     assert_int_equal(is.requested.peak, 4096);
-    assert_true(pool_idle_bytes(pool) > 0);
+    assert_true(pool_unused_bytes(pool) > 0);
     for (unsigned i = 0; i < WATERMARKS; i++) {
         watermark_rise(&cache_mine(pool)->watermarks[i], 10000);
         watermark_raise(&cache_mine(pool)->watermarks[i]);
@@ -822,7 +822,7 @@ static void a_hundred_threads_one_after_another_share_one_cache(void **state) {
 /* ---- memory that can go back ---- */
 
 static uint64_t cannot_go_back(void) {
-    uint64_t stuck = pool_stuck_bytes(pool), idle = pool_idle_bytes(pool);
+    uint64_t stuck = pool_stuck_bytes(pool), idle = pool_unused_bytes(pool);
     return fake->reserved - (idle - stuck);
 }
 
@@ -846,7 +846,7 @@ static void free_memory_between_many_small_blocks_cannot_go_back(void **state) {
         get(300 << 10);
     }
     uint64_t stuck = pool_stuck_bytes(pool);
-    assert_in_range(stuck, pool->source.runs.free_units << UNIT_SHIFT, pool_idle_bytes(pool));
+    assert_in_range(stuck, pool->source.runs.free_units << UNIT_SHIFT, pool_unused_bytes(pool));
     assert_true(pool->source.runs.free_units > 0);
 }
 

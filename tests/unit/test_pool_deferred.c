@@ -65,9 +65,9 @@ static void no_request_gets_a_deferred_block_before_its_reclaim(void **state) {
     assert_int_equal(fake->releases, 0);
     assert_int_equal(fake_books(pool).active.current, 40 * MIB);
     assert_int_equal(fake_books(pool).requested.current, 0);
-    assert_int_equal(pool_idle_bytes(pool), 0);
+    assert_int_equal(pool_unused_bytes(pool), 0);
     pool_reclaim(&deferred);
-    assert_int_equal(pool_idle_bytes(pool), 40 * MIB);
+    assert_int_equal(pool_unused_bytes(pool), 40 * MIB);
     assert_int_equal(get(40 * MIB), at);
 }
 

@@ -86,7 +86,7 @@ static void a_header_that_changes_after_its_check_is_not_read_again(void **state
     for (unsigned i = 1; i < STATS_MAX_DEVICES; i++) {
         assert_false(page_device(page, i, &device, &age, &moment));
     }
-    page_look(page);
+    page_update_state(page);
     assert_int_equal(page->state, PAGE_RUNNING);
     assert_int_equal(page->pid, getpid());
     assert_int_equal(page_real_ns(page, 1), 1001);

@@ -25,7 +25,8 @@ static uint64_t releasable_bytes(const struct device *device) {
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         pool_reclaim_own(p->pool);
-        uint64_t stuck = p->unused ? 0 : pool_stuck_bytes(p->pool), idle = pool_idle_bytes(p->pool);
+        uint64_t stuck = p->unused ? 0 : pool_stuck_bytes(p->pool),
+                 idle = pool_unused_bytes(p->pool);
         bytes += (idle > stuck ? idle - stuck : 0) + atomic_load(&p->backend->returning);
     }
     return bytes;
@@ -49,7 +50,7 @@ uint64_t device_idle_bytes(const struct device *device, const struct device_back
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         if (p->backend != except) {
-            bytes += pool_idle_bytes(p->pool) + atomic_load(&p->backend->returning);
+            bytes += pool_unused_bytes(p->pool) + atomic_load(&p->backend->returning);
         }
     }
     return bytes;

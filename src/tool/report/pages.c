@@ -26,7 +26,7 @@ static uint64_t own_namespace;
 
 /* ---- one page ---- */
 
-void page_look(struct page *page) {
+void page_update_state(struct page *page) {
     enum place_life life = place_life(&page->who, own_namespace);
     uint32_t ending = atomic_load(&page->live->ending);
     uint64_t stack = life == PLACE_ALIVE ? place_stack(page->pid) : 0;
@@ -142,7 +142,7 @@ static struct page *open_page(int folder, const char *name, bool *other_version)
     page->fd = fd;
     link_page(page);
     copy_head(page, &head);
-    page_look(page);
+    page_update_state(page);
     return page;
 }
 
@@ -209,7 +209,7 @@ void pages_open(struct pages *pages, int pid) {
         qsort(pages->list, pages->count, sizeof(struct page *), by_start);
 }
 
-bool pages_barred(unsigned which, char text[PAGES_BARRED]) {
+bool pages_refused(unsigned which, char text[PAGES_REFUSED]) {
     char path[PLACE_PATH];
     struct stat file;
     int folder = place_folder(which, path) ? place_open(path, false) : -ENOENT;
@@ -218,22 +218,23 @@ bool pages_barred(unsigned which, char text[PAGES_BARRED]) {
     if (folder >= 0 || lstat(path, &file) != 0)
         return false;
     if (file.st_uid != geteuid())
-        snprintf(text, PAGES_BARRED, "%s belongs to user %u: no live page of yours can lie there",
+        snprintf(text, PAGES_REFUSED, "%s belongs to user %u: no live page of yours can lie there",
                  path, (unsigned)file.st_uid);
     else if (!S_ISDIR(file.st_mode))
-        snprintf(text, PAGES_BARRED, "%s is no folder: no live page can lie there", path);
+        snprintf(text, PAGES_REFUSED, "%s is no folder: no live page can lie there", path);
     else if ((file.st_mode & 07777) == 0700)
         return false; /* another error prevents opening the page, and may be temporary */
     else
-        snprintf(text, PAGES_BARRED, "%s has mode %04o instead of 0700: no live page can lie there",
-                 path, (unsigned)file.st_mode & 07777);
+        snprintf(text, PAGES_REFUSED,
+                 "%s has mode %04o instead of 0700: no live page can lie there", path,
+                 (unsigned)file.st_mode & 07777);
     return true;
 }
 
-void pages_say_barred(void) {
-    char text[PAGES_BARRED];
+void pages_print_refused(void) {
+    char text[PAGES_REFUSED];
     for (unsigned i = 0; i < PLACE_READ; i++)
-        if (pages_barred(i, text))
+        if (pages_refused(i, text))
             tool_say("%s", text);
 }
 

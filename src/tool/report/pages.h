@@ -68,15 +68,15 @@ bool pages_are_ambiguous(const struct pages *pages, const struct page *page);
 
 /** Writes why a folder cannot hold live pages of this user, and returns true. Returns false if the
  * folder is missing or usable. `which` as in place_folder(). */
-#define PAGES_BARRED 512
-bool pages_barred(unsigned which, char text[PAGES_BARRED]);
+#define PAGES_REFUSED 512
+bool pages_refused(unsigned which, char text[PAGES_REFUSED]);
 
-/** Prints the texts of pages_barred() for all folders to stderr, after a message that there is no
+/** Prints the texts of pages_refused() for all folders to stderr, after a message that there is no
  * process. */
-void pages_say_barred(void);
+void pages_print_refused(void);
 
 /** Updates the state of the page's process. */
-void page_look(struct page *page);
+void page_update_state(struct page *page);
 
 /** Asks the process for new values, and to read its order (ctl.c). */
 void page_ask(struct page *page);

@@ -79,7 +79,7 @@ static const char *const table_keys[] = {
 
 /** Draws that there is no process, and which folders cannot hold pages: a possible reason. */
 static void draw_nothing(const struct top *top) {
-    char text[PAGES_BARRED];
+    char text[PAGES_REFUSED];
     int y = 2;
     if (*top->filter) {
         screen_put_text(y, "no line contains the text of the filter; / changes it", A_NORMAL);
@@ -87,7 +87,7 @@ static void draw_nothing(const struct top *top) {
     }
     screen_put_text(y++, TOP_NOTHING, A_NORMAL);
     for (unsigned i = 0; i < PLACE_READ; i++)
-        if (pages_barred(i, text))
+        if (pages_refused(i, text))
             screen_put_text(y++, text, A_NORMAL);
 }
 

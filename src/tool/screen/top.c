@@ -123,7 +123,7 @@ void top_read(struct top *top) {
         top->histories[i]->seen = false;
     for (size_t i = 0; i < top->pages.count; i++) {
         struct page *page = top->pages.list[i];
-        page_look(page); /* the process may have ended since the request */
+        page_update_state(page); /* the process may have ended since the request */
         bool shown = (page_is_running(page) || top->dead) && page->state != PAGE_ENDED &&
                      is_wanted(top, page);
         for (unsigned k = 0; shown && k < page_devices(page); k++)
@@ -151,7 +151,7 @@ static bool say_missing(const struct top *top) {
     if (top->row_count == 0 && top->pid_count == 0)
         tool_say("top: %s", TOP_NOTHING);
     if (top->row_count == 0 || !all)
-        pages_say_barred();
+        pages_print_refused();
     return all;
 }
 
