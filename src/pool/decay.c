@@ -32,7 +32,7 @@ static bool is_pending(const struct source *source, enum reach reach, uint64_t s
  */
 static void take_old(struct pool *pool, uint64_t stamp) {
     struct source *source = &pool->source;
-    struct biased *idle = quota_find_inactive(pool);
+    struct biased *idle = quota_list_idle_threads(pool);
     source->decay.tick -= DECAY_TICKS + 1;
     quota_deactivate_list(pool, idle);
     if (is_pending(source, REACH_CONTEXT, stamp) || is_pending(source, REACH_EXTERNAL, stamp)) {

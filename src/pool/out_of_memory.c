@@ -16,7 +16,7 @@
  */
 static uint64_t idle_bytes(const struct pool *pool) {
     const struct source *source = &pool->source;
-    uint64_t in_use = peaks_live_at_most(pool) + atomic_load(&pool->deferred_bytes);
+    uint64_t in_use = peaks_live_upper_bound(pool) + atomic_load(&pool->deferred_bytes);
     uint64_t idle = budget_used(source) > in_use ? budget_used(source) - in_use : 0;
     return idle + atomic_load(&source->remap.unmapping_bytes);
 }

@@ -309,7 +309,7 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
     }
     peaks_update(pool);
     lock_release(&source->lock);
-    bool live = peaks_live_at_most(pool) > 0;
+    bool live = peaks_live_upper_bound(pool) > 0;
     return live || deferred ? stuck : 0;
 }
 

@@ -95,7 +95,7 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
 
 uint64_t pool_unused_bytes(struct pool *pool) {
     struct source *source = &pool->source;
-    uint64_t allocated = peaks_live_at_most(pool);
+    uint64_t allocated = peaks_live_upper_bound(pool);
     uint64_t reserved = counter_get(&source->counters.reserved.current);
     allocated += atomic_load(&pool->deferred_bytes);
     uint64_t unused = reserved > allocated ? reserved - allocated : 0;

@@ -35,13 +35,13 @@ static void add_given(const struct pool *pool, struct peaks_sums *sums) {
  * Sums the counters of all caches. Other threads allocate and free during the sum, so the order of
  * reading decides the error:
  *
- *   taken before given (`at_most` false)   `live` is never more than was live at some time
- *   given before taken (`at_most` true)    `live` is never less
+ *   taken before given (`upper_bound` false)   `live` is never more than was live at some time
+ *   given before taken (`upper_bound` true)    `live` is never less
  */
-static struct peaks_sums sum_up(const struct pool *pool, bool at_most) {
+static struct peaks_sums sum_up(const struct pool *pool, bool upper_bound) {
     struct peaks_sums sums = {0};
-    (at_most ? add_given : add_taken)(pool, &sums);
-    (at_most ? add_taken : add_given)(pool, &sums);
+    (upper_bound ? add_given : add_taken)(pool, &sums);
+    (upper_bound ? add_taken : add_given)(pool, &sums);
     /* Counted last, to include every cache of the sums. */
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         sums.used += !watermark_is_unused(&cache->watermarks[WATERMARK_COUNT]);
@@ -68,12 +68,12 @@ static unsigned wait_for_move(const struct pool *pool, unsigned *turns) {
 }
 
 /* Repeats the sum if a cache was added or removed meanwhile, at most MOVE_TURNS times. */
-static struct peaks_sums sum_up_at_rest(const struct pool *pool, bool at_most) {
+static struct peaks_sums sum_up_at_rest(const struct pool *pool, bool upper_bound) {
     struct peaks_sums sums;
     unsigned before, turns = 0;
     do {
         before = wait_for_move(pool, &turns);
-        sums = sum_up(pool, at_most);
+        sums = sum_up(pool, upper_bound);
         atomic_thread_fence(memory_order_acquire);
     } while (before != atomic_load(&pool->moves) && ++turns < MOVE_TURNS);
     return sums;
@@ -83,7 +83,7 @@ struct peaks_sums peaks_sums(const struct pool *pool) {
     return sum_up_at_rest(pool, false);
 }
 
-uint64_t peaks_live_at_most(const struct pool *pool) {
+uint64_t peaks_live_upper_bound(const struct pool *pool) {
     return sum_up_at_rest(pool, true).of[WATERMARK_ALLOCATED].live;
 }
 

@@ -1,5 +1,5 @@
 /*
- * Peaks of live memory over all caches of a pool. peaks_sums() and peaks_live_at_most() take no
+ * Peaks of live memory over all caches of a pool. peaks_sums() and peaks_live_upper_bound() take no
  * lock; all other functions need source.lock.
  */
 #ifndef GPUCACHE_TCACHE_PEAKS_H
@@ -14,8 +14,8 @@ struct peaks_sums {
     } of[WATERMARKS];
     unsigned used; /* number of caches that have counted an allocation or a free */
 };
-struct peaks_sums peaks_sums(const struct pool *pool); /* over all caches; `live`: lower bound */
-uint64_t peaks_live_at_most(const struct pool *pool);  /* upper bound of allocated bytes */
+struct peaks_sums peaks_sums(const struct pool *pool);    /* over all caches; `live`: lower bound */
+uint64_t peaks_live_upper_bound(const struct pool *pool); /* upper bound of allocated bytes */
 
 /* Ends each slow path: updates counters, budget and decay. May aggregate the peaks. */
 void peaks_update(struct pool *pool);

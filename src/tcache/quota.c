@@ -97,7 +97,7 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
 }
 
 void quota_flush_for(struct cache *cache, unsigned keep, uint64_t bytes) {
-    uint64_t quota = cache_quota(cache), most = quota - quota / ROOM_SHARE;
+    uint64_t quota = cache_quota(cache), most = quota - quota / UNUSED_SHARE;
     most = most > bytes ? most - bytes : 0;
     cache_flush_idle(cache, keep, most);
     bool full = cache->bytes + bytes > quota;
@@ -176,7 +176,7 @@ bool quota_take_back(struct pool *pool, uint64_t growth) {
     return quota_deactivate_list(pool, idle);
 }
 
-struct biased *quota_find_inactive(struct pool *pool) {
+struct biased *quota_list_idle_threads(struct pool *pool) {
     struct biased *idle = NULL;
     for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
         bool idle_now = is_unchanged(&cache->seen.operations_ticks, operations(cache),

@@ -51,7 +51,7 @@ bool quota_empty_transfers(struct pool *pool);
  * cache whose transfer cache has blocks, and empties that transfer cache: other threads freed these
  * blocks, perhaps later.
  */
-struct biased *quota_find_inactive(struct pool *pool);
+struct biased *quota_list_idle_threads(struct pool *pool);
 
 /** Seizes the caches of a list and deactivates them. Returns whether they held any block. */
 bool quota_deactivate_list(struct pool *pool, struct biased *first);

@@ -22,9 +22,9 @@
 struct chunk {
     struct chunk *previous, *next; /* in the heap's list; the chunk with the latest free is first */
     uintptr_t base;
-    size_t used;    /* units */
-    size_t at_most; /* upper bound of the length of free runs */
-    size_t latest;  /* first unit of the block freed last */
+    size_t used;        /* units */
+    size_t upper_bound; /* upper bound of the length of free runs */
+    size_t latest;      /* first unit of the block freed last */
     uint64_t taken[WORDS];
 };
 
@@ -64,7 +64,7 @@ static size_t find_units(struct chunk *chunk, size_t count) {
             longest = end - at;
         at = next_bit(chunk, end, false);
     }
-    chunk->at_most = longest;
+    chunk->upper_bound = longest;
     return UNITS;
 }
 
@@ -115,14 +115,14 @@ static struct chunk *new_chunk(struct heap *heap) {
         free(chunk);
         return NULL;
     }
-    chunk->at_most = UNITS;
+    chunk->upper_bound = UNITS;
     link_first(heap, chunk);
     return chunk;
 }
 
 static struct chunk *search(struct heap *heap, size_t units, int tries, size_t *first) {
     for (struct chunk *chunk = heap->chunks; chunk && tries; chunk = chunk->next, tries--) {
-        if (chunk->at_most < units)
+        if (chunk->upper_bound < units)
             continue;
         *first = find_units(chunk, units);
         if (*first < UNITS)
@@ -200,7 +200,7 @@ void heap_give(struct range *range) {
         chunk->latest = (range->base - chunk->base) / UNIT;
         mark(chunk, chunk->latest, units, false);
         chunk->used -= units;
-        chunk->at_most = UNITS;
+        chunk->upper_bound = UNITS;
         unlink_chunk(heap, chunk);
         if (chunk->used) {
             link_first(heap, chunk);
