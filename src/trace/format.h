@@ -131,11 +131,11 @@ static inline void trace_put(struct trace_record *slot, const uint64_t words[7],
  * kinds of unpooled memory (driver/limit/unpooled_kind.def). The header has an array of them.
  * Therefore the count is part of the format and never changes.
  */
-#define TRACE_FIGURES 12
-#define TRACE_OUTSIDE_MOST (TRACE_FIGURES - 2) /* the highest kind that has a metric */
+#define TRACE_METRICS 12
+#define TRACE_OUTSIDE_MOST (TRACE_METRICS - 2) /* the highest kind that has a metric */
 
-/** Returns the metric that `detail` of a record has, or TRACE_FIGURES for none. */
-static inline unsigned trace_figure(unsigned kind, uint64_t value) {
+/** Returns the metric that `detail` of a record has, or TRACE_METRICS for none. */
+static inline unsigned trace_metric(unsigned kind, uint64_t value) {
     switch (kind) {
     case TRACE_MOMENT_GROW:
     case TRACE_MOMENT_GIVE_BACK:
@@ -143,9 +143,9 @@ static inline unsigned trace_figure(unsigned kind, uint64_t value) {
         return 0;
     case TRACE_OUTSIDE_TAKE:
     case TRACE_OUTSIDE_LEAVE:
-        return value <= TRACE_OUTSIDE_MOST ? 1 + (unsigned)value : TRACE_FIGURES;
+        return value <= TRACE_OUTSIDE_MOST ? 1 + (unsigned)value : TRACE_METRICS;
     default:
-        return TRACE_FIGURES;
+        return TRACE_METRICS;
     }
 }
 
@@ -163,7 +163,7 @@ struct trace_device {
     char backend[16];
     struct {
         _Atomic uint64_t ticks, bytes;
-    } before[TRACE_FIGURES]; /* metrics after the newest dropped record of each */
+    } before[TRACE_METRICS]; /* metrics after the newest dropped record of each */
 };
 
 struct trace_header {

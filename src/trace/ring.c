@@ -249,12 +249,12 @@ static bool is_kept(const struct trace_record *record, uint64_t head, bool forge
 /** Stores the metric of a record that is about to be dropped, as the state before the trace. */
 static void keep_metric(const struct trace_record *record, uint64_t head) {
     unsigned device = (uint16_t)(head >> 16);
-    unsigned figure = trace_figure(kind_of(head), atomic_load(&record->value));
+    unsigned metric = trace_metric(kind_of(head), atomic_load(&record->value));
     uint64_t ticks = atomic_load(&record->ticks);
-    if (figure < TRACE_FIGURES && device < STATS_MAX_DEVICES &&
-        ticks >= atomic_load(&header->devices[device].before[figure].ticks)) {
-        atomic_store(&header->devices[device].before[figure].ticks, ticks);
-        atomic_store(&header->devices[device].before[figure].bytes, atomic_load(&record->detail));
+    if (metric < TRACE_METRICS && device < STATS_MAX_DEVICES &&
+        ticks >= atomic_load(&header->devices[device].before[metric].ticks)) {
+        atomic_store(&header->devices[device].before[metric].ticks, ticks);
+        atomic_store(&header->devices[device].before[metric].bytes, atomic_load(&record->detail));
     }
 }
 

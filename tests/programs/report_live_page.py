@@ -209,7 +209,7 @@ def metrics_are_true():
         seen.append(total())
     tally.check(seen[0] < seen[1] < seen[2], "live: short ways only, while they go on", seen)
     os.kill(one.pid, signal.SIGSTOP)
-    tally.check(eventually(lambda: re.search(r"does not answer now; its figures are [\d.]+ s old",
+    tally.check(eventually(lambda: re.search(r"does not answer now; its metrics are [\d.]+ s old",
                                              place.tool("report", str(one.pid)).stderr)),
                 "live: old metrics are said to be old")
     one.child.kill()
@@ -246,7 +246,7 @@ def after_a_kill():
     report, text = place.report(one.pid), place.tool("report", str(one.pid))
     tally.check(report and report["devices"][0]["requested_bytes"]["current"] == 1000 + 7 * MIB and
                 report["devices"][0]["ooms"] == 1, "live: the last metrics of a killed process", report)
-    tally.check("without a last word" in text.stderr and "live" in text.stdout, "live: it is said to be gone", text.stderr)
+    tally.check("without a last update" in text.stderr and "live" in text.stdout, "live: it is said to be gone", text.stderr)
     events = text.stdout[text.stdout.find("Time "):]
     tally.check(re.search(r"grow +2\.00 MiB", events) and re.search(r"allocate +7\.00 MiB +0x", events) and
                 re.search(r"allocate +9\.00 MiB +(0x\w+)[^$]*free +9\.00 MiB +\1", events) and

@@ -119,7 +119,7 @@ static void *update_page(void *unused) {
 static struct helper thread = {
     .run = update_page,
     .level = LOG_LEVEL_INFO, /* a live page that cannot be created is no warning either */
-    .lacking = "the figures on the live page are old",
+    .lacking = "the metrics on the live page are old",
 };
 
 void page_helper_start(void) {

@@ -79,7 +79,7 @@ complete -c gpucache -n '__fish_seen_subcommand_from ctl' -a report
 complete -c gpucache -n '__fish_seen_subcommand_from ctl' -a empty-cache
 complete -c gpucache -n '__fish_seen_subcommand_from ctl' -a reset-peak
 complete -c gpucache -n '__fish_seen_subcommand_from ctl' -a limit
-complete -c gpucache -n __fish_use_subcommand -a metrics -d 'writes the figures of all processes for Prometheus'
+complete -c gpucache -n __fish_use_subcommand -a metrics -d 'writes the metrics of all processes for Prometheus'
 complete -c gpucache -n '__fish_seen_subcommand_from metrics' -l format -x -a 'openmetrics prometheus' -d 'for a scrape, or for the textfile collector of node_exporter'
 complete -c gpucache -n '__fish_seen_subcommand_from metrics' -l listen -r -d 'answers scrapes of http://ADDRESS:PORT/metrics until it is ended, in the format that the client asks for; the loopback address if ADDRESS is left out'
 complete -c gpucache -n __fish_use_subcommand -a timeline -d 'writes traces (GPUCACHE_TRACE) as JSON that Perfetto opens'

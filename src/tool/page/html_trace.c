@@ -157,7 +157,7 @@ static void put_reserved(struct device_output *of) {
     put_pair(of->to, less(file->front_ns, start_of(file)), file->before[of->device][0]);
     for (size_t i = file->carried; i < file->count; i++) {
         const struct trace_event *event = &file->events[i];
-        if (event->device == of->device && trace_figure(event->kind, event->value) == 0 &&
+        if (event->device == of->device && trace_metric(event->kind, event->value) == 0 &&
             !(event->flags & TRACE_CARRIED))
             put_pair(of->to, less(event->time_ns, start_of(file)), event->detail);
     }

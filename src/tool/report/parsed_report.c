@@ -302,7 +302,7 @@ bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, 
 static void note_sizes(struct parsed_report *report, uint64_t age) {
     if (age > 0)
         snprintf(report->sizes_note, sizeof report->sizes_note,
-                 "the sizes of what is live are %s s older than the other figures",
+                 "the sizes of what is live are %s s older than the other metrics",
                  SECONDS(age < SHOWN_NS ? SHOWN_NS : age));
 }
 
@@ -313,7 +313,7 @@ static void note_age(struct parsed_report *report) {
     lines_seconds(old, age);
     if (page->state == PAGE_KILLED)
         snprintf(report->note, sizeof report->note,
-                 "process %d is gone without a last word, as after SIGKILL; its last figures are "
+                 "process %d has ended without a last update, as after SIGKILL; its metrics are "
                  "%s s old",
                  page->pid, old);
     else if (page->state == PAGE_SIGNALLED)
@@ -321,7 +321,7 @@ static void note_age(struct parsed_report *report) {
                  old, strsignal(page->signal));
     else if (!page->fresh && age > OLD_NS)
         snprintf(report->note, sizeof report->note,
-                 "process %d does not answer now; its figures are %s s old", page->pid, old);
+                 "process %d does not answer now; its metrics are %s s old", page->pid, old);
 }
 
 void parsed_reports_read_page(struct parsed_reports *reports, struct page *page) {

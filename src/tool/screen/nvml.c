@@ -128,10 +128,10 @@ static void read_device(struct device *device) {
     device->fresh = true;
 }
 
-void nvml_read(const char *uuid, int pid, struct nvml_figures *figures) {
+void nvml_read(const char *uuid, int pid, struct nvml_values *figures) {
     struct device *device = is_there() ? device_of(uuid) : NULL;
     bool seen = false;
-    *figures = (struct nvml_figures){0, 0, NVML_UNKNOWN, NVML_UNKNOWN, NVML_UNKNOWN};
+    *figures = (struct nvml_values){0, 0, NVML_UNKNOWN, NVML_UNKNOWN, NVML_UNKNOWN};
     if (!device || !device->handle)
         return;
     if (!device->fresh)

@@ -13,7 +13,7 @@
 
 #define NVML_UNKNOWN UINT64_MAX
 
-struct nvml_figures {
+struct nvml_values {
     uint64_t used, total; /* bytes of the device, by all processes; total 0: unknown */
     uint64_t process;     /* bytes of the process, or NVML_UNKNOWN */
     uint64_t others;      /* bytes of all other processes, or NVML_UNKNOWN */
@@ -27,6 +27,6 @@ void nvml_refresh(void);
  * Reads the values of a process on a device, by the device's UUID in a report. The bytes of other
  * processes are known only if NVML sees this process and the bytes of all others.
  */
-void nvml_read(const char *uuid, int pid, struct nvml_figures *figures);
+void nvml_read(const char *uuid, int pid, struct nvml_values *figures);
 
 #endif

@@ -38,7 +38,7 @@ struct top_row {
     struct stats_device device;
     struct report_derived derived;
     struct top_history *history;
-    struct nvml_figures nvml;
+    struct nvml_values nvml;
     uint64_t values[TOP_COLUMNS]; /* TOP_UNKNOWN: the table prints `-` */
     uint64_t sizes_age;           /* nanoseconds by which the live sizes are older */
 };

@@ -86,7 +86,7 @@ static int draw_metrics(int y, const struct top_row *row) {
 
 static int draw_nvml(int y, const struct top_row *row) {
     struct lines words;
-    const struct nvml_figures *nvml = &row->nvml;
+    const struct nvml_values *nvml = &row->nvml;
     if (nvml->total == 0)
         return y;
     start_lines(&words);

@@ -90,7 +90,7 @@ static uint64_t share(double value) {
 
 void top_set_values(struct top *top, struct top_row *row) {
     const struct stats_device *device = &row->device;
-    const struct nvml_figures *nvml = &row->nvml;
+    const struct nvml_values *nvml = &row->nvml;
     uint64_t asked = device->cache_hits + device->cache_misses;
     double hits = asked == 0 ? 0 : (double)device->cache_hits / (double)asked;
     double used = nvml->total == 0 ? 0 : (double)nvml->used / (double)nvml->total;

@@ -126,9 +126,9 @@ static void add(struct timeline *to, const struct trace_event *event, unsigned w
                 event->time_ns);
 }
 
-/** Returns the counter of a metric (trace_figure()), or 0 for none. */
-static unsigned counter_of(unsigned figure) {
-    unsigned which = figure == 0 ? RESERVED : OUTSIDE + figure - 1;
+/** Returns the counter of a metric (trace_metric()), or 0 for none. */
+static unsigned counter_of(unsigned metric) {
+    unsigned which = metric == 0 ? RESERVED : OUTSIDE + metric - 1;
     for (unsigned i = OUTSIDE; names[which] && i < which; i++)
         if (names[i] && strcmp(names[i], names[which]) == 0)
             return i;
@@ -136,15 +136,15 @@ static unsigned counter_of(unsigned figure) {
 }
 
 static void count(struct timeline *to, const struct trace_event *event) {
-    unsigned figure = trace_figure(event->kind, event->value);
+    unsigned metric = trace_metric(event->kind, event->value);
     if (event->device >= STATS_MAX_DEVICES)
         return;
     if (event->kind == TRACE_ALLOCATE || event->kind == TRACE_FREE) {
         bool comes = event->kind == TRACE_ALLOCATE;
         add(to, event, REQUESTED, comes ? event->bytes : -event->bytes);
         add(to, event, ALLOCATED, comes ? event->value : -event->value);
-    } else if (figure < TRACE_FIGURES && counter_of(figure) && !(event->flags & TRACE_CARRIED)) {
-        set_counter(to, event->device, counter_of(figure), event->detail, event->time_ns);
+    } else if (metric < TRACE_METRICS && counter_of(metric) && !(event->flags & TRACE_CARRIED)) {
+        set_counter(to, event->device, counter_of(metric), event->detail, event->time_ns);
     }
 }
 
@@ -171,9 +171,9 @@ static void apply_events(struct timeline *to,
                          void (*write_event)(struct timeline *, const struct trace_event *)) {
     const struct trace_file *file = to->file;
     for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
-        for (unsigned figure = 0; figure < TRACE_FIGURES; figure++)
-            if (file->before[device][figure] && counter_of(figure))
-                set_counter(to, device, counter_of(figure), file->before[device][figure],
+        for (unsigned metric = 0; metric < TRACE_METRICS; metric++)
+            if (file->before[device][metric] && counter_of(metric))
+                set_counter(to, device, counter_of(metric), file->before[device][metric],
                             file->front_ns);
     start_with_carried(to, file->front_ns);
     for (size_t i = file->carried; i < file->count; i++) {

@@ -164,25 +164,25 @@ static void complete_event(struct pass *pass, const struct trace_event *event) {
 
 /** Sets a metric of a device to the value in an event before the front. */
 static void keep_metric(struct trace_file *file, const struct trace_event *event) {
-    unsigned figure = trace_figure(event->kind, event->value);
-    if (figure < TRACE_FIGURES && event->device < STATS_MAX_DEVICES)
-        file->before[event->device][figure] = event->detail;
+    unsigned metric = trace_metric(event->kind, event->value);
+    if (metric < TRACE_METRICS && event->device < STATS_MAX_DEVICES)
+        file->before[event->device][metric] = event->detail;
 }
 
 /** Sets the metrics to the values of the dropped records, which the header has. */
 static void start_metrics(struct trace_file *file) {
     for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
-        for (unsigned figure = 0; figure < TRACE_FIGURES; figure++)
-            file->before[device][figure] =
-                atomic_load(&file->header->devices[device].before[figure].bytes);
+        for (unsigned metric = 0; metric < TRACE_METRICS; metric++)
+            file->before[device][metric] =
+                atomic_load(&file->header->devices[device].before[metric].bytes);
 }
 
 /** Returns whether a record has a newer metric than the dropped records. */
 static bool is_newer(const struct trace_header *header, const struct trace_event *event) {
-    unsigned figure = trace_figure(event->kind, event->value);
-    return figure < TRACE_FIGURES && event->device < STATS_MAX_DEVICES &&
+    unsigned metric = trace_metric(event->kind, event->value);
+    return metric < TRACE_METRICS && event->device < STATS_MAX_DEVICES &&
            event->time_ns >=
-               trace_ns(header, atomic_load(&header->devices[event->device].before[figure].ticks));
+               trace_ns(header, atomic_load(&header->devices[event->device].before[metric].ticks));
 }
 
 /** Adds all live objects to the list of carried events. */

@@ -35,7 +35,7 @@ struct trace_file {
     size_t carried;    /* number of carried events */
     uint64_t front_ns; /* all other events are later */
     uint64_t end_ns;   /* time of the last event; for a running process, of the read */
-    uint64_t before[STATS_MAX_DEVICES][TRACE_FIGURES]; /* metrics at the front (trace_figure()) */
+    uint64_t before[STATS_MAX_DEVICES][TRACE_METRICS]; /* metrics at the front (trace_metric()) */
     uint64_t dropped;                                  /* events older than the trace, or cut off */
     bool running;
     bool incredible; /* the file is damaged: too many ends of unknown objects; some are left out */
