@@ -130,7 +130,7 @@ def eventually(condition, seconds=60):
 
 def is_there():
     place = Place()
-    one = Program(place, {"GPUCACHE_DECAY_MS": "never"})  # the program starts another thread
+    one = Program(place)
     names = place.pages()
     tally.check(len(names) == 1 and names[0].startswith("%d-" % one.pid), "live: a page for a process", names)
     mode = os.stat(place.path(names[0]))
@@ -140,7 +140,8 @@ def is_there():
     tally.check(names[0].split("-")[1] == start, "live: the page names the start of its process", names)
     tally.check(not any("gpucache" in os.readlink("/proc/%d/fd/%s" % (one.pid, fd)) or "memfd" in fd
                         for fd in os.listdir("/proc/%d/fd" % one.pid)), "live: no descriptor is kept")
-    tally.check(len(os.listdir("/proc/%d/task" % one.pid)) == native_threads() + 1, "live: one thread is made")
+    tally.check(len(os.listdir("/proc/%d/task" % one.pid)) == native_threads() + 2,
+                "live: one thread is made, and that of decay")
     one.end("exit", 7)
     tally.check(place.pages() == [], "live: gone after exit", place.pages())
     for order, status in (("_exit", 8), (None, 0)):
@@ -166,9 +167,7 @@ def is_there():
         cut.end("exit", 7)
     none = Program(place, {"GPUCACHE_LIVE": "off"})
     tally.check(place.pages() == [], "live: none if it is switched off", place.pages())
-    none.end()
-    none = Program(place, {"GPUCACHE_LIVE": "off", "GPUCACHE_DECAY_MS": "never"})
-    tally.check(len(os.listdir("/proc/%d/task" % none.pid)) == native_threads(), "live: nor a thread then")
+    tally.check(len(os.listdir("/proc/%d/task" % none.pid)) == native_threads() + 1, "live: then only the thread of decay")
     none.end()
 
 

@@ -555,7 +555,8 @@ def on_a_screen(place, many):
                        ("75", r"PID DEV +LIVE +>CACHED +RESERVED +PEAK +FRAG +PROGRAM"),
                        ("200", r"PID +DEV +LIVE +>CACHED +RESERVED +PEAK +LIMIT +NVML +OTHERS +MEM +GPU +FRAG +HIT +PROGRAM +LIVE OVER TIME")):
         tmux("resize-window", "-x", size, "-y", "3" if size == "20" else "16")
-        screen = shown(r"\n +" + head if size != "20" else "gpucache top")
+        # the last line is drawn last
+        screen = shown(r"(?s)\n +%s.*q ends *\n*$" % head if size != "20" else "gpucache top")
         if "SCREENS" in os.environ:
             print(screen)
         if size != "20":
