@@ -1,12 +1,15 @@
 /*
- * last_free WHAT: its last wait is a free. Natively that free waits for what a kernel and a host
- * function print; under the library the exit of the process does (driver/context/decay.h).
+ * last_free WHAT [END]: its last wait is a free. Natively that free waits for what a kernel and a
+ * host function print; under the library the end of the process does (driver/context/decay.h).
  *
  *   kernel          a kernel prints; then memory of the device is freed
  *   host            a host function prints; then memory of the device is freed
  *   pinned          a kernel prints; then pinned memory is freed
+ *
+ * END: _exit, quick_exit or exec; else main returns.
  */
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <cuda_runtime.h>
 #include <unistd.h>
@@ -24,6 +27,7 @@ static void CUDART_CB print_late(void *unused) {
     (void)unused;
     usleep(50000);
     printf("the host function has run\n");
+    fflush(stdout);
 }
 
 int main(int argc, char **argv) {
@@ -41,6 +45,16 @@ int main(int argc, char **argv) {
         CHECK(cudaFreeHost(pinned));
     } else {
         CHECK(cudaFree(device));
+    }
+    const char *end = argc > 2 ? argv[2] : "";
+    if (strcmp(end, "_exit") == 0) {
+        _exit(0);
+    }
+    if (strcmp(end, "quick_exit") == 0) {
+        quick_exit(0);
+    }
+    if (strcmp(end, "exec") == 0) {
+        execlp("true", "true", (char *)NULL);
     }
     return 0;
 }

@@ -58,8 +58,8 @@ def part_programs(c, out):
     c.same("pitched images, varying", c.program("pitch_loop", 100, "varying"), quick=True)
     c.same("thrust", c.program("thrust_loop", 10000, 200), quick=True)
     c.same("memory by library, C++", c.program("by_library"), quick=True)
-    for what in ("kernel", "host", "pinned"):
-        c.same("output before the last free, " + what, c.program("last_free", what), quick=True, report=False)
+    for what in ("kernel", "host", "pinned", "kernel _exit", "host _exit", "kernel quick_exit", "kernel exec"):
+        c.same("output before the last free, " + what, c.program("last_free", *what.split()), quick=True, report=False)
     c.same("questions about pointers", c.program("queries"), quick=True, report=False)
     c.same("contexts", c.program("contexts"), quick=True, report=False, timeout=90)
     c.same(
