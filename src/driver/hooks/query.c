@@ -85,7 +85,10 @@ CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
  * has ended, returns -ENOENT, so that the driver answers by itself.
  */
 static int find_block(CUdeviceptr dptr, struct pool_block *block) {
-    int r = shutdown_over() ? -ENOENT : pool_find(dptr, block);
+    if (shutdown_over()) {
+        return -ENOENT;
+    }
+    int r = pool_find(dptr, block);
     return r == -ENOENT && pinned_has((const void *)dptr) ? -EINVAL : r;
 }
 
@@ -130,8 +133,8 @@ static CUdeviceptr address_without_context(const struct known *block, CUdevicept
  * device memory of a pool. The driver would answer for VMM pages as if they were pinned host memory.
  */
 static void *only_live_host(void *host) {
-    bool known = !shutdown_over() && (pinned_has(host) || vmm_touches((CUdeviceptr)host, 1));
-    return known ? (void *)UNKNOWN_ADDRESS : host;
+    bool hidden = !shutdown_over() && (pinned_has(host) || vmm_touches((CUdeviceptr)host, 1));
+    return hidden ? (void *)UNKNOWN_ADDRESS : host;
 }
 
 CUresult hook_cuMemHostGetFlags(unsigned int *flags, void *host) {
