@@ -360,20 +360,20 @@ static CUresult free_pooled_or_native_in_stream(CUdeviceptr dptr, CUstream strea
         unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
         return answer;
     }
-    CUresult r = CUDA_SUCCESS;
     CUcontext current = context_pool() ? context_last.handle : NULL;
     if (atomic_load(&capture_active) > 0 || !current) {
-        r = stream_verdict(stream, driver);
+        CUresult verdict = stream_verdict(stream, driver);
+        if (verdict != CUDA_SUCCESS) {
+            return verdict; /* not a misuse of the address: not counted as an invalid free */
+        }
     }
+    struct tracing_freed freed = {.known = false};
+    if (trace_on()) {
+        freed = tracing_free_begin(dptr);
+    }
+    CUresult r = deferred_add(dptr, current, stream, driver->per_thread, driver->record);
     if (r == CUDA_SUCCESS) {
-        struct tracing_freed freed = {.known = false};
-        if (trace_on()) {
-            freed = tracing_free_begin(dptr);
-        }
-        r = deferred_add(dptr, current, stream, driver->per_thread, driver->record);
-        if (r == CUDA_SUCCESS) {
-            tracing_free_end(&freed, stream);
-        }
+        tracing_free_end(&freed, stream);
     }
     return r == CUDA_ERROR_INVALID_VALUE ? refused_free(dptr) : r;
 }
