@@ -116,7 +116,7 @@ struct driver_pool *driver_pool_current(void) {
     struct driver_pool *pool = device ? atomic_load(&currents[device->ordinal]) : NULL;
     CUmemoryPool handle;
     if (!device || pool) {
-        return pool;
+        return pool && pool->device ? pool : NULL;
     }
     lock_acquire(&driver_pool_lock);
     if (REAL(cuDeviceGetMemPool)(&handle, device->ordinal) == CUDA_SUCCESS) {
@@ -127,7 +127,7 @@ struct driver_pool *driver_pool_current(void) {
         atomic_store(&currents[device->ordinal], pool);
     }
     lock_release(&driver_pool_lock);
-    return pool;
+    return pool && pool->device ? pool : NULL;
 }
 
 /* Returns the device whose default pool `handle` is. NULL: there is none. */
