@@ -293,7 +293,7 @@ bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, 
     if (file && file != stdin)
         fclose(file);
     free(line);
-    return !refused && reports->count > before;
+    return !refused && !error && reports->count > before;
 }
 
 /* ---- from a live page ---- */
