@@ -73,13 +73,14 @@ static bool try_other_pools(struct source *source, const struct alloc_request *r
 }
 
 /*
- * Steps 17, 19 and 20: grows the pool by a segment and retries. *refusal is what the growth
- * returned. Returns 0 if the request is served, -EAGAIN if the driver or the limit refused and
- * releasing memory may help, or the error of the growth.
+ * Steps 17, 19 and 20: grows the pool by a segment and retries. Returns 0 with request->block;
+ * -EAGAIN if releasing memory may help; or another error of the growth. -EAGAIN after a growth
+ * means that another thread took the memory. A refusal by the driver or the limit is in *refusal.
  */
 static int try_grow(struct source *source, struct alloc_request *request, int *refusal) {
-    *refusal = source->policy->grow(source, request);
-    return try_free_or_split(source, request) ? 0 : source_refused(*refusal) ? -EAGAIN : *refusal;
+    int r = source->policy->grow(source, request);
+    *refusal = source_refused(r) ? r : *refusal;
+    return try_free_or_split(source, request) ? 0 : r == 0 || source_refused(r) ? -EAGAIN : r;
 }
 
 /*

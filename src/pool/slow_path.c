@@ -184,10 +184,10 @@ static int try_growth(struct pool *pool, struct alloc_request *request) {
         source->refused_at = 0; /* the pool now holds more than at the refusal */
         source->budget_stale = true;
     }
-    if (r == 0 && !request->block && !try_free_or_split(source, request)) {
-        /* another thread took the memory of this growth */
-        r = source->policy->grow(source, request);
-        r = try_free_or_split(source, request) ? 0 : r;
+    for (unsigned tries = 0; r == 0 && !request->block && tries < OTHERS_TRIES; tries++) {
+        if (!try_free_or_split(source, request)) { /* another thread took the memory */
+            r = source->policy->grow(source, request);
+        }
     }
     if (source_refused(r)) {
         source->refused_at = budget_used(source) > 0 ? budget_used(source) : 1;
