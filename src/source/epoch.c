@@ -192,6 +192,10 @@ uint64_t epochs_latest_own(const struct epochs *epochs) {
     return 0;
 }
 
+bool epochs_is_own(const struct epochs *epochs, unsigned slot) {
+    return epochs->events[slot].recorder == &this_thread;
+}
+
 uint64_t epochs_latest(const struct epochs *epochs) {
     const struct epoch_event *event = newest(epochs);
     return event ? event->number : 0;

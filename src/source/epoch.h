@@ -15,8 +15,8 @@
  *
  * In both cases memory stamped <= n may be handed out. Invariant: `safe` is the highest such n, and
  * memory is handed out only if its stamp is at most `safe`. The pool's lock protects all but the
- * three atomics. sync/barrier.c closes epochs and raises `safe`. Allocations read `safe`, frees
- * read `open`.
+ * three atomics. epoch.c closes epochs and raises `safe`; pool/ and sync/ also open epochs
+ * without an event. Allocations read `safe`, frees read `open`.
  */
 #ifndef GPUCACHE_SOURCE_EPOCH_H
 #define GPUCACHE_SOURCE_EPOCH_H
@@ -124,6 +124,9 @@ uint64_t epochs_latest_in_free(const struct epochs *epochs);
  * thread may always wait for it: its own native free would have waited for the same work.
  */
 uint64_t epochs_latest_own(const struct epochs *epochs);
+
+/** Returns whether a free of the calling thread recorded the event in the slot. */
+bool epochs_is_own(const struct epochs *epochs, unsigned slot);
 
 /** Counts the events recorded in frees that are newer than the oldest one that covers `stamp`. */
 unsigned epochs_behind(const struct epochs *epochs, uint64_t stamp);

@@ -6,13 +6,15 @@
  *      record, then query        0.3 us of CPU time     outside captures; for the open epoch
  *      barrier on the device     1 us; later work of    if the newest event was recorded in a free
  *                                all streams waits
- *      wait on the CPU           the time of the work   for events recorded in a free; for others
- *                                                       only before out of memory, with a limit
+ *      wait on the CPU           the time of the work   without a limit: events that a free of the
+ *                                                       calling thread recorded. With a limit: those
+ *                                                       of other threads' frees, and before out of
+ *                                                       memory all events
  *
  * Under pressure, frees record events, so that a barrier or a wait can make their memory safe when
  * it is needed. docs/policy.md has the measurements. All functions need the pool's lock, and
- * release it while they wait. Invariant: no thread waits without a limit for an event recorded
- * later.
+ * release it while they wait. Invariant: outside a free, no thread waits without a limit for an
+ * event that is not its own.
  */
 #include "sync/sync.h"
 
@@ -37,12 +39,91 @@ static int wait_in_driver(struct source *source, unsigned slot) {
     return r;
 }
 
+/* Returns the ns since `since`, at least `slept`: the backend's clock may stand still. */
+static uint64_t passed(const struct source *source, uint64_t since, uint64_t slept) {
+    return max_u64(backend_clock(source->backend) - since, slept);
+}
+
+/* Sleeps `ns` with the pool's lock released. */
+static void sleep_unlocked(struct source *source, uint64_t ns) {
+    ASSERT_HELD(&source->lock);
+    lock_release(&source->lock);
+    sleep_ns(ns);
+    lock_acquire(&source->lock);
+}
+
 /*
- * Waits on the CPU for the oldest event recorded in a free that covers `stamp`. Releases the lock
- * during the wait. Returns 0; -ENOENT if there is no such event; -EBUSY if the context is suspended
- * or the backend cannot wait now; or the driver's code.
+ * Returns the remaining ns of `limit_ns`. Failed waits count against the limit until their epochs
+ * have finished. Several requests in a row therefore do not each wait for the full limit.
  */
-static int wait_in_free_event(struct source *source, uint64_t stamp) {
+static uint64_t remaining_ns(struct source *source, uint64_t limit_ns) {
+    if (source->epochs.finished >= source->waits.failed_stamp) {
+        source->waits.failed_ns = 0;
+    }
+    return limit_ns > source->waits.failed_ns ? limit_ns - source->waits.failed_ns : 0;
+}
+
+/* Counts a wait of `ns` after which epoch `stamp` had not finished. */
+static void count_failed_wait(struct source *source, uint64_t stamp, uint64_t ns) {
+    source->waits.failed_stamp = max_u64(source->waits.failed_stamp, stamp);
+    source->waits.failed_ns += ns;
+}
+
+/*
+ * Queries until epoch `stamp` has finished, for at most `limit_ns`. Never waits in the driver:
+ * the calling thread's current context may be another one, and this context may end during the
+ * wait. The polling ends with the context, because epochs_forget() finishes every epoch.
+ *
+ *   context is suspended    no event can be queried. Goes on polling if `suspended`, because the
+ *                           context may be usable again afterwards; otherwise gives up.
+ *   queries fail otherwise  gives up after QUERIES_MOST failed queries, and returns false: the
+ *                           driver might never answer.
+ */
+static bool poll_up_to_unpinned(struct source *source, uint64_t stamp, bool suspended,
+                                uint64_t limit_ns) {
+    struct epochs *epochs = &source->epochs;
+    uint64_t since = backend_clock(source->backend), slept = 0;
+    unsigned before = epochs->failed_queries;
+    while (epochs->finished < stamp && !epochs->broken &&
+           (suspended || !source->backend->suspended) && passed(source, since, slept) < limit_ns) {
+        if (source->backend->suspended) {
+            before = epochs->failed_queries;
+        } else if (epochs->failed_queries - before > QUERIES_MOST) {
+            return false;
+        }
+        sleep_unlocked(source, POLL_NS);
+        slept += POLL_NS;
+        epochs_poll(epochs, source->backend);
+    }
+    return true;
+}
+
+/*
+ * Waits by queries for a pinned event that a free of another thread recorded, at most LATE_WAIT_NS.
+ * The native free of that thread might not have returned yet: its work may wait for the calling
+ * thread's next call. Returns as wait_in_free_event().
+ */
+static int wait_for_other_thread(struct source *source, unsigned slot, uint64_t number) {
+    struct epochs *epochs = &source->epochs;
+    uint64_t limit_ns = remaining_ns(source, LATE_WAIT_NS);
+    epochs_poll(epochs, source->backend);
+    if (!poll_up_to_unpinned(source, number, false, limit_ns)) {
+        return wait_in_driver(source, slot);
+    }
+    if (epochs->finished < number && !source->backend->suspended && !epochs->broken) {
+        count_failed_wait(source, number, limit_ns);
+    }
+    return epochs->finished >= number ? 0 : epochs->broken ? epochs->broken : -EBUSY;
+}
+
+/*
+ * Waits on the CPU for the oldest event recorded in a free that covers `stamp`: without a limit if
+ * the caller is a free (`freeing`) or the event is the calling thread's, because the native free
+ * waits for the same work. Releases the lock during the wait. Returns 0; -ENOENT if there is no
+ * such event; -EBUSY if the context is suspended, the backend cannot wait now or the time is over;
+ * or the driver's code.
+ */
+static int wait_in_free_event(struct source *source, uint64_t stamp, bool freeing) {
     ASSERT_HELD(&source->lock);
     unsigned slot;
     uint64_t number;
@@ -52,7 +133,9 @@ static int wait_in_free_event(struct source *source, uint64_t stamp) {
         return r;
     }
     uint64_t since = backend_clock(source->backend);
-    r = wait_in_driver(source, slot);
+    r = freeing || epochs_is_own(&source->epochs, slot)
+            ? wait_in_driver(source, slot)
+            : wait_for_other_thread(source, slot, number);
     count_wait(source, since);
     epochs_unpin(&source->epochs, slot, number, r);
     return r;
@@ -141,7 +224,8 @@ void sync_in_free(struct source *source, bool due) {
     uint64_t stamp = epochs_stamp(&source->epochs);
     int r = sync_close_in_free(source);
     while (r == -EAGAIN && sync &&
-           wait_in_free_event(source, 0) == 0) { /* no slot is free: threads wait for every event */
+           wait_in_free_event(source, 0, true) ==
+               0) { /* no slot is free: threads wait for every event */
         stamp = epochs_stamp(&source->epochs);
         r = sync_close_in_free(source);
     }
@@ -152,7 +236,7 @@ void sync_in_free(struct source *source, bool due) {
     if (r == -EBUSY) {
         counter_add(&source->counters.capture_deferred_frees, 1);
     } else if (r == 0 && sync && !waits) {
-        wait_in_free_event(source, stamp);
+        wait_in_free_event(source, stamp, true);
     }
 }
 
@@ -241,22 +325,9 @@ bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effo
         way = r == -EBUSY ? WAY_WAIT : WAY_NONE;
     }
     if (way == WAY_WAIT && effort != SYNC_NO_WAIT) {
-        r = wait_in_free_event(source, stamp);
+        r = wait_in_free_event(source, stamp, false);
     }
     return r == 0 && epochs_is_safe(&source->epochs, stamp);
-}
-
-/* Returns the ns since `since`, at least `slept`: the backend's clock may stand still. */
-static uint64_t passed(const struct source *source, uint64_t since, uint64_t slept) {
-    return max_u64(backend_clock(source->backend) - since, slept);
-}
-
-/* Sleeps `ns` with the pool's lock released. */
-static void sleep_unlocked(struct source *source, uint64_t ns) {
-    ASSERT_HELD(&source->lock);
-    lock_release(&source->lock);
-    sleep_ns(ns);
-    lock_acquire(&source->lock);
 }
 
 bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
@@ -286,23 +357,6 @@ static uint64_t close_outside_free(struct source *source, bool *again) {
     bool captured =
         r == -EBUSY && !source->backend->suspended && backend_is_captured(source->backend);
     return r == 0 ? stamp : captured ? epochs_latest(&source->epochs) : 0;
-}
-
-/*
- * Returns the remaining ns of `limit_ns`. Failed waits count against the limit until their epochs
- * have finished. Several requests in a row therefore do not each wait for the full limit.
- */
-static uint64_t remaining_ns(struct source *source, uint64_t limit_ns) {
-    if (source->epochs.finished >= source->waits.failed_stamp) {
-        source->waits.failed_ns = 0;
-    }
-    return limit_ns > source->waits.failed_ns ? limit_ns - source->waits.failed_ns : 0;
-}
-
-/* Counts a wait of `ns` after which epoch `stamp` had not finished. */
-static void count_failed_wait(struct source *source, uint64_t stamp, uint64_t ns) {
-    source->waits.failed_stamp = max_u64(source->waits.failed_stamp, stamp);
-    source->waits.failed_ns += ns;
 }
 
 bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
@@ -344,7 +398,7 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
 void sync_wait_barriers(struct source *source) {
     uint64_t stamp = atomic_load(&source->epochs.safe);
     if (source->epochs.finished < stamp) {
-        wait_in_free_event(source, stamp);
+        wait_in_free_event(source, stamp, false);
     }
 }
 
@@ -352,36 +406,7 @@ bool sync_wait_idle_segment(struct source *source, uint64_t last) {
     uint64_t finished = source->epochs.finished;
     uint64_t stamp =
         min_u64(idle_stamp(&source->large, finished), idle_stamp(&source->small, finished));
-    return stamp <= last && wait_in_free_event(source, stamp) == 0;
-}
-
-/*
- * Queries until epoch `stamp` has finished, for at most `limit_ns`. Does not wait in the driver if
- * possible: the calling thread's current context may be another one, and this context may end
- * during the wait. The polling ends with the context, because epochs_forget() finishes every epoch.
- *
- *   context is suspended    no event can be queried. Goes on polling if `suspended`, because the
- *                           context may be usable again afterwards; otherwise gives up.
- *   queries fail otherwise  gives up after QUERIES_MOST failed queries, and returns false: the
- *                           driver might never answer.
- */
-static bool poll_up_to_unpinned(struct source *source, uint64_t stamp, bool suspended,
-                                uint64_t limit_ns) {
-    struct epochs *epochs = &source->epochs;
-    uint64_t since = backend_clock(source->backend), slept = 0;
-    unsigned before = epochs->failed_queries;
-    while (epochs->finished < stamp && !epochs->broken &&
-           (suspended || !source->backend->suspended) && passed(source, since, slept) < limit_ns) {
-        if (source->backend->suspended) {
-            before = epochs->failed_queries;
-        } else if (epochs->failed_queries - before > QUERIES_MOST) {
-            return false;
-        }
-        sleep_unlocked(source, POLL_NS);
-        slept += POLL_NS;
-        epochs_poll(epochs, source->backend);
-    }
-    return true;
+    return stamp <= last && wait_in_free_event(source, stamp, false) == 0;
 }
 
 /*
@@ -397,7 +422,7 @@ static void poll_up_to(struct source *source, uint64_t stamp, bool suspended, ui
     if (source->epochs.finished < stamp) {
         bool pinned = epochs_pin(&source->epochs, stamp, &slot, &number) == 0;
         if (!poll_up_to_unpinned(source, stamp, suspended, limit_ns)) {
-            wait_in_free_event(source, stamp);
+            wait_in_free_event(source, stamp, false);
         }
         if (pinned) {
             epochs_unpin(&source->epochs, slot, number, -EAGAIN);

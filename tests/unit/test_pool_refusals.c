@@ -417,6 +417,24 @@ static void memory_freed_by_another_thread_is_waited_for_once(void **state) {
     assert_false(pool_finish(pool));
 }
 
+static void an_allocation_waits_for_the_free_of_another_thread_with_a_limit(void **state) {
+    (void)state;
+    pthread_t thread;
+    start(GIB, REUSE_WAIT, TIGHT);
+    set_clock(1000000000);
+    use_and_drop(get(3 * MIB)); /* the first free puts the pool under pressure */
+    fake_finish_all(fake);
+    uint64_t at = get(3 * MIB);
+    assert_int_equal(pthread_create(&thread, NULL, free_it, &at), 0);
+    pthread_join(thread, NULL);
+    fake->busy_for_ever = true;
+    get(3 * MIB);
+    assert_int_equal(sleeps, LATE_WAIT_S);
+    get(3 * MIB); /* the wait that failed is not repeated */
+    assert_int_equal(sleeps, LATE_WAIT_S);
+    fake_finish_all(fake);
+}
+
 static uint64_t freed_since;
 
 /*
@@ -583,6 +601,7 @@ int main(void) {
         TEST(available_memory_that_is_refused_is_not_waited_for_long),
         TEST(memory_freed_by_the_same_thread_is_waited_for_without_limit),
         TEST(memory_freed_by_another_thread_is_waited_for_once),
+        TEST(an_allocation_waits_for_the_free_of_another_thread_with_a_limit),
         TEST(work_submitted_after_a_free_is_not_waited_for),
         TEST(an_ending_call_is_waited_for_once),
         TEST(before_out_of_memory_an_ending_call_is_waited_for),
