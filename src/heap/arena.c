@@ -291,7 +291,7 @@ bool arena_remove(struct arena *arena, struct segment *segment) {
     if (range->next) {
         range->next->previous = NULL;
     }
-    page_map_leave(segment->base, segment->bytes, arena->pool);
+    page_map_remove(segment->base, segment->bytes, arena->pool);
     unlink(arena, segment);
     arena->reserved_bytes -= segment->bytes;
     arena->idle_bytes -= segment->bytes;
@@ -316,11 +316,11 @@ struct range *arena_find(uint64_t address) {
 
 void arena_leave_map(struct arena *arena) {
     for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
-        page_map_leave(segment->base, segment->bytes, arena->pool);
+        page_map_remove(segment->base, segment->bytes, arena->pool);
     }
     for (unsigned i = 0; i < arena->stale_mappings.count; i++) {
         const struct stale_mapping *stale_mapping = &arena->stale_mappings.at[i];
-        page_map_leave(stale_mapping->base, stale_mapping->bytes, arena->pool);
+        page_map_remove(stale_mapping->base, stale_mapping->bytes, arena->pool);
     }
 }
 

@@ -58,7 +58,7 @@ int page_map_prepare(uint64_t address, uint64_t bytes) {
     return 0;
 }
 
-/* Reads the owner before the entry: page_map_leave() clears them in that order. */
+/* Reads the owner before the entry: page_map_remove() clears them in that order. */
 bool page_map_any(uint64_t address, uint64_t bytes) {
     const uint64_t leaf_bytes = PAGE_BYTES << PAGE_MAP_LEAF_BITS;
     uint64_t end = address + bytes, next;
@@ -113,7 +113,7 @@ void page_map_each(const struct pool *owner,
  * last: while a page has an entry, the driver may have given its address to another pool, but that
  * pool does not enter it yet (context_address_given()).
  */
-void page_map_leave(uint64_t address, uint64_t bytes, struct pool *owner) {
+void page_map_remove(uint64_t address, uint64_t bytes, struct pool *owner) {
     for (uint64_t a = address; a < address + bytes; a += PAGE_BYTES) {
         struct page_map_leaf *leaf = page_map_leaf_of(a);
         struct pool *expected = owner;

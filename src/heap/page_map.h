@@ -159,6 +159,6 @@ void page_map_each(const struct pool *owner,
 /**
  * Clears all pages of [address, address + bytes) that `owner` owns. Pages of other pools stay.
  */
-void page_map_leave(uint64_t address, uint64_t bytes, struct pool *owner);
+void page_map_remove(uint64_t address, uint64_t bytes, struct pool *owner);
 
 #endif

@@ -189,8 +189,8 @@ static void copy_text(char *to, size_t size, const char *from) {
 
 /**
  * Records the number of each ring's newest event, before the statistics are read. The statistics
- * include these events. Times cannot tell which are included: those of blocks are a tick or more
- * old.
+ * include these events. Times cannot tell which are included: events of blocks have the times of a
+ * coarse clock.
  */
 static void record_events(const struct live_page *page) {
     for (unsigned i = 0; i < FLIGHT_RINGS; i++)
@@ -228,13 +228,13 @@ static void refresh_device(struct live_page *page, int ordinal, bool sizes, uint
     copy_text(fresh.limit_source, sizeof fresh.limit_source, fresh.stats.limit_source);
     fresh.stats.backend = fresh.stats.backend_reason = fresh.stats.reuse = NULL;
     fresh.stats.limit_source = NULL;
-    /* Readers must see the last `published` before this copy, which it replaced, is overwritten. */
+    /* A reader that sees new bytes in this copy must also see that `published` names the other. */
     atomic_thread_fence(memory_order_release);
     memcpy(&slot->copies[(published + 1) % 2], &fresh, sizeof fresh);
     atomic_store_explicit(&slot->published, published + 1, memory_order_release);
 }
 
-/* Returns whether the sizes of live blocks must be counted, and clears the wish of a reader. */
+/* Returns whether the sizes of live blocks must be counted, and clears the request of a reader. */
 static bool sizes_due(struct live_page *page, uint64_t now) {
     uint64_t blocks = 0;
     for (uint32_t i = 0; i < slots; i++) {
@@ -296,20 +296,20 @@ void live_hold_up(enum live_hold why) {
         atomic_store(&page->order_held_up, why);
 }
 
-bool live_take_order(struct live_wish *wish) {
+bool live_take_order(struct live_request *wish) {
     struct live_page *page = own_page();
     uint32_t order = page && atomic_load(&page->order) ? atomic_exchange(&page->order, 0) : 0;
     if (order == 0)
         return false;
     uint64_t device = atomic_load(&page->order_device);
-    *wish = (struct live_wish){.number = atomic_load(&page->order_number),
-                               .value = atomic_load(&page->order_value),
-                               .order = (enum live_order)order,
-                               .device = device < STATS_MAX_DEVICES ? (int)device : -1};
+    *wish = (struct live_request){.number = atomic_load(&page->order_number),
+                                  .value = atomic_load(&page->order_value),
+                                  .order = (enum live_order)order,
+                                  .device = device < STATS_MAX_DEVICES ? (int)device : -1};
     return true;
 }
 
-void live_order_done(const struct live_wish *wish, int result) {
+void live_order_done(const struct live_request *wish, int result) {
     struct live_page *page = own_page();
     if (page) {
         atomic_store(&page->order_result, result);

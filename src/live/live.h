@@ -34,7 +34,7 @@ void live_refresh(bool sizes);
 
 /**
  * Waits until a reader asks for an update, or for `ns` nanoseconds. Returns at once if a reader has
- * asked since the last update. Without a page it returns after one second at most.
+ * asked since the last update. Without a page, sleeps for `ns`.
  */
 void live_wait(uint64_t ns);
 
@@ -49,13 +49,13 @@ void live_hold_up(enum live_hold why);
  * there is none. The caller then carries the order out, and reports the result by
  * live_order_done(): 0 or a negative errno.
  */
-struct live_wish {
+struct live_request {
     uint64_t number, value;
     enum live_order order;
     int device; /* -1: all */
 };
-bool live_take_order(struct live_wish *wish);
-void live_order_done(const struct live_wish *wish, int result);
+bool live_take_order(struct live_request *wish);
+void live_order_done(const struct live_request *wish, int result);
 
 /**
  * Runs in the child of a fork, which has no page. A child in a PID namespace of its own needs this:

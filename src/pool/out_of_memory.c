@@ -207,6 +207,8 @@ static bool may_have_missed(const struct pool *pool, const struct try_start *sin
 }
 
 /*
+ * Repeats steps 14 to 21 while memory moves. Returns 0 with request->block, or the last refusal.
+ *
  * Another thread may take the memory that this thread waited for or released, and free as much.
  * A refusal is therefore final only if no more memory exists than when the last try began, or after
  * OTHERS_TRIES tries. The lock is held from the last check until the return.

@@ -114,11 +114,11 @@ void pool_break(struct pool *pool, int code) {
     atomic_store_explicit(&pool->source.epochs.broken, code, memory_order_relaxed);
 }
 
-void pool_hold(struct pool *pool) {
+void pool_lock(struct pool *pool) {
     lock_acquire(&pool->source.lock);
 }
 
-void pool_release(struct pool *pool) {
+void pool_unlock(struct pool *pool) {
     lock_release(&pool->source.lock);
 }
 
@@ -258,7 +258,7 @@ int pool_trim(struct pool *pool, bool wait) {
     return r == -ENOENT ? 0 : r;
 }
 
-uint64_t pool_left_bytes(struct pool *pool) {
+uint64_t pool_unreleasable_bytes(struct pool *pool) {
     return atomic_load(&pool->left_bytes);
 }
 

@@ -70,8 +70,8 @@ int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address);
 int pool_free(uint64_t address);
 
 /*
- * A deferred free: the program has freed the block, but a stream or a capture that no epoch covers
- * may still use it.
+ * A deferred free: the program has freed the block in the order of a stream, and work of the stream
+ * that no epoch covers may still use it.
  */
 struct block;
 struct pool_deferred {
@@ -138,10 +138,11 @@ bool pool_finish(struct pool *pool);
 int pool_trim(struct pool *pool, bool wait);
 
 /**
- * Returns the idle bytes that the last release of all memory could not give back. Any further idle
+ * Returns the free bytes in segments with other blocks, after the last release of all memory. If
+ * that release could not wait for all work, returns all free and pending bytes. Any further free
  * memory was freed later.
  */
-uint64_t pool_left_bytes(struct pool *pool);
+uint64_t pool_unreleasable_bytes(struct pool *pool);
 
 /**
  * Decay: gives memory back that was idle for the whole decay time, if that takes no wait for the
@@ -184,7 +185,8 @@ bool pool_is_idle(struct pool *pool);
 
 /**
  * Waits for all work of the context, for at most `limit_ns`, if the program has freed memory: the
- * native free would have waited. Waits by queries only, and not with REUSE_SYNC, whose frees wait.
+ * native free would have waited. Waits by queries, then in the driver for the completed event, which
+ * prints the output of printf(). Does nothing with REUSE_SYNC, whose frees wait.
  */
 void pool_wait_for_frees(struct pool *pool, uint64_t limit_ns);
 
@@ -192,16 +194,16 @@ void pool_wait_for_frees(struct pool *pool, uint64_t limit_ns);
 void pool_expect_streams(unsigned streams);
 
 /**
- * Lock and unlock source.lock. A caller holds it while it begins a capture or synchronises the
- * context by itself, because no event is recorded under the lock by other threads.
+ * Lock and unlock source.lock. While a caller holds the lock, no other thread records an event. Used
+ * to begin a capture, and around context events that the program records.
  */
-void pool_hold(struct pool *pool);
-void pool_release(struct pool *pool);
+void pool_lock(struct pool *pool);
+void pool_unlock(struct pool *pool);
 
 /**
  * Prepare for a stream capture, during which the context records no event.
  *
- *   1. pool_before_capture() records an event for the memory freed so far.
+ *   1. pool_before_capture() queries, and normally records an event for the memory freed so far.
  *   2. The caller announces the capture.
  *   3. pool_capture_announced() waits for records in progress. From now on, frees wait for work
  *      instead of recording an event (sync_in_free).
@@ -210,10 +212,11 @@ void pool_before_capture(struct pool *pool);
 void pool_capture_announced(struct pool *pool);
 
 /**
- * Records, between pool_hold() and pool_release(), that the program is about to record a context
+ * Records, between pool_lock() and pool_unlock(), that the program is about to record a context
  * event (`records`) or to make the context wait for one. Barriers and records of a context run in
- * order (epoch.h): the program's barriers wait for the library's records, and the reverse. The pool
- * now records events only in frees. It puts up no barrier after an application-recorded event until
+ * order (epoch.h): the program's barriers wait for the library's records, and the reverse. From
+ * then on queries of allocations record no event. Waits before out of memory, before memory goes
+ * back, and at the end of the process still do. The pool uses no barrier after an application-recorded event until
  * a later free has recorded one.
  */
 void pool_application_syncs(struct pool *pool, bool records);

@@ -29,13 +29,14 @@
  *
  * Lock: "cache" is the biased lock of the thread's cache. "pool" is source.lock, held throughout.
  * "pool*" is source.lock, released around every call that can block; state is read anew afterwards.
- * (1) For an event recorded in a free, without a limit: the native free waited for the same work.
+ * (1) For an event that a free of this thread recorded, without a limit: the native free waited for
+ *     the same work. For events of other threads at most LATE_WAIT_NS.
  * (2) After 10, 12 and 14 to 16, try_pending() repeats 9 and 11.
  * (3) The limits of release_others() (source/backend.h); after 21 also for work of those pools.
  * (4) For each event recorded later. Waits that failed before count against the limit.
  *
  * alloc_locked() has steps 5 to 13 in order, try_after_refusal() (out_of_memory.c) steps 14 to 21.
- * The functions of steps 9, 11 and 16 to 18 are in src/sync, those of 10 and 15 in tcache/quota.c.
+ * The functions of steps 7, 9, 11, 16 and 18 are in src/sync, those of 10 and 15 in tcache/quota.c.
  * After a miss, refill() adds further blocks to the thread's cache.
  */
 #include "pool/internal.h"
@@ -308,7 +309,8 @@ static bool refill_one(struct pool *pool, struct alloc_request *request, bool *m
  * Does so on every REFILL_FAILURES-th failure only, because of the cost: flushes bins without
  * requests, then replaces an idle segment by a growth for this kind of block.
  */
-static bool refill_failed(struct pool *pool, struct cache *cache, struct alloc_request *request) {
+static bool refill_after_failures(struct pool *pool, struct cache *cache,
+                                  struct alloc_request *request) {
     struct source *source = &pool->source;
     uint64_t growth = source_growth(request);
     if (is_ablated(ABLATION_REFILL_FAILED) || ++cache->refill_failures < REFILL_FAILURES) {
@@ -343,7 +345,7 @@ static void refill(struct pool *pool, struct cache *cache, const struct alloc_re
         struct alloc_request request = {
             .bin = like->bin, .bytes = like->bytes, .large = like->large};
         if (!refill_one(pool, &request, &may_grow) &&
-            !(rotating && refill_failed(pool, cache, &request))) {
+            !(rotating && refill_after_failures(pool, cache, &request))) {
             break;
         }
         request.block->stamp = 0;
@@ -408,7 +410,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
  * whether any was reclaimed, also by another thread since this pool's count was `reclaims`. Called
  * with no lock.
  */
-static bool any_reclaimed(struct pool *pool, uint64_t reclaims) {
+static bool reclaim_or_wait(struct pool *pool, uint64_t reclaims) {
     struct backend *backend = pool->source.backend;
     const struct backend_ops *ops = backend->ops;
     bool any = false;
@@ -428,7 +430,7 @@ int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request
     for (;;) {
         int r = alloc_slow(pool, cache, request, requested, address, &reclaims);
         if (likely(!source_refused(r)) || tries++ == OTHERS_TRIES ||
-            !any_reclaimed(pool, reclaims)) {
+            !reclaim_or_wait(pool, reclaims)) {
             return r;
         }
         int broken = epochs_broken(&pool->source.epochs);

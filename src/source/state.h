@@ -91,7 +91,7 @@ struct source {
     /* Synchronising: sync/barrier.c. */
     struct epochs epochs;
     struct waits waits;
-    uint64_t freed_large; /* bytes of large blocks freed since a free last recorded an event */
+    uint64_t freed_large; /* counted by sync_event_is_due() since a free last recorded an event */
 
     /* Memory. */
     struct arena large; /* ranges for blocks above 1 MiB */

@@ -22,9 +22,9 @@
 /* --- free memory --- */
 
 /*
- * Makes a range free. A segment may go back to the driver only after the epochs of all free memory
- * in it have finished, so the segment gets the highest stamp of its ranges. `stamp` is safe; 0
- * means unknown, and the safe epoch is then an upper bound.
+ * Makes a range free. A segment may go back to the driver only after the epochs of all its free
+ * memory have finished. The segment therefore gets the highest stamp of its ranges. `stamp` is safe;
+ * 0 means unknown, and the safe epoch is then an upper bound.
  */
 static void free_range(struct source *source, struct arena *arena, struct range *range,
                        uint64_t stamp) {
@@ -38,7 +38,7 @@ static void free_range(struct source *source, struct arena *arena, struct range 
     arena_give(arena, range);
 }
 
-/* Makes a block free, whose stamp is safe. */
+/* Moves a block with a safe stamp to free memory. */
 static void free_block(struct source *source, struct block *block) {
     if (block_is_large(block)) {
         free_range(source, &source->large, range_of(block), block->stamp);

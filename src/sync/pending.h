@@ -43,7 +43,7 @@ bool try_free_or_split(struct source *source, struct alloc_request *request);
 
 /**
  * Takes free memory, and memory of completed events. Queries first for the epoch that covers enough
- * bytes, then for all pending memory.
+ * bytes, then for all pending memory that is not externally visible.
  */
 bool try_completed(struct source *source, struct alloc_request *request);
 

@@ -17,14 +17,20 @@
 int sync_close_in_free(struct source *source);
 
 /**
- * Records an event in a free, under pressure or if `due`. Waits for all earlier work instead if no
- * event can be recorded. In mode REUSE_SYNC always records, and waits for the event.
+ * Records an event in a free, under pressure or if `due`. In mode REUSE_SYNC always records, and
+ * waits for the event. If no event can be recorded:
+ *
+ *   during a capture, or refused (-EIO)   waits for all earlier work
+ *   no context events on this driver      the same, but only under pressure, if `due`, or beyond
+ *                                         BUDGET_FLOOR pending bytes
+ *   otherwise                             does nothing: the next free tries again
  */
 void sync_in_free(struct source *source, bool due);
 
 /**
- * Counts `freed` bytes of a large block, and returns whether its free has to record an event even
- * without pressure.
+ * Returns whether the free of a large block of `freed` bytes has to record an event even without
+ * pressure. Counts the bytes if a growth by the pending memory would exceed the budget, or if frees
+ * record for decay.
  */
 bool sync_event_is_due(struct source *source, uint64_t freed);
 

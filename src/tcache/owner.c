@@ -111,7 +111,7 @@ static void release_cache(struct cache *cache) {
     cache_enter(cache);
     quota_deactivate(cache);
     cache_leave(cache);
-    peaks_update_if_due(pool);
+    peaks_aggregate_if_due(pool);
     if (!owner_id_is_exclusive(cache)) {
         owner_id_stop_owning(cache);
     }
@@ -177,7 +177,7 @@ static struct cache *adopt(struct pool *pool) {
         cache->freed_others = false;
         cache->owner = &cache_last;
         pool->caches_owned++;
-        peaks_update_if_due(pool);
+        peaks_aggregate_if_due(pool);
     }
     lock_release(&source->lock);
     return cache;

@@ -2,7 +2,7 @@
  * Computes the peaks of live memory from the counters of all thread caches, and updates the budget.
  *
  * One cache knows its own peak exactly. Over several caches a peak is known only when their
- * counters are summed ("aggregated"), which costs one cache miss per cache. The slow path calls
+ * counters are summed ("aggregated"), which loads a cache line of each thread's cache. The slow path calls
  * peaks_update(), which decides when the sum is worth that. Needs source.lock except for the sums.
  * Invariant: the pool's peak of requested bytes is at most the real one, and peak_upper at least.
  */
@@ -127,14 +127,15 @@ static bool may_aggregate(const struct pool *pool) {
     return pool->peaks.updates - pool->peaks.summed_at >= pool->caches_owned / UPDATES_PER_SUM;
 }
 
-void peaks_update_if_due(struct pool *pool) {
+void peaks_aggregate_if_due(struct pool *pool) {
     pool->peaks.updates++;
     if (may_aggregate(pool)) {
         aggregate_peaks(pool);
     }
 }
 
-/* Aggregates before it returns true: the peak may have risen since the last aggregation. */
+/* Recomputes the budget once per slow path before it returns true, and aggregates first if that is
+ * due: the peak may have risen since. */
 bool peaks_over_budget(struct pool *pool, uint64_t bytes) {
     struct source *source = &pool->source;
     if (budget_allows(source, bytes)) {

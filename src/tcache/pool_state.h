@@ -37,7 +37,7 @@ struct pool {
     _Atomic uint64_t deferred_bytes; /* bytes of deferred frees that are not reclaimed */
     _Atomic uint64_t reclaims;       /* deferred frees that pool_reclaim() reclaimed */
     _Atomic unsigned deferring;      /* threads inside pool_defer_free() */
-    _Atomic uint64_t left_bytes;     /* see pool_left_bytes() */
+    _Atomic uint64_t left_bytes;     /* see pool_unreleasable_bytes() */
     struct live_sizes live_sizes;
 };
 

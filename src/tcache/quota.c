@@ -34,7 +34,7 @@ static uint64_t part_of_peak(const struct pool *pool) {
  *  0 or 1                 quota_most, or less while the program is small (budget_highest_goal())
  *  up to QUOTA_CACHES     quota_most
  *  more                   falls with the square of their number: twice as many hold half as much
- *                         together. At most part_of_peak(), at least QUOTA_FIRST, never 0
+ *                         together. At most part_of_peak(), at least QUOTA_FIRST
  */
 static uint64_t quota_limit(const struct pool *pool) {
     const struct source *source = &pool->source;

@@ -11,8 +11,8 @@
 uint64_t quota_of_capacity(uint64_t capacity);
 
 /**
- * Raises a cache's quota to `bytes`, within quota_limit(), and activates the cache. Returns
- * whether the quota is at least `bytes` now.
+ * Raises a cache's quota to `bytes`, within quota_limit(), and activates the cache. Lowers a quota
+ * that exceeds quota_limit() now. Returns whether the quota is at least `bytes`.
  */
 bool quota_grow(struct cache *cache, uint64_t bytes);
 
@@ -87,8 +87,8 @@ static inline bool decay_is_any(const struct pool *pool) {
 }
 
 /*
- * Asks the backend to call pool_tick() periodically if memory is idle and it does not yet. Called
- * at the end of every slow path.
+ * Asks the backend for periodic calls of pool_tick() if memory is idle, unless it was asked already.
+ * Called at the end of every slow path.
  */
 static inline void decay_watch(struct pool *pool) {
     if (pool->source.config.decays && !pool->source.decay.watched && decay_is_any(pool)) {

@@ -4,6 +4,8 @@
  *
  * Invariant: a handle belongs to a segment, to `transit`, or to a call in progress. Bytes that left
  * the reserve stay in remap.unmapping_bytes until their handle is released or mapped again.
+ * Exception: the handle is lost if the driver does not unmap it and there is no host memory for its
+ * segment.
  */
 #include "vmm/handles.h"
 
@@ -80,7 +82,7 @@ void handles_drop_stale(struct source *source, struct arena *arena) {
             lock_acquire(&source->lock);
         }
         if (r == 0) {
-            page_map_leave(stale_mapping.base, stale_mapping.bytes, arena->pool);
+            page_map_remove(stale_mapping.base, stale_mapping.bytes, arena->pool);
             stale_remove(&arena->stale_mappings, stale_mapping.base);
         } else {
             i++;

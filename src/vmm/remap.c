@@ -1,5 +1,6 @@
 /*
- * Decides which segments of a vmm pool are mapped, moved and released; handles.c calls the driver.
+ * Decides which segments of a vmm pool are mapped, moved and released. handles.c calls the
+ * driver for handles, and this file for addresses.
  *
  * A growth beyond the budget takes handles from idle segments, in this order:
  *
@@ -10,7 +11,7 @@
  * Only idle memory moves or is released, so a live block keeps its address and its handles.
  *
  * The remap lock admits one thread at a time. The pool lock is released around every call of the
- * driver. Invariant: no other thread uses the addresses of such a call. They lie in no segment at
+ * driver, except at the end of a context. Invariant: no other thread uses the addresses of such a call. They lie in no segment at
  * that time, and the free ranges next to them are held.
  */
 #include "vmm/remap.h"
@@ -121,7 +122,9 @@ static uint64_t remap_decay(struct source *source) {
 
 /* --- split --- */
 
-/* Replaces the long handle of which a request of `bytes` would use a part by short ones. */
+/* Replaces a long idle handle by short ones, if a request of `bytes` would use only a part of it.
+ * Returns false if the driver or host memory refuses. Entered with the pool lock, which is released
+ * in between. */
 static bool remap_split(struct source *source, uint64_t bytes) {
     struct arena *arena = &source->large;
     uint64_t released = 0;
@@ -163,7 +166,8 @@ static bool reserve_addresses(struct source *source, struct arena *arena, uint64
     return r == 0;
 }
 
-/* Detaches one idle segment of at most `most` bytes whose stamp is at least `from`. */
+/* Detaches one idle segment of at most `most` bytes whose stamp is at least `from`. Keeps both
+ * locks. */
 static bool detach_one(struct source *source, uint64_t most, uint64_t from,
                        struct transit *transit) {
     struct arena *const arenas[] = {&source->large, &source->small};
@@ -213,7 +217,8 @@ static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
 }
 
 /* Releases idle segments until a growth by `bytes` is within the budget. If a long segment was more
- * than needed, maps short ones at its addresses for the surplus. */
+ * than needed, maps short ones at its addresses for the surplus. Releases the pool lock for calls of
+ * the driver. */
 static void release_excess(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t some = 1;
     while (some > 0 && budget_would_exceed(source, bytes, budget)) {

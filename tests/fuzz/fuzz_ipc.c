@@ -162,9 +162,9 @@ static int lowest_free(void) {
  * could. */
 static void send_one(int fd, struct fuzz_input *input) {
     uint8_t message[MESSAGE_MOST];
-    int passed[WIRE_PAGES];
+    int passed[WIRE_DESCRIPTORS];
     size_t bytes = fuzz_take_byte(input) % sizeof message;
-    unsigned count = fuzz_take_byte(input) % (WIRE_PAGES + 1);
+    unsigned count = fuzz_take_byte(input) % (WIRE_DESCRIPTORS + 1);
     fuzz_take(input, message, bytes);
     for (unsigned i = 0; i < count; i++)
         passed[i] = STDERR_FILENO;
@@ -197,7 +197,7 @@ static void import_from(struct fuzz_input *input) {
 static void export_to(struct fuzz_input *input) {
     int pair[2];
     block = (struct pool_exported){.bytes = UNIT, .length = 1};
-    block.count = fuzz_take_byte(input) % (WIRE_PAGES + 1);
+    block.count = fuzz_take_byte(input) % (WIRE_DESCRIPTORS + 1);
     block.pages = block.count;
     FUZZ_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
     struct socket peer = {.fd = pair[0]};
@@ -208,7 +208,7 @@ static void export_to(struct fuzz_input *input) {
         send_one(pair[1], input);
         served = serve(&peer);
         struct wire_answer answer;
-        int passed[WIRE_PAGES];
+        int passed[WIRE_DESCRIPTORS];
         unsigned count = 0;
         if (wire_receive(pair[1], &answer, sizeof answer, passed, &count) == 0) {
             FUZZ_CHECK(answer.magic == WIRE_MAGIC && answer.count == count);

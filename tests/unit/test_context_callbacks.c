@@ -272,8 +272,8 @@ static void all_contexts_that_had_an_address_before_are_forgotten(void **state) 
     gone[(uintptr_t)CONTEXT] = gone[(uintptr_t)OTHER] = true;
     context_address_given(at, 2 * PAGE_BYTES);
     assert_int_equal(context_count(), 0);
-    page_map_leave(at, PAGE_BYTES, own);
-    page_map_leave(at + PAGE_BYTES, PAGE_BYTES, other);
+    page_map_remove(at, PAGE_BYTES, own);
+    page_map_remove(at + PAGE_BYTES, PAGE_BYTES, other);
 }
 
 /* The driver reuses the handle at once, before the thread that ended the context reports the end.

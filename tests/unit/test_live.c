@@ -215,7 +215,7 @@ static void a_reader_with_a_mapping_of_its_own_ends_the_wait(void **state) {
 static void an_order_is_taken_once(void **state) {
     (void)state;
     int there;
-    struct live_wish wish;
+    struct live_request wish;
     struct live_page *page = open_page(&there);
     assert_true(there);
     assert_false(live_take_order(&wish));
@@ -241,7 +241,7 @@ static void an_order_is_taken_once(void **state) {
 static void an_order_that_was_given_up_is_not_taken(void **state) {
     (void)state;
     int there;
-    struct live_wish wish;
+    struct live_request wish;
     struct live_page *page = open_page(&there);
     atomic_fetch_add(&page->order_number, 1);
     atomic_store(&page->order, LIVE_LIMIT);

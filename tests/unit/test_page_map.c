@@ -186,7 +186,7 @@ static void a_cleared_page_can_belong_to_another_pool_at_once(void **state) {
         for (uint64_t i = 0; i < 2 * GIVEN_PAGES; i++)
             page_map_set_start(GIVEN_BASE + i * PAGE_BYTES / 2, old_start);
         pthread_create(&thread, NULL, enter_cleared_pages, NULL);
-        page_map_leave(GIVEN_BASE, GIVEN_PAGES * PAGE_BYTES, one);
+        page_map_remove(GIVEN_BASE, GIVEN_PAGES * PAGE_BYTES, one);
         pthread_join(thread, NULL);
         for (uint64_t i = 0; i < GIVEN_PAGES; i++) {
             uint64_t a = GIVEN_BASE + i * PAGE_BYTES;

@@ -225,8 +225,8 @@ static void compare(const struct expected *e) {
 
 /* A change under source.lock updates the peaks. */
 static void compare_peaks(const struct expected *e) {
-    pool_hold(pool);
-    pool_release(pool);
+    pool_lock(pool);
+    pool_unlock(pool);
     struct stats_device is = fake_books(pool);
     assert_int_equal(is.requested.peak, e->requested_peak);
     assert_int_equal(is.allocated.peak, e->allocated_peak);

@@ -104,12 +104,12 @@ static void *look_up_both(void *unused) {
 static unsigned answered_while_held(void *(*look_up)(void *), unsigned expected) {
     pthread_t thread;
     answered = 0;
-    pool_hold(pool);
+    pool_lock(pool);
     pthread_create(&thread, NULL, look_up, NULL);
     for (unsigned i = 0; i < 5000 && answered < expected; i++)
         usleep(1000);
     unsigned in_time = answered;
-    pool_release(pool);
+    pool_unlock(pool);
     assert_int_equal(pthread_join(thread, NULL), 0);
     return in_time;
 }

@@ -84,9 +84,9 @@ static void a_magazine_that_stays_does_not_block_others(void **state) {
     keep_large_blocks();
     drop(get(BLOCK));
     struct cache *cache = cache_mine(pool);
-    pool_hold(pool);
+    pool_lock(pool);
     quota_grow(cache, 8 * MIB);
-    pool_release(pool);
+    pool_unlock(pool);
     put_in_transfer(cache, 15 * MIB / 8, 4);
     drop(get(MIB));
     for (int i = 0; i < 2 * TRANSFER_MAGAZINES; i++) {
@@ -150,7 +150,7 @@ static void blocks_that_arrive_at_an_inactive_cache_are_not_lost(void **state) {
         cache_enter(cache);
         struct magazine magazine = cache_take(cache, size_class_of(BLOCK), 1);
         cache_leave(cache);
-        pool_hold(pool);
+        pool_lock(pool);
         quota_grow(pool->common, 2 * cache_quota(pool->common));
         late = magazine;
         late_for = common;
@@ -161,7 +161,7 @@ static void blocks_that_arrive_at_an_inactive_cache_are_not_lost(void **state) {
             pending_add_list(&pool->source, late.first);
         }
         late.count = 0;
-        pool_release(pool);
+        pool_unlock(pool);
         check();
         assert_int_equal(counter_get(&common->bytes), 0);
         assert_int_equal(stop(NULL), 0);

@@ -605,13 +605,13 @@ static atomic_bool is_held, was_freed;
 
 /* Holds the pool's lock until the free has returned, or for two seconds. */
 static void *hold_the_lock(void *saw) {
-    pool_hold(pool);
+    pool_lock(pool);
     atomic_store(&is_held, true);
     for (int i = 0; i < 2000 && !atomic_load(&was_freed); i++) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     *(bool *)saw = atomic_load(&was_freed);
-    pool_release(pool);
+    pool_unlock(pool);
     return NULL;
 }
 

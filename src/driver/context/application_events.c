@@ -13,8 +13,8 @@ void application_events_note(bool records) {
 
 void application_events_tell(struct pool *pool) {
     if (atomic_load(&has_waited) || atomic_load(&has_recorded)) {
-        pool_hold(pool);
+        pool_lock(pool);
         pool_application_syncs(pool, atomic_load(&has_recorded));
-        pool_release(pool);
+        pool_unlock(pool);
     }
 }

@@ -27,7 +27,7 @@ enum last_wait { LAST_WAIT_NONE, LAST_WAIT_DUE, LAST_WAIT_OVER };
 
 /* The futex on which the thread sleeps while no pool has idle memory. 1: it has to wake. */
 static _Atomic uint32_t wake_due;
-static _Atomic int turn; /* enum helper_turn: one call of a function of the pool */
+static _Atomic int turn; /* enum helper_turn: whether the thread is inside a call of a pool */
 /* enum last_wait, and the futex on which the thread sleeps between two ticks. */
 static _Atomic uint32_t last_wait;
 

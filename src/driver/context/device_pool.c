@@ -104,9 +104,9 @@ static int start_backend(struct device_pool *entry, CUcontext context, struct de
  * of the backend. */
 static bool reuse_pool(struct device_pool *entry, CUcontext context, struct device *device,
                        uint64_t reached_by) {
-    pool_hold(entry->pool);
+    pool_lock(entry->pool);
     bool started = start_backend(entry, context, device, reached_by) == 0;
-    pool_release(entry->pool);
+    pool_unlock(entry->pool);
     entry->unused = !started;
     return started;
 }
@@ -175,9 +175,9 @@ CUresult device_pool_grant_access(struct device_pool *entry, CUdevice by) {
 void device_pool_suspend(const struct context *context, bool suspended) {
     struct device_pool *entry = context->entry;
     if (entry) {
-        pool_hold(entry->pool);
+        pool_lock(entry->pool);
         entry->backend->backend.suspended = suspended;
-        pool_release(entry->pool);
+        pool_unlock(entry->pool);
     }
 }
 
@@ -188,9 +188,9 @@ void device_pool_forget(const struct context *context) {
     }
     struct device *device = entry->backend->device;
     uint64_t begun = trace_on() ? trace_clock() : 0;
-    pool_hold(entry->pool);
+    pool_lock(entry->pool);
     device_backend_end(entry->backend);
-    pool_release(entry->pool);
+    pool_unlock(entry->pool);
     uint64_t bytes = pool_forget(entry->pool);
     trace_context_end((unsigned)device->ordinal, (uintptr_t)entry->backend, bytes, begun);
     device_pooled(device, -(int64_t)bytes);
@@ -224,7 +224,8 @@ int device_pool_release_idle(struct device *device) {
 uint64_t device_pool_left(struct device *device) {
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        bytes += p->unused ? 0 : pool_left_bytes(p->pool) + atomic_load(&p->backend->returning);
+        bytes +=
+            p->unused ? 0 : pool_unreleasable_bytes(p->pool) + atomic_load(&p->backend->returning);
     }
     return bytes;
 }

@@ -37,7 +37,7 @@ static int report(void) {
 }
 
 /* Executes an order. Returns 0, or a negative errno value for the sender. */
-static int execute(const struct live_wish *wish) {
+static int execute(const struct live_request *wish) {
     unsigned device = wish->device < 0 ? FLIGHT_NO_DEVICE : (unsigned)wish->device;
     switch (wish->order) {
     case LIVE_REPORT:
@@ -80,7 +80,7 @@ static bool order_may_begin(void) {
  * capture mode, so its driver calls do not invalidate captures of other threads.
  */
 static void *execute_orders(void *unused) {
-    struct live_wish wish;
+    struct live_request wish;
     bool taken = true;
     capture_relax();
     while (taken && helper_begin(&turn)) {

@@ -6,8 +6,8 @@
  *   original  calls the driver's entry, REAL(symbol), and stores its `answer`. RETRY() repeats the
  *             call after the driver ran out of memory. A pool may answer instead of the driver.
  *   account   tells the answer to the ledger, contexts, captures and pools, or corrects what the
- *             driver wrote for a block. Functions of this step are account_...(), fault_notice()
- *             and unpooled_end(). They return the answer for the program.
+ *             driver wrote for a block. Functions of this step are account_...(), fault_notice(),
+ *             driver_pool_waited() and unpooled_end(). They return the answer for the program.
  *   leave     returns the answer.
  *
  * A hook leaves out a step that has nothing to do. No macro returns from a hook
@@ -39,8 +39,8 @@
 #define NOTHING (void)0
 
 /*
- * Returns the device of the current context. NULL if there is none, or if this process is not
- * counted.
+ * Returns the device of the current context. NULL without a current context, in the child of a fork,
+ * or if the library is off.
  */
 static inline struct device *here(void) {
     return process_ready() ? device_current() : NULL;

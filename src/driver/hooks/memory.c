@@ -92,7 +92,7 @@ static __attribute__((noinline, cold)) CUresult capture_error(struct pool *pool)
  * Returns whether a pool of the vmm backend failed although the device has `bytes` free bytes. The
  * driver may lack handles or addresses to map, and still serve cuMemAlloc.
  */
-static bool has_no_pages(struct pool *pool, size_t bytes) {
+static bool driver_may_serve(struct pool *pool, size_t bytes) {
     size_t free_bytes = 0, total_bytes = 0;
     return atomic_load(&device_pool_owner(pool)->in_pages) &&
            REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes) == CUDA_SUCCESS && bytes <= free_bytes;
@@ -104,7 +104,7 @@ static bool has_no_pages(struct pool *pool, size_t bytes) {
  */
 static bool refused_alloc(struct pool *pool, int r, CUdeviceptr *dptr, size_t bytes,
                           CUresult *result) {
-    if ((r != -ENOMEM && r != -EDQUOT) || (r == -ENOMEM && has_no_pages(pool, bytes))) {
+    if ((r != -ENOMEM && r != -EDQUOT) || (r == -ENOMEM && driver_may_serve(pool, bytes))) {
         return false;
     }
     *dptr = 0; /* the driver also clears the pointer */

@@ -7,7 +7,7 @@
  * A wait for the whole context: all memory freed before the wait is safe when the wait returns. The
  * pool learns that from pool_sync_begin() and pool_sync_end(), without an event of its own.
  *
- * A context event of the program: the hook holds the pool's lock (pool_hold) from before the driver
+ * A context event of the program: the hook holds the pool's lock (pool_lock) from before the driver
  * call until the call returns.
  */
 #include "driver/context/application_events.h"
@@ -72,7 +72,7 @@ CUresult hook_cuEventSynchronize(CUevent event) {
  */
 static struct pool *enter_pool(struct pool *pool, bool records) {
     if (pool) {
-        pool_hold(pool);
+        pool_lock(pool);
         pool_application_syncs(pool, records);
     }
     return pool;
@@ -104,7 +104,7 @@ static struct pool *enter_pool_behind(CUgreenCtx green, bool records) {
 /* Releases the lock that enter_pool() took. Returns `answer`. */
 static CUresult account_released(CUresult answer, struct pool *pool) {
     if (pool) {
-        pool_release(pool);
+        pool_unlock(pool);
     }
     return answer;
 }

@@ -14,8 +14,8 @@
 struct pool_exported;
 
 /**
- * Makes the handle of a live block that was marked as externally visible. Equal blocks have equal
- * handles. Returns 0, -ENOMEM, or -ENOSYS without random numbers.
+ * Makes the handle of a live block that was marked as externally visible. All calls for one
+ * allocation make the same handle. Returns 0, -ENOMEM, or -ENOSYS without random numbers.
  */
 int ipc_export(uint64_t exporter, uint64_t address, struct ipc_handle *handle);
 

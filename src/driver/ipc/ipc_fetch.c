@@ -107,7 +107,7 @@ static CUresult map_one(struct fetch *fetch, int fd, uint64_t bytes) {
  */
 static int map_some(struct fetch *fetch) {
     struct wire_answer answer;
-    int fds[WIRE_PAGES];
+    int fds[WIRE_DESCRIPTORS];
     unsigned count = 0;
     CUresult driver = CUDA_SUCCESS;
     int r = request_pages(fetch);

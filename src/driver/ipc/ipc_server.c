@@ -71,8 +71,8 @@ static void close_socket(struct socket *socket) {
 /* --- an answer --- */
 
 /*
- * Exports pages as descriptors, as many as this process has free descriptor numbers for. Returns
- * the count.
+ * Exports handles as descriptors, up to the first that the driver refuses, most likely because the
+ * process has no free descriptor number. Returns the count.
  */
 static unsigned export_pages(const struct pool_exported *exported, int *fds) {
     const CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -93,8 +93,9 @@ static unsigned export_pages(const struct pool_exported *exported, int *fds) {
  * Returns 0 or a negative errno.
  */
 static int send_handles(int fd, const struct wire_request *request) {
+    _Static_assert(POOL_EXPORT_HANDLES <= WIRE_DESCRIPTORS, "one descriptor for each handle");
     struct pool_exported exported;
-    int fds[WIRE_PAGES];
+    int fds[WIRE_DESCRIPTORS];
     unsigned count = 0;
     if (atomic_load(&is_over) || atomic_load(&shutdown_begun)) {
         return -ESHUTDOWN;

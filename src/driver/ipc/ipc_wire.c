@@ -241,7 +241,7 @@ int wire_connect(uint64_t name, int64_t deadline) {
 
 union control {
     struct cmsghdr header; /* aligns the bytes */
-    char bytes[CMSG_SPACE(WIRE_PAGES * sizeof(int))];
+    char bytes[CMSG_SPACE(WIRE_DESCRIPTORS * sizeof(int))];
 };
 
 int wire_send(int fd, const void *data, size_t bytes, const int *passed, unsigned count) {
@@ -264,7 +264,7 @@ int wire_send(int fd, const void *data, size_t bytes, const int *passed, unsigne
     return sent == (long)bytes ? 0 : sent < 0 ? -errno : -EPROTO;
 }
 
-/* Copies the descriptors of a message to `passed`. The kernel drops those beyond WIRE_PAGES. */
+/* Copies the descriptors of a message to `passed`. The kernel drops those beyond WIRE_DESCRIPTORS. */
 static unsigned copy_passed(struct msghdr *message, int *passed) {
     unsigned received = 0;
     for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at; at = CMSG_NXTHDR(message, at)) {

@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_PAGES 16 /* most descriptors in one answer */
+#define WIRE_DESCRIPTORS 16 /* most descriptors in one answer */
 #define WIRE_MAGIC 0x3270656863617067u
 #define WIRE_PATIENCE_MS 10000 /* longest wait of either side for the next message */
 /* longest wait of an importer for all messages of a block together */
@@ -63,7 +63,7 @@ int wire_send(int fd, const void *data, size_t bytes, const int *passed, unsigne
 /**
  * Receives one message of exactly `bytes` bytes, without a wait.
  *
- *     0        received; `passed` has *count descriptors, at most WIRE_PAGES
+ *     0        received; `passed` has *count descriptors, at most WIRE_DESCRIPTORS
  *     -EAGAIN  no message now
  *     -EPIPE   the peer has disconnected
  *     -EPROTO  the message has another size

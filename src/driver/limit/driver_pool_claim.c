@@ -23,7 +23,8 @@ static bool exceeds_limit(const struct device *device) {
     return limit && charged > device->claimed && charged - device->claimed > limit;
 }
 
-/* Claims `bytes` for an allocation. Returns false if the limit refuses. Acquires the lock. */
+/* Claims `bytes` for an allocation. Returns false if the limit refuses. After true, the thread is in
+ * flight until driver_pool_end(). Acquires the lock. */
 static bool try_claim(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim) {
     struct device *device = pool->device;
     in_flight_enter(&device->in_flight);

@@ -133,8 +133,9 @@ void driver_pool_query_handle(CUmemoryPool handle);
 void driver_pool_forget_current(int ordinal);
 
 /**
- * Marks the driver's pools of a device as not certainly existing, after its last context has ended.
- * The program's next use of a pool shows that the pool still exists.
+ * Marks pools of the driver as not certainly existing, after `context` has ended: those of its device
+ * if it is a primary context, or of all devices if it was the last context of the process. The
+ * program's next use of a pool shows that the pool still exists.
  */
 void driver_pools_invalidate(const struct context *context);
 

@@ -29,8 +29,8 @@ struct pinned {
     struct pool *pool; /* pool whose epoch tells when the work on the block has completed */
     uint64_t stamp;    /* epoch of the free */
     uint64_t freed_at; /* value of `requests` at the free */
-    struct pinned *newer, *older;  /* in the list of all blocks */
-    struct pinned *before, *after; /* in its bucket: freed later, freed earlier */
+    struct pinned *newer, *older; /* in the list of all blocks */
+    struct pinned *newer_in_bucket, *older_in_bucket;
 };
 
 /*
@@ -44,7 +44,7 @@ static struct address_map kept_by_address;           /* all kept blocks by addre
 static _Atomic uint64_t kept_blocks, requests, ends; /* numbers; `ends`: of contexts that ended */
 static uint64_t kept_bytes, frees;                   /* `frees`: kept blocks so far */
 static struct host_slab slab = {.object_bytes = sizeof(struct pinned)};
-static struct lock lock = LOCK_INITIALIZER(PINNED); /* protects all variables above */
+static struct lock lock = LOCK_INITIALIZER(PINNED); /* all above but `requests` */
 
 /* Returns the bound on kept bytes. Takes no lock: threads that compute it at the same time get the
  * same value. */
@@ -99,8 +99,8 @@ static bool add(const struct pinned *fresh) {
     p->older = newest;
     *(newest ? &newest->newer : &oldest) = p;
     newest = p;
-    p->after = bucket->newest;
-    *(bucket->newest ? &bucket->newest->before : &bucket->oldest) = p;
+    p->older_in_bucket = bucket->newest;
+    *(bucket->newest ? &bucket->newest->newer_in_bucket : &bucket->oldest) = p;
     bucket->newest = p;
     kept_bytes += p->bytes;
     atomic_fetch_add(&kept_blocks, 1);
@@ -113,8 +113,10 @@ static void *take_out(struct pinned *p) {
     void *host = p->host;
     *(p->newer ? &p->newer->older : &newest) = p->older;
     *(p->older ? &p->older->newer : &oldest) = p->newer;
-    *(p->before ? &p->before->after : &bucket->newest) = p->after;
-    *(p->after ? &p->after->before : &bucket->oldest) = p->before;
+    *(p->newer_in_bucket ? &p->newer_in_bucket->older_in_bucket : &bucket->newest) =
+        p->older_in_bucket;
+    *(p->older_in_bucket ? &p->older_in_bucket->newer_in_bucket : &bucket->oldest) =
+        p->newer_in_bucket;
     address_map_remove(&kept_by_address, address_map_find(&kept_by_address, (uintptr_t)host, p));
     kept_bytes -= p->bytes;
     atomic_fetch_sub(&kept_blocks, 1);
@@ -132,7 +134,7 @@ static struct pinned *find_equal(const struct pinned *request) {
         struct pinned *p = from_end ? bucket->oldest : bucket->newest;
         while (p && (p->bytes != request->bytes || p->kind != request->kind ||
                      p->pool != request->pool)) {
-            p = from_end ? p->before : p->after;
+            p = from_end ? p->newer_in_bucket : p->older_in_bucket;
         }
         if (!p || pool_has_finished(p->pool, p->stamp)) {
             return p;
@@ -275,8 +277,9 @@ static void *take_oldest_if_idle(CUcontext context) {
 
 /*
  * Frees the oldest block, with its context made current: the thread may have another context or
- * none. Returns whether a block was freed. If the context ends meanwhile, the driver refuses the
- * free. Otherwise the free could hit memory that another thread has got at the same address.
+ * none. Returns whether a block was freed. With its context current, the driver refuses the free if
+ * the context has ended. Without, the free could hit memory that another thread has got at the same
+ * address.
  */
 static bool release_oldest(void) {
     lock_acquire(&lock);

@@ -51,8 +51,8 @@ bool pinned_has(const void *host);
 int pinned_release(bool *any);
 
 /**
- * Forgets the kept blocks of a context that has ended, and its pinned memory with it. Call after
- * unpooled_forget().
+ * Forgets the kept blocks of an ended context: the driver has freed them with the context. Call
+ * after unpooled_forget().
  */
 void pinned_forget(const struct context *context);
 

@@ -20,6 +20,11 @@
  *       "kinds", "refused", "marks", "moments", "frames", "stacks",
  *       "devices": [{"device", "name", "total_bytes", "groups", "reserved", "events"}]}
  *
+ *      front_ns  the first time from which the trace has all events
+ *      dropped   number of events that the trace no longer has
+ *      running   whether the process has not ended
+ *      kinds     the words of the kinds of moments; refused: those of them that are refusals
+ *      frames    texts
  *      marks     [ns, text]
  *      moments   [ns, device, kind, bytes, duration in ns], without growth of the pool
  *      stacks    numbers of frames, innermost first; number 0 is the empty stack
