@@ -131,8 +131,8 @@ static void show_wait(const struct device_backend *own, uint64_t since) {
 
 /*
  * Waits for an event with cancellation disabled: the driver may wait at a cancellation point
- * (base/clock.h). A thread that ended there would never return from the backend's wait(), and the end of
- * the context waits for that return. Without the library an allocation does not wait.
+ * (base/clock.h). A thread that ended there would never return from the backend's wait(), and the
+ * end of the context waits for that return. Without the library an allocation does not wait.
  */
 static CUresult wait_uncancelled(CUresult (*wait)(CUevent), CUevent event) {
     int before, unused;

@@ -30,7 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PATIENCE_NS SECOND_NS /* how long one write waits for a reader, in total */
+#define WRITE_LIMIT_NS SECOND_NS /* how long one write waits for a reader, in total */
 #define ZEROS_AT_ONCE 64 /* arrays in one write: longer writes make larger pages in the kernel */
 #define POLL_NS 1000000  /* between two checks of the space in a pipe */
 
@@ -46,7 +46,7 @@ struct sink {
 static bool is_late(struct sink *to) {
     uint64_t now = clock_kernel_ns();
     if (to->deadline == 0)
-        to->deadline = now + PATIENCE_NS;
+        to->deadline = now + WRITE_LIMIT_NS;
     return now >= to->deadline;
 }
 

@@ -55,7 +55,7 @@ void arena_hold(struct arena *arena, struct range *range) {
 
 /* --- taking --- */
 
-/* Returns whether PLACE_SPARING keeps the range for larger requests. */
+/* Returns whether PLACEMENT_KEEP_LONG keeps the range for larger requests. */
 static bool is_worth_keeping(const struct range *range, uint64_t bytes) {
     return !is_ablated(ABLATION_SPARING) && range->bytes >= ARENA_SPARED_BYTES &&
            range->bytes / ARENA_SPARED_FACTOR > bytes;
@@ -73,13 +73,13 @@ static bool is_growing_end(const struct arena *arena, const struct range *range)
  *
  * 1. vmm backend: 0.
  * 2. Segments backend, range at its segment's base: all but `bytes`, so that the block lies at the
- *    range's end. Exception, 0: the block takes the whole segment, or PLACE_ANYWHERE.
+ *    range's end. Exception, 0: the block takes the whole segment, or PLACEMENT_ANYWHERE.
  * 3. Segments backend, other ranges: 0.
  */
 static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
                               enum arena_placement placement) {
     bool is_allocation = range->segment->is_allocation;
-    bool from_end = is_allocation && placement != PLACE_ANYWHERE && range_is_first(range) &&
+    bool from_end = is_allocation && placement != PLACEMENT_ANYWHERE && range_is_first(range) &&
                     bytes < range->segment->bytes;
     bool fits = from_end ? range->bytes > bytes : range->bytes >= bytes;
     return fits ? (from_end ? range->bytes - bytes : 0) : UINT64_MAX;
@@ -112,7 +112,7 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placeme
     struct range *range = arena->free[i].range;
     uint64_t skip = bytes_to_skip(range, bytes, placement);
     bool keep_whole =
-        placement == PLACE_SPARING && !arena->ordered && is_worth_keeping(range, bytes);
+        placement == PLACEMENT_KEEP_LONG && !arena->ordered && is_worth_keeping(range, bytes);
     if (keep_whole || (range->bytes > bytes && !ranges_prepare(arena, 0))) {
         return NULL;
     }
@@ -265,7 +265,7 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
 
 struct segment *arena_to_split(const struct arena *arena, uint64_t bytes, uint64_t finished) {
     bool possible = arena->idle_bytes > VMM_HANDLE && !is_ablated(ABLATION_SPLITTING);
-    size_t i = possible ? best_fit(arena, bytes, PLACE_SPARING) : arena->free_count;
+    size_t i = possible ? best_fit(arena, bytes, PLACEMENT_KEEP_LONG) : arena->free_count;
     const struct range *range = i < arena->free_count ? arena->free[i].range : NULL;
     uint64_t end = range ? range->block.address + bytes : 0;
     for (struct segment *s = range ? range->segment : NULL; s && s->base < end;

@@ -112,18 +112,18 @@ void arena_hold(struct arena *arena, struct range *range);
  * Which free ranges a request may use. Each step allows more, and costs more fragmentation. The
  * slow path goes to the next step when the pool cannot or should not grow (docs/policy.md).
  *
- * PLACE_SPARING keeps long free ranges for large requests: after a small block is placed in such a
- * range, the next large request needs a segment of its own (tests/bench/replay.py, gpt).
+ * PLACEMENT_KEEP_LONG keeps long free ranges for large requests: after a small block is placed in
+ * such a range, the next large request needs a segment of its own (tests/bench/replay.py, gpt).
  */
 enum arena_placement {
     /*
-     * Segments backend: excludes what PLACE_CUTTING excludes, and a free range of at least
+     * Segments backend: excludes what PLACEMENT_CUT_LONG excludes, and a free range of at least
      * ARENA_SPARED_BYTES for a request of less than 1 / ARENA_SPARED_FACTOR of the range.
      */
-    PLACE_SPARING,
+    PLACEMENT_KEEP_LONG,
     /* Segments backend: excludes a segment's base, unless the block takes the whole segment. */
-    PLACE_CUTTING,
-    PLACE_ANYWHERE, /* any free range that is large enough */
+    PLACEMENT_CUT_LONG,
+    PLACEMENT_ANYWHERE, /* any free range that is large enough */
 };
 
 /**

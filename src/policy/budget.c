@@ -141,7 +141,7 @@ void budget_recompute(struct source *source) {
         budget = source->active_count > 1 ? goal + more : min_u64(goal + more, highest);
     }
     uint64_t capacity = source->backend->capacity;
-    uint64_t unused = policy->left_share > 0 ? capacity / policy->left_share : 0;
+    uint64_t unused = policy->share_for_others > 0 ? capacity / policy->share_for_others : 0;
     budget = min_u64(budget, capacity - unused);
     budget = source->refused_at > 0 ? min_u64(budget, source->refused_at) : budget;
     goal = min_u64(goal, budget);

@@ -278,7 +278,7 @@ int pool_mark_externally_visible(uint64_t address) {
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
             s->externally_visible = true;
         }
-        sync_poll_barriers(source);
+        sync_wait_barriers_by_queries(source);
     }
     lock_release(&source->lock);
     return r;

@@ -127,7 +127,7 @@ static int try_after_refusal(struct pool *pool, struct alloc_request *request,
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     request->any = true;
-    request->placement = PLACE_ANYWHERE;
+    request->placement = PLACEMENT_ANYWHERE;
     wait_for_growths(source);           /* 14 */
     if (try_pending(source, request) || /* then 15 */
         (quota_take_all_back(pool) && try_pending(source, request))) {

@@ -153,7 +153,7 @@ void pool_expect_streams(unsigned streams) {
 void pool_wait_for_barriers(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    sync_poll_barriers(source);
+    sync_wait_barriers_by_queries(source);
     lock_release(&source->lock);
 }
 
@@ -361,10 +361,10 @@ void pool_wait_for_frees(struct pool *pool, uint64_t limit_ns) {
     lock_release(&source->lock);
 }
 
-bool pool_is_idle(struct pool *pool) {
+bool pool_work_is_done(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    bool idle = sync_device_is_idle(source);
+    bool idle = sync_work_is_done(source);
     lock_release(&source->lock);
     return idle;
 }

@@ -181,12 +181,12 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp);
  * Returns whether all work submitted to the context has completed, so that a driver call that
  * synchronises with the context returns at once.
  */
-bool pool_is_idle(struct pool *pool);
+bool pool_work_is_done(struct pool *pool);
 
 /**
  * Waits for all work of the context, for at most `limit_ns`, if the program has freed memory: the
- * native free would have waited. Waits by queries, then in the driver for the completed event, which
- * prints the output of printf(). Does nothing with REUSE_SYNC, whose frees wait.
+ * native free would have waited. Waits by queries, then in the driver for the completed event,
+ * which prints the output of printf(). Does nothing with REUSE_SYNC, whose frees wait.
  */
 void pool_wait_for_frees(struct pool *pool, uint64_t limit_ns);
 
@@ -194,8 +194,8 @@ void pool_wait_for_frees(struct pool *pool, uint64_t limit_ns);
 void pool_expect_streams(unsigned streams);
 
 /**
- * Lock and unlock source.lock. While a caller holds the lock, no other thread records an event. Used
- * to begin a capture, and around context events that the program records.
+ * Lock and unlock source.lock. While a caller holds the lock, no other thread records an event.
+ * Used to begin a capture, and around context events that the program records.
  */
 void pool_lock(struct pool *pool);
 void pool_unlock(struct pool *pool);
@@ -216,8 +216,8 @@ void pool_capture_announced(struct pool *pool);
  * event (`records`) or to make the context wait for one. Barriers and records of a context run in
  * order (epoch.h): the program's barriers wait for the library's records, and the reverse. From
  * then on queries of allocations record no event. Waits before out of memory, before memory goes
- * back, and at the end of the process still do. The pool uses no barrier after an application-recorded event until
- * a later free has recorded one.
+ * back, and at the end of the process still do. The pool uses no barrier after an
+ * application-recorded event until a later free has recorded one.
  */
 void pool_application_syncs(struct pool *pool, bool records);
 

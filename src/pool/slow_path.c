@@ -12,13 +12,13 @@
  *    7  sync_wait_while_suspended() over budget: another thread's call     pool* GROWTH_WAIT_NS
  *    8  barrier_ahead()             over budget: barrier for all pending   pool  none
  *    9  try_completed()             free memory, queries                   pool* none
- *   10  quota_take_back()           caches of idle threads                 pool  until owners leave them
+ *   10  quota_take_back()           caches of idle threads                 pool  until owners leave
  *   11  try_barrier()               over budget: barrier or wait           pool* event (1)
  *   12  flush_own_cache()           over budget: this thread's cache       pool  none
  *   13  try_growth()                a segment from the driver              pool* RETURN_WAIT_NS (1)
  *       --- the driver or the limit has refused: 14 to 21, up to OTHERS_TRIES times (2) ---
  *   14  wait_for_growths()          growths of other threads               pool* their driver calls
- *   15  quota_take_all_back()       caches of all threads                  pool  until owners leave them
+ *   15  quota_take_all_back()       caches of all threads                  pool  until owners leave
  *   16  sync_wait_while_suspended() end of another thread's call           pool* LATE_WAIT_NS
  *   17  try_grow()                  the driver once more                   pool* RETURN_WAIT_NS
  *   18  sync_wait_barriers()        work in front of barriers              pool* event (1)

@@ -3,8 +3,8 @@
  *
  * A process may end in several ways at once: one thread calls exit, another crashes, a third gets
  * SIGTERM. The first thread writes the report. The others must not end the process before the
- * report is written; they wait for at most PATIENCE_MS. No lock: a thread becomes the writer by a
- * compare and exchange of `writer`.
+ * report is written; they wait for at most REPORT_LIMIT_MS. No lock: a thread becomes the writer by
+ * a compare and exchange of `writer`.
  *
  * These functions do nothing in a child. After fork a child has a copy of the parent's state. After
  * vfork it shares the parent's memory, where a single store would change the parent.
@@ -28,9 +28,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define HELPER_PATIENCE_MS 1000 /* time of one order, one batch of pages or one segment */
-#define POLL_NS 1000000         /* between two checks of `written`: 1 ms */
-#define PATIENCE_MS 3000 /* time of a report: one second for its reader, the rest for writing */
+#define HELPER_LIMIT_MS 1000 /* time of one order, one batch of pages or one segment */
+#define POLL_NS 1000000      /* between two checks of `written`: 1 ms */
+#define REPORT_LIMIT_MS 3000 /* time of a report: one second for its reader, the rest for writing */
 
 static _Atomic pid_t own_process; /* 0: CUDA has not been used */
 static _Atomic pid_t writer;      /* thread that writes the last report */
@@ -48,7 +48,7 @@ bool ending_is_own_process(void) {
 void ending_stop_helper(const struct helper *helper, _Atomic int *turn) {
     int saved = errno;
     if (atomic_load(&helper->started) && ending_is_own_process())
-        helper_hold(turn, HELPER_PATIENCE_MS);
+        helper_hold(turn, HELPER_LIMIT_MS);
     errno = saved;
 }
 
@@ -60,7 +60,7 @@ void ending_of_helper(const struct helper *helper, _Atomic int *turn, enum proce
 }
 
 void ending_wait(void) {
-    for (int i = 0; i < PATIENCE_MS && !atomic_load(&written); i++)
+    for (int i = 0; i < REPORT_LIMIT_MS && !atomic_load(&written); i++)
         sleep_ns(POLL_NS);
 }
 

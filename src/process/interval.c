@@ -7,12 +7,12 @@
 #include "process/helper.h"
 #include "process/process.h"
 
-#define PATIENCE_MS 2000 /* one second for the reader of a report, the rest for writing */
+#define REPORT_LIMIT_MS 2000 /* one second for the reader of a report, the rest for writing */
 
 static _Atomic int turn;
 
 void interval_hold(void) {
-    helper_hold(&turn, PATIENCE_MS);
+    helper_hold(&turn, REPORT_LIMIT_MS);
 }
 
 void interval_release(void) {

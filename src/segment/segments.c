@@ -70,7 +70,7 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
  */
 static uint64_t release_one(struct source *source, struct arena *arena, uint64_t bytes) {
     if (arena->idle_bytes == 0 || source->backend->suspended ||
-        (source->backend->release_waits && !sync_device_is_idle(source))) {
+        (source->backend->release_waits && !sync_work_is_done(source))) {
         return 0;
     }
     struct segment *segment = idle_segment(arena, bytes, source->epochs.finished);
@@ -229,9 +229,9 @@ static bool try_before_growth(struct source *source, struct alloc_request *reque
     if (!budget_would_exceed(source, growth, most)) {
         return false;
     }
-    request->placement = PLACE_CUTTING;
+    request->placement = PLACEMENT_CUT_LONG;
     bool served = try_free_or_split(source, request);
-    request->placement = PLACE_SPARING;
+    request->placement = PLACEMENT_KEEP_LONG;
     return served;
 }
 
@@ -290,6 +290,6 @@ const struct memory_policy segments_policy = {
     .end = end_with_context,
     .releases_first = true,
     .slack_share = BUDGET_SLACK,
-    .left_share = BUDGET_DEVICE_SHARE,
+    .share_for_others = BUDGET_DEVICE_SHARE,
     .caches_each_most = UINT64_MAX,
 };

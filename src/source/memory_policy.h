@@ -61,7 +61,7 @@ struct memory_policy {
     bool barrier_ahead;        /* large requests beyond the budget: barrier_ahead() (slow_path.c) */
     bool slack_is_shared;      /* cached blocks use the slack of the goal before the budget rises */
     unsigned slack_share;      /* slack of the goal: the peak of live memory divided by this */
-    unsigned left_share;       /* the budget leaves the device's bytes divided by this; 0: none */
+    unsigned share_for_others; /* the budget leaves the device's bytes divided by this; 0: none */
     uint64_t caches_each_most; /* bound of slack plus quotas for each active cache, in bytes;
                                   UINT64_MAX: none */
 };

@@ -57,7 +57,7 @@ static inline void metric_enter(struct metric *metric, uint64_t amount) {
 }
 
 /** Counts `amount` as given back: lowers current, raises freed. */
-static inline void metric_leave(struct metric *metric, uint64_t amount) {
+static inline void metric_subtract(struct metric *metric, uint64_t amount) {
     counter_set(&metric->current, counter_get(&metric->current) - amount);
     counter_add(&metric->freed, amount);
 }
@@ -67,7 +67,7 @@ static inline void metric_change(struct metric *metric, int64_t change) {
     if (change > 0) {
         metric_enter(metric, (uint64_t)change);
     } else {
-        metric_leave(metric, (uint64_t)-change);
+        metric_subtract(metric, (uint64_t)-change);
     }
 }
 
@@ -77,7 +77,7 @@ static inline void metric_become(struct metric *metric, uint64_t value) {
     if (value > before) {
         metric_enter(metric, value - before);
     } else if (value < before) {
-        metric_leave(metric, before - value);
+        metric_subtract(metric, before - value);
     }
 }
 

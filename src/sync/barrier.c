@@ -6,10 +6,10 @@
  *      record, then query        0.3 us of CPU time     outside captures; for the open epoch
  *      barrier on the device     1 us; later work of    if the newest event was recorded in a free
  *                                all streams waits
- *      wait on the CPU           the time of the work   without a limit: events that a free of the
- *                                                       calling thread recorded. With a limit: those
- *                                                       of other threads' frees, and before out of
- *                                                       memory all events
+ *      wait on the CPU           the time of the work   without a limit: events that frees of the
+ *                                                       calling thread recorded. With a limit:
+ *                                                       those of other threads' frees, and before
+ *                                                       out of memory all events
  *
  * Under pressure, frees record events, so that a barrier or a wait can make their memory safe when
  * it is needed. docs/policy.md has the measurements. All functions need the pool's lock, and
@@ -453,7 +453,7 @@ void sync_wait_submitted(struct source *source, uint64_t limit_ns) {
     epochs_unpin(epochs, slot, number, -EAGAIN);
 }
 
-void sync_poll_barriers(struct source *source) {
+void sync_wait_barriers_by_queries(struct source *source) {
     poll_up_to(source, atomic_load(&source->epochs.safe), true, UINT64_MAX);
 }
 
@@ -486,7 +486,7 @@ bool sync_wait_own_barrier(struct source *source) {
     return any;
 }
 
-bool sync_device_is_idle(struct source *source) {
+bool sync_work_is_done(struct source *source) {
     ASSERT_HELD(&source->lock);
     struct epochs *epochs = &source->epochs;
     uint64_t stamp = epochs_stamp(epochs);

@@ -23,8 +23,8 @@
 
 /*
  * Makes a range free. A segment may go back to the driver only after the epochs of all its free
- * memory have finished. The segment therefore gets the highest stamp of its ranges. `stamp` is safe;
- * 0 means unknown, and the safe epoch is then an upper bound.
+ * memory have finished. The segment therefore gets the highest stamp of its ranges. `stamp` is
+ * safe; 0 means unknown, and the safe epoch is then an upper bound.
  */
 static void free_range(struct source *source, struct arena *arena, struct range *range,
                        uint64_t stamp) {
@@ -147,7 +147,7 @@ static bool take_small(struct source *source, struct alloc_request *request) {
  * nothing and sets request->split_first: try_free_or_split() then splits the handle and retries.
  */
 static bool take_large(struct source *source, struct alloc_request *request) {
-    request->split_first = source->policy->split && request->placement != PLACE_ANYWHERE &&
+    request->split_first = source->policy->split && request->placement != PLACEMENT_ANYWHERE &&
                            arena_to_split(&source->large, request->bytes, source->epochs.finished);
     if (request->split_first) {
         return false;
@@ -168,7 +168,7 @@ bool try_free(struct source *source, struct alloc_request *request) {
     if (take_small(source, request)) {
         return true;
     }
-    struct range *range = arena_take(&source->small, PAGE_BYTES, PLACE_ANYWHERE);
+    struct range *range = arena_take(&source->small, PAGE_BYTES, PLACEMENT_ANYWHERE);
     if (!range) {
         return false;
     }
@@ -185,7 +185,7 @@ bool try_free_or_split(struct source *source, struct alloc_request *request) {
     bool served;
     while (!(served = try_free(source, request)) && request->split_first) {
         request->placement =
-            source->policy->split(source, request->bytes) ? request->placement : PLACE_ANYWHERE;
+            source->policy->split(source, request->bytes) ? request->placement : PLACEMENT_ANYWHERE;
     }
     return served;
 }

@@ -87,7 +87,7 @@ bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns);
  * Returns whether all work submitted to the context has completed. Records an event and queries it
  * at most QUERIES_MOST times.
  */
-bool sync_device_is_idle(struct source *source);
+bool sync_work_is_done(struct source *source);
 
 /**
  * Waits until every safe epoch has finished, so that the driver may take its memory back. Returns
@@ -99,7 +99,7 @@ void sync_wait_barriers(struct source *source);
  * Waits by queries until every safe epoch has finished, also while the context is suspended. For a
  * thread whose current context may be another one.
  */
-void sync_poll_barriers(struct source *source);
+void sync_wait_barriers_by_queries(struct source *source);
 
 /**
  * Waits for every event recorded in a free: for events of the calling thread without a limit, for

@@ -2,9 +2,10 @@
  * Computes the peaks of live memory from the counters of all thread caches, and updates the budget.
  *
  * One cache knows its own peak exactly. Over several caches a peak is known only when their
- * counters are summed ("aggregated"), which loads a cache line of each thread's cache. The slow path calls
- * peaks_update(), which decides when the sum is worth that. Needs source.lock except for the sums.
- * Invariant: the pool's peak of requested bytes is at most the real one, and peak_upper at least.
+ * counters are summed ("aggregated"), which loads a cache line of each thread's cache. The slow
+ * path calls peaks_update(), which decides when the sum is worth that. Needs source.lock except for
+ * the sums. Invariant: the pool's peak of requested bytes is at most the real one, and peak_upper
+ * at least.
  */
 #include "tcache/internal.h"
 

@@ -87,8 +87,8 @@ static inline bool decay_is_any(const struct pool *pool) {
 }
 
 /*
- * Asks the backend for periodic calls of pool_tick() if memory is idle, unless it was asked already.
- * Called at the end of every slow path.
+ * Asks the backend for periodic calls of pool_tick() if memory is idle, unless it was asked
+ * already. Called at the end of every slow path.
  */
 static inline void decay_watch(struct pool *pool) {
     if (pool->source.config.decays && !pool->source.decay.watched && decay_is_any(pool)) {

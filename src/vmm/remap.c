@@ -11,8 +11,8 @@
  * Only idle memory moves or is released, so a live block keeps its address and its handles.
  *
  * The remap lock admits one thread at a time. The pool lock is released around every call of the
- * driver, except at the end of a context. Invariant: no other thread uses the addresses of such a call. They lie in no segment at
- * that time, and the free ranges next to them are held.
+ * driver, except at the end of a context. Invariant: no other thread uses the addresses of such a
+ * call. They lie in no segment at that time, and the free ranges next to them are held.
  */
 #include "vmm/remap.h"
 
@@ -217,8 +217,8 @@ static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
 }
 
 /* Releases idle segments until a growth by `bytes` is within the budget. If a long segment was more
- * than needed, maps short ones at its addresses for the surplus. Releases the pool lock for calls of
- * the driver. */
+ * than needed, maps short ones at its addresses for the surplus. Releases the pool lock for
+ * calls of the driver. */
 static void release_excess(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t some = 1;
     while (some > 0 && budget_would_exceed(source, bytes, budget)) {

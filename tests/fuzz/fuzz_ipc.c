@@ -120,7 +120,7 @@ static CUresult export_handle(void *to, CUmemGenericAllocationHandle handle,
 static struct pool_exported block;
 static unsigned exports;
 
-int ipc_export_lend(const uint64_t token[2], uint64_t address, uint32_t first,
+int ipc_export_open(const uint64_t token[2], uint64_t address, uint32_t first,
                     struct pool_exported *exported) {
     *exported = block;
     exports += token[0] == 1 && first < block.pages;

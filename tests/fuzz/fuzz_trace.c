@@ -3,8 +3,8 @@
  *
  * The header of a trace has 32 KiB, and a record counts only with its seal. To stay short, an input
  * is `struct start` and then records. The target makes their seals unless the input keeps them. The
- * reader's result must keep the promises of tool/trace/trace_file.h, and the files that are written from
- * it must be valid JSON and a valid pickle.
+ * reader's result must keep the promises of tool/trace/trace_file.h, and the files that are written
+ * from it must be valid JSON and a valid pickle.
  */
 #include "heap/page.h"
 #include "histories.h"

@@ -1,6 +1,6 @@
 /*
- * Made-up names of addresses (tool/report/symbols.h), with inlined functions: a target must not open the
- * files that its input names.
+ * Made-up names of addresses (tool/report/symbols.h), with inlined functions: a target must not
+ * open the files that its input names.
  */
 #ifndef GPUCACHE_FUZZ_MADE_UP_SYMBOLS_H
 #define GPUCACHE_FUZZ_MADE_UP_SYMBOLS_H

@@ -3,8 +3,8 @@
  *
  * Each entry has a weak definition here, which answers CUDA_ERROR_NOT_SUPPORTED. The definition of
  * another file of this folder replaces the weak one. Each entry has an address of its own, since
- * callers compare addresses. This file declares the entries as symbols without a type: the macros of
- * cuda.h would rename them, and its prototypes would forbid the weak definitions.
+ * callers compare addresses. This file declares the entries as symbols without a type: the macros
+ * of cuda.h would rename them, and its prototypes would forbid the weak definitions.
  */
 #define CUDA_ERROR_NOT_SUPPORTED 801
 

@@ -85,7 +85,7 @@ static uint64_t start_with(struct arena *arena, uint64_t bytes) {
 }
 
 static struct range *take(struct arena *arena, uint64_t bytes) {
-    struct range *range = arena_take(arena, bytes, PLACE_ANYWHERE);
+    struct range *range = arena_take(arena, bytes, PLACEMENT_ANYWHERE);
     assert_non_null(range);
     assert_int_equal(range_state(range), BLOCK_CACHED);
     assert_int_equal(range->bytes, bytes);
@@ -118,7 +118,7 @@ static void an_exact_fit_leaves_nothing_behind(void **state) {
     take(&arena, 64 * MIB);
     assert_int_equal(arena.free_count, 0);
     assert_int_equal(arena_largest_free(&arena), 0);
-    assert_null(arena_take(&arena, 512, PLACE_ANYWHERE));
+    assert_null(arena_take(&arena, 512, PLACEMENT_ANYWHERE));
 }
 
 static void free_neighbours_are_merged_from_every_side(void **state) {
@@ -152,7 +152,7 @@ static void segments_side_by_side_are_never_merged(void **state) {
     uint64_t base = start_with(&arena, 8 * MIB);
     assert_int_equal(arena_add(&arena, base + 8 * MIB, 8 * MIB, NULL), 0);
     check(&arena);
-    assert_null(arena_take(&arena, 9 * MIB, PLACE_ANYWHERE));
+    assert_null(arena_take(&arena, 9 * MIB, PLACEMENT_ANYWHERE));
     struct range *a = take(&arena, 8 * MIB), *b = take(&arena, 8 * MIB);
     give(&arena, a);
     give(&arena, b);
@@ -209,16 +209,16 @@ static void a_large_range_is_kept_for_large_requests(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 640 * MIB);
-    assert_null(arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR - 512, PLACE_SPARING));
-    assert_null(arena_take(&arena, 512, PLACE_SPARING));
+    assert_null(arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR - 512, PLACEMENT_KEEP_LONG));
+    assert_null(arena_take(&arena, 512, PLACEMENT_KEEP_LONG));
     check(&arena);
     assert_int_equal(arena.free_bytes, 640 * MIB);
-    struct range *whole = arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR, PLACE_SPARING);
+    struct range *whole = arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR, PLACEMENT_KEEP_LONG);
     assert_non_null(whole);
     give(&arena, whole);
     assert_int_equal(take(&arena, 512)->block.address, base);
     assert_int_equal(arena_add(&arena, base + GIB, 4 * MIB, NULL), 0);
-    struct range *small = arena_take(&arena, 512, PLACE_SPARING); /* a small range is used */
+    struct range *small = arena_take(&arena, 512, PLACEMENT_KEEP_LONG); /* a small range is used */
     assert_non_null(small);
     assert_int_equal(small->block.address, base + GIB + 4 * MIB - 512);
     check(&arena);
@@ -232,26 +232,26 @@ static void only_a_whole_segment_begins_at_a_segment_base(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 8 * MIB);
-    struct range *a = arena_take(&arena, 3 * MIB, PLACE_SPARING);
-    struct range *b = arena_take(&arena, 2 * MIB, PLACE_SPARING);
+    struct range *a = arena_take(&arena, 3 * MIB, PLACEMENT_KEEP_LONG);
+    struct range *b = arena_take(&arena, 2 * MIB, PLACEMENT_KEEP_LONG);
     assert_int_equal(a->block.address, base + 5 * MIB);
     assert_int_equal(b->block.address, base + 3 * MIB);
-    assert_null(arena_take(&arena, 3 * MIB, PLACE_SPARING));
+    assert_null(arena_take(&arena, 3 * MIB, PLACEMENT_KEEP_LONG));
     check(&arena);
-    struct range *c = arena_take(&arena, 3 * MIB - 512, PLACE_SPARING);
+    struct range *c = arena_take(&arena, 3 * MIB - 512, PLACEMENT_KEEP_LONG);
     assert_int_equal(c->block.address, base + 512);
     check(&arena);
     give(&arena, c);
-    c = take(&arena, 3 * MIB); /* PLACE_ANYWHERE allows it */
+    c = take(&arena, 3 * MIB); /* PLACEMENT_ANYWHERE allows it */
     assert_int_equal(c->block.address, base);
     give(&arena, b);
     /* only a range at a segment's base is cut from its end */
-    b = arena_take(&arena, 512, PLACE_SPARING);
+    b = arena_take(&arena, 512, PLACEMENT_KEEP_LONG);
     assert_int_equal(b->block.address, base + 3 * MIB);
     give(&arena, a);
     give(&arena, b);
     give(&arena, c);
-    a = arena_take(&arena, 8 * MIB, PLACE_SPARING);
+    a = arena_take(&arena, 8 * MIB, PLACEMENT_KEEP_LONG);
     assert_int_equal(a->block.address, base);
     check(&arena);
 }
@@ -307,7 +307,7 @@ static void a_removed_segment_is_unknown(void **state) {
         assert_null(page_map_owner(order[i]));
         assert_null(arena_find(order[i]));
     }
-    assert_null(arena_take(&arena, 512, PLACE_ANYWHERE));
+    assert_null(arena_take(&arena, 512, PLACEMENT_ANYWHERE));
     /* the segment can be added again */
     assert_int_equal(arena_add(&arena, base, 8 * MIB, NULL), 0);
     check(&arena);
@@ -343,7 +343,7 @@ static void a_forgotten_arena_is_empty_and_can_be_used(void **state) {
     assert_int_equal(arena.segment_count, 0);
     assert_null(arena_find(base));
     assert_null(page_map_owner(base + GIB));
-    assert_null(arena_take(&arena, 512, PLACE_ANYWHERE));
+    assert_null(arena_take(&arena, 512, PLACEMENT_ANYWHERE));
     assert_int_equal(arena_add(&arena, base, 8 * MIB, NULL), 0);
     take(&arena, 512);
 }
@@ -371,7 +371,7 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
             *slot = NULL;
         } else {
             uint64_t bytes = (1 + (uint64_t)rand() % (rand() % 8 ? 512 : 16384)) * 512;
-            struct range *range = arena_take(&arena, bytes, PLACE_ANYWHERE);
+            struct range *range = arena_take(&arena, bytes, PLACEMENT_ANYWHERE);
             if (range) {
                 uint64_t at = (range->block.address - base) / 512;
                 assert_null(memchr(used + at, 1, bytes / 512));
@@ -627,7 +627,7 @@ static struct range *hold_or_take(struct arena *arena) {
         }
     } else {
         uint64_t bytes = (1 + (uint64_t)rand() % (rand() % 4 ? 4096 : 32768)) * ARENA_UNIT;
-        range = arena_take(arena, bytes, PLACE_SPARING);
+        range = arena_take(arena, bytes, PLACEMENT_KEEP_LONG);
         if (!range) {
             assert_true(arena_largest_free(arena) < bytes);
         } else {
@@ -736,7 +736,7 @@ static void each_change_of_a_descriptor_is_counted(void **state) {
         assert_int_equal(arena_add(&arena, base + i * PAGE_BYTES, PAGE_BYTES, arena.last), 0);
     }
     assert_int_equal(atomic_load(&arena.recycled), before + 4); /* two joins */
-    struct range *range = arena_take(&arena, MIB, PLACE_ANYWHERE);
+    struct range *range = arena_take(&arena, MIB, PLACEMENT_ANYWHERE);
     assert_int_equal(atomic_load(&arena.recycled), before + 5); /* one cut */
     arena_give(&arena, range);
     assert_int_equal(atomic_load(&arena.recycled), before + 7);

@@ -115,7 +115,7 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *where, uint64_t byte
     struct driver_pool *pool = (struct driver_pool *)value;
     most_promised = pool->live + pool->asked;
     if (ends_after_entered) {
-        driver_pool_left(pool, bytes);
+        driver_pool_subtract(pool, bytes);
     }
     return has_memory;
 }
@@ -146,7 +146,7 @@ static void counts_the_reserve(void **state) {
     allocate(MIB);
     assert_int_equal(atomic_load(&device.charged), 32 * MIB);
     assert_int_equal(counter_get(&device.outside.stream_ordered.current), 32 * MIB);
-    driver_pool_left(driver_pool_current(), MIB);
+    driver_pool_subtract(driver_pool_current(), MIB);
 }
 
 static void never_counts_less_than_nothing_if_the_context_ends_during_the_call(void **state) {
@@ -173,13 +173,13 @@ static void a_request_under_a_limit_is_counted_once_at_each_moment(void **state)
     allocate(MIB);
     atomic_store(&device.limit, 0);
     assert_int_equal(most_promised, MIB);
-    driver_pool_left(driver_pool_current(), MIB);
+    driver_pool_subtract(driver_pool_current(), MIB);
 }
 
 static void a_wait_during_a_capture_leaves_the_query_to_the_next_wait(void **state) {
     (void)state;
     allocate(MIB);
-    driver_pool_left(driver_pool_current(), MIB);
+    driver_pool_subtract(driver_pool_current(), MIB);
     reserve = 0;
     atomic_fetch_add(&capture_active, 1);
     assert_int_equal(driver_pool_waited(CUDA_SUCCESS), CUDA_SUCCESS);

@@ -45,7 +45,7 @@ void wire_let_go(void) {}
 
 int wire_connect(uint64_t name, int64_t deadline) {
     (void)name;
-    assert_true(deadline <= now + WIRE_PATIENCE_MS);
+    assert_true(deadline <= now + WIRE_LIMIT_MS);
     open_sockets++;
     return SOCKET;
 }
@@ -156,8 +156,8 @@ static int fetch_after(int64_t answer, int64_t driver, uint32_t count, bool hang
 
 static void one_silent_exporter_costs_one_time_budget(void **state) {
     (void)state;
-    assert_int_equal(fetch_after(WIRE_PATIENCE_MS + 1, 0, 3, false), -ETIMEDOUT);
-    assert_int_equal(now, WIRE_PATIENCE_MS);
+    assert_int_equal(fetch_after(WIRE_LIMIT_MS + 1, 0, 3, false), -ETIMEDOUT);
+    assert_int_equal(now, WIRE_LIMIT_MS);
 }
 
 /* Each single answer is in time. */
@@ -165,7 +165,7 @@ static void a_slow_exporter_has_one_limit_for_all_its_answers(void **state) {
     (void)state;
     assert_int_equal(fetch_after(3000, 0, 65536, false), -ETIMEDOUT);
     assert_int_equal(now, WIRE_WHOLE_MS);
-    assert_int_equal(fetch_after(WIRE_PATIENCE_MS - 1, 0, 3, false), 0);
+    assert_int_equal(fetch_after(WIRE_LIMIT_MS - 1, 0, 3, false), 0);
 }
 
 static void an_exporter_that_hangs_up_again_and_again_has_one_limit(void **state) {

@@ -38,7 +38,7 @@ uint64_t device_deferred_bytes(const struct device *where) {
     return deferred_bytes;
 }
 
-uint64_t device_pool_left(struct device *where) {
+uint64_t device_unreleasable_bytes(struct device *where) {
     (void)where;
     return stuck;
 }

@@ -29,7 +29,7 @@ struct bench {
 };
 
 static struct slab *open_slab(struct bench *bench) {
-    struct range *range = arena_take(&bench->arena, PAGE_BYTES, PLACE_ANYWHERE);
+    struct range *range = arena_take(&bench->arena, PAGE_BYTES, PLACEMENT_ANYWHERE);
     assert_non_null(range);
     block_become(&range->block, BLOCK_SLAB);
     assert_int_equal(runs_add_slab(&bench->runs, range, range->block.address), 0);
@@ -50,7 +50,7 @@ static void start_at_segment(struct bench *bench, unsigned slabs) {
 
 static void start(struct bench *bench) {
     start_at_segment(bench, SLABS + 1);
-    assert_non_null(arena_take(&bench->arena, PAGE_BYTES, PLACE_ANYWHERE));
+    assert_non_null(arena_take(&bench->arena, PAGE_BYTES, PLACEMENT_ANYWHERE));
     bench->base += PAGE_BYTES;
 }
 

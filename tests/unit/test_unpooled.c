@@ -117,7 +117,7 @@ uint64_t device_deferred_bytes(const struct device *where) {
     return 0;
 }
 
-uint64_t device_pool_left(struct device *where) {
+uint64_t device_unreleasable_bytes(struct device *where) {
     (void)where;
     return 0;
 }
@@ -129,7 +129,7 @@ void context_address_given(CUdeviceptr address, uint64_t bytes) {
     given = address;
 }
 
-void driver_pool_left(struct driver_pool *pool, uint64_t bytes) {
+void driver_pool_subtract(struct driver_pool *pool, uint64_t bytes) {
     (void)pool;
     released += bytes;
 }
@@ -182,25 +182,25 @@ static uint64_t virtual_memory(void) {
 static void an_address_given_out_again_during_its_free_is_another_row(void **state) {
     (void)state;
     take(UNPOOLED_MANAGED, MIB, AT);
-    struct ledger_row *leaving = unpooled_leave_begin(UNPOOLED_POINTER, AT, 0);
+    struct ledger_row *leaving = unpooled_free_begin(UNPOOLED_POINTER, AT, 0);
     assert_int_equal(managed(), MIB); /* the driver has it still */
     take(UNPOOLED_MANAGED, 5 * MIB, AT);
     assert_int_equal(managed(), 6 * MIB);
-    unpooled_leave_end(leaving, true);
+    unpooled_free_end(leaving, true);
     assert_int_equal(managed(), 5 * MIB);
     assert_int_equal(unpooled_find(UNPOOLED_POINTER, AT).bytes, 5 * MIB);
-    unpooled_leave(UNPOOLED_POINTER, AT);
+    unpooled_free(UNPOOLED_POINTER, AT);
 }
 
 static void a_row_whose_free_the_driver_refuses_stays(void **state) {
     (void)state;
     take(UNPOOLED_MANAGED, MIB, AT);
-    struct ledger_row *leaving = unpooled_leave_begin(UNPOOLED_POINTER, AT, 0);
-    assert_null(unpooled_leave_begin(UNPOOLED_POINTER, AT, 0)); /* a row being freed is not found */
-    unpooled_leave_end(leaving, false);
+    struct ledger_row *leaving = unpooled_free_begin(UNPOOLED_POINTER, AT, 0);
+    assert_null(unpooled_free_begin(UNPOOLED_POINTER, AT, 0)); /* a row being freed is not found */
+    unpooled_free_end(leaving, false);
     assert_int_equal(managed(), MIB);
-    unpooled_leave(UNPOOLED_POINTER, AT);
-    unpooled_leave(UNPOOLED_POINTER, AT); /* a second free, which the driver would refuse */
+    unpooled_free(UNPOOLED_POINTER, AT);
+    unpooled_free(UNPOOLED_POINTER, AT); /* a second free, which the driver would refuse */
 }
 
 static void a_refused_allocation_is_not_charged(void **state) {
@@ -217,16 +217,16 @@ static void a_row_whose_free_was_missed_is_replaced(void **state) {
     take(UNPOOLED_MANAGED, MIB, AT);
     take(UNPOOLED_MANAGED, 3 * MIB, AT);
     assert_int_equal(managed(), 3 * MIB);
-    unpooled_leave(UNPOOLED_POINTER, AT);
+    unpooled_free(UNPOOLED_POINTER, AT);
 }
 
 static void the_same_key_of_two_kinds_is_two_rows(void **state) {
     (void)state;
     take(UNPOOLED_MANAGED, MIB, AT);
     unpooled_enter(UNPOOLED_IPC_IMPORTED, &device, MIB, AT, 0);
-    unpooled_leave(UNPOOLED_IMPORTS, AT);
+    unpooled_free(UNPOOLED_IMPORTS, AT);
     assert_int_equal(managed(), MIB);
-    unpooled_leave(UNPOOLED_POINTER, AT);
+    unpooled_free(UNPOOLED_POINTER, AT);
 }
 
 /* ---- the end of a context ---- */
@@ -249,9 +249,9 @@ static void memory_allocated_while_its_context_ended_is_gone(void **state) {
 static void a_row_whose_free_is_refused_ends_with_its_context(void **state) {
     (void)state;
     take(UNPOOLED_MANAGED, MIB, AT);
-    struct ledger_row *leaving = unpooled_leave_begin(UNPOOLED_POINTER, AT, 0);
+    struct ledger_row *leaving = unpooled_free_begin(UNPOOLED_POINTER, AT, 0);
     forget(current);
-    unpooled_leave_end(leaving, false);
+    unpooled_free_end(leaving, false);
     assert_int_equal(managed(), 0);
 }
 
@@ -284,15 +284,15 @@ static void memory_stays_counted_until_its_last_mapping_is_gone(void **state) {
     take(UNPOOLED_VIRTUAL, 4 * MIB, HANDLE);
     map(AT, 2 * MIB);
     map(AT + 2 * MIB, 2 * MIB);
-    unpooled_leave(UNPOOLED_HANDLES, HANDLE);
+    unpooled_free(UNPOOLED_HANDLES, HANDLE);
     assert_int_equal(virtual_memory(), 4 * MIB);
-    struct ledger_row *leaving = unpooled_leave_begin(UNPOOLED_RANGES, AT, 4 * MIB);
+    struct ledger_row *leaving = unpooled_free_begin(UNPOOLED_RANGES, AT, 4 * MIB);
     assert_int_equal(virtual_memory(), 4 * MIB);
-    unpooled_leave_end(leaving, false);
+    unpooled_free_end(leaving, false);
     assert_int_equal(virtual_memory(), 4 * MIB);
-    unpooled_leave(UNPOOLED_RANGES, AT);
+    unpooled_free(UNPOOLED_RANGES, AT);
     assert_int_equal(virtual_memory(), 4 * MIB);
-    unpooled_leave(UNPOOLED_RANGES, AT + 2 * MIB);
+    unpooled_free(UNPOOLED_RANGES, AT + 2 * MIB);
     assert_int_equal(virtual_memory(), 0);
 }
 
@@ -300,21 +300,21 @@ static void a_handle_released_while_it_is_being_mapped_stays_counted(void **stat
     (void)state;
     take(UNPOOLED_VIRTUAL, 2 * MIB, HANDLE);
     struct ledger_row *memory = unpooled_hold(HANDLE);
-    unpooled_leave(UNPOOLED_HANDLES, HANDLE); /* another thread */
+    unpooled_free(UNPOOLED_HANDLES, HANDLE); /* another thread */
     unpooled_mapped(CUDA_SUCCESS, memory, 0, AT, 2 * MIB);
     assert_int_equal(virtual_memory(), 2 * MIB);
-    unpooled_leave(UNPOOLED_RANGES, AT);
+    unpooled_free(UNPOOLED_RANGES, AT);
 }
 
 static void a_release_and_an_unmapping_at_once_count_until_both_are_over(void **state) {
     (void)state;
     take(UNPOOLED_VIRTUAL, 2 * MIB, HANDLE);
     map(AT, 2 * MIB);
-    struct ledger_row *handle = unpooled_leave_begin(UNPOOLED_HANDLES, HANDLE, 0);
-    struct ledger_row *mapping = unpooled_leave_begin(UNPOOLED_RANGES, AT, 2 * MIB);
-    unpooled_leave_end(mapping, true);
+    struct ledger_row *handle = unpooled_free_begin(UNPOOLED_HANDLES, HANDLE, 0);
+    struct ledger_row *mapping = unpooled_free_begin(UNPOOLED_RANGES, AT, 2 * MIB);
+    unpooled_free_end(mapping, true);
     assert_int_equal(virtual_memory(), 2 * MIB);
-    unpooled_leave_end(handle, true);
+    unpooled_free_end(handle, true);
     assert_int_equal(virtual_memory(), 0);
 }
 
@@ -322,7 +322,7 @@ static void a_mapping_that_failed_holds_nothing(void **state) {
     (void)state;
     take(UNPOOLED_VIRTUAL, 2 * MIB, HANDLE);
     unpooled_mapped(CUDA_ERROR_INVALID_VALUE, unpooled_hold(HANDLE), 0, AT, 2 * MIB);
-    unpooled_leave(UNPOOLED_HANDLES, HANDLE);
+    unpooled_free(UNPOOLED_HANDLES, HANDLE);
     assert_int_equal(virtual_memory(), 0);
 }
 
@@ -330,12 +330,12 @@ static void a_handle_s_number_may_come_back_while_its_memory_is_mapped(void **st
     (void)state;
     take(UNPOOLED_VIRTUAL, 2 * MIB, HANDLE);
     map(AT, 2 * MIB);
-    unpooled_leave(UNPOOLED_HANDLES, HANDLE);
+    unpooled_free(UNPOOLED_HANDLES, HANDLE);
     take(UNPOOLED_VIRTUAL, 6 * MIB, HANDLE);
     assert_int_equal(virtual_memory(), 8 * MIB);
-    unpooled_leave(UNPOOLED_RANGES, AT);
+    unpooled_free(UNPOOLED_RANGES, AT);
     assert_int_equal(virtual_memory(), 6 * MIB);
-    unpooled_leave(UNPOOLED_HANDLES, HANDLE);
+    unpooled_free(UNPOOLED_HANDLES, HANDLE);
 }
 
 static void imported_memory_counts_its_largest_mapping(void **state) {
@@ -344,9 +344,9 @@ static void imported_memory_counts_its_largest_mapping(void **state) {
     map(AT, 2 * MIB);
     map(AT + 8 * MIB, 4 * MIB);
     assert_int_equal(counter_get(&device.outside.ipc_imported.current), 4 * MIB);
-    unpooled_leave(UNPOOLED_RANGES, AT);
-    unpooled_leave(UNPOOLED_RANGES, AT + 8 * MIB);
-    unpooled_leave(UNPOOLED_HANDLES, HANDLE);
+    unpooled_free(UNPOOLED_RANGES, AT);
+    unpooled_free(UNPOOLED_RANGES, AT + 8 * MIB);
+    unpooled_free(UNPOOLED_HANDLES, HANDLE);
     assert_int_equal(atomic_load(&device.charged), 0);
 }
 
@@ -354,7 +354,7 @@ static void a_driver_pool_is_told_of_its_freed_blocks(void **state) {
     (void)state;
     released = 0;
     unpooled_enter(UNPOOLED_STREAM_ORDERED, &device, MIB, AT, 1);
-    unpooled_leave(UNPOOLED_POINTER, AT);
+    unpooled_free(UNPOOLED_POINTER, AT);
     assert_int_equal(released, MIB);
 }
 
@@ -365,7 +365,7 @@ static void the_context_module_is_told_of_each_new_address(void **state) {
     given = 0;
     take(UNPOOLED_MANAGED, MIB, AT);
     assert_int_equal(given, AT);
-    unpooled_leave(UNPOOLED_POINTER, AT);
+    unpooled_free(UNPOOLED_POINTER, AT);
     given = 0;
     assert_true(unpooled_begin(&call, UNPOOLED_MANAGED, &device, MIB));
     unpooled_end(&call, CUDA_ERROR_INVALID_VALUE, AT, 0);

@@ -3,9 +3,9 @@
  * memory back to the driver that was idle for GPUCACHE_DECAY_MS.
  *
  * The thread works even if the program makes no call. It sleeps without a time limit while no pool
- * has idle memory. Atomic variables replace a lock. Invariant: after decay_stop() the thread
- * begins no driver call, unless one took more than 1 s, or an exec has failed. device_pool.c starts the thread, backends wake it, and exit handlers and
- * the end of the process stop it.
+ * has idle memory. Atomic variables replace a lock. Invariant: after decay_stop() the thread begins
+ * no driver call, unless one took more than 1 s, or an exec has failed. device_pool.c starts the
+ * thread, backends wake it, and exit handlers and the end of the process stop it.
  *
  * The thread has one last piece of work when the process exits: to wait for the work before the
  * frees of the program (decay_last_wait()). So every process with a pool has the thread.

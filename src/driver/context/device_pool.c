@@ -221,7 +221,7 @@ int device_pool_release_idle(struct device *device) {
     return result;
 }
 
-uint64_t device_pool_left(struct device *device) {
+uint64_t device_unreleasable_bytes(struct device *device) {
     uint64_t bytes = 0;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         bytes +=

@@ -80,7 +80,7 @@ int device_pool_release_idle(struct device *device);
 
 /** Returns the idle bytes that device_pool_release_idle() could not give back, plus the bytes that
  * were released but may not be free for the driver yet. */
-uint64_t device_pool_left(struct device *device);
+uint64_t device_unreleasable_bytes(struct device *device);
 
 /** Returns the device of a pool whose context has not ended. */
 struct device *device_pool_owner(struct pool *pool);

@@ -39,9 +39,9 @@ CUresult hook_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *
 }
 
 CUresult hook_cuArrayDestroy(CUarray array) {
-    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_ARRAYS, (uint64_t)array, 0);
+    struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_ARRAYS, (uint64_t)array, 0);
     CUresult answer = REAL(cuArrayDestroy)(array);
-    unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+    unpooled_free_end(freeing, answer == CUDA_SUCCESS);
     return answer;
 }
 
@@ -61,8 +61,8 @@ CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D
 }
 
 CUresult hook_cuMipmappedArrayDestroy(CUmipmappedArray array) {
-    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_ARRAYS, (uint64_t)array, 0);
+    struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_ARRAYS, (uint64_t)array, 0);
     CUresult answer = REAL(cuMipmappedArrayDestroy)(array);
-    unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+    unpooled_free_end(freeing, answer == CUDA_SUCCESS);
     return answer;
 }

@@ -83,9 +83,9 @@ static struct device *device_of(const struct ordered_call *call) {
 /* Frees an allocation that grew the driver's pool above the limit. Returns
  * CUDA_ERROR_OUT_OF_MEMORY. */
 static CUresult give_up(const struct ordered_call *call) {
-    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_POINTER, *call->dptr, 0);
+    struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_POINTER, *call->dptr, 0);
     CUresult answer = call->driver.free(*call->dptr, call->stream);
-    unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+    unpooled_free_end(freeing, answer == CUDA_SUCCESS);
     *call->dptr = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -245,14 +245,14 @@ CUresult hook_cuMemFreeHost(void *host) {
     uint64_t ends = pinned_ends();
     struct unpooled_entry entry = unpooled_find(UNPOOLED_HOST, (uint64_t)host);
     bool ours = entry.bytes > 0 && entry.value != REGISTERED;
-    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_HOST, (uint64_t)host, 0);
+    struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_HOST, (uint64_t)host, 0);
     if ((ours && !freeing) || pinned_has(host)) { /* another thread frees or has freed the block */
-        unpooled_leave_end(freeing, false);
+        unpooled_free_end(freeing, false);
         return REAL(cuMemFreeHost)((void *)UNKNOWN_ADDRESS);
     }
     bool kept = ours && pinned_keep(host, entry.bytes, (unsigned)entry.value, ends);
     CUresult answer = kept ? CUDA_SUCCESS : REAL(cuMemFreeHost)(host);
-    unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+    unpooled_free_end(freeing, answer == CUDA_SUCCESS);
     return answer;
 }
 
@@ -269,8 +269,8 @@ CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags)
 }
 
 CUresult hook_cuMemHostUnregister(void *host) {
-    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_HOST, (uint64_t)host, 0);
+    struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_HOST, (uint64_t)host, 0);
     CUresult answer = REAL(cuMemHostUnregister)(host);
-    unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+    unpooled_free_end(freeing, answer == CUDA_SUCCESS);
     return answer;
 }

@@ -66,13 +66,12 @@ static void wait_for(CUcontext owner, bool on_device) {
 /* Does not wait if no context is current or the current one has a fault: the copy will fail. */
 __attribute__((noinline)) void cross_context_wait(struct pool *const pools[2]) {
     CUcontext here = NULL;
-    int least, greatest;
     if ((!in_pages(pools[0]) && !in_pages(pools[1])) ||
         REAL(cuCtxGetCurrent)(&here) != CUDA_SUCCESS || !here) {
         return;
     }
     CUcontext to = owner_of(pools[0], here), from = owner_of(pools[1], here);
-    if ((!to && !from) || REAL(cuCtxGetStreamPriorityRange)(&least, &greatest) != CUDA_SUCCESS) {
+    if ((!to && !from) || current_health() != CUDA_SUCCESS) {
         return;
     }
     bool on_device = pools[0] && pools[1];

@@ -39,8 +39,8 @@
 #define NOTHING (void)0
 
 /*
- * Returns the device of the current context. NULL without a current context, in the child of a fork,
- * or if the library is off.
+ * Returns the device of the current context. NULL without a current context, in the child of a
+ * fork, or if the library is off.
  */
 static inline struct device *here(void) {
     return process_ready() ? device_current() : NULL;

@@ -285,9 +285,9 @@ static __attribute__((noinline, cold)) bool answer_unusual_free(CUdeviceptr dptr
  * -EINVAL: no live block starts at `dptr`. Any other value is the driver's error. */
 static __attribute__((noinline)) CUresult answer_failed_free(int r, CUdeviceptr dptr) {
     if (r == -ENOENT) {
-        struct ledger_row *freeing = dptr ? unpooled_leave_begin(UNPOOLED_POINTER, dptr, 0) : NULL;
+        struct ledger_row *freeing = dptr ? unpooled_free_begin(UNPOOLED_POINTER, dptr, 0) : NULL;
         CUresult answer = REAL(cuMemFree_v2)(dptr);
-        unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+        unpooled_free_end(freeing, answer == CUDA_SUCCESS);
         return answer;
     }
     if (r != -EINVAL) {
@@ -355,9 +355,9 @@ stream_verdict(CUstream stream, const struct stream_entries *driver) {
 static CUresult free_pooled_or_native_in_stream(CUdeviceptr dptr, CUstream stream,
                                                 const struct stream_entries *driver) {
     if (!pool_has(dptr)) {
-        struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_POINTER, dptr, 0);
+        struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_POINTER, dptr, 0);
         CUresult answer = driver->free(dptr, stream);
-        unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+        unpooled_free_end(freeing, answer == CUDA_SUCCESS);
         return answer;
     }
     CUcontext current = context_pool() ? context_last.handle : NULL;

@@ -130,7 +130,8 @@ static CUdeviceptr address_without_context(const struct known *block, CUdevicept
 
 /*
  * Returns `host`, or an unknown address for a pinned block that the program has freed and for
- * device memory of a pool. The driver would answer for VMM pages as if they were pinned host memory.
+ * device memory of a pool. The driver would answer for VMM pages as if they were pinned host
+ * memory.
  */
 static void *only_live_host(void *host) {
     bool hidden = !shutdown_over() && (pinned_has(host) || vmm_touches((CUdeviceptr)host, 1));

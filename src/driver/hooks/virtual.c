@@ -5,10 +5,10 @@
  * allocated while its handle or one of its mappings exists.
  *
  * Pooled memory may consist of VMM pages too (backend/vmm.h). To the program it is cuMemAlloc
- * memory, for which the VMM API fails natively (cuMemGetAccess excepted). The hooks therefore pass an unknown address to
- * the driver in place of an address in a pool. Otherwise NCCL would export the one handle behind an
- * address as if it were the whole block, and cuMemUnmap would unmap the pool's memory. The same
- * holds for VMM pages of another process (ipc/ipc_pages.h).
+ * memory, for which the VMM API fails natively (cuMemGetAccess excepted). The hooks therefore pass
+ * an unknown address to the driver in place of an address in a pool. Otherwise NCCL would export
+ * the one handle behind an address as if it were the whole block, and cuMemUnmap would unmap the
+ * pool's memory. The same holds for VMM pages of another process (ipc/ipc_pages.h).
  */
 #include "backend/vmm.h"
 #include "driver/context/context.h"
@@ -41,9 +41,9 @@ CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 }
 
 CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle) {
-    struct ledger_row *freeing = unpooled_leave_begin(UNPOOLED_HANDLES, handle, 0);
+    struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_HANDLES, handle, 0);
     CUresult answer = REAL(cuMemRelease)(handle);
-    unpooled_leave_end(freeing, answer == CUDA_SUCCESS);
+    unpooled_free_end(freeing, answer == CUDA_SUCCESS);
     return answer;
 }
 
@@ -90,9 +90,9 @@ CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
 
 CUresult hook_cuMemUnmap(CUdeviceptr dptr, size_t bytes) {
     dptr = unless_pooled(dptr, bytes);
-    struct ledger_row *mappings = unpooled_leave_begin(UNPOOLED_RANGES, dptr, bytes);
+    struct ledger_row *mappings = unpooled_free_begin(UNPOOLED_RANGES, dptr, bytes);
     CUresult answer = REAL(cuMemUnmap)(dptr, bytes);
-    unpooled_leave_end(mappings, answer == CUDA_SUCCESS);
+    unpooled_free_end(mappings, answer == CUDA_SUCCESS);
     return answer;
 }
 

@@ -114,7 +114,7 @@ static void drop_if_unused(struct import *import) {
         return;
     }
     address_map_remove(&imports, address_map_find(&imports, import->base, import));
-    unpooled_leave(UNPOOLED_IMPORTS, import->base);
+    unpooled_free(UNPOOLED_IMPORTS, import->base);
     host_slab_put(&import_slab, import);
 }
 

@@ -69,7 +69,7 @@ int ipc_export(uint64_t exporter, uint64_t address, struct ipc_handle *handle) {
     return r;
 }
 
-int ipc_export_lend(const uint64_t token[2], uint64_t address, uint32_t first,
+int ipc_export_open(const uint64_t token[2], uint64_t address, uint32_t first,
                     struct pool_exported *exported) {
     lock_acquire(&lock);
     const struct export *known = find(address);

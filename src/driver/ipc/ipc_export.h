@@ -23,7 +23,7 @@ int ipc_export(uint64_t exporter, uint64_t address, struct ipc_handle *handle);
  * Exports handles of the block that has this token, from its VMM page `first` on, as pool_export()
  * does. Returns -ENOENT for a wrong token.
  */
-int ipc_export_lend(const uint64_t token[2], uint64_t address, uint32_t first,
+int ipc_export_open(const uint64_t token[2], uint64_t address, uint32_t first,
                     struct pool_exported *exported);
 
 /** Fills `number` with random bytes. Returns false if the system has none. */

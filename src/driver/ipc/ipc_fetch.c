@@ -25,7 +25,7 @@ struct fetch {
 
 /* Returns the deadline of a wait for the exporter that begins now. */
 static int64_t deadline_of(const struct fetch *fetch, int64_t now) {
-    return now + (fetch->budget_ms < WIRE_PATIENCE_MS ? fetch->budget_ms : WIRE_PATIENCE_MS);
+    return now + (fetch->budget_ms < WIRE_LIMIT_MS ? fetch->budget_ms : WIRE_LIMIT_MS);
 }
 
 /* Subtracts a wait from the time budget. The driver's time for a large block is not subtracted. */

@@ -198,7 +198,7 @@ static void unmap_unused(CUdeviceptr dptr, uint64_t id, unsigned ends) {
     struct opened *opened = covering(dptr);
     if (opened && opened->id == id && opened->times == 0 && opened->ends == ends) {
         fetched = opened->fetched;
-        unpooled_leave(UNPOOLED_IMPORTS, fetched.base);
+        unpooled_free(UNPOOLED_IMPORTS, fetched.base);
         remove_opened(opened);
     }
     lock_release(&lock);

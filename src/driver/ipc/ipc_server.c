@@ -100,7 +100,7 @@ static int send_handles(int fd, const struct wire_request *request) {
     if (atomic_load(&is_over) || atomic_load(&shutdown_begun)) {
         return -ESHUTDOWN;
     }
-    int r = ipc_export_lend(request->token, request->address, request->first, &exported);
+    int r = ipc_export_open(request->token, request->address, request->first, &exported);
     if (r == 0) {
         count = export_pages(&exported, fds);
         pool_export_end(&exported);
@@ -178,7 +178,7 @@ static void accept_peer(struct socket *slot) {
  * other importers may wait for one. A slow importer that is disconnected connects again.
  */
 static int64_t deadline_of(const struct socket *peer, bool any_slot) {
-    return peer->heard + (any_slot ? WIRE_PATIENCE_MS : peer->has_asked ? SILENT_MS : FIRST_MS);
+    return peer->heard + (any_slot ? WIRE_LIMIT_MS : peer->has_asked ? SILENT_MS : FIRST_MS);
 }
 
 /*

@@ -264,7 +264,7 @@ int wire_send(int fd, const void *data, size_t bytes, const int *passed, unsigne
     return sent == (long)bytes ? 0 : sent < 0 ? -errno : -EPROTO;
 }
 
-/* Copies the descriptors of a message to `passed`. The kernel drops those beyond WIRE_DESCRIPTORS. */
+/* Copies descriptors of a message to `passed`. The kernel drops those beyond WIRE_DESCRIPTORS. */
 static unsigned copy_passed(struct msghdr *message, int *passed) {
     unsigned received = 0;
     for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at; at = CMSG_NXTHDR(message, at)) {

@@ -23,7 +23,7 @@
 
 #define WIRE_DESCRIPTORS 16 /* most descriptors in one answer */
 #define WIRE_MAGIC 0x3270656863617067u
-#define WIRE_PATIENCE_MS 10000 /* longest wait of either side for the next message */
+#define WIRE_LIMIT_MS 10000 /* longest wait of either side for the next message */
 /* longest wait of an importer for all messages of a block together */
 #define WIRE_WHOLE_MS 30000
 

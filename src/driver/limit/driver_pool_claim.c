@@ -23,8 +23,10 @@ static bool exceeds_limit(const struct device *device) {
     return limit && charged > device->claimed && charged - device->claimed > limit;
 }
 
-/* Claims `bytes` for an allocation. Returns false if the limit refuses. After true, the thread is in
- * flight until driver_pool_end(). Acquires the lock. */
+/*
+ * Claims `bytes` for an allocation. Returns false if the limit refuses. After true, the thread is
+ * in flight until driver_pool_end(). Acquires the lock.
+ */
 static bool try_claim(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim) {
     struct device *device = pool->device;
     in_flight_enter(&device->in_flight);
@@ -92,8 +94,8 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
 
 /*
  * Adds an allocation to the live bytes and to the ledger, in this order: once the row exists, the
- * end of its context may subtract the bytes (driver_pool_left). The bytes leave `asked` in the same
- * step: a claim of another thread must not see them twice. Acquires the lock.
+ * end of its context may subtract the bytes (driver_pool_subtract). The bytes leave `asked` in the
+ * same step: a claim of another thread must not see them twice. Acquires the lock.
  */
 static void enter_allocation(const struct driver_pool_claim *claim, CUdeviceptr dptr) {
     struct driver_pool *pool = claim->pool;
@@ -142,7 +144,7 @@ bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUd
     return !exceeded;
 }
 
-void driver_pool_left(struct driver_pool *pool, uint64_t bytes) {
+void driver_pool_subtract(struct driver_pool *pool, uint64_t bytes) {
     lock_acquire(&driver_pool_lock);
     pool->live -= bytes;
     pool->stale = true;

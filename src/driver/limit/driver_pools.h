@@ -58,13 +58,13 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
 /**
  * Replaces the charge of driver_pool_begin() by the growth of the pool. Enters the allocation at
  * `dptr` if `answer` is CUDA_SUCCESS. Returns false if the device now exceeds its limit. The caller
- * then frees the allocation, between unpooled_leave_begin() and unpooled_leave_end(). Call with no
+ * then frees the allocation, between unpooled_free_begin() and unpooled_free_end(). Call with no
  * lock held.
  */
 bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUdeviceptr dptr);
 
 /** Subtracts `bytes` of a freed allocation from the live bytes. A later query reads the reserve. */
-void driver_pool_left(struct driver_pool *pool, uint64_t bytes);
+void driver_pool_subtract(struct driver_pool *pool, uint64_t bytes);
 
 /**
  * Adds the pool for graph memory of a device, once. Call before a graph may allocate there. Does
@@ -133,9 +133,9 @@ void driver_pool_query_handle(CUmemoryPool handle);
 void driver_pool_forget_current(int ordinal);
 
 /**
- * Marks pools of the driver as not certainly existing, after `context` has ended: those of its device
- * if it is a primary context, or of all devices if it was the last context of the process. The
- * program's next use of a pool shows that the pool still exists.
+ * Marks pools of the driver as not certainly existing, after `context` has ended: those of its
+ * device if it is a primary context, or of all devices if it was the last context of the process.
+ * The program's next use of a pool shows that the pool still exists.
  */
 void driver_pools_invalidate(const struct context *context);
 

@@ -110,7 +110,7 @@ void ledger_rows_free(struct ledger_row *dead) {
         enum unpooled_kind kind = (enum unpooled_kind)row->kind;
         unpooled_kind_attribute(kind, row->device, row->requester, -(int64_t)row->bytes);
         if (kind == UNPOOLED_STREAM_ORDERED) {
-            driver_pool_left((struct driver_pool *)row->value, row->bytes);
+            driver_pool_subtract((struct driver_pool *)row->value, row->bytes);
             report_row(FLIGHT_FREE, row);
             continue;
         }

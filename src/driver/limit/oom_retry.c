@@ -36,7 +36,7 @@ static bool release_if_enough(struct device *device, uint64_t bytes, struct oom_
     if (try_release) {
         release_idle(device, bytes);
         /* Bytes that could not go back: without memory that other threads have freed since. */
-        idle = device_pool_left(device) + device_deferred_bytes(device);
+        idle = device_unreleasable_bytes(device) + device_deferred_bytes(device);
     }
     oom_retry->idle = idle;
     oom_retry->gave = try_release && (oom_retry_returns() != returns || idle < before);

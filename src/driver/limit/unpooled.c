@@ -131,7 +131,7 @@ static bool started(void) {
     return atomic_load(&process_state) == PROCESS_STARTED;
 }
 
-struct ledger_row *unpooled_leave_begin(enum unpooled_space space, uint64_t key, uint64_t bytes) {
+struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, uint64_t bytes) {
     struct ledger_row *leaving = NULL, *row;
     if (!started()) {
         return NULL;
@@ -153,7 +153,7 @@ struct ledger_row *unpooled_leave_begin(enum unpooled_space space, uint64_t key,
     return leaving;
 }
 
-void unpooled_leave_end(struct ledger_row *row, bool left) {
+void unpooled_free_end(struct ledger_row *row, bool left) {
     struct ledger_row *dead = NULL;
     if (!row) {
         return;
@@ -168,8 +168,8 @@ void unpooled_leave_end(struct ledger_row *row, bool left) {
     ledger_rows_free(dead);
 }
 
-void unpooled_leave(enum unpooled_space space, uint64_t key) {
-    unpooled_leave_end(unpooled_leave_begin(space, key, 0), true);
+void unpooled_free(enum unpooled_space space, uint64_t key) {
+    unpooled_free_end(unpooled_free_begin(space, key, 0), true);
 }
 
 /* Argument of end_if_of(). */

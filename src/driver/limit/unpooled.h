@@ -12,9 +12,9 @@
  *   | unpooled_begin       | charges the bytes and lists the call                          |
  *   | (driver call)        |                                                               |
  *   | unpooled_end         | adds and counts the row if the context still exists           |
- *   | unpooled_leave_begin | hides the row, which stays counted                            |
+ *   | unpooled_free_begin | hides the row, which stays counted                            |
  *   | (driver call)        |                                                               |
- *   | unpooled_leave_end   | counts the free, or lists the row again if the driver refused |
+ *   | unpooled_free_end   | counts the free, or lists the row again if the driver refused |
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_UNPOOLED_H
 #define GPUCACHE_DRIVER_LIMIT_UNPOOLED_H
@@ -67,22 +67,22 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t byt
 
 /**
  * Hides the row of `key` before the driver is asked to free its memory. If `bytes` is not 0, hides
- * all adjacent rows in the `bytes` from `key`. Returns the rows for unpooled_leave_end(), or NULL
+ * all adjacent rows in the `bytes` from `key`. Returns the rows for unpooled_free_end(), or NULL
  * if there is none.
  */
-struct ledger_row *unpooled_leave_begin(enum unpooled_space space, uint64_t key, uint64_t bytes);
+struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, uint64_t bytes);
 
 /**
  * Ends a free. `left`: the driver has freed the memory; uncounts and refunds the rows. Without
  * `left`, lists the rows again. Does nothing for NULL.
  */
-void unpooled_leave_end(struct ledger_row *row, bool left);
+void unpooled_free_end(struct ledger_row *row, bool left);
 
 /**
- * Runs unpooled_leave_begin() and unpooled_leave_end() in one step. Use it only if the driver
+ * Runs unpooled_free_begin() and unpooled_free_end() in one step. Use it only if the driver
  * cannot give `key` to another thread between the driver's free and this call.
  */
-void unpooled_leave(enum unpooled_space space, uint64_t key);
+void unpooled_free(enum unpooled_space space, uint64_t key);
 
 /**
  * Ends all rows, and all allocations in progress, of a context that has ended. Rows of memory that

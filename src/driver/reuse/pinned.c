@@ -269,7 +269,7 @@ static CUcontext context_of_oldest(void) {
 static void *take_oldest_if_idle(CUcontext context) {
     lock_acquire(&lock);
     bool idle = context && context_of_oldest() == context &&
-                pool_has_finished(oldest->pool, oldest->stamp) && pool_is_idle(oldest->pool);
+                pool_has_finished(oldest->pool, oldest->stamp) && pool_work_is_done(oldest->pool);
     void *host = idle ? take_out(oldest) : NULL;
     lock_release(&lock);
     return host;

@@ -364,7 +364,7 @@ void parsed_report_print(const struct parsed_report *report, enum report_format 
                          struct print *out) {
     static struct emitter emitter;
     struct report_head head = report->head;
-    /* A live page has no peaks and totals of call stacks. JSON would show them as 0: leaves them out. */
+    /* A live page has no peaks and totals of stacks. JSON would show them as 0: leaves them out. */
     bool named = report->page && format == REPORT_TEXT;
     struct parsed_stacks *now = named ? parsed_stacks_of_page(report->page) : NULL;
     parsed_stacks_resolve(now, true);
