@@ -263,7 +263,7 @@ static bool execute_key(struct screen *screen, int key) {
 
 /** Executes a key in the current mode. Returns false if the key ends the program. */
 static bool handle_key(struct screen *screen, int key) {
-    bool scrolls = key == KEY_UP || key == KEY_DOWN || key == KEY_MOUSE || key == KEY_RESIZE;
+    bool scrolls = key == KEY_UP || key == KEY_DOWN || key == KEY_MOUSE;
     bool asks = screen->asks.pid != 0;
     if (key == KEY_RESIZE)
         return true;
