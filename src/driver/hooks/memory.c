@@ -15,6 +15,7 @@
 #include "driver/context/device_pool.h"
 #include "driver/context/fault.h"
 #include "driver/hooks/captures.h"
+#include "driver/hooks/hook.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/limit/retry.h"
 #include "driver/limit/unpooled.h"
@@ -180,7 +181,7 @@ static CUresult account_native(CUresult answer, struct unpooled_call *request,
 static CUresult native_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes) {
     struct unpooled_call request;
     if (!enter_native(pool, &request, bytes)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return refused(REAL(cuMemAlloc_v2)(dptr, bytes | TOO_MUCH)); /* also clears *dptr */
     }
     CUresult answer = RETRY_FOR(bytes, request.device, REAL(cuMemAlloc_v2)(dptr, bytes));
     return account_native(answer, &request, dptr);
@@ -238,7 +239,7 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
     }
     struct unpooled_call request;
     if (!enter_native(pool, &request, bytes)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return refused(REAL(cuMemAlloc_v2)(dptr, bytes | TOO_MUCH));
     }
     CUresult answer = RETRY_FOR(bytes, request.device,
                                 REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element));

@@ -1,0 +1,22 @@
+#!/usr/bin/env python3
+"""Checks that a refusal by the limit has the driver's code and pointer, also in a capture."""
+from harness import Tally, program, run
+
+CODES = program("limit_codes")
+LIMIT = {"GPUCACHE_MEMORY_LIMIT": "256M", "GPUCACHE_REPORT": "off"}
+WAYS = {"pages": {"GPUCACHE_BACKEND": "pages"}, "segments": {"GPUCACHE_BACKEND": "segments"},
+        "disabled": {"GPUCACHE_DISABLE": "1"}}
+tally = Tally()
+
+
+def main():
+    native = run([CODES, str(1 << 40)], under=False)  # more than any device has
+    tally.check(native.status == 0, "limit_codes: natively: status %s" % native.status, native.out + native.err)
+    for name, options in WAYS.items():
+        for limited in ({}, LIMIT):
+            ran = run([CODES, str(1 << 30 if limited else 1 << 40)], options={"GPUCACHE_REPORT": "off", **options, **limited})
+            tally.check((ran.status, ran.out) == (0, native.out),
+                        "limit_codes: %s%s" % (name, ", limited" if limited else ""), native.out + ran.out + ran.err)
+
+
+tally.run(main)
