@@ -126,7 +126,10 @@ static bool read_one(struct parsed_reports *reports, struct pages *pages, const 
         return read_process(reports, pages, pid);
     if (parsed_reports_read_file(reports, source, &why))
         return true;
-    tool_say("%s: %s", source, why);
+    tool_say("%s: %s", source,
+             trace_file_is(source)
+                 ? "is a trace; `gpucache timeline`, `snapshot` and `replay` read it"
+                 : why);
     return false;
 }
 
@@ -248,6 +251,12 @@ int tool_report(char **arguments) {
         good &= read_one(&reports, &pages, *sources);
     if (settings.compare && reports.count != 2 && good)
         fail(STATUS_OWN_FAILURE, "--compare", "wanted are two reports");
+    bool table = reports.count > 1 && !settings.each && !settings.compare &&
+                 settings.format == REPORT_TEXT && settings.folded == FOLDED_NOT;
+    size_t earlier = settings.html || table ? parsed_reports_keep_newest(&reports) : 0;
+    if (earlier > 0)
+        tool_say("%zu earlier report%s of the same processes %s left out; --each shows all",
+                 earlier, earlier == 1 ? "" : "s", earlier == 1 ? "is" : "are");
     for (size_t i = 0; i < reports.count; i++)
         parsed_stacks_resolve(reports.list[i]->stacks,
                               settings.format == REPORT_TEXT && settings.folded == FOLDED_NOT);
@@ -258,7 +267,7 @@ int tool_report(char **arguments) {
         good &= print_folded(&reports, settings.folded, &out);
     else if (settings.compare && reports.count == 2)
         parsed_reports_print_difference(reports.list[0], reports.list[1], &out);
-    else if (reports.count > 1 && !settings.each && settings.format == REPORT_TEXT)
+    else if (table)
         parsed_reports_print_table(&reports, &out);
     else
         print_all(&reports, &settings, &out);

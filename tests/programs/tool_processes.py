@@ -71,6 +71,15 @@ def reports_again():
                     "processes: ranks in their order", table.stdout + table.stderr)
         tally.check([line.count("*") for line in rows[1:5]] == [0, 0, 0, 1] and "1.46 GiB*" in rows[4],
                     "processes: the rank that is apart is marked", table.stdout)
+        report["rank"], report["time_unix"] = 2, report["time_unix"] + 5
+        report["devices"][0]["requested_bytes"]["peak"] = 1001 * MIB
+        with open(folder + "/rank2.1", "w") as file:
+            file.write(json.dumps(report) + "\n")
+        table = place.tool("report", *[folder + "/rank" + r for r in ("2.1", "0", "1", "2", "3")])
+        rows = table.stdout.splitlines()
+        tally.check([r.split()[0] for r in rows[1:5]] == ["0", "1", "2", "3"] and "1001.0 MiB" in rows[3] and
+                    "1 earlier report of the same processes is left out" in table.stderr,
+                    "processes: the newest report of each process", table.stdout + table.stderr)
         both = place.tool("report", "--compare", folder + "/rank0", folder + "/rank3").stdout
         tally.check(re.search(r"Requested memory, peak +1000.0 MiB +1.46 GiB +\+500.00 MiB +x 1.50", both),
                     "processes: two side by side", both)

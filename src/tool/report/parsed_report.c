@@ -45,19 +45,55 @@ static const char *keep_text(struct parsed_report *report, const char *text) {
     return report->texts[report->text_count++] = checked(strdup(text));
 }
 
-void parsed_reports_free(struct parsed_reports *reports) {
+static void free_report(struct parsed_report *report) {
+    for (size_t k = 0; k < report->text_count; k++)
+        free(report->texts[k]);
+    free(report->texts);
+    free(report->devices);
+    parsed_stacks_free(report->stacks);
+    free(report->maps);
+    free(report->moments);
+    free(report->events);
+    free(report);
+}
+
+static bool is_of_same_process(const struct parsed_report *a, const struct parsed_report *b) {
+    return a->process.pid == b->process.pid && a->program.rank == b->program.rank &&
+           strcmp(a->program.host, b->program.host) == 0;
+}
+
+/** Returns whether no report of the same process is newer, or as new and behind it in the list. */
+static bool is_newest(const struct parsed_reports *reports, size_t at) {
+    const struct parsed_report *report = reports->list[at];
     for (size_t i = 0; i < reports->count; i++) {
-        struct parsed_report *report = reports->list[i];
-        for (size_t k = 0; k < report->text_count; k++)
-            free(report->texts[k]);
-        free(report->texts);
-        free(report->devices);
-        parsed_stacks_free(report->stacks);
-        free(report->maps);
-        free(report->moments);
-        free(report->events);
-        free(report);
+        uint64_t other = reports->list[i]->process.time_ns, own = report->process.time_ns;
+        if (i != at && is_of_same_process(reports->list[i], report) &&
+            (other > own || (other == own && i > at)))
+            return false;
     }
+    return true;
+}
+
+size_t parsed_reports_keep_newest(struct parsed_reports *reports) {
+    bool *keep = checked(calloc(reports->count + 1, sizeof *keep));
+    size_t kept = 0, all = reports->count;
+    for (size_t i = 0; i < all; i++)
+        kept += keep[i] = is_newest(reports, i);
+    bool several = kept > 1;
+    for (size_t i = 0, to = 0; several && i < all; i++) {
+        if (keep[i])
+            reports->list[to++] = reports->list[i];
+        else
+            free_report(reports->list[i]);
+    }
+    reports->count = several ? kept : all;
+    free(keep);
+    return all - reports->count;
+}
+
+void parsed_reports_free(struct parsed_reports *reports) {
+    for (size_t i = 0; i < reports->count; i++)
+        free_report(reports->list[i]);
     free(reports->list);
     *reports = (struct parsed_reports){0};
 }
