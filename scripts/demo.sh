@@ -30,7 +30,7 @@ fi
 if python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL("libcuda.so.1").cuInit(0))' 2>/dev/null; then
     echo "demo: on this machine's GPU"
 else
-    echo "demo: there is no GPU here; this is the simulated driver, and its times mean nothing"
+    echo "demo: there is no GPU here; this is the simulated driver, and its times and the reserve mean nothing"
     export LD_LIBRARY_PATH=$build/tests/sim${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
 [ $# -gt 0 ] || set -- "$build/tests/demo/demo"

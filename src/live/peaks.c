@@ -44,11 +44,11 @@ static struct peaks *map(const char *path) {
     syscall(SYS_close, fd);
     if (peaks == MAP_FAILED)
         return NULL;
-    guard_mapping(peaks, sizeof *peaks, NULL);
     if (peaks->magic != PEAKS_MAGIC) {
         munmap(peaks, sizeof *peaks);
         return NULL;
     }
+    guard_mapping(peaks, sizeof *peaks, NULL);
     return peaks;
 }
 

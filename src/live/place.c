@@ -141,6 +141,16 @@ static bool is_own_folder(const struct stat *folder) {
     return S_ISDIR(folder->st_mode) && user_is_own(folder->st_uid) && !(folder->st_mode & 077);
 }
 
+/**
+ * Returns whether $XDG_RUNTIME_DIR may be used: this user's folder, in which nobody else can write.
+ * `sudo -E` and `su` may leave that of another user, who could then replace the folder of pages.
+ */
+static bool is_runtime_folder(const char *path) {
+    struct stat folder;
+    return path && *path == '/' && stat(path, &folder) == 0 && S_ISDIR(folder.st_mode) &&
+           user_is_own(folder.st_uid) && !(folder.st_mode & 022);
+}
+
 static void print_shared(struct print *out) {
     print_str(out, SHARED "/gpucache-");
     print_u64(out, geteuid());
@@ -185,7 +195,7 @@ bool place_folder(unsigned which, char path[PLACE_PATH]) {
         return find_spare(which - PLACE_SPARE, path);
     const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
     print_init(&out, -1, path, PLACE_PATH);
-    if (which == 0 && runtime && *runtime == '/') {
+    if (which == 0 && is_runtime_folder(runtime)) {
         print_str(&out, runtime);
     } else if (which == 1) {
         print_shared(&out);

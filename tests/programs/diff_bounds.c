@@ -66,6 +66,7 @@ static void fills(void) {
           cuMemsetD2D32(block, pitch, 7, pitch / 4, 5),
           cuMemsetD2D32(block, pitch, 7, pitch / 4, 4),
           cuMemsetD2D8Async(block, pitch, 7, pitch, 5, NULL),
+          cuMemsetD2D16Async(block, pitch, 7, pitch / 2, 5, NULL),
           cuMemsetD2D32Async(block, pitch, 7, pitch / 4, 5, NULL));
     CHECK(cuCtxSynchronize());
 }

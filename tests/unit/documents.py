@@ -33,6 +33,8 @@ def check(root):
     code = "\n".join(path.read_text(errors="replace") for path in files
                      if path.suffix in SOURCES and "docs" not in path.relative_to(root).parts)
     words = set(re.findall(r"[A-Za-z_]\w+", code))
+    options = (root / "src/options/options.def").read_text()  # names the variables without their prefix
+    words |= {"GPUCACHE_" + name for name in re.findall(r"(?m)^\w+\((\w+),", options)}
     bad = []
     for page in files:
         if page.suffix not in (".md", ".1", ".3", ".7"):
