@@ -154,14 +154,13 @@ void help_version(FILE *out) {
 
 /* ---- unknown commands ---- */
 
-/** Returns the command whose name differs least, in a third of the word's characters at most, or
- * NULL. */
+/** Returns the command whose name differs in two characters at most, or NULL. */
 static const char *nearest_command(const char *word) {
     const char *nearest = NULL;
-    size_t length = strlen(word), least = (length > 2 ? length : 3) / 3 + 1;
+    size_t length = strlen(word), least = 3;
     for (size_t i = 0; i < COMMANDS && length <= VALUE_WORD; i++) {
         size_t distance = value_distance(word, length, commands[i].name);
-        if (distance < least) {
+        if (distance < least && distance < length) {
             least = distance;
             nearest = commands[i].name;
         }
