@@ -1,6 +1,6 @@
 #!/bin/bash
 # test.sh [STAGE...]: installs what is missing, builds and tests this machine's library; or runs only
-# the named stages. Without a stage it takes at most 15 minutes on two quiet cores.
+# the named stages. Without a stage it takes at most 20 minutes on two cores.
 #
 #   gcc       release build, all tests           clang     debug build, which checks lock ranks
 #   asan      gcc, address and undefined         tsan      gcc, threads: the pool's core, and
