@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 
-#define NAPS 10000 /* in one wait, 1 s: a thread that forks inside a callback waits for itself */
+#define SLEEPS 10000 /* in one wait, 1 s: a thread that forks inside a callback waits for itself */
 #define SLEEP_NS 100000
 
 static _Atomic int readers, forks; /* each thread counts itself before it checks the other count */
@@ -13,7 +13,7 @@ static _Atomic int readers, forks; /* each thread counts itself before it checks
 /* Waits for a fork in progress, and counts this thread as a reader. */
 static void begin_reading(void) {
     atomic_fetch_add(&readers, 1);
-    for (int i = 0; atomic_load(&forks) > 0 && i < NAPS; i++) {
+    for (int i = 0; atomic_load(&forks) > 0 && i < SLEEPS; i++) {
         atomic_fetch_sub(&readers, 1);
         sleep_ns(SLEEP_NS);
         atomic_fetch_add(&readers, 1);
@@ -33,7 +33,7 @@ int libraries_visit(int (*look_at)(struct dl_phdr_info *info, size_t bytes, void
 void libraries_before_fork(void) {
     int saved = errno;
     atomic_fetch_add(&forks, 1);
-    for (int i = 0; atomic_load(&readers) > 0 && i < NAPS; i++) {
+    for (int i = 0; atomic_load(&readers) > 0 && i < SLEEPS; i++) {
         sleep_ns(SLEEP_NS);
     }
     errno = saved;

@@ -50,12 +50,11 @@ struct free_range {
 
 struct arena {
     struct pool *pool;
-    bool ordered;                    /* see arena_start() */
-    struct va_range *va_ranges;      /* reserved addresses, for the vmm backend (va_range.h) */
-    struct segment *segments, *last; /* vmm backend: in order of addresses */
-    struct segment *gap_list;        /* segments with a gap behind them, in no order */
-    struct stale_mappings
-        stale_mappings; /* addresses at which a moved handle is still mapped (stale.h) */
+    bool ordered;                         /* see arena_start() */
+    struct va_range *va_ranges;           /* reserved addresses, for the vmm backend (va_range.h) */
+    struct segment *segments, *last;      /* vmm backend: in order of addresses */
+    struct segment *gap_list;             /* segments with a gap behind them, in no order */
+    struct stale_mappings stale_mappings; /* where moved handles are still mapped (stale.h) */
     struct host_slab range_slab, segment_slab, va_range_slab;
     struct free_range *free;          /* all free ranges, sorted (ranges.h) */
     size_t free_count, free_capacity; /* entries of `free`: used, allocated */

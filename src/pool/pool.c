@@ -203,7 +203,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
     if (all) { /* after a full wait, memory that is pending was freed later: do not count it */
         uint64_t ready = budget_free(source);
         uint64_t left = finished ? ready - source_idle(source) : ready + source->pending_bytes;
-        atomic_store(&pool->left_bytes, left);
+        atomic_store(&pool->unreleasable_bytes, left);
     }
     return r;
 }
@@ -259,7 +259,7 @@ int pool_trim(struct pool *pool, bool wait) {
 }
 
 uint64_t pool_unreleasable_bytes(struct pool *pool) {
-    return atomic_load(&pool->left_bytes);
+    return atomic_load(&pool->unreleasable_bytes);
 }
 
 /*

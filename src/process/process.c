@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-#define LOAD_NAPS 1000 /* of LOAD_SLEEP_NS each, one second together */
+#define LOAD_SLEEPS 1000 /* of LOAD_SLEEP_NS each, one second together */
 #define LOAD_SLEEP_NS 1000000
 
 _Atomic int process_state;
@@ -71,7 +71,7 @@ static void load(void) {
     static atomic_bool is_loaded;
     int saved = errno;
     if (atomic_flag_test_and_set(&begun)) {
-        for (int i = 0; i < LOAD_NAPS && !atomic_load(&is_loaded); i++) {
+        for (int i = 0; i < LOAD_SLEEPS && !atomic_load(&is_loaded); i++) {
             sleep_ns(LOAD_SLEEP_NS);
         }
         errno = saved;

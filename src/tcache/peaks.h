@@ -19,8 +19,8 @@ uint64_t peaks_live_upper_bound(const struct pool *pool); /* upper bound of allo
 
 /* Ends each slow path: updates counters, budget and decay. May aggregate the peaks. */
 void peaks_update(struct pool *pool);
-void peaks_aggregate_if_due(
-    struct pool *pool);                   /* aggregates the peaks unless a recent update did */
+/* Aggregates the peaks, unless a recent update did. */
+void peaks_aggregate_if_due(struct pool *pool);
 void peaks_update_all(struct pool *pool); /* aggregates the peaks and recomputes the budget */
 /*
  * Returns whether growth by `bytes` exceeds the budget. Before returning true recomputes the

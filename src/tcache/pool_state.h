@@ -34,10 +34,10 @@ struct pool {
     /* A thread queries to advance the safe epoch: others spin for the result (slow_path.c). */
     atomic_bool advancing;
 
-    _Atomic uint64_t deferred_bytes; /* bytes of deferred frees that are not reclaimed */
-    _Atomic uint64_t reclaims;       /* deferred frees that pool_reclaim() reclaimed */
-    _Atomic unsigned deferring;      /* threads inside pool_defer_free() */
-    _Atomic uint64_t left_bytes;     /* see pool_unreleasable_bytes() */
+    _Atomic uint64_t deferred_bytes;     /* bytes of deferred frees that are not reclaimed */
+    _Atomic uint64_t reclaims;           /* deferred frees that pool_reclaim() reclaimed */
+    _Atomic unsigned deferring;          /* threads inside pool_defer_free() */
+    _Atomic uint64_t unreleasable_bytes; /* see pool_unreleasable_bytes() */
     struct live_sizes live_sizes;
 };
 

@@ -147,29 +147,14 @@ static void format_root(const struct parsed_report *report, int device, bool sev
     snprintf(to, size, "%s%s%s", process, *process && *number ? ";" : "", number);
 }
 
-/** Returns whether no later report is of the same process. The last report covers all time. */
-static bool is_last(const struct parsed_reports *reports, size_t at) {
-    for (size_t i = at + 1; i < reports->count; i++)
-        if (strcmp(reports->list[i]->program.host, reports->list[at]->program.host) == 0 &&
-            reports->list[i]->process.pid == reports->list[at]->process.pid)
-            return false;
-    return true;
-}
-
-static bool has_several_processes(const struct parsed_reports *reports) {
-    size_t count = 0;
-    for (size_t i = 0; i < reports->count; i++)
-        count += is_last(reports, i);
-    return count > 1;
-}
-
+/** Prints the stacks of the only report of each process. */
 static bool print_folded(const struct parsed_reports *reports, enum folded weight,
                          struct print *out) {
-    bool any = false, several = has_several_processes(reports);
+    bool any = false, several = reports->count > 1;
     char root[128];
     for (size_t i = 0; i < reports->count; i++) {
         const struct parsed_report *report = reports->list[i];
-        if (!report->stacks || !is_last(reports, i))
+        if (!report->stacks)
             continue;
         any = true;
         for (size_t k = 0; k < report->device_count; k++) {
@@ -251,19 +236,22 @@ int tool_report(char **arguments) {
         good &= read_one(&reports, &pages, *sources);
     if (settings.compare && reports.count != 2 && good)
         fail(STATUS_OWN_FAILURE, "--compare", "wanted are two reports");
-    bool table = reports.count > 1 && !settings.each && !settings.compare &&
-                 settings.format == REPORT_TEXT && settings.folded == FOLDED_NOT;
-    size_t earlier = settings.html || table ? parsed_reports_keep_newest(&reports) : 0;
+    bool folded = settings.folded != FOLDED_NOT;
+    bool table = reports.count > 1 && !settings.each && settings.format == REPORT_TEXT;
+    size_t earlier = 0;
+    if (folded)
+        parsed_reports_keep_newest(&reports, false); /* the newest has the stacks of all time */
+    else if (!settings.each && !settings.compare && (settings.html || table))
+        earlier = parsed_reports_keep_newest(&reports, true);
     if (earlier > 0)
         tool_say("%zu earlier report%s of the same processes %s left out; --each shows all",
                  earlier, earlier == 1 ? "" : "s", earlier == 1 ? "is" : "are");
     for (size_t i = 0; i < reports.count; i++)
-        parsed_stacks_resolve(reports.list[i]->stacks,
-                              settings.format == REPORT_TEXT && settings.folded == FOLDED_NOT);
+        parsed_stacks_resolve(reports.list[i]->stacks, settings.format == REPORT_TEXT && !folded);
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     if (settings.html)
         good &= reports.count + page.trace_count > 0 && write_html(&page, settings.html);
-    else if (settings.folded != FOLDED_NOT)
+    else if (folded)
         good &= print_folded(&reports, settings.folded, &out);
     else if (settings.compare && reports.count == 2)
         parsed_reports_print_difference(reports.list[0], reports.list[1], &out);

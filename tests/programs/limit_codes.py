@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks that a refusal by the limit has the driver's code and pointer, also in a capture."""
-from harness import Tally, program, run
+from harness import Tally, program, run, run_with_report
 
 CODES = program("limit_codes")
 LIMIT = {"GPUCACHE_MEMORY_LIMIT": "256M", "GPUCACHE_REPORT": "off"}
@@ -17,6 +17,10 @@ def main():
             ran = run([CODES, str(1 << 30 if limited else 1 << 40)], options={"GPUCACHE_REPORT": "off", **options, **limited})
             tally.check((ran.status, ran.out) == (0, native.out),
                         "limit_codes: %s%s" % (name, ", limited" if limited else ""), native.out + ran.out + ran.err)
+        _, report = run_with_report([CODES, str(1 << 30)], options={**options, "GPUCACHE_MEMORY_LIMIT": "256M"})
+        device = report["devices"][0] if report else {}
+        tally.check(device.get("limit_refusals") == device.get("ooms") == 2,
+                    "limit_codes: %s: calls in a capture are not out of memory" % name, device)
 
 
 tally.run(main)

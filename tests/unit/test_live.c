@@ -460,6 +460,16 @@ static void a_page_of_another_namespace_is_removed_after_a_long_silence(void **s
         assert_false(sweep_leaves(now - 1100));
 }
 
+static void a_runtime_folder_that_others_can_write_to_has_no_pages(void **state) {
+    (void)state;
+    char path[PLACE_PATH];
+    assert_true(place_folder(0, path));
+    assert_int_equal(chmod(folder, 0770), 0);
+    assert_false(place_folder(0, path));
+    assert_int_equal(chmod(folder, 0700), 0);
+    assert_true(place_folder(0, path));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_lead_back_to_their_process),
@@ -478,6 +488,7 @@ int main(void) {
         cmocka_unit_test(a_child_has_no_page),
         cmocka_unit_test(the_page_is_gone_at_the_end),
         cmocka_unit_test(many_writers_leave_no_torn_event),
+        cmocka_unit_test(a_runtime_folder_that_others_can_write_to_has_no_pages),
     };
     if (!mkdtemp(folder) || setenv("XDG_RUNTIME_DIR", folder, 1) != 0)
         return 1;

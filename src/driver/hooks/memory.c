@@ -145,18 +145,27 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
 
 /*
  * Charges an allocation that the driver must serve. Returns false if the limit refuses the
- * allocation; the error is then counted. After true the caller passes the driver's answer to
- * account_native(). `pool` may be NULL.
+ * allocation: the caller then returns refused_native(). After true the caller passes the driver's
+ * answer to account_native(). `pool` may be NULL.
  */
 static bool enter_native(struct pool *pool, struct unpooled_call *request, size_t bytes) {
     struct device *device = pool              ? device_pool_owner(pool)
                             : process_ready() ? device_current()
                                               : NULL;
-    bool allowed = unpooled_begin(request, UNPOOLED_NATIVE, device, bytes);
-    if (!allowed && device) {
-        out_of_memory(device, bytes, true);
-    }
-    return allowed;
+    return unpooled_begin(request, UNPOOLED_NATIVE, device, bytes);
+}
+
+/*
+ * Returns the answer to an allocation that the limit has refused, and sets *dptr as the driver
+ * does. An error of the driver, for example because of a capture or a fault, wins: the program is
+ * then not out of memory. Asks cuMemAlloc also for a pitched allocation, whose own size has more
+ * bounds.
+ */
+static __attribute__((noinline, cold)) CUresult refused_native(const struct unpooled_call *request,
+                                                               CUdeviceptr *dptr) {
+    CUresult answer = refused(REAL(cuMemAlloc_v2)(dptr, request->bytes | TOO_MUCH));
+    return answer == CUDA_ERROR_OUT_OF_MEMORY ? out_of_memory(request->device, request->bytes, true)
+                                              : answer;
 }
 
 /* Enters the memory that the driver gave, or takes the charge back. Returns the driver's answer. */
@@ -181,7 +190,7 @@ static CUresult account_native(CUresult answer, struct unpooled_call *request,
 static CUresult native_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes) {
     struct unpooled_call request;
     if (!enter_native(pool, &request, bytes)) {
-        return refused(REAL(cuMemAlloc_v2)(dptr, bytes | TOO_MUCH)); /* also clears *dptr */
+        return refused_native(&request, dptr);
     }
     CUresult answer = RETRY_FOR(bytes, request.device, REAL(cuMemAlloc_v2)(dptr, bytes));
     return account_native(answer, &request, dptr);
@@ -239,7 +248,7 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
     }
     struct unpooled_call request;
     if (!enter_native(pool, &request, bytes)) {
-        return refused(REAL(cuMemAlloc_v2)(dptr, bytes | TOO_MUCH));
+        return refused_native(&request, dptr);
     }
     CUresult answer = RETRY_FOR(bytes, request.device,
                                 REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element));

@@ -44,7 +44,7 @@ static struct address_map kept_by_address;           /* all kept blocks by addre
 static _Atomic uint64_t kept_blocks, requests, ends; /* numbers; `ends`: of contexts that ended */
 static uint64_t kept_bytes, frees;                   /* `frees`: kept blocks so far */
 static struct host_slab slab = {.object_bytes = sizeof(struct pinned)};
-static struct lock lock = LOCK_INITIALIZER(PINNED); /* all above but `requests` */
+static struct lock lock = LOCK_INITIALIZER(PINNED); /* protects all but `requests` */
 
 /* Returns the bound on kept bytes. Takes no lock: threads that compute it at the same time get the
  * same value. */

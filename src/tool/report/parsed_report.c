@@ -74,19 +74,19 @@ static bool is_newest(const struct parsed_reports *reports, size_t at) {
     return true;
 }
 
-size_t parsed_reports_keep_newest(struct parsed_reports *reports) {
+size_t parsed_reports_keep_newest(struct parsed_reports *reports, bool only_if_several) {
     bool *keep = checked(calloc(reports->count + 1, sizeof *keep));
     size_t kept = 0, all = reports->count;
     for (size_t i = 0; i < all; i++)
         kept += keep[i] = is_newest(reports, i);
-    bool several = kept > 1;
-    for (size_t i = 0, to = 0; several && i < all; i++) {
+    bool removes = kept > 1 || !only_if_several;
+    for (size_t i = 0, to = 0; removes && i < all; i++) {
         if (keep[i])
             reports->list[to++] = reports->list[i];
         else
             free_report(reports->list[i]);
     }
-    reports->count = several ? kept : all;
+    reports->count = removes ? kept : all;
     free(keep);
     return all - reports->count;
 }

@@ -51,11 +51,11 @@ bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, 
 void parsed_reports_read_page(struct parsed_reports *reports, struct page *page);
 
 /**
- * Removes all but the newest report of each process, if the reports are of several processes: a
- * process may have written one when memory ran out and another at its exit. Returns how many were
- * removed.
+ * Removes all but the newest report of each process: a process may have written one when memory ran
+ * out and another at its exit. `only_if_several`: keeps all if they are of one process. Returns how
+ * many were removed.
  */
-size_t parsed_reports_keep_newest(struct parsed_reports *reports);
+size_t parsed_reports_keep_newest(struct parsed_reports *reports, bool only_if_several);
 
 void parsed_reports_free(struct parsed_reports *reports);
 

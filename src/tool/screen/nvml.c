@@ -128,10 +128,10 @@ static void read_device(struct device *device) {
     device->fresh = true;
 }
 
-void nvml_read(const char *uuid, int pid, struct nvml_values *figures) {
+void nvml_read(const char *uuid, int pid, struct nvml_values *values) {
     struct device *device = is_there() ? device_of(uuid) : NULL;
     bool seen = false;
-    *figures = (struct nvml_values){0, 0, NVML_UNKNOWN, NVML_UNKNOWN, NVML_UNKNOWN};
+    *values = (struct nvml_values){0, 0, NVML_UNKNOWN, NVML_UNKNOWN, NVML_UNKNOWN};
     if (!device || !device->handle)
         return;
     if (!device->fresh)
@@ -140,14 +140,14 @@ void nvml_read(const char *uuid, int pid, struct nvml_values *figures) {
     for (unsigned i = 0; i < device->count; i++) {
         uint64_t used = device->processes[i].used;
         if (device->processes[i].pid == (unsigned)pid) {
-            figures->process = used;
+            values->process = used;
             seen = true;
         } else {
             others = used == NVML_UNKNOWN || others == NVML_UNKNOWN ? NVML_UNKNOWN : others + used;
         }
     }
-    figures->used = device->memory.used;
-    figures->total = device->memory.total;
-    figures->others = seen ? others : NVML_UNKNOWN;
-    figures->busy = device->busy;
+    values->used = device->memory.used;
+    values->total = device->memory.total;
+    values->others = seen ? others : NVML_UNKNOWN;
+    values->busy = device->busy;
 }

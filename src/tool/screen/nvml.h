@@ -27,6 +27,6 @@ void nvml_refresh(void);
  * Reads the values of a process on a device, by the device's UUID in a report. The bytes of other
  * processes are known only if NVML sees this process and the bytes of all others.
  */
-void nvml_read(const char *uuid, int pid, struct nvml_values *figures);
+void nvml_read(const char *uuid, int pid, struct nvml_values *values);
 
 #endif
