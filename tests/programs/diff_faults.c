@@ -56,6 +56,10 @@ static CUresult query_event(void) {
     return cuEventQuery(event);
 }
 
+static CUresult wait_for_event(void) {
+    return cuEventSynchronize(event);
+}
+
 static CUresult query_stream(void) {
     return cuStreamQuery(0);
 }
@@ -93,6 +97,7 @@ static const struct {
     {"copy of rows", copy_of_rows},
     {"fill", fill},
     {"event query", query_event},
+    {"event wait", wait_for_event},
     {"stream query", query_stream},
     {"async copy", copy_async},
     {"async copy to host", copy_to_host_async},

@@ -103,15 +103,33 @@ static void trimmed(void) {
     say("reserve at the end", reserve(standard));
 }
 
-static void set(void) {
+/* Allocates from the device's current pool, before and after another pool was selected. */
+static void allocate_around(CUresult (*select)(CUmemoryPool pool)) {
     CUmemoryPool pool = new_pool();
     CUdeviceptr p;
     keep_all(pool);
     CHECK(cuMemAllocAsync(&p, 10 * MIB, 0));
-    CHECK(cuDeviceSetMemPool(device, pool));
+    CHECK(select(pool));
     CHECK(cuMemAllocAsync(&p, 100 * MIB, 0));
     CHECK(cuStreamSynchronize(0));
     say("reserve at the end", reserve(standard) + reserve(pool));
+}
+
+static CUresult select_for_device(CUmemoryPool pool) {
+    return cuDeviceSetMemPool(device, pool);
+}
+
+static CUresult select_for_location(CUmemoryPool pool) {
+    CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    return cuMemSetMemPool(&here, CU_MEM_ALLOCATION_TYPE_PINNED, pool);
+}
+
+static void set(void) {
+    allocate_around(select_for_device);
+}
+
+static void set_location(void) {
+    allocate_around(select_for_location);
 }
 
 /* Memory of a context that ended is no longer live; its pool is as the driver says. */
@@ -154,6 +172,21 @@ static CUgraph graph_of_node(size_t bytes) {
     return graph;
 }
 
+/* As graph_of_node(), with the call that adds a node of any kind. */
+static CUgraph graph_of_any_node(size_t bytes) {
+    CUgraph graph;
+    CUgraphNode made, freed;
+    CUgraphNodeParams params = {
+        .type = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+        .alloc = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}},
+                  .bytesize = bytes}};
+    CHECK(cuGraphCreate(&graph, 0));
+    CHECK(cuGraphAddNode_v2(&made, graph, NULL, NULL, 0, &params));
+    CHECK(cuGraphAddMemFreeNode(&freed, graph, &made, 1, params.alloc.dptr));
+    return graph;
+}
+
 static CUgraph graph_of_capture(size_t bytes) {
     CUgraph graph;
     CUstream stream;
@@ -178,6 +211,11 @@ static void run_graph(CUgraph graph) {
 
 static void graph(void) {
     run_graph(graph_of_node(50 * MIB));
+    say("reserve at the end", graphs() + reserve(standard));
+}
+
+static void any_node(void) {
+    run_graph(graph_of_any_node(50 * MIB));
     say("reserve at the end", graphs() + reserve(standard));
 }
 
@@ -344,9 +382,11 @@ static const struct {
     {"dropped_in_capture", dropped_in_capture},
     {"trimmed", trimmed},
     {"set", set},
+    {"set_location", set_location},
     {"reset", reset},
     {"destroyed", destroyed},
     {"graph", graph},
+    {"any_node", any_node},
     {"captured", captured},
     {"captures", captures},
     {"reserve_for_plain", reserve_for_plain},

@@ -13,7 +13,7 @@ MIB = 1 << 20
 RESERVE = program("limit_driver_pools")
 # case: MiB that the driver's pools keep at least
 COUNTED = {"kept": 100, "kept_by_two": 140, "dropped": 0, "dropped_in_capture": 0, "trimmed": 0, "set": 110,
-           "reset": 10, "destroyed": 10, "graph": 50, "captured": 50}
+           "set_location": 110, "reset": 10, "destroyed": 10, "graph": 50, "any_node": 50, "captured": 50}
 LIMITED = {
     "reserve_for_plain": ["alloc: 0", "within: 1"],
     "reserve_for_another": ["alloc: 0", "within: 1"],

@@ -247,6 +247,20 @@ static CUresult add_allocation(CUgraphNode *out, CUgraph handle, const CUgraphNo
     return node ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Adds a node of memory, which is the only kind that tests add this way. */
+static CUresult add_any(CUgraphNode *out, CUgraph handle, const CUgraphNode *needs, size_t count,
+                        CUgraphNodeParams *params) {
+    if (!params)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (params->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUDA_MEM_ALLOC_NODE_PARAMS memory = {.poolProps = params->alloc.poolProps,
+                                         .bytesize = params->alloc.bytesize};
+    CUresult r = add_allocation(out, handle, needs, count, &memory);
+    params->alloc.dptr = memory.dptr;
+    return r;
+}
+
 static CUresult node_type(CUgraphNode handle, CUgraphNodeType *type) {
     const struct node *node = (struct node *)handle;
 
@@ -294,6 +308,12 @@ ENTRY(cuGraphAddEmptyNode, (NODE_PARAMETERS), INITIALISED,
       add(out, graph, needs, count, CU_GRAPH_NODE_TYPE_EMPTY, (struct work){.kind = WORK_NOTHING}))
 ENTRY(cuGraphAddMemAllocNode, (NODE_PARAMETERS, CUDA_MEM_ALLOC_NODE_PARAMS *params), INITIALISED,
       add_allocation(out, graph, needs, count, params))
+ENTRY(cuGraphAddNode, (NODE_PARAMETERS, CUgraphNodeParams *params), INITIALISED,
+      add_any(out, graph, needs, count, params))
+ENTRY(cuGraphAddNode_v2,
+      (CUgraphNode * out, CUgraph graph, const CUgraphNode *needs, const CUgraphEdgeData *edges,
+       size_t count, CUgraphNodeParams *params),
+      INITIALISED, ((void)edges, add_any(out, graph, needs, count, params)))
 ENTRY(cuGraphAddMemFreeNode, (NODE_PARAMETERS, CUdeviceptr address), INITIALISED,
       ((void)address, add(out, graph, needs, count, CU_GRAPH_NODE_TYPE_MEM_FREE,
                           (struct work){.kind = WORK_NOTHING})))

@@ -262,6 +262,12 @@ CUresult CUDAAPI cuStreamGetCtx_v2(CUstream stream, CUcontext *ctx, CUgreenCtx *
 CUresult CUDAAPI cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext *ctx, CUgreenCtx *green);
 #endif
 
+#if CUDA_VERSION < 12030
+CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph,
+                                   const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+                                   size_t count, CUgraphNodeParams *params);
+#endif
+
 #if CUDA_VERSION < 12080
 CUresult CUDAAPI cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end);
 CUresult CUDAAPI cuStreamGetDevice(CUstream stream, CUdevice *device);
