@@ -92,7 +92,7 @@ pointer that the driver gives for a request, so every name, version and flag of
 version that brought the symbol.
 
 *Tests* are named after their files under `tests/`. `reuse_never_early` stands for `tests/programs/reuse_never_early.c`.
-"planned" marks a test that is not in the repository yet.
+scripts/coverage.py refuses a row whose tests do not name the entry, by its driver or its runtime name.
 """
 
 COVERAGE_TAIL = """\
@@ -111,17 +111,27 @@ def version(number):
     return "%d.%d" % (number // 1000, number % 1000 // 10)
 
 
-def exists(name):
-    """Returns whether a name of the last column is a file under tests/."""
-    path = name if "/" in name else "programs/" + name
-    return any(glob.glob(os.path.join(ROOT, "tests", path + suffix))
-               for suffix in (".c", ".cu", ".py"))
+def sources_of(test):
+    """Returns the text of a test of the last column, with the headers of tests/programs that it includes, or ""."""
+    paths = glob.glob(os.path.join(ROOT, "tests", (test if "/" in test else "programs/" + test) + ".*"))
+    text = "".join(read(path) for path in paths)
+    included = [os.path.join(ROOT, "tests", "programs", name) for name in re.findall(r'#include "(\w+\.h)"', text)]
+    return text + "".join(read(path) for path in included if os.path.exists(path))
 
 
-def tests(names):
-    return ", ".join(
-        "`%s`%s" % (name, "" if exists(name) else " (planned)")
-        for name in (n.strip() for n in names.split(",")))
+def tests(symbol, names):
+    """Returns the last column. Exits if a test does not exist, or if none of the tests calls the entry."""
+    names = [name.strip() for name in names.split(",")]
+    sources = {name: sources_of(name) for name in names}
+    missing = [name for name in names if not sources[name]]
+    if missing:
+        sys.exit("%s: %s: no such test: %s" % (ENTRIES, symbol, ", ".join(missing)))
+    entry = re.sub(r"(_v\d)?(_ptsz|_ptds)?$", "", symbol)
+    called = r"\b(%s(_v\d)?(_ptsz|_ptds)?|cuda%s)\b" % (entry, entry[2:])
+    # oom_retry.py reads its entries from the table
+    if "programs/oom_retry" not in names and not any(re.search(called, text) for text in sources.values()):
+        sys.exit("%s: %s: not called by %s" % (ENTRIES, symbol, ", ".join(names)))
+    return ", ".join("`%s`" % name for name in names)
 
 
 def common(macro):
@@ -145,7 +155,7 @@ def coverage():
             called.append("| `%s` | %s |" % (row[0], version(row[1])))
             continue
         symbol, since, _, _, effect, test = row
-        lines.append("| `%s` | %s | %s | %s |" % (symbol, version(since), effect, tests(test)))
+        lines.append("| `%s` | %s | %s | %s |" % (symbol, version(since), effect, tests(symbol, test)))
         replaced.add(symbol)
     for symbols, _ in alone:
         if replaced & set(symbols):
