@@ -8,6 +8,7 @@
  *   handover    mixed sizes; one thread allocates 64, the other frees them, in turns
  *   inside      no pair: a look-up of the last byte of a block of 1 MiB, and of one of 64 MiB
  *   statistics  no pair: once in 64, the statistics of 20 000 live blocks
+ *   growing     no pair: an allocation of 256 bytes that stays live
  *   pinned      once in 32, a pinned block of one size, freed at once, while 2000 others are free
  *
  * A warm-up of WARM pairs comes before them in every run.
@@ -121,6 +122,12 @@ static void run_statistics(long pairs) {
     }
 }
 
+static void run_growing(long pairs) {
+    for (long i = 0; i < WARM + pairs; i++) {
+        allocate(256);
+    }
+}
+
 static void run_pinned(long pairs) {
     static void *kept[2000];
     void *host;
@@ -156,6 +163,8 @@ int main(int argc, char **argv) {
         run_inside(pairs);
     } else if (strcmp(argv[1], "statistics") == 0) {
         run_statistics(pairs);
+    } else if (strcmp(argv[1], "growing") == 0) {
+        run_growing(pairs);
     } else if (strcmp(argv[1], "pinned") == 0) {
         run_pinned(pairs);
     } else {
