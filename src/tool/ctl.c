@@ -7,6 +7,7 @@
  * lock if this process is killed.
  */
 #include "base/clock.h"
+#include "base/print.h"
 #include "live/place.h"
 #include "options/value.h"
 #include "tool/common/arguments.h"
@@ -202,7 +203,33 @@ static void catch_signals(void) {
     sigaction(SIGHUP, &action, NULL);
 }
 
-static int print_outcome(const struct request *request, int placed, int64_t result) {
+/**
+ * Prints the devices on which the process already holds more than the new limit: a limit takes
+ * nothing away. Counts live blocks and unpooled memory, because idle memory goes back on demand.
+ */
+static void print_held_beyond_limit(const struct page *page, const char *who) {
+    for (unsigned i = 0; i < page_devices(page); i++) {
+        struct stats_device stats;
+        struct report_derived derived;
+        char text[256];
+        struct print out;
+        if (!page_device(page, i, &stats, NULL, NULL) || stats.limit_bytes == 0)
+            continue;
+        report_derive(&stats, &derived);
+        uint64_t held = stats.allocated.current + derived.outside.current;
+        if (held <= stats.limit_bytes)
+            continue;
+        print_init(&out, -1, text, sizeof text);
+        print_format(&out, "%s holds ", who);
+        print_size(&out, held);
+        print_format(&out,
+                     " on GPU %u, more than the limit: it gets no memory until it holds less\n", i);
+        fputs(print_end(&out), stdout);
+    }
+}
+
+static int print_outcome(const struct request *request, const struct page *page, int placed,
+                         int64_t result) {
     char who[32], why[256];
     snprintf(who, sizeof who, "process %d", request->pid);
     if (placed == -ESRCH)
@@ -219,6 +246,8 @@ static int print_outcome(const struct request *request, int placed, int64_t resu
     for (size_t i = 0; i < ORDERS; i++)
         if (orders[i].order == request->order)
             printf("%s %s\n", who, orders[i].done);
+    if (request->order == LIVE_LIMIT)
+        print_held_beyond_limit(page, who);
     return 0;
 }
 
@@ -245,7 +274,7 @@ int tool_ctl(char **arguments) {
         signal(interrupted, SIG_DFL);
         raise(interrupted);
     }
-    int status = print_outcome(&request, placed, result);
+    int status = print_outcome(&request, page, placed, result);
     pages_close(&pages);
     return status;
 }

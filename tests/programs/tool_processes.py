@@ -229,9 +229,14 @@ def orders():
                     "processes: where the limit comes from", place.tool("report", str(one.pid)).stdout)
         said = one.do("allocate 100000000")
         tally.check(said == ["allocate 2"], "processes: the limit holds", said)
-        told(place, "ctl", one.pid, "limit", "none")
+        done = told(place, "ctl", one.pid, "limit", "none")
         tally.check(get()["limit_bytes"] is None is get()["limit_source"] and one.do("allocate 100000000") == ["allocate 0"],
                     "processes: no limit", get())
+        tally.check("holds" not in done.stdout, "processes: without a limit nothing is beyond it", done.stdout)
+        done = told(place, "ctl", one.pid, "limit", "64M")
+        tally.check(re.search(r"holds 95\.\d+ MiB on GPU 0, more than the limit", done.stdout),
+                    "processes: ctl says what exceeds a new limit", done.stdout)
+        told(place, "ctl", one.pid, "limit", "none")
         reports = len(os.listdir(folder))
         done = told(place, "ctl", one.pid, "report")
         written = sorted(os.listdir(folder), key=int)
