@@ -159,7 +159,9 @@ int input_read(const char *path, struct input *input, char why[HISTORY_WHY]) {
         snprintf(why, HISTORY_WHY, "%s",
                  r != -EFBIG               ? strerror(-r)
                  : input->most == SIZE_MAX ? "has more than 8 GiB"
-                                           : "becomes larger than a file of its size may");
+                                           : "becomes more than 256 MiB and 1024 times the "
+                                             "file's size; unpack it first: "
+                                             "xz or zstd -dc FILE | gpucache replay -");
     }
     return r;
 }
