@@ -7,14 +7,13 @@
 #include <string.h>
 
 static const CUdeviceptr before = 0xdeadbeef;
-static size_t too_much;
+static size_t too_much, pitch;
 
 static CUresult plain(CUdeviceptr *p) {
     return cuMemAlloc(p, too_much);
 }
 
 static CUresult pitched(CUdeviceptr *p) {
-    size_t pitch;
     return cuMemAllocPitch(p, &pitch, 1 << 20, too_much >> 20, 4);
 }
 
@@ -32,10 +31,11 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         CUdeviceptr p = before;
         CUresult r = calls[i].call(&p);
-        printf("%s: %d, the pointer is %s\n", calls[i].name, r,
+        printf("%s: %d, the pointer is %s, the pitch %zu\n", calls[i].name, r,
                p == 0        ? "0"
                : p == before ? "as before"
-                             : "other");
+                             : "other",
+               pitch);
         CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
         p = before;
         r = calls[i].call(&p);

@@ -33,12 +33,10 @@ static CUresult allocate_pitch(CUdeviceptr *address, size_t *pitch, size_t width
         (element != 4 && element != 8 && element != 16))
         return CUDA_ERROR_INVALID_VALUE;
     size_t bytes;
+    *pitch = round_up(width, PITCH); /* measured: also without memory */
     if (width > SIZE_MAX - PITCH || __builtin_mul_overflow(round_up(width, PITCH), height, &bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = allocate(address, bytes);
-    if (result == CUDA_SUCCESS)
-        *pitch = round_up(width, PITCH);
-    return result;
+    return allocate(address, bytes);
 }
 
 static CUresult allocate_managed(CUdeviceptr *address, size_t size, unsigned flags) {

@@ -229,6 +229,15 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
     return CUDA_SUCCESS;
 }
 
+/* Sets the pitch as the driver does: also if it has no memory (tests/programs/diff_mixes.c).
+ * Returns `answer`. */
+static CUresult set_pitch(CUresult answer, size_t *pitch, size_t row) {
+    if (answer == CUDA_SUCCESS || answer == CUDA_ERROR_OUT_OF_MEMORY) {
+        *pitch = row;
+    }
+    return answer;
+}
+
 CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
                                  unsigned int element) {
     size_t row = (width + PITCH_UNIT - 1) & ~(PITCH_UNIT - 1), bytes = 0;
@@ -238,17 +247,14 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
     CUresult result;
     struct pool *pool = regular ? context_pool() : NULL;
     if (regular && pooled_alloc(pool, dptr, bytes, &result)) {
-        if (result == CUDA_SUCCESS) {
-            *pitch = row;
-        }
-        return result;
+        return set_pitch(result, pitch, row);
     }
     if (!regular) {
         return REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
     }
     struct unpooled_call request;
     if (!enter_native(pool, &request, bytes)) {
-        return refused_native(&request, dptr);
+        return set_pitch(refused_native(&request, dptr), pitch, row);
     }
     CUresult answer = RETRY_FOR(bytes, request.device,
                                 REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element));
