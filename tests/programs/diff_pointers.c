@@ -156,6 +156,10 @@ static void sizes(void) {
     ask("freed", p[6]);
     several("freed", p[6]);
     CHECK(cuMemFree(p[16]));
+    int descriptor;
+    line("pointers: freed large: descriptor of its range %d",
+         cuMemGetHandleForAddressRange(&descriptor, p[16], 2 * MIB,
+                                       CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
     ask("freed large", p[16]);
     ask("freed large, inside", p[16] + 12345);
 }

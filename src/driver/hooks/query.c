@@ -401,6 +401,11 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
 
 CUresult hook_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t bytes,
                                             CUmemRangeHandleType type, unsigned long long flags) {
+    struct known block;
+    /* Freed memory may still be mapped. The driver answers for NULL as for an unknown pointer. */
+    if (find_known(dptr, &block) == -EINVAL) {
+        dptr = 0;
+    }
     pool_mark_externally_visible(dptr);
     return REAL(cuMemGetHandleForAddressRange)(handle, dptr, bytes, type, flags);
 }
