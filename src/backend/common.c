@@ -157,6 +157,11 @@ int device_backend_health(struct backend *backend) {
     return (int)current_health();
 }
 
+int device_backend_thread_refused(struct backend *backend) {
+    (void)backend;
+    return current_health() == CUDA_ERROR_NOT_PERMITTED ? CUDA_ERROR_NOT_PERMITTED : 0;
+}
+
 bool device_backend_is_deadly(int code) {
     return code > 0 && fault_is_deadly((CUresult)code);
 }

@@ -36,6 +36,7 @@ int device_backend_query(struct backend *backend, unsigned slot);
 int device_backend_barrier(struct backend *backend, unsigned slot);
 int device_backend_wait(struct backend *backend, unsigned slot);
 int device_backend_health(struct backend *backend);
+int device_backend_thread_refused(struct backend *backend);
 bool device_backend_is_deadly(int code);
 bool device_backend_captured(struct backend *backend);
 int device_backend_synchronize(struct backend *backend);
@@ -51,10 +52,11 @@ void device_backend_freed(struct backend *backend, uint64_t address, uint64_t by
     .return_count = device_backend_return_count, .available = device_backend_available,            \
     .release_others = device_backend_release_others, .record = device_backend_record,              \
     .query = device_backend_query, .barrier = device_backend_barrier, .wait = device_backend_wait, \
-    .health = device_backend_health, .is_deadly = device_backend_is_deadly,                        \
-    .captured = device_backend_captured, .synchronize = device_backend_synchronize,                \
-    .watch_idle = device_backend_watch_idle, .reclaim_deferred = device_backend_reclaim,           \
-    .pass_barriers = device_backend_pass_barriers, .allocated = device_backend_allocated,          \
-    .freed = device_backend_freed, .requester = requester_here
+    .health = device_backend_health, .thread_refused = device_backend_thread_refused,              \
+    .is_deadly = device_backend_is_deadly, .captured = device_backend_captured,                    \
+    .synchronize = device_backend_synchronize, .watch_idle = device_backend_watch_idle,            \
+    .reclaim_deferred = device_backend_reclaim, .pass_barriers = device_backend_pass_barriers,     \
+    .allocated = device_backend_allocated, .freed = device_backend_freed,                          \
+    .requester = requester_here
 
 #endif

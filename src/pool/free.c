@@ -201,6 +201,17 @@ struct claimed {
 };
 
 /*
+ * Returns the code with which the driver refuses all calls of the calling thread, which then runs a
+ * host function, or 0. Does not ask for a thread with a cache: threads of host functions get none.
+ */
+static int refused_thread(const struct pool *pool) {
+    struct backend *backend = pool->source.backend;
+    return cache_last->pool || !backend->ops->thread_refused
+               ? 0
+               : backend->ops->thread_refused(backend);
+}
+
+/*
  * Claims the live block at an address and enters the calling thread's cache. On an error no cache
  * is entered.
  *
@@ -208,7 +219,7 @@ struct claimed {
  *  -ENOENT   no pool owns the address
  *  -EINVAL   no live block starts there
  *  -EAGAIN   the context ended or the block changed hands during the look-up: call again
- *  > 0       the context is broken
+ *  > 0       the context is broken, or the driver allows this thread no call
  *
  * The context may end between the look-up in the page map and the claim. claim() therefore
  * repeats the look-up inside the cache: pool_forget() clears the page map first and seizes the
@@ -227,6 +238,10 @@ static int claim(uint64_t address, struct claimed *c) {
         struct start again = find_start(address);
         return again.pool == c->start.pool && header_state(again.header) != BLOCK_LIVE ? -EINVAL
                                                                                        : -EAGAIN;
+    }
+    int refused = refused_thread(c->start.pool);
+    if (refused) {
+        return refused;
     }
     c->cache = cache_mine(c->start.pool);
     if (header_owner(c->start.header) != c->cache->owner_id) {

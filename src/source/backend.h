@@ -167,6 +167,12 @@ struct backend_ops {
      */
     int (*health)(struct backend *backend);
 
+    /**
+     * Returns the code with which the driver refuses every call of this thread, because the thread
+     * runs a host function; 0 for any other thread. Takes some ns. No lock. NULL: always 0.
+     */
+    int (*thread_refused)(struct backend *backend);
+
     /** Returns whether the driver answers every later call of the context with `code`. No lock. */
     bool (*is_deadly)(int code);
 

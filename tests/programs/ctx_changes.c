@@ -258,12 +258,20 @@ static void late_cpu(void) {
 
 /* ---- codes, contexts ---- */
 
-static int in_host_function;
+static int in_host_function[6];
+static CUdeviceptr small, large;
+static void *pinned;
 
-static void CUDA_CB allocate(void *unused) {
+static void CUDA_CB allocate_and_free(void *unused) {
     CUdeviceptr p;
+    void *host;
     (void)unused;
-    in_host_function = (int)cuMemAlloc(&p, 3 * MIB);
+    in_host_function[0] = (int)cuMemAlloc(&p, 3 * MIB);
+    in_host_function[1] = (int)cuMemFree(small);
+    in_host_function[2] = (int)cuMemFree(large);
+    in_host_function[3] = (int)cuMemFreeHost(pinned);
+    in_host_function[4] = (int)cuMemAllocHost(&host, 5000);
+    in_host_function[5] = (int)cuMemFreeAsync(large, 0);
 }
 
 static void *allocate_without_context(void *unused) {
@@ -278,9 +286,17 @@ static void host_function(void) {
     CUdeviceptr p, q;
     pthread_t thread;
     CHECK(cuMemAlloc(&p, 3 * MIB));
-    CHECK(cuLaunchHostFunc(stream, allocate, NULL));
+    CHECK(cuMemAlloc(&small, 1000));
+    CHECK(cuMemAlloc(&large, 30 * MIB));
+    CHECK(cuMemAllocHost(&pinned, 1000));
+    CHECK(cuLaunchHostFunc(stream, allocate_and_free, NULL));
     CHECK(cuCtxSynchronize());
-    printf("in a host function: %d\n", in_host_function);
+    printf("in a host function:");
+    for (unsigned i = 0; i < 6; i++)
+        printf(" %d", in_host_function[i]);
+    printf("\nfreed later: %d", cuMemFree(small));
+    printf(" %d", cuMemFree(large));
+    printf(" %d\n", cuMemFreeHost(pinned));
     CHECK(pthread_create(&thread, NULL, allocate_without_context, NULL));
     pthread_join(thread, NULL);
     printf("later: %d", cuMemAlloc(&q, 5 * MIB));

@@ -91,20 +91,30 @@ static enum verdict run_set(struct work *work, struct context *context) {
     return work->progress == total ? DONE : MORE;
 }
 
-/* Releases the driver's lock during a host function, which may take locks that callers of the
- * driver hold. */
-static enum verdict run_host(const struct host_call *call) {
-    struct thread *thread = thread_self();
-    bool nested = thread->in_callback;
+/* Runs a host function on a thread of its own, as the driver does. */
+static void *run_call(void *argument) {
+    const struct host_call *call = argument;
 
-    thread->in_callback = true;
+    pthread_mutex_lock(&sim.lock);
+    thread_self()->in_callback = true;
     pthread_mutex_unlock(&sim.lock);
     if (call->callback)
         call->callback(call->stream, CUDA_SUCCESS, call->data);
     else
         call->function(call->data);
+    return NULL;
+}
+
+/* Releases the driver's lock during a host function, which may take locks that callers of the
+ * driver hold. */
+static enum verdict run_host(struct host_call *call) {
+    pthread_t thread;
+
+    pthread_mutex_unlock(&sim.lock);
+    if (pthread_create(&thread, NULL, run_call, call) != 0)
+        abort();
+    pthread_join(thread, NULL);
     pthread_mutex_lock(&sim.lock);
-    thread->in_callback = nested;
     return DONE;
 }
 
