@@ -67,6 +67,7 @@ bool terminal_open(void) {
     set_escdelay(25);
     mouseinterval(0); /* a press counts at once, not after it was found to be no double click */
     mousemask(BUTTON1_PRESSED | BUTTON4_PRESSED | BUTTON5_PRESSED, NULL);
+    raise(SIGWINCH); /* a change of the size before ncurses had its handler would be lost */
     return true;
 }
 
