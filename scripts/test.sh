@@ -1,6 +1,6 @@
 #!/bin/bash
 # test.sh [STAGE...]: installs what is missing, builds and tests this machine's library; or runs only
-# the named stages. Without a stage it takes at most 20 minutes on two cores.
+# the named stages. Without a stage it takes at most 15 minutes on two cores.
 #
 #   gcc       release build, all tests           clang     debug build, which checks lock ranks
 #   asan      gcc, address and undefined         tsan      gcc, threads: the pool's core, and
@@ -21,8 +21,8 @@
 #             where that cannot be made, the last lines say so
 #   compilers unit and sim with each of COMPILERS (gcc-11 to gcc-14, clang-14 to clang-19) that is
 #             here or that apt has: only if named
-#   all       all of them but debian13 and compilers. Without a stage: the same without headers,
-#             arm64, wheel and deb, which are about other machines
+#   all       all of them but debian13 and compilers, as .ci/run does. Without a stage: gcc, clang,
+#             asan, tsan, valgrind, cost and format, which test the code on this machine
 #
 # A stage that fails does not stop the others; one that checks nothing fails. Logs:
 # build/log/STAGE.log. BUILD_ROOT names another place than build/.
@@ -30,8 +30,8 @@
 set -u
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
-here_stages=(gcc clang asan tsan valgrind cost format tidy scripts)
-all_stages=("${here_stages[@]}" headers arm64 wheel deb)
+here_stages=(gcc clang asan tsan valgrind cost format)
+all_stages=("${here_stages[@]}" tidy scripts headers arm64 wheel deb)
 named_stages=(debian13 compilers)
 stages=()
 [ $# -gt 0 ] || set -- "${here_stages[@]}"
