@@ -78,7 +78,8 @@ static CUresult open_handle(CUdeviceptr *address, const void *in, unsigned flags
     struct handle handle;
 
     memcpy(&handle, in, sizeof(handle));
-    if (!address || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || handle.magic != HANDLE_MAGIC)
+    /* measured: other bits are ignored */
+    if (!address || !(flags & CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) || handle.magic != HANDLE_MAGIC)
         return CUDA_ERROR_INVALID_VALUE;
     if (handle.pid == getpid())
         return CUDA_ERROR_INVALID_CONTEXT;

@@ -153,7 +153,7 @@ static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_
 
 CUresult ipc_pages_open(CUcontext context, CUdeviceptr *dptr, const struct ipc_ticket *ticket,
                         unsigned flags, CUresult native) {
-    if (native == CUDA_SUCCESS || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ||
+    if (native == CUDA_SUCCESS || !(flags & CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) ||
         concerns_call(native, context) || !process_ready()) {
         return native;
     }
