@@ -72,11 +72,12 @@ static inline bool watermark_is_unused(const struct watermark *mark) {
     return (counter_get(&mark->taken) | counter_get(&mark->crest)) == 0;
 }
 
-/** Sets the peak to the live amount. */
+/** Sets the peak to the live amount. Lowers the peak first: with the lower crest and the old peak,
+ * watermark_given() would return less than the sum. */
 static inline void watermark_restart(struct watermark *mark) {
     uint64_t live = watermark_live(mark);
-    counter_set(&mark->crest, counter_get(&mark->taken));
     counter_set(&mark->peak, live);
+    atomic_store_explicit(&mark->crest, counter_get(&mark->taken), memory_order_release);
 }
 
 /** Sets the live amount and the peak to 0: counts all allocations as freed. */

@@ -15,7 +15,7 @@ struct exchange {
     unsigned places; /* at most EXCHANGE_MOST */
     uint64_t (*bytes)(unsigned turn);
     _Atomic uint64_t at[EXCHANGE_MOST]; /* 0: an empty slot */
-    atomic_bool over, asked_all;
+    atomic_bool over, asked_all, has_freed;
     atomic_uint failures;
     pthread_t asking, freeing;
 };
@@ -49,6 +49,7 @@ static void *exchange_free(void *argument) {
         }
         e->failures += fake_pool_free(*place) != 0;
         *place = 0;
+        e->has_freed = true;
     }
 }
 
@@ -60,8 +61,12 @@ static void exchange_start_asking(struct exchange *e) {
     }
 }
 
+/* Starts the freeing thread; returns when it has freed a block, and so has its cache. */
 static void exchange_start_freeing(struct exchange *e) {
     assert_int_equal(pthread_create(&e->freeing, NULL, exchange_free, e), 0);
+    while (!e->has_freed) {
+        sched_yield();
+    }
 }
 
 /* Ends both threads after all blocks are freed. Returns whether all calls succeeded. */
