@@ -262,6 +262,11 @@ CUresult CUDAAPI cuStreamGetCtx_v2(CUstream stream, CUcontext *ctx, CUgreenCtx *
 CUresult CUDAAPI cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext *ctx, CUgreenCtx *green);
 #endif
 
+#if CUDA_VERSION < 12020
+CUresult CUDAAPI cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                size_t count, CUgraphNodeParams *params);
+#endif
+
 #if CUDA_VERSION < 12030
 CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph,
                                    const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
