@@ -21,8 +21,8 @@
 #             where that cannot be made, the last lines say so
 #   compilers unit and sim with each of COMPILERS (gcc-11 to gcc-14, clang-14 to clang-19) that is
 #             here or that apt has: only if named
-#   all       all of them but debian13 and compilers, as .ci/run does. Without a stage: gcc, clang,
-#             asan, tsan, valgrind, cost and format, which test the code on this machine
+#   all       all of them but debian13 and compilers, as .ci/run does. Without a stage: gcc, asan,
+#             tsan, cost and format, each of which finds what the others cannot
 #
 # A stage that fails does not stop the others; one that checks nothing fails. Logs:
 # build/log/STAGE.log. BUILD_ROOT names another place than build/.
@@ -30,8 +30,8 @@
 set -u
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
-here_stages=(gcc clang asan tsan valgrind cost format)
-all_stages=("${here_stages[@]}" tidy scripts headers arm64 wheel deb)
+here_stages=(gcc asan tsan cost format)
+all_stages=(gcc clang asan tsan valgrind cost format tidy scripts headers arm64 wheel deb)
 named_stages=(debian13 compilers)
 stages=()
 [ $# -gt 0 ] || set -- "${here_stages[@]}"
