@@ -21,19 +21,28 @@
 
 struct watermark {
     stat_counter taken, crest, peak;
+    stat_counter restarts; /* two for each change that lowers the crest: before and after it */
 };
 
 /**
  * Returns the sum of all frees. In other threads than the owner the result is at least the sum at
- * the time of the call. It is the exact sum unless the owner raises the peak during the call.
+ * the time of the call. It is the exact sum unless the owner raises or lowers the peak during the
+ * call.
+ *
+ * Repeats the loads if the peak has changed between them, or was lowered: it may have risen to the
+ * same value again, while the crest was read in between. A repetition follows a change by the
+ * owner, so a signal handler that has interrupted the owner does not repeat for ever.
  */
 static inline uint64_t watermark_given(const struct watermark *mark) {
-    uint64_t crest, before, peak = atomic_load_explicit(&mark->peak, memory_order_acquire);
+    uint64_t crest, before, peak;
+    uint64_t restarts, restarts_after = atomic_load_explicit(&mark->restarts, memory_order_acquire);
     do {
-        before = peak;
+        restarts = restarts_after;
+        before = atomic_load_explicit(&mark->peak, memory_order_acquire);
         crest = atomic_load_explicit(&mark->crest, memory_order_acquire);
         peak = atomic_load_explicit(&mark->peak, memory_order_acquire);
-    } while (peak != before);
+        restarts_after = atomic_load_explicit(&mark->restarts, memory_order_acquire);
+    } while (peak != before || restarts != restarts_after);
     return crest - peak;
 }
 
@@ -72,18 +81,23 @@ static inline bool watermark_is_unused(const struct watermark *mark) {
     return (counter_get(&mark->taken) | counter_get(&mark->crest)) == 0;
 }
 
-/** Sets the peak to the live amount. Lowers the peak first: with the lower crest and the old peak,
- * watermark_given() would return less than the sum. */
-static inline void watermark_restart(struct watermark *mark) {
-    uint64_t live = watermark_live(mark);
-    counter_set(&mark->peak, live);
+/** Sets the peak, and the live amount, to `live`. Lowers the peak before the crest: with the lower
+ * crest and the old peak, watermark_given() would return less than the sum. */
+static inline void watermark_set(struct watermark *mark, uint64_t live) {
+    counter_add(&mark->restarts, 1);
+    atomic_store_explicit(&mark->peak, live, memory_order_release);
     atomic_store_explicit(&mark->crest, counter_get(&mark->taken), memory_order_release);
+    atomic_store_explicit(&mark->restarts, counter_get(&mark->restarts) + 1, memory_order_release);
+}
+
+/** Sets the peak to the live amount. */
+static inline void watermark_restart(struct watermark *mark) {
+    watermark_set(mark, watermark_live(mark));
 }
 
 /** Sets the live amount and the peak to 0: counts all allocations as freed. */
 static inline void watermark_clear(struct watermark *mark) {
-    counter_set(&mark->peak, 0);
-    counter_set(&mark->crest, counter_get(&mark->taken));
+    watermark_set(mark, 0);
 }
 
 /** Moves the counts of `from` to `to`. The common peak is the sum of both, an upper bound. */

@@ -250,9 +250,7 @@ CUresult hook_cuMemFreeHost(void *host) {
         unpooled_free_end(freeing, false);
         return REAL(cuMemFreeHost)((void *)UNKNOWN_ADDRESS);
     }
-    /* A thread to which the driver answers an error gets that error, also in a host function. */
-    bool kept = ours && current_health() == CUDA_SUCCESS &&
-                pinned_keep(host, entry.bytes, (unsigned)entry.value, ends);
+    bool kept = ours && pinned_keep(host, entry.bytes, (unsigned)entry.value, ends);
     CUresult answer = kept ? CUDA_SUCCESS : REAL(cuMemFreeHost)(host);
     unpooled_free_end(freeing, answer == CUDA_SUCCESS);
     return answer;
