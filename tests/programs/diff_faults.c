@@ -7,6 +7,7 @@
 
 static CUevent event;
 static CUdeviceptr block;
+static void *pinned[2];
 static uint32_t words[16];
 
 /* Polls until the driver answers anything but "not ready". */
@@ -117,6 +118,9 @@ int main(int argc, char **argv) {
     p = take(4096);
     r = take(4096);
     CHECK(cuMemFree(take(4096)));
+    CHECK(cuMemAllocHost(&pinned[0], 4096));
+    CHECK(cuMemAllocHost(&pinned[1], 4096));
+    CHECK(cuMemFreeHost(pinned[1])); /* the library may keep it */
     CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     CHECK(cuCtxSynchronize());
     CHECK(launch(k.fault, 0, 1, NULL));
@@ -124,6 +128,8 @@ int main(int argc, char **argv) {
     line("faults: %s: %d", ways[way].name, polled(ways[way].learn));
     CODES("faults: free, again, of nothing, alloc, large alloc", cuMemFree(p), cuMemFree(p),
           cuMemFree(0), cuMemAlloc(&q, 4096), cuMemAlloc(&q, 30 * MIB));
+    CODES("faults: pinned: alloc, free", cuMemAllocHost(&pinned[1], 4096),
+          cuMemFreeHost(pinned[0]));
     CODES("faults: another free, free in stream, fill", cuMemFree(r), cuMemFreeAsync(block, 0),
           cuMemsetD8(block, 0, 64));
     return 0;
