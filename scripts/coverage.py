@@ -92,7 +92,7 @@ pointer that the driver gives for a request, so every name, version and flag of
 version that brought the symbol.
 
 *Tests* are named after their files under `tests/`. `reuse_never_early` stands for `tests/programs/reuse_never_early.c`.
-scripts/coverage.py refuses a row whose tests do not name the entry, by its driver or its runtime name.
+scripts/coverage.py refuses a row whose tests do not name the entry. `oom_retry` takes its entries from the table.
 """
 
 COVERAGE_TAIL = """\

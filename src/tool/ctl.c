@@ -223,7 +223,9 @@ static void print_held_beyond_limit(const struct page *page, const char *who) {
         print_format(&out, "%s holds ", who);
         print_size(&out, held);
         print_format(&out,
-                     " on GPU %u, more than the limit: it gets no memory until it holds less\n", i);
+                     " on GPU %u, more than the limit: the driver gives it no more "
+                     "until it holds less\n",
+                     i);
         fputs(print_end(&out), stdout);
     }
 }

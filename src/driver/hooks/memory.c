@@ -229,7 +229,7 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
     return CUDA_SUCCESS;
 }
 
-/* Sets the pitch as the driver does: also if it has no memory (tests/programs/diff_mixes.c).
+/* Sets the pitch as the driver does: also if it has no memory (tests/programs/limit_codes.c).
  * Returns `answer`. */
 static CUresult set_pitch(CUresult answer, size_t *pitch, size_t row) {
     if (answer == CUDA_SUCCESS || answer == CUDA_ERROR_OUT_OF_MEMORY) {
