@@ -1,6 +1,5 @@
 /*
- * The counters and metrics of one pool, or of a device's unpooled memory: every row of fields.def,
- * as atomics.
+ * The counters and metrics of one pool, or of a device's unpooled memory: every row of fields.def.
  *
  * Each counter has one writer at a time: the thread that holds the lock of the pool (source.lock),
  * of the device, or of the cache. A change is therefore a plain load and a plain store, without a
@@ -12,10 +11,12 @@
 
 #include "stats/stats.h"
 
-#include <stdatomic.h>
 #include <stdint.h>
 
-typedef _Atomic uint64_t stat_counter;
+/* A struct, so that code uses the functions below only. */
+typedef struct {
+    uint64_t value;
+} stat_counter;
 
 struct metric {
     stat_counter current, peak, total, freed; /* as struct stats_metric */
@@ -31,16 +32,24 @@ struct counters {
     stat_counter peaks_shared; /* not 0: several caches counted, so peaks are lower bounds */
 };
 
+/** Returns the value, in any thread. */
 static inline uint64_t counter_get(const stat_counter *counter) {
-    return atomic_load_explicit(counter, memory_order_relaxed);
+    return __atomic_load_n(&counter->value, __ATOMIC_RELAXED);
 }
 
+/** Returns the value to the one writer. A plain load, which needs no instruction of its own. */
+static inline uint64_t counter_own(const stat_counter *counter) {
+    return counter->value;
+}
+
+/* The functions that change a counter are for the writer only. */
+
 static inline void counter_set(stat_counter *counter, uint64_t value) {
-    atomic_store_explicit(counter, value, memory_order_relaxed);
+    __atomic_store_n(&counter->value, value, __ATOMIC_RELAXED);
 }
 
 static inline void counter_add(stat_counter *counter, uint64_t value) {
-    counter_set(counter, counter_get(counter) + value);
+    counter_set(counter, counter_own(counter) + value);
 }
 
 static inline void counter_raise(stat_counter *peak, uint64_t value) {

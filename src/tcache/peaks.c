@@ -25,7 +25,7 @@ static void add_taken(const struct pool *pool, struct peaks_sums *sums) {
 static void add_given(const struct pool *pool, struct peaks_sums *sums) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         for (unsigned i = 0; i < WATERMARKS; i++) {
-            sums->of[i].given += watermark_given(&cache->watermarks[i]);
+            sums->of[i].given += counter_get(&cache->watermarks[i].given);
             sums->of[i].highest += counter_get(&cache->watermarks[i].peak);
         }
     }

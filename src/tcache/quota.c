@@ -144,7 +144,7 @@ static bool is_unchanged(struct unchanged *unchanged, uint64_t number, uint64_t 
 /* Returns a number that changes with every allocation or free of the cache's thread. */
 static uint64_t operations(const struct cache *cache) {
     const struct watermark *mark = &cache->watermarks[WATERMARK_COUNT];
-    return counter_get(&mark->taken) + counter_get(&mark->crest);
+    return counter_get(&mark->taken) + counter_get(&mark->given);
 }
 
 bool quota_deactivate_list(struct pool *pool, struct biased *first) {

@@ -204,46 +204,11 @@ static void reading_peaks_does_not_wait_for_ever_for_a_new_cache(void **state) {
     assert_int_equal(most, 64 * MIB);
 }
 
-#define READS 1000000
-
-static struct watermark counted;
-static _Atomic uint64_t freed; /* frees that the owner has finished */
-static atomic_bool read_all;
-
-static void *count_and_restart(void *unused) {
-    while (!atomic_load(&read_all)) {
-        if (watermark_rise(&counted, 1) < 0) {
-            watermark_raise(&counted);
-        }
-        watermark_fall(&counted, 1);
-        atomic_fetch_add_explicit(&freed, 1, memory_order_release);
-        watermark_restart(&counted);
-    }
-    return unused;
-}
-
-/* The live memory of all caches is never too much (peaks_sums()) because of this. */
-static void a_reader_never_sees_fewer_frees_than_there_were(void **state) {
-    (void)state;
-    pthread_t owner;
-    unsigned too_few = 0;
-    assert_int_equal(pthread_create(&owner, NULL, count_and_restart, NULL), 0);
-    for (unsigned i = 0; i < READS || atomic_load(&freed) < READS; i++) {
-        uint64_t before = atomic_load_explicit(&freed, memory_order_acquire);
-        too_few += (int64_t)(watermark_given(&counted) - before) < 0;
-    }
-    atomic_store(&read_all, true);
-    pthread_join(owner, NULL);
-    assert_int_equal(too_few, 0);
-    assert_int_equal(watermark_live(&counted), 0);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(the_peak_of_large_blocks_is_nearly_exact),
         TEST(live_memory_does_not_count_as_idle),
         TEST(reading_peaks_does_not_wait_for_ever_for_a_new_cache),
-        TEST(a_reader_never_sees_fewer_frees_than_there_were),
     };
     return cmocka_run_group_tests_name("peaks", tests, NULL, NULL);
 }
