@@ -113,7 +113,7 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *where, uint64_t byte
     assert_int_equal(kind, UNPOOLED_STREAM_ORDERED);
     assert_true(where == &device && key == AT);
     struct driver_pool *pool = (struct driver_pool *)value;
-    most_promised = pool->live + pool->asked;
+    most_promised = pool->live + pool->in_progress;
     if (ends_after_entered) {
         driver_pool_subtract(pool, bytes);
     }
@@ -189,6 +189,17 @@ static void a_wait_during_a_capture_leaves_the_query_to_the_next_wait(void **sta
     assert_int_equal(atomic_load(&device.charged), 0);
 }
 
+/* Without a limit too: the allocation's end writes to the entry. */
+static void an_allocation_keeps_the_entry_of_its_pool(void **state) {
+    (void)state;
+    struct driver_pool_claim claim;
+    struct driver_pool *pool = driver_pool_current();
+    assert_true(driver_pool_begin(pool, MIB, &claim));
+    driver_pool_created((CUmemoryPool)1, NULL, false); /* another thread destroyed the pool */
+    assert_ptr_equal(claim.pool->device, &device);
+    assert_true(driver_pool_end(CUDA_ERROR_INVALID_VALUE, &claim, 0));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(counts_the_reserve, begin),
@@ -197,6 +208,7 @@ int main(void) {
         cmocka_unit_test_setup(counts_no_live_memory_without_a_ledger_row, begin),
         cmocka_unit_test_setup(a_request_under_a_limit_is_counted_once_at_each_moment, begin),
         cmocka_unit_test_setup(a_wait_during_a_capture_leaves_the_query_to_the_next_wait, begin),
+        cmocka_unit_test_setup(an_allocation_keeps_the_entry_of_its_pool, begin),
     };
     REAL(cuDeviceGetMemPool) = get_pool;
     REAL(cuMemPoolGetAttribute) = get_attribute;

@@ -13,7 +13,7 @@
 #include "process/process.h"
 
 void graph_memory_given(struct device *device, CUdeviceptr address, size_t bytes) {
-    driver_pool_graphs(device);
+    driver_pool_add_graph_memory(device);
     context_address_given(address, bytes);
 }
 

@@ -35,7 +35,7 @@ static bool try_claim(struct driver_pool *pool, uint64_t bytes, struct driver_po
     if (allowed) {
         device->claimed += bytes;
         claim->charged = bytes;
-        pool->asked += claim->bytes;
+        pool->in_progress += claim->bytes;
     }
     lock_release(&driver_pool_lock);
     if (!allowed) {
@@ -52,14 +52,15 @@ static bool claim_or_trim(struct driver_pool *pool, uint64_t bytes,
 }
 
 /*
- * Returns whether the reserve may serve `bytes` without growth, and adds `bytes` to `asked` if so.
- * Only a query after the driver call tells whether the pool has grown. Acquires the lock.
+ * Returns whether the reserve may serve `bytes` without growth, and if so adds `bytes` to
+ * `in_progress`. Only a query after the driver call tells whether the pool has grown. Acquires the
+ * lock.
  */
 static bool claim_from_reserve(struct driver_pool *pool, uint64_t bytes) {
     lock_acquire(&driver_pool_lock);
     driver_pool_query(pool);
-    bool enough = pool->reserve >= pool->live + pool->asked + bytes;
-    pool->asked += enough ? bytes : 0;
+    bool enough = pool->reserve >= pool->live + pool->in_progress + bytes;
+    pool->in_progress += enough ? bytes : 0;
     lock_release(&driver_pool_lock);
     return enough;
 }
@@ -69,9 +70,11 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
     uint64_t limit = atomic_load(&device->limit);
     *claim = (struct driver_pool_claim){.pool = pool, .bytes = bytes};
     if (limit == 0) {
+        lock_acquire(&driver_pool_lock);
+        pool->in_progress += bytes;
+        lock_release(&driver_pool_lock);
         return true;
     }
-    claim->limited = true;
     uint64_t most = bytes > limit
                         ? bytes
                         : (bytes + DRIVER_POOL_UNIT - 1) / DRIVER_POOL_UNIT * DRIVER_POOL_UNIT;
@@ -94,8 +97,8 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
 
 /*
  * Adds an allocation to the live bytes and to the ledger, in this order: once the row exists, the
- * end of its context may subtract the bytes (driver_pool_subtract). The bytes leave `asked` in the
- * same step: a claim of another thread must not see them twice. Acquires the lock.
+ * end of its context may subtract the bytes (driver_pool_subtract). The bytes leave `in_progress`
+ * in the same step: a claim of another thread must not see them twice. Acquires the lock.
  */
 static void enter_allocation(const struct driver_pool_claim *claim, CUdeviceptr dptr) {
     struct driver_pool *pool = claim->pool;
@@ -103,12 +106,12 @@ static void enter_allocation(const struct driver_pool_claim *claim, CUdeviceptr 
     context_address_given(dptr, bytes);
     lock_acquire(&driver_pool_lock);
     pool->live += bytes;
-    pool->asked -= claim->limited ? bytes : 0;
+    pool->in_progress -= bytes;
     lock_release(&driver_pool_lock);
     bool entered =
         unpooled_enter(UNPOOLED_STREAM_ORDERED, pool->device, bytes, dptr, (uint64_t)pool);
     lock_acquire(&driver_pool_lock);
-    pool->there = pool->handle != NULL;
+    pool->exists = pool->handle != NULL;
     pool->live -= entered ? 0 : bytes;
     if (pool->live > pool->reserve || atomic_load(&pool->device->limit)) {
         driver_pool_query(pool);
@@ -123,7 +126,7 @@ bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUd
         enter_allocation(claim, dptr);
     }
     lock_acquire(&driver_pool_lock);
-    pool->asked -= answer != CUDA_SUCCESS && claim->limited ? claim->bytes : 0;
+    pool->in_progress -= answer == CUDA_SUCCESS ? 0 : claim->bytes;
     device_uncharge(device, claim->charged);
     device->claimed -= claim->charged;
     bool exceeded = answer == CUDA_SUCCESS && exceeds_limit(device);

@@ -36,10 +36,10 @@ void driver_pool_query(struct driver_pool *pool) {
     }
     cuuint64_t reserve = 0;
     CUresult r = CUDA_ERROR_NOT_FOUND;
-    if (pool->graphs) {
+    if (pool->is_graph_memory) {
         r = REAL(cuDeviceGetGraphMemAttribute)(pool->device->ordinal,
                                                CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserve);
-    } else if (pool->there) {
+    } else if (pool->exists) {
         r = REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
                                         &reserve);
     }
@@ -57,9 +57,9 @@ static void trim(struct driver_pool *pool, uint64_t keep) {
         return;
     }
     CUstreamCaptureMode mode = capture_relax();
-    if (pool->graphs) {
+    if (pool->is_graph_memory) {
         REAL(cuDeviceGraphMemTrim)(pool->device->ordinal);
-    } else if (pool->there) {
+    } else if (pool->exists) {
         REAL(cuMemPoolTrimTo)(pool->handle, keep);
     }
     capture_restore(mode);
@@ -69,7 +69,7 @@ static void trim(struct driver_pool *pool, uint64_t keep) {
 /* Returns the pool of a handle. Handle NULL: the first destroyed pool. NULL: there is none. */
 static struct driver_pool *find(CUmemoryPool handle) {
     struct driver_pool *pool = pools;
-    while (pool && (pool->graphs || pool->handle != handle)) {
+    while (pool && (pool->is_graph_memory || pool->handle != handle)) {
         pool = pool->next;
     }
     return pool;
@@ -79,7 +79,8 @@ static struct driver_pool *find(CUmemoryPool handle) {
  * without host memory. */
 static struct driver_pool *add(const struct driver_pool *as) {
     struct driver_pool *pool = find(NULL); /* a destroyed pool has no handle */
-    while (pool && (pool->graphs || pool->handle || pool->live > 0 || pool->asked > 0)) {
+    while (pool &&
+           (pool->is_graph_memory || pool->handle || pool->live > 0 || pool->in_progress > 0)) {
         pool = pool->next;
     }
     if (pool) {
@@ -100,7 +101,7 @@ static struct driver_pool *add(const struct driver_pool *as) {
  */
 static void mark_destroyed(struct driver_pool *pool) {
     pool->handle = NULL;
-    pool->there = false;
+    pool->exists = false;
     pool->reserve = 0;
     driver_pool_count(pool);
     for (unsigned i = 0; i < STATS_MAX_DEVICES; i++) {
@@ -122,7 +123,7 @@ struct driver_pool *driver_pool_current(void) {
     if (REAL(cuDeviceGetMemPool)(&handle, device->ordinal) == CUDA_SUCCESS) {
         pool = find(handle);
         if (!pool) {
-            pool = add(&(struct driver_pool){.handle = handle, .device = device, .there = true});
+            pool = add(&(struct driver_pool){.handle = handle, .device = device, .exists = true});
         }
         atomic_store(&currents[device->ordinal], pool);
     }
@@ -154,17 +155,17 @@ struct driver_pool *driver_pool_of(CUmemoryPool handle) {
     return pool && pool->device ? pool : NULL;
 }
 
-void driver_pool_graphs(struct device *device) {
+void driver_pool_add_graph_memory(struct device *device) {
     struct driver_pool *pool;
     if (!device) {
         return;
     }
     lock_acquire(&driver_pool_lock);
-    for (pool = pools; pool && !(pool->graphs && pool->device == device);) {
+    for (pool = pools; pool && !(pool->is_graph_memory && pool->device == device);) {
         pool = pool->next;
     }
     if (!pool) {
-        add(&(struct driver_pool){.device = device, .graphs = true});
+        add(&(struct driver_pool){.device = device, .is_graph_memory = true});
         atomic_store(&driver_pool_stale, true);
     }
     lock_release(&driver_pool_lock);
@@ -191,11 +192,11 @@ void driver_pool_query_stale(void) {
     bool again = false;
     lock_acquire(&driver_pool_lock);
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
-        if (pool->stale || pool->graphs) {
+        if (pool->stale || pool->is_graph_memory) {
             driver_pool_query(pool);
         }
         /* graph memory changes at launches, which do no query */
-        again |= pool->graphs || (pool->stale && pool->there);
+        again |= pool->is_graph_memory || (pool->stale && pool->exists);
     }
     atomic_store(&driver_pool_stale, again);
     lock_release(&driver_pool_lock);
@@ -263,7 +264,7 @@ bool driver_pool_trim(const struct device *device) {
     lock_acquire(&driver_pool_lock);
     struct driver_pool *pool = atomic_load(&capture_active) > 0 ? NULL : pools;
     for (; pool; pool = pool->next) {
-        if (pool->device == device && pool->there && !pool->graphs) {
+        if (pool->device == device && pool->exists && !pool->is_graph_memory) {
             driver_pool_query(pool);
             uint64_t before = pool->reserve;
             if (before > pool->live) {
@@ -284,7 +285,7 @@ void driver_pools_invalidate(const struct context *context) {
     lock_acquire(&driver_pool_lock);
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device && (pool->device == device || !device)) {
-            pool->there = false;
+            pool->exists = false;
             pool->reserve = 0;
             driver_pool_count(pool);
             atomic_store(&currents[pool->device->ordinal], NULL);
@@ -301,7 +302,7 @@ void driver_pool_created(CUmemoryPool handle, struct device *device, bool on_dev
     if (old) {
         mark_destroyed(old);
     }
-    add(&(struct driver_pool){.handle = handle, .device = device, .there = on_device});
+    add(&(struct driver_pool){.handle = handle, .device = device, .exists = on_device});
     lock_release(&driver_pool_lock);
 }
 

@@ -42,7 +42,6 @@ struct device *driver_pool_device(const struct driver_pool *pool);
 struct driver_pool_claim {
     struct driver_pool *pool;
     uint64_t bytes, charged; /* requested bytes; bytes charged in advance */
-    bool limited;            /* a limit was set at the begin */
 };
 
 /**
@@ -70,7 +69,7 @@ void driver_pool_subtract(struct driver_pool *pool, uint64_t bytes);
  * Adds the pool for graph memory of a device, once. Call before a graph may allocate there. Does
  * nothing for NULL. The pool grows at a launch; the next query of its reserve counts the growth.
  */
-void driver_pool_graphs(struct device *device);
+void driver_pool_add_graph_memory(struct device *device);
 
 /** Queries the reserve of each pool of a device. During a capture, uses the last results. */
 void driver_pool_query_all(struct device *device);
