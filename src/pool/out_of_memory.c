@@ -23,16 +23,18 @@ static uint64_t idle_bytes(const struct pool *pool) {
 
 /*
  * Returns whether enough memory may exist for the request: left at the driver, idle in other pools,
- * or idle_bytes() of this pool. Otherwise another request to the driver or a wait is useless.
+ * on its way to the driver, or idle_bytes() of this pool. Otherwise another request to the driver
+ * or a wait is useless.
  *
- * Sets *none if nothing is pending, this pool has no idle segment and other pools no idle memory.
- * Entered with the pool's lock, which is released in between, before the idle bytes are counted.
+ * Sets *none if nothing is pending or on its way, this pool has no idle segment and other pools no
+ * idle memory. Entered with the pool's lock, which is released in between, before the idle bytes
+ * are counted.
  */
 static bool may_suffice(struct pool *pool, const struct alloc_request *request, bool *none) {
     struct source *source = &pool->source;
     uint64_t others = 0, available = budget_available(source, &others);
-    *none = source->pending_bytes + source_idle(source) + others == 0;
-    return request->bytes <= available + others + idle_bytes(pool);
+    *none = source->pending_bytes + source->freeing_bytes + source_idle(source) + others == 0;
+    return request->bytes <= available + others + source->freeing_bytes + idle_bytes(pool);
 }
 
 /* State of an allocation after a refusal by the driver or the limit. */

@@ -436,6 +436,29 @@ static void a_tick_queries_memory_that_is_being_freed(void **state) {
     assert_int_equal(fake->waits + fake->synchronizes, 0);
 }
 
+/* The decay thread may release the memory after the driver has refused a request. */
+static void a_refused_request_waits_for_memory_that_is_being_freed(void **state) {
+    (void)state;
+    begin(12 * MIB, TIGHT);
+    uint64_t idle = get(4 * MIB), a = get(8 * MIB);
+    drop(idle);
+    finish_all();
+    drop_used(a, 8 * MIB);
+    get(8 * MIB);
+    ticks(WHOLE + 1);
+    assert_int_equal(pool->source.freeing_bytes, 4 * MIB);
+    fake_finish_all(fake);
+    fake->backend.capacity = 8 * MIB; /* the driver does not count it as available */
+    struct alloc_request request = {.bin = BINS, .bytes = 4 * MIB, .large = true};
+    pool_lock(pool);
+    int r = retry_refused(pool, &request, -ENOMEM);
+    if (request.block) {
+        pending_add(&pool->source, request.block);
+    }
+    pool_unlock(pool);
+    assert_int_equal(r, 0);
+}
+
 static void while_a_context_may_be_ending_nothing_is_released(void **state) {
     (void)state;
     begin(GIB, RELAXED);
@@ -553,6 +576,7 @@ int main(void) {
         SEGMENTS(a_segment_is_released_whole),
         SEGMENTS(a_segment_is_as_young_as_its_youngest_block),
         SEGMENTS(a_tick_queries_memory_that_is_being_freed),
+        SEGMENTS(a_refused_request_waits_for_memory_that_is_being_freed),
         SEGMENTS(while_a_context_may_be_ending_nothing_is_released),
         SEGMENTS(where_a_native_free_waits_nothing_is_released),
         SEGMENTS(while_threads_allocate),
