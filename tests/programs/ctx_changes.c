@@ -400,6 +400,17 @@ static void reset_during_pairs(void) {
     printf("wrong %u\n", wrong);
 }
 
+/* On the simulated driver the library's first events fail, so the first device gets no pool. */
+static void refused_first(void) {
+    CUdeviceptr p, q;
+    size_t before, after, total;
+    CHECK(cuMemAlloc(&p, 8 * MIB));
+    CHECK(cuMemGetInfo(&before, &total));
+    second_context(&q, 64 * MIB);
+    CHECK(cuMemGetInfo(&after, &total));
+    printf("taken from the first device: %zu\n", before - after);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -416,6 +427,7 @@ int main(int argc, char **argv) {
         {"peer", peer, true},
         {"came_back", came_back, true},
         {"host_function", host_function, true},
+        {"refused_first", refused_first, true},
         {"dead_current", dead_current, true},
         {"green_last", green_last, false},
         {"reset_during_pairs", reset_during_pairs, false},
@@ -434,6 +446,6 @@ int main(int argc, char **argv) {
         puts("done");
         return 0;
     }
-    fprintf(stderr, "premises CASE\n");
+    fprintf(stderr, "ctx_changes CASE\n");
     return 2;
 }

@@ -17,6 +17,7 @@ CASES = {
     "came_back": (TWO, 1, True, False),
     "late_cpu": ({}, 1, True, False),
     "host_function": ({}, 1, True, True),
+    "refused_first": ({**TWO, "GPUCACHE_SIM_FAIL": "cuEventCreate:0:999:2"}, 1, True, False),
     "dead_current": ({}, 2, True, False),  # a GPU's driver aborts in a thread that releases the handle
     "green_last": ({}, 2, False, True),
     "reset_during_pairs": ({"GPUCACHE_SIM_SWITCH": "10"}, 3, True, True),

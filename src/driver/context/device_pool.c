@@ -16,6 +16,8 @@
 #include "report/report.h"
 #include "trace/trace.h"
 
+#include <string.h>
+
 /* Tells the reports, the live page, the trace and the log which driver and backend a pool has. */
 static void report_start(const struct device_backend *backend) {
     int version = 0;
@@ -111,14 +113,15 @@ static bool reuse_pool(struct device_pool *entry, CUcontext context, struct devi
     return started;
 }
 
-/* Returns the bytes that the larger kind of backend needs: after a failed attempt, new_pool() uses
- * the memory again, perhaps for a device with the other kind. */
+/* Returns the bytes that the larger kind of backend needs: new_pool() may use the memory for either
+ * kind. */
 static size_t backend_bytes(void) {
     return segments_kind->bytes > vmm_kind->bytes ? segments_kind->bytes : vmm_kind->bytes;
 }
 
 /* Creates a pool and adds it to the device's list. NULL: no host memory, or the driver refused.
- * Keeps the host memory of a failed attempt in `spare` for the next one. */
+ * Keeps the host memory of a failed attempt in `spare` for the next one, perhaps for another device
+ * or kind: backend_kind.start() needs zeroed memory. */
 static struct device_pool *new_pool(CUcontext context, struct device *device, uint64_t reached_by) {
     static struct device_pool *spare;
     if (!spare && !(spare = host_map(sizeof *spare, 4096))) {
@@ -127,6 +130,7 @@ static struct device_pool *new_pool(CUcontext context, struct device *device, ui
     if (!spare->backend && !(spare->backend = host_map(backend_bytes(), 4096))) {
         return NULL;
     }
+    memset(spare->backend, 0, backend_bytes());
     if (start_backend(spare, context, device, reached_by) != 0) {
         return NULL;
     }
