@@ -15,7 +15,7 @@ static int polled(CUresult (*call)(void)) {
     CUresult r = CUDA_ERROR_NOT_READY;
     for (unsigned i = 0; r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY; i++) {
         r = call();
-        if (i > 100000000)
+        if (i > 1000000)
             return -1;
     }
     return r;
@@ -87,6 +87,29 @@ static CUresult launched(void) {
     return launch_fill(&k, 0, block, 1, 16);
 }
 
+static CUresult question(void) {
+    size_t free_bytes, total;
+    return cuMemGetInfo(&free_bytes, &total);
+}
+
+static CUresult allocation_async(void) {
+    CUdeviceptr p;
+    CUresult r = cuMemAllocAsync(&p, 64, 0);
+    return r == CUDA_SUCCESS ? cuMemFreeAsync(p, 0) : r;
+}
+
+static CUresult allocation_managed(void) {
+    CUdeviceptr p;
+    CUresult r = cuMemAllocManaged(&p, 64, CU_MEM_ATTACH_GLOBAL);
+    return r == CUDA_SUCCESS ? cuMemFree(p) : r;
+}
+
+static CUresult stream(void) {
+    CUstream stream;
+    CUresult r = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    return r == CUDA_SUCCESS ? cuStreamDestroy(stream) : r;
+}
+
 static const struct {
     const char *name;
     CUresult (*learn)(void);
@@ -105,6 +128,10 @@ static const struct {
     {"async copy to device", copy_to_device_async},
     {"async fill", fill_async},
     {"launch", launched},
+    {"question", question},
+    {"async allocation", allocation_async},
+    {"managed allocation", allocation_managed},
+    {"stream", stream},
 };
 
 int main(int argc, char **argv) {

@@ -10,6 +10,7 @@
 
 #include "driver/context/context.h"
 #include "driver/context/device_pool.h"
+#include "driver/context/fault.h"
 #include "driver/limit/charge.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/limit/oom_retry.h"
@@ -64,6 +65,10 @@ void device_uncharge(struct device *where, uint64_t bytes) {
 
 void device_refund(struct device *where, uint64_t bytes) {
     device_uncharge(where, bytes);
+}
+
+void fault_record(CUresult code) {
+    (void)code;
 }
 
 void device_book(struct device *where, struct metric *metric, int64_t change) {

@@ -4,9 +4,9 @@
  * After a fault the driver returns the fault's code from every call of the context. The pool serves
  * allocations and frees without a driver call, so it must know the fault to return the same code.
  *
- * The hooks of the rows NOTICED (copies, fills, waits, queries) and RETRIED (launches) of
- * entry_points.def call fault_notice(). The pool stores the fault. This file has no state and no
- * lock.
+ * The hooks of calls that may return a fault call fault_notice(): copies, fills, waits, queries,
+ * launches, allocations and frees by the driver. The pool stores the fault. This file has no state
+ * and no lock.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_FAULT_H
 #define GPUCACHE_DRIVER_CONTEXT_FAULT_H

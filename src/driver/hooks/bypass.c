@@ -8,6 +8,7 @@
  */
 #include "driver/context/context.h"
 #include "driver/context/device_pool.h"
+#include "driver/context/fault.h"
 #include "driver/hooks/captures.h"
 #include "driver/hooks/graph_memory.h"
 #include "driver/hooks/hook.h"
@@ -96,8 +97,8 @@ static CUresult account_ordered(CUresult answer, const struct ordered_call *call
     if (call->is_node && answer == CUDA_SUCCESS && call->bytes > 0) {
         graph_memory_given(here(), *call->dptr, call->bytes);
     }
-    return !call->claim.pool || driver_pool_end(answer, &call->claim, *call->dptr) ? answer
-                                                                                   : give_up(call);
+    bool allowed = !call->claim.pool || driver_pool_end(answer, &call->claim, *call->dptr);
+    return allowed ? fault_notice(answer) : give_up(call);
 }
 
 CUresult hook_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
@@ -253,7 +254,7 @@ CUresult hook_cuMemFreeHost(void *host) {
     bool kept = ours && pinned_keep(host, entry.bytes, (unsigned)entry.value, ends);
     CUresult answer = kept ? CUDA_SUCCESS : REAL(cuMemFreeHost)(host);
     unpooled_free_end(freeing, answer == CUDA_SUCCESS);
-    return answer;
+    return fault_notice(answer);
 }
 
 CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags) {

@@ -304,7 +304,7 @@ static __attribute__((noinline)) CUresult answer_failed_free(int r, CUdeviceptr 
         struct ledger_row *freeing = dptr ? unpooled_free_begin(UNPOOLED_POINTER, dptr, 0) : NULL;
         CUresult answer = REAL(cuMemFree_v2)(dptr);
         unpooled_free_end(freeing, answer == CUDA_SUCCESS);
-        return answer;
+        return fault_notice(answer);
     }
     if (r != -EINVAL) {
         return (CUresult)r;
@@ -409,7 +409,7 @@ static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream,
     if (recorded) {
         block_stacks_free_end(&block, answer != CUDA_SUCCESS);
     }
-    return answer;
+    return fault_notice(answer);
 }
 
 CUresult hook_cuMemFreeAsync(CUdeviceptr dptr, CUstream stream) {

@@ -46,7 +46,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     CUresult answer =
         REAL(cuMemGetInfo_v2)(free_bytes ? &free_now : NULL, total_bytes ? &total : NULL);
     if (answer != CUDA_SUCCESS) {
-        return answer;
+        return fault_notice(answer);
     }
     struct device *device = process_ready() ? device_current() : NULL;
     if (device) {

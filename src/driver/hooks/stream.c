@@ -6,6 +6,7 @@
  */
 #include "driver/context/active_contexts.h"
 #include "driver/context/context.h"
+#include "driver/context/fault.h"
 #include "driver/hooks/captures.h"
 #include "driver/limit/retry.h"
 #include "driver/table/entries.h"
@@ -23,7 +24,7 @@ static CUresult account_created(CUresult answer) {
             context_drain_barriers();
         }
     }
-    return answer;
+    return fault_notice(answer);
 }
 
 /* Stops counting a stream. Returns `answer`. */

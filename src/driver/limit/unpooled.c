@@ -1,6 +1,7 @@
 #include "driver/limit/unpooled.h"
 
 #include "driver/context/context.h"
+#include "driver/context/fault.h"
 #include "driver/limit/charge.h"
 #include "driver/limit/ledger_row.h"
 #include "driver/limit/oom_retry.h"
@@ -91,7 +92,7 @@ bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct 
 
 CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key, uint64_t value) {
     if (!call->device) {
-        return answer;
+        return fault_notice(answer);
     }
     struct ledger_row *dead = NULL;
     struct ledger_row row = {.key = key,
@@ -122,7 +123,7 @@ CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key,
         in_flight_leave(&call->device->in_flight);
     }
     helper_start_requested();
-    return answer;
+    return fault_notice(answer);
 }
 
 /* --- freeing --- */
