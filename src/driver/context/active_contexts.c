@@ -29,7 +29,7 @@ static _Atomic unsigned transient_count; /* contexts that may become inactive */
 static bool all_permanent;               /* never cleared: no context is the only active one */
 /* Additions and activations so far, and the first of them that were drained for. */
 static _Atomic uint64_t activated, drained;
-static struct lock lock = LOCK_INITIALIZER(AWAKE);
+static struct lock lock = LOCK_INITIALIZER(ACTIVE_CONTEXTS);
 
 /* The context that active_contexts_switched() saw last on this thread. NULL does not replace it. */
 static _Thread_local struct {

@@ -6,10 +6,10 @@
  * its context is the only active one. An inactive context can submit nothing: it is current on no
  * thread, and the program has no stream of it.
  *
- * No hook sees a thread end, so the last context of a thread stays active. A lock of rank AWAKE
- * protects the state. Invariant: the call that activates a context returns only after the barriers
- * of all pools were drained (context_drain_barriers). The callers are registry.c, context.c,
- * backend/common.c, and the hooks of context, stream and peer entries.
+ * No hook sees a thread end, so the last context of a thread stays active. The lock
+ * ACTIVE_CONTEXTS protects the state. Invariant: the call that activates a context returns only
+ * after the barriers of all pools were drained (context_drain_barriers). The callers are
+ * registry.c, context.c, backend/common.c, and the hooks of context, stream and peer entries.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_ACTIVE_CONTEXTS_H
 #define GPUCACHE_DRIVER_CONTEXT_ACTIVE_CONTEXTS_H

@@ -3,8 +3,8 @@
  * Idle memory of the pools and of the driver's own pools can serve a request too. Hooks,
  * backend/common.c and this folder call these functions.
  *
- * The charge is atomic. Functions acquire the lock MEMPOOL (driver_pools.h) and locks of pools.
- * Invariant: a charge succeeds only if the device stays within its limit.
+ * The charge is atomic. Functions acquire the lock DRIVER_POOLS (driver_pools.h) and locks of
+ * pools. Invariant: a charge succeeds only if the device stays within its limit.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_CHARGE_H
 #define GPUCACHE_DRIVER_LIMIT_CHARGE_H

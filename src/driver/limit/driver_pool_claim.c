@@ -3,7 +3,7 @@
  *
  * With a limit, an allocation is charged before the driver call as if its pool had to grow. This
  * charge is the claim. After the call the growth that the driver reports replaces the claim. The
- * lock MEMPOOL protects all fields. Invariant: device->claimed is the sum of the claims in
+ * lock DRIVER_POOLS protects all fields. Invariant: device->claimed is the sum of the claims in
  * progress.
  */
 #include "driver/context/context.h"

@@ -1,6 +1,6 @@
 /*
  * Defines the state of one of the driver's own pools. driver_pools.c and driver_pool_claim.c share
- * it. The lock MEMPOOL protects it. Invariant: `counted` bytes of each pool are charged to
+ * it. The lock DRIVER_POOLS protects it. Invariant: `counted` bytes of each pool are charged to
  * `device`.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_DRIVER_POOL_STATE_H

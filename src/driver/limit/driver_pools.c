@@ -11,7 +11,7 @@ atomic_bool driver_pool_stale;
 static struct driver_pool *pools; /* entries are never removed, but reused */
 static _Atomic(struct driver_pool *) currents[STATS_MAX_DEVICES]; /* NULL: ask the driver */
 static struct host_slab slab = {.object_bytes = sizeof(struct driver_pool)};
-struct lock driver_pool_lock = LOCK_INITIALIZER(MEMPOOL);
+struct lock driver_pool_lock = LOCK_INITIALIZER(DRIVER_POOLS);
 
 /* --- one pool; lock held --- */
 

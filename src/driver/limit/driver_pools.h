@@ -11,8 +11,8 @@
  *   |                 | free, and when the program asks the driver how much memory is in use      |
  *   | with a limit    | also after every allocation, and before an allocation is refused          |
  *
- * Reports and gpucache_get_stats() use the last result. Functions acquire the lock MEMPOOL. Hooks,
- * control/, backend/vmm.c and this folder call them.
+ * Reports and gpucache_get_stats() use the last result. Functions acquire the lock DRIVER_POOLS.
+ * Hooks, control/, backend/vmm.c and this folder call them.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_DRIVER_POOLS_H
 #define GPUCACHE_DRIVER_LIMIT_DRIVER_POOLS_H

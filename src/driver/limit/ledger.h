@@ -1,7 +1,7 @@
 /*
  * Keeps the rows of the ledger in a hash table. The key of a row is the pointer, array or handle
  * that the program passes to free its memory. Keys are unique within a space. The table uses open
- * addressing. Callers (ledger_row.c, unpooled.c) hold the lock OUTSIDE. Invariant: at most half of
+ * addressing. Callers (ledger_row.c, unpooled.c) hold the lock LEDGER. Invariant: at most half of
  * the table is in use, so each search ends.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_LEDGER_H

@@ -8,7 +8,7 @@
 #include "stats/holders.h"
 #include "trace/trace.h"
 
-struct lock ledger_lock = LOCK_INITIALIZER(OUTSIDE);
+struct lock ledger_lock = LOCK_INITIALIZER(LEDGER);
 static struct host_slab slab = {.object_bytes = sizeof(struct ledger_row)};
 static struct ledger_row *being_freed; /* rows without holders that calls in progress free */
 

@@ -9,7 +9,7 @@
  *   | dead        | no           | 0          | 0          | ledger_rows_free()                  |
  *
  * A holder is the program's own key, or a mapping of the memory. `leaving` counts frees in
- * progress. The lock OUTSIDE protects all rows. Callers hold it, except of ledger_rows_free().
+ * progress. The lock LEDGER protects all rows. Callers hold it, except of ledger_rows_free().
  * Invariant: a row is counted from its entry until ledger_rows_free(). Only unpooled.c calls these
  * functions.
  */

@@ -1,7 +1,7 @@
 /*
  * Keeps the ledger of unpooled memory: a row for each allocation that the driver serves without the
  * pool. Hooks call this file with no lock held, and ipc/ also with its own locks. Functions acquire
- * the lock OUTSIDE.
+ * the lock LEDGER.
  *
  * The driver may give freed memory to another thread before the free returns, and a context may end
  * during a call. Two functions therefore bracket each driver call. Invariant: memory is charged
