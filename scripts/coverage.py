@@ -212,7 +212,7 @@ def readme_options():
 def man_kinds():
     lines = []
     for kind, name, meaning in report_schema.fields(read(FIELDS)):
-        if kind in ("OUTSIDE", "ELSEWHERE"):
+        if kind in ("UNPOOLED", "ELSEWHERE"):
             lines += [".br", ".IR " + roff(name) + " :", roff(meaning)]
     return "\n".join(lines)
 

@@ -49,7 +49,7 @@ def rows(schema, root, path):
 
 def fields(table):
     """(kind, name in the JSON, meaning) for each row of fields.def."""
-    found = re.findall(r'^(METRIC|OUTSIDE|ELSEWHERE|GAUGE|COUNTER)\((\w+)(?:, "(\w+)")?.*\)(?: /\* (.*) \*/)?$', table, re.M)
+    found = re.findall(r'^(METRIC|UNPOOLED|ELSEWHERE|GAUGE|COUNTER)\((\w+)(?:, "(\w+)")?.*\)(?: /\* (.*) \*/)?$', table, re.M)
     for kind, name, json_name, meaning in found:
         if not meaning:
             raise SystemExit("src/stats/fields.def: no meaning behind the row of " + name)
@@ -75,7 +75,7 @@ def schema(text, table):
     device = root["$defs"]["device"]
     shape = device["properties"]["fragmentation"]
     groups = {group: [(name, meaning) for kind, name, meaning in fields(table) if kind in group.split()]
-              for group in ("METRIC", "OUTSIDE ELSEWHERE", "GAUGE", "COUNTER")}
+              for group in ("METRIC", "UNPOOLED ELSEWHERE", "GAUGE", "COUNTER")}
 
     def metric(_, meaning):
         return {"description": meaning, "$ref": "#/$defs/metric"}
@@ -84,7 +84,7 @@ def schema(text, table):
         return {"description": meaning, "type": "number" if name.endswith("_seconds") else "integer", "minimum": 0}
 
     with_fields(device, groups["METRIC"], metric)
-    with_fields(device["properties"]["outside_bytes"], groups["OUTSIDE ELSEWHERE"], metric)
+    with_fields(device["properties"]["outside_bytes"], groups["UNPOOLED ELSEWHERE"], metric)
     with_fields(shape, [row for row in groups["GAUGE"] if row[0] in shape["properties"]], number)
     with_fields(device, [row for row in groups["GAUGE"] if row[0] not in shape["properties"]], number)
     with_fields(device, groups["COUNTER"], number)

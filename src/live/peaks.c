@@ -29,7 +29,7 @@ static struct peaks *own_file(void) {
 uint64_t peaks_of(const struct stats_device *stats) {
     struct report_derived derived;
     report_derive(stats, &derived);
-    return stats->requested.peak + derived.outside.peak;
+    return stats->requested.peak + derived.unpooled.peak;
 }
 
 static struct peaks *map(const char *path) {

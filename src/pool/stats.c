@@ -67,7 +67,7 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     uint64_t largest = counter_get(&counters->largest_free_bytes),
              largest_of_others = stats->largest_free_bytes;
 #define METRIC(field, json, label) add_metric(&stats->field, &counters->field);
-#define OUTSIDE(field, json) add_metric(&stats->field, &counters->field);
+#define UNPOOLED(field, json) add_metric(&stats->field, &counters->field);
 #define GAUGE(field) stats->field += counter_get(&counters->field);
 #define COUNTER(field) stats->field += counter_get(&counters->field);
 #include "stats/fields.def"

@@ -40,9 +40,9 @@ struct report_head {
 
 /** Values computed from the counters of a device. */
 struct report_derived {
-    struct stats_metric outside; /* unpooled device memory, the sum of all kinds */
-    bool outside_peak_exact; /* false: the peak is the sum of the kinds' peaks, an upper bound */
-    uint64_t idle;           /* reserved and not allocated: pending plus free */
+    struct stats_metric unpooled; /* unpooled device memory, the sum of all kinds */
+    bool unpooled_peak_exact; /* false: the peak is the sum of the kinds' peaks, an upper bound */
+    uint64_t idle;            /* reserved and not allocated: pending plus free */
     uint64_t largest_free;
     uint64_t calls_avoided; /* allocations and frees that made no driver call */
     double internal_fragmentation, external_fragmentation;

@@ -168,8 +168,8 @@ static void unpooled_begin(struct emitter *emitter) {
 }
 
 static void unpooled_end(struct emitter *emitter) {
-    row(emitter, "Outside the pool", true, &emitter->derived.outside,
-        emitter->derived.outside_peak_exact ? PEAK_EXACT : PEAK_AT_MOST);
+    row(emitter, "Outside the pool", true, &emitter->derived.unpooled,
+        emitter->derived.unpooled_peak_exact ? PEAK_EXACT : PEAK_AT_MOST);
 }
 
 /* ---- below the table ---- */
@@ -289,7 +289,7 @@ static void say_details(struct emitter *emitter) {
                  SECONDS(device->cpu_wait_ns));
     bool any = false;
 #define METRIC(field, json, label)
-#define OUTSIDE(field, json)                                                                       \
+#define UNPOOLED(field, json)                                                                      \
     if (device->field.peak != 0) {                                                                 \
         if (!any)                                                                                  \
             lines_start(words, "Peaks outside: " json " %s", SIZE(device->field.peak));            \

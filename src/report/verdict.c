@@ -46,7 +46,7 @@ struct situation {
 
 static void assess(struct situation *now) {
     const struct report_oom *oom = now->oom;
-    now->held = now->device->reserved.current + now->derived.outside.current;
+    now->held = now->device->reserved.current + now->derived.unpooled.current;
     now->device_known = oom->device_total != 0;
     now->others = less(less(oom->device_total, oom->device_free), now->held);
     now->below_limit = less(oom->limit, now->held);
@@ -72,10 +72,10 @@ static enum cause find_cause(const struct situation *now) {
     if (now->limit_binds)
         return LIMITED;
     if (now->device_known && now->others >= MUCH(now->oom->device_total) &&
-        within_reach + now->others >= requested && now->others >= now->derived.outside.current)
+        within_reach + now->others >= requested && now->others >= now->derived.unpooled.current)
         return OTHERS;
-    if (now->derived.outside.current > device->allocated.current &&
-        within_reach + now->derived.outside.current >= requested)
+    if (now->derived.unpooled.current > device->allocated.current &&
+        within_reach + now->derived.unpooled.current >= requested)
         return UNPOOLED;
     return LIVE;
 }
@@ -161,7 +161,7 @@ static void say_help(struct lines *lines, const struct situation *now, enum caus
 static void say_holders(struct lines *lines, const struct situation *now) {
     lines_start(lines, "Held: live %s", SIZE(now->device->allocated.current));
     lines_clause(lines, "idle %s", SIZE(now->derived.idle));
-    lines_clause(lines, "outside %s", SIZE(now->derived.outside.current));
+    lines_clause(lines, "outside %s", SIZE(now->derived.unpooled.current));
     if (now->device_known)
         lines_clause(lines, "others about %s", SIZE(now->others));
 }

@@ -9,9 +9,9 @@
 /* ---- derived values ---- */
 
 /** Adds a kind of unpooled memory to the sum. Its peak is exact if only one kind was ever used. */
-static void add_outside(struct report_derived *derived, const struct stats_metric *metric) {
-    struct stats_metric *sum = &derived->outside;
-    derived->outside_peak_exact &= sum->peak == 0 || metric->peak == 0;
+static void add_unpooled(struct report_derived *derived, const struct stats_metric *metric) {
+    struct stats_metric *sum = &derived->unpooled;
+    derived->unpooled_peak_exact &= sum->peak == 0 || metric->peak == 0;
     sum->current += metric->current;
     sum->peak += metric->peak;
     sum->total += metric->total;
@@ -20,9 +20,9 @@ static void add_outside(struct report_derived *derived, const struct stats_metri
 
 void report_derive(const struct stats_device *device, struct report_derived *derived) {
     memset(derived, 0, sizeof *derived);
-    derived->outside_peak_exact = true;
+    derived->unpooled_peak_exact = true;
 #define METRIC(field, json, label)
-#define OUTSIDE(field, json) add_outside(derived, &device->field);
+#define UNPOOLED(field, json) add_unpooled(derived, &device->field);
 #define ELSEWHERE(field, json)
 #define GAUGE(field)
 #define COUNTER(field)
@@ -65,17 +65,17 @@ static void walk_metrics(struct emitter *emitter, bool bytes) {
     if (counts_bytes(json) == bytes)                                                               \
         emitter->kind->metric(emitter, json, label, bytes, &device->field,                         \
                               peak_of(device, &device->field));
-#define OUTSIDE(field, json)
+#define UNPOOLED(field, json)
 #define GAUGE(field)
 #define COUNTER(field)
 #include "stats/fields.def"
 }
 
-static void walk_outside(struct emitter *emitter) {
+static void walk_unpooled(struct emitter *emitter) {
     const struct stats_device *device = emitter->device;
     emitter->kind->unpooled_begin(emitter);
 #define METRIC(field, json, label)
-#define OUTSIDE(field, json)                                                                       \
+#define UNPOOLED(field, json)                                                                      \
     emitter->kind->metric(emitter, json, NULL, true, &device->field, PEAK_EXACT);
 #define GAUGE(field)
 #define COUNTER(field)
@@ -85,7 +85,7 @@ static void walk_outside(struct emitter *emitter) {
 
 static void walk_gauges(struct emitter *emitter) {
 #define METRIC(field, json, label)
-#define OUTSIDE(field, json)
+#define UNPOOLED(field, json)
 #define GAUGE(field) emitter->kind->gauge(emitter, #field, emitter->device->field);
 #define COUNTER(field)
 #include "stats/fields.def"
@@ -93,7 +93,7 @@ static void walk_gauges(struct emitter *emitter) {
 
 static void walk_counters(struct emitter *emitter) {
 #define METRIC(field, json, label)
-#define OUTSIDE(field, json)
+#define UNPOOLED(field, json)
 #define GAUGE(field)
 #define COUNTER(field) emitter->kind->counter(emitter, #field, emitter->device->field);
 #include "stats/fields.def"
@@ -107,7 +107,7 @@ void walk_device(struct emitter *emitter, const struct stats_device *device,
     emitter->kind->device_begin(emitter);
     walk_metrics(emitter, true);
     walk_gauges(emitter);
-    walk_outside(emitter);
+    walk_unpooled(emitter);
     walk_metrics(emitter, false);
     walk_counters(emitter);
     emitter->kind->device_end(emitter);

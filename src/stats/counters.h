@@ -24,7 +24,7 @@ struct metric {
 
 struct counters {
 #define METRIC(field, json, label) struct metric field;
-#define OUTSIDE(field, json) struct metric field;
+#define UNPOOLED(field, json) struct metric field;
 #define GAUGE(field) stat_counter field;
 #define COUNTER(field) stat_counter field;
 #include "stats/fields.def"
@@ -94,7 +94,7 @@ static inline void metric_become(struct metric *metric, uint64_t value) {
 static inline void counters_reset_peaks(struct counters *counters) {
 #define METRIC(field, json, label)                                                                 \
     counter_set(&counters->field.peak, counter_get(&counters->field.current));
-#define OUTSIDE(field, json)                                                                       \
+#define UNPOOLED(field, json)                                                                      \
     counter_set(&counters->field.peak, counter_get(&counters->field.current));
 #include "stats/fields.def"
     counter_set(&counters->peak_upper, 0);

@@ -73,7 +73,7 @@ struct stats_device {
     bool peaks_exact;
     uint64_t peak_error_bytes;
 #define METRIC(field, json, label) struct stats_metric field;
-#define OUTSIDE(field, json) struct stats_metric field;
+#define UNPOOLED(field, json) struct stats_metric field;
 #define GAUGE(field) uint64_t field;
 #define COUNTER(field) uint64_t field;
 #include "stats/fields.def"

@@ -216,7 +216,7 @@ static void print_held_beyond_limit(const struct page *page, const char *who) {
         if (!page_device(page, i, &stats, NULL, NULL) || stats.limit_bytes == 0)
             continue;
         report_derive(&stats, &derived);
-        uint64_t held = stats.allocated.current + derived.outside.current;
+        uint64_t held = stats.allocated.current + derived.unpooled.current;
         if (held <= stats.limit_bytes)
             continue;
         print_init(&out, -1, text, sizeof text);

@@ -159,7 +159,7 @@ static void write_metric(struct writer *to, const char *json, const char *words,
 static void write_unpooled(struct writer *to, const char *name, const char *help, size_t part) {
     write_head(to, name, false, help);
     for (size_t i = 0; i < to->count; i++) {
-#define OUTSIDE(field, json)                                                                       \
+#define UNPOOLED(field, json)                                                                      \
     write_sample(to, name, false, &to->samples[i], json,                                           \
                  number_at(&to->samples[i], AT(field) + part), 0);
 #include "stats/fields.def"

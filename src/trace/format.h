@@ -64,7 +64,7 @@ enum trace_flags {
  *      UNMAP          address; bytes of one or more pages; space
  *      CONTEXT_END    space, whose blocks, segments and pages have all ended; bytes that its pool
  *                     had reserved; detail: as GROW
- *      OUTSIDE_TAKE, OUTSIDE_LEAVE
+ *      UNPOOLED_TAKE, UNPOOLED_LEAVE
  *                     address or handle; bytes; value: the kind (enum unpooled_kind);
  *                     detail: bytes of that kind on the device afterwards
  *      MARK, TEXT     TRACE_LABEL_WORDS words of the label, which ends with NUL; a TEXT continues
@@ -132,7 +132,7 @@ static inline void trace_put(struct trace_record *slot, const uint64_t words[7],
  * Therefore the count is part of the format and never changes.
  */
 #define TRACE_METRICS 12
-#define TRACE_OUTSIDE_MOST (TRACE_METRICS - 2) /* the highest kind that has a metric */
+#define TRACE_UNPOOLED_MOST (TRACE_METRICS - 2) /* the highest kind that has a metric */
 
 /** Returns the metric that `detail` of a record has, or TRACE_METRICS for none. */
 static inline unsigned trace_metric(unsigned kind, uint64_t value) {
@@ -141,9 +141,9 @@ static inline unsigned trace_metric(unsigned kind, uint64_t value) {
     case TRACE_MOMENT_GIVE_BACK:
     case TRACE_CONTEXT_END:
         return 0;
-    case TRACE_OUTSIDE_TAKE:
-    case TRACE_OUTSIDE_LEAVE:
-        return value <= TRACE_OUTSIDE_MOST ? 1 + (unsigned)value : TRACE_METRICS;
+    case TRACE_UNPOOLED_TAKE:
+    case TRACE_UNPOOLED_LEAVE:
+        return value <= TRACE_UNPOOLED_MOST ? 1 + (unsigned)value : TRACE_METRICS;
     default:
         return TRACE_METRICS;
     }

@@ -113,7 +113,7 @@ struct stats_device *add_extreme(int ordinal) {
     device->peak_error_bytes = 1023 * GIB + GIB - GIB / 100;
     const struct stats_metric most = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
 #define METRIC(field, json, label) device->field = most;
-#define OUTSIDE(field, json) device->field = most;
+#define UNPOOLED(field, json) device->field = most;
 #define GAUGE(field) device->field = UINT64_MAX;
 #define COUNTER(field) device->field = UINT64_MAX;
 #include "stats/fields.def"
@@ -205,7 +205,7 @@ static const char schema[] =
 #include "stats/fields.def"
     "]\n"
     "    outside=["
-#define OUTSIDE(field, json) TEXT(json)
+#define UNPOOLED(field, json) TEXT(json)
 #include "stats/fields.def"
     "]\n"
     "    gauges=["

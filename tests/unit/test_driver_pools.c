@@ -145,7 +145,7 @@ static void counts_the_reserve(void **state) {
     (void)state;
     allocate(MIB);
     assert_int_equal(atomic_load(&device.charged), 32 * MIB);
-    assert_int_equal(counter_get(&device.outside.stream_ordered.current), 32 * MIB);
+    assert_int_equal(counter_get(&device.unpooled.stream_ordered.current), 32 * MIB);
     driver_pool_subtract(driver_pool_current(), MIB);
 }
 

@@ -50,7 +50,7 @@ bool stats_read_counters(int ordinal, struct stats_device *out) {
         return false;
     *out = (struct stats_device){.ordinal = 0, .name = "made up", .backend = "segments"};
 #define METRIC(field, json, label) out->field = (struct stats_metric){now, now, now, now};
-#define OUTSIDE(field, json) out->field = (struct stats_metric){now, now, now, now};
+#define UNPOOLED(field, json) out->field = (struct stats_metric){now, now, now, now};
 #define GAUGE(field) out->field = now;
 #define COUNTER(field) out->field = now;
 #include "stats/fields.def"
@@ -102,7 +102,7 @@ static uint64_t read_copy(const struct live_slot *slot) {
     bool same = true;
 #define METRIC(field, json, label)                                                                 \
     same &= copy.stats.field.peak == number && copy.stats.field.freed == number;
-#define OUTSIDE(field, json) same &= copy.stats.field.total == number;
+#define UNPOOLED(field, json) same &= copy.stats.field.total == number;
 #define GAUGE(field) same &= copy.stats.field == number;
 #define COUNTER(field) same &= copy.stats.field == number;
 #include "stats/fields.def"

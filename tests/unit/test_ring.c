@@ -213,8 +213,8 @@ static void the_numbers_of_kinds_in_files_never_change(void **state) {
         {4, TRACE_MAP},
         {5, TRACE_UNMAP},
         {6, TRACE_CONTEXT_END},
-        {7, TRACE_OUTSIDE_TAKE},
-        {8, TRACE_OUTSIDE_LEAVE},
+        {7, TRACE_UNPOOLED_TAKE},
+        {8, TRACE_UNPOOLED_LEAVE},
         {9, TRACE_MARK},
         {10, TRACE_TEXT},
         {11, TRACE_STACK},
@@ -249,8 +249,8 @@ static void the_numbers_of_kinds_in_files_never_change(void **state) {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         assert_int_equal(kinds[i][0], kinds[i][1]);
     assert_int_equal(trace_metric(TRACE_CONTEXT_END, 0), 0); /* places in the header */
-    assert_int_equal(trace_metric(TRACE_OUTSIDE_TAKE, UNPOOLED_NATIVE), 1);
-    assert_int_equal(trace_metric(TRACE_OUTSIDE_LEAVE, UNPOOLED_HANDLE_IMPORTED), 9);
+    assert_int_equal(trace_metric(TRACE_UNPOOLED_TAKE, UNPOOLED_NATIVE), 1);
+    assert_int_equal(trace_metric(TRACE_UNPOOLED_LEAVE, UNPOOLED_HANDLE_IMPORTED), 9);
     assert_int_equal(sizeof(struct trace_device), 136 + 12 * 16);
 }
 

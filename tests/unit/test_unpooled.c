@@ -158,9 +158,10 @@ static int start(void **state) {
 /* Checks that the test has freed all memory. */
 static int stop(void **state) {
     (void)state;
-    return atomic_load(&device.charged) == 0 && counter_get(&device.outside.managed.current) == 0 &&
-                   counter_get(&device.outside.virtual_memory.current) == 0 &&
-                   counter_get(&device.outside.ipc_imported.current) == 0
+    return atomic_load(&device.charged) == 0 &&
+                   counter_get(&device.unpooled.managed.current) == 0 &&
+                   counter_get(&device.unpooled.virtual_memory.current) == 0 &&
+                   counter_get(&device.unpooled.ipc_imported.current) == 0
                ? 0
                : -1;
 }
@@ -172,14 +173,14 @@ static void take(enum unpooled_kind kind, uint64_t bytes, uint64_t key) {
 }
 
 static uint64_t managed(void) {
-    assert_int_equal(atomic_load(&device.charged), counter_get(&device.outside.managed.current));
-    return counter_get(&device.outside.managed.current);
+    assert_int_equal(atomic_load(&device.charged), counter_get(&device.unpooled.managed.current));
+    return counter_get(&device.unpooled.managed.current);
 }
 
 static uint64_t virtual_memory(void) {
     assert_int_equal(atomic_load(&device.charged),
-                     counter_get(&device.outside.virtual_memory.current));
-    return counter_get(&device.outside.virtual_memory.current);
+                     counter_get(&device.unpooled.virtual_memory.current));
+    return counter_get(&device.unpooled.virtual_memory.current);
 }
 
 /* ---- one address ---- */
@@ -348,7 +349,7 @@ static void imported_memory_counts_its_largest_mapping(void **state) {
     unpooled_enter(UNPOOLED_HANDLE_IMPORTED, &device, 0, HANDLE, 0);
     map(AT, 2 * MIB);
     map(AT + 8 * MIB, 4 * MIB);
-    assert_int_equal(counter_get(&device.outside.ipc_imported.current), 4 * MIB);
+    assert_int_equal(counter_get(&device.unpooled.ipc_imported.current), 4 * MIB);
     unpooled_free(UNPOOLED_RANGES, AT);
     unpooled_free(UNPOOLED_RANGES, AT + 8 * MIB);
     unpooled_free(UNPOOLED_HANDLES, HANDLE);

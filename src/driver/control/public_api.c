@@ -60,8 +60,8 @@ static int add_stats(struct device *device, void *sum) {
 #undef ADD
     struct report_derived derived;
     report_derive(&in, &derived);
-    out->outside += derived.outside.current;
-    out->outside_peak += derived.outside.peak;
+    out->outside += derived.unpooled.current;
+    out->outside_peak += derived.unpooled.peak;
     out->largest_free =
         in.largest_free_bytes > out->largest_free ? in.largest_free_bytes : out->largest_free;
     out->limit += in.limit_bytes;

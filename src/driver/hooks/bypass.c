@@ -222,7 +222,8 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
         } while (released_for_host(answer, device, &oom_retry));
     }
     if (answer == CUDA_SUCCESS) {
-        device_count(device, kept ? &device->outside.pinned_hits : &device->outside.pinned_misses);
+        device_count(device,
+                     kept ? &device->unpooled.pinned_hits : &device->unpooled.pinned_misses);
     }
     return unpooled_end(&request, answer, answer == CUDA_SUCCESS ? (uint64_t)*host : 0, kind);
 }

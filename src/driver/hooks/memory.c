@@ -268,7 +268,7 @@ static __attribute__((noinline, cold)) CUresult refused_free(CUdeviceptr dptr) {
     struct pool *pool = context_pool();
     if (pool) {
         struct device *device = device_pool_owner(pool);
-        device_count(device, &device->outside.invalid_frees);
+        device_count(device, &device->unpooled.invalid_frees);
     }
     if (fault_of(pool)) {
         return fault_of(pool);

@@ -84,7 +84,7 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
     struct oom_retry oom_retry = {0};
     while (oom_retry_at_limit(device, bytes, &oom_retry)) {
         if (claim_or_trim(pool, most, claim)) {
-            device_count(device, &device->outside.oom_retries);
+            device_count(device, &device->unpooled.oom_retries);
             return true;
         }
         if (claim_from_reserve(pool, bytes)) {

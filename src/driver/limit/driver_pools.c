@@ -26,7 +26,7 @@ void driver_pool_count(struct driver_pool *pool) {
     } else {
         device_refund(pool->device, before - now);
     }
-    device_book(pool->device, &pool->device->outside.stream_ordered, (int64_t)(now - before));
+    device_book(pool->device, &pool->device->unpooled.stream_ordered, (int64_t)(now - before));
 }
 
 void driver_pool_query(struct driver_pool *pool) {

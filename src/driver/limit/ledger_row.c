@@ -25,13 +25,14 @@ static void record(bool is_new, const struct ledger_row *row, uint64_t total) {
         trace_native(device, row->key, row->bytes, is_new ? 0 : left_at,
                      is_new ? trace_stack(stats_stacks(), row->stack) : 0);
     } else if (row->kind != UNPOOLED_MAPPING) {
-        trace_write(&(struct trace_entry){.ticks = trace_clock(),
-                                          .address = row->key,
-                                          .bytes = row->bytes,
-                                          .value = row->kind,
-                                          .detail = total,
-                                          .kind = is_new ? TRACE_OUTSIDE_TAKE : TRACE_OUTSIDE_LEAVE,
-                                          .device = device});
+        trace_write(
+            &(struct trace_entry){.ticks = trace_clock(),
+                                  .address = row->key,
+                                  .bytes = row->bytes,
+                                  .value = row->kind,
+                                  .detail = total,
+                                  .kind = is_new ? TRACE_UNPOOLED_TAKE : TRACE_UNPOOLED_LEAVE,
+                                  .device = device});
     }
 }
 

@@ -75,7 +75,7 @@ bool oom_retry_at_driver(struct device *device, uint64_t bytes, struct oom_retry
     oom_retry->returns = returns;
     if (again && tried_release && !oom_retry->counted) {
         oom_retry->counted = true;
-        device_count(device, &device->outside.oom_retries);
+        device_count(device, &device->unpooled.oom_retries);
     }
     return again;
 }

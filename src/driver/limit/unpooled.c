@@ -62,7 +62,7 @@ static bool is_allowed(enum unpooled_kind kind, struct device *device, uint64_t 
     struct oom_retry oom_retry = {0};
     while (oom_retry_at_limit(device, bytes, &oom_retry)) {
         if (charge_in_flight(device, bytes)) {
-            device_count(device, &device->outside.oom_retries);
+            device_count(device, &device->unpooled.oom_retries);
             return true;
         }
     }

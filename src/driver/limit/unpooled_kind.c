@@ -13,7 +13,7 @@ static const struct {
     enum unpooled_space space;
     bool charged;
     size_t metric;
-} kinds[OUTSIDE_KINDS] = {
+} kinds[UNPOOLED_KINDS] = {
 #define KIND(number, name, space, charged, metric, words, meaning)                                 \
     [number] = {UNPOOLED_##space, charged, metric},
 #include "driver/limit/unpooled_kind.def"
@@ -32,7 +32,7 @@ uint64_t unpooled_kind_bytes(enum unpooled_kind kind, const struct device *devic
     if (at == NOWHERE) {
         return 0;
     }
-    const struct metric *metric = (const void *)((const char *)&device->outside + at);
+    const struct metric *metric = (const void *)((const char *)&device->unpooled + at);
     return counter_get(&metric->current);
 }
 
@@ -41,7 +41,7 @@ uint64_t unpooled_kind_bytes(enum unpooled_kind kind, const struct device *devic
  * Acquires the lock of the device.
  */
 static void count_native(struct device *device, int64_t change) {
-    struct counters *counters = &device->outside;
+    struct counters *counters = &device->unpooled;
     lock_acquire(&device->lock);
     metric_change(&counters->requested, change);
     metric_change(&counters->allocated, change);
@@ -65,7 +65,7 @@ void unpooled_kind_attribute(enum unpooled_kind kind, struct device *device, uns
         requester_subtract(&device->requesters[requester], (uint64_t)-change);
     }
     if (kind != UNPOOLED_NATIVE) {
-        atomic_fetch_add(&device->requested_outside, (uint64_t)change);
+        atomic_fetch_add(&device->requested_unpooled, (uint64_t)change);
     }
 }
 
@@ -74,6 +74,6 @@ void unpooled_kind_book(enum unpooled_kind kind, struct device *device, int64_t 
     if (kind == UNPOOLED_NATIVE) {
         count_native(device, change);
     } else if (at != NOWHERE && kind != UNPOOLED_STREAM_ORDERED) {
-        device_book(device, (struct metric *)(void *)((char *)&device->outside + at), change);
+        device_book(device, (struct metric *)(void *)((char *)&device->unpooled + at), change);
     }
 }

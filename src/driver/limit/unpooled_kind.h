@@ -14,7 +14,7 @@ struct device;
 enum unpooled_kind {
 #define KIND(number, name, space, charged, metric, words, meaning) UNPOOLED_##name = number,
 #include "driver/limit/unpooled_kind.def"
-    OUTSIDE_KINDS
+    UNPOOLED_KINDS
 };
 
 /* Space of a row's key: keys of different spaces may be equal. */

@@ -29,7 +29,7 @@ static void add_unpooled(struct stats_device *out, const struct counters *counte
     to.total += counter_get(&from.total);                                                          \
     to.freed += counter_get(&from.freed);
 #define METRIC(field, json, label) ADD(out->field, counters->field)
-#define OUTSIDE(field, json) ADD(out->field, counters->field)
+#define UNPOOLED(field, json) ADD(out->field, counters->field)
 #define COUNTER(field) out->field += counter_get(&counters->field);
 #include "stats/fields.def"
 #undef ADD
@@ -58,7 +58,7 @@ static void make_consistent(struct stats_metric *metric, uint64_t bound) {
 /* Makes all metrics consistent, and computes those that are differences of others. */
 static void derive(struct stats_device *out) {
 #define METRIC(field, json, label) make_consistent(&out->field, UINT64_MAX);
-#define OUTSIDE(field, json) make_consistent(&out->field, UINT64_MAX);
+#define UNPOOLED(field, json) make_consistent(&out->field, UINT64_MAX);
 #include "stats/fields.def"
     uint64_t reserved = out->reserved.current;
     make_consistent(&out->allocated, reserved);
@@ -189,15 +189,15 @@ static __attribute__((noinline)) void read_requesters(const struct device *devic
         attributed += out->requesters[i].current;
     }
     report_derive(out, &derived);
-    uint64_t all = out->requested.current + derived.outside.current;
+    uint64_t all = out->requested.current + derived.unpooled.current;
     for (size_t i = 0; i < out->requester_count && attributed > all; i++) {
         uint64_t excess = smaller_of(attributed - all, out->requesters[i].current);
         out->requesters[i].current -= excess;
         attributed -= excess;
     }
-    uint64_t outside = atomic_load(&device->requested_outside), rest = all - attributed;
-    uint64_t reserve =
-        smaller_of(derived.outside.current > outside ? derived.outside.current - outside : 0, rest);
+    uint64_t outside = atomic_load(&device->requested_unpooled), rest = all - attributed;
+    uint64_t reserve = smaller_of(
+        derived.unpooled.current > outside ? derived.unpooled.current - outside : 0, rest);
     add_rest(out, "small blocks, of any library", rest - reserve);
     add_rest(out, "reserve of the driver's pools", reserve);
 }
@@ -219,7 +219,7 @@ static bool read_counters(int ordinal, struct stats_device *out) {
     read_backend(device, out);
     out->peaks_exact = true;
     read_pools(device, out);
-    add_unpooled(out, &device->outside);
+    add_unpooled(out, &device->unpooled);
     derive(out);
     read_requesters(device, out);
     return true;
@@ -262,7 +262,7 @@ void device_reset_peaks(struct device *device) {
         requester_reset_peak(&device->requesters[i]);
     }
     lock_acquire(&device->lock);
-    counters_reset_peaks(&device->outside);
+    counters_reset_peaks(&device->unpooled);
     lock_release(&device->lock);
     block_stacks_reset_peak(device->ordinal);
 }

@@ -229,8 +229,8 @@ void device_count(struct device *device, stat_counter *counter) {
 
 void device_count_oom(struct device *device, bool at_limit) {
     lock_acquire(&device->lock);
-    counter_add(&device->outside.ooms, 1);
-    counter_add(&device->outside.limit_refusals, at_limit);
+    counter_add(&device->unpooled.ooms, 1);
+    counter_add(&device->unpooled.limit_refusals, at_limit);
     lock_release(&device->lock);
 }
 

@@ -5,7 +5,7 @@
  * and unpooled memory. Invariant: `charged` grows before the driver is asked for memory, and
  * shrinks after the driver has the memory back. Requests therefore never exceed the limit. Memory
  * that the driver took by itself is charged afterwards (device_charge_taken). `charged` is atomic;
- * `lock` protects only `outside`. Backends and limit/ change the charge; reports read it.
+ * `lock` protects only `unpooled`. Backends and limit/ change the charge; reports read it.
  */
 #ifndef GPUCACHE_DRIVER_STATE_DEVICE_H
 #define GPUCACHE_DRIVER_STATE_DEVICE_H
@@ -44,10 +44,10 @@ struct device {
     uint64_t claimed;                     /* part of `charged`; under driver_pool_lock */
     _Atomic uint64_t pooled, pooled_peak; /* reserved bytes of all pools together, and their peak */
     struct in_flight in_flight;
-    struct lock lock;        /* protects `outside` */
-    struct counters outside; /* metrics of unpooled memory, and counters that belong to no pool */
+    struct lock lock;         /* protects `unpooled` */
+    struct counters unpooled; /* metrics of unpooled memory, and counters that belong to no pool */
     struct requester_row requesters[REQUESTERS]; /* large blocks and unpooled memory */
-    _Atomic uint64_t requested_outside;   /* part of `requesters` that is no requested memory */
+    _Atomic uint64_t requested_unpooled;  /* part of `requesters` that is no requested memory */
     _Atomic(struct device_pool *) pools;  /* device_pool.h */
     atomic_bool in_pages;                 /* backend of the pools: pages (true) or segments */
     _Atomic(const char *) backend_reason; /* why `in_pages` has its value; NULL: not set yet */
@@ -120,10 +120,10 @@ void device_pooled(struct device *device, int64_t change);
  * total and limit. */
 uint64_t device_visible_total(const struct device *device);
 
-/** Adds `change` to a metric of device->outside. Acquires the device's lock. */
+/** Adds `change` to a metric of device->unpooled. Acquires the device's lock. */
 void device_book(struct device *device, struct metric *metric, int64_t change);
 
-/** Adds one to a counter of device->outside. Acquires the device's lock. */
+/** Adds one to a counter of device->unpooled. Acquires the device's lock. */
 void device_count(struct device *device, stat_counter *counter);
 
 /** Counts an allocation that failed after all retries. `at_limit`: the limit refused it. Acquires

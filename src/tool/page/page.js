@@ -143,10 +143,10 @@ function gridStep(most) {
 
 /* ---- reports ---- */
 
-const OUTSIDE = ["stream_ordered", "virtual", "array", "managed"]; // memory of the device; pinned memory is the host's
+const UNPOOLED = ["stream_ordered", "virtual", "array", "managed"]; // memory of the device; pinned memory is the host's
 
 function outside(device) {
-  const kinds = OUTSIDE.map((kind) => device.outside_bytes[kind]).filter(Boolean);
+  const kinds = UNPOOLED.map((kind) => device.outside_bytes[kind]).filter(Boolean);
   return {current: kinds.reduce((sum, of) => sum + of.current, 0), peak: kinds.reduce((sum, of) => sum + of.peak, 0),
     exact: kinds.filter((of) => of.peak > 0).length < 2};
 }

@@ -194,7 +194,7 @@ static void read_device(struct parsed_report *report, const struct plain_value *
     device->peak_error_bytes = json_u64(plain_get(from, "peak_error_bytes"));
     const struct plain_value *outside = plain_get(from, "outside_bytes");
 #define METRIC(field, json, label) device->field = read_metric(plain_get(from, json));
-#define OUTSIDE(field, json) device->field = read_metric(plain_get(outside, json));
+#define UNPOOLED(field, json) device->field = read_metric(plain_get(outside, json));
 #define GAUGE(field) device->field = read_gauge(from, #field);
 #define COUNTER(field) device->field = read_counter(from, #field);
 #include "stats/fields.def"

@@ -126,7 +126,7 @@ static struct row row_of(const struct parsed_report *report, const struct stats_
     return (struct row){report,
                         device,
                         {device->requested.current, device->requested.peak,
-                         device->reserved.current, device->reserved.peak, derived.outside.current,
+                         device->reserved.current, device->reserved.peak, derived.unpooled.current,
                          device->ooms}};
 }
 
@@ -185,7 +185,7 @@ static void print_changes(struct print *out, const struct stats_device *before,
 #define METRIC(field, json, label)                                                                 \
     print_change(out, label ", peak", strstr(json, "_bytes") != NULL, before->field.peak,          \
                  after->field.peak);
-#define OUTSIDE(field, json)                                                                       \
+#define UNPOOLED(field, json)                                                                      \
     print_change(out, "Outside, " json ", peak", true, before->field.peak, after->field.peak);
 #include "stats/fields.def"
 #define METRIC(field, json, label)                                                                 \

@@ -60,7 +60,7 @@ static int draw_metrics(int y, const struct top_row *row) {
                    {"allocated", &device->allocated},
                    {"active", &device->active},
                    {"reserved", &device->reserved},
-                   {"outside", &row->derived.outside}};
+                   {"outside", &row->derived.unpooled}};
     size_t columns = COLS < 57 ? 2 : 4; /* only as many columns as fit */
     screen_put_text(y++,
                     columns == 2 ? "                 now        peak"

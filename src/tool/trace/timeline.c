@@ -22,15 +22,15 @@
 #define STEP_SHARE 1000
 #define HOST_PIDS 10000000 /* added to a process number that another trace has too */
 
-/* Counters of a device. A kind of unpooled memory has the counter OUTSIDE + its number. Kinds that
+/* Counters of a device. A kind of unpooled memory has the counter UNPOOLED + its number. Kinds that
  * are counted together share a name, and the counter of the lowest number. */
-enum { REQUESTED, ALLOCATED, RESERVED, OUTSIDE, COUNTERS = OUTSIDE + TRACE_OUTSIDE_MOST + 1 };
+enum { REQUESTED, ALLOCATED, RESERVED, UNPOOLED, COUNTERS = UNPOOLED + TRACE_UNPOOLED_MOST + 1 };
 
 static const char *const names[COUNTERS] = {
     [REQUESTED] = "requested",
     [ALLOCATED] = "allocated",
     [RESERVED] = "reserved",
-#define KIND(number, name, space, charged, metric, words, meaning) [OUTSIDE + (number)] = words,
+#define KIND(number, name, space, charged, metric, words, meaning) [UNPOOLED + (number)] = words,
 #include "driver/limit/unpooled_kind.def"
 };
 
@@ -128,8 +128,8 @@ static void add(struct timeline *to, const struct trace_event *event, unsigned w
 
 /** Returns the counter of a metric (trace_metric()), or 0 for none. */
 static unsigned counter_of(unsigned metric) {
-    unsigned which = metric == 0 ? RESERVED : OUTSIDE + metric - 1;
-    for (unsigned i = OUTSIDE; names[which] && i < which; i++)
+    unsigned which = metric == 0 ? RESERVED : UNPOOLED + metric - 1;
+    for (unsigned i = UNPOOLED; names[which] && i < which; i++)
         if (names[i] && strcmp(names[i], names[which]) == 0)
             return i;
     return names[which] ? which : 0;
