@@ -188,11 +188,11 @@ static uint64_t virtual_memory(void) {
 static void an_address_given_out_again_during_its_free_is_another_row(void **state) {
     (void)state;
     take(UNPOOLED_MANAGED, MIB, AT);
-    struct ledger_row *leaving = unpooled_free_begin(UNPOOLED_POINTER, AT, 0);
+    struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_POINTER, AT, 0);
     assert_int_equal(managed(), MIB); /* the driver has it still */
     take(UNPOOLED_MANAGED, 5 * MIB, AT);
     assert_int_equal(managed(), 6 * MIB);
-    unpooled_free_end(leaving, true);
+    unpooled_free_end(freeing, true);
     assert_int_equal(managed(), 5 * MIB);
     assert_int_equal(unpooled_find(UNPOOLED_POINTER, AT).bytes, 5 * MIB);
     unpooled_free(UNPOOLED_POINTER, AT);
@@ -201,9 +201,9 @@ static void an_address_given_out_again_during_its_free_is_another_row(void **sta
 static void a_row_whose_free_the_driver_refuses_stays(void **state) {
     (void)state;
     take(UNPOOLED_MANAGED, MIB, AT);
-    struct ledger_row *leaving = unpooled_free_begin(UNPOOLED_POINTER, AT, 0);
+    struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_POINTER, AT, 0);
     assert_null(unpooled_free_begin(UNPOOLED_POINTER, AT, 0)); /* a row being freed is not found */
-    unpooled_free_end(leaving, false);
+    unpooled_free_end(freeing, false);
     assert_int_equal(managed(), MIB);
     unpooled_free(UNPOOLED_POINTER, AT);
     unpooled_free(UNPOOLED_POINTER, AT); /* a second free, which the driver would refuse */
@@ -255,9 +255,9 @@ static void memory_allocated_while_its_context_ended_is_gone(void **state) {
 static void a_row_whose_free_is_refused_ends_with_its_context(void **state) {
     (void)state;
     take(UNPOOLED_MANAGED, MIB, AT);
-    struct ledger_row *leaving = unpooled_free_begin(UNPOOLED_POINTER, AT, 0);
+    struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_POINTER, AT, 0);
     forget(current);
-    unpooled_free_end(leaving, false);
+    unpooled_free_end(freeing, false);
     assert_int_equal(managed(), 0);
 }
 
@@ -292,9 +292,9 @@ static void memory_stays_counted_until_its_last_mapping_is_gone(void **state) {
     map(AT + 2 * MIB, 2 * MIB);
     unpooled_free(UNPOOLED_HANDLES, HANDLE);
     assert_int_equal(virtual_memory(), 4 * MIB);
-    struct ledger_row *leaving = unpooled_free_begin(UNPOOLED_RANGES, AT, 4 * MIB);
+    struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_RANGES, AT, 4 * MIB);
     assert_int_equal(virtual_memory(), 4 * MIB);
-    unpooled_free_end(leaving, false);
+    unpooled_free_end(freeing, false);
     assert_int_equal(virtual_memory(), 4 * MIB);
     unpooled_free(UNPOOLED_RANGES, AT);
     assert_int_equal(virtual_memory(), 4 * MIB);

@@ -23,14 +23,14 @@ struct ledger_row {
     struct ledger_row *memory;
     /* in the list of rows that are being freed, or of dead rows */
     struct ledger_row *next;
-    struct ledger_row *with;   /* next row that the same call frees */
-    uint64_t left_at;          /* trace clock at the begin of the free; 0: there was no trace */
-    uint32_t stack;            /* call stack of the allocation (stacks/stacks.h); 0: unknown */
-    uint32_t holders, leaving; /* `leaving`: calls in progress that release one holder each */
+    struct ledger_row *next_in_call; /* next row that the same call frees */
+    uint64_t free_begun;     /* trace clock at the begin of the free; 0: there was no trace */
+    uint32_t stack;          /* call stack of the allocation (stacks/stacks.h); 0: unknown */
+    uint32_t holders, frees; /* `frees`: calls in progress that release one holder each */
     uint8_t space, kind;
     uint8_t requester; /* stats/requesters.h */
     bool listed;       /* the row is in the table */
-    bool over;         /* the memory does not exist any more, whatever the driver answers */
+    bool ended;        /* the memory does not exist any more, whatever the driver answers */
 };
 
 /** Returns the row of a key, or NULL. */

@@ -20,9 +20,9 @@ static struct ledger_row *being_freed; /* rows without holders that calls in pro
  */
 static void record(bool is_new, const struct ledger_row *row, uint64_t total) {
     unsigned device = (unsigned)row->device->ordinal;
-    uint64_t left_at = row->left_at ? row->left_at : trace_clock();
+    uint64_t free_begun = row->free_begun ? row->free_begun : trace_clock();
     if (row->kind == UNPOOLED_NATIVE) {
-        trace_native(device, row->key, row->bytes, is_new ? 0 : left_at,
+        trace_native(device, row->key, row->bytes, is_new ? 0 : free_begun,
                      is_new ? trace_stack(stats_stacks(), row->stack) : 0);
     } else if (row->kind != UNPOOLED_MAPPING) {
         trace_write(
@@ -67,7 +67,7 @@ static void remove_being_freed(struct ledger_row *row) {
 }
 
 void ledger_row_collect(struct ledger_row *row, struct ledger_row **dead) {
-    if (row->holders > 0 || row->leaving > 0) {
+    if (row->holders > 0 || row->frees > 0) {
         return;
     }
     if (row->listed) {
@@ -83,10 +83,10 @@ void ledger_row_collect(struct ledger_row *row, struct ledger_row **dead) {
 }
 
 void ledger_row_end(struct ledger_row *row, struct ledger_row **dead) {
-    row->left_at = trace_on() ? trace_clock() : 0;
+    row->free_begun = trace_on() ? trace_clock() : 0;
     row->holders = 0;
-    row->over = true;
-    if (row->listed && row->leaving > 0) {
+    row->ended = true;
+    if (row->listed && row->frees > 0) {
         ledger_remove(row);
         add_being_freed(row);
     }
@@ -157,8 +157,8 @@ bool ledger_row_enter(const struct ledger_row *as, struct ledger_row **dead) {
 /* --- releases --- */
 
 void ledger_row_begin_release(struct ledger_row *row) {
-    row->left_at = trace_on() ? trace_clock() : 0;
-    row->leaving++;
+    row->free_begun = trace_on() ? trace_clock() : 0;
+    row->frees++;
     if (--row->holders == 0) {
         ledger_remove(row);
         add_being_freed(row);
@@ -167,7 +167,7 @@ void ledger_row_begin_release(struct ledger_row *row) {
 
 /* Restores the holder of a row that the driver has not freed. */
 static void undo_release(struct ledger_row *row, struct ledger_row **dead) {
-    if (row->over) {
+    if (row->ended) {
         return;
     }
     if (row->holders++ == 0 && !row->listed) {
@@ -180,12 +180,12 @@ static void undo_release(struct ledger_row *row, struct ledger_row **dead) {
     }
 }
 
-void ledger_row_end_release(struct ledger_row *row, bool left, struct ledger_row **dead) {
-    row->leaving--;
-    if (!left) {
+void ledger_row_end_release(struct ledger_row *row, bool freed, struct ledger_row **dead) {
+    row->frees--;
+    if (!freed) {
         undo_release(row, dead);
     }
-    if (row->holders == 0 && row->leaving == 0) {
+    if (row->holders == 0 && row->frees == 0) {
         remove_being_freed(row);
     }
     ledger_row_collect(row, dead);

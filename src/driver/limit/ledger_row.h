@@ -1,17 +1,17 @@
 /*
  * Moves a row of the ledger through its states, from the driver's answer to the end of its memory.
  *
- *   | state       | in the table | holders    | leaving    | ends when                           |
+ *   | state       | in the table | holders    | frees      | ends when                           |
  *   | ----------- | ------------ | ---------- | ---------- | ----------------------------------- |
  *   | live        | yes          | at least 1 | any number | its last holder is released         |
  *   | being freed | no           | 0          | at least 1 | the driver has answered the free    |
- *   | over        | no           | 0          | at least 1 | all frees in progress have returned |
+ *   | ended       | no           | 0          | at least 1 | all frees in progress have returned |
  *   | dead        | no           | 0          | 0          | ledger_rows_free()                  |
  *
- * A holder is the program's own key, or a mapping of the memory. `leaving` counts frees in
- * progress. The lock LEDGER protects all rows. Callers hold it, except of ledger_rows_free().
- * Invariant: a row is counted from its entry until ledger_rows_free(). Only unpooled.c calls these
- * functions.
+ * A holder is the program's own key, or a mapping of the memory. `frees` counts frees in progress.
+ * A live row of a mapped handle leaves the table if the driver gives the handle out again. The lock
+ * LEDGER protects all rows. Callers hold it, except of ledger_rows_free(). Invariant: a row is
+ * counted from its entry until ledger_rows_free(). Only unpooled.c calls these functions.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_LEDGER_ROW_H
 #define GPUCACHE_DRIVER_LIMIT_LEDGER_ROW_H
@@ -32,9 +32,9 @@ bool ledger_row_enter(const struct ledger_row *as, struct ledger_row **dead);
  * holders from the table. */
 void ledger_row_begin_release(struct ledger_row *row);
 
-/** Ends a release. `left`: the driver has freed the memory. Without `left`, restores the holder.
+/** Ends a release. `freed`: the driver has freed the memory. Without `freed`, restores the holder.
  * Moves rows that are dead to `dead`. */
-void ledger_row_end_release(struct ledger_row *row, bool left, struct ledger_row **dead);
+void ledger_row_end_release(struct ledger_row *row, bool freed, struct ledger_row **dead);
 
 /**
  * Moves a row without holders to the list `dead`, and drops the holder of the memory that it maps.

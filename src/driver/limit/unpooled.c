@@ -113,7 +113,7 @@ CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key,
         at = &(*at)->next;
     }
     *at = call->next;
-    bool entered = answer == CUDA_SUCCESS && !call->over && ledger_row_enter(&row, &dead);
+    bool entered = answer == CUDA_SUCCESS && !call->ended && ledger_row_enter(&row, &dead);
     lock_release(&ledger_lock);
     ledger_rows_free(dead);
     if (!entered && unpooled_kind_is_charged(call->kind)) {
@@ -133,7 +133,7 @@ static bool started(void) {
 }
 
 struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, uint64_t bytes) {
-    struct ledger_row *leaving = NULL, *row;
+    struct ledger_row *freeing = NULL, *row;
     if (!started()) {
         return NULL;
     }
@@ -141,29 +141,29 @@ struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, 
     for (uint64_t at = key; (row = ledger_find(at, space)) != NULL; at += row->bytes) {
         ledger_row_begin_release(row);
         if (bytes == 0) {
-            leaving = row;
+            freeing = row;
             break;
         }
-        row->with = leaving; /* not in the table any more: no other call links the row */
-        leaving = row;
+        row->next_in_call = freeing; /* not in the table any more: no other call links the row */
+        freeing = row;
         if (row->bytes == 0 || at + row->bytes - key >= bytes) {
             break;
         }
     }
     lock_release(&ledger_lock);
-    return leaving;
+    return freeing;
 }
 
-void unpooled_free_end(struct ledger_row *row, bool left) {
+void unpooled_free_end(struct ledger_row *row, bool freed) {
     struct ledger_row *dead = NULL;
     if (!row) {
         return;
     }
     lock_acquire(&ledger_lock);
     for (struct ledger_row *next; row; row = next) {
-        next = row->with;
-        row->with = NULL;
-        ledger_row_end_release(row, left, &dead);
+        next = row->next_in_call;
+        row->next_in_call = NULL;
+        ledger_row_end_release(row, freed, &dead);
     }
     lock_release(&ledger_lock);
     ledger_rows_free(dead);
@@ -190,10 +190,10 @@ void unpooled_forget(const struct context *context) {
     struct end_state state = {.context = context->handle};
     lock_acquire(&ledger_lock);
     for (struct unpooled_call *call = calls; call; call = call->next) {
-        call->over |= call->context == context->handle;
+        call->ended |= call->context == context->handle;
     }
     for (struct ledger_row *row = ledger_rows_being_freed(); row; row = row->next) {
-        row->over |= row->context == context->handle;
+        row->ended |= row->context == context->handle;
     }
     ledger_each(end_if_of, &state);
     lock_release(&ledger_lock);
@@ -279,9 +279,9 @@ struct unpooled_entry unpooled_find(enum unpooled_space space, uint64_t key) {
     }
     lock_acquire(&ledger_lock);
     const struct ledger_row *row = ledger_find(key, space);
-    for (const struct ledger_row *left = ledger_rows_being_freed(); left && !row;
-         left = left->next) {
-        row = left->key == key && left->space == space && !left->over ? left : NULL;
+    for (const struct ledger_row *freeing = ledger_rows_being_freed(); freeing && !row;
+         freeing = freeing->next) {
+        row = freeing->key == key && freeing->space == space && !freeing->ended ? freeing : NULL;
     }
     if (row) {
         entry = (struct unpooled_entry){row->bytes, row->value};

@@ -39,7 +39,7 @@ struct unpooled_call {
     uint64_t bytes;
     uint32_t stack; /* stack of the allocation, set by the caller if known; else 0 */
     unsigned requester;
-    bool over;                  /* the context ended during the call */
+    bool ended;                 /* the context ended during the call */
     struct unpooled_call *next; /* in the list of allocations in progress */
 };
 
@@ -73,10 +73,10 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t byt
 struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, uint64_t bytes);
 
 /**
- * Ends a free. `left`: the driver has freed the memory; uncounts and refunds the rows. Without
- * `left`, lists the rows again. Does nothing for NULL.
+ * Ends a free. `freed`: the driver has freed the memory; uncounts and refunds the rows. Without
+ * `freed`, lists the rows again. Does nothing for NULL.
  */
-void unpooled_free_end(struct ledger_row *row, bool left);
+void unpooled_free_end(struct ledger_row *row, bool freed);
 
 /**
  * Runs unpooled_free_begin() and unpooled_free_end() in one step. Use it only if the driver
