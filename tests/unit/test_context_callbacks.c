@@ -93,7 +93,7 @@ void active_contexts_add(CUcontext context) {
     entered++;
 }
 
-void active_contexts_seen(CUcontext context) {
+void active_contexts_may_deactivate(CUcontext context) {
     (void)context;
 }
 
@@ -102,7 +102,7 @@ bool active_contexts_switched(CUcontext now) {
     return false;
 }
 
-bool active_contexts_all_stay(void) {
+bool active_contexts_keep_all(void) {
     all_awake++;
     return false;
 }

@@ -113,7 +113,7 @@ void active_contexts_remove(const struct context *context) {
     lock_release(&lock);
 }
 
-void active_contexts_seen(CUcontext context) {
+void active_contexts_may_deactivate(CUcontext context) {
     lock_acquire(&lock);
     struct row *row = find(context);
     if (row && atomic_load(&row->ended_count) == 0 && !all_permanent) {
@@ -152,7 +152,7 @@ bool active_contexts_switched(CUcontext now) {
     return due;
 }
 
-bool active_contexts_stay(void) {
+bool active_contexts_keep_current(void) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
     lock_acquire(&lock);
@@ -167,7 +167,7 @@ bool active_contexts_stay(void) {
     return due;
 }
 
-bool active_contexts_all_stay(void) {
+bool active_contexts_keep_all(void) {
     lock_acquire(&lock);
     all_permanent = true;
     for (unsigned i = 0; i < used; i++) {

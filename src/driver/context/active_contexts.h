@@ -31,14 +31,15 @@ struct context;
  *      after ACTIVATIONS_MOST activations: a wait at every switch costs more than barriers save
  */
 
-/** Adds a context, permanently active until active_contexts_seen(). Counts as an activation. */
+/** Adds a context, permanently active until active_contexts_may_deactivate(). Counts as an
+ * activation. */
 void active_contexts_add(CUcontext context);
 
 /** Removes a context that has ended. Its row stays, because the driver may reuse the handle. */
 void active_contexts_remove(const struct context *context);
 
 /** Allows a context to become inactive: the hooks saw its creation, so they see every use of it. */
-void active_contexts_seen(CUcontext context);
+void active_contexts_may_deactivate(CUcontext context);
 
 /*
  * The next four functions return true if the caller must call context_drain_barriers(). The context
@@ -52,10 +53,10 @@ bool active_contexts_switched(CUcontext now);
 
 /** Makes the current context permanently active: the program creates a stream or gives peer
  * access. */
-bool active_contexts_stay(void);
+bool active_contexts_keep_current(void);
 
 /** Makes all contexts permanently active: streams of green contexts may come without a hook. */
-bool active_contexts_all_stay(void);
+bool active_contexts_keep_all(void);
 
 /** Returns whether a context that the program received still needs a drain. */
 bool active_contexts_is_due(CUcontext context);

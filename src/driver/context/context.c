@@ -71,7 +71,7 @@ void context_register(CUcontext handle, enum context_origin origin, CUdevice ord
         context->ordinal = ordinal;
     }
     if (is_new && origin == CONTEXT_RETAINED) {
-        active_contexts_seen(handle);
+        active_contexts_may_deactivate(handle);
     }
     lock_release(&registry_lock);
     if (active_contexts_is_due(handle)) {
@@ -92,7 +92,7 @@ void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind,
         primary->ordinal = device;
     }
     registry_enter((struct context){.handle = handle, .green = green, .behind = behind});
-    bool due = active_contexts_all_stay();
+    bool due = active_contexts_keep_all();
     lock_release(&registry_lock);
     if (is_new || due) {
         context_drain_barriers();

@@ -100,7 +100,7 @@ static void count_unknown(CUcontext handle) {
         has_unknown = true;
         atomic_fetch_add(&context_alive, 2);
         active_contexts_add(handle); /* after the count, which context_drain_barriers() reads */
-        active_contexts_all_stay();
+        active_contexts_keep_all();
         context_invalidate();
     }
 }

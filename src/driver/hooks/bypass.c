@@ -95,7 +95,7 @@ static CUresult give_up(const struct ordered_call *call) {
  * Returns `answer`, or CUDA_ERROR_OUT_OF_MEMORY if the pool grew above the limit. */
 static CUresult account_ordered(CUresult answer, const struct ordered_call *call) {
     if (call->is_node && answer == CUDA_SUCCESS && call->bytes > 0) {
-        graph_memory_given(here(), *call->dptr, call->bytes);
+        graph_memory_given(device_here(), *call->dptr, call->bytes);
     }
     bool allowed = !call->claim.pool || driver_pool_end(answer, &call->claim, *call->dptr);
     return allowed ? fault_notice(answer) : give_up(call);
@@ -152,16 +152,16 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
     if (answer == CUDA_SUCCESS &&
         REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
         context_address_given(*dptr, bytes);
-        unpooled_enter(UNPOOLED_POOL_IMPORTED, here(), bytes, *dptr, 0);
+        unpooled_enter(UNPOOLED_POOL_IMPORTED, device_here(), bytes, *dptr, 0);
     }
     return answer;
 }
 
 CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags) {
     struct unpooled_call call;
-    struct device *device = here();
+    struct device *device = device_here();
     if (!unpooled_begin(&call, UNPOOLED_MANAGED, device, bytes)) {
-        return refused(REAL(cuMemAllocManaged)(dptr, bytes | TOO_MUCH, flags));
+        return refused(REAL(cuMemAllocManaged)(dptr, bytes | IMPOSSIBLE_BYTES, flags));
     }
     CUresult answer = RETRY_FOR(bytes, device, REAL(cuMemAllocManaged)(dptr, bytes, flags));
     return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? *dptr : 0, 0);
@@ -205,7 +205,7 @@ static CUresult plain_host_alloc(void **host, size_t bytes, unsigned int unused)
 /* Allocates pinned memory: a kept block of the same size and `kind`, else by `native`. */
 static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsigned kind,
                            native_host_alloc *native) {
-    struct device *device = here();
+    struct device *device = device_here();
     if (!device || !host || bytes == 0 || capture_error() != CUDA_SUCCESS) {
         return native(host, bytes, flags);
     }
@@ -259,7 +259,7 @@ CUresult hook_cuMemFreeHost(void *host) {
 }
 
 CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags) {
-    struct device *device = here();
+    struct device *device = device_here();
     struct unpooled_call request;
     unpooled_begin(&request, UNPOOLED_PINNED_HOST, device, bytes);
     struct oom_retry oom_retry = {.returns = oom_retry_returns()};

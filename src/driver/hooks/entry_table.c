@@ -7,20 +7,20 @@
 #include "loader/loader.h"
 
 /* Targets of the exported functions: the hooks, or the driver's entries in a forked child. */
-static struct real_entries led_to = {
+static struct real_entries front_targets = {
 #define ENTRY(symbol, since, parameters, arguments, effect, test) .real_##symbol = hook_##symbol,
 #include "driver/table/entry_points.def"
 };
 
-/* The exported functions. A FAST entry exports its hook, without the jump through led_to. */
+/* The exported functions. A FAST entry exports its hook, without the jump through front_targets. */
 #define FAST(symbol, since, parameters, arguments, effect, test)
 #define ENTRY(symbol, since, parameters, arguments, effect, test)                                  \
-    HOOK(front_##symbol, parameters, NOTHING, led_to.real_##symbol arguments, answer)
+    HOOK(front_##symbol, parameters, NOTHING, front_targets.real_##symbol arguments, answer)
 #include "driver/table/entry_points.def"
 
 /* Sends the exported functions to the driver. FAST hooks check for the forked child themselves. */
 void entries_forked(void) {
-    led_to = real_entries;
+    front_targets = real_entries;
 }
 
 static const struct loader_entry entries[] = {

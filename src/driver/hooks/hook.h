@@ -42,23 +42,24 @@
  * Returns the device of the current context. NULL without a current context, in the child of a
  * fork, or if the library is off.
  */
-static inline struct device *here(void) {
+static inline struct device *device_here(void) {
     return process_ready() ? device_current() : NULL;
 }
 
 /*
- * Returns the device of here(), but NULL if the context is in an error state: the driver then does
- * not read the memory that the program's arguments point to, and the hook must not either.
+ * Returns the device of device_here(), but NULL if the context is in an error state: the driver
+ * then does not read the memory that the program's arguments point to, and the hook must not
+ * either.
  */
-static inline struct device *here_and_well(void) {
-    return current_health() == CUDA_SUCCESS ? here() : NULL;
+static inline struct device *device_here_if_healthy(void) {
+    return current_health() == CUDA_SUCCESS ? device_here() : NULL;
 }
 
 /*
  * Added to the size of a call that the limit refuses. The driver still has to check the arguments.
  * It checks them before it refuses so many bytes, and takes no memory (docs/cuda-facts.md).
  */
-#define TOO_MUCH ((size_t)1 << 50)
+#define IMPOSSIBLE_BYTES ((size_t)1 << 50)
 
 /*
  * Returns the answer to a call that the limit refuses. `native` is the driver's answer about the

@@ -23,7 +23,7 @@ CUresult hook_cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description,
                                unsigned int flags) {
     CUresult answer =
         RETRY_ON(device_used(device), REAL(cuGreenCtxCreate)(green, description, device, flags));
-    if (answer == CUDA_SUCCESS && process_ready() && active_contexts_all_stay()) {
+    if (answer == CUDA_SUCCESS && process_ready() && active_contexts_keep_all()) {
         context_drain_barriers();
     }
     return answer;
@@ -48,7 +48,7 @@ static CUresult grant_access(CUcontext peer) {
 }
 
 CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
-    if (process_ready() && active_contexts_stay()) {
+    if (process_ready() && active_contexts_keep_current()) {
         context_drain_barriers();
     }
     CUresult answer = RETRY(REAL(cuCtxEnablePeerAccess)(peer, flags));

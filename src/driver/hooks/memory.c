@@ -163,7 +163,7 @@ static bool enter_native(struct pool *pool, struct unpooled_call *request, size_
  */
 static __attribute__((noinline, cold)) CUresult refused_native(const struct unpooled_call *request,
                                                                CUdeviceptr *dptr) {
-    CUresult answer = refused(REAL(cuMemAlloc_v2)(dptr, request->bytes | TOO_MUCH));
+    CUresult answer = refused(REAL(cuMemAlloc_v2)(dptr, request->bytes | IMPOSSIBLE_BYTES));
     return answer == CUDA_ERROR_OUT_OF_MEMORY ? out_of_memory(request->device, request->bytes, true)
                                               : answer;
 }
