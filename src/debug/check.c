@@ -11,7 +11,7 @@
 
 /* Returns whether stale mappings are sorted, and overlap neither each other nor a segment. */
 static bool stale_mappings_are_apart(const struct arena *arena) {
-    bool apart = arena->ordered || arena->stale_mappings.count == 0;
+    bool apart = arena->in_address_order || arena->stale_mappings.count == 0;
     uint64_t end = 0;
     for (unsigned i = 0; i < arena->stale_mappings.count && apart; i++) {
         const struct stale_mapping *stale_mapping = &arena->stale_mappings.at[i];
@@ -84,7 +84,7 @@ const char *check_arena(const struct arena *arena, uint64_t *live, uint64_t *pen
         if (broken) {
             return broken;
         }
-        bool gap_follows = arena->ordered && segment->next &&
+        bool gap_follows = arena->in_address_order && segment->next &&
                            segment->base + segment->bytes != segment->next->base;
         HOLDS(segment->gap_follows == gap_follows);
         gaps += gap_follows;

@@ -10,8 +10,8 @@
 
 #include <errno.h>
 
-void arena_start(struct arena *arena, struct pool *pool, bool ordered) {
-    *arena = (struct arena){.pool = pool, .ordered = ordered};
+void arena_start(struct arena *arena, struct pool *pool, bool in_address_order) {
+    *arena = (struct arena){.pool = pool, .in_address_order = in_address_order};
     arena->range_slab.object_bytes = sizeof(struct range);
     arena->segment_slab.object_bytes = sizeof(struct segment);
     arena->va_range_slab.object_bytes = sizeof(struct va_range);
@@ -64,7 +64,8 @@ static bool is_worth_keeping(const struct range *range, uint64_t bytes) {
 /* Returns whether the range ends where the arena grows (vmm backend). */
 static bool is_growing_end(const struct arena *arena, const struct range *range) {
     const struct segment *last = arena->last;
-    return arena->ordered && range->block.address + range->bytes == last->base + last->bytes;
+    return arena->in_address_order &&
+           range->block.address + range->bytes == last->base + last->bytes;
 }
 
 /*
@@ -111,8 +112,8 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placeme
     }
     struct range *range = arena->free[i].range;
     uint64_t skip = bytes_to_skip(range, bytes, placement);
-    bool keep_whole =
-        placement == PLACEMENT_KEEP_LONG && !arena->ordered && is_worth_keeping(range, bytes);
+    bool keep_whole = placement == PLACEMENT_KEEP_LONG && !arena->in_address_order &&
+                      is_worth_keeping(range, bytes);
     if (keep_whole || (range->bytes > bytes && !ranges_prepare(arena, 0))) {
         return NULL;
     }
@@ -136,19 +137,19 @@ static bool has_live(const struct segment *segment) {
  * Returns the range's bytes in the segment, if the segment has cached or pending blocks but nothing
  * live.
  */
-static uint64_t loose_part(const struct range *range, const struct segment *segment) {
+static uint64_t part_without_live(const struct range *range, const struct segment *segment) {
     return segment->used > 0 && !has_live(segment) ? overlap(range, segment) : 0;
 }
 
 /** Checks only the first and the last segment of each free range: those between are idle. */
-uint64_t arena_loose_bytes(const struct arena *arena) {
+uint64_t arena_free_bytes_without_live(const struct arena *arena) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < arena->free_count; i++) {
         const struct range *range = arena->free[i].range, *next = range->next;
         const struct segment *last = next ? next->segment : NULL;
         bool ends_within = last && last != range->segment && next->block.address > last->base;
-        bytes += loose_part(range, range->segment);
-        bytes += ends_within ? loose_part(range, last) : 0;
+        bytes += part_without_live(range, range->segment);
+        bytes += ends_within ? part_without_live(range, last) : 0;
     }
     return bytes;
 }
@@ -161,7 +162,7 @@ bool arena_prepare(struct arena *arena, unsigned count) {
 
 /* Links the segment into arena.gap_list, or unlinks it, after its neighbours have changed. */
 static void update_gap_list(struct arena *arena, struct segment *segment) {
-    if (!segment || !arena->ordered) {
+    if (!segment || !arena->in_address_order) {
         return;
     }
     bool gap_follows = segment->next && segment->base + segment->bytes != segment->next->base;
@@ -240,16 +241,16 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
     struct range *range = host_slab_get(&arena->range_slab);
     segment->base = base;
     segment->bytes = bytes;
-    segment->is_allocation = !arena->ordered;
+    segment->is_allocation = !arena->in_address_order;
     link(arena, segment, after);
     range->block.address = base;
     range->bytes = bytes;
     range->segment = segment;
-    if (arena->ordered && touches(after, segment)) {
+    if (arena->in_address_order && touches(after, segment)) {
         range->previous = last_in(after);
         range->previous->next = range;
     }
-    if (arena->ordered && touches(segment, segment->next)) {
+    if (arena->in_address_order && touches(segment, segment->next)) {
         range->next = segment->next->first;
         range->next->previous = range;
     }

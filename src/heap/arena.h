@@ -50,7 +50,7 @@ struct free_range {
 
 struct arena {
     struct pool *pool;
-    bool ordered;                         /* see arena_start() */
+    bool in_address_order;                /* see arena_start() */
     struct va_range *va_ranges;           /* reserved addresses, for the vmm backend (va_range.h) */
     struct segment *segments, *last;      /* vmm backend: in order of addresses */
     struct segment *gap_list;             /* segments with a gap behind them, in no order */
@@ -71,11 +71,11 @@ struct arena {
 };
 
 /**
- * Makes an empty arena. `ordered`: the pool chooses the addresses, keeps segments in order of
- * addresses, and adjacent segments share free ranges. Otherwise each segment is an allocation of
+ * Makes an empty arena. `in_address_order`: the pool chooses the addresses, keeps segments in order
+ * of addresses, and adjacent segments share free ranges. Otherwise each segment is an allocation of
  * the driver, at an address that the driver chooses.
  */
-void arena_start(struct arena *arena, struct pool *pool, bool ordered);
+void arena_start(struct arena *arena, struct pool *pool, bool in_address_order);
 
 /**
  * Prepares descriptors and array entries for `count` more segments and one range cut from them, so
@@ -148,7 +148,7 @@ void arena_give(struct arena *arena, struct range *range);
  * Returns the free bytes in segments that have no live block or slab, but cached or pending blocks.
  * The free bytes can go back to the driver when these blocks do.
  */
-uint64_t arena_loose_bytes(const struct arena *arena);
+uint64_t arena_free_bytes_without_live(const struct arena *arena);
 
 /**
  * Takes an idle segment out of the arena and the page map. The caller then releases its memory.

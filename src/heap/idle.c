@@ -31,19 +31,19 @@ static bool is_preferred(const struct segment *s, const struct segment *other) {
  *      most = 0   considers segments that may be released: stamp at most `finished`
  *      most > 0   considers segments that may be remapped: at most `most` bytes, stamp at least
  *                 `from`
- *      any        returns the first one found: a large growth releases so many that their order
- *                 does not matter
+ *      first_found   returns the first one found: a large growth releases so many that their order
+ *                    does not matter
  */
 static struct segment *preferred_idle(const struct arena *arena, uint64_t finished, uint64_t most,
-                                      uint64_t from, bool any) {
+                                      uint64_t from, bool first_found) {
     struct segment *preferred = NULL;
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
         const struct range *range = arena->free[i].range;
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
             bool allowed = most > 0 ? segment_is_movable(s, most) && s->stamp >= from
                                     : segment_is_releasable(s, finished);
-            preferred = allowed && (any || is_preferred(s, preferred)) ? s : preferred;
-            if (any && preferred) {
+            preferred = allowed && (first_found || is_preferred(s, preferred)) ? s : preferred;
+            if (first_found && preferred) {
                 return preferred;
             }
         }
@@ -66,7 +66,7 @@ struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t 
 }
 
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
-    if (arena->ordered) {
+    if (arena->in_address_order) {
         return preferred_idle(arena, finished, 0, 0, bytes > TRANSIT_MOST * VMM_HANDLE_LEAST);
     }
     size_t enough = ranges_of_size(arena, bytes),

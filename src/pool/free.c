@@ -22,7 +22,8 @@
  * without pressure, or if this thread freed too little since any thread last recorded one in a
  * free. Inside the cache.
  */
-static inline bool is_too_early(const struct source *source, struct cache *cache, uint64_t freed) {
+static inline bool event_is_too_early(const struct source *source, struct cache *cache,
+                                      uint64_t freed) {
     uint64_t pressure = atomic_load_explicit(&source->pressure, memory_order_relaxed);
     if (likely(pressure == 0)) {
         return true;
@@ -39,11 +40,11 @@ static inline bool is_too_early(const struct source *source, struct cache *cache
 }
 
 /*
- * Returns whether an event is due, after is_too_early() returned false. If so, restarts the
+ * Returns whether an event is due, after event_is_too_early() returned false. If so, restarts the
  * thread's counts. `in_cache`: blocks in the bin; 0 for an uncached block. Inside the cache.
  */
-static bool is_due(const struct source *source, struct cache *cache, uint32_t in_cache,
-                   uint64_t freed) {
+static bool event_is_due(const struct source *source, struct cache *cache, uint32_t in_cache,
+                         uint64_t freed) {
     uint32_t frees = cache->frees_since_event;
     bool due = source->event_bytes == 0 || /* the policy wants an event in every free */
                freed > SMALL_MAX_BYTES || frees >= EVENT_FREES || frees >= in_cache;
@@ -330,8 +331,8 @@ static int put_in_cache(struct claimed *c) {
     } else {
         work.uncached = c->start.block;
     }
-    bool due = !is_too_early(source, cache, bytes) &&
-               is_due(source, cache, work.uncached ? 0 : cache->bins[work.bin].count, bytes);
+    bool due = !event_is_too_early(source, cache, bytes) &&
+               event_is_due(source, cache, work.uncached ? 0 : cache->bins[work.bin].count, bytes);
     work.records = due || !source->backend->has_events;
     cache_leave(cache);
     if (work.uncached || work.overflows || due) {
@@ -372,7 +373,7 @@ static __attribute__((noinline)) int free_of_other_owner(struct cache *cache, st
 static __attribute__((noinline)) int free_cached(struct cache *cache, uint64_t header, bool early) {
     struct pool *pool = cache->pool;
     const struct bin *bin = cache_bin(cache, header);
-    bool due = !early && is_due(&pool->source, cache, bin->count, header_bytes(header));
+    bool due = !early && event_is_due(&pool->source, cache, bin->count, header_bytes(header));
     struct slow_work work = {.bin = header_bin(header),
                              .owner = cache->owner_id,
                              .overflows = cache_overflows(cache, bin),
@@ -406,7 +407,7 @@ int pool_free(uint64_t address) {
     cache_count_free(cache, &bin->frees, header_requested(header), header_bytes(header));
     block->stamp = epochs_stamp(&source->epochs);
     cache_push(cache, bin, block, header_bytes(header));
-    bool early = is_too_early(source, cache, header_bytes(header));
+    bool early = event_is_too_early(source, cache, header_bytes(header));
     if (unlikely(!early || cache_overflows(cache, bin))) {
         return free_cached(cache, header, early);
     }

@@ -128,11 +128,11 @@ static int try_after_refusal(struct pool *pool, struct alloc_request *request,
                              struct oom_state *oom, int refusal) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
-    request->any = true;
+    request->any_memory = true;
     request->placement = PLACEMENT_ANYWHERE;
     wait_for_growths(source);           /* 14 */
     if (try_pending(source, request) || /* then 15 */
-        (quota_take_all_back(pool) && try_pending(source, request))) {
+        (quota_deactivate_all(pool) && try_pending(source, request))) {
         return 0;
     }
     bool none;
@@ -195,7 +195,7 @@ struct try_start {
  *
  *  1. memory became pending
  *  2. a thread freed a block, or a deferred free was reclaimed
- *  3. free memory went into caches (refill()) after quota_take_all_back()
+ *  3. free memory went into caches (refill()) after quota_deactivate_all()
  */
 static bool may_have_missed(const struct pool *pool, const struct try_start *since) {
     const struct source *source = &pool->source;

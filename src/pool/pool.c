@@ -182,7 +182,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
     }
     pending_release(source, EVERY_STAMP);
     if (source_idle(source) < bytes) {
-        quota_take_all_back(pool);
+        quota_deactivate_all(pool);
     }
     bool finished = true, all = bytes == UINT64_MAX;
     uint64_t limit_ns = wait && !source->backend->suspended ? RETURN_WAIT_NS : 0, before;
@@ -302,7 +302,7 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
      */
     bool deferred = atomic_load(&pool->deferred_bytes) > 0;
     if (!deferred) {
-        stuck -= arena_loose_bytes(&source->large);
+        stuck -= arena_free_bytes_without_live(&source->large);
         stuck -= source->small.free_bytes - source->small.idle_bytes;
         stuck -= source->runs.free_units << UNIT_SHIFT;
         stuck += stuck_in_slabs(&source->small);

@@ -12,13 +12,13 @@
  *    7  sync_wait_while_suspended() over budget: another thread's call     pool* GROWTH_WAIT_NS
  *    8  barrier_ahead()             over budget: barrier for all pending   pool  none
  *    9  try_completed()             free memory, queries                   pool* none
- *   10  quota_take_back()           caches of idle threads                 pool  until owners leave
+ *   10  quota_deactivate_idle()     caches of idle threads                 pool  until owners leave
  *   11  try_barrier()               over budget: barrier or wait           pool* event (1)
  *   12  flush_own_cache()           over budget: this thread's cache       pool  none
  *   13  try_growth()                a segment from the driver              pool* RETURN_WAIT_NS (1)
  *       --- the driver or the limit has refused: 14 to 21, up to OTHERS_TRIES times (2) ---
  *   14  wait_for_growths()          growths of other threads               pool* their driver calls
- *   15  quota_take_all_back()       caches of all threads                  pool  until owners leave
+ *   15  quota_deactivate_all()      caches of all threads                  pool  until owners leave
  *   16  sync_wait_while_suspended() end of another thread's call           pool* LATE_WAIT_NS
  *   17  try_grow()                  the driver once more                   pool* RETURN_WAIT_NS
  *   18  sync_wait_barriers()        work in front of barriers              pool* event (1)
@@ -228,8 +228,8 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
     if (request->large && source->policy->barrier_ahead) {
         barrier_ahead(pool, request); /* 8 */
     }
-    if (try_completed(source, request) ||                                  /* 9 */
-        (quota_take_back(pool, growth) && try_pending(source, request)) || /* 10 */
+    if (try_completed(source, request) ||                                        /* 9 */
+        (quota_deactivate_idle(pool, growth) && try_pending(source, request)) || /* 10 */
         (peaks_over_budget(pool, growth) &&
          (try_barrier(source, request) ||                                              /* 11 */
           (flush_own_cache(pool, cache, request) && try_pending(source, request))))) { /* 12 */
@@ -256,8 +256,8 @@ static bool needs_rotation(struct cache *cache, struct bin *bin) {
 }
 
 /*
- * Sets the target of the bin of `like` and returns how many blocks to add, so that the next such
- * requests stay out of the slow path. The pool's lock is held.
+ * Sets the target of the bin of a request, and returns how many blocks to add, so that the next
+ * such requests stay out of the slow path. The pool's lock is held.
  *
  *  rotating   the thread's own blocks were still pending: the target doubles with every slow path,
  *             up to ROTATION_BLOCKS and the quota
@@ -265,8 +265,8 @@ static bool needs_rotation(struct cache *cache, struct bin *bin) {
  *             (at most a magazine, and AHEAD_SHARE)
  */
 static uint32_t refill_count(const struct pool *pool, struct cache *cache,
-                             const struct alloc_request *like, bool rotating) {
-    struct bin *bin = &cache->bins[like->bin];
+                             const struct alloc_request *request, bool rotating) {
+    struct bin *bin = &cache->bins[request->bin];
     uint64_t target = rotating && bin->count > 0 ? bin->count : bin->target, few = 0;
     target = target > 0 ? 2 * target : 1;
     if (rotating) {
@@ -274,14 +274,14 @@ static uint32_t refill_count(const struct pool *pool, struct cache *cache,
             return 0;
         }
         target = min_u64(target, ROTATION_BLOCKS);
-        if (!quota_grow(cache, target * like->bytes)) {
-            target = min_u64(target, cache_quota(cache) / like->bytes);
+        if (!quota_grow(cache, target * request->bytes)) {
+            target = min_u64(target, cache_quota(cache) / request->bytes);
         }
     } else {
-        if (!like->large && !is_ablated(ABLATION_AHEAD)) {
-            few = counter_get(&pool->source.counters.active.current) / AHEAD_SHARE / like->bytes;
+        if (!request->large && !is_ablated(ABLATION_AHEAD)) {
+            few = counter_get(&pool->source.counters.active.current) / AHEAD_SHARE / request->bytes;
         }
-        target = min_u64(target, min_u64(few, magazine_blocks(like->bin)));
+        target = min_u64(target, min_u64(few, magazine_blocks(request->bin)));
     }
     bin->target = (uint32_t)target;
     return target > bin->count ? (uint32_t)target - bin->count : 0;
@@ -327,33 +327,33 @@ static bool refill_after_failures(struct pool *pool, struct cache *cache,
 }
 
 /*
- * Adds free blocks (stamp 0) to the bin of the request `like`, which was just served, so that the
- * next requests stay out of the slow path. `rotating`: the thread's own blocks were still pending.
- * The pool's lock is held, and released in between: the context may end.
+ * Adds free blocks (stamp 0) to the bin of a request that was just served, so that the next
+ * requests stay out of the slow path. `rotating`: the thread's own blocks were still pending. The
+ * pool's lock is held, and released in between: the context may end.
  */
-static void refill(struct pool *pool, struct cache *cache, const struct alloc_request *like,
+static void refill(struct pool *pool, struct cache *cache, const struct alloc_request *request,
                    bool rotating) {
     ASSERT_HELD(&pool->source.lock);
-    uint32_t more = refill_count(pool, cache, like, rotating);
-    if (rotating && cache->bytes + more * like->bytes > cache_quota(cache)) {
+    uint32_t more = refill_count(pool, cache, request, rotating);
+    if (rotating && cache->bytes + more * request->bytes > cache_quota(cache)) {
         cache_enter(cache);
-        quota_flush_for(cache, like->bin, more * like->bytes);
+        quota_flush_for(cache, request->bin, more * request->bytes);
         cache_leave(cache);
     }
     bool may_grow = rotating && !atomic_load_explicit(&pool->source.pressure, memory_order_relaxed);
-    while (more-- > 0 && cache->bytes + like->bytes <= cache_quota(cache)) {
-        struct alloc_request request = {
-            .bin = like->bin, .bytes = like->bytes, .large = like->large};
-        if (!refill_one(pool, &request, &may_grow) &&
-            !(rotating && refill_after_failures(pool, cache, &request))) {
+    while (more-- > 0 && cache->bytes + request->bytes <= cache_quota(cache)) {
+        struct alloc_request other = {
+            .bin = request->bin, .bytes = request->bytes, .large = request->large};
+        if (!refill_one(pool, &other, &may_grow) &&
+            !(rotating && refill_after_failures(pool, cache, &other))) {
             break;
         }
-        request.block->stamp = 0;
+        other.block->stamp = 0;
         cache_enter(cache);
         if (quota_is_inactive(cache)) { /* another thread deactivated the cache during the growth */
             quota_grow(cache, 0);
         }
-        cache_push_free(cache, request.block);
+        cache_push_free(cache, other.block);
         cache_leave(cache);
     }
 }

@@ -18,7 +18,7 @@
 /* --- release --- */
 
 /* Frees a segment of the driver. Releases the lock if the call waits. Returns as release(). */
-static int give_back(struct source *source, uint64_t base, uint64_t bytes) {
+static int free_segment(struct source *source, uint64_t base, uint64_t bytes) {
     ASSERT_HELD(&source->lock);
     struct backend *backend = source->backend;
     if (!backend->release_waits) {
@@ -40,7 +40,7 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
     uint64_t generation = source_generation(source);
     bool visible = segment->externally_visible;
     arena_remove(arena, segment); /* succeeds: the segment is one range */
-    int r = give_back(source, base, size);
+    int r = free_segment(source, base, size);
     if (generation != source_generation(source)) {
         if (r != 0) {
             source->backend->ops->forget_reserve(source->backend, size);
@@ -159,7 +159,7 @@ static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
         r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes, NULL);
         source->unmanageable |= r == -ERANGE;
         if (r != 0) {
-            give_back(source, base, bytes);
+            free_segment(source, base, bytes);
             r = -ERANGE;
         }
     }

@@ -30,7 +30,7 @@ struct alloc_request {
     bool large;
     unsigned requester; /* of a large block (stats/requesters.h) */
     bool over_budget;   /* a growth would exceed the budget: a larger cached block may serve */
-    bool any;           /* a growth was refused: any memory that fits may serve */
+    bool any_memory;    /* a growth was refused: any memory that fits may serve */
     bool split_first;   /* result: nothing was taken, because a long handle has to be split first */
     enum arena_placement placement; /* the large free ranges that may be cut for the request */
     struct block *block;            /* result, in state BLOCK_CACHED */

@@ -136,7 +136,7 @@ static bool take_small(struct source *source, struct alloc_request *request) {
                 !budget_allows(source, PAGE_BYTES);
     bool wasteful =
         request->bytes > FIRST_UNIT_LEAST && source->small.reserved_bytes > FIRST_UNIT_BYTES;
-    bool any = request->any || wasteful || half;
+    bool any = request->any_memory || wasteful || half;
     request->block =
         runs_take(&source->runs, (unsigned)(request->bytes >> UNIT_SHIFT), request->bin, any);
     return request->block != NULL;
@@ -209,7 +209,7 @@ bool try_completed(struct source *source, struct alloc_request *request) {
 
 bool try_barrier(struct source *source, struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
-    enum sync_effort effort = request->any ? SYNC_ANY_WAIT : SYNC_WAIT;
+    enum sync_effort effort = request->any_memory ? SYNC_ANY_WAIT : SYNC_WAIT;
     uint64_t enough = pending_stamp(source, request->bytes),
              all = epochs_latest_in_free(&source->epochs);
     if (enough > 0 && enough < all && sync_make_safe(source, enough, effort) &&

@@ -113,7 +113,7 @@ static void release_cache(struct cache *cache) {
     cache_leave(cache);
     peaks_aggregate_if_due(pool);
     if (!owner_id_is_exclusive(cache)) {
-        owner_id_stop_owning(cache);
+        owner_id_mark_shared(cache);
     }
     begin_move(pool);
     move_watermarks(pool->common, cache);

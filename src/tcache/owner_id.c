@@ -48,7 +48,7 @@ bool owner_id_is_exclusive(const struct cache *cache) {
            watermark_live(&cache->watermarks[WATERMARK_COUNT]) == cache->live_at_start;
 }
 
-void owner_id_stop_owning(struct cache *cache) {
+void owner_id_mark_shared(struct cache *cache) {
     cache->owned_header = OWNED_HEADER_NONE;
     atomic_store(&owner_id_shared[cache->owner_id], true);
 }
@@ -66,7 +66,7 @@ void owner_id_share(unsigned owner_id) {
     lock_acquire(&cache->pool->source.lock);
     if (cache->owner_id == owner_id) {
         cache_seize(cache);
-        owner_id_stop_owning(cache);
+        owner_id_mark_shared(cache);
         cache_return(cache);
     }
     lock_release(&cache->pool->source.lock);

@@ -56,6 +56,6 @@ bool owner_id_is_exclusive(const struct cache *cache);
  * Makes the ID of a cache shared. The pool's lock is held; the owner is outside the cache, or has
  * ended.
  */
-void owner_id_stop_owning(struct cache *cache);
+void owner_id_mark_shared(struct cache *cache);
 
 #endif

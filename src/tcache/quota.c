@@ -159,7 +159,7 @@ bool quota_deactivate_list(struct pool *pool, struct biased *first) {
     return any;
 }
 
-bool quota_take_back(struct pool *pool, uint64_t growth) {
+bool quota_deactivate_idle(struct pool *pool, uint64_t growth) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     if (is_ablated(ABLATION_IDLE_THREADS) || budget_used(source) + growth <= source->goal) {
@@ -188,7 +188,7 @@ struct biased *quota_list_idle_threads(struct pool *pool) {
     return idle;
 }
 
-bool quota_take_all_back(struct pool *pool) {
+bool quota_deactivate_all(struct pool *pool) {
     struct biased *all = NULL;
     for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
         all = cache_listed(cache, all);

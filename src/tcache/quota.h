@@ -38,12 +38,12 @@ void quota_deactivate(struct cache *cache);
 /*
  * Move cached blocks to the pool. All return whether there were any.
  *
- *  take_back        deactivates caches of idle threads, if `growth` bytes would exceed the goal
- *  take_all_back    deactivates all caches
+ *  deactivate_idle  deactivates caches of idle threads, if `growth` bytes would exceed the goal
+ *  deactivate_all   deactivates all caches
  *  empty_transfers  empties the transfer caches; the caches keep their blocks
  */
-bool quota_take_back(struct pool *pool, uint64_t growth);
-bool quota_take_all_back(struct pool *pool);
+bool quota_deactivate_idle(struct pool *pool, uint64_t growth);
+bool quota_deactivate_all(struct pool *pool);
 bool quota_empty_transfers(struct pool *pool);
 
 /**

@@ -317,12 +317,12 @@ int handles_make(struct source *source, struct arena *arena, const struct gap *g
         r = backend->ops->probe_handles(backend, pages_of(rest));
         lock_acquire(&source->lock);
     }
-    for (uint64_t some; rest > 0 && r == 0; rest -= some, base += some) {
+    for (uint64_t size; rest > 0 && r == 0; rest -= size, base += size) {
         uint64_t whole = (rest - 1) / VMM_HANDLE * VMM_HANDLE;
         uint64_t part = each > VMM_HANDLE && whole > 0 ? whole : rest;
         each = each < part ? each : part;
         uint64_t count = part / each < MAP_BATCH ? part / each : MAP_BATCH;
-        some = count * each;
+        size = count * each;
         r = create_batch(source, arena, base, (unsigned)count, each, last);
     }
     return r;

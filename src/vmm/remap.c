@@ -92,12 +92,12 @@ static uint64_t release_one(struct source *source, uint64_t bytes, struct vacate
 }
 
 static uint64_t remap_release(struct source *source, uint64_t bytes) {
-    uint64_t released = 0, some = 1;
+    uint64_t released = 0, size = 1;
     struct vacated vacated = {0};
     lock_remap(source);
-    while (released < bytes && some > 0) {
-        some = release_one(source, bytes - released, &vacated);
-        released += some;
+    while (released < bytes && size > 0) {
+        size = release_one(source, bytes - released, &vacated);
+        released += size;
     }
     /* A released handle may have a stale mapping whose work completed while the pool lock was
      * released. */
@@ -220,14 +220,14 @@ static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
  * than needed, maps short ones at its addresses for the surplus. Releases the pool lock for
  * calls of the driver. */
 static void release_excess(struct source *source, uint64_t bytes, uint64_t budget) {
-    uint64_t some = 1;
-    while (some > 0 && budget_would_exceed(source, bytes, budget)) {
+    uint64_t size = 1;
+    while (size > 0 && budget_would_exceed(source, bytes, budget)) {
         uint64_t over = budget_expected(source) + bytes - budget;
         struct vacated vacated = {0};
         over = round_up(over, VMM_HANDLE);
-        some = release_one(source, over, &vacated);
-        if (some > over) {
-            handles_make_short(source, vacated.arena, vacated.base, some - over, bytes);
+        size = release_one(source, over, &vacated);
+        if (size > over) {
+            handles_make_short(source, vacated.arena, vacated.base, size - over, bytes);
         }
     }
 }
@@ -329,7 +329,7 @@ static uint64_t growth_length(const struct source *source, uint64_t bytes, uint6
 static int grow_at(struct source *source, struct arena *arena, struct gap *gap, uint64_t bytes) {
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);
-    uint64_t before = budget_used(source), budget = budget_with(source, bytes), some = 1;
+    uint64_t before = budget_used(source), budget = budget_with(source, bytes), size = 1;
     struct vacated vacated = {0};
     struct transit transit;
     struct range *const adjacent[] = {gap->left, gap->right};
@@ -362,8 +362,8 @@ static int grow_at(struct source *source, struct arena *arena, struct gap *gap, 
         }
     }
     /* A failed growth releases as much as it has mapped: another thread may need the memory. */
-    while (r != 0 && budget_used(source) > before && some > 0) {
-        some = release_one(source, 0, &vacated);
+    while (r != 0 && budget_used(source) > before && size > 0) {
+        size = release_one(source, 0, &vacated);
     }
     return r;
 }

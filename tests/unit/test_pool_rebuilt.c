@@ -155,7 +155,7 @@ static void blocks_that_arrive_at_an_inactive_cache_are_not_lost(void **state) {
         late = magazine;
         late_for = common;
         unlocks_until_late = turn;
-        quota_take_all_back(pool);
+        quota_deactivate_all(pool);
         late_for = NULL;
         if (late.count > 0) { /* fewer unlocks happened */
             pending_add_list(&pool->source, late.first);
