@@ -64,7 +64,8 @@ static const char *try_page(struct vmm *vmm, CUdeviceptr at) {
 
 /*
  * Returns whether every other device can get access. Without the library, copies between any two
- * devices need no peer access. With mapped memory they do; driver/context/fault.c then gives it.
+ * devices need no peer access. With mapped memory they do; get_access() (driver/hooks/copies.c)
+ * gives it.
  */
 static bool all_can_reach(const struct device *device) {
     int count = 0;

@@ -4,11 +4,11 @@
  *      bin of 64 KiB   head -> stamp 7, stamp 7, stamp 9, stamp 12 <- tail
  *                      ^ handed out first, if epoch 7 is safe        ^ freed last
  *
- * Invariant: stamps grow along a bin. One comparison with the safe epoch decides: if the head
- * may not be handed out, no block of the bin may. Free and pending blocks share one list, and
- * nothing moves when an epoch ends. A block of another thread goes into the freeing thread's
- * cache: no other thread's cache line is written. A bin of large blocks covers a sixteenth of a
- * doubling: only its head is checked for size.
+ * Invariant: free blocks are in front of all others, whose stamps grow along the bin. One
+ * comparison with the safe epoch decides: if the head may not be handed out, no block of the bin
+ * may. Free and pending blocks share one list, and nothing moves when an epoch ends. A block of
+ * another thread goes into the freeing thread's cache: no other thread's cache line is written. A
+ * bin of large blocks covers a sixteenth of a doubling: only its head is checked for size.
  *
  * The owner enters a cache with plain stores (biased.h), other threads seize it under the pool's
  * lock. Only the thread inside writes the counters. `at` is always the index of a bin.
