@@ -115,5 +115,5 @@ bool process_start(void) {
     int begun = PROCESS_STARTING;
     atomic_compare_exchange_strong(&process_state, &begun, PROCESS_STARTED);
     starting = false;
-    return atomic_load(&process_state) == PROCESS_STARTED;
+    return process_is_started();
 }

@@ -58,10 +58,14 @@ extern _Atomic int process_state; /* enum process_state */
  */
 bool process_start(void);
 
+/** Returns whether the library serves calls now. Does not start it. */
+static inline bool process_is_started(void) {
+    return atomic_load_explicit(&process_state, memory_order_acquire) == PROCESS_STARTED;
+}
+
+/** Returns whether the library serves calls. Starts it if no thread has. */
 static inline bool process_ready(void) {
-    return __builtin_expect(
-               atomic_load_explicit(&process_state, memory_order_acquire) == PROCESS_STARTED, 1) ||
-           process_start();
+    return __builtin_expect(process_is_started(), 1) || process_start();
 }
 
 #endif

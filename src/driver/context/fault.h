@@ -35,7 +35,7 @@ void fault_record(CUresult code);
  * error. */
 static inline CUresult fault_notice(CUresult r) {
     if (__builtin_expect(r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY, 0) &&
-        atomic_load(&process_state) == PROCESS_STARTED) {
+        process_is_started()) {
         fault_record(r);
     }
     return r;

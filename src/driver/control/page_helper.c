@@ -64,7 +64,7 @@ static int execute(const struct live_request *wish) {
 static bool order_may_begin(void) {
     enum live_order order = live_next_order();
     enum live_hold why = LIVE_NOT_HELD_UP;
-    if (atomic_load(&process_state) != PROCESS_STARTED || atomic_load(&shutdown_begun)) {
+    if (!process_is_started() || atomic_load(&shutdown_begun)) {
         why = LIVE_AT_ITS_END;
     } else if (order == LIVE_EMPTY_CACHE && atomic_load(&capture_active) > 0) {
         why = LIVE_IN_CAPTURE;

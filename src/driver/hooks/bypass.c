@@ -237,7 +237,7 @@ CUresult hook_cuMemHostAlloc(void **host, size_t bytes, unsigned int flags) {
 }
 
 CUresult hook_cuMemFreeHost(void *host) {
-    if (atomic_load(&process_state) != PROCESS_STARTED || shutdown_over()) {
+    if (!process_is_started() || shutdown_over()) {
         return REAL(cuMemFreeHost)(host);
     }
     CUresult refusal = capture_error();

@@ -16,15 +16,11 @@
 #include "driver/state/partition.h"
 
 /* Returns false before the first use of CUDA, and in the child of a fork. */
-static bool is_started(void) {
-    return atomic_load(&process_state) == PROCESS_STARTED;
-}
-
 /*
  * Notes the context that is current on this thread. Drains barriers if the context became active.
  */
 static void note_current(CUcontext now) {
-    if (is_started() && active_contexts_switched(now)) {
+    if (process_is_started() && active_contexts_switched(now)) {
         context_drain_barriers();
     }
 }
@@ -119,7 +115,7 @@ CUresult hook_cuCtxAttach(CUcontext *ctx, unsigned int flags) {
 
 static CUresult end_context(CUresult (*real)(CUcontext), CUcontext ctx) {
     struct context_ending ending = {.handle = ctx, .primary_of = -1, .for_certain = true};
-    if (!ctx || !is_started()) {
+    if (!ctx || !process_is_started()) {
         return account_unknown(real(ctx));
     }
     context_end_begin(&ending);
@@ -141,7 +137,7 @@ CUresult hook_cuCtxDestroy_v2(CUcontext ctx) {
 CUresult hook_cuCtxDetach(CUcontext ctx) {
     unsigned version;
     struct context_ending ending = {.handle = ctx, .primary_of = -1};
-    if (!ctx || !is_started()) {
+    if (!ctx || !process_is_started()) {
         return account_unknown(REAL(cuCtxDetach)(ctx));
     }
     context_end_begin(&ending);
@@ -169,7 +165,7 @@ CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
  */
 static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool reset) {
     struct context_ending ending = {.primary_of = device, .for_certain = reset};
-    if (!is_started()) {
+    if (!process_is_started()) {
         return real(device);
     }
     context_end_begin(&ending);
@@ -217,7 +213,7 @@ CUresult hook_cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green) {
 CUresult hook_cuGreenCtxDestroy(CUgreenCtx green) {
     struct context_ending ending = {.primary_of = -1, .green = green};
     CUcontext view;
-    if (!green || !is_started()) {
+    if (!green || !process_is_started()) {
         return REAL(cuGreenCtxDestroy)(green);
     }
     if (REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS) {

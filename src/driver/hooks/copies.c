@@ -24,7 +24,7 @@
  * fill cuMemAlloc memory of every device; VMM pages need cuMemSetAccess first.
  */
 static __attribute__((noinline, cold)) bool get_access(void) {
-    if (atomic_load(&process_state) != PROCESS_STARTED) {
+    if (!process_is_started()) {
         return false;
     }
     bool imported = ipc_pages_access_all();

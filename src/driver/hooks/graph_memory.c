@@ -57,7 +57,7 @@ CUresult hook_cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphN
 
 CUresult hook_cuDeviceGraphMemTrim(CUdevice ordinal) {
     CUresult answer = REAL(cuDeviceGraphMemTrim)(ordinal);
-    bool started = atomic_load(&process_state) == PROCESS_STARTED;
+    bool started = process_is_started();
     struct device *device = started && answer == CUDA_SUCCESS ? device_used(ordinal) : NULL;
     if (device) {
         driver_pool_query_all(device);

@@ -8,10 +8,6 @@
 
 /* Returns false in the child of a fork: a thread of the parent may have held a lock, and no thread
  * of the child releases it. */
-static bool is_started(void) {
-    return atomic_load(&process_state) == PROCESS_STARTED;
-}
-
 CUresult hook_cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props) {
     CUresult answer = RETRY(REAL(cuMemPoolCreate)(handle, props));
     if (answer == CUDA_SUCCESS && process_ready()) {
@@ -22,12 +18,12 @@ CUresult hook_cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
 }
 
 CUresult hook_cuMemPoolDestroy(CUmemoryPool handle) {
-    return is_started() ? driver_pool_destroy(handle) : REAL(cuMemPoolDestroy)(handle);
+    return process_is_started() ? driver_pool_destroy(handle) : REAL(cuMemPoolDestroy)(handle);
 }
 
 CUresult hook_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
     CUresult answer = REAL(cuMemPoolTrimTo)(handle, keep);
-    if (answer == CUDA_SUCCESS && handle && is_started()) {
+    if (answer == CUDA_SUCCESS && handle && process_is_started()) {
         driver_pool_query_handle(handle);
     }
     return answer;
@@ -35,7 +31,8 @@ CUresult hook_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
 
 /* Notes that the device may have another current pool. -1: not a device. Returns `answer`. */
 static CUresult account_selected(CUresult answer, int ordinal) {
-    if (answer == CUDA_SUCCESS && ordinal >= 0 && ordinal < STATS_MAX_DEVICES && is_started()) {
+    if (answer == CUDA_SUCCESS && ordinal >= 0 && ordinal < STATS_MAX_DEVICES &&
+        process_is_started()) {
         driver_pool_forget_current(ordinal);
     }
     return answer;

@@ -29,7 +29,7 @@ static CUresult account_created(CUresult answer) {
 
 /* Stops counting a stream. Returns `answer`. */
 static CUresult account_destroyed(CUresult answer) {
-    if (answer == CUDA_SUCCESS && atomic_load(&process_state) == PROCESS_STARTED) {
+    if (answer == CUDA_SUCCESS && process_is_started()) {
         int remaining = atomic_fetch_sub(&streams, 1) - 1;
         pool_expect_streams(remaining > 0 ? (unsigned)remaining : 0);
     }

@@ -84,7 +84,7 @@ extern atomic_bool driver_pool_stale; /* driver_pool_query_stale() has something
  */
 static inline CUresult driver_pool_waited(CUresult r) {
     if (__builtin_expect(atomic_load_explicit(&driver_pool_stale, memory_order_relaxed), 0) &&
-        r == CUDA_SUCCESS && atomic_load(&process_state) == PROCESS_STARTED) {
+        r == CUDA_SUCCESS && process_is_started()) {
         driver_pool_query_stale();
     }
     return r;

@@ -128,13 +128,9 @@ CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key,
 
 /* --- freeing --- */
 
-static bool started(void) {
-    return atomic_load(&process_state) == PROCESS_STARTED;
-}
-
 struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, uint64_t bytes) {
     struct ledger_row *freeing = NULL, *row;
-    if (!started()) {
+    if (!process_is_started()) {
         return NULL;
     }
     lock_acquire(&ledger_lock);
@@ -232,7 +228,7 @@ void unpooled_list(enum unpooled_kind kind, const struct device *device, struct 
 /* --- handles and mappings --- */
 
 struct ledger_row *unpooled_hold(uint64_t handle) {
-    if (!started()) {
+    if (!process_is_started()) {
         return NULL;
     }
     lock_acquire(&ledger_lock);
@@ -274,7 +270,7 @@ void unpooled_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset
 
 struct unpooled_entry unpooled_find(enum unpooled_space space, uint64_t key) {
     struct unpooled_entry entry = {0};
-    if (!started()) {
+    if (!process_is_started()) {
         return entry;
     }
     lock_acquire(&ledger_lock);
