@@ -56,6 +56,8 @@ static void move_counts(struct cache *to, struct cache *from) {
         move_count(&to->bins[at].frees, &from->bins[at].frees);
         from->bins[at].target = 0;
         from->bins[at].allocs_seen = 0;
+        from->bins[at].own_at_miss = 0;
+        from->bins[at].all_at_miss = 0;
     }
     for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
         move_count(&to->large_allocs[i], &from->large_allocs[i]);
