@@ -75,12 +75,15 @@ static struct driver_pool *find(CUmemoryPool handle) {
     return pool;
 }
 
-/* Adds a pool, in the entry of a destroyed pool that nothing uses any more if there is one. NULL
- * without host memory. */
+/*
+ * Adds a pool. Uses the entry of a destroyed pool of the same device again, if there is one without
+ * live allocations: another thread may still hold a pointer to the entry, and charge the device.
+ * Returns NULL without host memory.
+ */
 static struct driver_pool *add(const struct driver_pool *as) {
     struct driver_pool *pool = find(NULL); /* a destroyed pool has no handle */
-    while (pool &&
-           (pool->is_graph_memory || pool->handle || pool->live > 0 || pool->in_progress > 0)) {
+    while (pool && (pool->is_graph_memory || pool->handle || pool->device != as->device ||
+                    pool->live > 0 || pool->in_progress > 0)) {
         pool = pool->next;
     }
     if (pool) {
