@@ -192,7 +192,7 @@ static void an_address_given_out_again_during_its_free_is_another_row(void **sta
     assert_int_equal(managed(), MIB); /* the driver has it still */
     take(UNPOOLED_MANAGED, 5 * MIB, AT);
     assert_int_equal(managed(), 6 * MIB);
-    unpooled_free_end(freeing, true);
+    unpooled_free_end(freeing, CUDA_SUCCESS);
     assert_int_equal(managed(), 5 * MIB);
     assert_int_equal(unpooled_find(UNPOOLED_POINTER, AT).bytes, 5 * MIB);
     unpooled_free(UNPOOLED_POINTER, AT);
@@ -203,7 +203,7 @@ static void a_row_whose_free_the_driver_refuses_stays(void **state) {
     take(UNPOOLED_MANAGED, MIB, AT);
     struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_POINTER, AT, 0);
     assert_null(unpooled_free_begin(UNPOOLED_POINTER, AT, 0)); /* a row being freed is not found */
-    unpooled_free_end(freeing, false);
+    unpooled_free_end(freeing, CUDA_ERROR_INVALID_VALUE);
     assert_int_equal(managed(), MIB);
     unpooled_free(UNPOOLED_POINTER, AT);
     unpooled_free(UNPOOLED_POINTER, AT); /* a second free, which the driver would refuse */
@@ -257,7 +257,7 @@ static void a_row_whose_free_is_refused_ends_with_its_context(void **state) {
     take(UNPOOLED_MANAGED, MIB, AT);
     struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_POINTER, AT, 0);
     forget(current);
-    unpooled_free_end(freeing, false);
+    unpooled_free_end(freeing, CUDA_ERROR_INVALID_VALUE);
     assert_int_equal(managed(), 0);
 }
 
@@ -294,7 +294,7 @@ static void memory_stays_counted_until_its_last_mapping_is_gone(void **state) {
     assert_int_equal(virtual_memory(), 4 * MIB);
     struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_RANGES, AT, 4 * MIB);
     assert_int_equal(virtual_memory(), 4 * MIB);
-    unpooled_free_end(freeing, false);
+    unpooled_free_end(freeing, CUDA_ERROR_INVALID_VALUE);
     assert_int_equal(virtual_memory(), 4 * MIB);
     unpooled_free(UNPOOLED_RANGES, AT);
     assert_int_equal(virtual_memory(), 4 * MIB);
@@ -318,9 +318,9 @@ static void a_release_and_an_unmapping_at_once_count_until_both_are_over(void **
     map(AT, 2 * MIB);
     struct ledger_row *handle = unpooled_free_begin(UNPOOLED_HANDLES, HANDLE, 0);
     struct ledger_row *mapping = unpooled_free_begin(UNPOOLED_RANGES, AT, 2 * MIB);
-    unpooled_free_end(mapping, true);
+    unpooled_free_end(mapping, CUDA_SUCCESS);
     assert_int_equal(virtual_memory(), 2 * MIB);
-    unpooled_free_end(handle, true);
+    unpooled_free_end(handle, CUDA_SUCCESS);
     assert_int_equal(virtual_memory(), 0);
 }
 

@@ -74,8 +74,9 @@ void device_pool_drain_barriers(struct device *device);
  * Call with no lock held. */
 bool device_pool_finish(struct device *device);
 
-/** Gives the idle memory of all pools of a device back to the driver. Returns 0, or an error of
- * pool_trim() if a pool keeps idle memory. Call with no lock held. */
+/** Gives the idle memory of all pools of a device back to the driver. Waits as pool_trim() does,
+ * for each pool. Returns 0, or an error of pool_trim() if a pool keeps idle memory. Call with no
+ * lock held. */
 int device_pool_release_idle(struct device *device);
 
 /** Returns the idle bytes that device_pool_release_idle() could not give back, plus the bytes that

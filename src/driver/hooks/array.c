@@ -40,9 +40,7 @@ CUresult hook_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *
 
 CUresult hook_cuArrayDestroy(CUarray array) {
     struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_ARRAYS, (uint64_t)array, 0);
-    CUresult answer = REAL(cuArrayDestroy)(array);
-    unpooled_free_end(freeing, answer == CUDA_SUCCESS);
-    return answer;
+    return unpooled_free_end(freeing, REAL(cuArrayDestroy)(array));
 }
 
 CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d,
@@ -62,7 +60,5 @@ CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D
 
 CUresult hook_cuMipmappedArrayDestroy(CUmipmappedArray array) {
     struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_ARRAYS, (uint64_t)array, 0);
-    CUresult answer = REAL(cuMipmappedArrayDestroy)(array);
-    unpooled_free_end(freeing, answer == CUDA_SUCCESS);
-    return answer;
+    return unpooled_free_end(freeing, REAL(cuMipmappedArrayDestroy)(array));
 }

@@ -1,7 +1,8 @@
 /*
  * Hooks of allocations that the pool does not serve: stream-ordered, managed and pinned host
- * memory. The driver serves each call. The hooks enter the memory in the ledger (limit/unpooled.h)
- * and hold device memory to the limit. Called with no lock held.
+ * memory, and imported blocks of the driver's pools. The driver serves each call. The hooks enter
+ * the memory in the ledger (limit/unpooled.h). Only stream-ordered and managed memory is charged.
+ * Called with no lock held.
  *
  * Freed pinned blocks are an exception: the library keeps some for the next request
  * (reuse/pinned.h).
@@ -17,7 +18,8 @@
 #include "driver/state/fast_path.h"
 #include "driver/state/shutdown.h"
 
-/* Value of a ledger row for memory of the program that cuMemHostRegister() pinned. */
+/* Value of a ledger row of pinned memory: its kind (reuse/pinned.h), or this, for memory of the
+ * program that cuMemHostRegister() pinned. */
 #define REGISTERED UINT64_MAX
 
 /* --- stream-ordered, managed --- */
@@ -62,7 +64,8 @@ static struct ordered_call enter_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream 
 
 /*
  * Charges what the driver's pool may take from the device. Returns false if the limit refuses the
- * charge. A NULL pool, a NULL result or 0 bytes take nothing: the driver judges such calls.
+ * charge. Charges nothing for a NULL result or 0 bytes, which the driver judges, or for a NULL
+ * pool: host memory, or a pool whose device is unknown.
  */
 static bool charge_pool(struct ordered_call *call, struct driver_pool *pool) {
     return !pool || !call->dptr || call->bytes == 0 ||
@@ -85,8 +88,7 @@ static struct device *device_of(const struct ordered_call *call) {
  * CUDA_ERROR_OUT_OF_MEMORY. */
 static CUresult give_up(const struct ordered_call *call) {
     struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_POINTER, *call->dptr, 0);
-    CUresult answer = call->driver.free(*call->dptr, call->stream);
-    unpooled_free_end(freeing, answer == CUDA_SUCCESS);
+    unpooled_free_end(freeing, call->driver.free(*call->dptr, call->stream));
     *call->dptr = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -154,7 +156,7 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
         context_address_given(*dptr, bytes);
         unpooled_enter(UNPOOLED_POOL_IMPORTED, device_here(), bytes, *dptr, 0);
     }
-    return answer;
+    return fault_notice(answer);
 }
 
 CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags) {
@@ -187,7 +189,7 @@ static bool released_for_host(CUresult answer, struct device *device, struct oom
          more = false;
     if (answer == CUDA_ERROR_OUT_OF_MEMORY && device && (first || any) &&
         pinned_release(&more) != 0) {
-        /* Waits for a short time for work in progress. Pinned blocks need an idle device. */
+        /* Waits up to RETURN_WAIT_NS in each pool: pinned blocks need an idle device. */
         device_pool_release_idle(device);
         pinned_release(&more);
     }
@@ -207,10 +209,11 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
                            native_host_alloc *native) {
     struct device *device = device_here();
     if (!device || !host || bytes == 0 || capture_error() != CUDA_SUCCESS) {
-        return native(host, bytes, flags);
+        return fault_notice(native(host, bytes, flags));
     }
     struct unpooled_call request;
-    unpooled_begin(&request, UNPOOLED_PINNED_HOST, device, bytes);
+    unpooled_begin(&request, UNPOOLED_PINNED_HOST, device,
+                   bytes); /* not charged, so never refused */
     void *kept = pinned_take(bytes, kind);
     CUresult answer = CUDA_SUCCESS;
     if (kept) {
@@ -246,16 +249,14 @@ CUresult hook_cuMemFreeHost(void *host) {
     }
     uint64_t ends = pinned_ends();
     struct unpooled_entry entry = unpooled_find(UNPOOLED_HOST, (uint64_t)host);
-    bool ours = entry.bytes > 0 && entry.value != REGISTERED;
+    bool allocated = entry.bytes > 0 && entry.value != REGISTERED;
     struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_HOST, (uint64_t)host, 0);
-    if ((ours && !freeing) || pinned_has(host)) { /* another thread frees or has freed the block */
-        unpooled_free_end(freeing, false);
+    if ((allocated && !freeing) || pinned_has(host)) { /* being freed, or freed and kept */
+        unpooled_free_end(freeing, CUDA_ERROR_INVALID_VALUE);
         return REAL(cuMemFreeHost)((void *)UNKNOWN_ADDRESS);
     }
-    bool kept = ours && pinned_keep(host, entry.bytes, (unsigned)entry.value, ends);
-    CUresult answer = kept ? CUDA_SUCCESS : REAL(cuMemFreeHost)(host);
-    unpooled_free_end(freeing, answer == CUDA_SUCCESS);
-    return fault_notice(answer);
+    bool kept = allocated && pinned_keep(host, entry.bytes, (unsigned)entry.value, ends);
+    return unpooled_free_end(freeing, kept ? CUDA_SUCCESS : REAL(cuMemFreeHost)(host));
 }
 
 CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags) {
@@ -272,7 +273,5 @@ CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags)
 
 CUresult hook_cuMemHostUnregister(void *host) {
     struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_HOST, (uint64_t)host, 0);
-    CUresult answer = REAL(cuMemHostUnregister)(host);
-    unpooled_free_end(freeing, answer == CUDA_SUCCESS);
-    return answer;
+    return unpooled_free_end(freeing, REAL(cuMemHostUnregister)(host));
 }

@@ -17,6 +17,7 @@
 #define GPUCACHE_DRIVER_HOOKS_HOOK_H
 
 #include "driver/context/current.h"
+#include "driver/context/fault.h"
 #include "driver/limit/retry.h"
 #include "driver/limit/unpooled.h"
 #include "driver/state/device.h"
@@ -63,10 +64,10 @@ static inline struct device *device_here_if_healthy(void) {
 
 /*
  * Returns the answer to a call that the limit refuses. `native` is the driver's answer about the
- * arguments: an error of the driver wins over CUDA_ERROR_OUT_OF_MEMORY.
+ * arguments: an error of the driver, perhaps a fault, wins over CUDA_ERROR_OUT_OF_MEMORY.
  */
 static inline CUresult refused(CUresult native) {
-    return native == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : native;
+    return native == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : fault_notice(native);
 }
 
 #endif

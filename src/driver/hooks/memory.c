@@ -250,7 +250,7 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
         return set_pitch(result, pitch, row);
     }
     if (!regular) {
-        return REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element);
+        return fault_notice(REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element));
     }
     struct unpooled_call request;
     if (!enter_native(pool, &request, bytes)) {
@@ -302,9 +302,7 @@ static __attribute__((noinline, cold)) bool answer_unusual_free(CUdeviceptr dptr
 static __attribute__((noinline)) CUresult answer_failed_free(int r, CUdeviceptr dptr) {
     if (r == -ENOENT) {
         struct ledger_row *freeing = dptr ? unpooled_free_begin(UNPOOLED_POINTER, dptr, 0) : NULL;
-        CUresult answer = REAL(cuMemFree_v2)(dptr);
-        unpooled_free_end(freeing, answer == CUDA_SUCCESS);
-        return fault_notice(answer);
+        return unpooled_free_end(freeing, REAL(cuMemFree_v2)(dptr));
     }
     if (r != -EINVAL) {
         return (CUresult)r;
@@ -372,9 +370,7 @@ static CUresult free_pooled_or_native_in_stream(CUdeviceptr dptr, CUstream strea
                                                 const struct stream_entries *driver) {
     if (!pool_has(dptr)) {
         struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_POINTER, dptr, 0);
-        CUresult answer = driver->free(dptr, stream);
-        unpooled_free_end(freeing, answer == CUDA_SUCCESS);
-        return answer;
+        return unpooled_free_end(freeing, driver->free(dptr, stream));
     }
     CUcontext current = context_pool() ? context_last.handle : NULL;
     if (atomic_load(&capture_active) > 0 || !current) {

@@ -33,7 +33,7 @@ static CUresult account_destroyed(CUresult answer) {
         int remaining = atomic_fetch_sub(&streams, 1) - 1;
         pool_expect_streams(remaining > 0 ? (unsigned)remaining : 0);
     }
-    return answer;
+    return fault_notice(answer);
 }
 
 CUresult hook_cuStreamCreate(CUstream *stream, unsigned int flags) {

@@ -42,9 +42,7 @@ CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 
 CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle) {
     struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_HANDLES, handle, 0);
-    CUresult answer = REAL(cuMemRelease)(handle);
-    unpooled_free_end(freeing, answer == CUDA_SUCCESS);
-    return answer;
+    return unpooled_free_end(freeing, REAL(cuMemRelease)(handle));
 }
 
 CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
@@ -85,15 +83,13 @@ CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
         context_address_given(dptr, bytes);
     }
     unpooled_mapped(answer, memory, offset, dptr, bytes);
-    return answer;
+    return fault_notice(answer);
 }
 
 CUresult hook_cuMemUnmap(CUdeviceptr dptr, size_t bytes) {
     dptr = unless_pooled(dptr, bytes);
     struct ledger_row *mappings = unpooled_free_begin(UNPOOLED_RANGES, dptr, bytes);
-    CUresult answer = REAL(cuMemUnmap)(dptr, bytes);
-    unpooled_free_end(mappings, answer == CUDA_SUCCESS);
-    return answer;
+    return unpooled_free_end(mappings, REAL(cuMemUnmap)(dptr, bytes));
 }
 
 CUresult hook_cuMemAddressFree(CUdeviceptr dptr, size_t bytes) {

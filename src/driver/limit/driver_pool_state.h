@@ -21,12 +21,12 @@ struct driver_pool {
     CUmemoryPool handle;   /* NULL: destroyed, or graph memory */
     struct device *device; /* NULL: host memory, or an unknown pool */
     bool is_graph_memory;  /* the graph memory of `device`, not a pool with a handle */
-    bool exists;           /* the pool certainly exists, so the driver may be asked about it */
-    bool stale;            /* a free came after the last query */
-    uint64_t live;         /* bytes of live allocations, as requested */
-    uint64_t in_progress;  /* bytes of allocations between driver_pool_begin() and _end() */
-    uint64_t reserve;      /* bytes, from the last query */
-    uint64_t counted;      /* larger of live and reserve: charged and counted */
+    bool exists;   /* the pool certainly exists, so the driver may be asked; not for graph memory */
+    bool stale;    /* a free came after the last query */
+    uint64_t live; /* bytes of live allocations, as requested */
+    uint64_t in_progress; /* bytes of allocations between driver_pool_begin() and _end() */
+    uint64_t reserve;     /* bytes, from the last query */
+    uint64_t counted;     /* larger of live and reserve: charged and counted */
     struct driver_pool *next;
 };
 

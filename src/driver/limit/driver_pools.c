@@ -49,8 +49,8 @@ void driver_pool_query(struct driver_pool *pool) {
 }
 
 /*
- * Gives the reserve beyond `keep` bytes back to the device, and all unused graph memory. Does
- * nothing during a capture.
+ * Trims a pool to `keep` bytes of reserve. For the entry of graph memory, ignores `keep` and gives
+ * all unused graph memory back. Does nothing during a capture.
  */
 static void trim(struct driver_pool *pool, uint64_t keep) {
     if (atomic_load(&capture_active) > 0) {
@@ -99,8 +99,8 @@ static struct driver_pool *add(const struct driver_pool *as) {
 }
 
 /*
- * Marks a pool as destroyed, although the driver may destroy it later. Live allocations stay
- * counted until they are freed.
+ * Marks a pool as destroyed. The driver destroys it once its last allocation is freed; until then
+ * the live bytes stay counted.
  */
 static void mark_destroyed(struct driver_pool *pool) {
     pool->handle = NULL;
@@ -257,6 +257,7 @@ static uint64_t threshold(const struct driver_pool *pool) {
     return keep;
 }
 
+/* Waits for a query or trim in progress; later ones see the announced capture. */
 void driver_pool_capture_announced(void) {
     lock_acquire(&driver_pool_lock);
     lock_release(&driver_pool_lock);
@@ -283,7 +284,7 @@ bool driver_pool_trim(const struct device *device) {
 void driver_pools_invalidate(const struct context *context) {
     const struct device *device = context->primary ? device_used(context->ordinal) : NULL;
     if (!device && (context->primary || context_count() > 0)) {
-        return; /* the device may have another context */
+        return; /* an unused device has no pool; other contexts may still use the pools */
     }
     lock_acquire(&driver_pool_lock);
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {

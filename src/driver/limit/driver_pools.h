@@ -8,7 +8,8 @@
  *   | case            | a query is made                                                           |
  *   | --------------- | ------------------------------------------------------------------------- |
  *   | without a limit | when the live bytes exceed the last result, at the first wait after a     |
- *   |                 | free, and when the program asks the driver how much memory is in use      |
+ *   |                 | free, after the program trims a pool, after out of memory, and when the   |
+ *   |                 | program asks the driver how much memory is in use                         |
  *   | with a limit    | also after every allocation, and before an allocation is refused          |
  *
  * Reports and gpucache_get_stats() use the last result. Functions acquire the lock DRIVER_POOLS.

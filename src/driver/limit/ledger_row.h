@@ -49,7 +49,8 @@ void ledger_row_end(struct ledger_row *row, struct ledger_row **dead);
 /** Returns the first row that is being freed. `next` links the others. */
 struct ledger_row *ledger_rows_being_freed(void);
 
-/** Uncounts, refunds and frees the rows of `dead`. Call with no lock held. */
+/** Uncounts, refunds and frees the rows of `dead`. Call without the lock LEDGER, and without any
+ * lock that comes after it. */
 void ledger_rows_free(struct ledger_row *dead);
 
 #endif

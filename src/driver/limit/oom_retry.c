@@ -7,9 +7,10 @@
 #include "tuning/tuning.h"
 
 /*
- * Gives idle memory back to the driver, first without waiting for work. Waits only if that is not
- * enough: the work may depend on this thread's next calls. If `bytes` is 0, the needed amount is
- * unknown, and any returned memory is enough.
+ * Gives idle memory back to the driver, first with the short waits of pool_trim(). Waits for events
+ * recorded in frees (device_pool_finish()) only if that is not enough: such work may depend on this
+ * thread's next calls. If `bytes` is 0, the needed amount is unknown, and any returned memory is
+ * enough.
  */
 static void release_idle(struct device *device, uint64_t bytes) {
     uint64_t returns = oom_retry_returns();

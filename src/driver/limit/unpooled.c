@@ -47,15 +47,16 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t byt
 /* Charges `bytes`. Until unpooled_end(), refused requests of other threads wait for this one. */
 static bool charge_in_flight(struct device *device, uint64_t bytes) {
     in_flight_enter(&device->in_flight);
-    bool is_allowed = device_charge(device, bytes);
-    if (!is_allowed) {
+    bool charged = device_charge(device, bytes);
+    if (!charged) {
         in_flight_leave(&device->in_flight);
     }
-    return is_allowed;
+    return charged;
 }
 
-/* Charges `bytes` if the kind is charged, and retries after a refusal of the limit. */
-static bool is_allowed(enum unpooled_kind kind, struct device *device, uint64_t bytes) {
+/* Charges `bytes` if the kind is charged, and retries after a refusal of the limit. Returns false,
+ * with nothing charged, if the limit refuses. */
+static bool charge_or_retry(enum unpooled_kind kind, struct device *device, uint64_t bytes) {
     if (!unpooled_kind_is_charged(kind) || charge_in_flight(device, bytes)) {
         return true;
     }
@@ -75,7 +76,7 @@ bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct 
     if (!device) {
         return true;
     }
-    if (!is_allowed(kind, device, bytes)) {
+    if (!charge_or_retry(kind, device, bytes)) {
         if (kind != UNPOOLED_NATIVE) { /* the caller of NATIVE counts the refusal */
             device_count_oom(device, true);
         }
@@ -140,7 +141,8 @@ struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, 
             freeing = row;
             break;
         }
-        row->next_in_call = freeing; /* not in the table any more: no other call links the row */
+        /* A mapping has one holder: its row has left the table, and no other call links it. */
+        row->next_in_call = freeing;
         freeing = row;
         if (row->bytes == 0 || at + row->bytes - key >= bytes) {
             break;
@@ -150,23 +152,24 @@ struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, 
     return freeing;
 }
 
-void unpooled_free_end(struct ledger_row *row, bool freed) {
+CUresult unpooled_free_end(struct ledger_row *row, CUresult answer) {
     struct ledger_row *dead = NULL;
     if (!row) {
-        return;
+        return fault_notice(answer);
     }
     lock_acquire(&ledger_lock);
     for (struct ledger_row *next; row; row = next) {
         next = row->next_in_call;
         row->next_in_call = NULL;
-        ledger_row_end_release(row, freed, &dead);
+        ledger_row_end_release(row, answer == CUDA_SUCCESS, &dead);
     }
     lock_release(&ledger_lock);
     ledger_rows_free(dead);
+    return fault_notice(answer);
 }
 
 void unpooled_free(enum unpooled_space space, uint64_t key) {
-    unpooled_free_end(unpooled_free_begin(space, key, 0), true);
+    unpooled_free_end(unpooled_free_begin(space, key, 0), CUDA_SUCCESS);
 }
 
 /* Argument of end_if_of(). */
@@ -253,7 +256,7 @@ void unpooled_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset
                              .kind = UNPOOLED_MAPPING,
                              .space = UNPOOLED_RANGES};
     lock_acquire(&ledger_lock);
-    /* The size of imported memory is unknown: counts the mapped bytes. */
+    /* The size of imported memory is unknown: counts up to the end of the furthest mapping. */
     if (answer == CUDA_SUCCESS && memory->kind == UNPOOLED_HANDLE_IMPORTED &&
         memory->bytes < offset + bytes) {
         unpooled_kind_book(UNPOOLED_HANDLE_IMPORTED, memory->device,

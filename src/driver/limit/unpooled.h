@@ -1,20 +1,22 @@
 /*
  * Keeps the ledger of unpooled memory: a row for each allocation that the driver serves without the
- * pool. Hooks call this file with no lock held, and ipc/ also with its own locks. Functions acquire
- * the lock LEDGER.
+ * pool. Hooks, observe/ and driver_pool_claim.c call these functions with no lock held. ipc/ also
+ * calls unpooled_enter() and unpooled_free() with its own locks; unpooled_forget() runs under
+ * REGISTRY. Functions acquire the lock LEDGER. unpooled_end() and unpooled_free_end() also record a
+ * fault that the driver reports (fault.h).
  *
  * The driver may give freed memory to another thread before the free returns, and a context may end
  * during a call. Two functions therefore bracket each driver call. Invariant: memory is charged
  * before the driver is asked for it, and refunded after the driver has freed it.
  *
- *   | step                 | effect                                                        |
- *   | -------------------- | ------------------------------------------------------------- |
- *   | unpooled_begin       | charges the bytes and lists the call                          |
- *   | (driver call)        |                                                               |
- *   | unpooled_end         | adds and counts the row if the context still exists           |
- *   | unpooled_free_begin | hides the row, which stays counted                            |
- *   | (driver call)        |                                                               |
- *   | unpooled_free_end   | counts the free, or lists the row again if the driver refused |
+ *   | step                | effect                                                             |
+ *   | ------------------- | ------------------------------------------------------------------ |
+ *   | unpooled_begin      | charges the bytes and lists the call                               |
+ *   | (driver call)       |                                                                    |
+ *   | unpooled_end        | adds and counts the row if the context still exists                |
+ *   | unpooled_free_begin | releases a holder; hides a row without one, which stays counted    |
+ *   | (driver call)       |                                                                    |
+ *   | unpooled_free_end   | counts the free, or lists the row again if the driver refused      |
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_UNPOOLED_H
 #define GPUCACHE_DRIVER_LIMIT_UNPOOLED_H
@@ -59,24 +61,26 @@ bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct 
 CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key, uint64_t value);
 
 /**
- * Adds a row without a charge or a check of the limit. Returns false for a NULL device or without
- * host memory. `value` of stream-ordered memory is its struct driver_pool.
+ * Adds a row without a charge or a check of the limit. Only for kinds that are not charged: the
+ * free of a charged kind refunds its bytes. Returns false for a NULL device or without host memory.
+ * `value` of stream-ordered memory is its struct driver_pool.
  */
 bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t bytes, uint64_t key,
                     uint64_t value);
 
 /**
- * Hides the row of `key` before the driver is asked to free its memory. If `bytes` is not 0, hides
- * all adjacent rows in the `bytes` from `key`. Returns the rows for unpooled_free_end(), or NULL
- * if there is none.
+ * Releases one holder of the row of `key`, before the driver call that frees it. A row without
+ * holders leaves the table and stays counted. If `bytes` is not 0, does the same for all adjacent
+ * rows in the `bytes` from `key`. Returns the rows for unpooled_free_end(), or NULL if there is
+ * none.
  */
 struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, uint64_t bytes);
 
 /**
- * Ends a free. `freed`: the driver has freed the memory; uncounts and refunds the rows. Without
- * `freed`, lists the rows again. Does nothing for NULL.
+ * Ends a free. If the driver's `answer` is CUDA_SUCCESS, uncounts and refunds the rows; otherwise
+ * lists them again. `row` NULL: there are no rows. Returns `answer`.
  */
-void unpooled_free_end(struct ledger_row *row, bool freed);
+CUresult unpooled_free_end(struct ledger_row *row, CUresult answer);
 
 /**
  * Runs unpooled_free_begin() and unpooled_free_end() in one step. Use it only if the driver
