@@ -1,6 +1,6 @@
 /*
- * The slow path of an allocation. The table is the whole ladder. pool_alloc() and alloc_general()
- * (alloc.c) take steps 1 and 2, and call slow_path_alloc() if no cache serves the request.
+ * The slow path of an allocation. The table is the whole ladder. pool_alloc() (alloc.c) takes step
+ * 1, alloc_general() steps 1 and 2. Then alloc_general() calls slow_path_alloc().
  *
  * step  function                    what is tried                          lock  longest wait
  *    1  pool_alloc()                head of the bin in the thread's cache  cache none
@@ -15,25 +15,27 @@
  *   10  quota_deactivate_idle()     caches of idle threads                 pool  until owners leave
  *   11  try_barrier()               over budget: barrier or wait           pool* event (1)
  *   12  flush_own_cache()           over budget: this thread's cache       pool  none
- *   13  try_growth()                a segment from the driver              pool* RETURN_WAIT_NS (1)
- *       --- the driver or the limit has refused: 14 to 21, up to OTHERS_TRIES times (2) ---
+ *   13  try_growth()                a segment from the driver              pool* RETURN_WAIT_NS, (1)
+ *       --- the driver or the limit has refused: 14 to 21, up to OTHERS_TRIES times ---
  *   14  wait_for_growths()          growths of other threads               pool* their driver calls
  *   15  quota_deactivate_all()      caches of all threads                  pool  until owners leave
  *   16  sync_wait_while_suspended() end of another thread's call           pool* LATE_WAIT_NS
  *   17  try_grow()                  the driver once more                   pool* RETURN_WAIT_NS
  *   18  sync_wait_barriers()        work in front of barriers              pool* event (1)
  *   19  try_release()               idle segments, then growth             pool* RETURN_WAIT_NS
- *   20  try_other_pools()           idle memory of other pools, growth     pool* (3)
- *   21  try_wait()                  all pending memory; then 19, 20 again  pool* LATE_WAIT_NS (4)
+ *   20  try_other_pools()           idle memory of other pools, growth     pool* (2)
+ *   21  try_wait()                  all pending memory; then 19, 20 again  pool* LATE_WAIT_NS (3)
  *   22  slow_path_alloc()           all deferred frees; then 3 again       none  event (1)
  *
  * Lock: "cache" is the biased lock of the thread's cache. "pool" is source.lock, held throughout.
  * "pool*" is source.lock, released around every call that can block; state is read anew afterwards.
  * (1) For an event that a free of this thread recorded, without a limit: the native free waited for
  *     the same work. For events of other threads at most LATE_WAIT_NS.
- * (2) After 10, 12 and 14 to 16, try_pending() repeats 9 and 11.
- * (3) The limits of release_others() (source/backend.h); after 21 also for work of those pools.
- * (4) For each event recorded later. Waits that failed before count against the limit.
+ * (2) The limits of release_others() (source/backend.h); after 21 also for work of those pools.
+ * (3) For each wait, less the time of earlier failed waits. The step records an event for memory
+ *     that no event covers yet.
+ *
+ * After steps 10, 12 and 14 to 16, try_pending() repeats 9 and 11.
  *
  * alloc_locked() has steps 5 to 13 in order, try_after_refusal() (out_of_memory.c) steps 14 to 21.
  * The functions of steps 7, 9, 11, 16 and 18 are in src/sync, those of 10 and 15 in tcache/quota.c.
@@ -261,8 +263,8 @@ static bool needs_rotation(struct cache *cache, struct bin *bin) {
  *
  *  rotating   the thread's own blocks were still pending: the target doubles with every slow path,
  *             up to ROTATION_BLOCKS and the quota
- *  otherwise  the thread only asks for more: a few small blocks save the lock without hoarding
- *             (at most a magazine, and AHEAD_SHARE)
+ *  otherwise  the thread only asks for more: a few more small blocks avoid later slow paths (at
+ *             most a magazine, and AHEAD_SHARE of active memory)
  */
 static uint32_t refill_count(const struct pool *pool, struct cache *cache,
                              const struct alloc_request *request, bool rotating) {

@@ -2,8 +2,9 @@
  * A watermark: the amount that an owner holds, and the peak of that amount since the last
  * aggregation (tcache/peaks.c). Only the owner writes.
  *
- * `taken` and `given` grow only, and their difference is the live amount. A reader in another
- * thread that loads one before the other therefore gets a bound of the live amount.
+ * `taken` and `given` only grow while a thread owns the watermark. Their difference is the live
+ * amount. A reader in another thread that loads one before the other therefore gets a bound of the
+ * live amount. Where a watermark changes its owner, pool->moves tells the reader to start again.
  *
  * All arithmetic is modulo 2^64. The live amount is signed: a thread may free more than it
  * allocated.

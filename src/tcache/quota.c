@@ -6,9 +6,10 @@
  * grows with the sum of all quotas. Blocks are taken back from active caches only, so inactive
  * caches add no cost.
  *
- * Before the pool grows past its goal, caches of idle threads are deactivated: they lose their
- * blocks and quota. The pool's lock protects pool->active and all quotas; quotas are read without
- * it. Invariant: a cache is in pool->active if and only if its quota is not 0.
+ * A deactivated cache loses its blocks and its quota. That happens to caches of idle threads before
+ * the pool grows past its goal and at decay, to all caches before out of memory, and to the cache
+ * of a thread that ends. The pool's lock protects pool->active and all quotas; quotas are read
+ * without it. Invariant: a cache is in pool->active if and only if its quota is not 0.
  */
 #include "tcache/internal.h"
 

@@ -1,6 +1,6 @@
 /*
  * Quotas: how many bytes caches may hold, and when idle caches lose their blocks (quota.c). The
- * pool's lock is held in all functions.
+ * pool's lock is held, except in quota_of_capacity(), quota_is_inactive() and quota_is_little().
  */
 #ifndef GPUCACHE_TCACHE_QUOTA_H
 #define GPUCACHE_TCACHE_QUOTA_H
@@ -12,14 +12,15 @@ uint64_t quota_of_capacity(uint64_t capacity);
 
 /**
  * Raises a cache's quota to `bytes`, within quota_limit(), and activates the cache. Lowers a quota
- * that exceeds quota_limit() now. Returns whether the quota is at least `bytes`.
+ * that exceeds quota_limit() now. Returns whether the quota is at least `bytes`. The caller need
+ * not be inside the cache.
  */
 bool quota_grow(struct cache *cache, uint64_t bytes);
 
 /**
- * Makes the cache fit `bytes` more of bin `keep`: moves blocks of idle bins to the pool, then
- * raises a small quota, or else moves halves of the largest bins. The cache is entered by its
- * owner, or seized.
+ * Makes the cache fit `bytes` more of bin `keep`: moves blocks of idle bins to the pool until one
+ * part in UNUSED_SHARE of the quota is unused, then raises a small quota, or else moves halves of
+ * the largest bins. The cache is entered by its owner, or seized.
  */
 void quota_flush_for(struct cache *cache, unsigned keep, uint64_t bytes);
 

@@ -10,9 +10,13 @@
  *
  * Only idle memory moves or is released, so a live block keeps its address and its handles.
  *
- * The remap lock admits one thread at a time. The pool lock is released around every call of the
- * driver, except at the end of a context. Invariant: no other thread uses the addresses of such a
- * call. They lie in no segment at that time, and the free ranges next to them are held.
+ * A gap is a run of unmapped addresses between segments (heap/va_range.h).
+ *
+ * The remap lock admits one thread at a time. The pool lock is released around driver calls that
+ * reserve, create, map, unmap or release. Queries of events keep it, and so does the end of a
+ * context. Invariant: no other thread uses the addresses of such a call. They lie in no segment
+ * during the call, and the remap lock keeps other threads from mapping there. A growth also holds
+ * the free ranges next to its gap.
  */
 #include "vmm/remap.h"
 
@@ -26,7 +30,8 @@
 #include <errno.h>
 
 /* Unmaps stale mappings whose work has completed. A growth may then use the addresses. The driver
- * has the memory of a released handle only after the last mapping of the handle has gone. */
+ * gets the memory of a released handle back only when its last mapping is unmapped. Releases the
+ * pool lock during driver calls. */
 static void drop_stale(struct source *source) {
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);

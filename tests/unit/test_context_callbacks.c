@@ -86,7 +86,7 @@ ENDED(device_pool_forget)
 QUIET(deferred_suspend)
 QUIET(device_pool_suspend)
 
-static unsigned entered, all_awake; /* calls of active_contexts_add(), ..._all_stay() */
+static unsigned entered, all_awake; /* calls of active_contexts_add(), ..._keep_all() */
 
 void active_contexts_add(CUcontext context) {
     (void)context;
