@@ -15,7 +15,7 @@
  *   10  quota_deactivate_idle()     caches of idle threads                 pool  until owners leave
  *   11  try_barrier()               over budget: barrier or wait           pool* event (1)
  *   12  flush_own_cache()           over budget: this thread's cache       pool  none
- *   13  try_growth()                a segment from the driver              pool* RETURN_WAIT_NS, (1)
+ *   13  try_growth()                memory from the driver                 pool* RETURN_WAIT_NS (1)
  *       --- the driver or the limit has refused: 14 to 21, up to OTHERS_TRIES times ---
  *   14  wait_for_growths()          growths of other threads               pool* their driver calls
  *   15  quota_deactivate_all()      caches of all threads                  pool  until owners leave
@@ -149,9 +149,9 @@ static void barrier_ahead(struct pool *pool, const struct alloc_request *request
 }
 
 /*
- * Step 12: gives the cached blocks of the calling thread to the pool, because growth past the
- * budget comes next. Returns whether there were any. Entered with the pool's lock, outside the
- * cache.
+ * Step 12: moves blocks of this thread's cache and of all transfer caches to the pool, because
+ * growth past the budget comes next. Returns whether any block moved. Entered with the pool's lock,
+ * outside the cache.
  *
  *  large blocks  always: some dozens at most, little work compared with a growth
  *  small blocks  for a small request, if the cache holds 2 MiB (one slab): there may be thousands
@@ -243,9 +243,10 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
 /* --- refill --- */
 
 /*
- * Returns whether more blocks of this bin would make epochs less frequent. False if most requests
- * since the bin's last miss were for other bins, whose epochs make this bin's blocks safe too.
- * Records the counts of requests at this miss.
+ * Returns whether more blocks of this bin would make epochs less frequent. Rotation: a thread uses
+ * the blocks of a bin in turn, while the blocks that it freed before are pending. False if most
+ * requests since the bin's last miss were for other bins, whose epochs make this bin's blocks safe
+ * too. Records the counts of requests at this miss.
  */
 static bool needs_rotation(struct cache *cache, struct bin *bin) {
     uint32_t all = (uint32_t)counter_get(&cache->watermarks[WATERMARK_COUNT].taken);
@@ -364,7 +365,7 @@ static void refill(struct pool *pool, struct cache *cache, const struct alloc_re
 
 /*
  * Takes steps 3 to 21 once. Returns 0 and the address, or the error. No lock is held on entry or on
- * return. On an error of the search, sets *reclaims to the pool's number of reclaims at its end.
+ * return. If the search fails, sets *reclaims to pool->reclaims, read before the lock is released.
  */
 static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_request *request,
                       uint64_t requested, uint64_t *address, uint64_t *reclaims) {

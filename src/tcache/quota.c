@@ -118,8 +118,8 @@ void quota_deactivate(struct cache *cache) {
     struct pool *pool = cache->pool;
     if (!quota_is_inactive(cache)) {
         cache_flush(cache, 0);
-        /* Before transfer_empty(): only quota 0 keeps new blocks out of the common transfer cache,
-         * whose owner ID is 0 at all times. */
+        /* Before transfer_empty(): other threads may ship magazines during this function. Owner ID
+         * 0 or quota 0 refuses them. The common cache always has owner ID 0, so it needs quota 0. */
         set_quota(cache, 0);
         transfer_set_owner_id(&cache->transfer, 0);
         transfer_empty(&cache->transfer);
@@ -182,6 +182,7 @@ struct biased *quota_list_idle_threads(struct pool *pool) {
     for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
         bool idle_now = is_unchanged(&cache->seen.operations_ticks, operations(cache),
                                      pool->source.decay.tick, DECAY_TICKS);
+        /* If the transfer cache had blocks, the cache is left for the next scan. */
         if (idle_now && !cache->in_slow_path && !transfer_empty(&cache->transfer)) {
             idle = cache_listed(cache, idle);
         }

@@ -79,8 +79,9 @@ struct vacated {
     uint64_t base;
 };
 
-/* Releases one idle segment, chosen by idle_segment() for `bytes`. Tries the next one if the driver
- * does not take a segment back. Returns the bytes released and sets *vacated; or returns 0. */
+/* Releases one idle segment, chosen by idle_segment() for `bytes`. Tries the next one if a segment
+ * cannot go now (-EBUSY of handles_release()). Returns the bytes released and sets *vacated; or
+ * returns 0. Releases the pool lock during driver calls. */
 static uint64_t release_one(struct source *source, uint64_t bytes, struct vacated *vacated) {
     struct arena *const arenas[] = {&source->large, &source->small};
     uint64_t released = 0;
@@ -197,8 +198,9 @@ static uint64_t releasable_bytes(const struct source *source, const struct gap *
  * Detaches idle segments for the gap until the growth is within the budget. Makes the gap longer
  * than needed if the addresses allow it: whole handles fit then, and can move again.
  *
- * Detaches segments whose work has not completed first, if the others alone cannot bring the growth
- * within the budget: the others can also be released, and one growth moves at most TRANSIT_MOST.
+ * If completed segments alone cannot bring the growth within the budget, takes segments with
+ * pending work first. Completed ones can be released instead, and one growth moves at most
+ * TRANSIT_MOST.
  */
 static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
                         struct transit *transit) {
@@ -261,8 +263,9 @@ static void shorten_if_trapped(struct source *source, uint64_t bytes, uint64_t b
 
 /*
  * Returns true if remapping took longer than REMAP_TIME_MOST_NS plus one part in REMAP_TIME_SHARE
- * of the elapsed time. The goal then rises by one slack step. Reason: a program that requests the
- * same blocks again and again may get them at new addresses, and each time memory is mapped there.
+ * of the elapsed time. The caller may then raise the goal by one slack step. Reason: a program that
+ * requests the same blocks again and again may get them at new addresses, and each time memory is
+ * mapped there.
  *
  * Credits unused time to later bursts, at most REMAP_TIME_KEPT_NS: without the credit, a burst now
  * and then would raise the goal for ever. Restarts the measurement after a step, and when the peak
@@ -291,8 +294,8 @@ static bool remap_takes_too_long(struct source *source, uint64_t peak) {
 }
 
 /* Allows one more step of slack if remapping took too long. Then raises the goal by the bytes by
- * which the growth exceeds the budget, as far as the steps and the device's capacity allow. Does
- * nothing while a refusal or an option limits the budget. Returns the bytes added. */
+ * which the growth exceeds the budget, as far as the steps and the device's capacity allow. Only
+ * measures the time while a refusal or an option limits the budget. Returns the bytes added. */
 static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t capacity = source->backend->capacity;
     bool may_be_raised = !is_ablated(ABLATION_SLACK) && source->refused_at == 0 &&
@@ -429,7 +432,7 @@ static int remap_grow(struct source *source, const struct alloc_request *request
                                                 : -ERANGE;
     }
     unlock_remap(source);
-    /* A failed growth may have held memory while other threads were refused. */
+    /* A failed growth beyond one page may have held memory while other threads were refused. */
     budget_end_growth(source, r != 0 && bytes > PAGE_BYTES);
     return r;
 }
@@ -476,7 +479,8 @@ static void end_arena(struct source *source, struct arena *arena) {
     }
 }
 
-/* Ends both arenas. Resets handle length and slack: the next context may use memory otherwise. */
+/* Ends both arenas. Resets handle length and slack: the next context may use memory in another
+ * way. */
 static uint64_t remap_end(struct source *source) {
     source->remap.size_shift = source->remap.slack_steps = 0;
     source->remap.made_bytes = source->remap.slack = 0;
