@@ -19,14 +19,6 @@ int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request
                     uint64_t requested, uint64_t *address);
 
 /**
- * Returns 0, or the code with which the driver answers calls of this thread now. Marks the pool as
- * broken if the code is of a fault, because the driver then answers every call of the context with
- * it. Other codes concern only this call: the thread is in a host function, or its context has
- * ended. Called with no lock, on every path except steps 1 and 2.
- */
-int slow_path_health(struct pool *pool);
-
-/**
  * Reclaims deferred frees whose streams have reached them: `all`, or a few. Does nothing if this
  * pool has none, else also reclaims those of other pools. Returns whether any was reclaimed. Called
  * with no lock.

@@ -156,11 +156,17 @@ bool pool_tick(struct pool *pool);
 bool pool_decay(struct pool *pool);
 
 /**
- * pool_broken() returns the driver error that made the context unusable, or 0. A broken pool serves
- * no request. pool_break() records such an error.
+ * Returns the fault that made the context unusable, or 0. A broken pool serves no request.
  */
 int pool_broken(struct pool *pool);
-void pool_break(struct pool *pool, int code);
+
+/**
+ * Returns 0, or the code with which the driver answers calls of this thread now. Marks the pool as
+ * broken if the code is of a fault, because the driver then answers every call of the context with
+ * it. Other codes concern only this call: the thread is in a host function, or its context has
+ * ended. Call with no lock held.
+ */
+int pool_health(struct pool *pool);
 
 /**
  * Bracket a wait of the program for all work of the context. pool_sync_begin() returns a ticket

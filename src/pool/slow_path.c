@@ -47,16 +47,6 @@
 
 #include <errno.h>
 
-int slow_path_health(struct pool *pool) {
-    struct source *source = &pool->source;
-    int (*health)(struct backend *) = source->backend->ops->health;
-    int code = health ? health(source->backend) : 0;
-    if (code > 0 && source->backend->ops->is_deadly(code)) {
-        atomic_store_explicit(&source->epochs.broken, code, memory_order_relaxed);
-    }
-    return code;
-}
-
 bool reclaim_deferred(struct pool *pool, bool all) {
     const struct backend_ops *ops = pool->source.backend->ops;
     return atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) > 0 &&
@@ -372,7 +362,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
     struct source *source = &pool->source;
     bool reclaimed =
         request->large || atomic_load_explicit(&source->pressure, memory_order_relaxed) > 0;
-    int code = slow_path_health(pool);
+    int code = pool_health(pool);
     if (code) {
         return code;
     }

@@ -119,7 +119,8 @@ void quota_deactivate(struct cache *cache) {
     if (!quota_is_inactive(cache)) {
         cache_flush(cache, 0);
         /* Before transfer_empty(): other threads may ship magazines during this function. Owner ID
-         * 0 or quota 0 refuses them. The common cache always has owner ID 0, so it needs quota 0. */
+         * 0 or quota 0 refuses them. The common cache always has owner ID 0, so its quota must be 0
+         * first. */
         set_quota(cache, 0);
         transfer_set_owner_id(&cache->transfer, 0);
         transfer_empty(&cache->transfer);

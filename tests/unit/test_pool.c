@@ -680,12 +680,29 @@ static void every_slow_path_checks_the_health_of_the_context(void **state) {
     }
 }
 
+static int health_while_the_context_ends(struct backend *backend) {
+    (void)backend;
+    pool_forget(pool); /* another thread resets the device */
+    return 700;
+}
+
+static void a_fault_of_an_ended_context_does_not_break_the_next_one(void **state) {
+    (void)state;
+    start(GIB, REUSE_BARRIER, RELAXED);
+    struct backend_ops ops = *fake->backend.ops;
+    ops.health = health_while_the_context_ends;
+    fake->backend.ops = &ops;
+    assert_int_equal(pool_health(pool), 700);
+    assert_int_equal(pool_broken(pool), 0);
+    assert_int_equal(stop(NULL), 0);
+}
+
 static void a_broken_context_answers_with_its_error(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t address, at = get(100), large = get(5 * MIB);
     assert_int_equal(pool_broken(pool), 0);
-    pool_break(pool, 719);
+    atomic_store(&pool->source.epochs.broken, 719);
     assert_int_equal(pool_broken(pool), 719);
     assert_int_equal(pool_alloc(pool, 100, &address), 719);
     assert_int_equal(pool_alloc(pool, 5 * MIB, &address), 719);
@@ -874,6 +891,7 @@ int main(void) {
         TEST(misses_count_requests_to_the_driver),
         TEST(a_forgotten_pool_is_empty_and_serves_the_next_context),
         TEST(every_slow_path_checks_the_health_of_the_context),
+        TEST(a_fault_of_an_ended_context_does_not_break_the_next_one),
         TEST(a_refusal_of_one_call_does_not_end_the_pool),
         TEST(a_broken_context_answers_with_its_error),
         TEST(a_block_of_one_thread_may_be_freed_by_another),

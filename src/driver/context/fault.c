@@ -26,12 +26,11 @@ bool fault_is_deadly(CUresult code) {
             code != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
+/* Asks the current context too: an event's query may return another context's fault. */
 void fault_record(CUresult code) {
     struct pool *pool = fault_is_deadly(code) ? context_pool() : NULL;
-    /* Checks the current context too: an event's query may return another context's fault. */
-    struct backend *backend = pool ? pool_backend(pool) : NULL;
-    if (pool && fault_is_deadly((CUresult)backend->ops->health(backend))) {
-        pool_break(pool, (int)code);
+    if (pool) {
+        pool_health(pool);
     }
 }
 
