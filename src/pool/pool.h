@@ -155,17 +155,11 @@ uint64_t pool_unreleasable_bytes(struct pool *pool);
 bool pool_tick(struct pool *pool);
 bool pool_decay(struct pool *pool);
 
-/**
- * Returns the fault that made the context unusable, or 0. A broken pool serves no request.
- */
+/** Returns the fault that made the context unusable, or 0. A broken pool serves no request. */
 int pool_broken(struct pool *pool);
 
-/**
- * Returns 0, or the code with which the driver answers calls of this thread now. Marks the pool as
- * broken if the code is of a fault, because the driver then answers every call of the context with
- * it. Other codes concern only this call: the thread is in a host function, or its context has
- * ended. Call with no lock held.
- */
+/** Returns the code with which the driver answers calls of this thread now, or 0. A fault breaks
+ * the pool. Other codes concern this call only (host function, ended context). Call without lock. */
 int pool_health(struct pool *pool);
 
 /**

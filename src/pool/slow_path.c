@@ -47,6 +47,21 @@
 
 #include <errno.h>
 
+int pool_health(struct pool *pool) {
+    struct source *source = &pool->source;
+    const struct backend_ops *ops = source->backend->ops;
+    uint64_t generation = atomic_load(&source->generation);
+    int code = ops->health ? ops->health(source->backend) : 0;
+    if (code > 0 && ops->is_deadly(code)) {
+        lock_acquire(&source->lock);
+        if (generation == source_generation(source)) { /* the pool may serve a new context now */
+            atomic_store_explicit(&source->epochs.broken, code, memory_order_relaxed);
+        }
+        lock_release(&source->lock);
+    }
+    return code;
+}
+
 bool reclaim_deferred(struct pool *pool, bool all) {
     const struct backend_ops *ops = pool->source.backend->ops;
     return atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) > 0 &&

@@ -8,15 +8,13 @@
  *      2  releases idle segments whose work has completed        release_excess()
  *      3  maps the detached handles, and new ones for the rest   handles_make()
  *
- * Only idle memory moves or is released, so a live block keeps its address and its handles.
- *
- * A gap is a run of unmapped addresses between segments (heap/va_range.h).
+ * Only idle memory moves or is released, so a live block keeps its address and its handles. A gap
+ * is a run of unmapped addresses between segments (heap/va_range.h).
  *
  * The remap lock admits one thread at a time. The pool lock is released around driver calls that
- * reserve, create, map, unmap or release. Queries of events keep it, and so does the end of a
- * context. Invariant: no other thread uses the addresses of such a call. They lie in no segment
- * during the call, and the remap lock keeps other threads from mapping there. A growth also holds
- * the free ranges next to its gap.
+ * create, map, unmap or release; event queries and the end of a context keep it. Invariant: no
+ * other thread uses the addresses of such a call. They lie in no segment at that time, and the
+ * remap lock keeps others from mapping there. A growth also holds the free ranges next to its gap.
  */
 #include "vmm/remap.h"
 
@@ -29,9 +27,9 @@
 
 #include <errno.h>
 
-/* Unmaps stale mappings whose work has completed. A growth may then use the addresses. The driver
- * gets the memory of a released handle back only when its last mapping is unmapped. Releases the
- * pool lock during driver calls. */
+/* Unmaps stale mappings whose work has completed, and releases the pool lock during that. A growth
+ * may then use the addresses. The driver gets a handle's memory with the end of its last mapping.
+ * */
 static void drop_stale(struct source *source) {
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);
@@ -198,9 +196,8 @@ static uint64_t releasable_bytes(const struct source *source, const struct gap *
  * Detaches idle segments for the gap until the growth is within the budget. Makes the gap longer
  * than needed if the addresses allow it: whole handles fit then, and can move again.
  *
- * If completed segments alone cannot bring the growth within the budget, takes segments with
- * pending work first. Completed ones can be released instead, and one growth moves at most
- * TRANSIT_MOST.
+ * If completed segments alone cannot bring the growth within the budget, takes pending ones first:
+ * completed ones can be released instead, and one growth moves at most TRANSIT_MOST.
  */
 static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
                         struct transit *transit) {
@@ -479,8 +476,7 @@ static void end_arena(struct source *source, struct arena *arena) {
     }
 }
 
-/* Ends both arenas. Resets handle length and slack: the next context may use memory in another
- * way. */
+/* Ends both arenas. Resets handle length and slack, which the next context may not need. */
 static uint64_t remap_end(struct source *source) {
     source->remap.size_shift = source->remap.slack_steps = 0;
     source->remap.made_bytes = source->remap.slack = 0;
