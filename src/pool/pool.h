@@ -159,7 +159,7 @@ bool pool_decay(struct pool *pool);
 int pool_broken(struct pool *pool);
 
 /** Returns the code with which the driver answers calls of this thread now, or 0. A fault breaks
- * the pool. Other codes concern this call only (host function, ended context). Call without lock. */
+ * the pool. Other codes concern this call only (host function, no context). Call without lock. */
 int pool_health(struct pool *pool);
 
 /**
