@@ -359,6 +359,53 @@ static void green_last(void) {
     }
 }
 
+static void green_context(CUgreenCtx *green, CUcontext *view) {
+    CUdevResource sm;
+    CUdevResourceDesc description;
+    CHECK(cuDeviceGetDevResource(0, &sm, CU_DEV_RESOURCE_TYPE_SM));
+    CHECK(cuDevResourceGenerateDesc(&description, &sm, 1));
+    CHECK(cuGreenCtxCreate(green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    CHECK(cuCtxFromGreenCtx(view, *green));
+    CHECK(cuCtxSetCurrent(*view));
+}
+
+/* The view stays the same, and so do frees that its streams have not reached. */
+static void green_twice(void) {
+    CUgreenCtx green;
+    CUcontext view;
+    CUdeviceptr flag, p, q;
+    uint32_t value = 0;
+    green_context(&green, &view);
+    CUstream stream = stream_of_its_own();
+    CHECK(cuMemAlloc(&flag, 4));
+    CHECK(cuMemsetD32(flag, 0, 1));
+    CHECK(cuMemAlloc(&p, 24 * MIB));
+    CHECK(launch_spin(&kernels, stream, flag, 1));
+    CHECK(launch_fill(&kernels, stream, p, 5, 24 * MIB / 4));
+    CHECK(cuMemFreeAsync(p, stream));
+    CHECK(cuCtxFromGreenCtx(&view, green));
+    CHECK(cuMemAlloc(&q, 24 * MIB));
+    CHECK(cuMemsetD32(q, 7, 24 * MIB / 4));
+    CUstream other = stream_of_its_own();
+    CHECK(launch_set(&kernels, other, flag, 1));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuMemcpyDtoH(&value, q, 4));
+    printf("value %u\n", value);
+}
+
+/* Needs a limit of 100 MiB: memory of the green context ends with the primary context. */
+static void green_managed(void) {
+    CUgreenCtx green;
+    CUcontext view;
+    CUdeviceptr p;
+    green_context(&green, &view);
+    CHECK(cuMemAllocManaged(&p, 80 * MIB, CU_MEM_ATTACH_GLOBAL));
+    printf("reset %d", cuDevicePrimaryCtxReset(0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+    CHECK(cuCtxSetCurrent(context));
+    printf(", allocation %d\n", cuMemAllocManaged(&p, 80 * MIB, CU_MEM_ATTACH_GLOBAL));
+}
+
 static void *reset_again_and_again(void *unused) {
     (void)unused;
     for (int i = 0; i < rounds; i++) {
@@ -430,6 +477,8 @@ int main(int argc, char **argv) {
         {"refused_first", refused_first, true},
         {"dead_current", dead_current, true},
         {"green_last", green_last, false},
+        {"green_twice", green_twice, true},
+        {"green_managed", green_managed, true},
         {"reset_during_pairs", reset_during_pairs, false},
     };
     rounds = argc > 2 ? atoi(argv[2]) : rounds;

@@ -20,6 +20,8 @@ CASES = {
     "refused_first": ({**TWO, "GPUCACHE_SIM_FAIL": "cuEventCreate:0:999:2"}, 1, True, False),
     "dead_current": ({}, 2, True, False),  # a GPU's driver aborts in a thread that releases the handle
     "green_last": ({}, 2, False, True),
+    "green_twice": ({}, 2, False, False),
+    "green_managed": ({"GPUCACHE_MEMORY_LIMIT": "100M"}, 1, False, False),
     "reset_during_pairs": ({"GPUCACHE_SIM_SWITCH": "10"}, 3, True, True),
 }
 

@@ -67,6 +67,12 @@ void device_refund(struct device *where, uint64_t bytes) {
     device_uncharge(where, bytes);
 }
 
+CUcontext context_current_owner(void) {
+    CUcontext context = NULL;
+    REAL(cuCtxGetCurrent)(&context);
+    return context;
+}
+
 void fault_record(CUresult code) {
     (void)code;
 }

@@ -82,16 +82,19 @@ void context_register(CUcontext handle, enum context_origin origin, CUdevice ord
 void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUdevice device) {
     bool is_new = false;
     lock_acquire(&registry_lock);
-    struct context *view = registry_find(handle);
-    if (view) {
-        registry_remove(view);
-    }
-    /* Before registry_enter(): this call removes the views too if `behind` has ended. */
+    /* Before the look-up of the view: this call removes the views too if `behind` has ended. */
     struct context *primary = registry_find_or_enter(behind, &is_new);
     if (primary) {
         primary->ordinal = device;
     }
-    registry_enter((struct context){.handle = handle, .green = green, .behind = behind});
+    struct context *view = registry_find(handle);
+    bool known = view && view->green == green && view->behind == behind;
+    if (view && !known) {
+        registry_remove(view); /* it has ended: the driver gave its handle out again */
+    }
+    if (!known) {
+        registry_enter((struct context){.handle = handle, .green = green, .behind = behind});
+    }
     bool due = active_contexts_keep_all();
     lock_release(&registry_lock);
     if (is_new || due) {
@@ -178,6 +181,18 @@ CUresult context_grant_access(CUcontext handle, CUdevice by) {
         context_drain_barriers();
     }
     return entry ? device_pool_grant_access(entry, by) : CUDA_SUCCESS;
+}
+
+CUcontext context_current_owner(void) {
+    CUcontext handle = NULL;
+    REAL(cuCtxGetCurrent)(&handle);
+    if (handle && atomic_load(&registry_views) > 0) {
+        lock_acquire(&registry_lock);
+        const struct context *context = registry_find(handle);
+        handle = context && context->green ? context->behind : handle;
+        lock_release(&registry_lock);
+    }
+    return handle;
 }
 
 uint64_t context_reached_by(CUcontext handle) {

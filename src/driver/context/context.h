@@ -137,7 +137,7 @@ enum context_origin { CONTEXT_CREATED, CONTEXT_RETAINED };
 void context_register(CUcontext handle, enum context_origin origin, CUdevice ordinal);
 
 /** Records that `handle` is the view of a green context of `behind`, the primary context of
- * `device`. May wait as context_register(). */
+ * `device`. Changes nothing for a view that is registered. May wait as context_register(). */
 void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUdevice device);
 
 /*
@@ -168,6 +168,10 @@ void context_end_done(struct context_ending *ending, bool over);
 /** Gives the device `by` access to all memory of the context's pool, after the program gave it peer
  * access to the context. Returns 0, or the driver's code if it refuses. Call with no lock held. */
 CUresult context_grant_access(CUcontext handle, CUdevice by);
+
+/** Returns the context that owns memory which is allocated now: the current one, or the primary
+ * context behind a view. NULL: no context is current. May acquire the registry's lock. */
+CUcontext context_current_owner(void);
 
 /** Returns the devices that have peer access to the memory of a context, a bit for each. */
 uint64_t context_reached_by(CUcontext handle);

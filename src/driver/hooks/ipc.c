@@ -14,6 +14,7 @@
  */
 #include "backend/vmm.h"
 #include "base/log.h"
+#include "driver/context/context.h"
 #include "driver/hooks/hook.h"
 #include "driver/ipc/ipc_export.h"
 #include "driver/ipc/ipc_handle.h"
@@ -112,7 +113,7 @@ static struct opening enter_opening(CUdeviceptr *dptr, CUipcMemHandle handle, un
     struct opening call = {.dptr = dptr, .flags = flags, .handle = handle};
     struct ipc_handle view = ipc_handle_view(&handle);
     call.kind = dptr ? ipc_handle_kind(&view) : IPC_HANDLE_DRIVERS;
-    REAL(cuCtxGetCurrent)(&call.context);
+    call.context = context_current_owner();
     if (call.kind == IPC_HANDLE_IN_PAGES && !ipc_handle_read_pages(&view, &call.ticket)) {
         call.kind = IPC_HANDLE_DRIVERS;
     }
@@ -176,8 +177,7 @@ CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, un
 }
 
 CUresult hook_cuIpcCloseMemHandle(CUdeviceptr dptr) {
-    CUcontext context = NULL;
-    REAL(cuCtxGetCurrent)(&context);
+    CUcontext context = context_current_owner();
     if (ipc_pages_has(dptr)) {
         CUresult answer = REAL(cuIpcCloseMemHandle)(UNKNOWN_ADDRESS);
         return ipc_pages_close(context, dptr, answer);

@@ -14,13 +14,9 @@ static struct unpooled_call *calls; /* allocations in progress, without a row ye
 
 /* --- allocating --- */
 
-/* Returns the current context if memory of this kind ends with its context, else NULL. */
-static CUcontext context_of(enum unpooled_kind kind) {
-    CUcontext context = NULL;
-    if (unpooled_kind_space(kind) != UNPOOLED_HANDLES && kind != UNPOOLED_MAPPING) {
-        REAL(cuCtxGetCurrent)(&context);
-    }
-    return context;
+/* Returns whether memory of this kind ends with its context. */
+static bool ends_with_context(enum unpooled_kind kind) {
+    return unpooled_kind_space(kind) != UNPOOLED_HANDLES && kind != UNPOOLED_MAPPING;
 }
 
 bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t bytes, uint64_t key,
@@ -29,11 +25,15 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t byt
         return false;
     }
     struct ledger_row *dead = NULL;
+    CUcontext context = NULL;
+    if (ends_with_context(kind)) {
+        REAL(cuCtxGetCurrent)(&context);
+    }
     struct ledger_row row = {.key = key,
                              .bytes = bytes,
                              .value = value,
                              .device = device,
-                             .context = context_of(kind),
+                             .context = context,
                              .requester = (uint8_t)requester_here(),
                              .kind = (uint8_t)kind,
                              .space = (uint8_t)unpooled_kind_space(kind)};
@@ -82,7 +82,7 @@ bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct 
         }
         return false;
     }
-    call->context = context_of(kind);
+    call->context = ends_with_context(kind) ? context_current_owner() : NULL;
     call->requester = requester_here();
     lock_acquire(&ledger_lock);
     call->next = calls;
