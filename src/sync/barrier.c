@@ -149,7 +149,7 @@ static int wait_in_free_event(struct source *source, uint64_t stamp, bool freein
 static int synchronize_in_free(struct source *source) {
     ASSERT_HELD(&source->lock);
     uint64_t number = atomic_fetch_add(&source->epochs.open, 1);
-    uint64_t since = backend_clock(source->backend);
+    uint64_t since = backend_clock(source->backend), generation = source_generation(source);
     source->waits.inside++;
     lock_release(&source->lock);
     int r = source->backend->ops->synchronize(source->backend);
@@ -159,7 +159,7 @@ static int synchronize_in_free(struct source *source) {
     if (r == 0) {
         epochs_finish(&source->epochs, number);
         source->epochs.closed++;
-    } else if (r > 0) {
+    } else if (r > 0 && generation == source_generation(source)) {
         source->epochs.broken = r;
     }
     return r;

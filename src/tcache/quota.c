@@ -7,9 +7,10 @@
  * caches add no cost.
  *
  * A deactivated cache loses its blocks and its quota. That happens to caches of idle threads before
- * the pool grows past its goal and at decay, to all caches before out of memory, and to the cache
- * of a thread that ends. The pool's lock protects pool->active and all quotas; quotas are read
- * without it. Invariant: a cache is in pool->active if and only if its quota is not 0.
+ * the pool grows past its goal and at decay, to all caches before out of memory and when idle
+ * memory is given back, and to the cache of a thread that ends. The pool's lock protects
+ * pool->active and all quotas; quotas are read without it. Invariant: a cache is in pool->active if
+ * and only if its quota is not 0.
  */
 #include "tcache/internal.h"
 

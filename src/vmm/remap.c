@@ -27,9 +27,8 @@
 
 #include <errno.h>
 
-/* Unmaps stale mappings whose work has completed, and releases the pool lock during that. A growth
- * may then use the addresses. The driver gets a handle's memory with the end of its last mapping.
- * */
+/* Unmaps stale mappings whose work has completed; releases the pool lock during that. A growth may
+ * then use the addresses. The driver gets a handle's memory with the end of its last mapping. */
 static void drop_stale(struct source *source) {
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);

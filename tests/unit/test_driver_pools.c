@@ -189,6 +189,17 @@ static void a_wait_during_a_capture_leaves_the_query_to_the_next_wait(void **sta
     assert_int_equal(atomic_load(&device.charged), 0);
 }
 
+static void an_allocation_in_progress_keeps_the_entry_of_its_pool(void **state) {
+    (void)state;
+    struct driver_pool_claim claim;
+    struct driver_pool *pool = driver_pool_current();
+    assert_true(driver_pool_begin(pool, MIB, &claim));
+    driver_pool_created((CUmemoryPool)1, &device, false); /* destroys the pool unnoticed */
+    assert_ptr_not_equal(driver_pool_of((CUmemoryPool)1), pool);
+    assert_true(driver_pool_end(CUDA_ERROR_INVALID_VALUE, &claim, 0));
+    driver_pool_forget_current(0);
+}
+
 /* Another thread may have looked the entry up before, and go on to charge its device. */
 static void the_entry_of_a_destroyed_pool_keeps_its_device(void **state) {
     (void)state;
@@ -208,6 +219,7 @@ int main(void) {
         cmocka_unit_test_setup(counts_no_live_memory_without_a_ledger_row, begin),
         cmocka_unit_test_setup(a_request_under_a_limit_is_counted_once_at_each_moment, begin),
         cmocka_unit_test_setup(a_wait_during_a_capture_leaves_the_query_to_the_next_wait, begin),
+        cmocka_unit_test_setup(an_allocation_in_progress_keeps_the_entry_of_its_pool, begin),
         cmocka_unit_test_setup(the_entry_of_a_destroyed_pool_keeps_its_device, begin),
     };
     REAL(cuDeviceGetMemPool) = get_pool;

@@ -2,6 +2,7 @@
 
 #include "driver/context/context.h"
 #include "driver/table/cuda_abi.h"
+#include "driver/table/entries.h"
 #include "pool/pool.h"
 
 /*
@@ -26,11 +27,15 @@ bool fault_is_deadly(CUresult code) {
             code != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
-/* Asks the current context too: an event's query may return another context's fault. */
+/* Asks the current context too: an event's query may return another context's fault. Looks the pool
+ * up without creating it: a context with a fault gets no pool. */
 void fault_record(CUresult code) {
-    struct pool *pool = fault_is_deadly(code) ? context_pool() : NULL;
-    if (pool) {
-        pool_health(pool);
+    CUcontext current = NULL;
+    if (fault_is_deadly(code) && REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS) {
+        struct pool *pool = context_pool_of(current);
+        if (pool) {
+            pool_health(pool);
+        }
     }
 }
 

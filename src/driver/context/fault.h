@@ -4,9 +4,9 @@
  * After a fault the driver returns the fault's code from every call of the context. The pool serves
  * allocations and frees without a driver call, so it must know the fault to return the same code.
  *
- * The hooks of calls that may return a fault call fault_notice(): copies, fills, waits, queries,
- * launches, allocations and frees by the driver. The pool stores the fault. This file has no state
- * and no lock.
+ * Hooks call fault_notice(): those of copies, fills, waits, queries, launches, streams, captures,
+ * and those of memory that the driver serves. The pool stores the fault. This file has no state;
+ * fault_record() acquires the lock REGISTRY, and then the pool's.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_FAULT_H
 #define GPUCACHE_DRIVER_CONTEXT_FAULT_H

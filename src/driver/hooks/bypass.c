@@ -189,7 +189,7 @@ static bool released_for_host(CUresult answer, struct device *device, struct oom
          more = false;
     if (answer == CUDA_ERROR_OUT_OF_MEMORY && device && (first || any) &&
         pinned_release(&more) != 0) {
-        /* Waits up to RETURN_WAIT_NS in each pool: pinned blocks need an idle device. */
+        /* Waits for work for limited times (pool_trim()): pinned blocks need an idle device. */
         device_pool_release_idle(device);
         pinned_release(&more);
     }

@@ -77,7 +77,7 @@ static void list_add(struct capturing *capture) {
 static CUcontext context_of(CUstream stream) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
-    if (stream) {
+    if (stream && stream != CU_STREAM_LEGACY) { /* this query would invalidate open captures */
         REAL(cuStreamGetCtx)(stream, &context);
     }
     return context;
@@ -232,7 +232,7 @@ static CUresult account_end(CUresult answer, CUstream stream, bool per_thread,
     if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
         end_capture(stream, per_thread, answer == CUDA_SUCCESS);
     }
-    return answer;
+    return fault_notice(answer);
 }
 
 CUresult hook_cuStreamEndCapture(CUstream stream, CUgraph *graph) {

@@ -15,7 +15,6 @@
 #include "driver/hooks/hook.h"
 #include "driver/state/partition.h"
 
-/* Returns false before the first use of CUDA, and in the child of a fork. */
 /*
  * Notes the context that is current on this thread. Drains barriers if the context became active.
  */

@@ -125,7 +125,7 @@ CUresult hook_cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_opti
         answer = REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values,
                                          count);
     } while (restore_for_retry(answer, &saved));
-    return answer;
+    return fault_notice(answer);
 }
 
 CUresult hook_cuLibraryLoadFromFile(CUlibrary *library, const char *file, CUjit_option *jit,
@@ -137,5 +137,5 @@ CUresult hook_cuLibraryLoadFromFile(CUlibrary *library, const char *file, CUjit_
         answer = REAL(cuLibraryLoadFromFile)(library, file, jit, jit_values, jit_count, options,
                                              values, count);
     } while (restore_for_retry(answer, &saved));
-    return answer;
+    return fault_notice(answer);
 }

@@ -6,8 +6,6 @@
 #include "driver/limit/driver_pools.h"
 #include "stats/stats.h"
 
-/* Returns false in the child of a fork: a thread of the parent may have held a lock, and no thread
- * of the child releases it. */
 CUresult hook_cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props) {
     CUresult answer = RETRY(REAL(cuMemPoolCreate)(handle, props));
     if (answer == CUDA_SUCCESS && process_ready()) {

@@ -17,6 +17,7 @@
 #include "driver/context/device_pool.h"
 #include "driver/context/fault.h"
 #include "driver/ipc/ipc.h"
+#include "driver/ipc/ipc_pages.h"
 #include "driver/limit/charge.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/reuse/pinned.h"
@@ -129,12 +130,13 @@ static CUdeviceptr address_without_context(const struct known *block, CUdevicept
 }
 
 /*
- * Returns `host`, or an unknown address for a pinned block that the program has freed and for
- * device memory of a pool. The driver would answer for VMM pages as if they were pinned host
+ * Returns `host`, or an unknown address for a pinned block that the program has freed and for VMM
+ * pages of pools or imports. The driver would answer for VMM pages as if they were pinned host
  * memory.
  */
 static void *only_live_host(void *host) {
-    bool hidden = !shutdown_over() && (pinned_has(host) || vmm_touches((CUdeviceptr)host, 1));
+    bool hidden = !shutdown_over() && (pinned_has(host) || vmm_touches((CUdeviceptr)host, 1) ||
+                                       ipc_pages_touch((CUdeviceptr)host, 1));
     return hidden ? (void *)UNKNOWN_ADDRESS : host;
 }
 

@@ -101,12 +101,12 @@ static struct pool *enter_pool_behind(CUgreenCtx green, bool records) {
     return device >= 0 ? enter_pool(context_primary_pool(device), records) : NULL;
 }
 
-/* Releases the lock that enter_pool() took. Returns `answer`. */
+/* Releases the lock that enter_pool() took, and notices a fault. Returns `answer`. */
 static CUresult account_released(CUresult answer, struct pool *pool) {
     if (pool) {
         pool_unlock(pool);
     }
-    return answer;
+    return fault_notice(answer);
 }
 
 CUresult hook_cuCtxRecordEvent(CUcontext ctx, CUevent event) {

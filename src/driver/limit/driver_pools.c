@@ -78,10 +78,10 @@ static struct driver_pool *find(CUmemoryPool handle) {
 /*
  * Adds a pool. Uses the entry of a destroyed pool of the same device again, if there is one without
  * live allocations: another thread may still hold a pointer to the entry, and charge the device.
- * Returns NULL without host memory.
+ * Graph memory gets its own entry. Returns NULL without host memory.
  */
 static struct driver_pool *add(const struct driver_pool *as) {
-    struct driver_pool *pool = find(NULL); /* a destroyed pool has no handle */
+    struct driver_pool *pool = as->is_graph_memory ? NULL : find(NULL); /* destroyed: no handle */
     while (pool && (pool->is_graph_memory || pool->handle || pool->device != as->device ||
                     pool->live > 0 || pool->in_progress > 0)) {
         pool = pool->next;
