@@ -72,7 +72,7 @@ uint64_t budget_remap_slack_most(const struct source *source) {
 
 /*
  * Returns the goal: GPUCACHE_BUDGET if that is set, else the peak plus the slack, at least
- * budget_floor(). The slack is a share of the peak or BUDGET_FLOOR, whichever is more.
+ * budget_floor(). The slack is a share of the peak plus remap.slack, at least BUDGET_FLOOR.
  */
 static uint64_t goal_of(const struct source *source) {
     if (source->config.budget > 0) {

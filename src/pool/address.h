@@ -13,7 +13,7 @@ struct pool;
 /** Returns whether `address` lies in memory of any pool. */
 bool pool_has(uint64_t address);
 
-/** Returns whether `pool` owns a part of [address, address + bytes). */
+/** Returns whether `pool` owns a part of [address, address + bytes). Reads one entry a page. */
 bool pool_covers(const struct pool *pool, uint64_t address, uint64_t bytes);
 
 /** A live block: first address and requested bytes. */

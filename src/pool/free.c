@@ -6,7 +6,7 @@
  * Callers: the free hooks (src/driver), gpucache replay, tests.
  *
  *  1. pool_free()            a small block of the calling thread, into its cache
- *  2. free_of_other_owner()  a small block of another thread, into the calling thread's cache
+ *  2. free_of_other_owner()  a small block of a shared or other owner ID, into the thread's cache
  *  3. free_general()         all others: large blocks, other pools, wrong addresses
  *  4. free_slow()            under the pool's lock: full caches, uncached blocks, events
  */
@@ -352,8 +352,8 @@ static __attribute__((noinline)) int free_general(uint64_t address) {
 }
 
 /*
- * Frees a small block that the calling thread does not own. Entered inside the cache, which the
- * function leaves. Returns as pool_free().
+ * Frees a small block that claim_as_owner() refused: mostly one with a shared owner ID, perhaps the
+ * thread's own. Entered inside the cache, which the function leaves. Returns as pool_free().
  */
 static __attribute__((noinline)) int free_of_other_owner(struct cache *cache, struct block *block,
                                                          uint64_t address, uint64_t header) {

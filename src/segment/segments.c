@@ -239,8 +239,8 @@ static bool try_before_growth(struct source *source, struct alloc_request *reque
  * Grows, after the driver has the memory of released segments (freeing_bytes). The driver has a
  * segment only after the stream that frees it reaches that free. A barrier delays that stream like
  * every other one of the context. An earlier growth would come on top of the released memory. If
- * the sum would exceed reserve_bound(), waits for the barriers without a limit, and then for the
- * driver GROWTH_WAIT_NS at most.
+ * the sum would exceed reserve_bound(), waits in sync_wait_barriers(), and then for the driver
+ * GROWTH_WAIT_NS at most.
  */
 static int grow_after_returns(struct source *source, struct alloc_request *request,
                               uint64_t growth) {

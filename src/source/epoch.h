@@ -41,7 +41,7 @@
 struct epoch_event {
     uint64_t number;      /* epoch that the event closed */
     const void *recorder; /* address that identifies the recording thread; NULL if not in_free */
-    unsigned waiters;     /* threads inside ops->wait(): the event may not be recorded again */
+    unsigned waiters;     /* threads that wait for the event: it may not be recorded again */
     bool in_free;         /* recorded in a free of the program */
     bool in_use;          /* listed in `slots`: not known to have completed, or has waiters */
 };

@@ -3,8 +3,8 @@
  * memory is safe. All files of src/source share it; each pool has one. Blocks in thread caches are
  * in use from this layer's view.
  *
- * source.lock is the pool's lock. All fields change under it only, except remap.unmapping_bytes,
- * epochs.open and epochs.broken. Atomic fields, and those in front of the lock, are read without
+ * source.lock is the pool's lock. All fields change under it only, except remap.unmapping_bytes and
+ * epochs.open. Atomic fields, and those in front of the lock, are read without
  * it. remap.lock is taken before source.lock.
  */
 #ifndef GPUCACHE_SOURCE_STATE_H

@@ -14,7 +14,7 @@
  * Under pressure, frees record events, so that a barrier or a wait can make their memory safe when
  * it is needed. docs/policy.md has the measurements. All functions need the pool's lock, and
  * release it while they wait. Invariant: outside a free, no thread waits without a limit for an
- * event that is not its own.
+ * event that is not its own. Exceptions: sync_wait_barriers_by_queries(), and failing queries.
  */
 #include "sync/sync.h"
 
@@ -99,9 +99,9 @@ static bool poll_up_to_unpinned(struct source *source, uint64_t stamp, bool susp
 }
 
 /*
- * Waits by queries for a pinned event that a free of another thread recorded, at most LATE_WAIT_NS.
- * The native free of that thread might not have returned yet: its work may wait for the calling
- * thread's next call. Returns as wait_in_free_event().
+ * Waits by queries for a pinned event of another thread's free, at most LATE_WAIT_NS; if queries
+ * fail, in the driver without a limit. That thread's native free might not have returned yet: its
+ * work may wait for the calling thread's next call. Returns as wait_in_free_event().
  */
 static int wait_for_other_thread(struct source *source, unsigned slot, uint64_t number) {
     struct epochs *epochs = &source->epochs;
@@ -302,9 +302,9 @@ enum way { WAY_NONE, WAY_BARRIER, WAY_WAIT };
  * With SYNC_NO_WAIT the caller does nothing instead of a CPU wait. Row 3 also holds without any
  * event, and after an application-recorded event (epochs_barrier_allowed()).
  *
- * The slow path (pool/slow_path.c) decides when memory has to become safe: at steps 5, 8 and 11 if
- * a growth would exceed the budget, after step 10 if it would exceed the goal, and at steps 14 to
- * 21 after a refusal.
+ * The slow path (pool/slow_path.c) decides when memory has to become safe: at steps 5, 8, 11 and 12
+ * if a growth would exceed the budget, after step 10 if it would exceed the goal, and at steps 14
+ * to 21 after a refusal.
  */
 static enum way choose_way(const struct source *source, uint64_t stamp, enum sync_effort effort) {
     if (source->config.reuse != REUSE_BARRIER || barrier_serialises_streams(source, stamp)) {

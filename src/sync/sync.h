@@ -36,7 +36,7 @@ bool sync_event_is_due(struct source *source, uint64_t freed);
 
 /**
  * Queries events. If none covers `stamp`, records an event and queries it, unless a capture is in
- * progress or a barrier is worth more. Returns whether `stamp` is safe.
+ * progress or a barrier is worth more. Returns whether it made `stamp` safe.
  */
 bool sync_query(struct source *source, uint64_t stamp);
 
@@ -90,8 +90,9 @@ bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns);
 bool sync_work_is_done(struct source *source);
 
 /**
- * Waits until every safe epoch has finished, so that the driver may take its memory back. Returns
- * early if the wait fails or the context is suspended.
+ * Waits until every safe epoch has finished, so that the driver may take its memory back: for
+ * events of other threads' frees at most LATE_WAIT_NS. Returns early if the wait fails or the
+ * context is suspended.
  */
 void sync_wait_barriers(struct source *source);
 

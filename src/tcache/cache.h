@@ -191,8 +191,8 @@ struct block *cache_find(struct cache *cache, const struct alloc_request *reques
 uint64_t cache_stamp(const struct cache *cache, const struct alloc_request *request);
 
 /**
- * Insert safe blocks of one bin in front of all others. cache_push_magazine() writes to no block if
- * the bin is empty.
+ * Insert blocks of one bin in front of all others: safe ones, or what cache_take() just removed.
+ * cache_push_magazine() writes to no block if the bin is empty.
  */
 void cache_push_magazine(struct cache *cache, unsigned at, const struct magazine *magazine);
 void cache_push_free(struct cache *cache, struct block *block);

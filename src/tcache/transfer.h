@@ -12,8 +12,8 @@
  * Each has a lock, taken after the pool's lock and after entering a cache; no thread waits while it
  * holds that lock. Each has at most as many bytes as the quota of its cache. The pool empties
  * transfer caches when memory is short.
- * Invariant: the blocks of a magazine are in the order of their stamps, so a magazine is safe when
- * its last block is.
+ * Invariant: a magazine is safe when its last block is. Each block before it is safe already, or
+ * has no higher stamp.
  */
 #ifndef GPUCACHE_TCACHE_TRANSFER_H
 #define GPUCACHE_TCACHE_TRANSFER_H
@@ -35,7 +35,7 @@ struct magazine {
     struct block *first, *last;
     uint32_t count, bin;
     uint64_t bytes;
-    uint64_t stamp; /* stamp of the last block, the highest one */
+    uint64_t stamp; /* stamp of the last block; the magazine is safe when that is safe */
 };
 
 /** Returns how many blocks a magazine of that bin has. */

@@ -20,7 +20,7 @@ static uint32_t pages_of(uint64_t bytes) {
     return (uint32_t)(bytes >> PAGE_SHIFT);
 }
 
-/* Keeps idle.c from returning the segment again before the remap lock is released. */
+/* Keeps idle_segment() and idle_movable() from returning the segment under this remap lock. */
 static void mark_refused(struct source *source, struct segment *segment) {
     segment->refused = true;
     source->remap.any_refused = true;

@@ -3,13 +3,14 @@
  *
  *      CUcontext -> struct context -> pool, backend
  *
- * A context gets its pool with its first allocation and keeps it until it ends. A green context has
- * no pool: its handle is a view, and its memory is that of its device's primary context.
+ * A context gets its pool with the first call of context_pool() there, and keeps it until it ends.
+ * A green context has no pool: its handle is a view, and its memory is that of its device's primary
+ * context.
  *
  * The registry's lock (registry.h) protects each struct context. No call that ends a context runs
  * under the lock. Invariant: between context_end_begin() and context_end_done() the library makes
- * no driver call that names an event of that context. The hooks of allocations, frees and contexts
- * call this file.
+ * no driver call that names an event of that context. Hooks, backend/, control/, ipc/, limit/,
+ * reuse/ and this folder call this file.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_CONTEXT_H
 #define GPUCACHE_DRIVER_CONTEXT_CONTEXT_H
@@ -42,7 +43,7 @@ struct context {
     bool primary;              /* a primary context, or one whose kind is unknown */
     CUdevice ordinal;          /* its device; -1: unknown */
     uint64_t reached_by;       /* devices that have peer access to its memory, a bit for each */
-    struct pool *pool;         /* NULL before its first allocation */
+    struct pool *pool;         /* NULL before the first context_pool() */
     struct device_pool *entry; /* the pool's entry in the list of its device; NULL like `pool` */
     CUgreenCtx green;          /* of a view: its green context; NULL: not a view */
     CUcontext behind;          /* of a view: the primary context whose memory it uses */

@@ -1,7 +1,7 @@
 /*
  * Charges a device, and computes its available memory: the driver's free memory within the limit.
  * Idle memory of the pools and of the driver's own pools can serve a request too. Hooks,
- * backend/common.c and this folder call these functions.
+ * backend/ and this folder call these functions.
  *
  * The charge is atomic. Functions acquire the lock DRIVER_POOLS (driver_pools.h) and locks of
  * pools. Invariant: a charge succeeds only if the device stays within its limit.
