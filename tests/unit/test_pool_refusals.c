@@ -58,6 +58,24 @@ static void a_driver_that_never_records_is_synchronised_inside_frees(void **stat
     }
 }
 
+static int synchronize_while_the_context_ends(struct backend *backend) {
+    (void)backend;
+    pool_forget(pool); /* another thread resets the device */
+    return 700;
+}
+
+static void a_free_that_synchronises_does_not_break_the_next_context(void **state) {
+    (void)state;
+    start_invalidated(64 * MIB, REUSE_SYNC, TIGHT);
+    struct backend_ops ops = *fake->backend.ops;
+    ops.synchronize = synchronize_while_the_context_ends;
+    fake->backend.ops = &ops;
+    fake->record_code = -EIO;
+    fake_pool_free(get(40 * MIB));
+    assert_int_equal(pool_broken(pool), 0);
+    assert_int_equal(stop(NULL), 0);
+}
+
 static void the_first_free_shows_whether_the_driver_records(void **state) {
     (void)state;
     start_invalidated(GIB, REUSE_BARRIER, RELAXED);
@@ -584,6 +602,7 @@ static void an_ending_call_is_waited_for_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_driver_that_never_records_is_synchronised_inside_frees),
+        TEST(a_free_that_synchronises_does_not_break_the_next_context),
         TEST(the_first_free_shows_whether_the_driver_records),
         TEST(a_record_refused_now_and_then_loses_no_memory),
         TEST(before_out_of_memory_a_refused_record_is_repeated),
