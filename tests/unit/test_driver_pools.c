@@ -108,8 +108,13 @@ static bool has_memory;         /* of the host, for a row */
 static bool ends_after_entered; /* the context ends as soon as the ledger has the row */
 static uint64_t most_promised;  /* live and requested bytes of a pool, while a row is entered */
 
-bool unpooled_enter(enum unpooled_kind kind, struct device *where, uint64_t bytes, uint64_t key,
-                    uint64_t value) {
+CUcontext context_current_owner(void) {
+    return (CUcontext)7;
+}
+
+bool unpooled_enter(enum unpooled_kind kind, struct device *where, CUcontext context,
+                    uint64_t bytes, uint64_t key, uint64_t value) {
+    assert_ptr_equal(context, (CUcontext)7); /* the primary context behind a green one */
     assert_int_equal(kind, UNPOOLED_STREAM_ORDERED);
     assert_true(where == &device && key == AT);
     struct driver_pool *pool = (struct driver_pool *)value;

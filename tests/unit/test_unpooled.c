@@ -235,7 +235,7 @@ static void a_row_whose_free_was_missed_is_replaced(void **state) {
 static void the_same_key_of_two_kinds_is_two_rows(void **state) {
     (void)state;
     take(UNPOOLED_MANAGED, MIB, AT);
-    unpooled_enter(UNPOOLED_IPC_IMPORTED, &device, MIB, AT, 0);
+    unpooled_enter(UNPOOLED_IPC_IMPORTED, &device, current, MIB, AT, 0);
     unpooled_free(UNPOOLED_IMPORTS, AT);
     assert_int_equal(managed(), MIB);
     unpooled_free(UNPOOLED_POINTER, AT);
@@ -352,7 +352,7 @@ static void a_handle_s_number_may_come_back_while_its_memory_is_mapped(void **st
 
 static void imported_memory_counts_its_largest_mapping(void **state) {
     (void)state;
-    unpooled_enter(UNPOOLED_HANDLE_IMPORTED, &device, 0, HANDLE, 0);
+    unpooled_enter(UNPOOLED_HANDLE_IMPORTED, &device, NULL, 0, HANDLE, 0);
     map(AT, 2 * MIB);
     map(AT + 8 * MIB, 4 * MIB);
     assert_int_equal(counter_get(&device.unpooled.ipc_imported.current), 4 * MIB);
@@ -365,7 +365,7 @@ static void imported_memory_counts_its_largest_mapping(void **state) {
 static void a_driver_pool_is_told_of_its_freed_blocks(void **state) {
     (void)state;
     released = 0;
-    unpooled_enter(UNPOOLED_STREAM_ORDERED, &device, MIB, AT, 1);
+    unpooled_enter(UNPOOLED_STREAM_ORDERED, &device, current, MIB, AT, 1);
     unpooled_free(UNPOOLED_POINTER, AT);
     assert_int_equal(released, MIB);
 }

@@ -154,7 +154,8 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
     if (answer == CUDA_SUCCESS &&
         REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
         context_address_given(*dptr, bytes);
-        unpooled_enter(UNPOOLED_POOL_IMPORTED, device_here(), bytes, *dptr, 0);
+        unpooled_enter(UNPOOLED_POOL_IMPORTED, device_here(), context_current_owner(), bytes, *dptr,
+                       0);
     }
     return fault_notice(answer);
 }
@@ -212,8 +213,7 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
         return fault_notice(native(host, bytes, flags));
     }
     struct unpooled_call request;
-    unpooled_begin(&request, UNPOOLED_PINNED_HOST, device,
-                   bytes); /* not charged, so never refused */
+    unpooled_begin(&request, UNPOOLED_PINNED_HOST, device, bytes); /* cannot refuse: not charged */
     void *kept = pinned_take(bytes, kind);
     CUresult answer = CUDA_SUCCESS;
     if (kept) {

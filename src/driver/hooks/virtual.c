@@ -67,7 +67,7 @@ CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handl
     }
     if (REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, *handle) == CUDA_SUCCESS &&
         prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
-        unpooled_enter(UNPOOLED_HANDLE_IMPORTED, device_get(prop.location.id), 0, *handle, 0);
+        unpooled_enter(UNPOOLED_HANDLE_IMPORTED, device_get(prop.location.id), NULL, 0, *handle, 0);
     }
     return answer;
 }

@@ -103,7 +103,7 @@ static struct import *get_import(CUcontext context, CUdeviceptr base) {
     if (REAL(cuMemGetAddressRange_v2)(NULL, &import->bytes, base) != CUDA_SUCCESS) {
         import->bytes = 0;
     } else if (process_ready()) {
-        unpooled_enter(UNPOOLED_IPC_IMPORTED, device_current(), import->bytes, base, 0);
+        unpooled_enter(UNPOOLED_IPC_IMPORTED, device_current(), context, import->bytes, base, 0);
     }
     return import;
 }

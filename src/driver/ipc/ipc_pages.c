@@ -138,7 +138,7 @@ static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_
     bool reopened = reopen(context, ticket, dptr);
     struct opened *opened = reopened ? NULL : enter(&fresh);
     if (opened) {
-        unpooled_enter(UNPOOLED_IPC_IMPORTED, device_current(), fresh.fetched.bytes,
+        unpooled_enter(UNPOOLED_IPC_IMPORTED, device_current(), context, fresh.fetched.bytes,
                        fresh.fetched.base, 0);
         *dptr = start_of(&fresh);
     }

@@ -108,8 +108,8 @@ static void enter_allocation(const struct driver_pool_claim *claim, CUdeviceptr 
     pool->live += bytes;
     pool->in_progress -= bytes;
     lock_release(&driver_pool_lock);
-    bool entered =
-        unpooled_enter(UNPOOLED_STREAM_ORDERED, pool->device, bytes, dptr, (uint64_t)pool);
+    bool entered = unpooled_enter(UNPOOLED_STREAM_ORDERED, pool->device, context_current_owner(),
+                                  bytes, dptr, (uint64_t)pool);
     lock_acquire(&driver_pool_lock);
     pool->exists = pool->handle != NULL;
     pool->live -= entered ? 0 : bytes;

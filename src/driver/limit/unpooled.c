@@ -14,21 +14,18 @@ static struct unpooled_call *calls; /* allocations in progress, without a row ye
 
 /* --- allocating --- */
 
-/* Returns whether memory of this kind ends with its context. */
-static bool ends_with_context(enum unpooled_kind kind) {
-    return unpooled_kind_space(kind) != UNPOOLED_HANDLES && kind != UNPOOLED_MAPPING;
+/* Returns the context whose end frees memory of this kind that is allocated now, or NULL. */
+static CUcontext context_of(enum unpooled_kind kind) {
+    bool ends = unpooled_kind_space(kind) != UNPOOLED_HANDLES && kind != UNPOOLED_MAPPING;
+    return ends ? context_current_owner() : NULL;
 }
 
-bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t bytes, uint64_t key,
-                    uint64_t value) {
+bool unpooled_enter(enum unpooled_kind kind, struct device *device, CUcontext context,
+                    uint64_t bytes, uint64_t key, uint64_t value) {
     if (!device) {
         return false;
     }
     struct ledger_row *dead = NULL;
-    CUcontext context = NULL;
-    if (ends_with_context(kind)) {
-        REAL(cuCtxGetCurrent)(&context);
-    }
     struct ledger_row row = {.key = key,
                              .bytes = bytes,
                              .value = value,
@@ -82,7 +79,7 @@ bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct 
         }
         return false;
     }
-    call->context = ends_with_context(kind) ? context_current_owner() : NULL;
+    call->context = context_of(kind);
     call->requester = requester_here();
     lock_acquire(&ledger_lock);
     call->next = calls;

@@ -63,10 +63,11 @@ CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key,
 /**
  * Adds a row without a charge or a check of the limit. Only for kinds that are not charged: the
  * free of a charged kind refunds its bytes. Returns false for a NULL device or without host memory.
- * `value` of stream-ordered memory is its struct driver_pool.
+ * `context`: its end frees the memory; NULL: the memory belongs to the process. `value` of
+ * stream-ordered memory is its struct driver_pool.
  */
-bool unpooled_enter(enum unpooled_kind kind, struct device *device, uint64_t bytes, uint64_t key,
-                    uint64_t value);
+bool unpooled_enter(enum unpooled_kind kind, struct device *device, CUcontext context,
+                    uint64_t bytes, uint64_t key, uint64_t value);
 
 /**
  * Releases one holder of the row of `key`, before the driver call that frees it. A row without
