@@ -37,7 +37,7 @@ static inline uint64_t counter_get(const stat_counter *counter) {
     return __atomic_load_n(&counter->value, __ATOMIC_RELAXED);
 }
 
-/** Returns the value to the one writer. A plain load, which needs no instruction of its own. */
+/** Returns the value to the one writer. The compiler may use a plain load as an operand. */
 static inline uint64_t counter_own(const stat_counter *counter) {
     return counter->value;
 }

@@ -4,8 +4,8 @@
  * After a fault the driver returns the fault's code from every call of the context. The pool serves
  * allocations and frees without a driver call, so it must know the fault to return the same code.
  *
- * Hooks call fault_notice(): those of copies, fills, waits, queries, launches, streams, captures,
- * and those of memory that the driver serves. The pool stores the fault. This file has no state;
+ * The hooks of copies, fills, waits, queries, launches, streams, captures and of memory that the
+ * driver serves call fault_notice(). The pool stores the fault. This file has no state;
  * fault_record() acquires the lock REGISTRY, and then the pool's.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_FAULT_H
