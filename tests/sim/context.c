@@ -343,12 +343,31 @@ static CUresult asked_about(CUcontext handle, const void *answer, struct context
     return result == CUDA_SUCCESS && !answer ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
+/* The same for queries that a driver answers after a kernel's fault too (probe-h200.txt). */
+static CUresult asked_despite_a_fault(CUcontext handle, const void *answer,
+                                      struct context **context) {
+    CUresult result = asked_about(handle, answer, context);
+
+    if (*context && result != CUDA_SUCCESS && result == context_owner(*context)->sticky)
+        result = answer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return result;
+}
+
 static CUresult get_device(CUcontext handle, CUdevice *device) {
     struct context *context;
-    CUresult result = asked_about(handle, device, &context);
+    CUresult result = asked_despite_a_fault(handle, device, &context);
 
     if (result == CUDA_SUCCESS)
         *device = context->device->ordinal;
+    return result;
+}
+
+static CUresult get_flags(unsigned *flags) {
+    struct context *context;
+    CUresult result = asked_despite_a_fault(NULL, flags, &context);
+
+    if (result == CUDA_SUCCESS)
+        *flags = context->flags;
     return result;
 }
 
@@ -368,13 +387,6 @@ static CUresult get_api_version(CUcontext handle, unsigned *version) {
     if (result == CUDA_SUCCESS)
         *version = context->api_version;
     return result;
-}
-
-static CUresult get_unsigned(unsigned *out, unsigned value) {
-    if (!out)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = value;
-    return CUDA_SUCCESS;
 }
 
 static CUresult get_limit(CUlimit name, size_t *value) {
@@ -431,7 +443,7 @@ ENTRY(cuCtxGetDevice_v2, (CUdevice * device, CUcontext context), INITIALISED,
 ENTRY(cuCtxGetId, (CUcontext context, unsigned long long *id), INITIALISED, get_id(context, id))
 ENTRY(cuCtxGetApiVersion, (CUcontext context, unsigned *version), INITIALISED,
       get_api_version(context, version))
-ENTRY(cuCtxGetFlags, (unsigned *flags), CONTEXT, get_unsigned(flags, context_current()->flags))
+ENTRY(cuCtxGetFlags, (unsigned *flags), INITIALISED, get_flags(flags))
 ENTRY(cuCtxSetFlags, (unsigned flags), CONTEXT, (context_current()->flags = flags, CUDA_SUCCESS))
 ENTRY(cuCtxGetLimit, (size_t * value, CUlimit name), CONTEXT, get_limit(name, value))
 ENTRY(cuCtxSetLimit, (CUlimit name, size_t value), CONTEXT, set_limit(name, value))

@@ -490,6 +490,15 @@ static void vmm(void) {
     DURING(cuMemUnmap(mapped, 2 * G));
     ASK(cuMemsetD8_v2(mapped, 1, 16));
     ASK(cuMemcpyHtoD_v2(mapped, &p, 8));
+    MUST(cuMemCreate(&page, G, &prop, 0));
+    MUST(cuMemMap(mapped, G, 0, page, 0));
+    MUST(cuMemMap(mapped + 2 * G, G, 0, page, 0));
+    ASK(cuMemUnmap(mapped, 3 * G)); /* with a gap in the middle */
+    MUST(cuMemMap(mapped, G, 0, page, 0));
+    MUST(cuMemMap(mapped + 2 * G, G, 0, page, 0));
+    ASK(cuMemUnmap(mapped + G, 3 * G));
+    ASK(cuMemUnmap(mapped, 4 * G));
+    MUST(cuMemRelease(page));
     ASK(cuMemAddressFree(mapped, 4 * G));
     ASK(cuMemAddressFree(mapped, 4 * G));
 }
@@ -986,12 +995,22 @@ static void two_contexts(void) {
 
 static void faults(void) {
     CUdeviceptr p, q;
-    CUevent event;
+    CUevent event, other;
+    CUdevice device;
+    CUcontext of_stream;
+    CUstreamCaptureStatus capturing;
+    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    void *answer = &attribute, *host, *kept;
+    unsigned long long id;
+    unsigned flags;
     size_t x, y;
     int n;
 
     MUST(cuMemAlloc_v2(&p, 64));
+    MUST(cuMemHostAlloc(&host, 64, 0));
+    MUST(cuMemHostAlloc(&kept, 64, 0));
     MUST(cuEventCreate(&event, 2));
+    MUST(cuEventCreate(&other, 2));
     MUST(cuEventRecord(event, a));
     MUST(cuCtxSynchronize());
     ASK(cuLaunchKernel(fault, 1, 1, 1, 1, 1, 1, 0, a, NULL, NULL));
@@ -1010,7 +1029,27 @@ static void faults(void) {
     ASK(cuCtxWaitEvent(context, event));
     ASK(cuEventCreate(&event, 2));
     ASK(cuMemHostAlloc((void **)&x, 64, 0));
+    ASK(cuMemHostGetFlags(&flags, kept));
+    ASK(cuMemFreeHost(host));
+    ASK(cuMemFreeHost(NULL));
+    ASK(cuCtxGetDevice(&device));
+    ASK(cuCtxGetId(NULL, &id));
+    ASK(cuCtxGetFlags(&flags));
+    ASK(cuCtxGetApiVersion(context, &flags));
+    ASK(cuCtxGetStreamPriorityRange(&n, &n));
+    ASK(cuStreamGetCtx(a, &of_stream));
+    ASK(cuStreamGetCtx(NULL, &of_stream));
+    ASK(cuStreamGetId(a, &id));
+    ASK(cuStreamIsCapturing(a, &capturing));
+    ASK(cuStreamIsCapturing(CU_STREAM_PER_THREAD, &capturing));
+    ASK(cuEventRecord(other, a));
+    ASK(cuStreamWaitEvent(a, other, 0));
+    ASK(cuEventDestroy_v2(other));
+    ASK(cuPointerGetAttributes(1, &attribute, &answer, p));
+    ASK(cuPointerSetAttribute(&n, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p));
     ASK(cuCtxGetCurrent(&context));
+    ASK(cuCtxPushCurrent_v2(context));
+    ASK(cuCtxPopCurrent_v2(&context));
     ASK(cuCtxDestroy_v2(context));
 }
 
