@@ -7,7 +7,7 @@
 
 static CUevent event;
 static CUdeviceptr block;
-static void *pinned[2];
+static void *pinned[3];
 static uint32_t words[16];
 
 /* Polls until the driver answers anything but "not ready". */
@@ -110,6 +110,35 @@ static CUresult stream(void) {
     return r == CUDA_SUCCESS ? cuStreamDestroy(stream) : r;
 }
 
+static CUresult pitched(void) {
+    CUdeviceptr p;
+    size_t pitch;
+    return cuMemAllocPitch(&p, &pitch, 100, 16, 4);
+}
+
+static CUresult array(void) {
+    CUDA_ARRAY_DESCRIPTOR a = {
+        .Width = 64, .Height = 64, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    CUarray made;
+    return cuArrayCreate(&made, &a);
+}
+
+static CUresult range_of(CUdeviceptr p) {
+    CUdeviceptr base;
+    size_t bytes;
+    return cuMemGetAddressRange(&base, &bytes, p);
+}
+
+static CUresult type_of(CUdeviceptr p) {
+    unsigned type;
+    return cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p);
+}
+
+static CUresult synchronous(CUdeviceptr p) {
+    unsigned one = 1;
+    return cuPointerSetAttribute(&one, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p);
+}
+
 static const struct {
     const char *name;
     CUresult (*learn)(void);
@@ -136,7 +165,8 @@ static const struct {
 
 int main(int argc, char **argv) {
     CUdeviceptr p, q = 0, r;
-    unsigned way = argc > 1 ? (unsigned)atoi(argv[1]) : 0;
+    CUipcMemHandle handle;
+    unsigned flags, way = argc > 1 ? (unsigned)atoi(argv[1]) : 0;
     if (way >= sizeof ways / sizeof *ways)
         return 2;
     begin();
@@ -147,9 +177,12 @@ int main(int argc, char **argv) {
     CHECK(cuMemFree(take(4096)));
     CHECK(cuMemAllocHost(&pinned[0], 4096));
     CHECK(cuMemAllocHost(&pinned[1], 4096));
+    CHECK(cuMemAllocHost(&pinned[2], 8192));
     CHECK(cuMemFreeHost(pinned[1])); /* the library may keep it */
+    CHECK(cuMemFreeHost(pinned[2]));
     CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     CHECK(cuCtxSynchronize());
+    CHECK(cuMemAllocHost(&pinned[2], 8192)); /* the library learns that both frees are complete */
     CHECK(launch(k.fault, 0, 1, NULL));
     cuEventRecord(event, 0); /* may report the fault already */
     line("faults: %s: %d", ways[way].name, polled(ways[way].learn));
@@ -157,6 +190,12 @@ int main(int argc, char **argv) {
           cuMemFree(0), cuMemAlloc(&q, 4096), cuMemAlloc(&q, 30 * MIB));
     CODES("faults: pinned: alloc, free", cuMemAllocHost(&pinned[1], 4096),
           cuMemFreeHost(pinned[0]));
+    CODES("faults: pitched, managed, pinned, array, in stream", pitched(), allocation_managed(),
+          cuMemHostAlloc(&pinned[1], 8192, 0), array(), allocation_async());
+    CODES("faults: questions about a block", range_of(r), type_of(r), cuIpcGetMemHandle(&handle, r),
+          synchronous(r), cuPointerGetAttribute(words, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, r));
+    CODES("faults: questions about pinned memory", cuMemHostGetFlags(&flags, pinned[2]),
+          cuMemHostGetDevicePointer(&q, pinned[2], 0), type_of((CUdeviceptr)pinned[2]));
     CODES("faults: another free, free in stream, fill", cuMemFree(r), cuMemFreeAsync(block, 0),
           cuMemsetD8(block, 0, 64));
     return 0;

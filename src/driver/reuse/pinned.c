@@ -151,8 +151,11 @@ void *pinned_take(size_t bytes, unsigned kind) {
         return NULL;
     }
     struct pinned request = {.bytes = bytes, .kind = kind, .pool = sole_pool()};
+    if (!request.pool || pool_broken(request.pool)) {
+        return NULL; /* after a fault the driver refuses the request */
+    }
     lock_acquire(&lock);
-    struct pinned *p = request.pool ? find_equal(&request) : NULL;
+    struct pinned *p = find_equal(&request);
     void *host = p ? take_out(p) : NULL;
     lock_release(&lock);
     return host;
