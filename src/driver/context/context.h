@@ -86,11 +86,12 @@ extern _Thread_local struct context_last context_last
 extern _Atomic uint64_t context_generation __attribute__((visibility("hidden")));
 
 /** Serves the slow path of context_pool(): asks the driver which context is current. May acquire
- * the registry's lock. */
+ * the registry's lock. If the context is new or was inactive, waits for the work before the barriers
+ * of the other pools: the context may reach memory that was handed out behind them. */
 struct pool *context_find_pool(void);
 
 /** Returns the pool of the current context, and creates it if there is none. NULL: the call must go
- * to the driver. May acquire the registry's lock. */
+ * to the driver. May acquire the registry's lock and wait, as context_find_pool(). */
 static inline struct pool *context_pool(void) {
     bool sure =
         context_last.sure == atomic_load_explicit(&context_generation, memory_order_acquire);

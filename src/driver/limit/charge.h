@@ -15,14 +15,14 @@ struct device_backend;
 
 /**
  * Charges `bytes` to the device if the limit allows them. If not, trims the driver's own pools and
- * tries again. Returns false, with nothing charged, if the limit still refuses. Call with no lock
- * held.
+ * tries again. Returns false, with nothing charged, if the limit still refuses. The caller may hold
+ * a pool's remap lock, and no lock that follows it in base/lock.def.
  */
 bool device_charge(struct device *device, uint64_t bytes);
 
 /**
  * Returns whether device_charge() would succeed, and charges nothing. For callers that charge the
- * bytes in several steps. Call with no lock held.
+ * bytes in several steps. Locks: as device_charge().
  */
 bool device_allows(struct device *device, uint64_t bytes);
 
@@ -47,7 +47,7 @@ uint64_t device_deferred_bytes(const struct device *device);
  * Returns an upper bound of the bytes that a request can get now: the driver's free memory within
  * the limit, plus unused reserve of the driver's pools. Does not count idle memory of the library's
  * pools. If the device of the current context is another one, uses the device's total memory
- * instead of its free memory. Call with no lock held.
+ * instead of its free memory. Locks: as device_charge().
  */
 uint64_t device_available(struct device *device);
 

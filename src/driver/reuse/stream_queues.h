@@ -2,13 +2,13 @@
  * Keeps a queue of deferred frees (deferred.h) for each stream of one context, with the events that
  * cover the frees.
  *
- *      queue of a stream     free 1   free 2   free 3 ... free 9
- *      events of the queue   |------- 0|------- 1|------------ 2, recorded again with every free
+ *      queue of a stream     free 1   free 2   free 3   free 4   free 5 ... free 9
+ *      events of the queue   0        1        2        3, recorded again with each later free
  *
  * Streams have separate queues, so a stalled stream delays no other. An event covers the frees up
- * to its last record. If all events of a queue are pending, the newest event is recorded again: it
- * still captures all earlier work. The older events stay, so a stream that is never idle still
- * returns memory. A free costs one record.
+ * to its last record. If all DEFERRED_EVENTS events of a queue are pending, the newest one is
+ * recorded again: it still captures all earlier work. The older events stay, so a stream that is
+ * never idle still returns memory. A free costs one record.
  *
  * Callers (deferred.c) hold the lock of the queues, of rank DEFERRED. Invariant: a queue is in its
  * bucket exactly while it is in the list from `first`. All other queues are idle.
@@ -37,8 +37,8 @@ struct deferred_free {
 };
 
 /*
- * Identity of a stream, which no other stream of the process ever has. The driver may reuse the
- * handle of a stream. An event of the old stream must not be recorded in the new one: it would no
+ * Names a stream for the life of the process: no other stream ever has the same identity. The
+ * driver may reuse the handle of a stream. An event of the old stream must not be recorded in the new one: it would no
  * longer cover the old stream's frees.
  */
 struct stream_identity {
