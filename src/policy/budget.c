@@ -8,36 +8,6 @@
  */
 #include "policy/budget.h"
 
-uint64_t budget_available(struct source *source, uint64_t *others) {
-    ASSERT_HELD(&source->lock);
-    struct backend *backend = source->backend;
-    uint64_t used = budget_used(source);
-    uint64_t available = backend->capacity > used ? backend->capacity - used : 0;
-    if (backend->ops->available) {
-        lock_release(&source->lock);
-        available = backend->ops->available(backend, others);
-        lock_acquire(&source->lock);
-    }
-    return available;
-}
-
-void budget_begin_growth(struct source *source) {
-    ASSERT_HELD(&source->lock);
-    source->growing.threads++;
-    if (source->backend->ops->begin_growth) {
-        source->backend->ops->begin_growth(source->backend);
-    }
-}
-
-void budget_end_growth(struct source *source, bool gave_back) {
-    ASSERT_HELD(&source->lock);
-    if (source->backend->ops->end_growth) {
-        source->backend->ops->end_growth(source->backend, gave_back);
-    }
-    source->growing.threads--;
-    source->growing.done++;
-}
-
 static _Atomic unsigned expected_streams;
 
 void budget_expect_streams(unsigned streams) {
@@ -88,9 +58,9 @@ static uint64_t goal_of(const struct source *source) {
 uint64_t budget_with(const struct source *source, uint64_t bytes) {
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     uint64_t peak = counter_get(&source->counters.allocated.peak);
-    uint64_t in_use = budget_used(source) - budget_free(source) - source->pending_bytes + bytes;
+    uint64_t in_use = source_reserved(source) - source_free(source) - source->pending_bytes + bytes;
     uint64_t more = in_use > peak && source->config.budget == 0 ? in_use - peak : 0;
-    return source->refused_at > 0 ? budget : budget + more + more / VMM_SLACK;
+    return source->refused_at > 0 ? budget : budget + more + more / source->policy->slack_share;
 }
 
 /* Stores a changed value only: all threads read the field, and each store costs them a miss. */
@@ -150,7 +120,7 @@ void budget_recompute(struct source *source) {
     bool records_fail = refused > 0 && source->backend->has_events;
     bool pressure = source->config.reuse == REUSE_SYNC || source->application_syncs ||
                     records_fail || backend_is_captured(source->backend) ||
-                    budget_used(source) > budget - goal / PRESSURE_SHARE;
+                    source_reserved(source) > budget - goal / PRESSURE_SHARE;
     set_if_changed(&source->budget, budget);
     if (pressure != (atomic_load_explicit(&source->pressure, memory_order_relaxed) > 0)) {
         uint64_t since = pressure ? pressure_since(epochs_stamp(&source->epochs), false) : 0;
@@ -167,7 +137,7 @@ void budget_recompute(struct source *source) {
 void budget_count_reserve(struct source *source) {
     ASSERT_HELD(&source->lock);
     struct counters *counters = &source->counters;
-    uint64_t reserved = budget_used(source), available = budget_free(source);
+    uint64_t reserved = source_reserved(source), available = source_free(source);
     metric_become(&counters->reserved, reserved);
     metric_become(&counters->active, reserved - available);
     metric_become(&counters->segments, source->large.segment_count + source->small.segment_count);
@@ -185,7 +155,7 @@ void budget_update(struct source *source, bool changed) {
     if (changed || source->budget_stale) {
         budget_recompute(source);
     }
-    if (changed || budget_free(source) != counter_get(&counters->ready_bytes)) {
+    if (changed || source_free(source) != counter_get(&counters->ready_bytes)) {
         budget_count_reserve(source);
     }
     counter_set(&counters->epochs, source->epochs.closed);

@@ -1,7 +1,7 @@
 /*
  * The budget: how far a pool may grow, computed from the peak of live memory. All values are bytes.
- * The pool's lock is held on entry to every function but budget_expect_streams() and
- * budget_streams(). Only budget_available() releases it.
+ * The pool's lock is held, and kept, in every function but budget_expect_streams() and
+ * budget_streams().
  */
 #ifndef GPUCACHE_POLICY_BUDGET_H
 #define GPUCACHE_POLICY_BUDGET_H
@@ -30,40 +30,11 @@ uint64_t budget_highest_goal(const struct source *source);
 /** Returns whether the peak is above the floor of several streams; true with at most one stream. */
 bool budget_is_beyond_floor(const struct source *source);
 
-/**
- * Returns the bytes that the driver has left for the pool. Sets *others to the idle bytes of other
- * pools if the backend has available(), else does not set it. Releases the lock to ask.
- */
-uint64_t budget_available(struct source *source, uint64_t *others);
-
 /** Returns the budget of a VMM pool as it will be once `bytes` more are in use. */
 uint64_t budget_with(const struct source *source, uint64_t bytes);
 
 /** Returns the bytes by which remapping may raise the goal at its present number of slack steps. */
 uint64_t budget_remap_slack_most(const struct source *source);
-
-/**
- * Marks the begin and end of a growth, for which other threads may wait. `gave_back`: the growth
- * may have taken and returned memory that the request of another thread missed.
- */
-void budget_begin_growth(struct source *source);
-void budget_end_growth(struct source *source, bool gave_back);
-
-/** Returns the reserve: the bytes that the pool holds from the driver. */
-static inline uint64_t budget_used(const struct source *source) {
-    return source->large.reserved_bytes + source->small.reserved_bytes;
-}
-
-/** Returns the free bytes of the reserve, including those kept for a growing thread. */
-static inline uint64_t budget_free(const struct source *source) {
-    return source->large.free_bytes + source->small.free_bytes + source->remap.held_bytes +
-           (source->runs.free_units << UNIT_SHIFT);
-}
-
-/** Returns the reserve, plus the bytes that threads are asking the driver for. */
-static inline uint64_t budget_expected(const struct source *source) {
-    return budget_used(source) + source->growing.bytes;
-}
 
 /**
  * Returns the bytes per event under pressure: a thread that freed more since the last event that
@@ -74,7 +45,7 @@ static inline uint64_t budget_expected(const struct source *source) {
  * the pool cannot grow.
  */
 static inline uint64_t budget_event_bytes(const struct source *source, uint64_t budget) {
-    uint64_t used = max_u64(budget, budget_used(source)), capacity = source->backend->capacity;
+    uint64_t used = max_u64(budget, source_reserved(source)), capacity = source->backend->capacity;
     uint64_t growable = source->refused_at == 0 && used < capacity ? capacity - used : 0;
     uint64_t most = clamp_u64(EVENT_BYTES_LAST, growable / EVENT_PART, EVENT_BYTES);
     return min_u64(budget / EVENT_SHARE + SMALL_MAX_BYTES, most);
@@ -82,14 +53,14 @@ static inline uint64_t budget_event_bytes(const struct source *source, uint64_t 
 
 /** Returns whether the reserve or refused records changed since the counters were last updated. */
 static inline bool budget_has_changed(const struct source *source) {
-    return budget_used(source) != counter_get(&source->counters.reserved.current) ||
+    return source_reserved(source) != counter_get(&source->counters.reserved.current) ||
            source->backend->refused != source->refused_seen;
 }
 
 /** Returns whether the reserve, all growths in progress and `growth` together exceed `most`. */
 static inline bool budget_would_exceed(const struct source *source, uint64_t growth,
                                        uint64_t most) {
-    return budget_expected(source) + growth > most;
+    return source_reserved_soon(source) + growth > most;
 }
 
 /**

@@ -17,7 +17,7 @@
 static uint64_t idle_bytes(const struct pool *pool) {
     const struct source *source = &pool->source;
     uint64_t in_use = peaks_live_upper_bound(pool) + atomic_load(&pool->deferred_bytes);
-    uint64_t idle = budget_used(source) > in_use ? budget_used(source) - in_use : 0;
+    uint64_t idle = source_reserved(source) > in_use ? source_reserved(source) - in_use : 0;
     return idle + atomic_load(&source->remap.unmapping_bytes);
 }
 
@@ -32,7 +32,7 @@ static uint64_t idle_bytes(const struct pool *pool) {
  */
 static bool may_suffice(struct pool *pool, const struct alloc_request *request, bool *none) {
     struct source *source = &pool->source;
-    uint64_t others = 0, available = budget_available(source, &others);
+    uint64_t others = 0, available = source_available(source, &others);
     *none = source->pending_bytes + source->freeing_bytes + source_idle(source) + others == 0;
     return request->bytes <= available + others + source->freeing_bytes + idle_bytes(pool);
 }
@@ -114,7 +114,7 @@ static int try_release(struct source *source, struct alloc_request *request, str
     if (r == -EAGAIN && try_other_pools(source, request, wait)) {
         r = try_grow(source, request, refusal);
         /* if enough is available for the growth, the driver refuses for another reason */
-        oom->taken_by_others = r == -EAGAIN && budget_available(source, &others) < need;
+        oom->taken_by_others = r == -EAGAIN && source_available(source, &others) < need;
     }
     return r;
 }
@@ -205,7 +205,7 @@ static bool may_have_missed(const struct pool *pool, const struct try_start *sin
         pending |= queue->head && queue->tail->stamp >= since->stamp;
     }
     return pending || count_frees(pool) != since->frees ||
-           idle_bytes(pool) > budget_free(source) + source->pending_bytes;
+           idle_bytes(pool) > source_free(source) + source->pending_bytes;
 }
 
 /*

@@ -161,7 +161,7 @@ void pool_wait_for_barriers(struct pool *pool) {
  */
 static bool ended_meanwhile(struct source *source, uint64_t limit_ns) {
     uint64_t generation = source_generation(source);
-    if (budget_used(source) + source->freeing_bytes > 0) {
+    if (source_reserved(source) + source->freeing_bytes > 0) {
         sync_wait_while_suspended(source, limit_ns);
     }
     return generation != source_generation(source);
@@ -197,7 +197,7 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
         segments_wait_for_return(source, RETURN_WAIT_NS);
     }
     if (all) { /* after a full wait, memory that is pending was freed later: do not count it */
-        uint64_t ready = budget_free(source);
+        uint64_t ready = source_free(source);
         uint64_t left = finished ? ready - source_idle(source) : ready + source->pending_bytes;
         atomic_store(&pool->unreleasable_bytes, left);
     }
@@ -291,7 +291,7 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
     lock_acquire(&source->lock);
     epochs_poll(&source->epochs, source->backend);
     pending_release(source, EVERY_STAMP);
-    uint64_t stuck = budget_free(source) - source_idle(source);
+    uint64_t stuck = source_free(source) - source_idle(source);
     /*
      * Free memory of a segment without live blocks is not stuck: the segment goes back once its
      * cached and pending blocks are free.

@@ -188,7 +188,7 @@ static int try_growth(struct pool *pool, struct alloc_request *request) {
     bool releases = source->policy->releases_first && !source->backend->release_waits;
     bool over_budget = releases && peaks_over_budget(pool, source_growth(request));
     int r = source->policy->grow_within_budget(source, request, over_budget);
-    if (r == 0 && budget_used(source) > source->refused_at) {
+    if (r == 0 && source_reserved(source) > source->refused_at) {
         source->refused_at = 0; /* the pool now holds more than at the refusal */
         source->budget_stale = true;
     }
@@ -198,7 +198,7 @@ static int try_growth(struct pool *pool, struct alloc_request *request) {
         }
     }
     if (source_refused(r)) {
-        source->refused_at = budget_used(source) > 0 ? budget_used(source) : 1;
+        source->refused_at = source_reserved(source) > 0 ? source_reserved(source) : 1;
         source->budget_stale = true; /* budget_update() at the end of this slow path */
         r = retry_refused(pool, request, r);
         counter_add(&source->counters.oom_retries, r == 0);

@@ -148,7 +148,7 @@ static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
     uint64_t base = 0, generation = source_generation(source);
     struct backend *backend = source->backend;
     source->growing.bytes += bytes;
-    budget_begin_growth(source);
+    source_begin_growth(source);
     lock_release(&source->lock);
     int r = backend->ops->reserve(backend, bytes, &base);
     lock_acquire(&source->lock);
@@ -164,7 +164,7 @@ static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
         }
     }
     source->growing.bytes -= bytes;
-    budget_end_growth(source, false);
+    source_end_growth(source, false);
     if (r == 0) {
         counter_add(&source->counters.driver_allocs, 1);
     }
@@ -196,7 +196,7 @@ static int grow_by_segment(struct source *source, const struct alloc_request *re
  */
 static uint64_t reserve_bound(const struct source *source, uint64_t growth) {
     uint64_t in_use = /* neither free nor pending */
-        budget_expected(source) - budget_free(source) - source->pending_bytes;
+        source_reserved_soon(source) - source_free(source) - source->pending_bytes;
     uint64_t peak = max_u64(counter_get(&source->counters.allocated.peak), in_use + growth);
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     return max_u64(peak + peak / 10 * (RESERVE_TENTHS - 10), budget);
@@ -205,7 +205,7 @@ static uint64_t reserve_bound(const struct source *source, uint64_t growth) {
 /* Releases idle segments until the reserve and `growth` are at most `most` bytes, if possible. */
 static void release_down_to(struct source *source, uint64_t growth, uint64_t most) {
     if (budget_would_exceed(source, growth, most)) {
-        source_release_idle(source, budget_expected(source) + growth - most);
+        source_release_idle(source, source_reserved_soon(source) + growth - most);
     }
 }
 
@@ -279,7 +279,7 @@ static int grow_within_budget(struct source *source, struct alloc_request *reque
 
 /* Returns all reserved bytes: the driver freed the segments with the context. */
 static uint64_t end_with_context(struct source *source) {
-    return budget_used(source);
+    return source_reserved(source);
 }
 
 const struct memory_policy segments_policy = {

@@ -59,6 +59,36 @@ uint64_t source_forget(struct source *source) {
 
 /* --- growth and release --- */
 
+uint64_t source_available(struct source *source, uint64_t *others) {
+    ASSERT_HELD(&source->lock);
+    struct backend *backend = source->backend;
+    uint64_t used = source_reserved(source);
+    uint64_t available = backend->capacity > used ? backend->capacity - used : 0;
+    if (backend->ops->available) {
+        lock_release(&source->lock);
+        available = backend->ops->available(backend, others);
+        lock_acquire(&source->lock);
+    }
+    return available;
+}
+
+void source_begin_growth(struct source *source) {
+    ASSERT_HELD(&source->lock);
+    source->growing.threads++;
+    if (source->backend->ops->begin_growth) {
+        source->backend->ops->begin_growth(source->backend);
+    }
+}
+
+void source_end_growth(struct source *source, bool gave_back) {
+    ASSERT_HELD(&source->lock);
+    if (source->backend->ops->end_growth) {
+        source->backend->ops->end_growth(source->backend, gave_back);
+    }
+    source->growing.threads--;
+    source->growing.done++;
+}
+
 bool source_can_grow(struct source *source, const struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
     struct arena *arena = request->large ? &source->large : &source->small;

@@ -64,6 +64,19 @@ void source_leave_map(struct source *source);
 uint64_t source_forget(struct source *source);
 
 /**
+ * Returns the bytes that the driver has left for the pool. Sets *others to the idle bytes of other
+ * pools if the backend has available(), else does not set it. Releases the lock to ask.
+ */
+uint64_t source_available(struct source *source, uint64_t *others);
+
+/**
+ * Marks the begin and end of a growth, for which other threads may wait. `gave_back`: the growth
+ * may have taken and returned memory that the request of another thread missed.
+ */
+void source_begin_growth(struct source *source);
+void source_end_growth(struct source *source, bool gave_back);
+
+/**
  * Prepares host memory for a growth and its request, before the driver is asked: the release of a
  * segment that cannot be used may wait for the device. Returns false without host memory, or if the
  * driver gives addresses that the pool cannot manage: the pool then does not grow (-ERANGE).
@@ -76,6 +89,22 @@ bool source_can_grow(struct source *source, const struct alloc_request *request)
  * idle segment, or the driver does not take one; -ENOENT if nothing is idle.
  */
 int source_release_idle(struct source *source, uint64_t bytes);
+
+/** Returns the reserve: the bytes that the pool holds from the driver. */
+static inline uint64_t source_reserved(const struct source *source) {
+    return source->large.reserved_bytes + source->small.reserved_bytes;
+}
+
+/** Returns the free bytes of the reserve, including those kept for a growing thread. */
+static inline uint64_t source_free(const struct source *source) {
+    return source->large.free_bytes + source->small.free_bytes + source->remap.held_bytes +
+           (source->runs.free_units << UNIT_SHIFT);
+}
+
+/** Returns the reserve, plus the bytes that threads are asking the driver for. */
+static inline uint64_t source_reserved_soon(const struct source *source) {
+    return source_reserved(source) + source->growing.bytes;
+}
 
 /** Returns the bytes of idle segments: those without a live, cached or pending block. */
 static inline uint64_t source_idle(const struct source *source) {

@@ -202,7 +202,7 @@ bool sync_event_is_due(struct source *source, uint64_t freed) {
     }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     source->freed_large += freed;
-    uint64_t most = budget_event_bytes(source, budget), part = budget_used(source) / EVENT_PART;
+    uint64_t most = budget_event_bytes(source, budget), part = source_reserved(source) / EVENT_PART;
     return source->freed_large > (within_budget && part > most ? part : most);
 }
 

@@ -165,7 +165,7 @@ bool quota_deactivate_list(struct pool *pool, struct biased *first) {
 bool quota_deactivate_idle(struct pool *pool, uint64_t growth) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
-    if (is_ablated(ABLATION_IDLE_THREADS) || budget_used(source) + growth <= source->goal) {
+    if (is_ablated(ABLATION_IDLE_THREADS) || source_reserved(source) + growth <= source->goal) {
         return false;
     }
     struct biased *idle = NULL;

@@ -59,7 +59,7 @@ uint64_t handles_length(const struct source *source, uint64_t like);
 int handles_make_short(struct source *source, struct arena *arena, uint64_t base, uint64_t bytes,
                        uint64_t like);
 
-/** Keeps a free range from being handed out. budget_free() still counts the range as free. */
+/** Keeps a free range from being handed out. source_free() still counts the range as free. */
 void handles_hold(struct source *source, struct arena *arena, struct range *range);
 
 /** Ends the hold of one range. */

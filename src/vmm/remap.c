@@ -225,7 +225,7 @@ static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
 static void release_excess(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t size = 1;
     while (size > 0 && budget_would_exceed(source, bytes, budget)) {
-        uint64_t over = budget_expected(source) + bytes - budget;
+        uint64_t over = source_reserved_soon(source) + bytes - budget;
         struct vacated vacated = {0};
         over = round_up(over, VMM_HANDLE);
         size = release_one(source, over, &vacated);
@@ -246,11 +246,11 @@ static void release_excess(struct source *source, uint64_t bytes, uint64_t budge
  */
 static void shorten_if_trapped(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t excess =
-        budget_would_exceed(source, bytes, budget) ? budget_expected(source) + bytes - budget : 0;
+        budget_would_exceed(source, bytes, budget) ? source_reserved_soon(source) + bytes - budget : 0;
     bool trapped = !is_ablated(ABLATION_HALVING) && excess > budget / VMM_TRAPPED_SHARE &&
                    excess > source_idle(source) &&
-                   excess <= budget_free(source) - source->remap.held_bytes;
-    if (trapped && source->remap.made_bytes >= budget_used(source) &&
+                   excess <= source_free(source) - source->remap.held_bytes;
+    if (trapped && source->remap.made_bytes >= source_reserved(source) &&
         VMM_HANDLE >> source->remap.size_shift > VMM_HANDLE_LEAST) {
         source->remap.size_shift++;
         source->remap.made_bytes = 0;
@@ -304,7 +304,7 @@ static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budg
     if (source->remap.slack >= most || !may_be_raised) {
         return 0;
     }
-    uint64_t lacking = budget_expected(source) + bytes - budget;
+    uint64_t lacking = source_reserved_soon(source) + bytes - budget;
     uint64_t remaining = most - source->remap.slack;
     uint64_t more = min_u64(min_u64(lacking, remaining), capacity - budget);
     source->remap.slack += more;
@@ -333,7 +333,7 @@ static uint64_t growth_length(const struct source *source, uint64_t bytes, uint6
 static int grow_at(struct source *source, struct arena *arena, struct gap *gap, uint64_t bytes) {
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);
-    uint64_t before = budget_used(source), budget = budget_with(source, bytes), size = 1;
+    uint64_t before = source_reserved(source), budget = budget_with(source, bytes), size = 1;
     struct vacated vacated = {0};
     struct transit transit;
     struct range *const adjacent[] = {gap->left, gap->right};
@@ -366,7 +366,7 @@ static int grow_at(struct source *source, struct arena *arena, struct gap *gap, 
         }
     }
     /* A failed growth releases as much as it has mapped: another thread may need the memory. */
-    while (r != 0 && budget_used(source) > before && size > 0) {
+    while (r != 0 && source_reserved(source) > before && size > 0) {
         size = release_one(source, 0, &vacated);
     }
     return r;
@@ -392,7 +392,7 @@ static struct growth growth_at(const struct source *source, const struct arena *
         gap = (struct gap){.bytes = bytes, .longest = UINT64_MAX}; /* addresses to be reserved */
     }
     struct growth growth = {gap.bytes, source_idle(source), 0};
-    uint64_t sum = budget_expected(source) + gap.bytes, over = sum > budget ? sum - budget : 0;
+    uint64_t sum = source_reserved_soon(source) + gap.bytes, over = sum > budget ? sum - budget : 0;
     gap_become(&gap, round_up(gap.bytes, VMM_HANDLE >> source->remap.size_shift));
     struct idle_limits limits = {gap.bytes, TRANSIT_MOST};
     for (unsigned i = 0; i < 2 && growth.available < over; i++) {
@@ -414,7 +414,7 @@ static int remap_grow(struct source *source, const struct alloc_request *request
     if (!source_can_grow(source, request)) {
         return r;
     }
-    budget_begin_growth(source);
+    source_begin_growth(source);
     /* The pool may change in lock_remap(). No context ends while the remap lock is held. */
     lock_remap(source);
     if (arena_largest_free(arena) >= bytes) { /* another thread mapped it */
@@ -429,7 +429,7 @@ static int remap_grow(struct source *source, const struct alloc_request *request
     }
     unlock_remap(source);
     /* A failed growth beyond one page may have held memory while other threads were refused. */
-    budget_end_growth(source, r != 0 && bytes > PAGE_BYTES);
+    source_end_growth(source, r != 0 && bytes > PAGE_BYTES);
     return r;
 }
 
@@ -450,7 +450,7 @@ static int remap_grow_within_budget(struct source *source, struct alloc_request 
         epochs_poll(&source->epochs, source->backend);
         growth = growth_at(source, arena, bytes, budget);
     }
-    uint64_t most = max_u64(budget, budget_expected(source));
+    uint64_t most = max_u64(budget, source_reserved_soon(source));
     while (budget_would_exceed(source, growth.bytes, most + growth.available) &&
            !budget_would_exceed(source, growth.bytes, most + growth.idle) &&
            !is_ablated(ABLATION_GROWTH_WAIT) && sync_wait_idle_segment(source, last)) {

@@ -312,7 +312,7 @@ static int take_all_meanwhile(struct backend *backend, unsigned slot) {
     bool first = !taking;
     taking = true;
     while (first &&
-           (budget_free(&pool->source) > 0 || !epochs_is_safe(&pool->source.epochs, all))) {
+           (source_free(&pool->source) > 0 || !epochs_is_safe(&pool->source.epochs, all))) {
         use_and_drop(get(256 * MIB));
     }
     return r;
