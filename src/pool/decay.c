@@ -52,7 +52,7 @@ bool pool_tick(struct pool *pool) {
         uint64_t *entry = &decay->before[++decay->tick % DECAY_TICKS], old = *entry;
         *entry = atomic_fetch_add(&source->epochs.open, 1); /* later frees get another stamp */
         take_old(pool, old);
-        peaks_update(pool);
+        slow_path_end(pool);
     }
     decay->watched = any;
     lock_release(&source->lock);
@@ -87,7 +87,7 @@ bool pool_decay(struct pool *pool) {
     }
     if (aged && decay_is_any(pool)) {
         released = source->policy->decay(source);
-        peaks_update(pool);
+        slow_path_end(pool);
     }
     if (released == 0 && source->freeing_bytes > 0) { /* asks whether the driver has it */
         segments_wait_for_return(source, GROWTH_WAIT_NS);

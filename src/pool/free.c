@@ -161,7 +161,7 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
     if (!work->uncached) {
         pending_release(source, EVERY_STAMP);
     }
-    peaks_update(pool);
+    slow_path_end(pool);
     lock_release(&source->lock);
 }
 
@@ -454,7 +454,7 @@ void pool_reclaim(const struct pool_deferred *deferred) {
         pending_add(source, deferred->block);
         atomic_fetch_sub(&pool->deferred_bytes, deferred->bytes);
         atomic_fetch_add(&pool->reclaims, 1);
-        peaks_update(pool);
+        slow_path_end(pool);
     }
     lock_release(&source->lock);
 }

@@ -29,7 +29,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     pool->common = common;
     atomic_store(&pool->caches, common);
     lock_acquire(&pool->source.lock);
-    peaks_update_all(pool);
+    pool_recompute(pool);
     lock_release(&pool->source.lock);
     return pool;
 }
@@ -76,7 +76,7 @@ uint64_t pool_forget(struct pool *pool) {
     forget_caches(pool);
     uint64_t bytes = source_forget(source);
     atomic_store(&pool->deferred_bytes, 0);
-    peaks_update_all(pool);
+    pool_recompute(pool);
     lock_release(&source->lock);
     lock_release(&source->remap.lock);
     return bytes;
@@ -98,7 +98,7 @@ void pool_set_capacity(struct pool *pool, uint64_t capacity) {
     lock_acquire(&source->lock);
     atomic_store(&source->backend->capacity, capacity);
     source->refused_at = 0;
-    peaks_update_all(pool);
+    pool_recompute(pool);
     lock_release(&source->lock);
 }
 
@@ -129,7 +129,7 @@ void pool_before_capture(struct pool *pool) {
 void pool_capture_announced(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    peaks_update_all(pool);
+    pool_recompute(pool);
     lock_release(&source->lock);
 }
 
@@ -137,7 +137,7 @@ void pool_application_syncs(struct pool *pool, bool records) {
     struct source *source = &pool->source;
     source->application_syncs = true;
     source->epochs.application_recorded |= records;
-    peaks_update_all(pool);
+    pool_recompute(pool);
 }
 
 void pool_expect_streams(unsigned streams) {
@@ -212,7 +212,7 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
         sync_wait_in_free_events(source);
     }
     int r = give_back(pool, bytes, wait, LATE_WAIT_NS);
-    peaks_update(pool);
+    slow_path_end(pool);
     lock_release(&source->lock);
     return r;
 }
@@ -249,7 +249,7 @@ int pool_trim(struct pool *pool, bool wait) {
     lock_acquire(&source->lock);
     int r = give_back(pool, UINT64_MAX, wait, RETURN_WAIT_NS);
     runs_trim(&source->runs);
-    peaks_update_all(pool);
+    pool_recompute(pool);
     lock_release(&source->lock);
     return r == -ENOENT ? 0 : r;
 }
@@ -303,7 +303,7 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
         stuck -= source->runs.free_units << UNIT_SHIFT;
         stuck += stuck_in_slabs(&source->small);
     }
-    peaks_update(pool);
+    slow_path_end(pool);
     lock_release(&source->lock);
     bool live = peaks_live_upper_bound(pool) > 0;
     return live || deferred ? stuck : 0;

@@ -407,7 +407,7 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
         *reclaims = atomic_load(&pool->reclaims);
     }
     cache->in_slow_path = false;
-    peaks_update(pool);
+    slow_path_end(pool);
     lock_release(&source->lock);
     return r;
 }

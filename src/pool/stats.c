@@ -117,7 +117,7 @@ void pool_reset_peaks(struct pool *pool) {
         cache_return(cache);
     }
     pool->peaks.updates = 0;
-    peaks_update_all(pool);
+    pool_recompute(pool);
     lock_release(&source->lock);
 }
 

@@ -124,7 +124,7 @@ static void release_cache(struct cache *cache) {
     end_move(pool);
     cache->owner = NULL;
     pool->caches_owned--;
-    peaks_update(pool);
+    slow_path_end(pool);
     lock_release(&source->lock);
 }
 

@@ -3,7 +3,7 @@
  *
  * One cache knows its own peak exactly. Over several caches a peak is known only when their
  * counters are summed ("aggregated"), which loads a cache line of each thread's cache. The slow
- * path calls peaks_update(), which decides when the sum is worth that. Needs source.lock except for
+ * path calls slow_path_end(), which decides when the sum is worth that. Needs source.lock except for
  * the sums. Invariant: the pool's peak of requested bytes is at most the real one, and peak_upper
  * at least.
  */
@@ -142,17 +142,17 @@ bool peaks_over_budget(struct pool *pool, uint64_t bytes) {
     if (budget_allows(source, bytes)) {
         return false;
     }
-    if (!pool->peaks.budget_is_updated) {
+    if (!pool->peaks.budget_is_fresh) {
         if (may_aggregate(pool)) {
             aggregate_peaks(pool);
         }
         budget_recompute(source);
-        pool->peaks.budget_is_updated = true;
+        pool->peaks.budget_is_fresh = true;
     }
     return !budget_allows(source, bytes);
 }
 
-void peaks_update(struct pool *pool) {
+void slow_path_end(struct pool *pool) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     /*
@@ -169,14 +169,14 @@ void peaks_update(struct pool *pool) {
         source->budget_stale = true;
     }
     budget_update(source, changed);
-    pool->peaks.budget_is_updated = false;
+    pool->peaks.budget_is_fresh = false;
     decay_watch(pool);
 }
 
-void peaks_update_all(struct pool *pool) {
+void pool_recompute(struct pool *pool) {
     struct source *source = &pool->source;
     aggregate_peaks(pool);
     budget_recompute(source);
     budget_count_reserve(source);
-    peaks_update(pool);
+    slow_path_end(pool);
 }

@@ -17,11 +17,13 @@ struct peaks_sums {
 struct peaks_sums peaks_sums(const struct pool *pool);    /* over all caches; `live`: lower bound */
 uint64_t peaks_live_upper_bound(const struct pool *pool); /* upper bound of allocated bytes */
 
-/* Ends each slow path: updates counters, budget and decay. May aggregate the peaks. */
-void peaks_update(struct pool *pool);
-/* Aggregates the peaks, unless a recent update did. */
+/* Ends a slow path: aggregates the peaks if that is due, recomputes budget and pressure, publishes
+ * the counters, and asks for decay. */
+void slow_path_end(struct pool *pool);
+/* Does the same, but aggregates and recomputes in any case. */
+void pool_recompute(struct pool *pool);
+/* Aggregates the peaks, unless a recent slow path did. */
 void peaks_aggregate_if_due(struct pool *pool);
-void peaks_update_all(struct pool *pool); /* aggregates the peaks and recomputes the budget */
 /*
  * Returns whether growth by `bytes` exceeds the budget. Before returning true recomputes the
  * budget, at most once per slow path.

@@ -518,7 +518,7 @@ static void blocks_that_change_hands_are_not_counted_twice(void **state) {
                 sums.of[WATERMARK_REQUESTED].live <= PLACES * 64 * KIB;
         if (i % 32 == 0) {
             lock_acquire(&pool->source.lock);
-            peaks_update_all(pool);
+            pool_recompute(pool);
             lock_release(&pool->source.lock);
             struct stats_device is = fake_books(pool);
             right = right && is.requested.current <= PLACES * 64 * KIB &&

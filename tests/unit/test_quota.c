@@ -241,21 +241,21 @@ static void the_budget_follows_active_caches_and_not_former_ones(void **state) {
         let_it_end(let_another_ask(4, 4096));
     }
     lock_acquire(&pool->source.lock);
-    peaks_update_all(pool);
+    pool_recompute(pool);
     uint64_t alone = pool->source.quotas, budget = atomic_load(&pool->source.budget);
     lock_release(&pool->source.lock);
     assert_int_equal(alone, cache_quota(mine()));
     assert_true(budget >= pool->source.goal + alone);
     pthread_t thread = let_another_cache(56);
     lock_acquire(&pool->source.lock);
-    peaks_update_all(pool);
+    pool_recompute(pool);
     lock_release(&pool->source.lock);
     assert_true(pool->source.quotas >= alone + theirs->bytes);
     assert_true(atomic_load(&pool->source.budget) >= pool->source.goal + pool->source.quotas);
     go_on();
     let_it_end(thread);
     lock_acquire(&pool->source.lock);
-    peaks_update_all(pool);
+    pool_recompute(pool);
     lock_release(&pool->source.lock);
     assert_int_equal(pool->source.quotas, alone);
     check();
@@ -267,7 +267,7 @@ static void a_small_program_of_one_thread_keeps_no_more_than_the_floor(void **st
     for (uint64_t bytes = 4096; bytes <= 512 * MIB; bytes *= 2) {
         drop(get(bytes));
         lock_acquire(&pool->source.lock);
-        peaks_update_all(pool);
+        pool_recompute(pool);
         lock_release(&pool->source.lock);
         uint64_t peak = counter_get(&pool->source.counters.allocated.peak);
         assert_true(atomic_load(&pool->source.budget) <= peak + peak / 10 * 3 + 64 * MIB);
@@ -395,7 +395,7 @@ static void many_caches_share_the_limit_of_a_few(void **state) {
     begin();
     get(200 * MIB);
     lock_acquire(&pool->source.lock);
-    peaks_update_all(pool);
+    pool_recompute(pool);
     quota_grow(mine(), UINT64_MAX / 2);
     lock_release(&pool->source.lock);
     uint64_t alone = cache_quota(mine());

@@ -1105,7 +1105,7 @@ static uint64_t free_two_gib(void) {
     drop(at[0]), drop(at[2]);
     finish_all();
     lock_acquire(&pool->source.lock);
-    peaks_update_all(pool);
+    pool_recompute(pool);
     lock_release(&pool->source.lock);
     return at[3];
 }
@@ -1132,7 +1132,7 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
         pool->source.remap.slack = PEAK / REMAP_SLACK_STEP * cases[i].steps;
         pool->source.remap.slack_steps = cases[i].steps;
         lock_acquire(&pool->source.lock);
-        peaks_update_all(pool);
+        pool_recompute(pool);
         lock_release(&pool->source.lock);
         uint64_t goal = pool->source.goal, then = PEAK / REMAP_SLACK_STEP * cases[i].then;
         uint64_t more = then - pool->source.remap.slack;
@@ -1226,7 +1226,7 @@ static void get_32(uint64_t *at, uint64_t memory) {
     }
     finish_all();
     lock_acquire(&pool->source.lock);
-    peaks_update_all(pool);
+    pool_recompute(pool);
     lock_release(&pool->source.lock);
 }
 
@@ -1295,7 +1295,7 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
             uint64_t most = (caches < 4 ? caches : 4) * 80 * MIB;
             pool->source.active_count = caches;
             lock_acquire(&pool->source.lock);
-            peaks_update_all(pool);
+            pool_recompute(pool);
             lock_release(&pool->source.lock);
             assert_int_equal(pool->source.goal, peak + slack);
             assert_int_equal(pool->source.budget, peak + (slack < most ? most : slack));
@@ -1902,7 +1902,7 @@ static void a_long_segment_is_released_in_parts(void **state) {
     lock_acquire(&pool->source.lock);
     pool->source.remap.slack = 64 * MIB;
     pool->source.remap.slack_steps = 1;
-    peaks_update_all(pool);
+    pool_recompute(pool);
     lock_release(&pool->source.lock);
     uint64_t budget = budget_with(&pool->source, more);
     assert_in_range(fake->reserved + more - budget, 6 * 128 * MIB + 1, 7 * 128 * MIB - 17 * MIB);
