@@ -41,7 +41,7 @@ static const char *check_range(const struct arena *arena, const struct range *ra
     HOLDS(!next || (next->previous == range && next->block.address == end));
     HOLDS(!next || state != BLOCK_FREE || range_state(next) != BLOCK_FREE);
     HOLDS(state == BLOCK_SLAB || arena_find(range->block.address) == range);
-    HOLDS(page_map_owner(range->block.address) == arena->pool);
+    HOLDS(page_map_pool(range->block.address) == arena->pool);
     all->free_bytes += state == BLOCK_FREE ? range->bytes : 0;
     all->free += state == BLOCK_FREE;
     all->live += state == BLOCK_LIVE ? range->bytes : 0;

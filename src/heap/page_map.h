@@ -66,7 +66,7 @@ static inline page_map_entry page_map_get(uint64_t address) {
 }
 
 /** Returns the pool that `address` lies in, or NULL. */
-static inline struct pool *page_map_owner(uint64_t address) {
+static inline struct pool *page_map_pool(uint64_t address) {
     struct page_map_leaf *leaf = page_map_leaf_of(address);
     return leaf ? atomic_load_explicit(&leaf->owners[PAGE_MAP_INDEX(address)], memory_order_acquire)
                 : NULL;

@@ -46,7 +46,7 @@ static int collect(struct pool *pool, uint64_t address, uint32_t first,
 }
 
 int pool_export(uint64_t address, uint64_t id, uint32_t first, struct pool_exported *exported) {
-    struct pool *pool = page_map_owner(address);
+    struct pool *pool = page_map_pool(address);
     if (!pool || !pool->source.policy->has_handles) {
         return -ENOENT;
     }
@@ -55,7 +55,7 @@ int pool_export(uint64_t address, uint64_t id, uint32_t first, struct pool_expor
     lock_acquire(&source->remap.lock);
     if (pool_block_id(address) == id) {
         lock_acquire(&source->lock);
-        r = page_map_owner(address) == pool ? collect(pool, address, first, exported) : -ENOENT;
+        r = page_map_pool(address) == pool ? collect(pool, address, first, exported) : -ENOENT;
         lock_release(&source->lock);
     }
     exported->pool = pool;

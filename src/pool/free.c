@@ -424,7 +424,7 @@ int pool_free(uint64_t address) {
  */
 int pool_defer_free(uint64_t address, struct pool_deferred *deferred) {
     struct claimed c;
-    struct pool *pool = page_map_owner(address);
+    struct pool *pool = page_map_pool(address);
     if (!pool) {
         return -ENOENT;
     }

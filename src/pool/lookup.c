@@ -59,7 +59,7 @@ static bool covers(struct range *range, uint64_t address, struct found *found) {
  * page, or covers the first byte of the page.
  */
 static bool find_large(page_map_entry entry, uint64_t address, struct found *found) {
-    struct pool *pool = page_map_owner(address);
+    struct pool *pool = page_map_pool(address);
     uint64_t half = PAGE_BYTES / 2;
     if (!pool) {
         return page_map_get(address) == entry;
@@ -73,7 +73,7 @@ static bool find_large(page_map_entry entry, uint64_t address, struct found *fou
         *found = candidate;
     }
     atomic_thread_fence(memory_order_acquire);
-    return page_map_get(address) == entry && page_map_owner(address) == pool &&
+    return page_map_get(address) == entry && page_map_pool(address) == pool &&
            atomic_load(&source->large.recycled) == recycled;
 }
 
@@ -86,18 +86,18 @@ static int find_live(uint64_t address, struct found *found) {
         stable = page_map_slab(entry) ? find_small(entry, address, found)
                                       : find_large(entry, address, found);
     }
-    return found->pool ? 0 : page_map_owner(address) ? -EINVAL : -ENOENT;
+    return found->pool ? 0 : page_map_pool(address) ? -EINVAL : -ENOENT;
 }
 
 /* Returns the pool that owns `address`, with source.lock held, or NULL. */
-static struct pool *lock_owner(uint64_t address) {
-    struct pool *pool = page_map_owner(address);
+static struct pool *lock_pool_at(uint64_t address) {
+    struct pool *pool = page_map_pool(address);
     if (!pool) {
         return NULL;
     }
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    if (page_map_owner(address) != pool) {
+    if (page_map_pool(address) != pool) {
         lock_release(&source->lock);
         return NULL;
     }
@@ -105,13 +105,13 @@ static struct pool *lock_owner(uint64_t address) {
 }
 
 bool pool_has(uint64_t address) {
-    return page_map_owner(address) != NULL;
+    return page_map_pool(address) != NULL;
 }
 
 bool pool_covers(const struct pool *pool, uint64_t address, uint64_t bytes) {
     bool any = false;
     for (uint64_t a = address & ~(PAGE_BYTES - 1); a < address + bytes && !any; a += PAGE_BYTES) {
-        any = page_map_owner(a) == pool;
+        any = page_map_pool(a) == pool;
     }
     return any;
 }
@@ -126,7 +126,7 @@ int pool_find(uint64_t address, struct pool_block *out) {
 }
 
 int pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool) {
-    *pool = page_map_owner(address);
+    *pool = page_map_pool(address);
     if (!*pool) {
         return 0;
     }
@@ -135,7 +135,7 @@ int pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool) {
     if (r == 0) {
         return bytes > found.address + found.requested - address;
     }
-    const struct pool *now = r == -EINVAL ? page_map_owner(address) : NULL;
+    const struct pool *now = r == -EINVAL ? page_map_pool(address) : NULL;
     bool held = now && (atomic_load(&now->deferring) > 0 || atomic_load(&now->deferred_bytes) > 0);
     return held ? -EAGAIN : now != NULL;
 }
@@ -150,7 +150,7 @@ struct range *find_range(uint64_t address, struct pool_block *block) {
 }
 
 int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_segment *segment) {
-    struct pool *pool = lock_owner(address);
+    struct pool *pool = lock_pool_at(address);
     if (!pool) {
         return -ENOENT;
     }
@@ -232,7 +232,7 @@ static _Atomic uint64_t *prepare_name(uint64_t address) {
 uint64_t pool_block_id(uint64_t address) {
     struct found found;
     uint64_t name = find_live(address, &found) == 0 ? known_name(&found) : 0;
-    struct pool *pool = name ? NULL : lock_owner(address);
+    struct pool *pool = name ? NULL : lock_pool_at(address);
     if (pool) {
         const _Atomic uint64_t *at = prepare_name(address);
         name = at ? *at : 0;
@@ -248,7 +248,7 @@ int pool_flag(uint64_t address) {
 }
 
 int pool_set_flag(uint64_t address, bool flag) {
-    struct pool *pool = lock_owner(address);
+    struct pool *pool = lock_pool_at(address);
     if (!pool) {
         return -ENOENT;
     }
@@ -261,7 +261,7 @@ int pool_set_flag(uint64_t address, bool flag) {
 }
 
 int pool_mark_externally_visible(uint64_t address) {
-    struct pool *pool = lock_owner(address);
+    struct pool *pool = lock_pool_at(address);
     if (!pool) {
         return -ENOENT;
     }

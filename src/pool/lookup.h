@@ -30,7 +30,7 @@ struct start {
  */
 __attribute__((no_sanitize("thread"))) static inline struct start find_start(uint64_t address) {
     struct start at = {.slab = page_map_slab(page_map_get(address))};
-    at.pool = at.slab ? at.slab->pool : page_map_owner(address);
+    at.pool = at.slab ? at.slab->pool : page_map_pool(address);
     if (at.slab && address % ((uint64_t)1 << UNIT_SHIFT) == 0) {
         at.block = slab_block(at.slab, address);
     } else if (!at.slab && at.pool) {

@@ -73,7 +73,7 @@ struct cache {
     stat_counter large_allocs[STATS_SIZE_CLASSES], large_frees[STATS_SIZE_CLASSES];
     _Atomic(struct cache *) next_in_pool; /* written under the pool's lock, read by all */
     struct cache *previous_in_pool;
-    const void *owner; /* address unique to the owning thread, or NULL; under the pool's lock */
+    const void *thread; /* address unique to the cache's thread, or NULL; under the pool's lock */
     struct cache *next_in_thread;                /* only for the owning thread */
     struct cache *next_active, *previous_active; /* under the pool's lock */
     struct seen seen;

@@ -122,7 +122,7 @@ static void release_cache(struct cache *cache) {
     move_counts(pool->common, cache);
     unlink_in_pool(pool, cache);
     end_move(pool);
-    cache->owner = NULL;
+    cache->thread = NULL;
     pool->caches_owned--;
     slow_path_end(pool);
     lock_release(&source->lock);
@@ -177,7 +177,7 @@ static struct cache *adopt(struct pool *pool) {
         end_move(pool);
         cache->live_at_start = watermark_live(&cache->watermarks[WATERMARK_COUNT]);
         cache->freed_others = false;
-        cache->owner = &cache_last;
+        cache->thread = &cache_last;
         pool->caches_owned++;
         peaks_aggregate_if_due(pool);
     }

@@ -107,7 +107,7 @@ static void aggregate_peaks(struct pool *pool) {
     pool->peaks.summed_at = pool->peaks.updates;
     pool->peaks.has_large = false;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        if (cache->owner == &cache_last || !cache->owner) {
+        if (cache->thread == &cache_last || !cache->thread) {
             cache_enter(cache); /* a thread that is ending may count in the common cache */
             for (unsigned i = 0; i < WATERMARKS; i++) {
                 watermark_restart(&cache->watermarks[i]);

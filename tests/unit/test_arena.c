@@ -46,7 +46,7 @@ static void check(const struct arena *arena) {
             assert_false(left && range_state(left) == BLOCK_FREE && range_state(r) == BLOCK_FREE);
             assert_ptr_equal(arena_find(r->block.address), r);
             assert_ptr_equal(arena_find(r->block.address + r->bytes - 1), r);
-            assert_ptr_equal(page_map_owner(r->block.address), arena->pool);
+            assert_ptr_equal(page_map_pool(r->block.address), arena->pool);
             if (range_state(r) == BLOCK_FREE) {
                 free_bytes += r->bytes;
                 free_count++;
@@ -304,7 +304,7 @@ static void a_removed_segment_is_unknown(void **state) {
         arena_remove(&arena, arena_find(order[i])->segment);
         check(&arena);
         assert_true(page_map_get(order[i]) == 0 && page_map_get(order[i] + 6 * MIB) == 0);
-        assert_null(page_map_owner(order[i]));
+        assert_null(page_map_pool(order[i]));
         assert_null(arena_find(order[i]));
     }
     assert_null(arena_take(&arena, 512, PLACEMENT_ANYWHERE));
@@ -321,7 +321,7 @@ static void memory_beyond_the_map_is_refused_whole(void **state) {
     assert_int_equal(arena_add(&arena, top - 2 * MIB, 4 * MIB, NULL), -ERANGE);
     check(&arena);
     assert_int_equal(arena.segment_count, 0);
-    assert_null(page_map_owner(top - 2 * MIB));
+    assert_null(page_map_pool(top - 2 * MIB));
 }
 
 static void a_forgotten_arena_is_empty_and_can_be_used(void **state) {
@@ -335,14 +335,14 @@ static void a_forgotten_arena_is_empty_and_can_be_used(void **state) {
                        neighbour); /* the driver gave it these addresses afterwards */
     arena_leave_map(&arena);
     assert_null(arena_find(base));
-    assert_null(page_map_owner(base));
-    assert_ptr_equal(page_map_owner(base + GIB), neighbour);
+    assert_null(page_map_pool(base));
+    assert_ptr_equal(page_map_pool(base + GIB), neighbour);
     page_map_set_owner(base + GIB, 2 * MIB, NULL);
     arena_forget(&arena);
     check(&arena);
     assert_int_equal(arena.segment_count, 0);
     assert_null(arena_find(base));
-    assert_null(page_map_owner(base + GIB));
+    assert_null(page_map_pool(base + GIB));
     assert_null(arena_take(&arena, 512, PLACEMENT_ANYWHERE));
     assert_int_equal(arena_add(&arena, base, 8 * MIB, NULL), 0);
     take(&arena, 512);
@@ -434,7 +434,7 @@ static void check_runs(const struct arena *arena) {
         } else if (model.units[i] == UNMAPPED) {
             assert_null(arena_find(model.base + i * ARENA_UNIT));
             assert_null(arena_find(model.base + end * ARENA_UNIT - 1));
-            assert_null(page_map_owner(model.base + i * ARENA_UNIT));
+            assert_null(page_map_pool(model.base + i * ARENA_UNIT));
         }
     }
     assert_int_equal(arena->free_count, runs);
@@ -459,7 +459,7 @@ static void check_model(const struct arena *arena) {
         assert_int_equal(s->stamp, model.stamps[page]);
         assert_true(s->first->block.address <= s->base &&
                     s->first->block.address + s->first->bytes > s->base);
-        assert_ptr_equal(page_map_owner(s->base + s->bytes - 1), owner);
+        assert_ptr_equal(page_map_pool(s->base + s->bytes - 1), owner);
         const struct range *first = segment_first(s);
         assert_true(!first || !segment_has(s, first) || first->segment == s);
         reserved += s->bytes;

@@ -108,7 +108,7 @@ static bool has_memory;         /* of the host, for a row */
 static bool ends_after_entered; /* the context ends as soon as the ledger has the row */
 static uint64_t most_promised;  /* live and requested bytes of a pool, while a row is entered */
 
-CUcontext context_current_owner(void) {
+CUcontext context_current_resolved(void) {
     return (CUcontext)7;
 }
 

@@ -228,7 +228,7 @@ static void without_host_memory_a_segment_between_free_ones_stays(void **state) 
         assert_int_equal(arena.free_count, 1 + round);
         assert_int_equal(arena_largest_free(&arena), round ? 2 * MIB : 6 * MIB);
         assert_int_equal(arena.idle_bytes, (6 - 2 * round) * MIB);
-        assert_int_equal(page_map_owner(base + 2 * MIB) != NULL, round == 0);
+        assert_int_equal(page_map_pool(base + 2 * MIB) != NULL, round == 0);
         fail_mappings(FOR_EVER, 0);
     }
     assert_true(arena_remove(&arena, arena.segments));

@@ -22,7 +22,7 @@ static void an_address_that_was_not_entered_is_unknown(void **state) {
     const uint64_t addresses[] = {0, 1, 0x7f0000000000, TOP - 1, TOP, TOP + 5, UINT64_MAX};
     for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
         assert_true(page_map_get(addresses[i]) == 0);
-        assert_null(page_map_owner(addresses[i]));
+        assert_null(page_map_pool(addresses[i]));
     }
 }
 
@@ -60,9 +60,9 @@ static void a_range_may_cross_into_the_next_leaf(void **state) {
     assert_int_equal(page_map_get(base), 0x40);
     assert_int_equal(page_map_get(base + PAGE_BYTES), 0x40);
     assert_int_equal(page_map_get(base + 2 * PAGE_BYTES), 0);
-    assert_ptr_equal(page_map_owner(base + 2 * PAGE_BYTES - 1), one);
-    assert_null(page_map_owner(base + 2 * PAGE_BYTES));
-    assert_null(page_map_owner(base - 1));
+    assert_ptr_equal(page_map_pool(base + 2 * PAGE_BYTES - 1), one);
+    assert_null(page_map_pool(base + 2 * PAGE_BYTES));
+    assert_null(page_map_pool(base - 1));
 }
 
 static void a_slab_and_a_range_are_told_apart(void **state) {
@@ -84,11 +84,11 @@ static void owners_are_kept_apart_from_entries(void **state) {
     assert_int_equal(page_map_prepare(base, 4 * PAGE_BYTES), 0);
     page_map_set_owner(base, 2 * PAGE_BYTES, one);
     page_map_set_owner(base + 2 * PAGE_BYTES, 2 * PAGE_BYTES, two);
-    assert_ptr_equal(page_map_owner(base + 2 * PAGE_BYTES - 1), one);
-    assert_ptr_equal(page_map_owner(base + 2 * PAGE_BYTES), two);
+    assert_ptr_equal(page_map_pool(base + 2 * PAGE_BYTES - 1), one);
+    assert_ptr_equal(page_map_pool(base + 2 * PAGE_BYTES), two);
     assert_int_equal(page_map_get(base), 0);
     page_map_set_owner(base, 2 * PAGE_BYTES, NULL);
-    assert_null(page_map_owner(base));
+    assert_null(page_map_pool(base));
 }
 
 static void one_page_of_a_long_range_is_found(void **state) {
@@ -165,7 +165,7 @@ static unsigned stale;
 
 static void *enter_cleared_pages(void *unused) {
     for (uint64_t a = GIVEN_BASE; a < GIVEN_BASE + GIVEN_PAGES * PAGE_BYTES; a += PAGE_BYTES) {
-        while (page_map_owner(a) || page_map_get(a)) { /* as context_address_given() does */
+        while (page_map_pool(a) || page_map_get(a)) { /* as context_address_given() does */
         }
         stale += page_map_start(a) != NULL || page_map_start(a + PAGE_BYTES / 2) != NULL;
         page_map_set_owner(a, PAGE_BYTES, two);
@@ -190,7 +190,7 @@ static void a_cleared_page_can_belong_to_another_pool_at_once(void **state) {
         pthread_join(thread, NULL);
         for (uint64_t i = 0; i < GIVEN_PAGES; i++) {
             uint64_t a = GIVEN_BASE + i * PAGE_BYTES;
-            lost += page_map_get(a) != 0x80 || page_map_owner(a) != two ||
+            lost += page_map_get(a) != 0x80 || page_map_pool(a) != two ||
                     page_map_start(a) != new_start;
         }
     }

@@ -67,7 +67,7 @@ void device_refund(struct device *where, uint64_t bytes) {
     device_uncharge(where, bytes);
 }
 
-CUcontext context_current_owner(void) {
+CUcontext context_current_resolved(void) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
     return context;

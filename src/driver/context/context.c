@@ -183,7 +183,7 @@ CUresult context_grant_access(CUcontext handle, CUdevice by) {
     return entry ? device_pool_grant_access(entry, by) : CUDA_SUCCESS;
 }
 
-CUcontext context_current_owner(void) {
+CUcontext context_current_resolved(void) {
     CUcontext handle = NULL;
     REAL(cuCtxGetCurrent)(&handle);
     if (handle && atomic_load(&registry_views) > 0) {

@@ -173,7 +173,7 @@ CUresult context_grant_access(CUcontext handle, CUdevice by);
 
 /** Returns the context that owns memory which is allocated now: the current one, or the primary
  * context behind a view. NULL: no context is current. May acquire the registry's lock. */
-CUcontext context_current_owner(void);
+CUcontext context_current_resolved(void);
 
 /** Returns the devices that have peer access to the memory of a context, a bit for each. */
 uint64_t context_reached_by(CUcontext handle);

@@ -234,10 +234,10 @@ uint64_t device_unreleasable_bytes(struct device *device) {
     return bytes;
 }
 
-struct device *device_pool_owner(struct pool *pool) {
+struct device *device_of_pool(struct pool *pool) {
     return ((struct device_backend *)pool_backend(pool))->device;
 }
 
-CUcontext device_pool_context(struct pool *pool) {
+CUcontext context_of_pool(struct pool *pool) {
     return ((struct device_backend *)pool_backend(pool))->context;
 }

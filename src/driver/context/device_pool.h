@@ -84,9 +84,9 @@ int device_pool_release_idle(struct device *device);
 uint64_t device_unreleasable_bytes(struct device *device);
 
 /** Returns the device of a pool whose context has not ended. */
-struct device *device_pool_owner(struct pool *pool);
+struct device *device_of_pool(struct pool *pool);
 
 /** Returns the context of a pool whose context has not ended. */
-CUcontext device_pool_context(struct pool *pool);
+CUcontext context_of_pool(struct pool *pool);
 
 #endif

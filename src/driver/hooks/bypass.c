@@ -154,8 +154,8 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
     if (answer == CUDA_SUCCESS &&
         REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
         context_address_given(*dptr, bytes);
-        unpooled_enter(UNPOOLED_POOL_IMPORTED, device_here(), context_current_owner(), bytes, *dptr,
-                       0);
+        unpooled_enter(UNPOOLED_POOL_IMPORTED, device_here(), context_current_resolved(), bytes,
+                       *dptr, 0);
     }
     return fault_notice(answer);
 }

@@ -15,11 +15,11 @@ static bool in_pages(struct pool *pool) {
  * Returns the context of a vmm pool, or NULL for any other pool. Returns NULL if the context may be
  * ending. Returns NULL if `here` is that context or a view of it: the driver then orders the copy.
  */
-static CUcontext owner_of(struct pool *pool, CUcontext here) {
+static CUcontext other_context_of(struct pool *pool, CUcontext here) {
     if (!in_pages(pool) || pool_backend(pool)->suspended) {
         return NULL;
     }
-    CUcontext owner = device_pool_context(pool);
+    CUcontext owner = context_of_pool(pool);
     return owner != here && context_pool_of(here) != pool ? owner : NULL;
 }
 
@@ -70,7 +70,7 @@ __attribute__((noinline)) void cross_context_wait(struct pool *const pools[2]) {
         REAL(cuCtxGetCurrent)(&here) != CUDA_SUCCESS || !here) {
         return;
     }
-    CUcontext to = owner_of(pools[0], here), from = owner_of(pools[1], here);
+    CUcontext to = other_context_of(pools[0], here), from = other_context_of(pools[1], here);
     if ((!to && !from) || current_health() != CUDA_SUCCESS) {
         return;
     }

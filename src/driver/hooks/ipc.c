@@ -113,7 +113,7 @@ static struct opening enter_opening(CUdeviceptr *dptr, CUipcMemHandle handle, un
     struct opening call = {.dptr = dptr, .flags = flags, .handle = handle};
     struct ipc_handle view = ipc_handle_view(&handle);
     call.kind = dptr ? ipc_handle_kind(&view) : IPC_HANDLE_DRIVERS;
-    call.context = context_current_owner();
+    call.context = context_current_resolved();
     if (call.kind == IPC_HANDLE_IN_PAGES && !ipc_handle_read_pages(&view, &call.ticket)) {
         call.kind = IPC_HANDLE_DRIVERS;
     }
@@ -177,7 +177,7 @@ CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, un
 }
 
 CUresult hook_cuIpcCloseMemHandle(CUdeviceptr dptr) {
-    CUcontext context = context_current_owner();
+    CUcontext context = context_current_resolved();
     if (ipc_pages_has(dptr)) {
         CUresult answer = REAL(cuIpcCloseMemHandle)(UNKNOWN_ADDRESS);
         return ipc_pages_close(context, dptr, answer);

@@ -95,7 +95,7 @@ static __attribute__((noinline, cold)) CUresult capture_error(struct pool *pool)
  */
 static bool driver_may_serve(struct pool *pool, size_t bytes) {
     size_t free_bytes = 0, total_bytes = 0;
-    return atomic_load(&device_pool_owner(pool)->in_pages) &&
+    return atomic_load(&device_of_pool(pool)->in_pages) &&
            REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes) == CUDA_SUCCESS && bytes <= free_bytes;
 }
 
@@ -109,7 +109,7 @@ static bool refused_alloc(struct pool *pool, int r, CUdeviceptr *dptr, size_t by
         return false;
     }
     *dptr = 0; /* the driver also clears the pointer */
-    *result = out_of_memory(device_pool_owner(pool), bytes, r == -EDQUOT);
+    *result = out_of_memory(device_of_pool(pool), bytes, r == -EDQUOT);
     return true;
 }
 
@@ -131,7 +131,7 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
     }
     uint32_t stack = 0;
     if (stack_recording_is_on()) {
-        int ordinal = device_pool_owner(pool)->ordinal;
+        int ordinal = device_of_pool(pool)->ordinal;
         stack = stacks_here(ordinal);
         stacks_take(stack, address, bytes, bytes <= SMALL_MAX_BYTES);
     }
@@ -149,9 +149,7 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
  * answer to account_native(). `pool` may be NULL.
  */
 static bool enter_native(struct pool *pool, struct unpooled_call *request, size_t bytes) {
-    struct device *device = pool              ? device_pool_owner(pool)
-                            : process_ready() ? device_current()
-                                              : NULL;
+    struct device *device = pool ? device_of_pool(pool) : process_ready() ? device_current() : NULL;
     return unpooled_begin(request, UNPOOLED_NATIVE, device, bytes);
 }
 
@@ -267,7 +265,7 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
 static __attribute__((noinline, cold)) CUresult refused_free(CUdeviceptr dptr) {
     struct pool *pool = context_pool();
     if (pool) {
-        struct device *device = device_pool_owner(pool);
+        struct device *device = device_of_pool(pool);
         device_count(device, &device->unpooled.invalid_frees);
     }
     if (fault_of(pool)) {

@@ -125,7 +125,7 @@ static bool in_pages(const struct known *block) {
  */
 static CUdeviceptr address_without_context(const struct known *block, CUdeviceptr dptr) {
     bool primary = !in_pages(block) ||
-                   context_primary_pool(device_pool_owner(block->pool)->ordinal) == block->pool;
+                   context_primary_pool(device_of_pool(block->pool)->ordinal) == block->pool;
     return primary ? dptr : UNKNOWN_ADDRESS;
 }
 
@@ -156,7 +156,7 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
     }
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
-    if (!block.pool || !current || device_pool_context(block.pool) != current) {
+    if (!block.pool || !current || context_of_pool(block.pool) != current) {
         /* The driver may refuse: no context, or another context that has ended or has a fault. */
         CUdeviceptr asked = current ? dptr : address_without_context(&block, dptr);
         CUresult answer = REAL(cuMemGetAddressRange_v2)(base, bytes, asked);
@@ -214,7 +214,7 @@ static unsigned long long id_of(const struct known *block) {
 }
 
 static CUcontext context_of(const struct known *block) {
-    return block->pool ? device_pool_context(block->pool) : block->mapped_in;
+    return block->pool ? context_of_pool(block->pool) : block->mapped_in;
 }
 
 /*

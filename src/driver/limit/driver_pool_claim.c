@@ -108,7 +108,7 @@ static void enter_allocation(const struct driver_pool_claim *claim, CUdeviceptr 
     pool->live += bytes;
     pool->in_progress -= bytes;
     lock_release(&driver_pool_lock);
-    bool entered = unpooled_enter(UNPOOLED_STREAM_ORDERED, pool->device, context_current_owner(),
+    bool entered = unpooled_enter(UNPOOLED_STREAM_ORDERED, pool->device, context_current_resolved(),
                                   bytes, dptr, (uint64_t)pool);
     lock_acquire(&driver_pool_lock);
     pool->exists = pool->handle != NULL;

@@ -17,7 +17,7 @@ static struct unpooled_call *calls; /* allocations in progress, without a row ye
 /* Returns the context whose end frees memory of this kind that is allocated now, or NULL. */
 static CUcontext context_of(enum unpooled_kind kind) {
     bool ends = unpooled_kind_space(kind) != UNPOOLED_HANDLES && kind != UNPOOLED_MAPPING;
-    return ends ? context_current_owner() : NULL;
+    return ends ? context_current_resolved() : NULL;
 }
 
 bool unpooled_enter(enum unpooled_kind kind, struct device *device, CUcontext context,

@@ -29,7 +29,7 @@ static inline struct pool_place place_of(struct pool *pool) {
     static _Thread_local struct pool_place last __attribute__((tls_model("initial-exec")));
     if (__builtin_expect(last.pool != pool, 0)) {
         last = (struct pool_place){pool, (uint64_t)(uintptr_t)pool_backend(pool),
-                                   (unsigned)device_pool_owner(pool)->ordinal};
+                                   (unsigned)device_of_pool(pool)->ordinal};
     }
     return last;
 }

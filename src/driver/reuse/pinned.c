@@ -262,7 +262,7 @@ bool pinned_has(const void *host) {
 
 /* Returns the context of the oldest block, or NULL if none is kept. Lock held. */
 static CUcontext context_of_oldest(void) {
-    return oldest ? device_pool_context(oldest->pool) : NULL;
+    return oldest ? context_of_pool(oldest->pool) : NULL;
 }
 
 /*
