@@ -18,7 +18,7 @@
 static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     struct segments *segments = (struct segments *)backend;
     uint64_t since = device_backend_begin();
-    if (!device_charge(segments->common.device, bytes)) {
+    if (!device_charge_or_trim(segments->common.device, bytes)) {
         device_backend_show(&segments->common, FLIGHT_LIMIT_REFUSED, 0, bytes, since);
         return -EDQUOT;
     }

@@ -69,7 +69,7 @@ bool vmm_touches(uint64_t address, uint64_t bytes) {
 /* Charges the mapped part of a failed map() that the driver did not unmap. free_leaked() unmaps it
  * later. If the table is full, the part stays mapped and charged. Call with vmm.lock. */
 static void keep_leaked(struct vmm *vmm, uint64_t address, uint64_t bytes) {
-    device_charge_taken(vmm->common.device, bytes);
+    device_charge_always(vmm->common.device, bytes);
     if (vmm->leaked_count < VMM_LEAKED_MOST) {
         vmm->leaked[vmm->leaked_count++] = (struct vmm_leaked){address, bytes};
     }
@@ -195,7 +195,7 @@ static int probe_handles(struct backend *backend, unsigned count) {
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = vmm_create_handle(vmm, bytes, &handle);
     if (r == CUDA_SUCCESS && vmm_release_handles(1, &handle) == 0) {
-        device_charge_taken(device, bytes);
+        device_charge_always(device, bytes);
     }
     capture_restore(mode);
     return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : 0;
@@ -205,7 +205,7 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
                           uint64_t *handles) {
     struct vmm *vmm = (struct vmm *)backend;
     uint64_t since = device_backend_begin(), each = length * PAGE_BYTES, all = count * each;
-    if (!device_charge(vmm->common.device, all)) {
+    if (!device_charge_or_trim(vmm->common.device, all)) {
         device_backend_show(&vmm->common, FLIGHT_LIMIT_REFUSED, 0, all, since);
         return -EDQUOT;
     }

@@ -57,7 +57,7 @@ static const char *try_page(struct vmm *vmm, CUdeviceptr at) {
     bool accessible = mapped && vmm_give_access(vmm, at, PAGE_BYTES) == CUDA_SUCCESS;
     bool kept = mapped && REAL(cuMemUnmap)(at, PAGE_BYTES) != CUDA_SUCCESS;
     if (vmm_release_handles(1, &handle) == 0 || kept) {
-        device_charge_taken(vmm->common.device, PAGE_BYTES);
+        device_charge_always(vmm->common.device, PAGE_BYTES);
     }
     return accessible ? NULL : "the driver refuses to map pages";
 }

@@ -61,12 +61,12 @@ struct device *device_used(int ordinal) {
     return device_get(ordinal);
 }
 
-bool device_take(struct device *where, uint64_t bytes) {
-    device_charge_taken(where, bytes);
+bool device_charge_once(struct device *where, uint64_t bytes) {
+    device_charge_always(where, bytes);
     return true;
 }
 
-void device_charge_taken(struct device *where, uint64_t bytes) {
+void device_charge_always(struct device *where, uint64_t bytes) {
     atomic_fetch_add(&where->charged, bytes);
     most_charged =
         atomic_load(&where->charged) > most_charged ? atomic_load(&where->charged) : most_charged;

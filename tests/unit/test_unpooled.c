@@ -49,7 +49,7 @@ uint64_t device_given_back(struct device *where) {
     return return_count;
 }
 
-bool device_charge(struct device *where, uint64_t bytes) {
+bool device_charge_or_trim(struct device *where, uint64_t bytes) {
     if (refusals > 0) {
         refusals--;
         return false;

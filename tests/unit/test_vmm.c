@@ -251,7 +251,7 @@ struct device *device_current(void) {
     return &device;
 }
 
-bool device_take(struct device *where, uint64_t bytes) {
+bool device_charge_once(struct device *where, uint64_t bytes) {
     if (atomic_load(&where->charged) + bytes > limit) {
         return false;
     }
@@ -266,8 +266,8 @@ bool driver_pool_trim(const struct device *where) {
     return trims > 0 && trims--;
 }
 
-bool device_charge(struct device *where, uint64_t bytes) {
-    return device_take(where, bytes);
+bool device_charge_or_trim(struct device *where, uint64_t bytes) {
+    return device_charge_once(where, bytes);
 }
 
 bool device_allows(struct device *where, uint64_t bytes) {
@@ -284,7 +284,7 @@ void device_uncharge(struct device *where, uint64_t bytes) {
     atomic_fetch_sub(&where->charged, bytes);
 }
 
-void device_charge_taken(struct device *where, uint64_t bytes) {
+void device_charge_always(struct device *where, uint64_t bytes) {
     atomic_fetch_add(&where->charged, bytes);
 }
 

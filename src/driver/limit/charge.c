@@ -6,9 +6,9 @@
 #include "driver/table/entries.h"
 #include "pool/pool.h"
 
-bool device_charge(struct device *device, uint64_t bytes) {
-    return device_take(device, bytes) ||
-           (driver_pool_trim_for(device, bytes) && device_take(device, bytes));
+bool device_charge_or_trim(struct device *device, uint64_t bytes) {
+    return device_charge_once(device, bytes) ||
+           (driver_pool_trim_for(device, bytes) && device_charge_once(device, bytes));
 }
 
 bool device_allows(struct device *device, uint64_t bytes) {

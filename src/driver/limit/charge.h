@@ -18,11 +18,11 @@ struct device_backend;
  * tries again. Returns false, with nothing charged, if the limit still refuses. The caller may hold
  * a pool's remap lock, and no lock that follows it in base/lock.def.
  */
-bool device_charge(struct device *device, uint64_t bytes);
+bool device_charge_or_trim(struct device *device, uint64_t bytes);
 
 /**
- * Returns whether device_charge() would succeed, and charges nothing. For callers that charge the
- * bytes in several steps. Locks: as device_charge().
+ * Returns whether device_charge_or_trim() would succeed, and charges nothing. For callers that charge the
+ * bytes in several steps. Locks: as device_charge_or_trim().
  */
 bool device_allows(struct device *device, uint64_t bytes);
 
@@ -47,7 +47,7 @@ uint64_t device_deferred_bytes(const struct device *device);
  * Returns an upper bound of the bytes that a request can get now: the driver's free memory within
  * the limit, plus unused reserve of the driver's pools. Does not count idle memory of the library's
  * pools. If the device of the current context is another one, uses the device's total memory
- * instead of its free memory. Locks: as device_charge().
+ * instead of its free memory. Locks: as device_charge_or_trim().
  */
 uint64_t device_available(struct device *device);
 

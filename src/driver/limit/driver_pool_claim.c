@@ -31,7 +31,7 @@ static bool try_claim(struct driver_pool *pool, uint64_t bytes, struct driver_po
     struct device *device = pool->device;
     in_flight_enter(&device->in_flight);
     lock_acquire(&driver_pool_lock);
-    bool allowed = device_take(device, bytes);
+    bool allowed = device_charge_once(device, bytes);
     if (allowed) {
         device->claimed += bytes;
         claim->charged = bytes;

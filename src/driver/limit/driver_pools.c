@@ -22,7 +22,7 @@ void driver_pool_count(struct driver_pool *pool) {
     }
     pool->counted = now;
     if (now > before) {
-        device_charge_taken(pool->device, now - before);
+        device_charge_always(pool->device, now - before);
     } else {
         device_refund(pool->device, before - now);
     }

@@ -44,7 +44,7 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *device, CUcontext co
 /* Charges `bytes`. Until unpooled_end(), refused requests of other threads wait for this one. */
 static bool charge_in_flight(struct device *device, uint64_t bytes) {
     in_flight_enter(&device->in_flight);
-    bool charged = device_charge(device, bytes);
+    bool charged = device_charge_or_trim(device, bytes);
     if (!charged) {
         in_flight_leave(&device->in_flight);
     }

@@ -12,7 +12,7 @@
  */
 static CUresult take_and_free(struct device *device) {
     CUdeviceptr unused;
-    if (!device || !device_take(device, PAGE_BYTES)) {
+    if (!device || !device_charge_once(device, PAGE_BYTES)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult taken = REAL(cuMemAlloc_v2)(&unused, 1);

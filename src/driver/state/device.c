@@ -173,7 +173,7 @@ bool device_is_within_limit(const struct device *device, uint64_t charged, uint6
     return limit == 0 || (bytes <= limit && charged <= limit - bytes);
 }
 
-bool device_take(struct device *device, uint64_t bytes) {
+bool device_charge_once(struct device *device, uint64_t bytes) {
     uint64_t charged = atomic_load(&device->charged);
     do {
         if (!device_is_within_limit(device, charged, bytes)) {
@@ -183,7 +183,7 @@ bool device_take(struct device *device, uint64_t bytes) {
     return true;
 }
 
-void device_charge_taken(struct device *device, uint64_t bytes) {
+void device_charge_always(struct device *device, uint64_t bytes) {
     atomic_fetch_add(&device->charged, bytes);
 }
 

@@ -4,7 +4,7 @@
  * `charged` counts every byte that the process has on the device: the reserved bytes of the pools
  * and unpooled memory. Invariant: `charged` grows before the driver is asked for memory, and
  * shrinks after the driver has the memory back. Requests therefore never exceed the limit. Memory
- * that the driver took by itself is charged afterwards (device_charge_taken). `charged` is atomic;
+ * that the driver took by itself is charged afterwards (device_charge_always). `charged` is atomic;
  * `lock` protects only `unpooled`. Backends and limit/ change the charge; reports read it.
  */
 #ifndef GPUCACHE_DRIVER_STATE_DEVICE_H
@@ -58,8 +58,8 @@ struct device {
 struct device *device_get(CUdevice ordinal);
 
 /** Returns the bit of a device in a set of devices; 0 for an ordinal from STATS_MAX_DEVICES on.
- * With so many devices no pool has the vmm backend (all_can_reach() in backend/vmm.c), and only
- * that backend needs the bit. */
+ * With so many devices no pool has the vmm backend (all_can_reach() in backend/vmm_support.c), and
+ * only that backend needs the bit. */
 static inline uint64_t device_bit(CUdevice ordinal) {
     return ordinal >= 0 && ordinal < STATS_MAX_DEVICES ? (uint64_t)1 << ordinal : 0;
 }
@@ -96,11 +96,21 @@ uint64_t device_limit_of(int ordinal, uint64_t total);
 /** Returns the device of the current context, or NULL if no context is current. */
 struct device *device_current(void);
 
+/*
+ * The charge of a device, which the limit bounds:
+ *
+ *      device_charge_once     before a driver call, if the limit allows it
+ *      device_charge_or_trim  the same, but first trims the driver's own pools (limit/charge.h)
+ *      device_charge_always   after a driver call, whatever the limit
+ *      device_uncharge        the driver handed no memory out
+ *      device_refund          the driver got memory back: refused requests may succeed now
+ */
+
 /** Charges `bytes` if the limit allows them. Returns false, and charges nothing, if it does not. */
-bool device_take(struct device *device, uint64_t bytes);
+bool device_charge_once(struct device *device, uint64_t bytes);
 
 /** Charges `bytes` that the driver has already handed out, whatever the limit. */
-void device_charge_taken(struct device *device, uint64_t bytes);
+void device_charge_always(struct device *device, uint64_t bytes);
 
 /** Subtracts `bytes` from the charge, after the driver got them back. */
 void device_refund(struct device *device, uint64_t bytes);
