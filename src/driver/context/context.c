@@ -183,9 +183,7 @@ CUresult context_grant_access(CUcontext handle, CUdevice by) {
     return entry ? device_pool_grant_access(entry, by) : CUDA_SUCCESS;
 }
 
-CUcontext context_current_resolved(void) {
-    CUcontext handle = NULL;
-    REAL(cuCtxGetCurrent)(&handle);
+CUcontext context_resolved(CUcontext handle) {
     if (handle && atomic_load(&registry_views) > 0) {
         lock_acquire(&registry_lock);
         const struct context *context = registry_find(handle);
@@ -193,6 +191,12 @@ CUcontext context_current_resolved(void) {
         lock_release(&registry_lock);
     }
     return handle;
+}
+
+CUcontext context_current_resolved(void) {
+    CUcontext handle = NULL;
+    REAL(cuCtxGetCurrent)(&handle);
+    return context_resolved(handle);
 }
 
 uint64_t context_reached_by(CUcontext handle) {

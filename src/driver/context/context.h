@@ -171,8 +171,12 @@ void context_end_done(struct context_ending *ending, bool over);
  * access to the context. Returns 0, or the driver's code if it refuses. Call with no lock held. */
 CUresult context_grant_access(CUcontext handle, CUdevice by);
 
-/** Returns the context that owns memory which is allocated now: the current one, or the primary
- * context behind a view. NULL: no context is current. May acquire the registry's lock. */
+/** Returns the primary context behind a view, and any other context itself. Makes no driver call.
+ * Acquires the registry's lock if there are views. */
+CUcontext context_resolved(CUcontext handle);
+
+/** Returns the context that owns memory which is allocated now: context_resolved() of the current
+ * one. NULL: no context is current. */
 CUcontext context_current_resolved(void);
 
 /** Returns the devices that have peer access to the memory of a context, a bit for each. */

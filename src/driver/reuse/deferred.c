@@ -117,6 +117,17 @@ static CUcontext current_context(void) {
     return current;
 }
 
+/*
+ * Returns the context whose queues take a free in `stream`, which the program created. The queues
+ * must not end before the stream does. `current` is current. While it is the view of a green
+ * context, asks for the stream's own context: a stream of the primary context outlives the view.
+ */
+static CUcontext context_of_queue(CUcontext current, CUstream stream) {
+    CUcontext own = NULL;
+    bool is_view = current && context_resolved(current) != current;
+    return is_view && REAL(cuStreamGetCtx)(stream, &own) == CUDA_SUCCESS && own ? own : current;
+}
+
 CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool per_thread,
                       CUresult (*record)(CUevent, CUstream)) {
     struct stream_identity identity;
@@ -126,6 +137,7 @@ CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool
         return r;
     }
     current = current ? current : current_context();
+    current = identity.kind ? current : context_of_queue(current, stream);
     r = current ? add_in(current, identity, dptr, stream, record) : CUDA_ERROR_INVALID_HANDLE;
     bool of_other_context = r == CUDA_ERROR_INVALID_HANDLE && !identity.kind &&
                             REAL(cuStreamGetCtx)(stream, &own) == CUDA_SUCCESS && own != current;
