@@ -26,7 +26,8 @@ LEAST = 150
 # Parts with many contexts and native frees: they take minutes on a GPU.
 TOO_LONG = {"diff_mixes": ["series %d" % i for i in range(4, 20)], "diff_contexts": ["lives", "attach"],
             "diff_current": ["create", "primary"],  # both hang natively, 45 s each
-            "diff_across": ["captures and faults", "a view"],  # no GPU has been asked
+            # no GPU has been asked
+            "diff_across": ["captures and faults", "a fault seen from here", "frees from a view", "a view"],
             # these crash natively, and after each crash the parts before it run again
             "diff_async": ["capture of mode %d, in a stream that ended" % i for i in range(3)]}
 WHOLE_DEVICE = ("diff_outside", "diff_async")  # each needs the whole device

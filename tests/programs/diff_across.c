@@ -171,12 +171,83 @@ static void view(void) {
     CHECK(cuCtxSetCurrent(NULL));
 }
 
+/* A fault of a context that another one reports, by a wait for a stream. */
+static void fault_seen_from_here(void) {
+    CUstream side;
+    CUdeviceptr p[8], other;
+    start();
+    CHECK(cuCtxSetCurrent(now.there));
+    CHECK(cuStreamCreate(&side, CU_STREAM_NON_BLOCKING));
+    other = take(4096);
+    for (unsigned i = 0; i < 8; i++)
+        p[i] = take(4096);
+    for (unsigned i = 0; i < 8; i++)
+        CHECK(cuMemFree(p[i]));
+    CHECK(cuCtxSynchronize());
+    CHECK(launch(now.kernels.fault, side, 1, NULL));
+    CHECK(cuCtxSetCurrent(now.here));
+    CODES("across: a fault seen from here: wait, here", cuStreamSynchronize(side),
+          cuMemAlloc(p, 4096), cuMemFree(*p));
+    CHECK(cuCtxSetCurrent(now.there));
+    CODES("across: a fault seen from here: there", cuMemAlloc(p, 4096), cuMemFree(other),
+          cuMemFree(now.small));
+    stop();
+}
+
+/* With a view current, frees a block in a stream of the primary context. The green context ends
+ * before the stream reaches the free: nobody gets the block earlier. */
+static void free_from_a_view(size_t bytes) {
+    struct green g;
+    struct kernels kernels;
+    CUstream side, other;
+    CUdeviceptr next[4], p, flag;
+    uint32_t wrong = 77;
+    CHECK(cuDevicePrimaryCtxRetain(&now.there, device));
+    CHECK(cuCtxSetCurrent(now.there));
+    kernels_load(&kernels);
+    CHECK(cuStreamCreate(&side, CU_STREAM_NON_BLOCKING));
+    CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    flag = take(8);
+    CHECK(cuMemsetD32(flag, 0, 2));
+    if (green_begin(&g, device) && green_view(&g) == CUDA_SUCCESS) {
+        p = take(bytes);
+        CHECK(launch_spin(&kernels, side, flag, 1));
+        CHECK(launch_fill(&kernels, side, p, 0x66, bytes / 4));
+        CHECK(cuCtxSetCurrent(g.view));
+        line("across: a free from a view: %d", cuMemFreeAsync(p, side));
+        CHECK(cuCtxSetCurrent(now.there));
+        line("across: a free from a view: end %d", green_end(&g));
+        for (unsigned i = 0; i < 4; i++) {
+            next[i] = take(bytes);
+            CHECK(cuMemsetD32Async(next[i], 0x77, bytes / 4, other));
+        }
+        CHECK(cuStreamSynchronize(other));
+        CHECK(launch_set(&kernels, other, flag, 1));
+        CHECK(cuStreamSynchronize(side));
+        for (unsigned i = 0; i < 4; i++)
+            CHECK(launch_check(&kernels, other, next[i], 0x77, bytes / 4, flag + 4));
+        CHECK(cuStreamSynchronize(other));
+        CHECK(cuMemcpyDtoH(&wrong, flag + 4, 4));
+        line("across: a free from a view: %u wrong words", wrong);
+    }
+    CHECK(cuDevicePrimaryCtxReset(device));
+    CHECK(cuCtxSetCurrent(NULL));
+}
+
+static void frees_from_a_view(void) {
+    free_from_a_view((size_t)64 << 10);
+    free_from_a_view(8 * MIB);
+}
+
 int main(void) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {
-        {"copies", copies}, {"captures and faults", captures_and_faults}, {"a view", view}};
+    } parts[] = {{"copies", copies},
+                 {"captures and faults", captures_and_faults},
+                 {"a fault seen from here", fault_seen_from_here},
+                 {"frees from a view", frees_from_a_view},
+                 {"a view", view}};
     CHECK(cuInit(0));
     CHECK(cuDeviceGet(&device, 0));
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)

@@ -376,6 +376,24 @@ static void nodes(void) {
     CHECK(cuGraphExecDestroy(exec));
 }
 
+static void *free_without_context(void *unused) {
+    (void)unused;
+    CODES("capture: a free in a thread without a context", cuMemFree(mine[0]));
+    return NULL;
+}
+
+/* A free of another thread invalidates a capture in global mode, also if it has no context. */
+static void without_context(void) {
+    pthread_t thread;
+    CUgraph graph = NULL;
+    mine[0] = take(5000);
+    CHECK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    pthread_create(&thread, NULL, free_without_context, NULL);
+    pthread_join(thread, NULL);
+    CODES("capture: its end, another free", cuStreamEndCapture(captured, &graph),
+          cuMemFree(mine[0]));
+}
+
 int main(void) {
     context = begin();
     kernels_load(&kernels);
@@ -401,6 +419,8 @@ int main(void) {
         odd_ends();
     if (section("nodes"))
         nodes();
+    if (section("without a context"))
+        without_context();
     if (section("many"))
         many();
     if (section("elsewhere"))

@@ -104,6 +104,21 @@ static CUresult allocation_managed(void) {
     return r == CUDA_SUCCESS ? cuMemFree(p) : r;
 }
 
+static CUstream side;
+
+static CUresult capture(void) {
+    CUgraph graph;
+    CUresult r = cuStreamBeginCapture(side, CU_STREAM_CAPTURE_MODE_RELAXED);
+    return r == CUDA_SUCCESS ? cuStreamEndCapture(side, &graph) : r;
+}
+
+/* Natively an error in any case. */
+static CUresult allocation_of_nothing(void) {
+    CUdeviceptr p;
+    CUresult r = cuMemAlloc(&p, 0);
+    return r == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS : r;
+}
+
 static CUresult stream(void) {
     CUstream stream;
     CUresult r = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
@@ -161,6 +176,8 @@ static const struct {
     {"async allocation", allocation_async},
     {"managed allocation", allocation_managed},
     {"stream", stream},
+    {"capture", capture},
+    {"allocation of nothing", allocation_of_nothing},
 };
 
 int main(int argc, char **argv) {
@@ -181,6 +198,7 @@ int main(int argc, char **argv) {
     CHECK(cuMemFreeHost(pinned[1])); /* the library may keep it */
     CHECK(cuMemFreeHost(pinned[2]));
     CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuStreamCreate(&side, CU_STREAM_NON_BLOCKING));
     CHECK(cuCtxSynchronize());
     CHECK(cuMemAllocHost(&pinned[2], 8192)); /* the library learns that both frees are complete */
     CHECK(launch(k.fault, 0, 1, NULL));

@@ -1,6 +1,7 @@
 #include "driver/context/fault.h"
 
 #include "driver/context/context.h"
+#include "driver/context/current.h"
 #include "driver/table/cuda_abi.h"
 #include "driver/table/entries.h"
 #include "pool/pool.h"
@@ -27,15 +28,20 @@ bool fault_is_deadly(CUresult code) {
             code != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
-/* Asks the current context too: an event's query may return another context's fault. Looks the pool
- * up without creating it: a context with a fault gets no pool. */
+/* Asks the driver whether the context has a fault, unless another thread's call may be ending it:
+ * the driver would answer only after that call. */
+static void ask(struct context *context, void *unused) {
+    (void)unused;
+    if (context->ending == 0 && current_push(context->handle) == CUDA_SUCCESS) {
+        pool_health(context->pool);
+        current_pop();
+    }
+}
+
+/* Asks every context that has a pool: a stream or an event may report another context's fault. */
 void fault_record(CUresult code) {
-    CUcontext current = NULL;
-    if (fault_is_deadly(code) && REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS) {
-        struct pool *pool = context_pool_of(current);
-        if (pool) {
-            pool_health(pool);
-        }
+    if (fault_is_deadly(code)) {
+        context_each(ask, NULL);
     }
 }
 

@@ -27,9 +27,9 @@ bool fault_is_deadly(CUresult code);
 /** Returns the fault that ended the context of a pool. 0: there was no fault, or `pool` is NULL. */
 CUresult fault_of(struct pool *pool);
 
-/** Records that a call returned the error `code`. If `code` is a fault's, asks the driver whether a
- * fault has ended the current context. Every later call of the context's pool then returns that
- * fault. Call with no lock held. */
+/** Records that a call returned the error `code`. If `code` is a fault's, asks the driver about each
+ * context that has a pool. Every later call of a pool whose context has a fault returns that fault.
+ * Acquires the registry's lock; call with no lock held. */
 void fault_record(CUresult code);
 
 /** Returns the driver's answer `r` to a call of the program, after fault_record() if it is an

@@ -199,7 +199,7 @@ static CUresult account_begin(CUresult answer, const struct begin_call *call) {
         }
         lock_release(&lock);
     }
-    return answer;
+    return fault_notice(answer);
 }
 
 /* Defines the hook of an entry that begins a capture of `stream`. */

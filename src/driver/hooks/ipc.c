@@ -90,7 +90,7 @@ CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr) {
     struct pool_segment segment;
     int r = handle ? pool_find_segment(dptr, &block, &segment) : -ENOENT;
     CUresult answer = REAL(cuIpcGetMemHandle)(handle, r == -EINVAL ? UNKNOWN_ADDRESS : dptr);
-    return r == 0 ? account_exported(answer, handle, &block, &segment) : answer;
+    return fault_notice(r == 0 ? account_exported(answer, handle, &block, &segment) : answer);
 }
 
 /* --- opening and closing --- */

@@ -197,7 +197,7 @@ static CUresult native_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes)
 /* Allocates without the fast path: bad arguments, no pool, or fast_path_blocks is not 0. */
 static __attribute__((noinline)) CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytes) {
     if (!dptr || bytes == 0) {
-        return REAL(cuMemAlloc_v2)(dptr, bytes);
+        return fault_notice(REAL(cuMemAlloc_v2)(dptr, bytes));
     }
     CUresult result;
     struct pool *pool = context_pool();
@@ -208,7 +208,7 @@ static __attribute__((noinline)) CUresult alloc_slowly(CUdeviceptr *dptr, size_t
 static __attribute__((noinline)) CUresult answer_failed_alloc(struct pool *pool, int r,
                                                               CUdeviceptr *dptr, size_t bytes) {
     CUresult result;
-    return bytes == 0                                     ? REAL(cuMemAlloc_v2)(dptr, 0)
+    return bytes == 0 ? fault_notice(REAL(cuMemAlloc_v2)(dptr, 0))
            : refused_alloc(pool, r, dptr, bytes, &result) ? result
                                                           : native_alloc(pool, dptr, bytes);
 }
@@ -292,6 +292,10 @@ static __attribute__((noinline, cold)) bool answer_unusual_free(CUdeviceptr dptr
     }
     struct pool *pool = context_pool();
     *answer = pool ? capture_error(pool) : CUDA_SUCCESS;
+    if (!pool && atomic_load(&capture_active) > 0) { /* the driver's answer for this thread */
+        CUresult native = REAL(cuMemFree_v2)(UNKNOWN_ADDRESS);
+        *answer = native == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? native : CUDA_SUCCESS;
+    }
     return *answer != CUDA_SUCCESS;
 }
 
