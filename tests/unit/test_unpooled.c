@@ -308,6 +308,28 @@ static void memory_stays_counted_until_its_last_mapping_is_gone(void **state) {
     assert_int_equal(virtual_memory(), 0);
 }
 
+static void an_unmapping_over_a_gap_ends_every_mapping(void **state) {
+    (void)state;
+    for (uint64_t from = 0; from < 4 * MIB; from += 2 * MIB) { /* a gap inside, then in front too */
+        take(UNPOOLED_VIRTUAL, 2 * MIB, HANDLE);
+        take(UNPOOLED_VIRTUAL, 2 * MIB, HANDLE + 1);
+        map(AT + from, 2 * MIB);
+        struct ledger_row *other = unpooled_hold(HANDLE + 1);
+        unpooled_mapped(CUDA_SUCCESS, other, 0, AT + 6 * MIB, 2 * MIB);
+        unpooled_free(UNPOOLED_HANDLES, HANDLE);
+        unpooled_free(UNPOOLED_HANDLES, HANDLE + 1);
+        struct ledger_row *freeing = unpooled_free_begin(UNPOOLED_RANGES, AT, 6 * MIB);
+        unpooled_free_end(freeing, CUDA_SUCCESS);
+        assert_int_equal(virtual_memory(), 2 * MIB);
+        freeing = unpooled_free_begin(UNPOOLED_RANGES, AT, 8 * MIB);
+        unpooled_free_end(freeing, CUDA_ERROR_INVALID_VALUE);
+        assert_int_equal(virtual_memory(), 2 * MIB);
+        freeing = unpooled_free_begin(UNPOOLED_RANGES, AT, 8 * MIB);
+        unpooled_free_end(freeing, CUDA_SUCCESS);
+        assert_int_equal(virtual_memory(), 0);
+    }
+}
+
 static void a_handle_released_while_it_is_being_mapped_stays_counted(void **state) {
     (void)state;
     take(UNPOOLED_VIRTUAL, 2 * MIB, HANDLE);
@@ -445,6 +467,7 @@ int main(void) {
         TEST(a_row_whose_free_is_refused_ends_with_its_context),
         TEST(an_ended_context_takes_only_its_own_memory_along),
         TEST(memory_stays_counted_until_its_last_mapping_is_gone),
+        TEST(an_unmapping_over_a_gap_ends_every_mapping),
         TEST(a_handle_released_while_it_is_being_mapped_stays_counted),
         TEST(a_release_and_an_unmapping_at_once_count_until_both_are_over),
         TEST(a_mapping_that_failed_holds_nothing),

@@ -126,13 +126,29 @@ CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key,
 
 /* --- freeing --- */
 
+/* Argument of release_if_in(). */
+struct release_state {
+    uint64_t from, end; /* addresses */
+    struct ledger_row *freeing;
+};
+
+static void release_if_in(struct ledger_row *row, void *with) {
+    struct release_state *state = with;
+    if (row->space == UNPOOLED_RANGES && row->key >= state->from && row->key < state->end) {
+        ledger_row_begin_release(row);
+        row->next_in_call = state->freeing;
+        state->freeing = row;
+    }
+}
+
 struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, uint64_t bytes) {
     struct ledger_row *freeing = NULL, *row;
     if (!process_is_started()) {
         return NULL;
     }
     lock_acquire(&ledger_lock);
-    for (uint64_t at = key; (row = ledger_find(at, space)) != NULL; at += row->bytes) {
+    uint64_t at = key;
+    for (; (row = ledger_find(at, space)) != NULL; at += row->bytes) {
         ledger_row_begin_release(row);
         if (bytes == 0) {
             freeing = row;
@@ -144,6 +160,11 @@ struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, 
         if (row->bytes == 0 || at + row->bytes - key >= bytes) {
             break;
         }
+    }
+    if (bytes > 0 && !row) { /* a gap, or a mapping without a row: the driver unmaps the rest too */
+        struct release_state rest = {at, key + bytes, freeing};
+        ledger_each(release_if_in, &rest);
+        freeing = rest.freeing;
     }
     lock_release(&ledger_lock);
     return freeing;
