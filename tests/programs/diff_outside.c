@@ -33,6 +33,10 @@ static void managed_and_host(void) {
           cuMemFree(p));
     CODES("outside: managed, bad", cuMemAllocManaged(&p, 0, CU_MEM_ATTACH_GLOBAL),
           cuMemAllocManaged(&p, 100, 77));
+    CHECK(cuMemAllocHost(&host, 10000));
+    CHECK(cuMemFreeHost(host)); /* the library may keep it */
+    CHECK(cuCtxSynchronize());
+    CODES("outside: pinned, wrong flags", cuMemHostAlloc(&host, 10000, 0x80000000u));
     CODES("outside: pinned", cuMemAllocHost(&host, 10000), cuMemHostGetDevicePointer(&d, host, 0),
           cuMemsetD8(d, 5, 10000), cuCtxSynchronize(), ((char *)host)[9999], cuMemFreeHost(host));
     unsigned flags = 7;

@@ -224,6 +224,28 @@ static void captured(void) {
     say("reserve at the end", graphs() + reserve(standard));
 }
 
+/* Needs two devices. A node of the second one is captured while the first one is current. */
+static void captured_elsewhere(void) {
+    CUcontext first, second;
+    CUstream stream;
+    CUgraph captured_graph;
+    CUgraphExec exec;
+    CUdeviceptr p = 0;
+    CHECK(cuCtxGetCurrent(&first));
+    CHECK(cuDevicePrimaryCtxRetain(&second, 1));
+    CHECK(cuCtxSetCurrent(second));
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK(cuCtxSetCurrent(first));
+    CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK(cuMemAllocAsync(&p, 192 * MIB, stream));
+    CHECK(cuStreamEndCapture(stream, &captured_graph));
+    CHECK(cuGraphInstantiateWithFlags(&exec, captured_graph, 0));
+    CHECK(cuGraphLaunch(exec, stream));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuCtxSetCurrent(second));
+    CODES("captured_elsewhere: one more", cuMemAlloc(&p, 128 * MIB), cuMemAlloc(&p, 32 * MIB));
+}
+
 /* ---- no question of another thread about free memory invalidates a capture ---- */
 
 static atomic_bool asked;
@@ -388,6 +410,7 @@ static const struct {
     {"graph", graph},
     {"any_node", any_node},
     {"captured", captured},
+    {"captured_elsewhere", captured_elsewhere},
     {"captures", captures},
     {"reserve_for_plain", reserve_for_plain},
     {"reserve_for_another", reserve_for_another},

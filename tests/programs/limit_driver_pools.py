@@ -83,6 +83,12 @@ def no_capture_is_broken():
         tally.check(ran.status == 0 and ran.out == "captures: invalidated: 0\n", "reserve: captures", ran.out + ran.err)
 
 
+def no_node_of_another_device_is_missed():
+    if not GPU:
+        ran = run([RESERVE, "captured_elsewhere"], options={"GPUCACHE_MEMORY_LIMIT": "256M", "GPUCACHE_SIM_DEVICES": "2"})
+        tally.check(ran.out == "captured_elsewhere: one more: 2 0\n", "reserve: captured_elsewhere", ran.out + ran.err)
+
+
 def main():
     for options in ({}, {"GPUCACHE_DISABLE": "1"}, {"GPUCACHE_MEMORY_LIMIT": "4G"}):
         for case, least in COUNTED.items():
@@ -92,6 +98,7 @@ def main():
             limited(case, wanted, options)
     no_calls_without_need()
     no_capture_is_broken()
+    no_node_of_another_device_is_missed()
 
 
 tally.run(main)

@@ -93,11 +93,19 @@ static CUresult give_up(const struct ordered_call *call) {
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Returns the device that a node of a capture allocates on: that of its stream or pool, which the
+ * current context need not have. */
+static struct device *device_of_node(CUdeviceptr address) {
+    int ordinal = -1;
+    REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+    return ordinal >= 0 && process_ready() ? device_get(ordinal) : device_here();
+}
+
 /* Records the addresses of a node, or replaces the charge by the growth of the driver's pool.
  * Returns `answer`, or CUDA_ERROR_OUT_OF_MEMORY if the pool grew above the limit. */
 static CUresult account_ordered(CUresult answer, const struct ordered_call *call) {
     if (call->is_node && answer == CUDA_SUCCESS && call->bytes > 0) {
-        graph_memory_given(device_here(), *call->dptr, call->bytes);
+        graph_memory_given(device_of_node(*call->dptr), *call->dptr, call->bytes);
     }
     bool allowed = !call->claim.pool || driver_pool_end(answer, &call->claim, *call->dptr);
     return allowed ? fault_notice(answer) : give_up(call);
@@ -236,7 +244,9 @@ CUresult hook_cuMemAllocHost_v2(void **host, size_t bytes) {
 }
 
 CUresult hook_cuMemHostAlloc(void **host, size_t bytes, unsigned int flags) {
-    return host_alloc(host, bytes, flags, flags, REAL(cuMemHostAlloc));
+    /* The driver refuses flags with the bit of PINNED_PLAIN: no kept block may have that kind. */
+    unsigned kind = flags & PINNED_PLAIN ? PINNED_PLAIN | 1 : flags;
+    return host_alloc(host, bytes, flags, kind, REAL(cuMemHostAlloc));
 }
 
 CUresult hook_cuMemFreeHost(void *host) {
