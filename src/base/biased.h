@@ -12,6 +12,7 @@
 #ifndef GPUCACHE_BASE_BIASED_H
 #define GPUCACHE_BASE_BIASED_H
 
+#include "base/likely.h"
 #include "base/lock.h"
 
 #include <stdatomic.h>
@@ -65,7 +66,7 @@ void biased_enter_slowly(struct biased *lock);
 static inline bool biased_try_enter(struct biased *lock) {
     atomic_store_explicit(&lock->inside, true, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst); /* the seizer's membarrier makes it a full fence */
-    if (__builtin_expect(!atomic_load_explicit(&lock->wanted, memory_order_acquire), 1)) {
+    if (likely(!atomic_load_explicit(&lock->wanted, memory_order_acquire))) {
         lock_note(LOCK_CACHE);
         holder_set(&lock->holder);
         return true;

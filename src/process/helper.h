@@ -9,6 +9,7 @@
 #ifndef GPUCACHE_PROCESS_HELPER_H
 #define GPUCACHE_PROCESS_HELPER_H
 
+#include "base/likely.h"
 #include "base/log.h"
 
 #include <signal.h>
@@ -59,8 +60,7 @@ void helper_start_all_requested(void);
 
 /** Makes the threads that were requested. No lock may be held. */
 static inline void helper_start_requested(void) {
-    if (__builtin_expect(atomic_load_explicit(&helper_requested, memory_order_relaxed) != NULL,
-                         0)) {
+    if (unlikely(atomic_load_explicit(&helper_requested, memory_order_relaxed) != NULL)) {
         helper_start_all_requested();
     }
 }

@@ -15,6 +15,8 @@
 #ifndef GPUCACHE_PROCESS_PROCESS_H
 #define GPUCACHE_PROCESS_PROCESS_H
 
+#include "base/likely.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -65,7 +67,7 @@ static inline bool process_is_started(void) {
 
 /** Returns whether the library serves calls. Starts it if no thread has. */
 static inline bool process_ready(void) {
-    return __builtin_expect(process_is_started(), 1) || process_start();
+    return likely(process_is_started()) || process_start();
 }
 
 #endif

@@ -5,6 +5,7 @@
 #include "stacks/requester.h"
 
 #include "base/libraries.h"
+#include "base/likely.h"
 #include "base/lock.h"
 #include "stacks/module.h"
 
@@ -87,7 +88,7 @@ static unsigned slot_of(uint64_t address) {
 static inline uint64_t find_word(uint64_t address) {
     unsigned at = slot_of(address);
     uint64_t word = atomic_load_explicit(&slots[at], memory_order_relaxed);
-    if (__builtin_expect(word >> KNOWN_BITS != address, 0)) {
+    if (unlikely(word >> KNOWN_BITS != address)) {
         word = atomic_load_explicit(&slots[at ^ 1], memory_order_relaxed);
     }
     return word >> KNOWN_BITS == address ? word : 0;
@@ -211,7 +212,7 @@ __attribute__((noinline, no_sanitize("address"))) unsigned requester_here(void) 
             return (unsigned)(word & (REQUESTERS - 1));
         }
         end += (word & (IS_REQUESTER - 1)) * 8;
-        if (__builtin_expect(end > reach, 0)) {
+        if (unlikely(end > reach)) {
             break;
         }
         address = *(const uint64_t *)(end - 8);

@@ -4,6 +4,7 @@
  */
 #include "stacks/site.h"
 
+#include "base/likely.h"
 #include "base/lock.h"
 #include "heap/host.h"
 #include "stacks/module.h"
@@ -190,7 +191,7 @@ static void forget(uint64_t start, uint64_t end) {
 void site_hide_closed_modules(void) {
     struct module_open open;
     uint64_t now = module_closings();
-    if (__builtin_expect(now == atomic_load_explicit(&closings, memory_order_acquire), 1)) {
+    if (likely(now == atomic_load_explicit(&closings, memory_order_acquire))) {
         return;
     }
     module_find_open(&open); /* takes a lock of the loader, which must not be taken inside `lock` */
@@ -206,7 +207,7 @@ uint32_t site_of(int device, const struct site_stack *stack) {
     watch_remainder(stack);
     uint64_t hash = hash_of(device, stack);
     uint32_t number = search(hash, device, stack);
-    if (__builtin_expect(number != SITE_NONE, 1)) {
+    if (likely(number != SITE_NONE)) {
         return number;
     }
     lock_acquire(&lock);

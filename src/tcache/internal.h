@@ -10,7 +10,4 @@
 #include "tcache/pool_state.h"
 #include "tcache/quota.h"
 
-#define likely(x) __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
-
 #endif

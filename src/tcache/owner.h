@@ -2,6 +2,7 @@
 #ifndef GPUCACHE_TCACHE_OWNER_H
 #define GPUCACHE_TCACHE_OWNER_H
 
+#include "base/likely.h"
 #include "tcache/cache.h"
 
 /** Initialises a zeroed cache as the common cache of a pool: any thread may enter it. */
@@ -29,7 +30,7 @@ void cache_forget_last(void);
  */
 static inline struct cache *cache_mine(struct pool *pool) {
     struct cache *cache = cache_last;
-    return __builtin_expect(cache->pool == pool, 1) ? cache : cache_of_thread(pool);
+    return likely(cache->pool == pool) ? cache : cache_of_thread(pool);
 }
 
 /** Called in the child of a fork: the end of the child's only thread then returns no blocks. */

@@ -9,6 +9,8 @@
 #ifndef GPUCACHE_TCACHE_OWNER_ID_H
 #define GPUCACHE_TCACHE_OWNER_ID_H
 
+#include "base/likely.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -31,7 +33,7 @@ static inline bool owner_id_is_shared(unsigned owner_id) {
  * Called with no lock.
  */
 static inline void owner_id_share_once(unsigned owner_id) {
-    if (__builtin_expect(!owner_id_is_shared(owner_id), 0)) {
+    if (unlikely(!owner_id_is_shared(owner_id))) {
         owner_id_share(owner_id);
     }
 }

@@ -15,6 +15,7 @@
 #ifndef GPUCACHE_DRIVER_CONTEXT_CONTEXT_H
 #define GPUCACHE_DRIVER_CONTEXT_CONTEXT_H
 
+#include "base/likely.h"
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
 
@@ -86,8 +87,8 @@ extern _Thread_local struct context_last context_last
 extern _Atomic uint64_t context_generation __attribute__((visibility("hidden")));
 
 /** Serves the slow path of context_pool(): asks the driver which context is current. May acquire
- * the registry's lock. If the context is new or was inactive, waits for the work before the barriers
- * of the other pools: the context may reach memory that was handed out behind them. */
+ * the registry's lock. If the context is new or was inactive, waits for the work before the
+ * barriers of the other pools: the context may reach memory that was handed out behind them. */
 struct pool *context_find_pool(void);
 
 /** Returns the pool of the current context, and creates it if there is none. NULL: the call must go
@@ -95,7 +96,7 @@ struct pool *context_find_pool(void);
 static inline struct pool *context_pool(void) {
     bool sure =
         context_last.sure == atomic_load_explicit(&context_generation, memory_order_acquire);
-    return __builtin_expect(sure, 1) ? context_last.pool : context_find_pool();
+    return likely(sure) ? context_last.pool : context_find_pool();
 }
 
 /**

@@ -11,6 +11,7 @@
 #ifndef GPUCACHE_DRIVER_CONTEXT_FAULT_H
 #define GPUCACHE_DRIVER_CONTEXT_FAULT_H
 
+#include "base/likely.h"
 #include "process/process.h"
 
 #include <cuda.h>
@@ -27,7 +28,7 @@ bool fault_is_deadly(CUresult code);
 /** Returns the fault that ended the context of a pool. 0: there was no fault, or `pool` is NULL. */
 CUresult fault_of(struct pool *pool);
 
-/** Records that a call returned the error `code`. If `code` is a fault's, asks the driver about each
+/** Records that a call returned the error `code`. If it is a fault's, asks the driver about each
  * context that has a pool. Every later call of a pool whose context has a fault returns that fault.
  * Acquires the registry's lock; call with no lock held. */
 void fault_record(CUresult code);
@@ -35,8 +36,7 @@ void fault_record(CUresult code);
 /** Returns the driver's answer `r` to a call of the program, after fault_record() if it is an
  * error. */
 static inline CUresult fault_notice(CUresult r) {
-    if (__builtin_expect(r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY, 0) &&
-        process_is_started()) {
+    if (unlikely(r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY) && process_is_started()) {
         fault_record(r);
     }
     return r;

@@ -10,6 +10,7 @@
  * VMM pages of all pools, and repeats the call.
  */
 #include "backend/vmm.h"
+#include "base/likely.h"
 #include "driver/context/context.h"
 #include "driver/context/fault.h"
 #include "driver/hooks/bounds.h"
@@ -35,7 +36,7 @@ static __attribute__((noinline, cold)) bool get_access(void) {
 #define WITH_ACCESS(call)                                                                          \
     __extension__({                                                                                \
         CUresult answered = (call);                                                                \
-        if (__builtin_expect(answered == CUDA_ERROR_INVALID_VALUE, 0) && get_access()) {           \
+        if (unlikely(answered == CUDA_ERROR_INVALID_VALUE) && get_access()) {                      \
             answered = (call);                                                                     \
         }                                                                                          \
         answered;                                                                                  \
@@ -52,7 +53,7 @@ static inline CUresult account_copy(CUresult answer, bool exceeds) {
     helper_start_requested();                                                                      \
     struct pool *pools[2] = {NULL, NULL};                                                          \
     (void)pools; /* unused by fills */                                                             \
-    bool exceeds = __builtin_expect(beyond, 0)
+    bool exceeds = unlikely(beyond)
 #define ENTER_ORDERED(beyond)                                                                      \
     ENTER_BOUNDED(beyond);                                                                         \
     if (!exceeds) {                                                                                \

@@ -14,6 +14,7 @@
 #ifndef GPUCACHE_DRIVER_HOOKS_CROSS_CONTEXT_H
 #define GPUCACHE_DRIVER_HOOKS_CROSS_CONTEXT_H
 
+#include "base/likely.h"
 #include "driver/context/context.h"
 
 struct pool;
@@ -23,7 +24,7 @@ void cross_context_wait(struct pool *const pools[2]);
 
 /** Waits before a synchronous copy, if the process has several contexts. */
 static inline void cross_context_wait_if_any(struct pool *const pools[2]) {
-    if (__builtin_expect(context_count() > 1, 0)) {
+    if (unlikely(context_count() > 1)) {
         cross_context_wait(pools);
     }
 }

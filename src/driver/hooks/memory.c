@@ -10,6 +10,7 @@
  * (state/fast_path.h). Otherwise the slower functions check for captures, traces, stack recording,
  * exit handlers and forks.
  */
+#include "base/likely.h"
 #include "base/log.h"
 #include "driver/context/context.h"
 #include "driver/context/device_pool.h"
@@ -35,9 +36,6 @@
 #include "report/report.h"
 
 #include <errno.h>
-
-#define likely(x) __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
 
 #define PITCH_UNIT ((size_t)512) /* the driver rounds a pitch up to this: docs/cuda-facts.md */
 

@@ -6,6 +6,8 @@
 #ifndef GPUCACHE_DRIVER_IPC_IPC_H
 #define GPUCACHE_DRIVER_IPC_IPC_H
 
+#include "base/likely.h"
+
 #include <cuda.h>
 
 #include <errno.h>
@@ -33,7 +35,7 @@ int ipc_find_open(CUdeviceptr dptr, struct ipc_block *block);
  * -ENOENT if the driver must be asked. Takes a lock only if a block is open.
  */
 static inline int ipc_find(CUdeviceptr dptr, struct ipc_block *block) {
-    return __builtin_expect(atomic_load_explicit(&ipc_blocks, memory_order_relaxed) > 0, 0)
+    return unlikely(atomic_load_explicit(&ipc_blocks, memory_order_relaxed) > 0)
                ? ipc_find_open(dptr, block)
                : -ENOENT;
 }

@@ -18,6 +18,7 @@
 #ifndef GPUCACHE_DRIVER_LIMIT_DRIVER_POOLS_H
 #define GPUCACHE_DRIVER_LIMIT_DRIVER_POOLS_H
 
+#include "base/likely.h"
 #include "driver/state/device.h"
 #include "process/process.h"
 
@@ -84,7 +85,7 @@ extern atomic_bool driver_pool_stale; /* driver_pool_query_stale() has something
  * a successful wait, because the driver then releases memory above the release thresholds.
  */
 static inline CUresult driver_pool_waited(CUresult r) {
-    if (__builtin_expect(atomic_load_explicit(&driver_pool_stale, memory_order_relaxed), 0) &&
+    if (unlikely(atomic_load_explicit(&driver_pool_stale, memory_order_relaxed)) &&
         r == CUDA_SUCCESS && process_is_started()) {
         driver_pool_query_stale();
     }

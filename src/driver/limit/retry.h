@@ -10,6 +10,7 @@
 #ifndef GPUCACHE_DRIVER_LIMIT_RETRY_H
 #define GPUCACHE_DRIVER_LIMIT_RETRY_H
 
+#include "base/likely.h"
 #include "driver/limit/oom_retry.h"
 #include "driver/state/device.h"
 #include "process/process.h"
@@ -23,7 +24,7 @@
     __extension__({                                                                                \
         uint64_t before = oom_retry_returns();                                                     \
         CUresult answered = (call);                                                                \
-        if (__builtin_expect(answered == CUDA_ERROR_OUT_OF_MEMORY, 0) && process_ready()) {        \
+        if (unlikely(answered == CUDA_ERROR_OUT_OF_MEMORY) && process_ready()) {                   \
             struct oom_retry oom_retry = {.returns = before};                                      \
             struct device *refused_on = (place);                                                   \
             while (retry_after(answered, refused_on, least, &oom_retry)) {                         \

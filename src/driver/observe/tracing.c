@@ -1,5 +1,6 @@
 #include "driver/observe/tracing.h"
 
+#include "base/likely.h"
 #include "driver/context/device_pool.h"
 #include "driver/state/device.h"
 #include "driver/state/fast_path.h"
@@ -27,7 +28,7 @@ struct pool_place {
 /* Returns the place of a pool. Each thread keeps that of the pool that it used last. */
 static inline struct pool_place place_of(struct pool *pool) {
     static _Thread_local struct pool_place last __attribute__((tls_model("initial-exec")));
-    if (__builtin_expect(last.pool != pool, 0)) {
+    if (unlikely(last.pool != pool)) {
         last = (struct pool_place){pool, (uint64_t)(uintptr_t)pool_backend(pool),
                                    (unsigned)device_of_pool(pool)->ordinal};
     }

@@ -9,6 +9,8 @@
 #ifndef GPUCACHE_DRIVER_STATE_FAST_PATH_H
 #define GPUCACHE_DRIVER_STATE_FAST_PATH_H
 
+#include "base/likely.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -16,7 +18,7 @@ extern _Atomic int fast_path_blocks __attribute__((visibility("hidden")));
 
 /** Returns whether an allocation or free must leave the fast path (hooks/memory.c). */
 static inline bool fast_path_is_blocked(void) {
-    return __builtin_expect(atomic_load_explicit(&fast_path_blocks, memory_order_relaxed) > 0, 0);
+    return unlikely(atomic_load_explicit(&fast_path_blocks, memory_order_relaxed) > 0);
 }
 
 /** Adds one reason against the fast path, until fast_path_unblock(). */

@@ -13,6 +13,8 @@
 #ifndef GPUCACHE_DRIVER_STATE_SHUTDOWN_H
 #define GPUCACHE_DRIVER_STATE_SHUTDOWN_H
 
+#include "base/likely.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -23,8 +25,7 @@ bool shutdown_ask(void);
 
 /** Returns whether the driver has shut down. Asks the driver only while exit handlers run. */
 static inline bool shutdown_over(void) {
-    return __builtin_expect(atomic_load_explicit(&shutdown_begun, memory_order_relaxed), 0) &&
-           shutdown_ask();
+    return unlikely(atomic_load_explicit(&shutdown_begun, memory_order_relaxed)) && shutdown_ask();
 }
 
 #endif

@@ -8,6 +8,8 @@
 #ifndef GPUCACHE_DRIVER_STATE_STACK_RECORDING_H
 #define GPUCACHE_DRIVER_STATE_STACK_RECORDING_H
 
+#include "base/likely.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -16,7 +18,7 @@ extern atomic_bool stacks_recorded;
 /** Returns whether call stacks are recorded. The value may change during a thread's first call,
  * because another thread runs the lifecycle hooks (load() in process.c). */
 static inline bool stack_recording_is_on(void) {
-    return __builtin_expect(atomic_load_explicit(&stacks_recorded, memory_order_acquire), 0);
+    return unlikely(atomic_load_explicit(&stacks_recorded, memory_order_acquire));
 }
 
 /**
