@@ -16,7 +16,7 @@
 #include <errno.h>
 
 static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
-    struct segments *segments = (struct segments *)backend;
+    struct segments_backend *segments = (struct segments_backend *)backend;
     uint64_t since = device_backend_begin();
     if (!device_charge_or_trim(segments->common.device, bytes)) {
         device_backend_show(&segments->common, FLIGHT_LIMIT_REFUSED, 0, bytes, since);
@@ -40,13 +40,14 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
 
 /* Creates the stream that segments are freed in, unless it exists. A priority of its own keeps the
  * stream out of the program's hardware queues, where a free would wait for kernels. */
-static CUresult create_free_stream(struct segments *segments) {
+static CUresult create_free_stream(struct segments_backend *segments) {
     int least = 0, greatest = 0;
-    if (segments->returns) {
+    if (segments->free_stream) {
         return CUDA_SUCCESS;
     }
     REAL(cuCtxGetStreamPriorityRange)(&least, &greatest);
-    return REAL(cuStreamCreateWithPriority)(&segments->returns, CU_STREAM_NON_BLOCKING, greatest);
+    return REAL(cuStreamCreateWithPriority)(&segments->free_stream, CU_STREAM_NON_BLOCKING,
+                                            greatest);
 }
 
 /*
@@ -55,7 +56,7 @@ static CUresult create_free_stream(struct segments *segments) {
  * the launches of every other thread: it is used only if `release_waits` is set.
  */
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
-    struct segments *segments = (struct segments *)backend;
+    struct segments_backend *segments = (struct segments_backend *)backend;
     uint64_t since = device_backend_begin();
     bool unsupported = false;
     if (backend->suspended) {
@@ -67,7 +68,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
         if (backend->release_waits) {
             r = REAL(cuMemFree_v2)(address);
         } else if ((r = create_free_stream(segments)) == CUDA_SUCCESS) {
-            r = REAL(cuMemFreeAsync)(address, segments->returns);
+            r = REAL(cuMemFreeAsync)(address, segments->free_stream);
         }
         unsupported = r == CUDA_ERROR_NOT_SUPPORTED;
         current_pop();
@@ -86,7 +87,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
 }
 
 static int returned(struct backend *backend) {
-    struct segments *segments = (struct segments *)backend;
+    struct segments_backend *segments = (struct segments_backend *)backend;
     if (atomic_load(&segments->common.returning) == 0) {
         return 0;
     }
@@ -96,11 +97,11 @@ static int returned(struct backend *backend) {
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = current_push(segments->common.context);
     if (r == CUDA_SUCCESS) {
-        r = REAL(cuStreamQuery)(segments->returns);
+        r = REAL(cuStreamQuery)(segments->free_stream);
         if (r == CUDA_SUCCESS) {
             /* The stream is empty, so this call does not wait. It makes the driver take the memory
              * back; a query alone does not. */
-            r = REAL(cuStreamSynchronize)(segments->returns);
+            r = REAL(cuStreamSynchronize)(segments->free_stream);
         }
         current_pop();
     }
@@ -113,7 +114,7 @@ static int returned(struct backend *backend) {
 }
 
 static void forget_reserve(struct backend *backend, uint64_t bytes) {
-    device_backend_count_return(&((struct segments *)backend)->common, bytes);
+    device_backend_count_return(&((struct segments_backend *)backend)->common, bytes);
 }
 
 static const struct backend_ops ops = {
@@ -137,12 +138,13 @@ static bool frees_in_order(const struct device *device) {
 
 static int start(struct device_backend *own, CUcontext context, struct device *device,
                  uint64_t peers) {
-    struct segments *segments = (struct segments *)own;
+    struct segments_backend *segments = (struct segments_backend *)own;
     (void)peers; /* the driver itself gives other devices access to memory of cuMemAlloc */
     int r = device_backend_start(&segments->common, &ops, context, device);
-    segments->returns = NULL;
+    segments->free_stream = NULL;
     segments->common.backend.release_waits = !frees_in_order(device);
     return r;
 }
 
-const struct backend_kind segments_kind = {.bytes = sizeof(struct segments), .start = start};
+const struct backend_kind segments_kind = {.bytes = sizeof(struct segments_backend),
+                                           .start = start};

@@ -9,9 +9,9 @@
 #include "backend/common.h"
 #include "driver/context/device_pool.h"
 
-struct segments {
+struct segments_backend {
     struct device_backend common; /* first */
-    CUstream returns; /* stream that segments are freed in; NULL before the first free */
+    CUstream free_stream; /* stream that segments are freed in; NULL before the first free */
 };
 
 extern const struct backend_kind segments_kind;

@@ -68,7 +68,7 @@ bool vmm_touches(uint64_t address, uint64_t bytes) {
 
 /* Charges the mapped part of a failed map() that the driver did not unmap. free_leaked() unmaps it
  * later. If the table is full, the part stays mapped and charged. Call with vmm.lock. */
-static void keep_leaked(struct vmm *vmm, uint64_t address, uint64_t bytes) {
+static void keep_leaked(struct vmm_backend *vmm, uint64_t address, uint64_t bytes) {
     device_charge_always(vmm->common.device, bytes);
     if (vmm->leaked_count < VMM_LEAKED_MOST) {
         vmm->leaked[vmm->leaked_count++] = (struct vmm_leaked){address, bytes};
@@ -76,7 +76,7 @@ static void keep_leaked(struct vmm *vmm, uint64_t address, uint64_t bytes) {
 }
 
 /* Tries once more to unmap the parts of failed map() calls. Call with vmm.lock. */
-static void free_leaked(struct vmm *vmm) {
+static void free_leaked(struct vmm_backend *vmm) {
     for (unsigned i = vmm->leaked_count; i-- > 0;) {
         const struct vmm_leaked leaked = vmm->leaked[i];
         if (REAL(cuMemUnmap)(leaked.address, leaked.bytes) == CUDA_SUCCESS) {
@@ -87,7 +87,7 @@ static void free_leaked(struct vmm *vmm) {
 }
 
 static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *address) {
-    struct vmm *vmm = (struct vmm *)backend;
+    struct vmm_backend *vmm = (struct vmm_backend *)backend;
     CUdeviceptr at = 0;
     struct vmm_range *range = host_map(size_of_range(bytes), 4096);
     if (!range) {
@@ -118,7 +118,7 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
 }
 
 static void free_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
-    struct vmm *vmm = (struct vmm *)backend;
+    struct vmm_backend *vmm = (struct vmm_backend *)backend;
     lock_acquire(&vmm->lock);
     struct vmm_range **at = &vmm->ranges, *range;
     while ((range = *at) != NULL && range->address != address) {
@@ -150,7 +150,7 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
  *         refused. Tries without that use, and makes all further handles without it.
  *      2  out of memory: trims the driver's own pools, and tries once more.
  */
-CUresult vmm_create_handle(struct vmm *vmm, uint64_t bytes, uint64_t *created) {
+CUresult vmm_create_handle(struct vmm_backend *vmm, uint64_t bytes, uint64_t *created) {
     CUmemGenericAllocationHandle handle = 0;
     CUresult r = REAL(cuMemCreate)(&handle, bytes, &vmm->prop, 0);
     if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY && !fault_is_deadly(r) &&
@@ -180,7 +180,7 @@ unsigned vmm_release_handles(unsigned count, const uint64_t *handles) {
  * may have more than it reports. Returns 0, -ENOMEM or -EDQUOT.
  */
 static int probe_handles(struct backend *backend, unsigned count) {
-    struct vmm *vmm = (struct vmm *)backend;
+    struct vmm_backend *vmm = (struct vmm_backend *)backend;
     struct device *device = vmm->common.device;
     uint64_t since = device_backend_begin(), bytes = count * PAGE_BYTES, handle;
     size_t reported, total;
@@ -203,7 +203,7 @@ static int probe_handles(struct backend *backend, unsigned count) {
 
 static int create_handles(struct backend *backend, unsigned count, unsigned length,
                           uint64_t *handles) {
-    struct vmm *vmm = (struct vmm *)backend;
+    struct vmm_backend *vmm = (struct vmm_backend *)backend;
     uint64_t since = device_backend_begin(), each = length * PAGE_BYTES, all = count * each;
     if (!device_charge_or_trim(vmm->common.device, all)) {
         device_backend_show(&vmm->common, FLIGHT_LIMIT_REFUSED, 0, all, since);
@@ -235,7 +235,7 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
  */
 static void release_handles(struct backend *backend, unsigned count, unsigned length,
                             const uint64_t *handles) {
-    struct device_backend *own = &((struct vmm *)backend)->common;
+    struct device_backend *own = &((struct vmm_backend *)backend)->common;
     uint64_t since = device_backend_begin(), each = length * PAGE_BYTES;
     CUstreamCaptureMode mode = capture_relax();
     unsigned gone = vmm_release_handles(count, handles);
@@ -253,7 +253,7 @@ static CUmemAccessDesc access_of(CUdevice device) {
     };
 }
 
-CUresult vmm_give_access(const struct vmm *vmm, uint64_t address, uint64_t bytes) {
+CUresult vmm_give_access(const struct vmm_backend *vmm, uint64_t address, uint64_t bytes) {
     CUmemAccessDesc accesses[STATS_MAX_DEVICES];
     CUdevice own = vmm->common.device->ordinal;
     size_t count = 0;
@@ -282,7 +282,7 @@ static void set_mapped(uint64_t address, unsigned count, bool mapped) {
 
 static int map(struct backend *backend, uint64_t address, unsigned count, unsigned length,
                const uint64_t *handles) {
-    struct vmm *vmm = (struct vmm *)backend;
+    struct vmm_backend *vmm = (struct vmm_backend *)backend;
     uint64_t each = length * PAGE_BYTES;
     unsigned done = 0;
     CUresult r = CUDA_SUCCESS;
@@ -313,7 +313,7 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
  * address.
  */
 static void mark_stale(struct backend *backend, uint64_t address, unsigned count, bool back) {
-    struct vmm *vmm = (struct vmm *)backend;
+    struct vmm_backend *vmm = (struct vmm_backend *)backend;
     unsigned device = (unsigned)vmm->common.device->ordinal;
     if (trace_on() && back) {
         trace_map(device, (uintptr_t)vmm, address, count);
@@ -323,7 +323,7 @@ static void mark_stale(struct backend *backend, uint64_t address, unsigned count
 }
 
 static int unmap(struct backend *backend, uint64_t address, unsigned count, bool stale) {
-    struct vmm *vmm = (struct vmm *)backend;
+    struct vmm_backend *vmm = (struct vmm_backend *)backend;
     uint64_t since = trace_on() && !stale ? trace_clock() : 0;
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&vmm->lock);
@@ -359,7 +359,7 @@ static CUresult grant_range_access(const struct vmm_range *range, const CUmemAcc
 }
 
 static CUresult grant_access(struct device_backend *own, CUdevice device) {
-    struct vmm *vmm = (struct vmm *)own;
+    struct vmm_backend *vmm = (struct vmm_backend *)own;
     uint64_t bit = device_bit(device);
     CUmemAccessDesc access = access_of(device);
     CUresult r = CUDA_SUCCESS;
@@ -377,14 +377,8 @@ static CUresult grant_access(struct device_backend *own, CUdevice device) {
     return r;
 }
 
-static int returned(struct backend *backend) {
-    (void)backend;
-    return 0;
-}
-
 static const struct backend_ops ops = {
     .name = "pages",
-    .returned = returned,
     .reserve_addresses = reserve_addresses,
     .free_addresses = free_addresses,
     .probe_handles = probe_handles,
@@ -398,7 +392,7 @@ static const struct backend_ops ops = {
 
 static int start(struct device_backend *own, CUcontext context, struct device *device,
                  uint64_t peers) {
-    struct vmm *vmm = (struct vmm *)own;
+    struct vmm_backend *vmm = (struct vmm_backend *)own;
     if (!vmm->started) {
         lock_start(&vmm->lock, LOCK_VMM);
         vmm->prop = vmm_prop_of(device);
@@ -409,7 +403,7 @@ static int start(struct device_backend *own, CUcontext context, struct device *d
 }
 
 const struct backend_kind vmm_kind = {
-    .bytes = sizeof(struct vmm),
+    .bytes = sizeof(struct vmm_backend),
     .start = start,
     .grant_access = grant_access,
     .unavailable = vmm_unavailable,

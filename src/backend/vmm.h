@@ -25,7 +25,7 @@ struct vmm_range;
 
 #define VMM_LEAKED_MOST 16
 
-struct vmm {
+struct vmm_backend {
     struct device_backend common; /* first */
     bool started;                 /* `lock` and `prop` are set up; they outlive a context */
     struct lock lock;             /* protects mappings and access, also during driver calls */
@@ -44,12 +44,12 @@ extern const struct backend_kind vmm_kind;
 
 /** Returns whether the decompression engine can use the memory as it can use memory of
  * cuMemAlloc. */
-static inline bool vmm_can_decompress(const struct vmm *vmm) {
+static inline bool vmm_can_decompress(const struct vmm_backend *vmm) {
     return !atomic_load(&vmm->cannot_decompress);
 }
 
 /** Returns whether the driver can export handles to other processes, as file descriptors. */
-static inline bool vmm_can_export(const struct vmm *vmm) {
+static inline bool vmm_can_export(const struct vmm_backend *vmm) {
     return (vmm->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
 }
 

@@ -47,7 +47,7 @@ static bool has_api(void) {
 
 /* Creates and maps one VMM page at `at`, and removes it. Returns the reason of a failure, or NULL.
  * Out of memory returns NULL too: a full device can have the backend. */
-static const char *try_page(struct vmm *vmm, CUdeviceptr at) {
+static const char *try_page(struct vmm_backend *vmm, CUdeviceptr at) {
     uint64_t handle;
     CUresult r = vmm_create_handle(vmm, PAGE_BYTES, &handle);
     if (r != CUDA_SUCCESS) {
@@ -81,7 +81,7 @@ static bool all_can_reach(const struct device *device) {
 }
 
 const char *vmm_unavailable(struct device *device) {
-    struct vmm trial = {.common.device = device};
+    struct vmm_backend trial = {.common.device = device};
     size_t unit = 0;
     if (!has_api()) {
         return "the driver has no virtual memory API";

@@ -17,12 +17,12 @@ const char *vmm_not_exportable(const struct device *device);
 CUmemAllocationProp vmm_prop_of(const struct device *device);
 
 /** Creates a handle of `bytes` bytes with the properties of `vmm`. Returns the driver's code. */
-CUresult vmm_create_handle(struct vmm *vmm, uint64_t bytes, uint64_t *created);
+CUresult vmm_create_handle(struct vmm_backend *vmm, uint64_t bytes, uint64_t *created);
 
 /** Releases handles. Returns how many of them the driver has taken back. */
 unsigned vmm_release_handles(unsigned count, const uint64_t *handles);
 
 /** Gives the own device and the devices of `vmm->peers` access to mapped addresses. */
-CUresult vmm_give_access(const struct vmm *vmm, uint64_t address, uint64_t bytes);
+CUresult vmm_give_access(const struct vmm_backend *vmm, uint64_t address, uint64_t bytes);
 
 #endif

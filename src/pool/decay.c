@@ -32,7 +32,7 @@ static bool is_pending(const struct source *source, enum reach reach, uint64_t s
  */
 static void take_old(struct pool *pool, uint64_t stamp) {
     struct source *source = &pool->source;
-    struct biased *idle = quota_list_idle_threads(pool);
+    struct biased *idle = quota_take_idle_threads(pool);
     source->decay.tick -= DECAY_TICKS + 1;
     quota_deactivate_list(pool, idle);
     if (is_pending(source, REACH_CONTEXT, stamp) || is_pending(source, REACH_EXTERNAL, stamp)) {
@@ -89,8 +89,8 @@ bool pool_decay(struct pool *pool) {
         released = source->policy->decay(source);
         slow_path_end(pool);
     }
-    if (released == 0 && source->freeing_bytes > 0) { /* asks whether the driver has it */
-        segments_wait_for_return(source, GROWTH_WAIT_NS);
+    if (released == 0 && source->returning_bytes > 0) { /* asks whether the driver has it */
+        source->policy->wait_for_return(source, GROWTH_WAIT_NS);
     }
     lock_release(&source->lock);
     return released > 0;

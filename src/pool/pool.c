@@ -161,7 +161,7 @@ void pool_wait_for_barriers(struct pool *pool) {
  */
 static bool ended_meanwhile(struct source *source, uint64_t limit_ns) {
     uint64_t generation = source_generation(source);
-    if (source_reserved(source) + source->freeing_bytes > 0) {
+    if (source_reserved(source) + source->returning_bytes > 0) {
         sync_wait_while_suspended(source, limit_ns);
     }
     return generation != source_generation(source);
@@ -193,8 +193,8 @@ static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t endi
         r = source_release_idle(source, bytes);
     } while (r != 0 && finished && source->epochs.finished > before &&
              source->epochs.finished < last);
-    if (source->freeing_bytes > 0) {
-        segments_wait_for_return(source, RETURN_WAIT_NS);
+    if (source->returning_bytes > 0) {
+        source->policy->wait_for_return(source, RETURN_WAIT_NS);
     }
     if (all) { /* after a full wait, memory that is pending was freed later: do not count it */
         uint64_t ready = source_free(source);
@@ -335,8 +335,7 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp) {
 static bool any_freed(const struct pool *pool) {
     const struct source *source = &pool->source;
     struct peaks_sum blocks = peaks_sums(pool).of[WATERMARK_COUNT];
-    return blocks.taken > blocks.live || source->epochs.closed > 0 ||
-           counter_get(&source->counters.allocations.freed) > 0;
+    return blocks.taken > blocks.live || source->epochs.closed > 0;
 }
 
 /* The longest wait of pool_wait_for_frees() for the lock. No thread holds the lock that long, but

@@ -55,7 +55,7 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
         }
         return 0;
     }
-    source->freeing_bytes += size;
+    source->returning_bytes += size;
     counter_add(&source->counters.driver_frees, 1);
     budget_count_reserve(source); /* before a growth in the same slow path hides the release */
     return size;
@@ -97,8 +97,8 @@ static uint64_t release_idle(struct source *source, uint64_t bytes) {
     return released;
 }
 
-/* Adds up the sleeps instead of reading the clock: the clock of a backend may stand still. */
-void segments_wait_for_return(struct source *source, uint64_t limit_ns) {
+/* Sums the sleeps instead of reading the clock: the clock of a backend may stand still. */
+static void wait_for_return(struct source *source, uint64_t limit_ns) {
     ASSERT_HELD(&source->lock);
     uint64_t waited = 0;
     unsigned failed_queries = 0;
@@ -113,7 +113,7 @@ void segments_wait_for_return(struct source *source, uint64_t limit_ns) {
         r = source->backend->ops->returned(source->backend);
     }
     if (r == 0) {
-        source->freeing_bytes = 0;
+        source->returning_bytes = 0;
     }
 }
 
@@ -178,8 +178,8 @@ static int grow_by_segment(struct source *source, const struct alloc_request *re
     struct arena *arena = request->large ? &source->large : &source->small;
     uint64_t preferred = preferred_growth(source, request), least = source_growth(request);
     int r = grow_by(source, arena, preferred);
-    if (source_refused(r) && source->freeing_bytes > 0) {
-        segments_wait_for_return(source, RETURN_WAIT_NS);
+    if (source_refused(r) && source->returning_bytes > 0) {
+        wait_for_return(source, RETURN_WAIT_NS);
         r = grow_by(source, arena, preferred);
     }
     if (source_refused(r) && preferred > least) {
@@ -236,7 +236,7 @@ static bool try_before_growth(struct source *source, struct alloc_request *reque
 }
 
 /*
- * Grows, after the driver has the memory of released segments (freeing_bytes). The driver has a
+ * Grows, after the driver has the memory of released segments (returning_bytes). The driver has a
  * segment only after the stream that frees it reaches that free. A barrier delays that stream like
  * every other one of the context. An earlier growth would come on top of the released memory. If
  * the sum would exceed reserve_bound(), waits in sync_wait_barriers(), and then for the driver
@@ -245,13 +245,13 @@ static bool try_before_growth(struct source *source, struct alloc_request *reque
 static int grow_after_returns(struct source *source, struct alloc_request *request,
                               uint64_t growth) {
     uint64_t most = reserve_bound(source, growth);
-    if (source->freeing_bytes > 0) {
-        segments_wait_for_return(source, 0);
+    if (source->returning_bytes > 0) {
+        wait_for_return(source, 0);
     }
-    if (source->freeing_bytes > 0 && !is_ablated(ABLATION_RETURNS) &&
-        budget_would_exceed(source, growth + source->freeing_bytes, most)) {
+    if (source->returning_bytes > 0 && !is_ablated(ABLATION_RETURNS) &&
+        budget_would_exceed(source, growth + source->returning_bytes, most)) {
         sync_wait_barriers(source);
-        segments_wait_for_return(source, GROWTH_WAIT_NS);
+        wait_for_return(source, GROWTH_WAIT_NS);
     }
     return grow_by_segment(source, request);
 }
@@ -287,6 +287,7 @@ const struct memory_policy segments_policy = {
     .grow_within_budget = grow_within_budget,
     .release_idle = release_idle,
     .decay = decay_one,
+    .wait_for_return = wait_for_return,
     .end = end_with_context,
     .releases_first = true,
     .slack_share = BUDGET_SLACK,

@@ -9,10 +9,4 @@
 
 extern const struct memory_policy segments_policy;
 
-/**
- * Queries until the driver has all memory that was released, for at most `limit_ns` ns (0: one
- * query). Clears freeing_bytes if the driver has it. Releases the lock between two queries.
- */
-void segments_wait_for_return(struct source *source, uint64_t limit_ns);
-
 #endif

@@ -77,8 +77,8 @@ struct backend_ops {
     uint64_t (*return_count)(struct backend *backend);
 
     /*
-     * VMM, from here to unmap(); NULL in a backend of segments. reserve(), release() and
-     * forget_reserve() are never called with VMM, and `release_waits` is false.
+     * VMM, from here to unmap(); NULL in a backend of segments. reserve(), release(),
+     * returned() and forget_reserve() are never called with VMM, and `release_waits` is false.
      *
      * VMM calls do not wait for the device. All but mark_stale() block. The caller holds remap.lock
      * (state.h), and no lock that an allocation or a free waits for. Exceptions, with the pool's

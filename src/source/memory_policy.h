@@ -42,6 +42,13 @@ struct memory_policy {
     uint64_t (*decay)(struct source *source);
 
     /**
+     * Queries until the driver has all memory of released segments, for at most `limit_ns` ns (0:
+     * one query), and then clears source.returning_bytes. Releases the lock between two queries.
+     * NULL: returning_bytes is always 0.
+     */
+    void (*wait_for_return)(struct source *source, uint64_t limit_ns);
+
+    /**
      * Splits an idle handle that is longer than a large request of `bytes` bytes, so that the rest
      * can still be released or remapped. Returns false if the driver or host memory refuses. NULL:
      * segments cannot be split, and a request takes a part of one.

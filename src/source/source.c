@@ -52,7 +52,7 @@ uint64_t source_forget(struct source *source) {
         source->pending[reach] = (struct pending){0};
     }
     source->pending_bytes = 0;
-    source->freeing_bytes = 0;
+    source->returning_bytes = 0;
     epochs_forget(&source->epochs);
     return bytes;
 }

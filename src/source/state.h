@@ -1,11 +1,11 @@
 /*
  * The state of a source: the part of a pool that gets memory from the driver and decides when freed
- * memory is safe. All files of src/source share it; each pool has one. Blocks in thread caches are
- * in use from this layer's view.
+ * memory is safe. Each pool has one; source, policy, sync, segment, vmm, tcache and pool share it.
+ * Blocks in thread caches are in use from this layer's view.
  *
  * source.lock is the pool's lock. All fields change under it only, except remap.unmapping_bytes and
- * epochs.open. Atomic fields, and those in front of the lock, are read without
- * it. remap.lock is taken before source.lock.
+ * epochs.open. Atomic fields, and those in front of the lock, are read without it. remap.lock is
+ * taken before source.lock.
  */
 #ifndef GPUCACHE_SOURCE_STATE_H
 #define GPUCACHE_SOURCE_STATE_H
@@ -84,11 +84,11 @@ struct source {
     _Atomic uint64_t event_least; /* freed bytes per thread below which a free records no event */
     /* Freed bytes per thread above which a free records an event, even after few frees. */
     _Atomic uint64_t event_bytes;
-    bool application_syncs; /* the program itself records or waits for context events */
 
     _Alignas(64) struct lock lock; /* the pool's lock: protects all fields below */
 
     /* Synchronising: sync/barrier.c. */
+    bool application_syncs; /* the program itself records or waits for context events */
     struct epochs epochs;
     struct waits waits;
     uint64_t freed_large; /* counted by sync_event_is_due() since a free last recorded an event */
@@ -102,8 +102,10 @@ struct source {
     struct decay decay;
     struct remap remap;
     struct growing growing;
-    uint64_t freeing_bytes; /* bytes of released segments that the driver may not have yet */
-    bool unmanageable;      /* the driver gave an address that the page map cannot hold */
+    /* Bytes of released segments that the driver may not have yet (device_backend.returning counts
+     * the same bytes for the device). */
+    uint64_t returning_bytes;
+    bool unmanageable; /* the driver gave an address that the page map cannot hold */
     /* Number of contexts that ended. A stamp or deferred free of another generation is ignored. */
     _Atomic uint64_t generation;
 

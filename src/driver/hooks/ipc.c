@@ -35,7 +35,7 @@
 static CUresult export_pages(CUipcMemHandle *handle, const struct pool_block *block) {
     struct ipc_handle view;
     uint64_t exporter;
-    if (!vmm_can_export((struct vmm *)pool_backend(block->pool))) {
+    if (!vmm_can_export((struct vmm_backend *)pool_backend(block->pool))) {
         log_once(LOG_LEVEL_WARN, "the driver makes no IPC handles of memory in pages; "
                                  "GPUCACHE_BACKEND=segments makes them possible");
         return CUDA_ERROR_NOT_SUPPORTED;

@@ -252,7 +252,8 @@ static bool answer_of_pages(void *data, CUpointer_attribute attribute, const str
  * the driver, which was asked before, knows how many bytes the answer has.
  */
 static void correct(void *data, CUpointer_attribute attribute, const struct known *block) {
-    const struct vmm *pages = in_pages(block) ? (struct vmm *)pool_backend(block->pool) : NULL;
+    const struct vmm_backend *pages =
+        in_pages(block) ? (struct vmm_backend *)pool_backend(block->pool) : NULL;
     bool decompress = (unsigned)attribute == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
     bool ipc = (unsigned)attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
     if (pages && ((decompress && vmm_can_decompress(pages)) || (ipc && vmm_can_export(pages)))) {
