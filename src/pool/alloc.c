@@ -31,7 +31,7 @@ static __attribute__((noinline)) int alloc_general(struct pool *pool, uint64_t b
         return broken ? broken : -EINVAL;
     }
     if (bytes > source->backend->capacity) {
-        int code = pool_health(pool);
+        int code = pool_health(pool); /* a fault's code comes first, as in the slow path */
         return code ? code : -ENOMEM;
     }
     struct alloc_request request = {.large = bytes > SMALL_MAX_BYTES};

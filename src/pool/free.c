@@ -149,16 +149,16 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
     if (overflows) {
         apply_quota(pool, cache, work, refused);
     }
-    bool due = false;
+    bool large_due = false;
     if (work->uncached && work->generation == source_generation(source)) {
-        due = block_is_large(work->uncached) &&
-              sync_event_is_due(source, block_bytes(work->uncached));
+        large_due = block_is_large(work->uncached) &&
+                    sync_event_is_due(source, block_bytes(work->uncached));
         pending_add(source, work->uncached);
+    } /* with another generation the context has ended, and the block with it */
+    if (work->records || large_due) {
+        sync_in_free(source, large_due);
     }
-    if (work->records || due) {
-        sync_in_free(source, due);
-    }
-    if (!work->uncached) {
+    if (!work->uncached) { /* else the next request releases the others */
         pending_release(source, EVERY_STAMP);
     }
     slow_path_end(pool);
@@ -236,6 +236,8 @@ static int claim(uint64_t address, struct claimed *c) {
         return broken; /* the block stays live, as with the driver */
     }
     if (header_state(c->start.header) != BLOCK_LIVE) {
+        /* The descriptor may have been recycled during the look-up: a block counts as freed only if
+         * a second look-up finds it so too. */
         struct start again = find_start(address);
         return again.pool == c->start.pool && header_state(again.header) != BLOCK_LIVE ? -EINVAL
                                                                                        : -EAGAIN;

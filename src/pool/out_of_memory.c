@@ -1,7 +1,7 @@
 /*
  * Out of memory: steps 14 to 21 of the ladder of an allocation (slow_path.c has the table).
  *
- * try_after_refusal() tries each source once. retry_refused() repeats the steps while other threads
+ * refusal_round() tries each source once. retry_refused() repeats the steps while other threads
  * free or return memory, because they may also take the memory that this thread waited for. The
  * pool's lock protects all; it is released around every wait, and state is read anew afterwards.
  */
@@ -33,8 +33,8 @@ static uint64_t idle_bytes(const struct pool *pool) {
 static bool may_suffice(struct pool *pool, const struct alloc_request *request, bool *none) {
     struct source *source = &pool->source;
     uint64_t others = 0, available = source_available(source, &others);
-    *none = source->pending_bytes + source->freeing_bytes + source_idle(source) + others == 0;
-    return request->bytes <= available + others + source->freeing_bytes + idle_bytes(pool);
+    *none = source->pending_bytes + source->returning_bytes + source_idle(source) + others == 0;
+    return request->bytes <= available + others + source->returning_bytes + idle_bytes(pool);
 }
 
 /* State of an allocation after a refusal by the driver or the limit. */
@@ -124,8 +124,8 @@ static int try_release(struct source *source, struct alloc_request *request, str
  * `refusal` if nothing served the request, or another error of the growth. The pool's lock is
  * held on entry and on return; it is released in between.
  */
-static int try_after_refusal(struct pool *pool, struct alloc_request *request,
-                             struct oom_state *oom, int refusal) {
+static int refusal_round(struct pool *pool, struct alloc_request *request, struct oom_state *oom,
+                         int refusal) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     request->any_memory = true;
@@ -225,7 +225,7 @@ int retry_refused(struct pool *pool, struct alloc_request *request, int refusal)
         uint64_t before = now;
         struct try_start since = {epochs_stamp(&source->epochs), count_frees(pool)};
         oom.taken_by_others = false;
-        refusal = try_after_refusal(pool, request, &oom, refusal);
+        refusal = refusal_round(pool, request, &oom, refusal);
         bool refused = source_refused(refusal);
         now = refused ? return_count(source) : before;
         again =

@@ -5,7 +5,7 @@
  * step  function                    what is tried                          lock  longest wait
  *    1  pool_alloc()                head of the bin in the thread's cache  cache none
  *    2  cache_find_any()            larger bins, then transfer caches      cache none
- *    3  alloc_slow()                deferred frees: large, or pressure     none  none
+ *    3  reclaim_deferred()          deferred frees: large, or pressure     none  none
  *    4  lock_unless_safe()          result of another thread's query       none  SPINS_BEFORE_LOCK
  *    5  try_own_blocks()            own cached blocks: query or barrier    pool* event (1)
  *    6  try_free_or_reclaim()       a few deferred frees: small            pool* none
@@ -25,7 +25,7 @@
  *   19  try_release()               idle segments, then growth             pool* RETURN_WAIT_NS
  *   20  try_other_pools()           idle memory of other pools, growth     pool* (2)
  *   21  try_wait()                  all pending memory; then 19, 20 again  pool* LATE_WAIT_NS (3)
- *   22  slow_path_alloc()           all deferred frees; then 3 again       none  event (1)
+ *   22  reclaim_or_wait()           all deferred frees; then 3 again       none  event (1)
  *
  * Lock: "cache" is the biased lock of the thread's cache. "pool" is source.lock, held throughout.
  * "pool*" is source.lock, released around every call that can block; state is read anew afterwards.
@@ -37,7 +37,8 @@
  *
  * After steps 10, 12 and 14 to 16, try_pending() repeats 9 and 11.
  *
- * alloc_locked() has steps 5 to 13 in order, try_after_refusal() (out_of_memory.c) steps 14 to 21.
+ * slow_path_alloc() repeats alloc_once() and step 22. alloc_once() has steps 3 to 5, then
+ * alloc_under_lock() steps 5 to 13 in order, and refusal_round() (out_of_memory.c) steps 14 to 21.
  * The functions of steps 7, 9, 11, 16 and 18 are in src/sync, those of 10 and 15 in tcache/quota.c.
  * After a miss, refill() adds further blocks to the thread's cache.
  */
@@ -90,23 +91,24 @@ static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing)
 }
 
 /*
- * Step 5: takes a block of the calling thread's cache, after making `stamp` safe by a query. Over
- * the budget a barrier or a wait may do that, and larger blocks than requested may serve too.
- * `stamp` 0: the thread has no pending block. Lets other threads query again if this
- * thread is `advancing`.
+ * Begins step 5: makes the stamp of a cached block of the calling thread safe, by a query; over the
+ * budget by a barrier or a wait too. Returns whether it is safe. `stamp` 0: no cached block fits.
+ */
+static bool make_own_safe(struct pool *pool, const struct alloc_request *request, uint64_t stamp) {
+    struct source *source = &pool->source;
+    return stamp > 0 &&
+           (sync_query(source, stamp) || (peaks_over_budget(pool, source_growth(request)) &&
+                                          sync_make_safe(source, stamp, SYNC_WAIT)));
+}
+
+/*
+ * Ends step 5: takes a block of the calling thread's cache, if one is `safe` or if a growth would
+ * exceed the budget: a larger block than requested may serve then.
  */
 static bool try_own_blocks(struct pool *pool, struct cache *cache, struct alloc_request *request,
-                           uint64_t stamp, bool advancing) {
-    struct source *source = &pool->source;
-    uint64_t growth = source_growth(request);
-    bool safe = stamp > 0 &&
-                (sync_query(source, stamp) ||
-                 (peaks_over_budget(pool, growth) && sync_make_safe(source, stamp, SYNC_WAIT)));
-    if (advancing) {
-        atomic_store_explicit(&pool->advancing, false, memory_order_release);
-    }
-    request->over_budget = peaks_over_budget(pool, growth);
+                           bool safe) {
     bool found = false;
+    request->over_budget = peaks_over_budget(pool, source_growth(request));
     if (safe || request->over_budget) {
         cache_enter(cache);
         found = cache_find_any(cache, request);
@@ -208,25 +210,22 @@ static int try_growth(struct pool *pool, struct alloc_request *request) {
 }
 
 /*
- * Takes steps 5 to 21, with the pool's lock, which is released in between. `stamp`: stamp of a
- * cached block of this thread that fits, 0 if none does. `reclaimed`: step 3 has reclaimed deferred
- * frees, so step 6 is skipped. Returns 0 with request->block, or the error. The cache is not
- * entered.
+ * Takes steps 5 to 21, with the pool's lock, which is released in between. `safe`: the result of
+ * make_own_safe(). `reclaimed`: step 3 has reclaimed deferred frees, so step 6 is skipped. Returns
+ * 0 with request->block, or the error. The cache is not entered.
  *
  * Step 7: until another thread's call that may end the context returns, the backend answers no
  * queries and freed memory stays pending. Without the wait the allocating threads would take all
  * free memory while the other thread is descheduled. The wait is short because the other thread may
  * be waiting for this one.
  */
-static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_request *request,
-                        uint64_t stamp, bool reclaimed, bool advancing) {
+static int alloc_under_lock(struct pool *pool, struct cache *cache, struct alloc_request *request,
+                            bool safe, bool reclaimed) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     uint64_t growth = source_growth(request);
-    quota_follow_miss(cache);
-    cache->in_slow_path = true;
-    if (try_own_blocks(pool, cache, request, stamp, advancing) || /* 5 */
-        (!reclaimed && try_free_or_reclaim(pool, request))) {     /* 6 */
+    if (try_own_blocks(pool, cache, request, safe) ||         /* 5 */
+        (!reclaimed && try_free_or_reclaim(pool, request))) { /* 6 */
         return 0;
     }
     if (source->backend->suspended && peaks_over_budget(pool, growth)) {
@@ -253,7 +252,7 @@ static int alloc_locked(struct pool *pool, struct cache *cache, struct alloc_req
  * requests since the bin's last miss were for other bins, whose epochs make this bin's blocks safe
  * too. Records the counts of requests at this miss.
  */
-static bool needs_rotation(struct cache *cache, struct bin *bin) {
+static bool follow_rotation(struct cache *cache, struct bin *bin) {
     uint32_t all = (uint32_t)counter_get(&cache->watermarks[WATERMARK_COUNT].taken);
     uint32_t own = (uint32_t)counter_get(&bin->allocs);
     uint32_t all_since = all - bin->all_at_miss, own_since = own - bin->own_at_miss;
@@ -278,7 +277,7 @@ static uint32_t refill_count(const struct pool *pool, struct cache *cache,
     uint64_t target = rotating && bin->count > 0 ? bin->count : bin->target, few = 0;
     target = target > 0 ? 2 * target : 1;
     if (rotating) {
-        if (!needs_rotation(cache, bin)) {
+        if (!follow_rotation(cache, bin)) {
             return 0;
         }
         target = min_u64(target, ROTATION_BLOCKS);
@@ -372,7 +371,7 @@ static void refill(struct pool *pool, struct cache *cache, const struct alloc_re
  * Takes steps 3 to 21 once. Returns 0 and the address, or the error. No lock is held on entry or on
  * return. If the search fails, sets *reclaims to pool->reclaims, read before the lock is released.
  */
-static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_request *request,
+static int alloc_once(struct pool *pool, struct cache *cache, struct alloc_request *request,
                       uint64_t requested, uint64_t *address, uint64_t *reclaims) {
     struct source *source = &pool->source;
     bool reclaimed =
@@ -394,7 +393,13 @@ static int alloc_slow(struct pool *pool, struct cache *cache, struct alloc_reque
         }
         lock_acquire(&source->lock); /* another thread took the safe block back for the pool */
     }
-    int r = alloc_locked(pool, cache, request, stamp, reclaimed, advancing);
+    quota_follow_miss(cache);
+    cache->in_slow_path = true;
+    bool safe = make_own_safe(pool, request, stamp);
+    if (advancing) { /* another thread may query now */
+        atomic_store_explicit(&pool->advancing, false, memory_order_release);
+    }
+    int r = alloc_under_lock(pool, cache, request, safe, reclaimed);
     if (r == 0) {
         cache_enter(cache);
         *address = cache_hand_out(cache, request, requested);
@@ -436,7 +441,7 @@ int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request
     uint64_t reclaims = 0;
     unsigned tries = 0;
     for (;;) {
-        int r = alloc_slow(pool, cache, request, requested, address, &reclaims);
+        int r = alloc_once(pool, cache, request, requested, address, &reclaims);
         if (likely(!source_refused(r)) || tries++ == OTHERS_TRIES ||
             !reclaim_or_wait(pool, reclaims)) {
             return r;

@@ -116,7 +116,6 @@ void pool_reset_peaks(struct pool *pool) {
         }
         cache_return(cache);
     }
-    pool->peaks.updates = 0;
     pool_recompute(pool);
     lock_release(&source->lock);
 }

@@ -22,7 +22,7 @@
 
 #include <errno.h>
 
-/* Counts a wait on the CPU that began at `since` (ns). */
+/* Counts a CPU wait since `since` (ns). */
 static void count_wait(struct source *source, uint64_t since) {
     source->epochs.cpu_waits++;
     source->epochs.cpu_wait_ns += backend_clock(source->backend) - since;
@@ -76,8 +76,7 @@ static void count_failed_wait(struct source *source, uint64_t stamp, uint64_t ns
  *
  *   context is suspended    no event can be queried. Goes on polling if `suspended`, because the
  *                           context may be usable again afterwards; otherwise gives up.
- *   queries fail otherwise  gives up after QUERIES_MOST failed queries, and returns false: the
- *                           driver might never answer.
+ *   queries fail otherwise  returns false after QUERIES_MOST of them: the driver may never answer.
  */
 static bool poll_up_to_unpinned(struct source *source, uint64_t stamp, bool suspended,
                                 uint64_t limit_ns) {
@@ -223,9 +222,8 @@ void sync_in_free(struct source *source, bool due) {
     epochs_poll(&source->epochs, source->backend);
     uint64_t stamp = epochs_stamp(&source->epochs);
     int r = sync_close_in_free(source);
-    while (r == -EAGAIN && sync &&
-           wait_in_free_event(source, 0, true) ==
-               0) { /* no slot is free: threads wait for every event */
+    /* -EAGAIN: no slot is free, because threads wait for every event */
+    while (r == -EAGAIN && sync && wait_in_free_event(source, 0, true) == 0) {
         stamp = epochs_stamp(&source->epochs);
         r = sync_close_in_free(source);
     }
@@ -359,26 +357,29 @@ static uint64_t close_outside_free(struct source *source, bool *again) {
     return r == 0 ? stamp : captured ? epochs_latest(&source->epochs) : 0;
 }
 
+/* Returns whether epoch `number` (0: none) has finished, or any after `before` unless `all`. */
+static bool has_enough(const struct epochs *epochs, uint64_t before, uint64_t number, bool all) {
+    return (!all && epochs->finished > before) || (number > 0 && epochs->finished >= number);
+}
+
 bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
     ASSERT_HELD(&source->lock);
     struct epochs *epochs = &source->epochs;
-    uint64_t before = epochs->finished;
+    uint64_t since = backend_clock(source->backend), number = 0, slept = 0, waited = 0;
+    uint64_t before = epochs->finished, generation = source_generation(source);
     if (!source->backend->has_events) {
         return false;
     }
     limit_ns = remaining_ns(source, limit_ns);
-    uint64_t since = backend_clock(source->backend), number = 0, slept = 0, waited = 0;
-    uint64_t generation = source_generation(source);
     while (generation == source_generation(source)) {
-        bool again = false;
-        if (number == 0 && (number = close_outside_free(source, &again)) == 0 && !again) {
+        bool again = true;
+        number = number > 0 ? number : close_outside_free(source, &again);
+        if (number == 0 && !again) {
             break;
         }
         epochs_poll(epochs, source->backend);
         waited = passed(source, since, slept);
-        bool some = !all && epochs->finished > before;
-        if (some || (number > 0 && epochs->finished >= number) || epochs->broken ||
-            waited >= limit_ns) {
+        if (has_enough(epochs, before, number, all) || epochs->broken || waited >= limit_ns) {
             break;
         }
         sleep_unlocked(source, POLL_NS);
@@ -387,8 +388,7 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
     if (slept > 0) {
         count_wait(source, since);
     }
-    bool some = !all && epochs->finished > before;
-    bool finished = some || (number > 0 && epochs->finished >= number);
+    bool finished = has_enough(epochs, before, number, all);
     if (!finished && slept > 0) {
         count_failed_wait(source, epochs_stamp(epochs) - 1, waited);
     }

@@ -17,6 +17,7 @@
 #define GPUCACHE_TCACHE_CACHE_H
 
 #include "base/biased.h"
+#include "base/likely.h"
 #include "heap/block.h"
 #include "stats/watermark.h"
 #include "tcache/transfer.h"
@@ -77,7 +78,7 @@ struct cache {
     struct cache *next_in_thread;                /* only for the owning thread */
     struct cache *next_active, *previous_active; /* under the pool's lock */
     struct seen seen;
-    bool in_slow_path;        /* the thread is in alloc_slow(), perhaps without the pool's lock */
+    bool in_slow_path;        /* the thread is in alloc_once(), perhaps without the pool's lock */
     uint32_t refill_failures; /* refills without memory; reset at REFILL_FAILURES */
     bool overflowed;          /* its quota made the cache flush bins in use since the last miss */
     bool freed_others;        /* the thread freed blocks with another owner ID */
@@ -224,7 +225,7 @@ static inline void cache_count_alloc(struct cache *cache, stat_counter *allocs, 
     int64_t least = watermark_rise(&cache->watermarks[WATERMARK_REQUESTED], requested) |
                     watermark_rise(&cache->watermarks[WATERMARK_ALLOCATED], bytes) |
                     watermark_rise(&cache->watermarks[WATERMARK_COUNT], 1);
-    if (__builtin_expect(least < 0, 0)) {
+    if (unlikely(least < 0)) {
         for (unsigned i = 0; i < WATERMARKS; i++) {
             watermark_raise(&cache->watermarks[i]);
         }

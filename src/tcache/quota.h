@@ -52,7 +52,7 @@ bool quota_empty_transfers(struct pool *pool);
  * cache whose transfer cache has blocks, and empties that transfer cache: other threads freed these
  * blocks, perhaps later.
  */
-struct biased *quota_list_idle_threads(struct pool *pool);
+struct biased *quota_take_idle_threads(struct pool *pool);
 
 /** Seizes the caches of a list and deactivates them. Returns whether they held any block. */
 bool quota_deactivate_list(struct pool *pool, struct biased *first);
@@ -82,7 +82,7 @@ static inline uint64_t quota_cached(const struct cache *cache) {
 static inline bool decay_is_any(const struct pool *pool) {
     return !pool->source.backend->release_waits && epochs_broken(&pool->source.epochs) == 0 &&
            pool->source.large.idle_bytes + pool->source.small.idle_bytes +
-                   pool->source.freeing_bytes + pool->source.pending_bytes + pool->source.quotas +
+                   pool->source.returning_bytes + pool->source.pending_bytes + pool->source.quotas +
                    atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) >
                0;
 }

@@ -245,8 +245,9 @@ static void release_excess(struct source *source, uint64_t bytes, uint64_t budge
  *      5  the length is still above VMM_HANDLE_LEAST
  */
 static void shorten_if_trapped(struct source *source, uint64_t bytes, uint64_t budget) {
-    uint64_t excess =
-        budget_would_exceed(source, bytes, budget) ? source_reserved_soon(source) + bytes - budget : 0;
+    uint64_t excess = budget_would_exceed(source, bytes, budget)
+                          ? source_reserved_soon(source) + bytes - budget
+                          : 0;
     bool trapped = !is_ablated(ABLATION_HALVING) && excess > budget / VMM_TRAPPED_SHARE &&
                    excess > source_idle(source) &&
                    excess <= source_free(source) - source->remap.held_bytes;
@@ -258,8 +259,8 @@ static void shorten_if_trapped(struct source *source, uint64_t bytes, uint64_t b
 }
 
 /*
- * Returns true if remapping took longer than REMAP_TIME_MOST_NS plus one part in REMAP_TIME_SHARE
- * of the elapsed time. The caller may then raise the goal by one slack step. Reason: a program that
+ * Measures the time of remapping. Returns true if it took longer than REMAP_TIME_MOST_NS plus one
+ * part in REMAP_TIME_SHARE of the elapsed time. The caller may then raise the goal by one slack step. Reason: a program that
  * requests the same blocks again and again may get them at new addresses, and each time memory is
  * mapped there.
  *
@@ -267,7 +268,7 @@ static void shorten_if_trapped(struct source *source, uint64_t bytes, uint64_t b
  * and then would raise the goal for ever. Restarts the measurement after a step, and when the peak
  * has risen by a slack step.
  */
-static bool remap_takes_too_long(struct source *source, uint64_t peak) {
+static bool measure_remapping(struct source *source, uint64_t peak) {
     uint64_t now = backend_clock(source->backend);
     uint64_t allowed = (now - source->remap.since_ns) / REMAP_TIME_SHARE;
     bool risen = peak > source->remap.peak + source->remap.peak / REMAP_SLACK_STEP;
@@ -296,8 +297,8 @@ static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budg
     uint64_t capacity = source->backend->capacity;
     bool may_be_raised = !is_ablated(ABLATION_SLACK) && source->refused_at == 0 &&
                          source->config.budget == 0 && budget < capacity;
-    if (remap_takes_too_long(source, counter_get(&source->counters.allocated.peak)) &&
-        may_be_raised) {
+    bool too_long = measure_remapping(source, counter_get(&source->counters.allocated.peak));
+    if (too_long && may_be_raised) {
         source->remap.slack_steps += source->remap.slack_steps < REMAP_SLACK_STEPS;
     }
     uint64_t most = budget_remap_slack_most(source);

@@ -432,7 +432,7 @@ static void a_tick_queries_memory_that_is_being_freed(void **state) {
     fake_finish_all(fake);
     ticks(1);
     assert_int_equal(fake->reserved, 8 * MIB);
-    assert_int_equal(pool->source.freeing_bytes, 0);
+    assert_int_equal(pool->source.returning_bytes, 0);
     assert_int_equal(fake->waits + fake->synchronizes, 0);
 }
 
@@ -446,7 +446,7 @@ static void a_refused_request_waits_for_memory_that_is_being_freed(void **state)
     drop_used(a, 8 * MIB);
     get(8 * MIB);
     ticks(WHOLE + 1);
-    assert_int_equal(pool->source.freeing_bytes, 4 * MIB);
+    assert_int_equal(pool->source.returning_bytes, 4 * MIB);
     fake_finish_all(fake);
     fake->backend.capacity = 8 * MIB; /* the driver does not count it as available */
     struct alloc_request request = {.bin = BINS, .bytes = 4 * MIB, .large = true};

@@ -6,8 +6,9 @@
  *   original  calls the driver's entry, REAL(symbol), and stores its `answer`. RETRY() repeats the
  *             call after the driver ran out of memory. A pool may answer instead of the driver.
  *   account   tells the answer to the ledger, contexts, captures and pools, or corrects what the
- *             driver wrote for a block. Functions of this step are account_...(), fault_notice(),
- *             driver_pool_waited(), unpooled_end() and unpooled_free_end(). They return the answer.
+ *             driver wrote for a block. Functions of this step return the answer: account_...(),
+ *             fault_notice(), driver_pool_waited(), unpooled_end(), unpooled_free_end(). A short
+ *             step stands in the hook itself.
  *   leave     returns the answer.
  *
  * A hook leaves out a step that has nothing to do. No macro returns from a hook
