@@ -356,7 +356,7 @@ static int returned_slowly(struct backend *backend) {
 }
 
 static int reserve_and_see(struct backend *backend, uint64_t bytes, uint64_t *address) {
-    uint64_t then = fake->reserved + pool->source.freeing_bytes + bytes;
+    uint64_t then = fake->reserved + pool->source.returning_bytes + bytes;
     early_reserves += returns_left > 0 && then > allowed(live_peak + bytes);
     return fake_ops->reserve(backend, bytes, address);
 }

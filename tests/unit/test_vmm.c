@@ -353,7 +353,7 @@ bool fault_is_deadly(CUresult code) {
 
 /* ---- each test ---- */
 
-static struct vmm vmm;
+static struct vmm_backend vmm;
 static struct backend *const backend = &vmm.common.backend;
 
 static int start(void **state) {
