@@ -57,8 +57,8 @@ void arena_hold(struct arena *arena, struct range *range) {
 
 /* Returns whether PLACEMENT_KEEP_LONG keeps the range for larger requests. */
 static bool is_worth_keeping(const struct range *range, uint64_t bytes) {
-    return !is_ablated(ABLATION_SPARING) && range->bytes >= ARENA_SPARED_BYTES &&
-           range->bytes / ARENA_SPARED_FACTOR > bytes;
+    return !is_ablated(ABLATION_KEEP_LONG) && range->bytes >= ARENA_KEEP_LONG_BYTES &&
+           range->bytes / ARENA_KEEP_LONG_FACTOR > bytes;
 }
 
 /* Returns whether the range ends where the arena grows (vmm backend). */

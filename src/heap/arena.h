@@ -117,7 +117,7 @@ void arena_hold(struct arena *arena, struct range *range);
 enum arena_placement {
     /*
      * Segments backend: excludes what PLACEMENT_CUT_LONG excludes, and a free range of at least
-     * ARENA_SPARED_BYTES for a request of less than 1 / ARENA_SPARED_FACTOR of the range.
+     * ARENA_KEEP_LONG_BYTES for a request of less than 1 / ARENA_KEEP_LONG_FACTOR of the range.
      */
     PLACEMENT_KEEP_LONG,
     /* Segments backend: excludes a segment's base, unless the block takes the whole segment. */

@@ -69,7 +69,7 @@ bool handles_detach(struct source *source, struct arena *arena, struct segment *
 }
 
 /* Keeps a mapping in the table if the driver refuses to unmap it. The table does not change while
- * the pool lock is released: only a thread with the remap lock changes it. */
+ * the pool's lock is released: only a thread with the remap lock changes it. */
 void handles_drop_stale(struct source *source, struct arena *arena) {
     struct backend *backend = source->backend;
     for (unsigned i = 0; i < arena->stale_mappings.count;) {
@@ -90,7 +90,7 @@ void handles_drop_stale(struct source *source, struct arena *arena) {
     }
 }
 
-/* Releases a handle that is in remap.unmapping_bytes. Called without the pool lock. */
+/* Releases a handle that is in remap.unmapping_bytes. Called without the pool's lock. */
 static void release_handle(struct source *source, const struct detached *moved) {
     source->backend->ops->release_handles(source->backend, 1, pages_of(moved->bytes),
                                           &moved->handle);

@@ -2,9 +2,9 @@
  * Creates, maps, detaches, unmaps and releases the handles of a vmm pool, and keeps its counters.
  * Each mapped handle is one segment. remap.c selects the segments, and is the only caller.
  *
- * The caller holds the remap lock and the pool lock. Five functions release the pool lock around
- * calls of the driver: handles_release(), handles_drop_stale(), handles_reattach(), handles_make()
- * and handles_make_short(). The others keep it.
+ * The caller holds the remap lock and the pool's lock. Five functions release the pool's lock
+ * around calls of the driver: handles_release(), handles_drop_stale(), handles_reattach(),
+ * handles_make() and handles_make_short(). The others keep it.
  */
 #ifndef GPUCACHE_VMM_HANDLES_H
 #define GPUCACHE_VMM_HANDLES_H

@@ -11,7 +11,7 @@
  * Only idle memory moves or is released, so a live block keeps its address and its handles. A gap
  * is a run of unmapped addresses between segments (heap/va_range.h).
  *
- * The remap lock admits one thread at a time. The pool lock is released around driver calls that
+ * The remap lock admits one thread at a time. The pool's lock is released around driver calls that
  * create, map, unmap or release; event queries and the end of a context keep it. Invariant: no
  * other thread uses the addresses of such a call. They lie in no segment at that time, and the
  * remap lock keeps others from mapping there. A growth also holds the free ranges next to its gap.
@@ -27,8 +27,8 @@
 
 #include <errno.h>
 
-/* Unmaps stale mappings whose work has completed; releases the pool lock during that. A growth may
- * then use the addresses. The driver gets a handle's memory with the end of its last mapping. */
+/* Unmaps stale mappings whose work has completed, with the pool's lock released. A growth may then
+ * use the addresses. The driver gets a handle's memory with the end of its last mapping. */
 static void drop_stale(struct source *source) {
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);
@@ -40,7 +40,7 @@ static void drop_stale(struct source *source) {
     }
 }
 
-/* Takes the remap lock, which comes before the pool lock, and drops stale mappings. Releases the
+/* Takes the remap lock, which comes before the pool's lock, and drops stale mappings. Releases the
  * pool lock and takes it again: the pool may change during the call. */
 static void lock_remap(struct source *source) {
     lock_release(&source->lock);
@@ -56,7 +56,7 @@ static void clear_refusals(struct arena *arena) {
     }
 }
 
-/* Releases the remap lock and keeps the pool lock. */
+/* Releases the remap lock and keeps the pool's lock. */
 static void unlock_remap(struct source *source) {
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);
@@ -78,7 +78,7 @@ struct vacated {
 
 /* Releases one idle segment, chosen by idle_segment() for `bytes`. Tries the next one if a segment
  * cannot go now (-EBUSY of handles_release()). Returns the bytes released and sets *vacated; or
- * returns 0. Releases the pool lock during driver calls. */
+ * returns 0. Releases the pool's lock during driver calls. */
 static uint64_t release_one(struct source *source, uint64_t bytes, struct vacated *vacated) {
     struct arena *const arenas[] = {&source->large, &source->small};
     uint64_t released = 0;
@@ -102,7 +102,7 @@ static uint64_t remap_release(struct source *source, uint64_t bytes) {
         size = release_one(source, bytes - released, &vacated);
         released += size;
     }
-    /* A released handle may have a stale mapping whose work completed while the pool lock was
+    /* A released handle may have a stale mapping whose work completed while the pool's lock was
      * released. */
     drop_stale(source);
     unlock_remap(source);
@@ -126,7 +126,8 @@ static uint64_t remap_decay(struct source *source) {
 /* --- split --- */
 
 /* Replaces a long idle handle by short ones, if a request of `bytes` would use only a part of it.
- * Returns false if the driver or host memory refuses. Entered with the pool lock, which is released
+ * Returns false if the driver or host memory refuses. Entered with the pool's lock, which is
+ * released
  * in between. */
 static bool remap_split(struct source *source, uint64_t bytes) {
     struct arena *arena = &source->large;
@@ -145,7 +146,7 @@ static bool remap_split(struct source *source, uint64_t bytes) {
 /* --- growth --- */
 
 /* Reserves addresses: VMM_ADDRESS_TIMES the memory of the device, or as many as the driver gives,
- * but at least `least` bytes. Releases the pool lock. Returns false without addresses or host
+ * but at least `least` bytes. Releases the pool's lock. Returns false without addresses or host
  * memory. */
 static bool reserve_addresses(struct source *source, struct arena *arena, uint64_t least) {
     ASSERT_HELD(&source->remap.lock);
@@ -220,7 +221,7 @@ static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
 }
 
 /* Releases idle segments until a growth by `bytes` is within the budget. If a long segment was more
- * than needed, maps short ones at its addresses for the surplus. Releases the pool lock for
+ * than needed, maps short ones at its addresses for the surplus. Releases the pool's lock for
  * calls of the driver. */
 static void release_excess(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t size = 1;
@@ -260,9 +261,9 @@ static void shorten_if_trapped(struct source *source, uint64_t bytes, uint64_t b
 
 /*
  * Measures the time of remapping. Returns true if it took longer than REMAP_TIME_MOST_NS plus one
- * part in REMAP_TIME_SHARE of the elapsed time. The caller may then raise the goal by one slack step. Reason: a program that
- * requests the same blocks again and again may get them at new addresses, and each time memory is
- * mapped there.
+ * part in REMAP_TIME_SHARE of the elapsed time. The caller may then raise the goal by one slack
+ * step. Reason: a program that requests the same blocks again and again may get them at new
+ * addresses, and each time memory is mapped there.
  *
  * Credits unused time to later bursts, at most REMAP_TIME_KEPT_NS: without the credit, a burst now
  * and then would raise the goal for ever. Restarts the measurement after a step, and when the peak
@@ -384,7 +385,7 @@ struct growth {
     uint64_t bytes, idle, available;
 };
 
-/* Computes the needs of a free range of `bytes` bytes. Keeps the pool lock. */
+/* Computes the needs of a free range of `bytes` bytes. Keeps the pool's lock. */
 static struct growth growth_at(const struct source *source, const struct arena *arena,
                                uint64_t bytes, uint64_t budget) {
     struct gap gap;

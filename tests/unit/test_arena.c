@@ -209,11 +209,12 @@ static void a_large_range_is_kept_for_large_requests(void **state) {
     (void)state;
     struct arena arena;
     uint64_t base = start_with(&arena, 640 * MIB);
-    assert_null(arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR - 512, PLACEMENT_KEEP_LONG));
+    assert_null(arena_take(&arena, 640 * MIB / ARENA_KEEP_LONG_FACTOR - 512, PLACEMENT_KEEP_LONG));
     assert_null(arena_take(&arena, 512, PLACEMENT_KEEP_LONG));
     check(&arena);
     assert_int_equal(arena.free_bytes, 640 * MIB);
-    struct range *whole = arena_take(&arena, 640 * MIB / ARENA_SPARED_FACTOR, PLACEMENT_KEEP_LONG);
+    struct range *whole =
+        arena_take(&arena, 640 * MIB / ARENA_KEEP_LONG_FACTOR, PLACEMENT_KEEP_LONG);
     assert_non_null(whole);
     give(&arena, whole);
     assert_int_equal(take(&arena, 512)->block.address, base);

@@ -122,7 +122,7 @@ static void no_thread_waits_for_itself(void **state) {
     assert_false(in_flight_wait(&in_flight));
     in_flight_leave(&in_flight);
     in_flight_leave(&in_flight);
-    for (unsigned i = 0; i < 3 * ASKERS; i++) { /* entries of the table are free again */
+    for (unsigned i = 0; i < 3 * IN_FLIGHT_THREADS; i++) { /* entries of the table are free again */
         in_flight_enter(&in_flight);
         in_flight_leave(&in_flight);
     }
@@ -136,14 +136,14 @@ static void a_thread_beyond_the_first_table_is_waited_for(void **state) {
     pthread_t thread, other;
     in_flight = (struct in_flight){0};
     atomic_store(&stage, 0);
-    for (unsigned i = 0; i < ASKERS; i++) {
+    for (unsigned i = 0; i < IN_FLIGHT_THREADS; i++) {
         in_flight_enter(&in_flight);
     }
     assert_int_equal(pthread_create(&thread, NULL, allocate_in_flight, NULL), 0);
     while (atomic_load(&stage) < 1) {
         usleep(100);
     }
-    assert_int_equal(atomic_load(&in_flight.asked), ASKERS + 1);
+    assert_int_equal(atomic_load(&in_flight.asked), IN_FLIGHT_THREADS + 1);
     assert_int_equal(pthread_create(&other, NULL, end_other_thread, NULL), 0);
     assert_true(in_flight_wait(&in_flight));
     assert_true(atomic_load(&stage) >= 2);
@@ -152,7 +152,7 @@ static void a_thread_beyond_the_first_table_is_waited_for(void **state) {
     const struct in_flight_table *more = atomic_load(&in_flight.first.next);
     assert_non_null(more);
     assert_int_equal(atomic_load(&more->of[0].who), 0); /* the entry is free again */
-    for (unsigned i = 0; i < ASKERS; i++) {
+    for (unsigned i = 0; i < IN_FLIGHT_THREADS; i++) {
         in_flight_leave(&in_flight);
     }
     assert_false(in_flight_wait(&in_flight));

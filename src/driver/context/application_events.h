@@ -22,7 +22,7 @@ struct pool;
 void application_events_note(bool records);
 
 /** Tells a new pool which of the two calls the program has made so far, in any context. Acquires
- * the pool lock. */
+ * the pool's lock. */
 void application_events_tell(struct pool *pool);
 
 #endif

@@ -18,7 +18,7 @@
 /** Requests the thread, which helper_start_requested() creates later. The caller may hold locks. */
 void decay_start(void);
 
-/** Wakes the thread because a pool has idle memory. The caller may hold the pool lock. Takes no
+/** Wakes the thread because a pool has idle memory. The caller may hold the pool's lock. Takes no
  * lock, does not wait, keeps errno. */
 void decay_wake(void);
 

@@ -24,8 +24,8 @@ struct device_backend {
 
 /**
  * Sets up the backend for the current context, whose handle is `context`, and creates its events.
- * Returns 0, or the driver's code after it has destroyed the events again. Call with the pool lock
- * if the pool exists already.
+ * Returns 0, or the driver's code after it has destroyed the events again. Call with the pool's
+ * lock if the pool exists already.
  */
 int device_backend_start(struct device_backend *own, const struct backend_ops *ops,
                          CUcontext context, struct device *device);
@@ -34,7 +34,7 @@ int device_backend_start(struct device_backend *own, const struct backend_ops *o
 void device_backend_stop(struct device_backend *own);
 
 /** Suspends the backend after its context has ended. The driver destroyed the events with the
- * context. Call with the pool lock. */
+ * context. Call with the pool's lock. */
 void device_backend_end(struct device_backend *own);
 
 /** Subtracts `bytes` from the reserved bytes and the charge of the device, after they became free

@@ -21,8 +21,8 @@ struct device_backend;
 bool device_charge_or_trim(struct device *device, uint64_t bytes);
 
 /**
- * Returns whether device_charge_or_trim() would succeed, and charges nothing. For callers that charge the
- * bytes in several steps. Locks: as device_charge_or_trim().
+ * Returns whether device_charge_or_trim() would succeed, and charges nothing. For callers that
+ * charge the bytes in several steps. Locks: as device_charge_or_trim().
  */
 bool device_allows(struct device *device, uint64_t bytes);
 

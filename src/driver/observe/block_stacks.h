@@ -29,15 +29,11 @@ static inline void block_stacks_reset_peak(int device) {
     }
 }
 
-/**
- * Replaces the list of live sizes in *stats by one with call stacks, if stacks are recorded. Always
- * returns true.
- */
-static inline bool block_stacks_read_live(int device, struct stats_device *stats) {
+/** Replaces the list of live sizes in *stats by one with call stacks, if stacks are recorded. */
+static inline void block_stacks_read_live(int device, struct stats_device *stats) {
     if (stack_recording_is_on()) {
         stacks_read_live(device, stats);
     }
-    return true;
 }
 
 /**

@@ -237,7 +237,10 @@ static bool read_all(int ordinal, struct stats_device *out, struct segment_map *
             pool_survey(p->pool, out, map);
         }
     }
-    return known && block_stacks_read_live(ordinal, out);
+    if (known) {
+        block_stacks_read_live(ordinal, out);
+    }
+    return known;
 }
 
 /* Returns the recorded stacks, or NULL if none are recorded. */

@@ -38,8 +38,8 @@ struct deferred_free {
 
 /*
  * Names a stream for the life of the process: no other stream ever has the same identity. The
- * driver may reuse the handle of a stream. An event of the old stream must not be recorded in the new one: it would no
- * longer cover the old stream's frees.
+ * driver may reuse the handle of a stream. An event of the old stream must not be recorded in the
+ * new one: it would no longer cover the old stream's frees.
  */
 struct stream_identity {
     /* CU_STREAM_LEGACY or CU_STREAM_PER_THREAD; NULL: a stream that the program created */

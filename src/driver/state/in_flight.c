@@ -17,7 +17,8 @@ static uintptr_t this_thread(void) {
 
 /* Returns the entry of a thread in one table. NULL: there is none. */
 static struct in_flight_thread *find_in(struct in_flight_table *table, uintptr_t who) {
-    for (struct in_flight_thread *entry = table->of; entry < table->of + ASKERS; entry++) {
+    for (struct in_flight_thread *entry = table->of; entry < table->of + IN_FLIGHT_THREADS;
+         entry++) {
         if (atomic_load_explicit(&entry->who, memory_order_relaxed) == who) {
             return entry;
         }
@@ -50,7 +51,8 @@ static struct in_flight_table *next_table(struct in_flight_table *table) {
 
 /* Enters the calling thread into a free entry of a table. NULL: the table is full. */
 static struct in_flight_thread *claim_slot(struct in_flight_table *table) {
-    for (struct in_flight_thread *entry = table->of; entry < table->of + ASKERS; entry++) {
+    for (struct in_flight_thread *entry = table->of; entry < table->of + IN_FLIGHT_THREADS;
+         entry++) {
         uintptr_t no_thread = 0;
         if (atomic_load_explicit(&entry->who, memory_order_relaxed) == 0 &&
             atomic_compare_exchange_strong(&entry->who, &no_thread, this_thread())) {
@@ -102,7 +104,8 @@ static struct in_flight_thread *other_request(struct in_flight *in_flight,
                                               const struct in_flight_thread *own, uint64_t last) {
     for (struct in_flight_table *table = &in_flight->first; table;
          table = atomic_load(&table->next)) {
-        for (struct in_flight_thread *entry = table->of; entry < table->of + ASKERS; entry++) {
+        for (struct in_flight_thread *entry = table->of; entry < table->of + IN_FLIGHT_THREADS;
+             entry++) {
             uint64_t number = atomic_load(&entry->number);
             if (number > 0 && number <= last && atomic_load(&entry->who) != this_thread() &&
                 !atomic_load(&entry->slow) && !(own && atomic_load(&entry->waits))) {

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ASKERS 64 /* threads in one table; further tables hold more */
+#define IN_FLIGHT_THREADS 64 /* threads in one table; further tables hold more */
 
 struct in_flight_thread {
     _Atomic uintptr_t who;   /* the thread (pthread_self); 0: a free entry */
@@ -25,7 +25,7 @@ struct in_flight_thread {
 };
 
 struct in_flight_table {
-    struct in_flight_thread of[ASKERS];
+    struct in_flight_thread of[IN_FLIGHT_THREADS];
     _Atomic(struct in_flight_table *) next; /* set once, never unmapped */
 };
 
