@@ -2,7 +2,7 @@
  * Finds idle segments: those without a live, cached or pending block. They may go back to the
  * driver, or move (vmm backend).
  *
- * Callers hold the pool's lock: segment/segments.c, vmm/remap.c, sync/barrier.c and source_aged().
+ * Callers hold the pool's lock: segment/segments.c, vmm/remap.c, sync/wait.c and source_aged().
  * No function changes the arena. `finished` is the newest epoch whose event has completed. Segments
  * with a later stamp cannot be released yet.
  */

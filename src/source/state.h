@@ -87,7 +87,7 @@ struct source {
 
     _Alignas(64) struct lock lock; /* the pool's lock: protects all fields below */
 
-    /* Synchronising: sync/barrier.c. */
+    /* Synchronising: sync/sync.c. */
     bool application_syncs; /* the program itself records or waits for context events */
     struct epochs epochs;
     struct waits waits;

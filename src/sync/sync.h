@@ -1,6 +1,6 @@
 /*
  * Synchronising: makes pending memory safe by queries, barriers and waits. epoch.h explains the
- * events, barrier.c the price of each way.
+ * events, sync.c the price of each way. wait.c has the functions sync_wait_...().
  *
  * The pool's lock is held on entry and on return of every function. Functions with "Waits" in their
  * comment release it while they wait; the others keep it.
@@ -48,7 +48,7 @@ enum sync_effort {
 };
 
 /**
- * Makes `stamp` safe by a barrier or by a wait on the CPU, as choose_way() in barrier.c decides.
+ * Makes `stamp` safe by a barrier or by a wait on the CPU, as choose_way() in sync.c decides.
  * Waits for events recorded in frees only. Returns whether `stamp` is safe.
  */
 bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effort);

@@ -262,8 +262,7 @@ static void shorten_if_trapped(struct source *source, uint64_t bytes, uint64_t b
 /*
  * Measures the time of remapping. Returns true if it took longer than REMAP_TIME_MOST_NS plus one
  * part in REMAP_TIME_SHARE of the elapsed time. The caller may then raise the goal by one slack
- * step. Reason: a program that requests the same blocks again and again may get them at new
- * addresses, and each time memory is mapped there.
+ * step: a program that repeats its requests may otherwise get new addresses again and again.
  *
  * Credits unused time to later bursts, at most REMAP_TIME_KEPT_NS: without the credit, a burst now
  * and then would raise the goal for ever. Restarts the measurement after a step, and when the peak

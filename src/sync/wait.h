@@ -1,0 +1,21 @@
+/*
+ * Waits on the CPU that sync.c uses. The pool's lock is held on entry and on return.
+ */
+#ifndef GPUCACHE_SYNC_WAIT_H
+#define GPUCACHE_SYNC_WAIT_H
+
+#include "source/source.h"
+
+/** Counts a wait on the CPU that began at `since` (ns). */
+void wait_count(struct source *source, uint64_t since);
+
+/**
+ * Waits on the CPU for the oldest event recorded in a free that covers `stamp`: without a limit if
+ * the caller is a free (`freeing`) or the event is the calling thread's, because the native free
+ * waits for the same work. Releases the lock during the wait. Returns 0; -ENOENT if there is no
+ * such event; -EBUSY if the context is suspended, the backend cannot wait now or the time is over;
+ * or the driver's code.
+ */
+int wait_for_free_event(struct source *source, uint64_t stamp, bool freeing);
+
+#endif
