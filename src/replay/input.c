@@ -184,9 +184,10 @@ int input_histories(const struct input *input, struct histories *histories) {
     } else if (rows_are_known(input)) {
         r = rows_read(input, histories);
     } else {
-        r = complain(histories->why, -EINVAL,
-                     "is of no known format: rows of time_us,thread,op,id,bytes, RMM's log, "
-                     "PyTorch's memory snapshot, or a trace of GPUCACHE_TRACE");
+        r = complain(
+            histories->why, -EINVAL,
+            "is of no known format: rows of time_us,thread,op,id,bytes, RMM's log, "
+            "PyTorch's memory snapshot, or a trace of GPUCACHE_TRACE (a file, not packed, not -)");
     }
     if (r == -ENOMEM)
         return complain(histories->why, r, strerror(ENOMEM));

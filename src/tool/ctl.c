@@ -71,10 +71,12 @@ static struct request parse(char **arguments) {
     struct arguments left = {.command = "ctl", .at = arguments};
     enum option_of_command option;
     while ((option = arguments_next(&left)) != ARGUMENTS_END)
-        if (option == ARGUMENT_ctl_device
-                ? !value_number(left.value, STATS_MAX_DEVICES - 1, &request.device)
-                : !value_milliseconds(left.value, &request.timeout_ms))
-            arguments_refuse(&left);
+        if (option == ARGUMENT_ctl_device) {
+            if (!value_number(left.value, STATS_MAX_DEVICES - 1, &request.device))
+                fail(STATUS_OWN_FAILURE, left.option, "wanted is a number from 0 to 63");
+        } else if (!value_milliseconds(left.value, &request.timeout_ms)) {
+            fail(STATUS_OWN_FAILURE, left.option, "wanted are seconds above 0, such as 10");
+        }
     arguments = left.at;
     request.pid = *arguments ? tool_pid(*arguments) : 0;
     if (request.pid == 0)

@@ -3,6 +3,7 @@
  */
 #include "tool/common/arguments.h"
 #include "tool/common/help.h"
+#include "tool/common/output.h"
 #include "tool/common/tool.h"
 
 #include <stdio.h>
@@ -16,10 +17,6 @@ static const struct {
 #include "tool/common/commands.def"
 };
 
-static int flush_stdout(void) {
-    return fflush(stdout) == 0 ? 0 : STATUS_OWN_FAILURE;
-}
-
 int tool_help(char **arguments) {
     struct arguments left = {.command = "help", .at = arguments};
     while (arguments_next(&left) != ARGUMENTS_END) {
@@ -30,7 +27,7 @@ int tool_help(char **arguments) {
         fail(STATUS_OWN_FAILURE, "help", "takes the name of one command");
     else if (!help_command(stdout, *left.at))
         help_refuse(left.at);
-    return flush_stdout();
+    return tool_flush_stdout();
 }
 
 int main(int argc, char **argv) {
@@ -41,11 +38,11 @@ int main(int argc, char **argv) {
             return commands[i].run(argv + 2);
     if (strcmp(command, "--version") == 0) {
         help_version(stdout);
-        return flush_stdout();
+        return tool_flush_stdout();
     }
     if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0) {
         help_overview(stdout);
-        return flush_stdout();
+        return tool_flush_stdout();
     }
     if (*command)
         help_refuse(argv + 1);

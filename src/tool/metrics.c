@@ -10,10 +10,12 @@
  */
 #include "base/print.h"
 #include "tool/common/arguments.h"
+#include "tool/common/output.h"
 #include "tool/common/tool.h"
 #include "tool/listen.h"
 #include "tool/report/pages.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -264,7 +266,7 @@ static int write_metrics(int fd, bool prometheus, bool scraped) {
     print_init(&to.out, fd, buffer, sizeof buffer);
     to.out.in_time = scraped; /* a client that does not read must not block the others */
     write_all_families(&to);
-    int result = print_flush(&to.out);
+    int result = scraped ? print_flush(&to.out) : tool_flush(&to.out) ? 0 : -EIO;
     free(samples);
     free(jobs);
     pages_close(&pages);

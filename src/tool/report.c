@@ -4,6 +4,7 @@
  */
 #include "options/value.h"
 #include "tool/common/arguments.h"
+#include "tool/common/output.h"
 #include "tool/common/tool.h"
 #include "tool/page/html.h"
 #include "tool/report/parsed_report.h"
@@ -77,7 +78,7 @@ static char **parse(struct settings *settings, char **arguments) {
             break;
         case ARGUMENT_report_events:
             if (!value_number(left.value, 1000000, &settings->events))
-                arguments_refuse(&left);
+                fail(STATUS_OWN_FAILURE, left.option, "wanted is a number from 0 to 1000000");
             break;
         default:
             return left.at;
@@ -164,7 +165,8 @@ static bool print_folded(const struct parsed_reports *reports, enum folded weigh
     }
     if (!any)
         tool_say("--folded: there are no call stacks in these reports; run with "
-                 "GPUCACHE_STACKS=16 and GPUCACHE_REPORT_FORMAT=json");
+                 "GPUCACHE_STACKS=16 and GPUCACHE_REPORT_FORMAT=json; of a running process, first "
+                 "gpucache ctl PID report");
     return any;
 }
 
@@ -227,8 +229,11 @@ int tool_report(char **arguments) {
     struct print out;
     bool good = true;
     char **sources = parse(&settings, arguments);
+    bool folded = settings.folded != FOLDED_NOT;
     if (!*sources)
         fail(STATUS_OWN_FAILURE, "report", "wanted is a file with reports, or a process number");
+    if (settings.format == REPORT_JSON && (settings.compare || folded || settings.html))
+        fail(STATUS_OWN_FAILURE, "--format=json", "does not go with --compare, --folded or --html");
     if (settings.html)
         good = read_traces(&page, sources);
     ask_processes(&pages, sources);
@@ -236,12 +241,11 @@ int tool_report(char **arguments) {
         good &= read_one(&reports, &pages, *sources);
     if (settings.compare && reports.count != 2 && good)
         fail(STATUS_OWN_FAILURE, "--compare", "wanted are two reports");
-    bool folded = settings.folded != FOLDED_NOT;
     bool table = reports.count > 1 && !settings.each && settings.format == REPORT_TEXT;
     size_t earlier = 0;
     if (folded)
         parsed_reports_keep_newest(&reports, false); /* the newest has the stacks of all time */
-    else if (!settings.each && !settings.compare && (settings.html || table))
+    else if (!settings.compare && !settings.html && table)
         earlier = parsed_reports_keep_newest(&reports, true);
     if (earlier > 0)
         tool_say("%zu earlier report%s of the same processes %s left out; --each shows all",
@@ -259,9 +263,9 @@ int tool_report(char **arguments) {
         parsed_reports_print_table(&reports, &out);
     else
         print_all(&reports, &settings, &out);
-    good &= print_flush(&out) == 0;
+    bool written = tool_flush(&out);
     free_traces(&page);
     parsed_reports_free(&reports);
     pages_close(&pages);
-    return good ? 0 : EXIT_FAILURE;
+    return !written ? STATUS_OWN_FAILURE : good ? 0 : EXIT_FAILURE;
 }

@@ -102,7 +102,12 @@ static void preload(void) {
 }
 
 void tool_become(char **program) {
-    execvp(*program, program);
+    char path[PATH_MAX];
+    /* execvp() runs a file that the kernel refuses by /bin/sh, which is right for a script only. */
+    if (target_find(*program, path) && target_is_elf(path))
+        execv(path, program);
+    else
+        execvp(*program, program);
     int status = errno == ENOENT ? STATUS_NOT_FOUND : STATUS_CANNOT_EXECUTE;
     fail(status, *program, strerror(errno));
 }

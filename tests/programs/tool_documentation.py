@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -69,6 +70,45 @@ def what_is_no_command():
     tally.check(alone.returncode == 125 and not alone.stdout and alone.stderr.startswith("usage: ") and
                 alone.stderr.splitlines()[-1] == "gpucache: no command is named", "documentation: no command", alone.stderr)
     tally.check(gpucache("help").stdout == gpucache("--help").stdout == gpucache("-h").stdout != "", "documentation: help")
+
+
+def full_disk():
+    """Checks that a command says that its output could not be written, and is silent if its reader has ended."""
+    for words in (["--help"], ["help", "run"], ["--version"], ["report", "-h"], ["options"], ["metrics"], ["top", "--once"]):
+        with open("/dev/full", "w") as full:
+            said = subprocess.run([COMMAND, *words], env=environment(False), stdout=full, stderr=subprocess.PIPE, text=True)
+        tally.check(said.returncode == 125 and "the output could not be written: No space left" in said.stderr,
+                    "documentation: a full disk: %s" % words, "%s %s" % (said.returncode, said.stderr))
+    end, closed = os.pipe()
+    os.close(end)
+    said = subprocess.run([COMMAND, "options"], env=environment(False), stdout=closed, stderr=subprocess.PIPE, text=True,
+                          preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN), restore_signals=False)
+    os.close(closed)
+    tally.check((said.returncode, said.stderr) == (125, ""), "documentation: a reader that has ended", said.stderr)
+
+
+def numbers():
+    """Checks that a refused number says which numbers are accepted."""
+    events, seconds = "wanted is a number of events, 1 or more", "wanted are seconds above 0, such as "
+    for words, why in ((["timeline", "--last=0", "1"], events), (["snapshot", "--last=0", "1"], events),
+                       (["report", "--events=x", "1"], "wanted is a number from 0 to 1000000"),
+                       (["top", "--interval=0"], seconds + "0.5"), (["ctl", "--timeout=0", "1", "report"], seconds + "10"),
+                       (["ctl", "--device=64", "1", "report"], "wanted is a number from 0 to 63")):
+        said = gpucache(*words)
+        tally.check(said.returncode == 125 and said.stderr == "gpucache: %s: %s\n" % (words[1], why),
+                    "documentation: gpucache %s" % words, said.stderr)
+
+
+def short_help():
+    for command in FOUND:
+        shown = gpucache(command.name, "--help").stdout
+        tally.check(gpucache(command.name, "-h").stdout == shown, "documentation: %s -h" % command.name)
+    tally.check(gpucache("report", "/no/such", "-h").returncode == 0, "documentation: -h behind a file")
+    for words in (["/bin/echo", "-h"], ["--", "/bin/echo", "-h"]):
+        tally.check(gpucache("run", *words).stdout == "-h\n", "documentation: -h of a program", words)
+    for other in ("--compare", "--folded=live", "--html=/no/such/page"):
+        said = gpucache("report", other, "--format=json", "/no/such").stderr
+        tally.check("--format=json: does not go with" in said, "documentation: --format=json " + other, said)
 
 
 def what_it_was_built_with():
@@ -217,6 +257,9 @@ def completion():
 def main():
     help_and_parser()
     what_is_no_command()
+    full_disk()
+    numbers()
+    short_help()
     what_it_was_built_with()
     hidden()
     order()

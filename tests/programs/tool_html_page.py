@@ -243,6 +243,18 @@ def flame_graph():
     tally.check(wide()[0] == "step (train.py:77)", "html: zoomed by the keyboard", frames())
 
 
+def earlier_reports(place, folder, reports):
+    """Checks that a page of several ranks has the earlier reports of each, and their OOMs."""
+    files = [os.path.join(folder, "two%d.json" % rank) for rank in (0, 1)]
+    for rank, path in enumerate(files):
+        of = [dict(one, rank=rank, pid=1000 + rank) for one in (next(one for one in reports if "oom" in one), reports[-1])]
+        with open(path, "w") as out:
+            out.write("".join(json.dumps(one) + "\n" for one in of))
+    text = page_of(place, folder, *files)[1]
+    data = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', text, re.S).group(1)
+    tally.check(data.count('"gpucache-report/1"') == 4 and data.count('"oom":{') == 2, "html: earlier reports of ranks", data[:3000])
+
+
 def of_ranks(place, folder, reports):
     files = []
     for rank in range(12):
@@ -359,6 +371,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         reports = of_files(place, folder)
         hostile(place, folder, reports)
+        earlier_reports(place, folder, reports)
         if chromium:
             map_in_words(place, folder, reports)
             axis_and_numbers(place, folder, reports)

@@ -83,6 +83,29 @@ def reports_again():
         both = place.tool("report", "--compare", folder + "/rank0", folder + "/rank3").stdout
         tally.check(re.search(r"Requested memory, peak +1000.0 MiB +1.46 GiB +\+500.00 MiB +x 1.50", both),
                     "processes: two side by side", both)
+        tally.check("too small" not in both + table.stdout, "processes: exact peaks", both)
+        report["devices"][0].update(peaks_exact=False, peak_error_bytes=5 * MIB, cpu_wait_seconds=1.5)
+
+        def written_as(name, rank, *devices):
+            many = [dict(report["devices"][0], device=device) for device in devices]
+            with open(folder + "/" + name, "w") as file:
+                file.write(json.dumps(dict(report, rank=rank, devices=many)) + "\n")
+            return file.name
+
+        job = [written_as("job%d" % rank, rank, rank) for rank in (0, 1)]
+        both = place.tool("report", "--compare", folder + "/rank0", job[1]).stdout
+        tally.check("memory may be up to 5.00 MiB too small\n" in both, "processes: two side by side: lower bounds", both)
+        tally.check(re.search(r"\ncpu_wait_seconds +[\d.]+ +1.500 ", both), "processes: two side by side: seconds", both)
+        tally.check(re.search(r"\ndevice 0: .*, and device 1: .*\n", both), "processes: two ranks side by side", both)
+        table = place.tool("report", *job).stdout
+        tally.check("PEAK may be up to 5.00 MiB too small\n" in table, "processes: lower bounds in the table", table)
+        both = place.tool("report", "--compare", written_as("a", 0, 0, 1), written_as("b", 0, 1, 2)).stdout
+        tally.check(re.search(r"\ndevice 0: .*: only before\ndevice 2: .*: only after\n", both) and
+                    both.count("device 1: ") == 1, "processes: devices of one side only", both)
+        with open(folder + "/long", "w") as file:
+            json.dump(report, file, indent=2)
+        said = place.tool("report", file.name).stderr
+        tally.check("as JSON in one line" in said and "jq -c ." in said, "processes: a report over several lines", said)
 
 
 def broken_files():

@@ -4,6 +4,7 @@ import json
 import lzma
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import tempfile
@@ -236,6 +237,8 @@ def settings():
     tally.check(len(many) == 32, "replays: 32 delays", len(many))
     limited = answers("--backend=pages,pytorch", "--limit=6M,none", "--delay=0", path)[0]["rows"]
     tally.check([row["out_of_memory"] for row in limited] == [True, False, True, False], "replays: limits", limited)
+    small = answers("--backend=pages,pytorch,whole", "--memory=6M", "--limit=8M,none", "--delay=0", path)[0]["rows"]
+    tally.check(all(row["out_of_memory"] for row in small), "replays: the device's memory bounds models too", small)
     tally.check("out of memory at event 13, with 0 B requested" in
                 replay("--backend=pages", "--limit=6M", "--delay=0", path).stdout.decode(), "replays: where it ran out")
     periods = answers("--backend=pages", "--delay=0", "--periods=4", path)[0]
@@ -245,8 +248,15 @@ def settings():
     tally.check(answers("--backend=pages", "--delay=0", "--periods=4", marked)[0]["periods"] == 4 and
                 answers("--backend=pages", "--delay=0", marked)[0]["periods"] == 1, "replays: instead of marked periods")
     table = replay("--backend=pages,pytorch", path, file_of("other", ROWS)).stdout.decode().splitlines()
-    tally.check([line.split()[0] for line in table[2:]] == ["plain", "PyTorch", "other", "PyTorch"] and
+    tally.check([line.split()[0] for line in table[2:]] == [path, "PyTorch", folder.name + "/other", "PyTorch"] and
                 len(table[2].split()) == 2 + 4 + 4, "replays: several files, one table", table)
+    of = replay("--backend=pages", "--delay=0", path, file_of("snapshot", pickle.dumps(snapshot(), 2))).stdout.decode().splitlines()
+    tally.check("  reserved over requested  mapped, % of live" in of[0] and of[1].endswith(" ms") and
+                [line.split("  ")[0] for line in of[2:]] == [path] + [folder.name + "/snapshot, device %d" % i for i in (0, 1)] and
+                len({len(line) for line in of[2:]}) == 1, "replays: a table of devices, with one delay", of)
+    tiny = file_of("tiny", "0,0,a,1,300\n1,0,f,1\n")
+    wide = replay("--backend=pages", path, tiny).stdout.decode().splitlines()[3]
+    tally.check(re.search(r"pages( +\d{4,}){4} ", wide), "replays: large ratios", wide)
     each = replay("--each", "--backend=pages", path, path).stdout.decode()
     tally.check(each.count("400 events") == 2, "replays: several files, one by one", each)
 
@@ -306,6 +316,8 @@ def own_trace():
                 got["recorded_reserved_peak_bytes"] == told["reserved_bytes"]["peak"] and
                 got["events"] == 2 * told["allocations"]["total"] and got["unknown_frees"] == 0,
                 "replays: a trace says what the report says", "%s\n%s" % (got, told))
+    with open(trace, "rb") as file:
+        refused("a packed trace", file_of("packed", lzma.compress(file.read())), "(a file, not packed, not -)")
     for options in ([], ["--json"]):
         made = subprocess.run([COMMAND, "snapshot", *options, trace], env=environment(False), capture_output=True, timeout=120)
         of = answers("--backend=segments", file_of("own", made.stdout))[0]

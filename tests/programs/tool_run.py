@@ -164,6 +164,8 @@ def programs_without_the_library():
         small = program("small", elf(3, b"\xb8\x01\0\0\0\xbb\x07\0\0\0\xcd\x80", 32))
         show = ["-c", 'echo "[$LD_PRELOAD]"; exit 4']
         script = program("script", b"#! %s -u\n" % musl.encode())
+        # /bin/sh would make a file: the header, a comment and a command on lines of their own
+        s390 = program("s390", elf(22, b"\n: >made\n" * 8))
         for arguments, what, words, status, out in (
                 ([musl, *show], musl, "runs on musl", 4, "[]\n"),
                 (["musl", *show], "musl", "runs on musl", 4, "[]\n"),
@@ -171,7 +173,7 @@ def programs_without_the_library():
                 ([program("outer", b"#!%s\n" % script.encode())], folder + "/outer", "its interpreter %s runs" % musl, 0, ""),
                 ([static], static, "is linked statically: the library is only in programs that it starts", 7, ""),
                 ([small], small, "is a 32-bit program", None, ""),
-                ([program("s390", elf(22, b"\0" * 64))], folder + "/s390", "another kind of processor", None, "")):
+                ([s390], folder + "/s390", "another kind of processor", None, "")):
             done = gpucache("run", "--", *arguments, options={"PATH": folder + ":" + os.environ["PATH"]})
             line, _, more = done.stderr.partition("\n")
             tally.check(line.startswith("gpucache: %s: " % what) and words in line and "LD_PRELOAD" not in more,
@@ -179,6 +181,12 @@ def programs_without_the_library():
             if status is not None and platform.machine() == "x86_64":
                 tally.check((done.returncode, done.stdout, more) == (status, out, ""), "tool_run: runs %s" % arguments[0],
                             "%s %s %s" % (done.returncode, done.stdout, more))
+        for options in ([], ["--max-peak-or-none=1G"]):
+            done = gpucache("run", *options, "--", s390, cwd=folder)
+            tally.check(done.returncode == CANNOT_EXECUTE and "s390: Exec format error" in done.stderr,
+                        "tool_run: a program for another processor %s" % options, done.stderr)
+            tally.check(not os.path.exists(folder + "/made"), "tool_run: no shell runs it %s" % options)
+        same("a script without #!", gpucache("run", "--", program("plain", b"exit 3\n")).returncode, 3)
         # there is no message about programs that load the library, nor about files that are no programs
         loader = os.path.realpath(folder + "/ld-musl-x")
         with open(static, "rb") as file:

@@ -309,6 +309,23 @@ def libraries():
     one.end()
 
 
+def without_a_cursor():
+    place = Place()
+    one = Program(place)
+    for name in ("dumb", "unknown", "no-such-terminal", None):
+        master, slave = os.openpty()
+        env = {**environment(False), **place.options, "TERM": name or ""}
+        if not name:
+            env.pop("TERM")
+        child = subprocess.Popen([COMMAND, "top", str(one.pid)], env=env, stdin=slave, stdout=slave, stderr=subprocess.PIPE, text=True)
+        said = child.communicate(timeout=60)[1]
+        table = os.read(master, 65536).decode()
+        tally.check(child.returncode == 0 and "prints the table once: this terminal (TERM)" in said and str(one.pid) in table,
+                    "screen: TERM is %s" % name, "%s %s" % (said, table))
+        os.close(master), os.close(slave)
+    one.end()
+
+
 def missing():
     """Returns what this test needs and lacks on this machine; None: nothing."""
     built_with = subprocess.run([COMMAND, "--version"], capture_output=True, text=True).stdout
@@ -322,7 +339,8 @@ def main():
     if reason:
         print("SKIPPED: " + reason)
         sys.exit(77)
-    for part in (sorted_and_chosen, filtered, sizes, kills, endings, nvml, unknown_values, holders, libraries):
+    for part in (sorted_and_chosen, filtered, sizes, kills, endings, nvml, unknown_values, holders, libraries,
+                 without_a_cursor):
         if len(sys.argv) < 2 or part.__name__ in sys.argv[1:]:
             part()
 

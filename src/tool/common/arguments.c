@@ -2,6 +2,7 @@
 #include "tool/common/arguments.h"
 
 #include "tool/common/help.h"
+#include "tool/common/output.h"
 #include "tool/common/tool.h"
 
 #include <stdlib.h>
@@ -46,12 +47,16 @@ static bool is_option(const struct option *option, const char *text, const char 
     return end == '\0' || (end == '=' && option->value);
 }
 
+static bool is_help(const char *text) {
+    return strcmp(text, "--help") == 0 || strcmp(text, "-h") == 0;
+}
+
 /** Returns the number of operands before the next option or `--`, or 0 if no option follows.
  * Returns 0 for run: the words after its first operand are another program's. */
 static size_t operands_before(const struct arguments *arguments) {
     char *const *at = arguments->at;
     size_t count = 0;
-    while (at[count] && strncmp(at[count], "--", 2) != 0)
+    while (at[count] && strncmp(at[count], "--", 2) != 0 && !is_help(at[count]))
         count++;
     return strcmp(arguments->command, "run") != 0 && at[count] ? count : 0;
 }
@@ -77,14 +82,14 @@ enum option_of_command arguments_next(struct arguments *arguments) {
     size_t operands = operands_before(arguments);
     const char *text = arguments->option = arguments->at[operands];
     arguments->value = NULL;
-    if (!text || strncmp(text, "--", 2) != 0)
+    if (!text || (strncmp(text, "--", 2) != 0 && !is_help(text)))
         return ARGUMENTS_END;
     move_to_front(arguments, operands, 1);
-    if (text[2] == '\0')
+    if (strcmp(text, "--") == 0)
         return ARGUMENTS_END;
-    if (strcmp(text, "--help") == 0) {
+    if (is_help(text)) {
         help_command(stdout, arguments->command);
-        exit(fflush(stdout) == 0 ? 0 : STATUS_OWN_FAILURE);
+        exit(tool_flush_stdout());
     }
     for (unsigned i = 0; i < ARGUMENTS; i++) {
         if (strcmp(options[i].command, arguments->command) != 0 ||

@@ -27,7 +27,7 @@ struct arguments {
 };
 
 /** Returns the next option. Ends the process with a message if the option is unknown, and after the
- * help text if it is --help. */
+ * help text if it is --help or -h. */
 enum option_of_command arguments_next(struct arguments *arguments);
 
 /** Prints all options of the command with the form of their values, and ends the process. */

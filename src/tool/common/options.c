@@ -6,6 +6,7 @@
 #include "base/print.h"
 #include "options/value.h"
 #include "tool/common/arguments.h"
+#include "tool/common/output.h"
 #include "tool/common/tool.h"
 
 #include <ctype.h>
@@ -85,5 +86,5 @@ int tool_options(char **arguments) {
     options_load();
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     options_print(&out);
-    return print_flush(&out) == 0 ? 0 : STATUS_OWN_FAILURE;
+    return tool_flush(&out) ? 0 : STATUS_OWN_FAILURE;
 }

@@ -133,6 +133,16 @@ static enum fit fit_of(char path[PATH_MAX]) {
     return fit;
 }
 
+bool target_is_elf(const char *path) {
+    char front[SELFMAG];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    bool elf =
+        fd >= 0 && read_at(fd, front, sizeof front, 0) && memcmp(front, ELFMAG, SELFMAG) == 0;
+    if (fd >= 0)
+        close(fd);
+    return elf;
+}
+
 bool target_takes_library(const char *name) {
     char path[PATH_MAX];
     enum fit fit = target_find(name, path) ? fit_of(path) : FITS;

@@ -36,7 +36,8 @@ static void run_row(const struct row *row) {
         return;
     row->meter->error = 0;
     if (candidate->is_model) {
-        model_run(candidate->model, candidate->setting.limit, row->meter);
+        uint64_t limit = candidate->setting.limit, memory = candidate->setting.capacity;
+        model_run(candidate->model, limit && limit < memory ? limit : memory, row->meter);
     } else {
         struct rerun_setting setting = candidate->setting;
         setting.delay_us = row->delay_us;

@@ -9,8 +9,9 @@
 #include <string.h>
 
 #define NAME_LEAST 18
-#define FILE_NAME 20
-#define RATIO_CELL 7
+#define FILE_LEAST 18
+#define RATIO_CELL 9
+#define RATIO_MOST 1000 /* larger ratios have no decimals, so that they fit into a cell */
 
 static const char *decimals(char buffer[LINES_VALUE], double value, unsigned count) {
     struct print out;
@@ -149,7 +150,8 @@ void comparison_print(const struct comparison *comparison, struct print *out) {
 static const char *ratio_of(char buffer[LINES_VALUE], const struct row *row) {
     return row->meter->out_of_memory ? "OOM"
            : row->meter->error != 0  ? "failed"
-                                     : decimals(buffer, meter_ratio(row->meter), 3);
+                                     : decimals(buffer, meter_ratio(row->meter),
+                                               meter_ratio(row->meter) < RATIO_MOST ? 3 : 0);
 }
 
 static const char *mapped_of(char buffer[LINES_VALUE], const struct row *row) {
@@ -160,20 +162,30 @@ static const char *mapped_of(char buffer[LINES_VALUE], const struct row *row) {
     return there ? decimals(buffer, 100 * meter_mapped_late(meter) / (double)live, 2) : "-";
 }
 
-static void print_several_head(const struct replay_request *request, size_t width,
+static const char ratios[] = "reserved over requested", mapped[] = "mapped, % of live";
+
+/** Fills the columns of the ratios up to their heading, and separates them from the next ones. */
+static void print_gap(size_t delays, struct print *out) {
+    size_t columns = delays * RATIO_CELL, heading = sizeof ratios - 1;
+    print_repeat(out, ' ', (columns < heading ? heading - columns : 0) + 2);
+}
+
+static void print_several_head(const struct replay_request *request, size_t files, size_t width,
                                struct print *out) {
-    size_t columns = request->delay_count * RATIO_CELL;
+    size_t columns = request->delay_count * RATIO_CELL, heading = sizeof ratios - 1;
     char delay[LINES_VALUE];
-    print_cell(out, "", FILE_NAME + width, PRINT_LEFT);
-    print_cell(out, "reserved over requested", columns + 2, PRINT_LEFT);
-    print_str(out, "mapped, % of live\n");
-    print_cell(out, "file", FILE_NAME, PRINT_LEFT);
+    print_repeat(out, ' ', files + width);
+    print_cell(out, ratios, (columns > heading ? columns : heading) + 2, PRINT_LEFT);
+    print_format(out, "%s\n", mapped);
+    print_cell(out, "file", files, PRINT_LEFT);
     print_cell(out, "allocator", width, PRINT_LEFT);
     for (int half = 0; half < 2; half++) {
         for (size_t i = 0; i < request->delay_count; i++)
             print_cell(out, delay_of(delay, request->delays_us[i]), RATIO_CELL, PRINT_RIGHT);
-        print_str(out, half == 0 ? "  " : " ms\n");
+        if (half == 0)
+            print_gap(request->delay_count, out);
     }
+    print_str(out, " ms\n");
 }
 
 /** Prints the rows of one candidate as one line. */
@@ -185,7 +197,7 @@ static void print_line(const struct row *rows, size_t count, size_t delays, size
         const char *ratio = i < count ? ratio_of(text, &rows[i]) : "";
         print_cell(out, ratio, RATIO_CELL, PRINT_RIGHT);
     }
-    print_str(out, "  ");
+    print_gap(delays, out);
     for (size_t i = 0; i < count; i++)
         print_cell(out, mapped_of(text, &rows[i]), RATIO_CELL, PRINT_RIGHT);
     print_char(out, '\n');
@@ -193,22 +205,21 @@ static void print_line(const struct row *rows, size_t count, size_t delays, size
 
 void comparisons_print(const struct comparison *list, size_t count,
                        const struct replay_request *request, struct print *out) {
-    size_t width = NAME_LEAST;
+    size_t width = NAME_LEAST, files = FILE_LEAST;
     for (size_t i = 0; i < count; i++) {
-        size_t of = width_of_names(&list[i]);
+        size_t of = width_of_names(&list[i]), name = strlen(list[i].file);
         width = of > width ? of : width;
+        files = name > files ? name : files;
     }
-    print_several_head(request, width, out);
+    files += 2;
+    print_several_head(request, files, width, out);
     for (size_t i = 0; i < count; i++) {
         const struct comparison *of = &list[i];
-        const char *slash = strrchr(of->file, '/');
         for (size_t at = 0, rows; at < of->count; at += rows) {
             rows = 1;
             while (at + rows < of->count && of->rows[at + rows].candidate == of->rows[at].candidate)
                 rows++;
-            char file[FILE_NAME] = "";
-            strncat(file, at > 0 ? "" : slash ? slash + 1 : of->file, sizeof file - 2);
-            print_cell(out, file, FILE_NAME, PRINT_LEFT);
+            print_cell(out, at > 0 ? "" : of->file, files, PRINT_LEFT);
             print_line(&of->rows[at], rows, request->delay_count, width, out);
         }
     }

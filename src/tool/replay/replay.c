@@ -6,6 +6,7 @@
 #include "replay/input.h"
 #include "report/lines.h"
 #include "tool/common/arguments.h"
+#include "tool/common/output.h"
 #include "tool/common/tool.h"
 #include "tool/replay/comparison.h"
 #include "tool/replay/replay_trace.h"
@@ -289,8 +290,8 @@ static void compare(const struct settings *settings, const struct replay_request
         if (settings->periods > 0 && history_cut_into(history, (size_t)settings->periods) != 0)
             fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
         struct comparison *result = add_result(results);
-        snprintf(result->file, sizeof result->file, histories->count > 1 ? "%s, device %d" : "%s",
-                 file, history->device);
+        snprintf(result->file, sizeof result->file,
+                 histories->count > 1 ? "%.230s, device %d" : "%s", file, history->device);
         result->history = history;
         int r = comparison_run(result, request);
         if (r != 0)
@@ -344,7 +345,7 @@ static int print_results(const struct settings *settings, const struct replay_re
             }
         }
     }
-    return print_flush(&out);
+    return tool_flush(&out) ? 0 : -EIO;
 }
 
 static void print_nothing_of(const char *file, uint64_t device) {

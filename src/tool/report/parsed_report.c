@@ -325,7 +325,8 @@ bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, 
         error = errno;
     *why = refused ? refused
            : error ? strerror(error)
-                   : "holds no report of the library as JSON (GPUCACHE_REPORT_FORMAT=json)";
+                   : "holds no report of the library as JSON in one line "
+                     "(GPUCACHE_REPORT_FORMAT=json); jq -c . makes one line";
     if (file && file != stdin)
         fclose(file);
     free(line);

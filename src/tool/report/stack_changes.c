@@ -52,10 +52,10 @@ static const struct stack_row *next_row(const struct parsed_stacks *stacks, int 
 }
 
 static void collect_changes(struct changes *changes, const struct parsed_stacks *before,
-                            const struct parsed_stacks *after, int device) {
+                            const struct parsed_stacks *after, int device, int device_after) {
     size_t i = 0, k = 0;
     const struct stack_row *x, *y;
-    while (x = next_row(before, device, &i), y = next_row(after, device, &k), x || y) {
+    while (x = next_row(before, device, &i), y = next_row(after, device_after, &k), x || y) {
         int order = !y   ? -1
                     : !x ? 1
                          : stack_frames_compare(&before->stacks[x->holder.stack - 1],
@@ -86,11 +86,12 @@ static void print_change(struct print *out, const struct change *change) {
 }
 
 void parsed_stacks_print_changes(const struct parsed_stacks *before,
-                                 const struct parsed_stacks *after, int device, struct print *out) {
+                                 const struct parsed_stacks *after, int device, int device_after,
+                                 struct print *out) {
     struct changes changes = {.count = 0};
     if (!before || !after)
         return;
-    collect_changes(&changes, before, after, device);
+    collect_changes(&changes, before, after, device, device_after);
     print_str(out, changes.count > 0 ? "Held at the peak, by who asked:\n"
                                      : "Held at the peak, by who asked: the same\n");
     for (unsigned i = 0; i < changes.count; i++)

@@ -10,6 +10,7 @@
 #include "tool/report/parsed_report.h"
 #include "tool/report/stacks.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,6 +74,11 @@ static struct spread spread_of(const struct row *rows, size_t count, unsigned co
     return of;
 }
 
+/** Returns by how many bytes the peaks of requested and allocated memory may be too small. */
+static uint64_t peak_error(const struct stats_device *device) {
+    return device->peaks_exact ? 0 : device->peak_error_bytes;
+}
+
 static void print_head(struct print *out) {
     print_str(out, "RANK      PID  HOST              DEV");
     for (unsigned i = 0; i < METRIC_COLUMNS; i++) {
@@ -133,6 +139,7 @@ static struct row row_of(const struct parsed_report *report, const struct stats_
 void parsed_reports_print_table(const struct parsed_reports *reports, struct print *out) {
     struct spread spreads[METRIC_COLUMNS];
     size_t count = 0, most = 0;
+    uint64_t error = 0;
     for (size_t i = 0; i < reports->count; i++)
         most += reports->list[i]->device_count;
     struct row *rows = checked(calloc(most + 1, sizeof *rows));
@@ -140,6 +147,8 @@ void parsed_reports_print_table(const struct parsed_reports *reports, struct pri
     for (size_t i = 0; i < reports->count; i++)
         for (size_t k = 0; k < reports->list[i]->device_count; k++)
             rows[count++] = row_of(reports->list[i], &reports->list[i]->devices[k]);
+    for (size_t i = 0; i < count; i++)
+        error = peak_error(rows[i].device) > error ? peak_error(rows[i].device) : error;
     qsort(rows, count, sizeof *rows, by_rank);
     for (unsigned i = 0; i < METRIC_COLUMNS && count > 0; i++)
         spreads[i] = spread_of(rows, count, i, values);
@@ -152,15 +161,18 @@ void parsed_reports_print_table(const struct parsed_reports *reports, struct pri
         print_summary(out, "most", spreads, offsetof(struct spread, most));
         print_str(out, count < FEWEST ? "" : "* is far from the median\n");
     }
+    if (error > 0)
+        print_format(out, "PEAK may be up to %s too small\n", SIZE(error));
     free(values);
     free(rows);
 }
 
 /* ---- two reports ---- */
 
-static void print_change(struct print *out, const char *name, bool bytes, uint64_t before,
+typedef const char *format_value(char *buffer, uint64_t value);
+
+static void print_change(struct print *out, const char *name, format_value *format, uint64_t before,
                          uint64_t after) {
-    const char *(*format)(char *, uint64_t) = bytes ? lines_size : lines_count;
     char text[LINES_VALUE], change[LINES_VALUE + 1];
     if (before == 0 && after == 0)
         return;
@@ -175,27 +187,59 @@ static void print_change(struct print *out, const char *name, bool bytes, uint64
     print_char(out, '\n');
 }
 
+/** Prints the change of a counter. A counter of nanoseconds is printed in seconds, under its name
+ * in JSON. */
+static void print_counter(struct print *out, const char *name, uint64_t before, uint64_t after) {
+    size_t length = strlen(name);
+    bool time = length > 3 && strcmp(name + length - 3, "_ns") == 0;
+    char seconds[64];
+    snprintf(seconds, sizeof seconds, "%.*s_seconds", (int)(time ? length - 3 : 0), name);
+    print_change(out, time ? seconds : name, time ? lines_seconds : lines_count, before, after);
+}
+
 static void print_changes(struct print *out, const struct stats_device *before,
                           const struct stats_device *after) {
     print_format(out, "device %d: ", before->ordinal);
     print_plain(out, before->name, 24);
+    if (after->ordinal != before->ordinal) {
+        print_format(out, ", and device %d: ", after->ordinal);
+        print_plain(out, after->name, 24);
+    }
     print_char(out, '\n');
     print_repeat(out, ' ', 34 + CELL - 6);
     print_str(out, "before        after        change\n");
+#define FORMAT(json) (strstr(json, "_bytes") ? lines_size : lines_count)
 #define METRIC(field, json, label)                                                                 \
-    print_change(out, label ", peak", strstr(json, "_bytes") != NULL, before->field.peak,          \
-                 after->field.peak);
+    print_change(out, label ", peak", FORMAT(json), before->field.peak, after->field.peak);
 #define UNPOOLED(field, json)                                                                      \
-    print_change(out, "Outside, " json ", peak", true, before->field.peak, after->field.peak);
+    print_change(out, "Outside, " json ", peak", lines_size, before->field.peak, after->field.peak);
 #include "stats/fields.def"
 #define METRIC(field, json, label)                                                                 \
-    print_change(out, label ", live", strstr(json, "_bytes") != NULL, before->field.current,       \
-                 after->field.current);
+    print_change(out, label ", live", FORMAT(json), before->field.current, after->field.current);
 #include "stats/fields.def"
-    print_change(out, "Allocations, in all", false, before->allocations.total,
+    print_change(out, "Allocations, in all", lines_count, before->allocations.total,
                  after->allocations.total);
-#define COUNTER(field) print_change(out, #field, false, before->field, after->field);
+#define COUNTER(field) print_counter(out, #field, before->field, after->field);
 #include "stats/fields.def"
+    uint64_t error = peak_error(before), other = peak_error(after);
+    if (error > 0 || other > 0)
+        print_format(out, "Peaks of requested and allocated memory may be up to %s too small\n",
+                     SIZE(error > other ? error : other));
+}
+
+/** Prints the devices of a report that the other report lacks. */
+static void print_unpaired(struct print *out, const struct parsed_report *report,
+                           const struct parsed_report *other, const char *where) {
+    for (size_t i = 0; i < report->device_count; i++) {
+        bool found = false;
+        for (size_t k = 0; k < other->device_count; k++)
+            found |= report->devices[i].ordinal == other->devices[k].ordinal;
+        if (found)
+            continue;
+        print_format(out, "device %d: ", report->devices[i].ordinal);
+        print_plain(out, report->devices[i].name, 24);
+        print_format(out, ": only %s\n", where);
+    }
 }
 
 static void print_source(struct print *out, const char *which, const struct parsed_report *report) {
@@ -206,19 +250,25 @@ static void print_source(struct print *out, const char *which, const struct pars
 
 void parsed_reports_print_difference(const struct parsed_report *before,
                                      const struct parsed_report *after, struct print *out) {
-    bool any = false;
+    /* Each rank of a job has one device of its own. */
+    bool any = false, single = before->device_count == 1 && after->device_count == 1;
     print_source(out, "before: ", before);
     print_source(out, "after:  ", after);
     for (size_t i = 0; i < before->device_count; i++) {
         for (size_t k = 0; k < after->device_count; k++) {
-            if (before->devices[i].ordinal == after->devices[k].ordinal) {
+            if (single || before->devices[i].ordinal == after->devices[k].ordinal) {
                 print_changes(out, &before->devices[i], &after->devices[k]);
                 parsed_stacks_print_changes(before->stacks, after->stacks,
-                                            before->devices[i].ordinal, out);
+                                            before->devices[i].ordinal, after->devices[k].ordinal,
+                                            out);
                 any = true;
             }
         }
     }
     if (!any)
         print_str(out, "They have no device in common.\n");
+    if (!single) {
+        print_unpaired(out, before, after, "before");
+        print_unpaired(out, after, before, "after");
+    }
 }

@@ -280,8 +280,8 @@ static bool handle_key(struct screen *screen, int key) {
     return true;
 }
 
-bool screen_can(void) {
-    return true;
+const char *screen_obstacle(void) {
+    return terminal_can() ? NULL : "this terminal (TERM) cannot move its cursor";
 }
 
 int screen_run(struct top *top) {
@@ -303,8 +303,8 @@ int screen_run(struct top *top) {
 
 #else
 
-bool screen_can(void) {
-    return false;
+const char *screen_obstacle(void) {
+    return "this gpucache was built without ncurses";
 }
 
 int screen_run(struct top *top) {

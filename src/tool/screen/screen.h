@@ -79,8 +79,8 @@ unsigned top_width(const struct top *top);
 /** Returns the column of the table at a column of the screen. */
 enum top_column top_column_at(const struct top *top, unsigned x);
 
-/** Returns whether there is a terminal and ncurses for it. */
-bool screen_can(void);
+/** Returns why the terminal cannot show the screen, or NULL if it can. */
+const char *screen_obstacle(void);
 
 /** Shows the screen until the user quits. Returns the exit status. */
 int screen_run(struct top *top);

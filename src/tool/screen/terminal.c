@@ -36,6 +36,11 @@ static void restore_at_exit(void) {
         endwin();
 }
 
+bool terminal_can(void) {
+    int error;
+    return setupterm(NULL, STDOUT_FILENO, &error) == OK && tigetstr("cup") != NULL;
+}
+
 bool terminal_open(void) {
     static const int numbers[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGALRM, SIGPIPE, SIGUSR1,
                                   SIGUSR2, SIGSEGV, SIGILL,  SIGFPE,  SIGABRT, SIGSYS};

@@ -10,6 +10,9 @@
  * except SIGKILL. Returns false if there is no such terminal. */
 bool terminal_open(void);
 
+/** Returns whether the terminal (TERM) can place its cursor. */
+bool terminal_can(void);
+
 /** Returns whether the terminal was closed. */
 bool terminal_is_gone(void);
 

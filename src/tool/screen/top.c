@@ -8,6 +8,7 @@
  */
 #include "options/value.h"
 #include "tool/common/arguments.h"
+#include "tool/common/output.h"
 #include "tool/common/tool.h"
 #include "tool/report/pages.h"
 #include "tool/screen/screen.h"
@@ -169,7 +170,7 @@ static int print_once(struct top *top) {
     if (top->pages.other_versions)
         print_format(&out, "%u more under other versions of the library\n",
                      top->pages.other_versions);
-    if (print_flush(&out) != 0)
+    if (!tool_flush(&out))
         return STATUS_OWN_FAILURE;
     return say_missing(top) ? 0 : EXIT_FAILURE;
 }
@@ -193,7 +194,7 @@ int tool_top(char **arguments) {
         else if (option == ARGUMENT_top_kill)
             top.kill = true;
         else if (!value_milliseconds(left.value, &top.interval_ms))
-            arguments_refuse(&left);
+            fail(STATUS_OWN_FAILURE, left.option, "wanted are seconds above 0, such as 0.5");
     for (char **at = left.at; *at; at++) {
         int pid = tool_pid(*at);
         if (pid == 0)
@@ -201,9 +202,9 @@ int tool_top(char **arguments) {
         top.pids = grown(top.pids, top.pid_count, top.pid_count + 1, sizeof *top.pids);
         top.pids[top.pid_count++] = pid;
     }
-    if (!once && !screen_can()) {
-        fputs("gpucache: top: prints the table once: this gpucache was built without ncurses\n",
-              stderr);
+    const char *obstacle = once ? NULL : screen_obstacle();
+    if (obstacle) {
+        tool_say("top: prints the table once: %s", obstacle);
         once = true;
     }
     top.dead = top.pid_count > 0;

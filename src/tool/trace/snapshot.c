@@ -8,6 +8,7 @@
 #include "heap/page.h"
 #include "options/value.h"
 #include "report/lines.h"
+#include "tool/common/output.h"
 #include "tool/common/tool.h"
 #include "tool/trace/trace_source.h"
 
@@ -157,7 +158,7 @@ int tool_snapshot(char **arguments) {
         json |= option == ARGUMENT_snapshot_json;
         if (option == ARGUMENT_snapshot_last &&
             (!value_number(left.value, UINT64_MAX, &last) || last == 0))
-            arguments_refuse(&left);
+            fail(STATUS_OWN_FAILURE, left.option, "wanted is a number of events, 1 or more");
     }
     arguments = left.at;
     if (!*arguments || arguments[1])
@@ -178,8 +179,5 @@ int tool_snapshot(char **arguments) {
     snapshot_frames_end(&to);
     finish(&to, *arguments);
     trace_file_free(&file);
-    if (print_flush(&out) == 0)
-        return 0;
-    tool_say("snapshot: could not be written");
-    return EXIT_FAILURE;
+    return tool_flush(&out) ? 0 : STATUS_OWN_FAILURE;
 }

@@ -9,6 +9,7 @@
 #include "base/json_put.h"
 #include "options/value.h"
 #include "tool/common/arguments.h"
+#include "tool/common/output.h"
 #include "tool/common/tool.h"
 #include "tool/trace/trace_source.h"
 
@@ -317,7 +318,7 @@ int tool_timeline(char **arguments) {
     struct arguments left = {.command = "timeline", .at = arguments};
     while (arguments_next(&left) != ARGUMENTS_END)
         if (!value_number(left.value, UINT64_MAX, &last) || last == 0)
-            arguments_refuse(&left);
+            fail(STATUS_OWN_FAILURE, left.option, "wanted is a number of events, 1 or more");
     arguments = left.at;
     size_t count = 0, read = 0;
     while (arguments[count])
@@ -333,11 +334,9 @@ int tool_timeline(char **arguments) {
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     if (read > 0)
         write_all(&out, sources, read);
-    bool written = print_flush(&out) == 0;
-    if (!written)
-        tool_say("timeline: could not be written");
+    bool written = tool_flush(&out);
     for (size_t i = 0; i < read; i++)
         trace_file_free(&sources[i].file);
     free(sources);
-    return written && read == count ? 0 : EXIT_FAILURE;
+    return !written ? STATUS_OWN_FAILURE : read == count ? 0 : EXIT_FAILURE;
 }
