@@ -25,7 +25,7 @@ const char *const model_names[MODELS + 1] = {"PyTorch", "PyTorch expandable", "w
 /* The state of a model. Stream s has two pools: 2s for small blocks, 2s + 1 for large ones. */
 struct state {
     enum model model;
-    struct meter *meter;
+    struct account *account;
     uint64_t limit, next_address;
     struct chunk **trees, **tops; /* by pool: free chunks; the last chunk of a growing range */
     uint32_t pools;
@@ -43,8 +43,8 @@ static uint64_t page_of(uint32_t pool) {
 /* ---- memory of the driver ---- */
 
 static void return_segment(struct state *state, struct chunk *chunk) {
-    meter_give(state->meter, chunk->bytes);
-    meter_call_for(state->meter, chunk->bytes);
+    account_give(state->account, chunk->bytes);
+    account_call_for(state->account, chunk->bytes);
     chunks_remove(&state->trees[chunk->pool], chunk);
     free(chunk);
 }
@@ -84,8 +84,8 @@ static bool return_pages(struct state *state, struct chunk *chunk) {
     if (rest)
         chunks_insert(&state->trees[rest->pool], rest);
     free(gone);
-    meter_give(state->meter, end - begin);
-    meter_call(state->meter, (end - begin) / page, COST_UNMAP_NS + COST_RELEASE_NS);
+    account_give(state->account, end - begin);
+    account_call(state->account, (end - begin) / page, COST_UNMAP_NS + COST_RELEASE_NS);
     return true;
 }
 
@@ -109,16 +109,16 @@ static void return_idle(struct state *state) {
 
 /** Returns whether the limit allows so many more bytes. Gives idle memory back first, if needed. */
 static bool fits_limit(struct state *state, uint64_t bytes) {
-    if (!state->limit || state->meter->reserved + bytes <= state->limit)
+    if (!state->limit || state->account->reserved + bytes <= state->limit)
         return true;
     return_idle(state);
-    return state->meter->reserved + bytes <= state->limit;
+    return state->account->reserved + bytes <= state->limit;
 }
 
 static int reserve_bytes(struct state *state, uint64_t bytes) {
     if (!fits_limit(state, bytes))
         return -ENOMEM;
-    meter_take(state->meter, bytes);
+    account_take(state->account, bytes);
     return 0;
 }
 
@@ -128,7 +128,7 @@ static int take_segment(struct state *state, uint32_t pool, uint64_t bytes, stru
     if (r == 0) {
         *chunk = chunk_new(state->next_address, bytes, pool);
         state->next_address += round_up(bytes, LARGE_SEGMENT) + LARGE_SEGMENT;
-        meter_call_for(state->meter, bytes);
+        account_call_for(state->account, bytes);
         r = *chunk ? 0 : -EINVAL;
     }
     return r;
@@ -146,11 +146,11 @@ static int grow_range(struct state *state, uint32_t pool, uint64_t bytes, struct
     fits_limit(state, growth_for(state, pool, bytes));
     uint64_t more = growth_for(state, pool, bytes);
     struct chunk *top = state->tops[pool];
-    if (state->limit && state->meter->reserved + more > state->limit)
+    if (state->limit && state->account->reserved + more > state->limit)
         return -ENOMEM;
-    meter_take(state->meter, more);
-    meter_call(state->meter, more / page_of(pool), COST_CREATE_NS + COST_MAP_NS);
-    meter_map(state->meter, more / PAGE_BYTES);
+    account_take(state->account, more);
+    account_call(state->account, more / page_of(pool), COST_CREATE_NS + COST_MAP_NS);
+    account_map(state->account, more / PAGE_BYTES);
     if (top && top->free) {
         chunks_remove(&state->trees[pool], top);
         top->bytes += more;
@@ -279,7 +279,7 @@ static void release(struct state *state, struct chunk *chunk) {
 
 static int run_event(struct state *state, const struct history_event *event, uint64_t *sizes) {
     if (event->bytes == 0) {
-        state->meter->requested -= sizes[event->block];
+        state->account->requested -= sizes[event->block];
         release(state, state->live[event->block]);
         state->live[event->block] = NULL;
         return 0;
@@ -287,7 +287,7 @@ static int run_event(struct state *state, const struct history_event *event, uin
     int r = allocate(state, event);
     if (r == 0) {
         sizes[event->block] = event->bytes;
-        state->meter->requested += event->bytes;
+        state->account->requested += event->bytes;
     }
     return r;
 }
@@ -300,10 +300,10 @@ static void free_tree(struct chunk *tree) {
     }
 }
 
-void model_run(enum model model, uint64_t limit, struct meter *meter) {
-    const struct history *history = meter->history;
+void model_run(enum model model, uint64_t limit, struct account *account) {
+    const struct history *history = account->history;
     struct state state = {.model = model,
-                          .meter = meter,
+                          .account = account,
                           .limit = limit,
                           .next_address = RANGE,
                           .pools = 2 * history->streams + 2,
@@ -313,13 +313,13 @@ void model_run(enum model model, uint64_t limit, struct meter *meter) {
     uint64_t *sizes = calloc(history->blocks + 1, sizeof *sizes);
     int r = state.trees && state.tops && state.live && sizes ? 0 : -EINVAL;
     for (size_t i = 0; i < history->count && r == 0; i++) {
-        meter_begin_event(meter, i);
+        account_begin_event(account, i);
         r = run_event(&state, &history->events[i], sizes);
         if (r == 0)
-            meter_end_event(meter);
+            account_end_event(account);
     }
-    meter->out_of_memory = r == -ENOMEM;
-    meter->error = r == -EINVAL ? -ENOMEM : 0;
+    account->out_of_memory = r == -ENOMEM;
+    account->error = r == -EINVAL ? -ENOMEM : 0;
     for (uint32_t i = 0; state.trees && i < state.pools; i++)
         free_tree(state.trees[i]);
     for (uint32_t i = 0; state.live && i < history->blocks; i++)

@@ -6,7 +6,7 @@
 #ifndef GPUCACHE_REPLAY_MODELS_H
 #define GPUCACHE_REPLAY_MODELS_H
 
-#include "replay/meter.h"
+#include "replay/account.h"
 
 /**
  * The policies, in the order of the enumerators:
@@ -30,7 +30,7 @@ enum model { MODEL_PYTORCH, MODEL_EXPANDABLE, MODEL_WHOLE, MODEL_NATIVE, MODELS 
 
 extern const char *const model_names[MODELS + 1];
 
-/** Runs a model. The caller has started `meter`. `limit` bounds reserved bytes; 0: no limit. */
-void model_run(enum model model, uint64_t limit, struct meter *meter);
+/** Runs a model. The caller has started `account`. `limit` bounds reserved bytes; 0: no limit. */
+void model_run(enum model model, uint64_t limit, struct account *account);
 
 #endif

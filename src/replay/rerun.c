@@ -1,11 +1,11 @@
 /*
- * The simulated device: a backend whose operations count on the meter (rerun.h). `device` has no
+ * The simulated device: a backend whose operations count on the account (rerun.h). `device` has no
  * lock, because turns.c runs one thread at a time.
  */
 #include "replay/rerun.h"
 
 #include "heap/page.h"
-#include "replay/turns.h"
+#include "replay/lockstep.h"
 #include "stats/stats.h"
 #include "tuning/tuning.h"
 
@@ -14,7 +14,7 @@
 
 static struct device {
     struct backend backend;
-    struct meter *meter;
+    struct account *account;
     uint64_t now_us, delay_us, limit;
     uint64_t next_address, next_page, recorded_at[BACKEND_SLOTS];
     uint64_t barrier_until_us, waited_until_us; /* ends of the newest barrier and of all waits */
@@ -32,13 +32,13 @@ static struct device {
 #define TICK_US 1000   /* between two ticks, at least */
 
 static int take(uint64_t bytes) {
-    uint64_t held = device.meter->reserved;
+    uint64_t held = device.account->reserved;
     if (device.limit && (bytes > device.limit || held > device.limit - bytes))
         return -EDQUOT;
     uint64_t capacity = atomic_load(&device.backend.capacity);
     if (bytes > capacity || held > capacity - bytes)
         return -ENOMEM;
-    meter_take(device.meter, bytes);
+    account_take(device.account, bytes);
     return 0;
 }
 
@@ -57,7 +57,7 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     int taken = take(bytes);
     if (taken != 0)
         return taken;
-    meter_call_for(device.meter, bytes);
+    account_call_for(device.account, bytes);
     return reserve_addresses(backend, bytes, address);
 }
 
@@ -68,13 +68,13 @@ static bool is_reached(uint64_t us) {
 /** Counts a wait. The time of the history does not change: later events of the history would have
  * waited for the same work. */
 static void wait_until(uint64_t us) {
-    device.meter->waited_us += us > device.now_us ? us - device.now_us : 0;
+    device.account->waited_us += us > device.now_us ? us - device.now_us : 0;
     device.waited_until_us = us > device.waited_until_us ? us : device.waited_until_us;
 }
 
 static void finish_return(void) {
     if (is_reached(device.returns_at_us)) {
-        meter_give(device.meter, device.returning);
+        account_give(device.account, device.returning);
         device.returning = 0;
     }
 }
@@ -91,7 +91,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     (void)backend, (void)address;
     device.returning += bytes;
     device.returns_at_us = device.barrier_until_us;
-    meter_call_for(device.meter, bytes);
+    account_call_for(device.account, bytes);
     finish_return();
     return 0;
 }
@@ -103,28 +103,28 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
     for (unsigned i = 0; taken == 0 && i < count; i++)
         pages[i] = ++device.next_page;
     if (taken == 0)
-        meter_call(device.meter, count, COST_CREATE_NS);
+        account_call(device.account, count, COST_CREATE_NS);
     return taken;
 }
 
 static void release_handles(struct backend *backend, unsigned count, unsigned length,
                             const uint64_t *pages) {
     (void)backend, (void)pages;
-    meter_give(device.meter, count * length * PAGE_BYTES);
-    meter_call(device.meter, count, COST_RELEASE_NS);
+    account_give(device.account, count * length * PAGE_BYTES);
+    account_call(device.account, count, COST_RELEASE_NS);
 }
 
 static int map(struct backend *backend, uint64_t address, unsigned count, unsigned length,
                const uint64_t *pages) {
     (void)backend, (void)address, (void)pages;
-    meter_map(device.meter, count * length);
-    meter_call(device.meter, count, COST_MAP_NS);
+    account_map(device.account, count * length);
+    account_call(device.account, count, COST_MAP_NS);
     return 0;
 }
 
 static int unmap(struct backend *backend, uint64_t address, unsigned count, bool left) {
     (void)backend, (void)address, (void)count, (void)left;
-    meter_call(device.meter, 1, COST_UNMAP_NS);
+    account_call(device.account, 1, COST_UNMAP_NS);
     return 0;
 }
 
@@ -142,7 +142,7 @@ static int query(struct backend *backend, unsigned slot) {
     (void)backend;
     if (device.now_us < finished_at(slot) && ++device.asked > ASKED_MOST) {
         device.now_us += ASKED_US;
-        device.meter->waited_us += ASKED_US;
+        device.account->waited_us += ASKED_US;
     }
     return device.now_us >= finished_at(slot) ? 0 : -EAGAIN;
 }
@@ -174,7 +174,7 @@ static void start_ticks(struct backend *backend) {
  */
 static uint64_t clock_of_history(struct backend *backend) {
     (void)backend;
-    return device.now_us * 1000 + device.meter->calls_ns;
+    return device.now_us * 1000 + device.account->calls_ns;
 }
 
 /* The operations that both backends share. */
@@ -203,7 +203,7 @@ static const struct backend_ops pages = {
  * thread do not count, because the program does not wait for it. */
 static void decay_until(struct pool *pool, uint64_t us, uint64_t decay_us) {
     uint64_t tick_us = decay_us / DECAY_TICKS > TICK_US ? decay_us / DECAY_TICKS : TICK_US;
-    uint64_t waited_us = device.meter->waited_us;
+    uint64_t waited_us = device.account->waited_us;
     while (device.ticking && device.ticked_us + tick_us <= us) {
         device.ticked_us += tick_us;
         device.asked = device.asked_back = 0;
@@ -213,7 +213,7 @@ static void decay_until(struct pool *pool, uint64_t us, uint64_t decay_us) {
         }
     }
     device.ticked_us = device.ticking ? device.ticked_us : us;
-    device.meter->waited_us = waited_us;
+    device.account->waited_us = waited_us;
 }
 
 struct run {
@@ -225,15 +225,15 @@ struct run {
 };
 
 static int run_event(const struct run *run, const struct history_event *event) {
-    struct meter *meter = device.meter;
+    struct account *account = device.account;
     if (event->bytes == 0) {
-        meter->requested -= run->sizes[event->block];
+        account->requested -= run->sizes[event->block];
         return pool_free(run->addresses[event->block]);
     }
     int allocated = pool_alloc(run->pool, event->bytes, &run->addresses[event->block]);
     if (allocated == 0) {
         run->sizes[event->block] = event->bytes;
-        meter->requested += event->bytes;
+        account->requested += event->bytes;
     }
     return allocated;
 }
@@ -242,40 +242,40 @@ static int run_event(const struct run *run, const struct history_event *event) {
 static int run_turn(void *with) {
     struct run *run = with;
     const struct history *history = run->history;
-    struct meter *meter = device.meter;
+    struct account *account = device.account;
     unsigned thread = history->events[run->at].thread;
     while (run->at < history->count && history->events[run->at].thread == thread) {
         const struct history_event *event = &history->events[run->at];
-        meter_begin_event(meter, run->at++);
+        account_begin_event(account, run->at++);
         if (run->decay_us > 0)
             decay_until(run->pool, event->time_us, run->decay_us);
         device.now_us = event->time_us > device.now_us ? event->time_us : device.now_us;
         device.asked = device.asked_back = 0;
-        meter->error = run_event(run, event);
-        meter->out_of_memory = meter->error == -ENOMEM || meter->error == -EDQUOT;
-        meter->error = meter->out_of_memory ? 0 : meter->error;
-        if (meter->out_of_memory || meter->error != 0)
-            return TURNS_OVER;
-        meter_end_event(meter);
+        account->error = run_event(run, event);
+        account->out_of_memory = account->error == -ENOMEM || account->error == -EDQUOT;
+        account->error = account->out_of_memory ? 0 : account->error;
+        if (account->out_of_memory || account->error != 0)
+            return LOCKSTEP_OVER;
+        account_end_event(account);
     }
-    return run->at < history->count ? (int)history->events[run->at].thread : TURNS_OVER;
+    return run->at < history->count ? (int)history->events[run->at].thread : LOCKSTEP_OVER;
 }
 
-static void finish(struct pool *pool, struct meter *meter) {
+static void finish(struct pool *pool, struct account *account) {
     struct stats_device stats = {.peaks_exact = true};
     pool_read(pool, &stats);
-    meter->barriers = stats.barriers;
-    meter->waits = stats.cpu_waits;
-    if (meter->error == 0 && pool_check(pool))
-        meter->error = -EUCLEAN;
+    account->barriers = stats.barriers;
+    account->waits = stats.cpu_waits;
+    if (account->error == 0 && pool_check(pool))
+        account->error = -EUCLEAN;
 }
 
-void rerun(const struct rerun_setting *setting, struct meter *meter) {
-    const struct history *history = meter->history;
+void rerun(const struct rerun_setting *setting, struct account *account) {
+    const struct history *history = account->history;
     const struct pool_config config = {
         .reuse = setting->reuse, .budget = setting->budget, .decays = setting->decay_us > 0};
     device = (struct device){
-        .meter = meter,
+        .account = account,
         .delay_us = setting->delay_us,
         .limit = setting->limit,
         .next_address = (uint64_t)1 << 40,
@@ -290,16 +290,16 @@ void rerun(const struct rerun_setting *setting, struct meter *meter) {
         .sizes = calloc(history->blocks + 1, sizeof *run.sizes),
         .decay_us = setting->decay_us,
     };
-    meter->error = run.pool && run.addresses && run.sizes ? 0 : -ENOMEM;
-    if (history->count > 0 && meter->error == 0) {
+    account->error = run.pool && run.addresses && run.sizes ? 0 : -ENOMEM;
+    if (history->count > 0 && account->error == 0) {
         unsigned threads =
             history->threads < HISTORY_THREADS_MOST ? history->threads : HISTORY_THREADS_MOST;
         int r =
-            turns_take(threads > 1 ? threads : 1, (int)history->events[0].thread, run_turn, &run);
-        meter->error = r != 0 ? r : meter->error;
+            lockstep_run(threads > 1 ? threads : 1, (int)history->events[0].thread, run_turn, &run);
+        account->error = r != 0 ? r : account->error;
     }
     if (run.pool)
-        finish(run.pool, meter);
+        finish(run.pool, account);
     free(run.addresses);
     free(run.sizes);
 }

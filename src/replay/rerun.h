@@ -9,7 +9,7 @@
 #define GPUCACHE_REPLAY_RERUN_H
 
 #include "pool/pool.h"
-#include "replay/meter.h"
+#include "replay/account.h"
 
 struct rerun_setting {
     bool pages; /* the backend; false: segments */
@@ -22,7 +22,7 @@ struct rerun_setting {
 };
 
 /** Runs a history. Called at most once in a process, because a pool cannot be destroyed. The caller
- * has started `meter`. */
-void rerun(const struct rerun_setting *setting, struct meter *meter);
+ * has started `account`. */
+void rerun(const struct rerun_setting *setting, struct account *account);
 
 #endif

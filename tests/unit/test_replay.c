@@ -11,7 +11,7 @@
 #include "replay/input.h"
 #include "replay/models.h"
 #include "replay/rerun.h"
-#include "replay/turns.h"
+#include "replay/lockstep.h"
 #include "tuning/tuning.h"
 
 #include <errno.h>
@@ -194,22 +194,22 @@ static void invalid_rows(void **state) {
 
 static uint64_t by_period[PERIODS];
 
-static struct meter run_model(enum model model, uint64_t limit, const char *text) {
+static struct account run_model(enum model model, uint64_t limit, const char *text) {
     struct histories histories;
-    struct meter meter;
+    struct account account;
     memset(by_period, 0, sizeof by_period);
-    meter_start(&meter, history_from(text, &histories), by_period);
-    model_run(model, limit, &meter);
-    assert_int_equal(meter.error, 0);
-    meter.history = NULL;
+    account_start(&account, history_from(text, &histories), by_period);
+    model_run(model, limit, &account);
+    assert_int_equal(account.error, 0);
+    account.history = NULL;
     histories_free(&histories);
-    return meter;
+    return account;
 }
 
 static uint64_t reserved(enum model model, const char *text) {
-    struct meter meter = run_model(model, 0, text);
-    assert_false(meter.out_of_memory);
-    return meter.reserved_peak;
+    struct account account = run_model(model, 0, text);
+    assert_false(account.out_of_memory);
+    return account.reserved_peak;
 }
 
 static void pytorch_sizes(void **state) {
@@ -276,9 +276,9 @@ static void models_at_a_limit(void **state) {
     static const char idle[] = "a 1 20971520\nf 1\na 2 41943040\n";
     static const char held[] = "a 1 10485760\na 2 10485760\nf 1\na 3 31457280\n";
     for (int model = 0; model < MODELS; model++) {
-        struct meter meter = run_model((enum model)model, 40 * MIB, idle);
-        assert_false(meter.out_of_memory);
-        assert_true(meter.reserved_peak <= 40 * MIB);
+        struct account account = run_model((enum model)model, 40 * MIB, idle);
+        assert_false(account.out_of_memory);
+        assert_true(account.reserved_peak <= 40 * MIB);
     }
     assert_true(run_model(MODEL_PYTORCH, 39 * MIB, "a 1 5242880\na 2 20971520\n").out_of_memory);
     assert_false(run_model(MODEL_EXPANDABLE, 60 * MIB, held).out_of_memory);
@@ -294,7 +294,7 @@ static void models_at_a_limit(void **state) {
 
 /* ---- the pool ---- */
 
-static const int turns_wanted[] = {2, 0, 1, 1, 0, 2, 3, TURNS_OVER};
+static const int turns_wanted[] = {2, 0, 1, 1, 0, 2, 3, LOCKSTEP_OVER};
 static pthread_t actors[8];
 static unsigned acted;
 
@@ -307,7 +307,7 @@ static int act(void *with) {
 static void threads_take_turns(void **state) {
     (void)state;
     acted = 0;
-    assert_int_equal(turns_take(4, turns_wanted[0], act, actors), 0);
+    assert_int_equal(lockstep_run(4, turns_wanted[0], act, actors), 0);
     assert_int_equal(acted, 7);
     for (unsigned i = 0; i < acted; i++) {
         for (unsigned j = 0; j < i; j++) {
@@ -317,20 +317,20 @@ static void threads_take_turns(void **state) {
         assert_false(pthread_equal(actors[i], pthread_self()));
     }
     acted = 6; /* the calling thread is the only one */
-    assert_int_equal(turns_take(1, 0, act, actors), 0);
+    assert_int_equal(lockstep_run(1, 0, act, actors), 0);
     assert_int_equal(acted, 7);
     assert_true(pthread_equal(actors[6], pthread_self()));
 }
 
 /* Runs the pool in a child process, because a pool cannot be destroyed. */
-static struct meter run_pool(const struct rerun_setting *setting, const char *text) {
-    struct meter *shared =
+static struct account run_pool(const struct rerun_setting *setting, const char *text) {
+    struct account *shared =
         mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct histories histories;
     struct history *history = history_from(text, &histories);
     int status = -1;
     assert_true(shared != MAP_FAILED);
-    meter_start(shared, history, by_period);
+    account_start(shared, history, by_period);
     pid_t pid = fork();
     if (pid == 0) {
         rerun(setting, shared);
@@ -338,11 +338,11 @@ static struct meter run_pool(const struct rerun_setting *setting, const char *te
     }
     assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
     assert_int_equal(status, 0);
-    struct meter meter = *shared;
+    struct account account = *shared;
     munmap(shared, sizeof *shared);
     histories_free(&histories);
-    assert_int_equal(meter.error, 0);
-    return meter;
+    assert_int_equal(account.error, 0);
+    return account;
 }
 
 /* The device has not reached the frees yet: at the budget they cost a barrier, below it memory. The
@@ -354,37 +354,37 @@ static void the_device_lags_behind(void **state) {
         struct rerun_setting setting = {.capacity = UINT64_C(1) << 40, .pages = pages};
         setting.budget = 64 * MIB;
         setting.delay_us = 2000;
-        struct meter meter = run_pool(&setting, text);
-        assert_int_equal(meter.reserved_peak, 64 * MIB);
-        assert_int_equal(meter.barriers, 0);
+        struct account account = run_pool(&setting, text);
+        assert_int_equal(account.reserved_peak, 64 * MIB);
+        assert_int_equal(account.barriers, 0);
         setting.delay_us = 4000;
-        meter = run_pool(&setting, text);
-        assert_int_equal(meter.reserved_peak, 64 * MIB);
-        assert_int_equal(meter.barriers, 1);
+        account = run_pool(&setting, text);
+        assert_int_equal(account.reserved_peak, 64 * MIB);
+        assert_int_equal(account.barriers, 1);
         setting.reuse = REUSE_WAIT;
-        meter = run_pool(&setting, text);
-        assert_int_equal(meter.waited_us, 1000);
+        account = run_pool(&setting, text);
+        assert_int_equal(account.waited_us, 1000);
         setting.budget = UINT64_C(1) << 40;
         assert_int_equal(run_pool(&setting, text).reserved_peak, 128 * MIB);
         setting.limit = 64 * MIB;
-        meter = run_pool(&setting, text);
-        assert_false(meter.out_of_memory);
-        assert_int_equal(meter.reserved_peak, 64 * MIB);
+        account = run_pool(&setting, text);
+        assert_false(account.out_of_memory);
+        assert_int_equal(account.reserved_peak, 64 * MIB);
         setting.limit = 62 * MIB;
-        meter = run_pool(&setting, text);
-        assert_true(meter.out_of_memory);
-        assert_int_equal(meter.at, 0);
+        account = run_pool(&setting, text);
+        assert_true(account.out_of_memory);
+        assert_int_equal(account.at, 0);
     }
 }
 
 static void pages_are_counted(void **state) {
     (void)state;
     struct rerun_setting setting = {.capacity = UINT64_C(1) << 40, .pages = true};
-    struct meter meter = run_pool(&setting, "0,0,a,1,67108864\n10,0,f,1\n20,0,a,2,67108864\n");
-    assert_int_equal(meter.mapped, 32);
-    assert_int_equal(meter.calls, 2 * 64 * MIB / VMM_HANDLE); /* each segment is made and mapped */
-    assert_int_equal(meter.requested_peak, 64 * MIB);
-    assert_true(meter.requested_sum[3] < 1); /* nothing was requested between the two blocks */
+    struct account account = run_pool(&setting, "0,0,a,1,67108864\n10,0,f,1\n20,0,a,2,67108864\n");
+    assert_int_equal(account.mapped, 32);
+    assert_int_equal(account.calls, 2 * 64 * MIB / VMM_HANDLE); /* each segment is made and mapped */
+    assert_int_equal(account.requested_peak, 64 * MIB);
+    assert_true(account.requested_sum[3] < 1); /* nothing was requested between the two blocks */
 }
 
 /* Each thread of the history has its own cache, so no thread gets blocks of another one's cache. */
@@ -423,32 +423,32 @@ static void idle_memory_decays(void **state) {
     }
 }
 
-/* ---- the meter ---- */
+/* ---- the account ---- */
 
 static void periods_of_the_last_quarter(void **state) {
     (void)state;
     uint64_t periods[8] = {0};
     struct history history = {.count = 80, .period_count = 8};
     size_t begins[8];
-    struct meter meter;
+    struct account account;
     history.periods = begins;
     for (size_t i = 0; i < 8; i++)
         begins[i] = 10 * i;
-    meter_start(&meter, &history, periods);
+    account_start(&account, &history, periods);
     for (size_t i = 0; i < 80; i++) {
-        meter_begin_event(&meter, i);
+        account_begin_event(&account, i);
         if (i % 10 == 0)
-            meter_map(&meter, i < 60 ? 100 : i / 10);
-        meter_end_event(&meter);
+            account_map(&account, i < 60 ? 100 : i / 10);
+        account_end_event(&account);
     }
     assert_int_equal(periods[5], 100);
     assert_int_equal(periods[7], 7);
-    assert_true(meter_mapped_late(&meter) == 6.5);
-    assert_int_equal(meter_last_mapped(&meter), 8);
+    assert_true(account_mapped_late(&account) == 6.5);
+    assert_int_equal(account_last_mapped(&account), 8);
     periods[7] = 0;
-    assert_int_equal(meter_last_mapped(&meter), 7);
+    assert_int_equal(account_last_mapped(&account), 7);
     history.period_count = 0; /* without periods: the last quarter of the events */
-    assert_true(meter_mapped_late(&meter) == 13);
+    assert_true(account_mapped_late(&account) == 13);
 }
 
 int main(void) {

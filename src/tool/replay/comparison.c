@@ -1,4 +1,4 @@
-/* Runs each row of a comparison in a child process, which writes to a shared meter. */
+/* Runs each row of a comparison in a child process, which writes to a shared account. */
 #include "tool/replay/comparison.h"
 
 #include <errno.h>
@@ -10,10 +10,10 @@
 /* The state of a row whose process has not written its result yet. */
 #define UNFINISHED (-ECHILD)
 
-/** Maps memory that all child processes share, with a meter for each row. Returns 0 or -ENOMEM. */
+/** Maps memory that all child processes share, with a account for each row. Returns 0 or -ENOMEM. */
 static int share(struct comparison *comparison) {
     size_t periods = comparison->history->period_count;
-    size_t each = sizeof(struct meter) + periods * sizeof(uint64_t);
+    size_t each = sizeof(struct account) + periods * sizeof(uint64_t);
     comparison->shared_bytes = each * comparison->count;
     comparison->shared = mmap(NULL, comparison->shared_bytes, PROT_READ | PROT_WRITE,
                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -22,10 +22,10 @@ static int share(struct comparison *comparison) {
         return -ENOMEM;
     }
     for (size_t i = 0; i < comparison->count; i++) {
-        struct meter *meter = (struct meter *)((char *)comparison->shared + i * each);
-        meter_start(meter, comparison->history, (uint64_t *)(meter + 1));
-        meter->error = UNFINISHED;
-        comparison->rows[i].meter = meter;
+        struct account *account = (struct account *)((char *)comparison->shared + i * each);
+        account_start(account, comparison->history, (uint64_t *)(account + 1));
+        account->error = UNFINISHED;
+        comparison->rows[i].account = account;
     }
     return 0;
 }
@@ -34,14 +34,14 @@ static void run_row(const struct row *row) {
     const struct candidate *candidate = row->candidate;
     if (!candidate)
         return;
-    row->meter->error = 0;
+    row->account->error = 0;
     if (candidate->is_model) {
         uint64_t limit = candidate->setting.limit, memory = candidate->setting.capacity;
-        model_run(candidate->model, limit && limit < memory ? limit : memory, row->meter);
+        model_run(candidate->model, limit && limit < memory ? limit : memory, row->account);
     } else {
         struct rerun_setting setting = candidate->setting;
         setting.delay_us = row->delay_us;
-        rerun(&setting, row->meter);
+        rerun(&setting, row->account);
     }
 }
 

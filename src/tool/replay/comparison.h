@@ -25,7 +25,7 @@ struct candidate {
 struct row {
     const struct candidate *candidate;
     uint64_t delay_us; /* 0 for a model */
-    struct meter *meter;
+    struct account *account;
 };
 
 struct comparison {
@@ -33,7 +33,7 @@ struct comparison {
     const struct history *history;
     struct row *rows; /* rows of one candidate are adjacent */
     size_t count;
-    void *shared; /* the meters, in memory shared with child processes */
+    void *shared; /* the accounts, in memory shared with child processes */
     size_t shared_bytes;
 };
 

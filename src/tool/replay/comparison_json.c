@@ -42,29 +42,29 @@ static void put_setting(struct json_put *to, const struct row *row) {
 }
 
 static void put_row(struct json_put *to, const struct row *row) {
-    const struct meter *meter = row->meter;
+    const struct account *account = row->account;
     json_put_open(to, '{');
     put_setting(to, row);
-    json_put_named_bool(to, "out_of_memory", meter->out_of_memory);
-    json_put_named_bool(to, "failed", meter->error != 0);
-    json_put_named_u64(to, "ran_events", meter->at + 1);
-    json_put_named_u64(to, "reserved_peak_bytes", meter->reserved_peak);
-    put_decimals(to, "reserved_over_requested", meter_ratio(meter), 6);
-    json_put_named_u64(to, "pages_mapped", meter->mapped);
-    put_decimals(to, "pages_mapped_late", meter_mapped_late(meter), 2);
-    json_put_named_u64(to, "last_period_mapped", meter_last_mapped(meter));
-    json_put_named_u64(to, "driver_calls", meter->calls);
-    put_decimals(to, "driver_estimated_ms", (double)meter->calls_ns / 1e6, 3);
-    json_put_named_u64(to, "barriers", meter->barriers);
-    json_put_named_u64(to, "waits", meter->waits);
-    json_put_named_u64(to, "waited_us", meter->waited_us);
+    json_put_named_bool(to, "out_of_memory", account->out_of_memory);
+    json_put_named_bool(to, "failed", account->error != 0);
+    json_put_named_u64(to, "ran_events", account->at + 1);
+    json_put_named_u64(to, "reserved_peak_bytes", account->reserved_peak);
+    put_decimals(to, "reserved_over_requested", account_ratio(account), 6);
+    json_put_named_u64(to, "pages_mapped", account->mapped);
+    put_decimals(to, "pages_mapped_late", account_mapped_late(account), 2);
+    json_put_named_u64(to, "last_period_mapped", account_last_mapped(account));
+    json_put_named_u64(to, "driver_calls", account->calls);
+    put_decimals(to, "driver_estimated_ms", (double)account->calls_ns / 1e6, 3);
+    json_put_named_u64(to, "barriers", account->barriers);
+    json_put_named_u64(to, "waits", account->waits);
+    json_put_named_u64(to, "waited_us", account->waited_us);
     json_put_named_open(to, "idle", '[');
-    for (unsigned i = 0; i < METER_PARTS; i++)
-        json_put_double(to, meter_idle(meter, i), 4);
+    for (unsigned i = 0; i < ACCOUNT_PARTS; i++)
+        json_put_double(to, account_idle(account, i), 4);
     json_put_close(to, ']');
     json_put_named_open(to, "pages_mapped_by_period", '[');
-    for (size_t i = 0; i < meter->history->period_count; i++)
-        json_put_u64(to, meter->mapped_by_period[i]);
+    for (size_t i = 0; i < account->history->period_count; i++)
+        json_put_u64(to, account->mapped_by_period[i]);
     json_put_close(to, ']');
     json_put_close(to, '}');
 }

@@ -94,45 +94,45 @@ static bool uses_pages(const struct row *row) {
 }
 
 static void print_failure(const struct row *row, struct print *out) {
-    const struct meter *meter = row->meter;
-    if (meter->out_of_memory) {
+    const struct account *account = row->account;
+    if (account->out_of_memory) {
         print_format(out, "  out of memory at event %s, with %s requested and ",
-                     COUNT(meter->at + 1), SIZE(meter->requested));
-        print_format(out, "%s reserved\n", SIZE(meter->reserved));
-    } else if (meter->error == -ECHILD) {
+                     COUNT(account->at + 1), SIZE(account->requested));
+        print_format(out, "%s reserved\n", SIZE(account->reserved));
+    } else if (account->error == -ECHILD) {
         print_str(out, "  the process that ran it has died\n");
     } else {
         print_format(out, "  failed: %s\n",
-                     meter->error == -EUCLEAN ? "the pool is broken" : strerror(-meter->error));
+                     account->error == -EUCLEAN ? "the pool is broken" : strerror(-account->error));
     }
 }
 
 static void print_mapped(const struct row *row, struct print *out) {
-    const struct meter *meter = row->meter;
-    bool late = uses_pages(row) && meter->history->period_count > 0;
-    print_cell(out, uses_pages(row) ? COUNT(meter->mapped) : "-", 10, PRINT_RIGHT);
-    print_cell(out, late ? DECIMALS(meter_mapped_late(meter), 1) : "-", 10, PRINT_RIGHT);
+    const struct account *account = row->account;
+    bool late = uses_pages(row) && account->history->period_count > 0;
+    print_cell(out, uses_pages(row) ? COUNT(account->mapped) : "-", 10, PRINT_RIGHT);
+    print_cell(out, late ? DECIMALS(account_mapped_late(account), 1) : "-", 10, PRINT_RIGHT);
 }
 
 static void print_row(const struct row *row, bool first, size_t width, struct print *out) {
-    const struct meter *meter = row->meter;
+    const struct account *account = row->account;
     char delay[LINES_VALUE] = "any";
     print_cell(out, first ? row->candidate->name : "", width, PRINT_LEFT);
     print_cell(out, row->candidate->is_model ? delay : delay_of(delay, row->delay_us), 7,
                PRINT_RIGHT);
-    if (meter->out_of_memory || meter->error != 0) {
+    if (account->out_of_memory || account->error != 0) {
         print_failure(row, out);
         return;
     }
-    print_cell(out, SIZE(meter->reserved_peak), 11, PRINT_RIGHT);
-    print_cell(out, DECIMALS(meter_ratio(meter), 3), 9, PRINT_RIGHT);
+    print_cell(out, SIZE(account->reserved_peak), 11, PRINT_RIGHT);
+    print_cell(out, DECIMALS(account_ratio(account), 3), 9, PRINT_RIGHT);
     print_mapped(row, out);
-    print_cell(out, COUNT(meter->calls), 12, PRINT_RIGHT);
-    print_cell(out, DECIMALS((double)meter->calls_ns / 1e6, 0), 8, PRINT_RIGHT);
-    print_cell(out, DECIMALS((double)meter->waited_us / 1e3, 0), 8, PRINT_RIGHT);
+    print_cell(out, COUNT(account->calls), 12, PRINT_RIGHT);
+    print_cell(out, DECIMALS((double)account->calls_ns / 1e6, 0), 8, PRINT_RIGHT);
+    print_cell(out, DECIMALS((double)account->waited_us / 1e3, 0), 8, PRINT_RIGHT);
     print_char(out, ' ');
-    for (unsigned i = 0; i < METER_PARTS; i++)
-        print_cell(out, DECIMALS(100 * meter_idle(meter, i), 0), 4, PRINT_RIGHT);
+    for (unsigned i = 0; i < ACCOUNT_PARTS; i++)
+        print_cell(out, DECIMALS(100 * account_idle(account, i), 0), 4, PRINT_RIGHT);
     print_char(out, '\n');
 }
 
@@ -148,18 +148,19 @@ void comparison_print(const struct comparison *comparison, struct print *out) {
 /* ---- several ---- */
 
 static const char *ratio_of(char buffer[LINES_VALUE], const struct row *row) {
-    return row->meter->out_of_memory ? "OOM"
-           : row->meter->error != 0  ? "failed"
-                                     : decimals(buffer, meter_ratio(row->meter),
-                                               meter_ratio(row->meter) < RATIO_MOST ? 3 : 0);
+    return row->account->out_of_memory ? "OOM"
+           : row->account->error != 0  ? "failed"
+                                       : decimals(buffer, account_ratio(row->account),
+                                                 account_ratio(row->account) < RATIO_MOST ? 3 : 0);
 }
 
 static const char *mapped_of(char buffer[LINES_VALUE], const struct row *row) {
-    const struct meter *meter = row->meter;
-    uint64_t live = meter->requested_peak / PAGE_BYTES + 1;
-    bool there = uses_pages(row) && !row->candidate->is_model && meter->history->period_count > 0 &&
-                 !meter->out_of_memory && meter->error == 0;
-    return there ? decimals(buffer, 100 * meter_mapped_late(meter) / (double)live, 2) : "-";
+    const struct account *account = row->account;
+    uint64_t live = account->requested_peak / PAGE_BYTES + 1;
+    bool there = uses_pages(row) && !row->candidate->is_model &&
+                 account->history->period_count > 0 && !account->out_of_memory &&
+                 account->error == 0;
+    return there ? decimals(buffer, 100 * account_mapped_late(account) / (double)live, 2) : "-";
 }
 
 static const char ratios[] = "reserved over requested", mapped[] = "mapped, % of live";

@@ -322,7 +322,7 @@ static int read_file(const char *file, struct histories *histories) {
 static bool has_failed(const struct results *results) {
     for (size_t i = 0; i < results->count; i++) {
         for (size_t k = 0; k < results->list[i].count; k++)
-            if (results->list[i].rows[k].meter->error != 0)
+            if (results->list[i].rows[k].account->error != 0)
                 return true;
     }
     return false;

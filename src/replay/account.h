@@ -2,12 +2,12 @@
  * Counts memory, pages and driver calls of a replay, with the pool or with a model. One thread at a
  * time counts, so there is no lock.
  */
-#ifndef GPUCACHE_REPLAY_METER_H
-#define GPUCACHE_REPLAY_METER_H
+#ifndef GPUCACHE_REPLAY_ACCOUNT_H
+#define GPUCACHE_REPLAY_ACCOUNT_H
 
 #include "replay/history.h"
 
-#define METER_PARTS 10
+#define ACCOUNT_PARTS 10
 
 /*
  * Durations of driver calls on one H200 with driver 580 (docs/measurements.md). The time of a
@@ -22,7 +22,7 @@ enum {
     COST_MALLOC_MIB_NS = 170, /* in addition for each MiB */
 };
 
-struct meter {
+struct account {
     const struct history *history;
     size_t at; /* index of the current event */
     size_t period;
@@ -35,28 +35,29 @@ struct meter {
     bool out_of_memory; /* the replay ended at event `at` for lack of memory */
     int error; /* another error that ended the replay: a negative errno; -EUCLEAN: pool_check() */
     /* Sums over the events of each tenth. */
-    double requested_sum[METER_PARTS], reserved_sum[METER_PARTS];
+    double requested_sum[ACCOUNT_PARTS], reserved_sum[ACCOUNT_PARTS];
 };
 
-void meter_start(struct meter *meter, const struct history *history, uint64_t *mapped_by_period);
-void meter_begin_event(struct meter *meter, size_t at);
-void meter_end_event(struct meter *meter);
+void account_start(struct account *account, const struct history *history,
+                   uint64_t *mapped_by_period);
+void account_begin_event(struct account *account, size_t at);
+void account_end_event(struct account *account);
 
 /* Count bytes reserved from the driver and returned to it, mapped pages, and driver calls. */
-void meter_take(struct meter *meter, uint64_t bytes);
-void meter_give(struct meter *meter, uint64_t bytes);
-void meter_map(struct meter *meter, uint64_t pages);
-void meter_call(struct meter *meter, uint64_t calls, uint64_t each_ns);
+void account_take(struct account *account, uint64_t bytes);
+void account_give(struct account *account, uint64_t bytes);
+void account_map(struct account *account, uint64_t pages);
+void account_call(struct account *account, uint64_t calls, uint64_t each_ns);
 /** Counts a cudaMalloc or a cudaFree of so many bytes. */
-void meter_call_for(struct meter *meter, uint64_t bytes);
+void account_call_for(struct account *account, uint64_t bytes);
 
 /** Returns the mean idle part of reserved memory in a tenth of the history, from 0 to 1. */
-double meter_idle(const struct meter *meter, unsigned part);
+double account_idle(const struct account *account, unsigned part);
 /** Returns peak reserved over peak requested, or 0 if nothing was requested. */
-double meter_ratio(const struct meter *meter);
+double account_ratio(const struct account *account);
 /** Returns the pages mapped per period in the last quarter of the history. */
-double meter_mapped_late(const struct meter *meter);
+double account_mapped_late(const struct account *account);
 /** Returns the last period in which a page was mapped, from 1; 0: none, or no periods. */
-size_t meter_last_mapped(const struct meter *meter);
+size_t account_last_mapped(const struct account *account);
 
 #endif
