@@ -1,10 +1,10 @@
 /*
- * Writes all bytes that leave the library: reports, messages, traces.
+ * Opens files, and writes all bytes that leave the library: reports, messages, traces.
  *
  * The program must not notice a write. libc's write() is a cancellation point, at which a cancelled
  * thread would unwind out of the allocator; the system call is none. write_quietly() suppresses
- * signals. open_again() lets a write to a pipe time out. No lock. write_all() and write_in_time()
- * keep errno.
+ * signals. open_again() lets a write to a pipe time out. write_open() leaves the numbers of stdin,
+ * stdout and stderr free. No lock. write_all() and write_in_time() keep errno.
  */
 #include "base/write.h"
 
@@ -92,15 +92,23 @@ static int write_parts(struct sink *to, const char *bytes, size_t length) {
 }
 
 /**
- * Writes as write_parts(), without a signal that the write causes. A reader that is gone raises
- * SIGPIPE, and a file size limit SIGXFSZ; either would end a program that was about to exit with 0.
- * Both are blocked during the write, and removed from the thread if this write caused them.
+ * Writes as write_parts(), without a signal that the write causes. Three signals are blocked during
+ * the write. SIGPIPE and SIGXFSZ are removed from the thread if this write caused them.
+ *
+ *   | signal  | cause                                              | would                     |
+ *   | ------- | -------------------------------------------------- | ------------------------- |
+ *   | SIGPIPE | the reader is gone                                 | end the program           |
+ *   | SIGXFSZ | the file size limit                                | end the program           |
+ *   | SIGTTOU | a background job; the terminal has `stty tostop`   | stop the program for ever |
+ *
+ * The kernel does not send SIGTTOU to a thread that blocks it: the terminal then takes the bytes.
  */
 static int write_quietly(struct sink *to, const char *bytes, size_t length) {
     sigset_t blocked, before, pending_before, pending_after;
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGPIPE);
     sigaddset(&blocked, SIGXFSZ);
+    sigaddset(&blocked, SIGTTOU);
     sigemptyset(&pending_before);
     sigpending(&pending_before);
     bool masked = pthread_sigmask(SIG_BLOCK, &blocked, &before) == 0;
@@ -133,9 +141,9 @@ int write_all(int fd, const void *bytes, size_t length) {
 }
 
 /**
- * Opens the same file again, for writes that do not block. Returns -1 if that fails. A blocking
- * write into a pipe that nobody reads would never end. O_NONBLOCK cannot be set on `fd` itself: the
- * flag belongs to the open file, which other processes share.
+ * Opens the same file again, for writes that do not block. Returns a descriptor or a negative
+ * errno. A blocking write into a pipe that nobody reads would never end. O_NONBLOCK cannot be set
+ * on `fd` itself: the flag belongs to the open file, which other processes share.
  */
 static int open_again(int fd) {
     char path[32];
@@ -143,8 +151,7 @@ static int open_again(int fd) {
     print_init(&out, -1, path, sizeof path);
     print_str(&out, "/proc/self/fd/");
     print_i64(&out, fd);
-    return (int)syscall(SYS_openat, AT_FDCWD, print_end(&out),
-                        O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    return write_open(AT_FDCWD, print_end(&out), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, 0);
 }
 
 /**
@@ -185,6 +192,38 @@ int write_in_time(int fd, const void *bytes, size_t length) {
     return result;
 }
 
+/* --- opening --- */
+
+static bool is_closed(int fd) {
+    return fcntl(fd, F_GETFD) < 0;
+}
+
+/** Moves a descriptor to a number above stderr's. Returns the new one or a negative errno. */
+static int move_up(int fd) {
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    int result = copy >= 0 ? copy : -errno;
+    syscall(SYS_close, fd);
+    return result;
+}
+
+int write_open(int folder, const char *path, int flags, unsigned mode) {
+    int placeholders[STDERR_FILENO + 1], count = 0;
+    /* A write to an O_PATH descriptor fails with EBADF, as to a closed one. */
+    while (count <= STDERR_FILENO &&
+           (is_closed(STDIN_FILENO) || is_closed(STDOUT_FILENO) || is_closed(STDERR_FILENO))) {
+        long fd = syscall(SYS_openat, AT_FDCWD, "/", O_PATH | O_CLOEXEC);
+        if (fd < 0)
+            break;
+        placeholders[count++] = (int)fd;
+    }
+    long fd = syscall(SYS_openat, folder, path, flags, mode);
+    int result = fd >= 0 ? (int)fd : -errno;
+    while (count > 0)
+        syscall(SYS_close, placeholders[--count]);
+    /* Another thread in this function may have closed its placeholders before the openat(). */
+    return result >= 0 && result <= STDERR_FILENO ? move_up(result) : result;
+}
+
 /* --- space in a file --- */
 
 /**
@@ -202,6 +241,8 @@ static int write_zeros(int fd, uint64_t from, uint64_t bytes) {
             left -= piece;
         }
         long written = syscall(SYS_pwritev, fd, pieces, count, (long)from, (long)(from >> 32));
+        if (written < 0 && errno == EINTR)
+            continue;
         if (written <= 0)
             return written < 0 ? -errno : -ENOSPC;
         from += (uint64_t)written;
@@ -217,7 +258,9 @@ int write_reserve(int fd, uint64_t from, uint64_t bytes) {
         return -EFBIG;
     if (syscall(SYS_fallocate, fd, 0, (off_t)from, (off_t)bytes) == 0)
         return 0;
-    return errno == EOPNOTSUPP || errno == ENOSYS ? write_zeros(fd, from, bytes) : -errno;
+    /* EINTR: some file systems give up at any signal. A profiler's timer may interrupt each try. */
+    bool can_write = errno == EOPNOTSUPP || errno == ENOSYS || errno == EINTR;
+    return can_write ? write_zeros(fd, from, bytes) : -errno;
 }
 
 void write_pages(int fd, uint64_t from, uint64_t bytes) {

@@ -1,6 +1,6 @@
 /*
- * Writes to a descriptor so that the program does not notice. Nothing here allocates or takes a
- * lock. write_all() and write_in_time() keep errno.
+ * Opens files and writes to descriptors so that the program does not notice. Nothing here allocates
+ * or takes a lock. write_all() and write_in_time() keep errno.
  */
 #ifndef GPUCACHE_BASE_WRITE_H
 #define GPUCACHE_BASE_WRITE_H
@@ -10,7 +10,8 @@
 
 /**
  * Writes all bytes, through partial writes and interruptions. Waits a moment for a full
- * non-blocking descriptor. The program gets no SIGPIPE or SIGXFSZ. Returns 0 or a negative errno.
+ * non-blocking descriptor. The program gets no SIGPIPE, SIGXFSZ or SIGTTOU. Returns 0 or a negative
+ * errno.
  */
 int write_all(int fd, const void *bytes, size_t length);
 
@@ -21,6 +22,14 @@ int write_all(int fd, const void *bytes, size_t length);
  * another result.
  */
 int write_in_time(int fd, const void *bytes, size_t length);
+
+/**
+ * Opens a file as openat() does, with a number above that of stderr. If the program has closed
+ * stdout or stderr, openat() alone would return that number, and later output of the program would
+ * go to the file. A read or write of the closed descriptors fails with EBADF during the call too.
+ * Returns a descriptor or a negative errno. Changes errno.
+ */
+int write_open(int folder, const char *path, int flags, unsigned mode);
 
 /**
  * Reserves space for bytes of a file, so that they can be mapped: with a full file system an access

@@ -60,18 +60,18 @@ static struct live_page *own_page(void) {
 /** Creates a file of `bytes` bytes and maps it. Returns NULL if a call fails. */
 static struct live_page *make_file(int folder, const char *name, size_t bytes) {
     const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    long fd = syscall(SYS_openat, folder, name, flags, 0600);
-    if (fd < 0 && errno == EEXIST && unlinkat(folder, name, 0) == 0)
-        fd = syscall(SYS_openat, folder, name, flags, 0600); /* replaces a page from before exec */
+    int fd = write_open(folder, name, flags, 0600);
+    if (fd == -EEXIST && unlinkat(folder, name, 0) == 0)
+        fd = write_open(folder, name, flags, 0600); /* replaces a page from before exec */
     if (fd < 0)
         return NULL;
     struct stat file;
     /* An umask may have removed the user's own rights, and not every file system keeps modes. */
-    bool usable = fchmod((int)fd, 0600) == 0 && fstat((int)fd, &file) == 0 &&
-                  (file.st_mode & 07777) == 0600 && write_reserve((int)fd, 0, bytes) == 0;
-    void *memory =
-        usable ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, (int)fd, 0)
-               : MAP_FAILED;
+    bool usable = fchmod(fd, 0600) == 0 && fstat(fd, &file) == 0 &&
+                  (file.st_mode & 07777) == 0600 && write_reserve(fd, 0, bytes) == 0;
+    void *memory = usable
+                       ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0)
+                       : MAP_FAILED;
     if (memory == MAP_FAILED)
         unlinkat(folder, name, 0);
     else

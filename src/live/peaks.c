@@ -4,6 +4,7 @@
 #include "live/peaks.h"
 
 #include "base/user.h"
+#include "base/write.h"
 #include "options/options.h"
 #include "process/guard.h"
 #include "report/emitter.h"
@@ -35,12 +36,12 @@ uint64_t peaks_of(const struct stats_device *stats) {
 static struct peaks *map(const char *path) {
     struct stat status;
     struct peaks *peaks = MAP_FAILED;
-    long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = write_open(AT_FDCWD, path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
     if (fd < 0)
         return NULL;
-    if (fstat((int)fd, &status) == 0 && S_ISREG(status.st_mode) && user_is_own(status.st_uid) &&
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && user_is_own(status.st_uid) &&
         status.st_size >= (off_t)sizeof *peaks)
-        peaks = mmap(NULL, sizeof *peaks, PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd, 0);
+        peaks = mmap(NULL, sizeof *peaks, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     syscall(SYS_close, fd);
     if (peaks == MAP_FAILED)
         return NULL;

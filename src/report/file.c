@@ -8,18 +8,22 @@
  *
  *      the name exists as                       then
  *      /dev/null, a terminal, a FIFO            reports are written to it; a trace fails
+ *      a descriptor, such as /dev/stdout        the same, whatever the descriptor is
  *      a link or FIFO of another user           the next name is tried
  *      a directory or a block device            fails
  */
 #include "report/emitter.h"
 
+#include "base/log.h"
 #include "base/program.h"
 #include "base/user.h"
+#include "base/write.h"
 #include "options/options.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -86,19 +90,37 @@ static int finish(struct print *out) {
 
 /** Creates a new file. Returns a descriptor or a negative errno. */
 static int create(const char *path, int access) {
-    long fd = syscall(SYS_openat, AT_FDCWD, path, access | FLAGS | O_CREAT | O_EXCL,
-                      options()->file_mode);
-    return fd >= 0 ? (int)fd : -errno;
+    return write_open(AT_FDCWD, path, access | FLAGS | O_CREAT | O_EXCL, options()->file_mode);
 }
 
-/** Returns whether the path names an open descriptor, which no other user can have created. */
-static bool is_descriptor(const char *path) {
-    static const char *const places[] = {"/dev/fd/", "/dev/stdout", "/dev/stderr",
-                                         "/proc/self/fd/"};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (strncmp(path, places[i], strlen(places[i])) == 0)
-            return true;
-    return false;
+/** Returns the number of the descriptor that the path names, or -1. */
+static int descriptor_of(const char *path) {
+    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+    if (strcmp(path, "/dev/stdout") == 0)
+        return STDOUT_FILENO;
+    if (strcmp(path, "/dev/stderr") == 0)
+        return STDERR_FILENO;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        const char *number = path + strlen(folders[i]);
+        if (strncmp(path, folders[i], strlen(folders[i])) == 0) {
+            size_t digits = strspn(number, "0123456789");
+            return digits > 0 && digits < 10 && number[digits] == '\0' ? atoi(number) : -1;
+        }
+    }
+    return -1;
+}
+
+/**
+ * Duplicates a descriptor of the program for a report. The duplicate can be a socket, and shares
+ * the position of a file: the report does not overwrite other output. Returns -EBADF if the
+ * descriptor is not open for writing, or if the number of stderr belongs to another file by now.
+ */
+static int duplicate(int own) {
+    int fd = own == STDERR_FILENO ? log_fd() : own, flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
+        return -EBADF;
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    return copy >= 0 ? copy : -errno;
 }
 
 static bool is_trusted(uid_t uid) {
@@ -114,24 +136,33 @@ static int check_existing(const char *path, struct stat *named) {
     struct stat file;
     if (lstat(path, named) != 0 || stat(path, &file) != 0 || S_ISREG(file.st_mode))
         return -EEXIST;
-    if (!is_descriptor(path) && ((S_ISLNK(named->st_mode) && !is_trusted(named->st_uid)) ||
-                                 (S_ISFIFO(file.st_mode) && !is_trusted(file.st_uid))))
+    if ((S_ISLNK(named->st_mode) && !is_trusted(named->st_uid)) ||
+        (S_ISFIFO(file.st_mode) && !is_trusted(file.st_uid)))
         return -EEXIST;
     return S_ISDIR(file.st_mode) ? -EISDIR : S_ISBLK(file.st_mode) ? -ENOTBLK : 0;
 }
 
 /**
- * Creates a new file for a trace. Returns as create(), or -ESPIPE for a device, FIFO or terminal.
+ * Creates a new file for a trace. Returns as create(), or -ESPIPE for a device, FIFO, terminal or
+ * descriptor.
  */
 static int create_only(const char *path) {
     struct stat named;
+    if (descriptor_of(path) >= 0)
+        return -ESPIPE;
     int fd = create(path, O_RDWR), taken = fd == -EEXIST ? check_existing(path, &named) : fd;
     return fd >= 0 ? fd : taken == 0 || taken == -ENOTBLK ? -ESPIPE : taken;
 }
 
-/** Creates a new file, or opens a device, FIFO or terminal of that name. Returns as create(). */
+/**
+ * Creates a new file, opens a device, FIFO or terminal of that name, or duplicates the descriptor
+ * of that name. Returns as create().
+ */
 static int create_or_open(const char *path) {
     struct stat named, again, file;
+    int own = descriptor_of(path);
+    if (own >= 0)
+        return duplicate(own);
     int error = create(path, O_WRONLY);
     if (error != -EEXIST)
         return error;
@@ -139,17 +170,17 @@ static int create_or_open(const char *path) {
     if (error != 0)
         return error;
     /* O_NONBLOCK: a FIFO without a reader must not block the program */
-    long fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | FLAGS | O_APPEND | O_NONBLOCK);
+    int fd = write_open(AT_FDCWD, path, O_WRONLY | FLAGS | O_APPEND | O_NONBLOCK, 0);
     if (fd < 0)
-        return -errno;
+        return fd;
     /* Another user may have replaced the name since check_existing(). */
-    if (fstat((int)fd, &file) != 0 || S_ISREG(file.st_mode) || S_ISBLK(file.st_mode) ||
+    if (fstat(fd, &file) != 0 || S_ISREG(file.st_mode) || S_ISBLK(file.st_mode) ||
         check_existing(path, &again) != 0 || again.st_dev != named.st_dev ||
         again.st_ino != named.st_ino) {
         syscall(SYS_close, fd);
         return -EEXIST;
     }
-    return (int)fd;
+    return fd;
 }
 
 /** Returns a random number, or the time if the system has no random number yet. */
@@ -196,7 +227,7 @@ int file_create(const char *pattern, char *path, size_t size) {
 
 bool file_close(int fd, const char *path, bool complete) {
     struct stat file, named;
-    bool regular = fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
+    bool regular = descriptor_of(path) < 0 && fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
     /* An incomplete report would look damaged. The name is deleted only if it is still the file
      * that was opened. */
     if (!complete && regular && lstat(path, &named) == 0 && file.st_dev == named.st_dev &&
@@ -204,6 +235,16 @@ bool file_close(int fd, const char *path, bool complete) {
         unlink(path);
     syscall(SYS_close, fd);
     return complete && regular;
+}
+
+const char *file_shown(char buffer[FILE_SHOWN], const char *path) {
+    struct print out;
+    print_init(&out, -1, buffer, FILE_SHOWN);
+    print_str(&out, path);
+    print_end(&out);
+    if (strlen(path) >= FILE_SHOWN)
+        strcpy(buffer + FILE_SHOWN - sizeof "...", "...");
+    return buffer;
 }
 
 const char *file_error(int error) {
@@ -241,6 +282,8 @@ const char *file_error(int error) {
         return "too many symbolic links";
     case EIO:
         return "input/output error";
+    case EBADF:
+        return "not open for writing";
     case EPIPE:
     case ENXIO:
         return "nobody reads it";

@@ -95,6 +95,8 @@ static int compose(struct slot *slot, int fd, bool in_time, enum report_format f
 
 static void warn_of_file(const char *path, int error) {
     const char *words = file_error(error);
+    char shown[FILE_SHOWN];
+    path = file_shown(shown, path);
     if (words)
         log_once(LOG_LEVEL_WARN, "cannot write report file %s: %s; writing to stderr", path, words);
     else

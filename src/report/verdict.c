@@ -173,6 +173,8 @@ static void say_fragmentation(struct lines *lines, const struct situation *now, 
     else if (cause == PENDING)
         lines_start(lines, "%s: %s of %s idle may still be in use", verdict,
                     SIZE(now->device->pending_bytes), SIZE(now->derived.idle));
+    else if (cause == FRAGMENTED && now->derived.largest_free >= now->oom->requested)
+        lines_start(lines, "%s: free blocks that fit serve small requests only", verdict);
     else
         lines_start(lines, "%s: largest free block %s of %s idle", verdict,
                     SIZE(now->derived.largest_free), SIZE(now->derived.idle));

@@ -90,13 +90,12 @@ static int map_more(int fd, uint64_t bytes) {
  */
 static int open_again(void) {
     struct stat file;
-    long fd =
-        syscall(SYS_openat, AT_FDCWD, file_path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = write_open(AT_FDCWD, file_path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
     if (fd < 0)
-        return -errno;
-    if (fstat((int)fd, &file) == 0 && file.st_dev == file_device && file.st_ino == file_inode &&
+        return fd;
+    if (fstat(fd, &file) == 0 && file.st_dev == file_device && file.st_ino == file_inode &&
         (uint64_t)file.st_size == file_bytes)
-        return (int)fd;
+        return fd;
     syscall(SYS_close, fd);
     return -ENOENT;
 }

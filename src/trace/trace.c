@@ -345,8 +345,9 @@ static bool is_alive(const struct trace_record *record, unsigned kind) {
 
 static void say_why_not(int error) {
     const char *why = file_error(error);
-    log_warn("GPUCACHE_TRACE=%s: %s; no trace is written", options()->trace_pattern,
-             why ? why : "cannot be opened");
+    char shown[FILE_SHOWN];
+    log_warn("GPUCACHE_TRACE=%s: %s; no trace is written",
+             file_shown(shown, options()->trace_pattern), why ? why : "cannot be opened");
 }
 
 /** Ends the trace after the file was truncated. Runs in a signal handler. */
@@ -387,26 +388,29 @@ void trace_forked(void) {
 void trace_end(enum process_end how, int signal) {
     (void)signal;
     bool ends = how == PROCESS_EXITS || how == PROCESS_DIES;
+    char shown[FILE_SHOWN];
     if (!header || !ends || owner != (pid_t)syscall(SYS_getpid))
         return;
     if (atomic_exchange(&cut_short, false))
-        log_warn("trace %s: the file was cut short by another process; the trace ends there", path);
+        log_warn("trace %s: the file was cut short by another process; the trace ends there",
+                 file_shown(shown, path));
     if (!trace_on())
         return;
     uint64_t dropped = atomic_load(&header->dropped), lost = atomic_load(&header->lost);
     uint64_t missed = atomic_load(&header->missed);
     int refused = atomic_load(&header->refused);
     const char *why = refused == ENOENT ? "it is gone from there" : file_error(refused);
+    file_shown(shown, path);
     if (refused)
-        log_warn("trace %s: could not grow further: %s", path, why ? why : "refused");
+        log_warn("trace %s: could not grow further: %s", shown, why ? why : "refused");
     if (dropped)
         log_warn("trace %s: %llu older events were dropped; GPUCACHE_TRACE_EVENTS says how many "
                  "are kept",
-                 path, (unsigned long long)dropped);
+                 shown, (unsigned long long)dropped);
     if (missed)
-        log_warn("trace %s: %llu events found no place: too many threads", path,
+        log_warn("trace %s: %llu events found no place: too many threads", shown,
                  (unsigned long long)missed);
     if (lost)
         log_warn("trace %s: too small for all that lives: %llu blocks older than it are missing",
-                 path, (unsigned long long)lost);
+                 shown, (unsigned long long)lost);
 }

@@ -122,6 +122,7 @@ def passed_through():
             what = "report_contents: passed through, %s %s: " % (options, os.path.basename(preload[-1]))
             ran, report = run_with_report([REPORTS, "pairs"], options=options, preload=preload)
             device = report["devices"][0]
+            tally.check(report["driver_version"] == 13000, what + "the driver's version", report["driver_version"])
             tally.check(ran.out == "served\n" and (device["backend"] == "none") == (reason is not None) and
                         device["backend_reason"] == (reason or SERVED_BECAUSE), what + "who serves",
                         "%s %s %s" % (ran.out, device["backend"], device["backend_reason"]))

@@ -13,6 +13,7 @@
  *   | rush BYTES                 | as turns, without waits and sleeps                             |
  *   | handed BYTES               | as turns, in two threads: one allocates the block, the other   |
  *   |                            | one frees it                                                   |
+ *   | reset_peaks                | calls gpucache_reset_peak_stats(-1)                            |
  *   | quiet N                    | makes N pairs of small allocations and frees, and no other     |
  *   |                            | call                                                           |
  *   | exit, _exit, abort, kill   | ends the process                                               |
@@ -42,6 +43,8 @@
 #include <unistd.h>
 
 #define MOST 4096
+
+int gpucache_reset_peak_stats(int device) __attribute__((weak)); /* of gpucache.h */
 
 static CUcontext context;
 static CUdeviceptr blocks[MOST];
@@ -222,6 +225,8 @@ static void run_command(const char *order, const char *value) {
         allocate(strtoull(value, NULL, 10));
     else if (strcmp(order, "free") == 0)
         CHECK(cuMemFree(blocks[--count]));
+    else if (strcmp(order, "reset_peaks") == 0 && gpucache_reset_peak_stats)
+        gpucache_reset_peak_stats(-1);
     else if (strcmp(order, "sync") == 0)
         CHECK(cuCtxSynchronize());
     else if (strcmp(order, "churn") == 0)

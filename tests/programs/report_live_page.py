@@ -376,6 +376,24 @@ def at_once():
     tally.check(place.pages() == [], "live: many pages go", place.pages())
 
 
+def reset_peaks_are_judged():
+    """Checks that run --max-peak sees a peak that the program resets before the next update of the page."""
+    for options in ({}, {"GPUCACHE_LIVE": "off"}):
+        place = Place()
+        done = subprocess.run([COMMAND, "run", "--max-peak=64M", "--", LIVE], capture_output=True, text=True, timeout=60,
+                              input="allocate 100000000\nfree\nreset_peaks\nsync\n",
+                              env={**environment(False, {**OFF, **options}), **place.options})
+        tally.check(done.returncode == 123 and "is above 64.00 MiB" in done.stderr,
+                    "live: --max-peak after a reset, %s" % options, "%s %s" % (done.returncode, done.stderr))
+
+
+def has_the_driver_without_a_pool():
+    one = Program(Place(), {"GPUCACHE_DISABLE": "1"})
+    version = one.report()["driver_version"]
+    one.end("exit", 7)
+    tally.check(version == 13000, "live: the driver's version without a pool", version)
+
+
 def where_it_cannot_be():
     with tempfile.TemporaryDirectory() as folder:
         for what, make in (("a file in its place", lambda path: open(path, "w").close()),
@@ -486,6 +504,8 @@ def main():
     children()
     of_another_version()
     at_once()
+    reset_peaks_are_judged()
+    has_the_driver_without_a_pool()
     where_it_cannot_be()
     in_other_places()
 

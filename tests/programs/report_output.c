@@ -5,7 +5,9 @@
 #include "program.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -63,6 +65,35 @@ static void no_stderr(void) {
     use_cuda();
 }
 
+static volatile bool stopped;
+
+/* Prints to the closed stdout, again and again. Returns NULL if no write succeeded. */
+static void *keep_printing(void *any) {
+    bool hit = false;
+    while (!stopped)
+        hit |= write(STDOUT_FILENO, "printed\n", 8) >= 0;
+    return hit ? any : NULL;
+}
+
+/* Closes stdin and stdout before the first use of CUDA, and prints while the library opens files. */
+static void closed_stdout(void) {
+    pthread_t thread;
+    CUdeviceptr p;
+    void *hit = NULL;
+    close(STDIN_FILENO);
+    close(STDOUT_FILENO);
+    if (pthread_create(&thread, NULL, keep_printing, &p) != 0)
+        exit(9);
+    begin();
+    for (int i = 0; i < 100000; i++) { /* a trace grows for it */
+        CHECK(cuMemAlloc(&p, 5000));
+        CHECK(cuMemFree(p));
+    }
+    stopped = true;
+    pthread_join(thread, &hit);
+    exit(hit ? 8 : 0);
+}
+
 /* Writes a report to a nearly full pipe whose reader waits for the end of the process. */
 static void full_stderr(void) {
     int ends[2], status = 0, turns = 0;
@@ -96,6 +127,7 @@ int main(int argc, char **argv) {
         {"count_descriptors", count_descriptors},
         {"exec_descriptors", exec_descriptors},
         {"no_stderr", no_stderr},
+        {"closed_stdout", closed_stdout},
         {"full_stderr", full_stderr},
         {"fill_stderr", fill_stderr},
     };

@@ -38,6 +38,14 @@ def main():
         same("count_descriptors", {"GPUCACHE_REPORT": folder + "/%p"}, ", reports to a file")
     same("exec_descriptors")
     same("full_stderr")
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(folder + "/live", 0o700)
+            ran = run([STDERR, "closed_stdout"], options={
+                "GPUCACHE_TRACE": folder + "/trace", "GPUCACHE_TRACE_EVENTS": "all", "GPUCACHE_REPORT": folder + "/report",
+                "XDG_RUNTIME_DIR": folder + "/live"})
+            tally.check(ran.status == 0 and sorted(os.listdir(folder)) == ["live", "report", "trace"],
+                        "stderr: output to a closed stdout: status %s" % ran.status, ran.err)
     with tempfile.NamedTemporaryFile() as file:
         ran = run(["/bin/sh", "-c", 'exec "$0" no_stderr 2>&-', STDERR],
                   options={"STDERR_FILE": file.name, "GPUCACHE_NOTHING": "1"})

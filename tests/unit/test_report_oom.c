@@ -99,6 +99,11 @@ static void fragmentation_is_blamed_when_enough_lies_idle(void **state) {
     assert_says(text, "Cause is fragmentation: largest free block 156.00 MiB of 624.00 MiB idle\n");
     assert_says(text, "No setting is known to help: free memory lies between live blocks\n");
     assert_silent_on(text, "GPUCACHE_");
+    oom.requested = 150 * MIB; /* less than the largest free block, which the pool did not use */
+    text = oom_text("A=1");
+    assert_says(text, "Cause is fragmentation: free blocks that fit serve small requests only\n");
+    assert_silent_on(text, "largest free block 156.00 MiB of");
+    oom.requested = 200 * MIB;
     device->backend_reason = "GPUCACHE_BACKEND=segments";
     holes_of(100, 31 * MIB); /* no hole is sure to contain a whole handle */
     assert_silent_on(oom_text("A=1"), "GPUCACHE_BACKEND");

@@ -124,6 +124,62 @@ static void a_device_file_is_written_in_place(void **state) {
     assert_int_equal(access("/dev/null.1", F_OK), -1);
 }
 
+static void use_descriptor(void) {
+    int fd = open(in_directory("out"), O_WRONLY | O_CREAT | O_EXCL, 0600);
+    if (dup2(fd, 9) != 9 || write(9, "before\n", 7) != 7)
+        _exit(1);
+    report_write("exit");
+    if (write(9, "after\n", 6) != 6)
+        _exit(2);
+}
+
+static void use_socket(void) {
+    static char text[1 << 16];
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0 || dup2(ends[1], 9) != 9)
+        _exit(1);
+    report_write("exit");
+    ssize_t length = recv(ends[0], text, sizeof text - 1, MSG_DONTWAIT);
+    if (length <= 0 || !strstr(text, "at exit"))
+        _exit(2);
+}
+
+static void use_stdout(void) {
+    int fd = open(in_directory("out"), O_WRONLY | O_CREAT | O_EXCL, 0600);
+    if (dup2(fd, STDOUT_FILENO) != STDOUT_FILENO)
+        _exit(1);
+    report_write("exit");
+}
+
+static void use_stderr_in_a_file(void) {
+    report_write("request"); /* to the pipe */
+    int fd = open(in_directory("out"), O_WRONLY | O_CREAT | O_EXCL, 0600);
+    if (dup2(fd, STDERR_FILENO) != STDERR_FILENO) /* not the stderr of the start any more */
+        _exit(1);
+    report_write("exit");
+}
+
+static void a_file_or_socket_of_a_descriptor_is_written_in_place(void **state) {
+    (void)state;
+    add_typical(0);
+    static const char *const names[] = {"GPUCACHE_REPORT=/dev/fd/9",
+                                        "GPUCACHE_REPORT=/proc/self/fd/9"};
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(STDERR_OF(use_descriptor, names[i]), "");
+        const char *text = take_file("out");
+        assert_memory_equal(text, "before\n|==", 10);
+        assert_says(text, "at exit");
+        assert_string_equal(text + strlen(text) - 6, "after\n");
+        assert_string_equal(STDERR_OF(use_socket, names[i]), "");
+    }
+    assert_string_equal(STDERR_OF(use_stdout, "GPUCACHE_REPORT=/dev/stdout"), "");
+    assert_fits(take_file("out"), 1);
+    assert_fits(STDERR_OF(use_stderr_in_a_file, "GPUCACHE_REPORT=/dev/stderr"), 1);
+    assert_string_equal(take_file("out"), "");
+    const char *text = STDERR_OF(write_one, "GPUCACHE_REPORT=/dev/fd/9");
+    assert_says(text, "report file /dev/fd/9: not open for writing; writing to stderr\n");
+}
+
 /** Exchanges two links, one to /dev/null and one to a file, until it is killed. */
 static pid_t keep_exchanging(const char *a, const char *b, const char *victim) {
     assert_int_equal(symlink("/dev/null", a), 0);
@@ -301,6 +357,8 @@ static void a_report_that_cannot_be_written_goes_to_stderr(void **state) {
     memset(variable + strlen(variable), 'x', 300);
     text = STDERR_OF(write_three, variable);
     assert_says(text, ": name too long; writing to stderr\n");
+    memset(variable + strlen(variable), 'x', 700); /* the message cuts the path, not the reason */
+    assert_says(STDERR_OF(write_three, variable), "xxx...: name too long; writing to stderr\n");
 }
 
 static void one_line_says_where_a_report_was_written(void **state) {
@@ -385,6 +443,7 @@ int main(void) {
         TEST(no_file_is_ever_written_twice),
         TEST(a_pattern_names_process_host_program_and_rank),
         TEST(a_device_file_is_written_in_place),
+        TEST(a_file_or_socket_of_a_descriptor_is_written_in_place),
         TEST(a_file_that_appears_during_the_call_is_not_written_to),
         TEST(only_its_user_reads_a_report_unless_told_otherwise),
         TEST(a_fifo_of_the_user_gets_the_report),

@@ -13,12 +13,21 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -230,6 +239,127 @@ static void a_late_reader_gets_all_of_a_text(void **state) {
     assert_int_equal(child_status(child), 0);
 }
 
+/** Opens a terminal that sends SIGTTOU to a background job that writes. Returns -1: there is none. */
+static int terminal_with_tostop(void) {
+    struct termios mode;
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0)
+        return -1;
+    int terminal = open(ptsname(master), O_RDWR); /* without O_NOCTTY: it controls this session */
+    if (terminal < 0 || tcgetattr(terminal, &mode) != 0)
+        return -1;
+    mode.c_lflag |= TOSTOP;
+    return tcsetattr(terminal, TCSANOW, &mode) == 0 ? terminal : -1;
+}
+
+/** Runs in the first process of a session. Returns the status of a background job that writes. */
+static int write_in_background(void) {
+    int terminal = terminal_with_tostop(), status;
+    if (terminal < 0)
+        return 77;
+    pid_t job = fork();
+    if (job == 0) {
+        setpgid(0, 0);
+        _exit(write_all(terminal, "x", 1) == 0 && write_in_time(terminal, "x", 1) == 0 ? 0 : 1);
+    }
+    waitpid(job, &status, WUNTRACED);
+    if (WIFSTOPPED(status))
+        kill(job, SIGKILL);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 2;
+}
+
+static void a_background_job_is_not_stopped(void **state) {
+    (void)state;
+    pid_t leader = fork();
+    if (leader == 0) {
+        setsid();
+        _exit(write_in_background());
+    }
+    int status = child_status(leader);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        skip();
+    assert_int_equal(status, 0);
+}
+
+static const int *closed; /* descriptors that use_closed() expects to be closed; ends with -1 */
+static volatile bool opened;
+
+/** Writes to the closed descriptors until the file is open. Returns whether a write succeeded. */
+static void *use_closed(void *fifo) {
+    bool hit = false;
+    for (int i = 0; i < 200; i++, usleep(1000))
+        for (const int *fd = closed; *fd >= 0; fd++)
+            hit |= write(*fd, "x", 1) >= 0 || errno != EBADF;
+    opened = true;
+    int reader = write_open(AT_FDCWD, fifo, O_RDONLY | O_NONBLOCK, 0); /* ends the wait for it */
+    return hit || reader < 0 ? fifo : NULL;
+}
+
+static void a_file_never_gets_a_standard_number(void **state) {
+    (void)state;
+    static const int sets[][4] = {{0, 1, 2, -1}, {1, -1}, {0, 2, -1}};
+    char fifo[64];
+    snprintf(fifo, sizeof fifo, "/tmp/gpucache-write-%d", (int)getpid());
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            pthread_t thread;
+            void *hit = NULL;
+            closed = sets[i];
+            for (const int *fd = closed; *fd >= 0; fd++)
+                close(*fd);
+            alarm(20);
+            pthread_create(&thread, NULL, use_closed, fifo);
+            bool right = write_open(AT_FDCWD, fifo, O_WRONLY | O_CLOEXEC, 0) > STDERR_FILENO;
+            right = right && opened;
+            pthread_join(thread, &hit);
+            for (const int *fd = closed; *fd >= 0; fd++)
+                right = right && fcntl(*fd, F_GETFD) < 0;
+            right = right && write_open(AT_FDCWD, "/nonexistent/file", O_RDONLY, 0) == -ENOENT;
+            _exit(right && !hit ? 0 : 1);
+        }
+        int status = child_status(child);
+        if (status != 0)
+            unlink(fifo);
+        assert_int_equal(status, 0);
+    }
+    unlink(fifo);
+}
+
+/** Makes fallocate() fail with EINTR, as some file systems do at any signal. */
+static bool interrupt_fallocate(void) {
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINTR),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof rules / sizeof *rules, rules};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+static void an_interrupted_reservation_writes_zeros(void **state) {
+    (void)state;
+    pid_t child = fork();
+    if (child == 0) {
+        char path[] = "/tmp/gpucache-write-XXXXXX";
+        int fd = mkstemp(path);
+        struct stat file;
+        unlink(path);
+        if (!interrupt_fallocate())
+            _exit(77);
+        _exit(write_reserve(fd, 0, 100000) == 0 && fstat(fd, &file) == 0 && file.st_size == 100000
+                  ? 0
+                  : 1);
+    }
+    int status = child_status(child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        skip();
+    assert_int_equal(status, 0);
+}
+
 /* Makes each test start without the state that an earlier one left after a failed write. */
 static int write_something(void **state) {
     (void)state;
@@ -252,6 +382,9 @@ int main(void) {
         TEST(a_terminal_without_a_reader_does_not_block_the_writer),
         TEST(a_text_too_long_for_a_pipe_is_dropped_whole),
         TEST(a_late_reader_gets_all_of_a_text),
+        TEST(a_background_job_is_not_stopped),
+        TEST(a_file_never_gets_a_standard_number),
+        TEST(an_interrupted_reservation_writes_zeros),
     };
     return cmocka_run_group_tests_name("write", tests, NULL, NULL);
 }

@@ -10,21 +10,16 @@
 #include "driver/state/rdma_libraries.h"
 #include "driver/table/entries.h"
 #include "heap/host.h"
-#include "live/live.h"
 #include "options/options.h"
 #include "pool/pool.h"
-#include "report/report.h"
 #include "trace/trace.h"
 
 #include <string.h>
 
-/* Tells the reports, the live page, the trace and the log which driver and backend a pool has. */
+/* Tells the trace and the log which backend a pool has. */
 static void report_start(const struct device_backend *backend) {
     int version = 0;
     REAL(cuDriverGetVersion)(&version);
-    report_set_driver_version(version);
-    live_set_driver_version(version);
-    trace_set_driver_version(version);
     trace_backend((unsigned)backend->device->ordinal, backend->backend.ops->name);
     log_info("device %d: %s, driver %d.%d, backend %s (%s), %s", backend->device->ordinal,
              backend->device->name, version / 1000, version % 1000 / 10, backend->backend.ops->name,
@@ -102,8 +97,8 @@ static int start_backend(struct device_pool *entry, CUcontext context, struct de
 }
 
 /* Starts an unused pool for a new context. Returns false if the backend does not start. Acquires
- * the pool lock: a thread that still uses the pool for the ended context must not be inside a call
- * of the backend. */
+ * the pool's lock: a thread that still uses the pool for the ended context must not be inside a
+ * call of the backend. */
 static bool reuse_pool(struct device_pool *entry, CUcontext context, struct device *device,
                        uint64_t reached_by) {
     pool_lock(entry->pool);

@@ -24,9 +24,18 @@
 #include "process/process.h"
 #include "report/report.h"
 #include "tcache/owner.h"
+#include "trace/trace.h"
 
-/* Starts the live page, its peaks and its helper thread, when the process first uses a device. */
+/*
+ * Starts the live page, its peaks and its helper thread, when the process first uses a device. Also
+ * tells the driver's version to all that show it: a process may never have a pool.
+ */
 static void begin_to_show(unsigned devices) {
+    int version = 0;
+    REAL(cuDriverGetVersion)(&version);
+    report_set_driver_version(version);
+    live_set_driver_version(version);
+    trace_set_driver_version(version);
     peaks_start();
     live_start(devices);
     page_helper_start();

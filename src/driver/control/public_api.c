@@ -13,6 +13,7 @@
 #include "driver/observe/snapshot.h"
 #include "driver/reuse/pinned.h"
 #include "driver/state/device.h"
+#include "live/peaks.h"
 #include "options/options.h"
 #include "pool/pool.h"
 #include "process/process.h"
@@ -87,7 +88,12 @@ int gpucache_get_stats(int device, struct gpucache_stats *stats) {
 }
 
 static int reset_peaks_of(struct device *device, void *unused) {
+    struct stats_device before;
     (void)unused;
+    /* Before the reset, or `gpucache run --max-peak` would not see this peak. */
+    if (stats_read_counters(device->ordinal, &before)) {
+        peaks_note(device->ordinal, &before);
+    }
     device_reset_peaks(device);
     return 0;
 }
