@@ -27,7 +27,7 @@ enum process_end { PROCESS_EXITS, PROCESS_EXECS, PROCESS_GOES_ON, PROCESS_DIES }
 
 /*
  * Hooks of the modules above this one, which start, fork, report and end with the process. This
- * module names none of them. driver/control/process_parts.c has the table, defined with
+ * module names none of them. driver/control/lifecycle_hooks.c has the table, defined with
  * PROCESS_HOOK_TABLE. The linker finds the table by its section: a process may start before the
  * constructors of the library run.
  */

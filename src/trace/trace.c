@@ -2,8 +2,8 @@
  * Writes records to the thread's chunk, and the header of the trace (trace.h).
  *
  * `place` and `self` belong to one thread. The header's fields that change are atomic. Invariant:
- * things.c gets an entry before the record of a begin is written, and loses it before the record of
- * an end. A scan of the ring therefore never marks the record of a live object as dead.
+ * objects.c gets an entry before the record of a begin is written, and loses it before the record
+ * of an end. A scan of the ring therefore never marks the record of a live object as dead.
  */
 #include "trace/trace.h"
 
@@ -16,8 +16,8 @@
 #include "options/options.h"
 #include "report/emitter.h"
 #include "trace/callers.h"
+#include "trace/objects.h"
 #include "trace/ring.h"
-#include "trace/things.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -149,14 +149,14 @@ static uint64_t ticks_of(uint64_t ns) {
     return (uint64_t)(((unsigned __int128)ns << 32) / atomic_load(&tick_ns));
 }
 
-/** Adds an entry to the table of things.h, or removes it. Takes the ring's lock. */
-static void update_live_table(bool there, enum things_sort sort, uint64_t address, uint64_t space,
+/** Adds an entry to the table of objects.h, or removes it. Takes the ring's lock. */
+static void update_live_table(bool there, enum object_sort sort, uint64_t address, uint64_t space,
                               uint64_t ticks) {
     ring_hold();
     if (there)
-        things_add(sort, address, space, ticks);
+        objects_add(sort, address, space, ticks);
     else
-        things_remove(sort, address, ticks);
+        objects_remove(sort, address, ticks);
     ring_release();
 }
 
@@ -177,7 +177,7 @@ void trace_moment(enum flight_kind kind, unsigned device, uint64_t space, uint64
     if (grows || begins) {
         entry.detail = add_reserved(device, grows ? bytes : -bytes);
         if (address != 0)
-            update_live_table(grows, THINGS_SEGMENT, address, space, entry.ticks);
+            update_live_table(grows, OBJECT_SEGMENT, address, space, entry.ticks);
     }
     trace_write(&entry);
 }
@@ -213,8 +213,8 @@ void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t fr
                                 .stack = stack,
                                 .kind = comes ? TRACE_ALLOCATE : TRACE_FREE,
                                 .device = device};
-    update_live_table(comes, THINGS_SEGMENT, address, 0, segment.ticks);
-    update_live_table(comes, THINGS_BLOCK, address, 0, block.ticks);
+    update_live_table(comes, OBJECT_SEGMENT, address, 0, segment.ticks);
+    update_live_table(comes, OBJECT_BLOCK, address, 0, block.ticks);
     trace_write(comes ? &segment : &block);
     trace_write(comes ? &block : &segment);
 }
@@ -227,7 +227,7 @@ void trace_map(unsigned device, uint64_t space, uint64_t address, unsigned count
                                     .space = space,
                                     .kind = TRACE_MAP,
                                     .device = device};
-        update_live_table(true, THINGS_PAGE, entry.address, space, entry.ticks);
+        update_live_table(true, OBJECT_PAGE, entry.address, space, entry.ticks);
         trace_write(&entry);
     }
 }
@@ -237,7 +237,7 @@ void trace_unmap(unsigned device, uint64_t space, uint64_t address, unsigned cou
     if (!trace_on())
         return;
     for (unsigned i = 0; i < count; i++)
-        update_live_table(false, THINGS_PAGE, address + i * PAGE_BYTES, space, since);
+        update_live_table(false, OBJECT_PAGE, address + i * PAGE_BYTES, space, since);
     trace_write(&(struct trace_entry){.ticks = since,
                                       .address = address,
                                       .bytes = count * PAGE_BYTES,
@@ -250,7 +250,7 @@ void trace_context_end(unsigned device, uint64_t space, uint64_t bytes, uint64_t
     if (!trace_on())
         return;
     ring_hold();
-    things_end(space);
+    objects_end(space);
     ring_release();
     trace_write(&(struct trace_entry){.ticks = since,
                                       .bytes = bytes,
@@ -335,11 +335,11 @@ static bool is_alive(const struct trace_record *record, unsigned kind) {
     switch (kind) {
     case TRACE_ALLOCATE:
         return atomic_load(&record->space) ? block_lives(address, ticks)
-                                           : things_has(THINGS_BLOCK, address, ticks);
+                                           : objects_has(OBJECT_BLOCK, address, ticks);
     case TRACE_MAP:
-        return things_has(THINGS_PAGE, address, ticks);
+        return objects_has(OBJECT_PAGE, address, ticks);
     default:
-        return things_has(THINGS_SEGMENT, address, ticks);
+        return objects_has(OBJECT_SEGMENT, address, ticks);
     }
 }
 

@@ -25,7 +25,7 @@ void page_helper_start(void);
  * errno. */
 void page_helper_stop(void);
 
-/** Hooks of fork and of the end of the process (process_parts.c). */
+/** Hooks of fork and of the end of the process (lifecycle_hooks.c). */
 void page_helper_forked(void);
 void page_helper_end(enum process_end how, int signal);
 

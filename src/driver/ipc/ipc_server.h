@@ -4,7 +4,7 @@
  * The thread starts with the first handle of a block in pages and gets none of the program's
  * signals. It needs no thread of the program to serve an importer. It disconnects a peer that
  * breaks the protocol of ipc_wire.h or is silent for too long. hooks/ipc.c, ipc_pages.c,
- * exit_handler.c and process_parts.c call these functions. The lock IPC_SERVER guards the start.
+ * exit_handler.c and lifecycle_hooks.c call these functions. The lock IPC_SERVER guards the start.
  */
 #ifndef GPUCACHE_DRIVER_IPC_IPC_SERVER_H
 #define GPUCACHE_DRIVER_IPC_IPC_SERVER_H

@@ -145,7 +145,7 @@ bool device_is_within_limit(const struct device *device, uint64_t charged, uint6
 
 /**
  * Function to call once, when the process first uses a device, with the number of the machine's
- * devices. Set when the process starts (control/process_parts.c). NULL: none.
+ * devices. Set when the process starts (control/lifecycle_hooks.c). NULL: none.
  */
 extern void (*device_first_use)(unsigned count);
 

@@ -1,5 +1,5 @@
-/* The table (things.h): a hash table with linear probing, mapped at the first entry. */
-#include "trace/things.h"
+/* The table (objects.h): a hash table with linear probing, mapped at the first entry. */
+#include "trace/objects.h"
 
 #include "heap/host.h"
 
@@ -8,12 +8,12 @@
 #define SLOTS ((size_t)1 << 18) /* 6 MiB of addresses; untouched pages take no memory */
 #define MOST (SLOTS - SLOTS / 4)
 
-struct thing {
+struct object {
     uint64_t key; /* address and sort; 0: free */
     uint64_t space, ticks;
 };
 
-static struct thing *things;
+static struct object *objects;
 static size_t count;
 static bool incomplete; /* the table was full, or had no memory: an entry is missing */
 
@@ -23,24 +23,24 @@ static size_t first_slot_of(uint64_t key) {
 
 static size_t slot_of(uint64_t key) {
     size_t at = first_slot_of(key);
-    while (things[at].key != 0 && things[at].key != key)
+    while (objects[at].key != 0 && objects[at].key != key)
         at = (at + 1) & (SLOTS - 1);
     return at;
 }
 
-void things_add(enum things_sort sort, uint64_t address, uint64_t space, uint64_t ticks) {
+void objects_add(enum object_sort sort, uint64_t address, uint64_t space, uint64_t ticks) {
     uint64_t key = address | sort;
-    if (!things && !(things = host_map(SLOTS * sizeof *things, 4096))) {
+    if (!objects && !(objects = host_map(SLOTS * sizeof *objects, 4096))) {
         incomplete = true;
         return;
     }
     size_t at = slot_of(key);
-    if (things[at].key == 0 && count >= MOST) {
+    if (objects[at].key == 0 && count >= MOST) {
         incomplete = true;
         return;
     }
-    count += things[at].key == 0;
-    things[at] = (struct thing){key, space, ticks};
+    count += objects[at].key == 0;
+    objects[at] = (struct object){key, space, ticks};
 }
 
 /** Removes an entry and moves later entries of its probe sequence up, so that no gap hides them. */
@@ -49,34 +49,34 @@ static void remove_at(size_t at) {
     count--;
     for (;;) {
         next = (next + 1) & (SLOTS - 1);
-        if (things[next].key == 0)
+        if (objects[next].key == 0)
             break;
-        size_t home = first_slot_of(things[next].key);
+        size_t home = first_slot_of(objects[next].key);
         if (((next - home) & (SLOTS - 1)) >= ((next - at) & (SLOTS - 1))) {
-            things[at] = things[next];
+            objects[at] = objects[next];
             at = next;
         }
     }
-    things[at].key = 0;
+    objects[at].key = 0;
 }
 
-void things_remove(enum things_sort sort, uint64_t address, uint64_t ticks) {
-    size_t at = things ? slot_of(address | sort) : 0;
-    if (things && things[at].key != 0 && things[at].ticks <= ticks)
+void objects_remove(enum object_sort sort, uint64_t address, uint64_t ticks) {
+    size_t at = objects ? slot_of(address | sort) : 0;
+    if (objects && objects[at].key != 0 && objects[at].ticks <= ticks)
         remove_at(at);
 }
 
-void things_end(uint64_t space) {
-    for (size_t at = 0; things && count > 0 && at < SLOTS;) {
-        if (things[at].key != 0 && things[at].space == space)
+void objects_end(uint64_t space) {
+    for (size_t at = 0; objects && count > 0 && at < SLOTS;) {
+        if (objects[at].key != 0 && objects[at].space == space)
             remove_at(at); /* does not advance: remove_at() may have moved an entry here */
         else
             at++;
     }
 }
 
-bool things_has(enum things_sort sort, uint64_t address, uint64_t ticks) {
+bool objects_has(enum object_sort sort, uint64_t address, uint64_t ticks) {
     uint64_t key = address | sort;
-    size_t at = things ? slot_of(key) : 0;
-    return incomplete || (things && things[at].key == key && things[at].ticks == ticks);
+    size_t at = objects ? slot_of(key) : 0;
+    return incomplete || (objects && objects[at].key == key && objects[at].ticks == ticks);
 }

@@ -4,13 +4,13 @@
  * is_alive() in trace.c reads the table, to decide which records a reused chunk carries. Blocks of
  * pools are not in the table: the pool knows them. The ring's lock protects the table.
  */
-#ifndef GPUCACHE_TRACE_THINGS_H
-#define GPUCACHE_TRACE_THINGS_H
+#ifndef GPUCACHE_TRACE_OBJECTS_H
+#define GPUCACHE_TRACE_OBJECTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-enum things_sort { THINGS_SEGMENT = 1, THINGS_PAGE, THINGS_BLOCK };
+enum object_sort { OBJECT_SEGMENT = 1, OBJECT_PAGE, OBJECT_BLOCK };
 
 /*
  * The caller of every function below holds the ring's lock. Addresses are multiples of at least 4,
@@ -18,15 +18,15 @@ enum things_sort { THINGS_SEGMENT = 1, THINGS_PAGE, THINGS_BLOCK };
  */
 
 /** Adds an entry that is live since `ticks`. If the table is full, the entry is lost. */
-void things_add(enum things_sort sort, uint64_t address, uint64_t space, uint64_t ticks);
+void objects_add(enum object_sort sort, uint64_t address, uint64_t space, uint64_t ticks);
 
 /** Removes an entry, unless it was added after `ticks`. */
-void things_remove(enum things_sort sort, uint64_t address, uint64_t ticks);
+void objects_remove(enum object_sort sort, uint64_t address, uint64_t ticks);
 
 /** Removes all entries of a space, because its context ended. */
-void things_end(uint64_t space);
+void objects_end(uint64_t space);
 
 /** Returns whether the entry added at `ticks` is live. Returns true once an entry was lost. */
-bool things_has(enum things_sort sort, uint64_t address, uint64_t ticks);
+bool objects_has(enum object_sort sort, uint64_t address, uint64_t ticks);
 
 #endif
