@@ -13,7 +13,7 @@
 struct peaks {
     uint64_t updates, summed_at; /* slow paths so far; their number at the last aggregation */
     bool has_large;              /* the slow path has handed out a large block since then */
-    bool budget_is_fresh;      /* peaks_over_budget() has updated it in this slow path */
+    bool budget_is_fresh;        /* peaks_over_budget() has updated it in this slow path */
 };
 
 struct pool {

@@ -9,9 +9,9 @@
 #include <cmocka.h>
 
 #include "replay/input.h"
+#include "replay/lockstep.h"
 #include "replay/models.h"
 #include "replay/rerun.h"
-#include "replay/lockstep.h"
 #include "tuning/tuning.h"
 
 #include <errno.h>
@@ -382,7 +382,8 @@ static void pages_are_counted(void **state) {
     struct rerun_setting setting = {.capacity = UINT64_C(1) << 40, .pages = true};
     struct account account = run_pool(&setting, "0,0,a,1,67108864\n10,0,f,1\n20,0,a,2,67108864\n");
     assert_int_equal(account.mapped, 32);
-    assert_int_equal(account.calls, 2 * 64 * MIB / VMM_HANDLE); /* each segment is made and mapped */
+    assert_int_equal(account.calls,
+                     2 * 64 * MIB / VMM_HANDLE); /* each segment is made and mapped */
     assert_int_equal(account.requested_peak, 64 * MIB);
     assert_true(account.requested_sum[3] < 1); /* nothing was requested between the two blocks */
 }
