@@ -26,6 +26,7 @@ static _Thread_local bool is_helper __attribute__((tls_model("initial-exec")));
 
 static void *run_helper(void *run) {
     is_helper = true;
+    pthread_setname_np(pthread_self(), "gpucache"); /* for another thread it would open a file */
     helper_admit_sigbus();
     return ((void *(*)(void *))run)(NULL);
 }
@@ -38,7 +39,6 @@ int helper_start(void *(*run)(void *)) {
     int error = pthread_create(&thread, NULL, run_helper, (void *)run);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error == 0) {
-        pthread_setname_np(thread, "gpucache");
         pthread_detach(thread);
     }
     return error;
