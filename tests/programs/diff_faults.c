@@ -5,17 +5,21 @@
  */
 #include "diff.h"
 
+#include <time.h>
+
 static CUevent event;
 static CUdeviceptr block;
 static void *pinned[3];
 static uint32_t words[16];
 
-/* Polls until the driver answers anything but "not ready". */
+/* Polls until the driver answers an error. Gives up after 20 seconds: a GPU that other processes
+ * use too runs the kernel late. */
 static int polled(CUresult (*call)(void)) {
     CUresult r = CUDA_ERROR_NOT_READY;
-    for (unsigned i = 0; r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY; i++) {
+    time_t end = time(NULL) + 20;
+    while (r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY) {
         r = call();
-        if (i > 1000000)
+        if (time(NULL) > end)
             return -1;
     }
     return r;
