@@ -1,5 +1,6 @@
 /*
- * Opens files, and writes all bytes that leave the library: reports, messages, traces.
+ * Opens files, writes reports and messages, and reserves the space of files that are mapped: traces
+ * and live pages.
  *
  * The program must not notice a write. libc's write() is a cancellation point, at which a cancelled
  * thread would unwind out of the allocator; the system call is none. write_quietly() suppresses
@@ -32,7 +33,7 @@
 
 #define WRITE_LIMIT_NS SECOND_NS /* how long one write waits for a reader, in total */
 #define ZEROS_AT_ONCE 64 /* arrays in one write: longer writes make larger pages in the kernel */
-#define POLL_NS 1000000  /* between two checks of the space in a pipe */
+#define SPACE_POLL_NS 1000000 /* between two checks of the space in a pipe */
 
 /** Destination of one write. */
 struct sink {
@@ -42,7 +43,7 @@ struct sink {
     uint64_t deadline; /* of clock_kernel_ns(); 0: has not waited yet */
 };
 
-/** Returns whether the deadline is over. The first call sets the deadline. */
+/** Returns whether the deadline has passed. The first call sets the deadline. */
 static bool is_late(struct sink *to) {
     uint64_t now = clock_kernel_ns();
     if (to->deadline == 0)
@@ -163,7 +164,7 @@ static bool has_space(struct sink *to, size_t length) {
     while (capacity > 0 && length <= (size_t)capacity && ioctl(to->fd, FIONREAD, &unread) == 0 &&
            (size_t)capacity - (size_t)unread < length) {
         struct pollfd reader = {.fd = to->fd};
-        struct timespec pause_time = {0, POLL_NS};
+        struct timespec pause_time = {0, SPACE_POLL_NS};
         if (is_late(to))
             return false;
         if (syscall(SYS_ppoll, &reader, 1, &pause_time, NULL, 0) > 0)

@@ -9,17 +9,17 @@
 #include <stdint.h>
 
 /**
- * Writes all bytes, through partial writes and interruptions. Waits a moment for a full
- * non-blocking descriptor. The program gets no SIGPIPE, SIGXFSZ or SIGTTOU. Returns 0 or a negative
- * errno.
+ * Writes all bytes, through partial writes and interruptions. Waits at most 1 s in total for a full
+ * non-blocking descriptor, and then returns -EAGAIN. A blocking descriptor may block for ever. The
+ * program gets no SIGPIPE, SIGXFSZ or SIGTTOU. Returns 0 or a negative errno.
  */
 int write_all(int fd, const void *bytes, size_t length);
 
 /**
  * Writes all bytes as write_all(), but waits only for a limited time for a pipe, terminal or socket
  * that nobody reads, whether it blocks or not. Returns -EAGAIN after that time; a pipe that could
- * hold all bytes has then got none. Calls after an -EAGAIN do not wait, until a call returns
- * another result.
+ * hold all bytes has then got none. After an -EAGAIN, calls for any descriptor do not wait, until a
+ * call returns another result.
  */
 int write_in_time(int fd, const void *bytes, size_t length);
 

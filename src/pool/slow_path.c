@@ -12,7 +12,7 @@
  *    7  sync_wait_while_suspended() over budget: another thread's call     pool* GROWTH_WAIT_NS
  *    8  barrier_ahead()             over budget: barrier for all pending   pool  none
  *    9  try_completed()             free memory, queries                   pool* none
- *   10  quota_deactivate_idle()     caches of idle threads                 pool  until owners leave
+ *   10  quota_deactivate_idle()     over the goal: caches of idle threads  pool  until owners leave
  *   11  try_barrier()               over budget: barrier or wait           pool* event (1)
  *   12  flush_own_cache()           over budget: this thread's cache       pool  none
  *   13  try_growth()                memory from the driver                 pool* RETURN_WAIT_NS (1)
@@ -71,7 +71,7 @@ bool reclaim_deferred(struct pool *pool, bool all) {
 
 /*
  * Step 4: returns false, without the lock, once another thread's query makes `stamp` safe.
- * Otherwise takes the pool's lock and returns true. `stamp` 0: the thread has no pending block.
+ * Otherwise takes the pool's lock and returns true. `stamp` 0: no cached block fits.
  *
  * Only one thread at a time queries to advance the safe epoch. Sets *advancing if it is this one.
  * Other threads spin until its result, at most SPINS_BEFORE_LOCK times.

@@ -1,13 +1,13 @@
 /*
- * Creates a new file for each report and trace, named by a pattern. Takes no lock.
+ * Creates a new file for each report, trace and OOM snapshot, named by a pattern. Takes no lock.
  *
- * An existing file is never written to: it belongs to another report, another process or the user.
+ * An existing regular file is never opened: it belongs to another report, process or the user.
  * O_EXCL ensures this, so any number of processes of a job may share a pattern. If a name exists,
  * the next one is tried: the next number for %n, otherwise the suffix .1, .2 and so on. After
  * ATTEMPTS names the suffix is random: another user cannot occupy all names of a shared folder.
  *
  *      the name exists as                       then
- *      /dev/null, a terminal, a FIFO            reports are written to it; a trace fails
+ *      /dev/null, a terminal, a FIFO            reports are written to it; others fail
  *      a descriptor, such as /dev/stdout        the same, whatever the descriptor is
  *      a link or FIFO of another user           the next name is tried
  *      a directory or a block device            fails
@@ -32,7 +32,7 @@
 #define ATTEMPTS 10000 /* names tried before a random one */
 #define FLAGS (O_CLOEXEC | O_NOCTTY)
 
-static _Atomic uint64_t next_number = 1; /* %n; not used by this process yet */
+static _Atomic uint64_t next_number = 1; /* value of %n for the next name of this process */
 
 static bool has_number(const char *pattern) {
     for (const char *at = pattern; *at; at++)
@@ -128,9 +128,10 @@ static bool is_trusted(uid_t uid) {
 }
 
 /**
- * Checks an existing name. Returns 0 if the name is no regular file and a report may be written to
- * it, with the inode of the name itself in `named`. Returns -EEXIST if the next name must be tried.
- * A link or a FIFO of another user gives -EEXIST: that user would get the report or redirect it.
+ * Checks an existing name. Returns 0, with the inode of the name itself in `named`, if a report may
+ * be written to it; -EEXIST if the next name must be tried, as for a regular file; -EISDIR for a
+ * directory; -ENOTBLK for a block device. A link or a FIFO of another user gives -EEXIST: that user
+ * would get the report or redirect it.
  */
 static int check_existing(const char *path, struct stat *named) {
     struct stat file;
@@ -143,8 +144,8 @@ static int check_existing(const char *path, struct stat *named) {
 }
 
 /**
- * Creates a new file for a trace. Returns as create(), or -ESPIPE for a device, FIFO, terminal or
- * descriptor.
+ * Creates a new file for a trace or snapshot. Returns as create(), or -ESPIPE for a device, FIFO,
+ * terminal or descriptor.
  */
 static int create_only(const char *path) {
     struct stat named;

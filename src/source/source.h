@@ -77,9 +77,10 @@ void source_begin_growth(struct source *source);
 void source_end_growth(struct source *source, bool gave_back);
 
 /**
- * Prepares host memory for a growth and its request, before the driver is asked: the release of a
- * segment that cannot be used may wait for the device. Returns false without host memory, or if the
- * driver gives addresses that the pool cannot manage: the pool then does not grow (-ERANGE).
+ * Prepares the host memory that a growth and its request need. Called before the driver is asked: a
+ * segment that cannot be used must be released, and that may wait for the device. Returns false
+ * without host memory, or if the driver gives addresses that the pool cannot manage: the pool then
+ * does not grow (-ERANGE).
  */
 bool source_can_grow(struct source *source, const struct alloc_request *request);
 

@@ -34,8 +34,10 @@ enum reach {
 
 /* The clock of decay. It advances DECAY_TICKS times in the decay time. */
 struct decay {
-    uint64_t tick; /* number of calls of pool_tick() that found idle memory */
-    bool watched;  /* pool_tick() is called periodically: watch_idle() asked for it */
+    /* Number of calls of pool_tick() that found memory which may go back later (decay_is_any()).
+     * take_old() in pool/decay.c sets it back for a while. */
+    uint64_t tick;
+    bool watched; /* pool_tick() is called periodically: watch_idle() asked for it */
     /* At t % DECAY_TICKS: highest stamp of memory freed before tick t. */
     uint64_t before[DECAY_TICKS];
 };

@@ -4,12 +4,15 @@
  *      way                       price                  allowed
  *      query                     0.1 us of CPU time     always; helps if the work has completed
  *      record, then query        0.3 us of CPU time     outside captures; for the open epoch
- *      barrier on the device     1 us; later work of    if the newest event was recorded in a free
- *                                all streams waits
+ *      barrier on the device     1 us; later work of    if the newest event was recorded in a free,
+ *                                all streams waits      and the program has recorded none since
  *      wait on the CPU (wait.c)  the time of the work   without a limit: events that frees of the
  *                                                       calling thread recorded. With a limit:
  *                                                       those of other threads' frees, and before
  *                                                       out of memory all events
+ *
+ * A free that cannot record an event waits for all work (synchronize_in_free()). In mode REUSE_SYNC
+ * each free waits for its event without a limit.
  *
  * Under pressure, frees record events, so that a barrier or a wait can make their memory safe when
  * it is needed. docs/policy.md has the measurements. All functions need the pool's lock, and
@@ -127,7 +130,7 @@ void sync_in_free(struct source *source, bool due) {
  *   2. A barrier is allowed now, and would not be allowed while the new event is the newest. Under
  *      pressure the barrier is worth more than the event.
  */
-static bool late_record_blocks_barriers(const struct source *source) {
+static bool late_record_does_harm(const struct source *source) {
     return source->application_syncs ||
            (source->config.reuse == REUSE_BARRIER && epochs_barrier_allowed(&source->epochs) &&
             atomic_load_explicit(&source->pressure, memory_order_relaxed));
@@ -141,7 +144,7 @@ bool sync_query(struct source *source, uint64_t stamp) {
     }
     epochs_poll(epochs, source->backend);
     if (!epochs_is_safe(epochs, stamp) && epochs_latest(epochs) < stamp &&
-        source->backend->has_events && !late_record_blocks_barriers(source) &&
+        source->backend->has_events && !late_record_does_harm(source) &&
         epochs_close(epochs, source->backend, false) == 0) {
         epochs_poll(epochs, source->backend);
     }

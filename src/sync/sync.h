@@ -2,8 +2,9 @@
  * Synchronising: makes pending memory safe by queries, barriers and waits. epoch.h explains the
  * events, sync.c the price of each way. wait.c has the functions sync_wait_...().
  *
- * The pool's lock is held on entry and on return of every function. Functions with "Waits" in their
- * comment release it while they wait; the others keep it.
+ * The pool's lock is held on entry and on return of every function. sync_in_free(),
+ * sync_wait_...(), and sync_make_safe() without SYNC_NO_WAIT, release it while they wait. The
+ * others keep it. "By queries" means: in the driver only after QUERIES_MOST queries have failed.
  */
 #ifndef GPUCACHE_SYNC_SYNC_H
 #define GPUCACHE_SYNC_SYNC_H
@@ -21,8 +22,8 @@ int sync_close_in_free(struct source *source);
  * waits for the event. If no event can be recorded:
  *
  *   during a capture, or refused (-EIO)   waits for all earlier work
- *   no context events on this driver      the same, but only under pressure, if `due`, or beyond
- *                                         BUDGET_FLOOR pending bytes
+ *   no context events on this driver      the same, but only in mode REUSE_SYNC, under pressure, if
+ *                                         `due`, or beyond BUDGET_FLOOR pending bytes
  *   otherwise                             does nothing: the next free tries again
  */
 void sync_in_free(struct source *source, bool due);
@@ -35,8 +36,9 @@ void sync_in_free(struct source *source, bool due);
 bool sync_event_is_due(struct source *source, uint64_t freed);
 
 /**
- * Queries events. If none covers `stamp`, records an event and queries it, unless a capture is in
- * progress or a barrier is worth more. Returns whether it made `stamp` safe.
+ * Returns whether `stamp` is safe. If it is not safe yet, queries events. If no event covers it,
+ * records one and queries that, unless a capture is in progress, the program uses context events
+ * itself, or a barrier is worth more.
  */
 bool sync_query(struct source *source, uint64_t stamp);
 
@@ -63,8 +65,8 @@ bool sync_wait_idle_segment(struct source *source, uint64_t last);
 /**
  * Records an event. Waits until any further epoch has finished, or with `all` until that event has
  * completed. The limit is `limit_ns` less the time that earlier failed waits took. Returns false at
- * the limit, after a fault, or if there is no event to wait for. The end of the context finishes
- * every epoch.
+ * the limit, after a fault, or if there is no event to wait for. Returns true if the context has
+ * ended, because that finishes every epoch.
  */
 bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all);
 
@@ -79,7 +81,7 @@ void sync_wait_submitted(struct source *source, uint64_t limit_ns);
 
 /**
  * Waits while another thread's call may be ending the context, for at most `limit_ns`. Returns
- * whether there was such a call and the context is usable again.
+ * whether there was such a call and the backend answers again: the pool may have a new context.
  */
 bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns);
 

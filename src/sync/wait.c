@@ -59,21 +59,25 @@ static void count_failed_wait(struct source *source, uint64_t stamp, uint64_t ns
 }
 
 /*
- * Queries until epoch `stamp` has finished, for at most `limit_ns`. Never waits in the driver:
- * the calling thread's current context may be another one, and this context may end during the
- * wait. The polling ends with the context, because epochs_forget() finishes every epoch.
+ * Queries until epoch `stamp` has finished, for at most `limit_ns`. The caller has pinned the event
+ * if one exists. Does not wait in the driver: this context may end during such a wait. The polling
+ * ends with the context, because epochs_forget() finishes every epoch.
  *
- *   context is suspended    no event can be queried. Goes on polling if `suspended`, because the
+ *   context is suspended    no event can be queried. Goes on with `while_suspended`, because the
  *                           context may be usable again afterwards; otherwise gives up.
  *   queries fail otherwise  returns false after QUERIES_MOST of them: the driver may never answer.
+ *
+ * Returns true in all other cases, also at the limit and after a fault: the caller looks at
+ * epochs->finished.
  */
-static bool poll_up_to_unpinned(struct source *source, uint64_t stamp, bool suspended,
-                                uint64_t limit_ns) {
+static bool query_until(struct source *source, uint64_t stamp, bool while_suspended,
+                        uint64_t limit_ns) {
     struct epochs *epochs = &source->epochs;
     uint64_t since = backend_clock(source->backend), slept = 0;
     unsigned before = epochs->failed_queries;
     while (epochs->finished < stamp && !epochs->broken &&
-           (suspended || !source->backend->suspended) && passed(source, since, slept) < limit_ns) {
+           (while_suspended || !source->backend->suspended) &&
+           passed(source, since, slept) < limit_ns) {
         if (source->backend->suspended) {
             before = epochs->failed_queries;
         } else if (epochs->failed_queries - before > QUERIES_MOST) {
@@ -95,7 +99,7 @@ static int wait_for_other_thread(struct source *source, unsigned slot, uint64_t 
     struct epochs *epochs = &source->epochs;
     uint64_t limit_ns = remaining_ns(source, LATE_WAIT_NS);
     epochs_poll(epochs, source->backend);
-    if (!poll_up_to_unpinned(source, number, false, limit_ns)) {
+    if (!query_until(source, number, false, limit_ns)) {
         return wait_in_driver(source, slot);
     }
     if (epochs->finished < number && !source->backend->suspended && !epochs->broken) {
@@ -151,7 +155,8 @@ static uint64_t close_outside_free(struct source *source, bool *again) {
     return r == 0 ? stamp : captured ? epochs_latest(&source->epochs) : 0;
 }
 
-/* Returns whether epoch `number` (0: none) has finished, or any after `before` unless `all`. */
+/* Returns whether a wait is over: epoch `number` (0: none) has finished, or, without `all`, any
+ * epoch after `before`. */
 static bool has_enough(const struct epochs *epochs, uint64_t before, uint64_t number, bool all) {
     return (!all && epochs->finished > before) || (number > 0 && epochs->finished >= number);
 }
@@ -204,18 +209,19 @@ bool sync_wait_idle_segment(struct source *source, uint64_t last) {
 }
 
 /*
- * Pins the event of `stamp` and calls poll_up_to_unpinned(). Without the pin another event could be
+ * Pins the event of `stamp` and calls query_until(). Without the pin another event could be
  * recorded in the same slot, and capture work that was submitted later. Waits for the event in the
  * driver if queries fail.
  */
-static void poll_up_to(struct source *source, uint64_t stamp, bool suspended, uint64_t limit_ns) {
+static void pin_and_query_until(struct source *source, uint64_t stamp, bool while_suspended,
+                                uint64_t limit_ns) {
     ASSERT_HELD(&source->lock);
     unsigned slot;
     uint64_t number;
     epochs_poll(&source->epochs, source->backend);
     if (source->epochs.finished < stamp) {
         bool pinned = epochs_pin(&source->epochs, stamp, &slot, &number) == 0;
-        if (!poll_up_to_unpinned(source, stamp, suspended, limit_ns)) {
+        if (!query_until(source, stamp, while_suspended, limit_ns)) {
             wait_for_free_event(source, stamp, false);
         }
         if (pinned) {
@@ -239,7 +245,7 @@ void sync_wait_submitted(struct source *source, uint64_t limit_ns) {
         return;
     }
     epochs_poll(epochs, source->backend);
-    poll_up_to_unpinned(source, number, false, limit_ns);
+    query_until(source, number, false, limit_ns);
     if (epochs->finished >= number && !source->backend->suspended &&
         generation == source_generation(source)) {
         wait_in_driver(source, slot); /* the event has completed: the driver only prints */
@@ -248,7 +254,7 @@ void sync_wait_submitted(struct source *source, uint64_t limit_ns) {
 }
 
 void sync_wait_barriers_by_queries(struct source *source) {
-    poll_up_to(source, atomic_load(&source->epochs.safe), true, UINT64_MAX);
+    pin_and_query_until(source, atomic_load(&source->epochs.safe), true, UINT64_MAX);
 }
 
 bool sync_wait_in_free_events(struct source *source) {
@@ -258,9 +264,9 @@ bool sync_wait_in_free_events(struct source *source) {
     epochs_poll(epochs, source->backend);
     bool any = epochs->finished < stamp;
     if (any) {
-        poll_up_to(source, epochs_latest_own(epochs), false, UINT64_MAX);
+        pin_and_query_until(source, epochs_latest_own(epochs), false, UINT64_MAX);
         uint64_t limit_ns = remaining_ns(source, LATE_WAIT_NS);
-        poll_up_to(source, stamp, false, limit_ns);
+        pin_and_query_until(source, stamp, false, limit_ns);
         if (epochs->finished < stamp && !source->backend->suspended) {
             count_failed_wait(source, stamp, limit_ns);
         }
@@ -274,7 +280,7 @@ bool sync_wait_own_barrier(struct source *source) {
     uint64_t since = backend_clock(source->backend), stamp = atomic_load(&epochs->safe);
     bool any = epochs->finished < stamp && epochs_latest_own(epochs) >= stamp;
     if (any) {
-        poll_up_to(source, stamp, false, UINT64_MAX);
+        pin_and_query_until(source, stamp, false, UINT64_MAX);
         wait_count(source, since);
     }
     return any;

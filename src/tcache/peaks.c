@@ -3,9 +3,9 @@
  *
  * One cache knows its own peak exactly. Over several caches a peak is known only when their
  * counters are summed ("aggregated"), which loads a cache line of each thread's cache. The slow
- * path calls slow_path_end(), which decides when the sum is worth that. Needs source.lock except for
- * the sums. Invariant: the pool's peak of requested bytes is at most the real one, and peak_upper
- * at least.
+ * path calls slow_path_end(), which decides when the sum is worth that. Needs source.lock except
+ * for the sums. Invariant: the pool's peak of requested bytes is at most the real one, and
+ * peak_upper at least.
  */
 #include "tcache/internal.h"
 
@@ -36,8 +36,8 @@ static void add_given(const struct pool *pool, struct peaks_sums *sums) {
  * Sums the counters of all caches. Other threads allocate and free during the sum, so the order of
  * reading decides the error:
  *
- *   taken before given (`upper_bound` false)   `live` is never more than was live at some time
- *   given before taken (`upper_bound` true)    `live` is never less
+ *   taken before given (`upper_bound` false)   `live` is at most what was live at some time
+ *   given before taken (`upper_bound` true)    `live` is at least what was live at some time
  */
 static struct peaks_sums sum_up(const struct pool *pool, bool upper_bound) {
     struct peaks_sums sums = {0};
@@ -56,9 +56,9 @@ static struct peaks_sums sum_up(const struct pool *pool, bool upper_bound) {
 }
 
 /*
- * Waits until no cache is being added or removed, and returns `moves`, which is even then. Gives up
- * at MOVE_TURNS turns: the moving thread may be preempted, or interrupted by the signal handler
- * that calls this function.
+ * Waits until no cache is being added or removed. Returns pool->moves, which is odd if the wait
+ * gave up, at MOVE_TURNS turns: the moving thread may be preempted, or interrupted by the signal
+ * handler that calls this function.
  */
 static unsigned wait_for_move(const struct pool *pool, unsigned *turns) {
     unsigned moves;
@@ -91,7 +91,7 @@ uint64_t peaks_live_upper_bound(const struct pool *pool) {
 /*
  * Raises the pool's peaks to the sums of the caches.
  *
- *   1. One cache in use: its own peak is exact.
+ *   1. Only one cache has ever counted: its own peak is exact.
  *   2. Several: the peak is the highest sum seen here, a lower bound. `peak_upper` is the sum of
  *      the caches' own peaks, an upper bound.
  *
@@ -123,7 +123,8 @@ static void aggregate_peaks(struct pool *pool) {
     counter_raise(&counters->peak_upper, sums.of[WATERMARK_REQUESTED].highest);
 }
 
-/* A sum over many caches takes longer than most slow paths, so it must not run in each. */
+/* Returns whether enough slow paths have ended since the last sum: one for each UPDATES_PER_SUM
+ * caches. A sum over many caches takes longer than most slow paths, so it must not run in each. */
 static bool may_aggregate(const struct pool *pool) {
     return pool->peaks.updates - pool->peaks.summed_at >= pool->caches_owned / UPDATES_PER_SUM;
 }
@@ -156,10 +157,11 @@ void slow_path_end(struct pool *pool) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     /*
-     * Aggregation takes cache lines away from the threads that own the caches. It runs in every
-     * UPDATES_PER_SUM-th update, after a large block of one of several caches, and after a change
-     * of the reserve. A single cache keeps its peak until that is read. Small blocks of several
-     * caches do not raise the budget before the next aggregation.
+     * Aggregation takes cache lines away from the threads that own the caches. It runs at the end
+     * of every UPDATES_PER_SUM-th slow path. It runs earlier, if may_aggregate(), after a large
+     * block of one of several caches, and after a change of the reserve or of refused records. A
+     * single cache keeps its own exact peak, so no sum is needed until a report reads it. Small
+     * blocks of several caches do not raise the budget before the next aggregation.
      */
     uint64_t updates = ++pool->peaks.updates - pool->peaks.summed_at;
     bool large = pool->caches_owned > 1 && pool->peaks.has_large;

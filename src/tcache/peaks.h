@@ -1,6 +1,7 @@
 /*
  * Peaks of live memory over all caches of a pool. peaks_sums() and peaks_live_upper_bound() take no
- * lock; all other functions need source.lock.
+ * lock. All other functions need source.lock, and enter the calling thread's cache: call them
+ * outside that cache.
  */
 #ifndef GPUCACHE_TCACHE_PEAKS_H
 #define GPUCACHE_TCACHE_PEAKS_H
@@ -17,8 +18,9 @@ struct peaks_sums {
 struct peaks_sums peaks_sums(const struct pool *pool);    /* over all caches; `live`: lower bound */
 uint64_t peaks_live_upper_bound(const struct pool *pool); /* upper bound of allocated bytes */
 
-/* Ends a slow path: aggregates the peaks if that is due, recomputes budget and pressure, publishes
- * the counters, and asks for decay. */
+/* Ends a slow path of an allocation or a free, or another call that may change the reserve or the
+ * peak. Aggregates the peaks if that is due, recomputes budget and pressure, publishes the
+ * counters, and asks for decay. */
 void slow_path_end(struct pool *pool);
 /* Does the same, but aggregates and recomputes in any case. */
 void pool_recompute(struct pool *pool);

@@ -11,7 +11,7 @@
 
 /* State of the aggregation of the caches' peaks (peaks.c). */
 struct peaks {
-    uint64_t updates, summed_at; /* slow paths so far; their number at the last aggregation */
+    uint64_t updates, summed_at; /* calls that ended or aggregated; their number at the last sum */
     bool has_large;              /* the slow path has handed out a large block since then */
     bool budget_is_fresh;        /* peaks_over_budget() has updated it in this slow path */
 };

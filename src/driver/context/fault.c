@@ -8,7 +8,7 @@
 
 /*
  * cuda.h says of these codes that further work returns the same error until the process ends. Most
- * of them are numbered in two ranges, which have a few other errors between them.
+ * of them lie in two ranges of numbers. The ranges also contain a few errors that are no faults.
  */
 bool fault_is_deadly(CUresult code) {
     switch ((unsigned)code) {

@@ -1,5 +1,5 @@
 /*
- * Records a fault of the current context that a call of the program returned.
+ * Records a fault that a call of the program returned, in each pool whose context has the fault.
  *
  * After a fault the driver returns the fault's code from every call of the context. The pool serves
  * allocations and frees without a driver call, so it must know the fault to return the same code.
@@ -34,7 +34,7 @@ CUresult fault_of(struct pool *pool);
 void fault_record(CUresult code);
 
 /** Returns the driver's answer `r` to a call of the program, after fault_record() if it is an
- * error. */
+ * error. Call with no lock held, unless `r` is CUDA_SUCCESS. */
 static inline CUresult fault_notice(CUresult r) {
     if (unlikely(r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY) && process_is_started()) {
         fault_record(r);

@@ -10,11 +10,12 @@
 #include "process/process.h"
 #include "stacks/requester.h"
 
-static struct unpooled_call *calls; /* allocations in progress, without a row yet */
+static struct unpooled_call *calls; /* allocations without a row yet; under LEDGER */
 
 /* --- allocating --- */
 
-/* Returns the context whose end frees memory of this kind that is allocated now, or NULL. */
+/* Returns the current context if its end frees new memory of this kind. NULL: the memory belongs to
+ * the process. */
 static CUcontext context_of(enum unpooled_kind kind) {
     bool ends = unpooled_kind_space(kind) != UNPOOLED_HANDLES && kind != UNPOOLED_MAPPING;
     return ends ? context_current_resolved() : NULL;
@@ -154,7 +155,8 @@ struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, 
             freeing = row;
             break;
         }
-        /* A mapping has one holder: its row has left the table, and no other call links it. */
+        /* A mapping has only one holder. Its row has therefore left the table, and no other free
+         * can find it: next_in_call is unused. */
         row->next_in_call = freeing;
         freeing = row;
         if (row->bytes == 0 || at + row->bytes - key >= bytes) {

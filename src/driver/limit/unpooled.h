@@ -1,9 +1,10 @@
 /*
  * Keeps the ledger of unpooled memory: a row for each allocation that the driver serves without the
  * pool. Hooks, observe/ and driver_pool_claim.c call these functions with no lock held. ipc/ also
- * calls unpooled_enter() and unpooled_free() with its own locks; unpooled_forget() runs under
- * REGISTRY. Functions acquire the lock LEDGER. unpooled_end() and unpooled_free_end() also record a
- * fault that the driver reports (fault.h).
+ * calls unpooled_enter() and unpooled_free() with its own locks. unpooled_forget(), and
+ * unpooled_find() from block_stacks_forget(), run under REGISTRY. Functions acquire the lock
+ * LEDGER; those that drop rows then acquire DRIVER_POOLS and the device's lock. unpooled_end() and
+ * unpooled_free_end() also record a fault that the driver reports (fault.h).
  *
  * The driver may give freed memory to another thread before the free returns, and a context may end
  * during a call. Two functions therefore bracket each driver call. Invariant: memory is charged
@@ -71,9 +72,9 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *device, CUcontext co
 
 /**
  * Releases one holder of the row of `key`, before the driver call that frees it. A row without
- * holders leaves the table and stays counted. If `bytes` is not 0, does the same for all adjacent
- * rows in the `bytes` from `key`. Returns the rows for unpooled_free_end(), or NULL if there is
- * none.
+ * holders leaves the table and stays counted. If `bytes` is not 0, does the same for all rows that
+ * begin in the `bytes` bytes from `key`, also behind gaps: the driver unmaps the whole range.
+ * Returns the rows for unpooled_free_end(), or NULL if there is none.
  */
 struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, uint64_t bytes);
 

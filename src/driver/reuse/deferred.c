@@ -5,7 +5,8 @@
 #include "driver/table/entries.h"
 
 static _Atomic(struct stream_queues *) all_queues;
-static struct lock all_queues_lock = LOCK_INITIALIZER(DEFERRED_CONTEXTS); /* for additions */
+static struct lock all_queues_lock =
+    LOCK_INITIALIZER(DEFERRED_CONTEXTS); /* for adding or reusing an entry */
 
 /* --- the contexts --- */
 
@@ -147,9 +148,9 @@ CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool
 /* --- reclaiming --- */
 
 /*
- * Waits only for the lock of the caller's own context. A thread that records an event may hold a
- * lock while it waits, in the driver, for a free of the same context. Such a free delays all work
- * of its context anyway, but must not delay other contexts.
+ * Waits only for the lock of the caller's own context. The holder of a lock may be recording an
+ * event, and the driver may make it wait until another thread's native free in that context ends.
+ * That free delays all work of its context anyway. It must not delay callers of other contexts.
  */
 bool deferred_reclaim(CUcontext context, bool all) {
     bool any = false;

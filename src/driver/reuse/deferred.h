@@ -23,17 +23,19 @@ struct context;
 /**
  * Frees `dptr`, which lies in a pool, once `stream` reaches this point. `current` is the current
  * context; NULL: unknown. `record` is the driver's record function. With `per_thread`, a NULL
- * stream means the thread's own stream. Acquires the lock of the stream's context. Returns
- * CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE if no live block starts at `dptr`,
- * CUDA_ERROR_OUT_OF_MEMORY without host memory, or the driver's error code.
+ * stream means the thread's own stream. Uses the queues of `current`, or those of the stream's own
+ * context if the driver refuses `current` or `current` is a view. Acquires their lock; call with no
+ * lock held. Returns CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE if no live block starts at `dptr`,
+ * CUDA_ERROR_OUT_OF_MEMORY without host memory, CUDA_ERROR_INVALID_HANDLE if no context is current,
+ * or the driver's error code.
  */
 CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool per_thread,
                       CUresult (*record)(CUevent, CUstream));
 
 /**
  * Reclaims deferred frees that their streams have reached: all, or without `all` a bounded number.
- * `context` is the caller's own context. With `all`, waits for the lock of `context`; only tries
- * all other locks. Returns whether any free was reclaimed.
+ * `context` is that of the calling pool, or the current one. With `all`, waits for the lock of
+ * `context`; only tries all other locks. Returns whether any free was reclaimed.
  */
 bool deferred_reclaim(CUcontext context, bool all);
 
@@ -44,7 +46,8 @@ bool deferred_reclaim(CUcontext context, bool all);
 void deferred_reclaim_now(void);
 
 /**
- * Suspends or resumes a context. The events of a suspended context are not queried. Takes a lock.
+ * Suspends or resumes a context. The events of a suspended context are not queried.
+ * Acquires the lock of the context's queues; does nothing if it has none yet.
  */
 void deferred_suspend(const struct context *context, bool suspended);
 

@@ -5,7 +5,8 @@
  * and unpooled memory. Invariant: `charged` grows before the driver is asked for memory, and
  * shrinks after the driver has the memory back. Requests therefore never exceed the limit. Memory
  * that the driver took by itself is charged afterwards (device_charge_always). `charged` is atomic;
- * `lock` protects only `unpooled`. Backends and limit/ change the charge; reports read it.
+ * `lock` protects only `unpooled`. Backends, context/ and limit/ change the charge; reports read
+ * it.
  */
 #ifndef GPUCACHE_DRIVER_STATE_DEVICE_H
 #define GPUCACHE_DRIVER_STATE_DEVICE_H
@@ -86,14 +87,17 @@ struct device_limit {
 /** Sets the limit of a device, and the capacity of its pools. Acquires the pools' locks. */
 void device_set_limit(struct device *device, const struct device_limit *limit);
 
-/** Sets the limit of all devices, now and at their first use. Acquires the lock of rank DEVICES. */
+/** Sets the limit of all devices, now and at their first use. Acquires the lock of rank DEVICES,
+ * releases it, and then acquires the pools' locks. */
 void device_set_limits(const struct device_limit *limit);
 
 /** Returns the limit of a device with `total` bytes of memory, in bytes. 0: none. The process may
- * not have used the device yet: the result is then the limit that the first use would set. */
+ * not have used the device yet: the result is then the limit that the first use would set. May
+ * acquire the lock of rank DEVICES. */
 uint64_t device_limit_of(int ordinal, uint64_t total);
 
-/** Returns the device of the current context, or NULL if no context is current. */
+/** Returns the device of the current context, or NULL if no context is current. May acquire the
+ * lock of rank DEVICES. */
 struct device *device_current(void);
 
 /*
@@ -103,7 +107,10 @@ struct device *device_current(void);
  *      device_charge_or_trim  the same, but first trims the driver's own pools (limit/charge.h)
  *      device_charge_always   after a driver call, whatever the limit
  *      device_uncharge        the driver handed no memory out
- *      device_refund          the driver got memory back: refused requests may succeed now
+ *      device_refund          the driver got memory back
+ *
+ * Requests that the limit refused are tried again after either of the last two, and requests that
+ * the driver refused after a refund.
  */
 
 /** Charges `bytes` if the limit allows them. Returns false, and charges nothing, if it does not. */
