@@ -38,10 +38,17 @@ static void ask(struct context *context, void *unused) {
     }
 }
 
-/* Asks every context that has a pool: a stream or an event may report another context's fault. */
+/* Asks every context that has a pool: a stream or an event may report another context's fault. Asks
+ * the current context also while another thread's call may be ending it: it may stay. */
 void fault_record(CUresult code) {
+    CUcontext current = NULL;
     if (fault_is_deadly(code)) {
         context_each(ask, NULL);
+        REAL(cuCtxGetCurrent)(&current);
+        struct pool *pool = context_pool_of(current); /* NULL without a context */
+        if (pool) {
+            pool_health(pool);
+        }
     }
 }
 
