@@ -219,8 +219,11 @@ int write_open(int folder, const char *path, int flags, unsigned mode) {
     }
     long fd = syscall(SYS_openat, folder, path, flags, mode);
     int result = fd >= 0 ? (int)fd : -errno;
-    while (count > 0)
-        syscall(SYS_close, placeholders[--count]);
+    while (count > 0) {
+        int own = placeholders[--count], now = fcntl(own, F_GETFL);
+        if (now >= 0 && (now & O_PATH)) /* else the program has put its own file there */
+            syscall(SYS_close, own);
+    }
     /* Another thread in this function may have closed its placeholders before the openat(). */
     return result >= 0 && result <= STDERR_FILENO ? move_up(result) : result;
 }
