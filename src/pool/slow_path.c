@@ -7,7 +7,7 @@
  *    2  cache_find_any()            larger bins, then transfer caches      cache none
  *    3  reclaim_deferred()          deferred frees: large, or pressure     none  none
  *    4  lock_unless_safe()          result of another thread's query       none  SPINS_BEFORE_LOCK
- *    5  try_own_blocks()            own cached blocks: query or barrier    pool* event (1)
+ *    5  make_own_safe()             own cached blocks: query or barrier    pool* event (1)
  *    6  try_free_or_reclaim()       a few deferred frees: small            pool* none
  *    7  sync_wait_while_suspended() over budget: another thread's call     pool* GROWTH_WAIT_NS
  *    8  barrier_ahead()             over budget: barrier for all pending   pool  none
@@ -37,8 +37,9 @@
  *
  * After steps 10, 12 and 14 to 16, try_pending() repeats 9 and 11.
  *
- * slow_path_alloc() repeats alloc_once() and step 22. alloc_once() has steps 3 to 5, then
- * alloc_under_lock() steps 5 to 13 in order, and refusal_round() (out_of_memory.c) steps 14 to 21.
+ * slow_path_alloc() repeats alloc_once() and step 22. alloc_once() has steps 3 and 4 and begins
+ * step 5. Then alloc_under_lock() ends step 5 and takes steps 6 to 13 in order, and
+ * refusal_round() (out_of_memory.c) takes steps 14 to 21.
  * The functions of steps 7, 9, 11, 16 and 18 are in src/sync, those of 10 and 15 in tcache/quota.c.
  * After a miss, refill() adds further blocks to the thread's cache.
  */
@@ -210,9 +211,9 @@ static int try_growth(struct pool *pool, struct alloc_request *request) {
 }
 
 /*
- * Takes steps 5 to 21, with the pool's lock, which is released in between. `safe`: the result of
- * make_own_safe(). `reclaimed`: step 3 has reclaimed deferred frees, so step 6 is skipped. Returns
- * 0 with request->block, or the error. The cache is not entered.
+ * Ends step 5 and takes steps 6 to 21, with the pool's lock, which is released in between. `safe`:
+ * the result of make_own_safe(). `reclaimed`: step 3 has reclaimed deferred frees, so step 6 is
+ * skipped. Returns 0 with request->block, or the error. The cache is not entered.
  *
  * Step 7: until another thread's call that may end the context returns, the backend answers no
  * queries and freed memory stays pending. Without the wait the allocating threads would take all
@@ -224,7 +225,7 @@ static int alloc_under_lock(struct pool *pool, struct cache *cache, struct alloc
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     uint64_t growth = source_growth(request);
-    if (try_own_blocks(pool, cache, request, safe) ||         /* 5 */
+    if (try_own_blocks(pool, cache, request, safe) ||         /* ends 5 */
         (!reclaimed && try_free_or_reclaim(pool, request))) { /* 6 */
         return 0;
     }

@@ -1,7 +1,8 @@
 /*
  * Creates a new file for each report, trace and OOM snapshot, named by a pattern. Takes no lock.
  *
- * An existing regular file is never opened: it belongs to another report, process or the user.
+ * An existing regular file is never opened: it belongs to another report, process or the user. Only
+ * the name of a descriptor of the program stands for what the program has opened there.
  * O_EXCL ensures this, so any number of processes of a job may share a pattern. If a name exists,
  * the next one is tried: the next number for %n, otherwise the suffix .1, .2 and so on. After
  * ATTEMPTS names the suffix is random: another user cannot occupy all names of a shared folder.
@@ -114,6 +115,7 @@ static int descriptor_of(const char *path) {
  * Duplicates a descriptor of the program for a report. The duplicate can be a socket, and shares
  * the position of a file: the report does not overwrite other output. Returns -EBADF if the
  * descriptor is not open for writing, or if the number of stderr belongs to another file by now.
+ * Other numbers are not checked: the program may have opened another file there.
  */
 static int duplicate(int own) {
     int fd = own == STDERR_FILENO ? log_fd() : own, flags = fcntl(fd, F_GETFL);

@@ -43,8 +43,8 @@ struct memory_policy {
 
     /**
      * Queries until the driver has all memory of released segments, for at most `limit_ns` ns (0:
-     * one query), and then clears source.returning_bytes. Releases the lock between two queries.
-     * NULL: returning_bytes is always 0.
+     * one query). Clears source.returning_bytes if the driver has it. Releases the lock between two
+     * queries. NULL: returning_bytes is always 0.
      */
     void (*wait_for_return)(struct source *source, uint64_t limit_ns);
 

@@ -75,7 +75,7 @@ struct cache {
     _Atomic(struct cache *) next_in_pool; /* written under the pool's lock, read by all */
     struct cache *previous_in_pool;
     const void *thread; /* address unique to the cache's thread, or NULL; under the pool's lock */
-    struct cache *next_in_thread;                /* only for the owning thread */
+    struct cache *next_in_thread;                /* only for the cache's thread */
     struct cache *next_active, *previous_active; /* under the pool's lock */
     struct seen seen;
     bool in_slow_path;        /* the thread is in alloc_once(), perhaps without the pool's lock */

@@ -96,7 +96,7 @@ uint64_t peaks_live_upper_bound(const struct pool *pool) {
  *      the caches' own peaks, an upper bound.
  *
  * Then restarts the watermarks of the calling thread's cache (&cache_last identifies the thread)
- * and of caches without an owner. Other caches keep theirs: only the owner may write them.
+ * and of caches without a thread. Other caches keep theirs: only their thread may write them.
  */
 static void aggregate_peaks(struct pool *pool) {
     ASSERT_HELD(&pool->source.lock);

@@ -3,7 +3,7 @@
  *
  *      gpucache run --memory-limit=8G -- ./app
  *          finds libgpucache.so, puts GPUCACHE_MEMORY_LIMIT=8G and LD_PRELOAD into the environment,
- *          and calls execvp() for ./app
+ *          and executes ./app
  *
  * The program replaces this process: exit status, signals, process id and terminal are its own.
  * Only --max-peak starts a child instead (peak.c). The library is searched in this order:

@@ -41,7 +41,7 @@ static void drop_stale(struct source *source) {
 }
 
 /* Takes the remap lock, which comes before the pool's lock, and drops stale mappings. Releases the
- * pool lock and takes it again: the pool may change during the call. */
+ * pool's lock and takes it again: the pool may change during the call. */
 static void lock_remap(struct source *source) {
     lock_release(&source->lock);
     lock_acquire(&source->remap.lock);
@@ -127,8 +127,7 @@ static uint64_t remap_decay(struct source *source) {
 
 /* Replaces a long idle handle by short ones, if a request of `bytes` would use only a part of it.
  * Returns false if the driver or host memory refuses. Entered with the pool's lock, which is
- * released
- * in between. */
+ * released in between. */
 static bool remap_split(struct source *source, uint64_t bytes) {
     struct arena *arena = &source->large;
     uint64_t released = 0;

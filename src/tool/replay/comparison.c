@@ -10,7 +10,7 @@
 /* The state of a row whose process has not written its result yet. */
 #define UNFINISHED (-ECHILD)
 
-/** Maps memory that all child processes share, with a account for each row. Returns 0 or -ENOMEM. */
+/** Maps memory that all children share, with an account for each row. Returns 0 or -ENOMEM. */
 static int share(struct comparison *comparison) {
     size_t periods = comparison->history->period_count;
     size_t each = sizeof(struct account) + periods * sizeof(uint64_t);
