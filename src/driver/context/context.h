@@ -62,7 +62,7 @@ struct context_callbacks {
     bool of_views; /* the registry calls them for views too, which have no pool */
 };
 
-/** Sets the table of callbacks, once, when the process starts. */
+/** Sets the table of callbacks, once, when the process starts. registry.c calls them. */
 void context_set_callbacks(const struct context_callbacks *table, unsigned count);
 
 /*
@@ -82,8 +82,8 @@ struct context_last {
 extern _Thread_local struct context_last context_last
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
-/* Counter of changes of the set of contexts and views. Exit handlers and the child of a fork raise
- * it too. Never 0. */
+/* Counter of changes of the set of contexts and views (registry.c). Exit handlers and the child of
+ * a fork raise it too. Never 0. */
 extern _Atomic uint64_t context_generation __attribute__((visibility("hidden")));
 
 /** Serves the slow path of context_pool(): asks the driver which context is current. May acquire
@@ -116,7 +116,7 @@ void context_drain_barriers(void);
 /** Makes context_pool() return NULL from now on, in the child of a fork. */
 void context_forked(void);
 
-/* Number of contexts of this process that have not ended, green ones excluded. */
+/* Number of contexts of this process that have not ended, green ones excluded (registry.c). */
 extern _Atomic unsigned context_alive __attribute__((visibility("hidden")));
 
 /** Returns `context_alive`. */

@@ -182,7 +182,7 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int fl
 
 /* Returns the driver's error for an allocation or free during a capture, else CUDA_SUCCESS. A hook
  * that serves a kept block makes no driver call, so it must look for this error itself. */
-static CUresult capture_error(void) {
+static CUresult capture_error_here(void) {
     struct pool *pool =
         fast_path_is_blocked() && atomic_load(&capture_active) > 0 ? context_pool() : NULL;
     return pool ? capture_verdict(pool) : CUDA_SUCCESS;
@@ -217,7 +217,7 @@ static CUresult plain_host_alloc(void **host, size_t bytes, unsigned int unused)
 static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsigned kind,
                            native_host_alloc *native) {
     struct device *device = device_here();
-    if (!device || !host || bytes == 0 || capture_error() != CUDA_SUCCESS) {
+    if (!device || !host || bytes == 0 || capture_error_here() != CUDA_SUCCESS) {
         return fault_notice(native(host, bytes, flags));
     }
     struct unpooled_call request;
@@ -253,7 +253,7 @@ CUresult hook_cuMemFreeHost(void *host) {
     if (!process_is_started() || shutdown_over()) {
         return REAL(cuMemFreeHost)(host);
     }
-    CUresult refusal = capture_error();
+    CUresult refusal = capture_error_here();
     if (refusal != CUDA_SUCCESS) {
         return refusal;
     }
