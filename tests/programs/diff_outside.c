@@ -40,12 +40,18 @@ static void managed_and_host(void) {
     CODES("outside: pinned", cuMemAllocHost(&host, 10000), cuMemHostGetDevicePointer(&d, host, 0),
           cuMemsetD8(d, 5, 10000), cuCtxSynchronize(), ((char *)host)[9999], cuMemFreeHost(host));
     unsigned flags = 7;
+    int on = 1;
+    const CUpointer_attribute sync = CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
     CODES("outside: pinned, freed", cuMemHostGetFlags(&flags, host), (int)flags,
           cuMemHostGetDevicePointer(&d, host, 0),
           cuMemHostGetDevicePointer(&d, (char *)host + 9999, 0), cuMemFreeHost(host));
     CODES("outside: pinned, mapped", cuMemHostAlloc(&host, 10000, CU_MEMHOSTALLOC_DEVICEMAP),
           cuMemFreeHost(host));
     CODES("outside: pinned, nothing", cuMemAllocHost(&host, 0), cuMemFreeHost(NULL));
+    CHECK(cuMemAllocHost(&host, 20000));
+    CODES("outside: pinned, attribute set", cuPointerSetAttribute(&on, sync, (CUdeviceptr)host),
+          cuMemFreeHost(host), cuCtxSynchronize(), cuMemAllocHost(&host, 20000),
+          cuPointerGetAttribute(&on, sync, (CUdeviceptr)host), on, cuMemFreeHost(host));
     CODES("outside: registered", cuMemHostRegister(page, 8192, 0), cuMemHostRegister(page, 8192, 0),
           cuMemHostUnregister(page), cuMemHostUnregister(page));
 }

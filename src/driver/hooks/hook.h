@@ -42,10 +42,13 @@
 
 /*
  * Returns the device of the current context. NULL without a current context, in the child of a
- * fork, or if the library is off.
+ * fork, or if the library is off. Starts the library only for a thread with a context: after a call
+ * before cuInit() alone, the child of a fork may still use CUDA, and starts the library itself.
  */
 static inline struct device *device_here(void) {
-    return process_ready() ? device_current() : NULL;
+    CUdevice ordinal;
+    bool any = REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS;
+    return any && process_ready() ? device_get(ordinal) : NULL;
 }
 
 /*

@@ -16,6 +16,7 @@
 #include "driver/context/context.h"
 #include "driver/context/device_pool.h"
 #include "driver/context/fault.h"
+#include "driver/hooks/hook.h"
 #include "driver/ipc/ipc.h"
 #include "driver/ipc/ipc_pages.h"
 #include "driver/limit/charge.h"
@@ -49,7 +50,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     if (answer != CUDA_SUCCESS) {
         return fault_notice(answer);
     }
-    struct device *device = process_ready() ? device_current() : NULL;
+    struct device *device = device_here();
     if (device) {
         /* The driver's total is smaller than the device if the cgroup has a hard limit. */
         total = total != 0 && total < device->total ? total : device->total;
@@ -384,6 +385,9 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
         /* No other attribute can be set. The driver's error for VMM pages differs from that for
          * cuMemAlloc memory. */
         CUresult none = REAL(cuPointerSetAttribute)(value, attribute, dptr);
+        if (none == CUDA_SUCCESS) {
+            pinned_attribute_was_set();
+        }
         return none == CUDA_ERROR_NOT_SUPPORTED && r == 0 && (in_pages(&block) || block.mapped_in)
                    ? CUDA_ERROR_INVALID_VALUE
                    : none;

@@ -13,9 +13,12 @@
 #include "tuning/tuning.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#define BOUND_SHARE 16 /* bound on kept bytes: the machine's memory divided by this */
+#define BOUND_SHARE 16                 /* bound on kept bytes: memory_bytes() divided by this */
 #define BOUND_MOST ((uint64_t)4 << 30) /* largest bound */
 #define BLOCKS_MOST 4096
 #define UNTAKEN_MOST 1024  /* requests after which a block that none of them took goes back */
@@ -46,14 +49,34 @@ static uint64_t kept_bytes, frees;                   /* `frees`: kept blocks so 
 static struct host_slab slab = {.object_bytes = sizeof(struct pinned)};
 static struct lock lock = LOCK_INITIALIZER(PINNED); /* protects all but `requests` */
 
+/* Returns the bytes of the machine, or of the process's memory cgroup if that has fewer. In a
+ * container the cgroup is the root. */
+static uint64_t memory_bytes(void) {
+    static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
+                                         "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
+    uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    int saved = errno;
+    for (unsigned i = 0; i < sizeof limits / sizeof *limits; i++) {
+        char text[24] = "";
+        long file = syscall(SYS_openat, AT_FDCWD, limits[i], O_RDONLY | O_CLOEXEC);
+        if (file >= 0) {
+            bool any = syscall(SYS_read, file, text, sizeof text - 1) > 0;
+            uint64_t limit = any ? strtoull(text, NULL, 10) : 0; /* "max" is 0 */
+            bytes = limit > 0 && limit < bytes ? limit : bytes;
+            syscall(SYS_close, file);
+        }
+    }
+    errno = saved;
+    return bytes;
+}
+
 /* Returns the bound on kept bytes. Takes no lock: threads that compute it at the same time get the
  * same value. */
 static uint64_t bound(void) {
     static _Atomic uint64_t known;
     uint64_t bytes = atomic_load_explicit(&known, memory_order_relaxed);
     if (bytes == 0) {
-        uint64_t share =
-            (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / BOUND_SHARE;
+        uint64_t share = memory_bytes() / BOUND_SHARE;
         bytes = share > BOUND_MOST ? BOUND_MOST : share;
         atomic_store_explicit(&known, bytes, memory_order_relaxed);
     }
@@ -221,13 +244,28 @@ static void free_unrequested(const struct pinned *freed) {
     }
 }
 
+static atomic_bool attribute_was_set;
+
+void pinned_attribute_was_set(void) {
+    atomic_store(&attribute_was_set, true);
+}
+
+/* Returns whether a block has the attributes of a new one. */
+static bool is_as_new(const void *host) {
+    int value = 1;
+    return !atomic_load(&attribute_was_set) ||
+           (REAL(cuPointerGetAttribute)(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+                                        (CUdeviceptr)host) == CUDA_SUCCESS &&
+            value == 0);
+}
+
 uint64_t pinned_ends(void) {
     return atomic_load(&ends);
 }
 
 bool pinned_keep(void *host, size_t bytes, unsigned kind, uint64_t ends_then) {
     struct pool *pool = sole_pool();
-    if (!pool || bytes > bound() / 4 || pool_broken(pool)) {
+    if (!pool || bytes > bound() / 4 || pool_broken(pool) || !is_as_new(host)) {
         return false;
     }
     struct pinned freed = {.host = host, .bytes = bytes, .kind = kind, .pool = pool};

@@ -40,6 +40,10 @@ bool pinned_keep(void *host, size_t bytes, unsigned kind, uint64_t ends);
  */
 uint64_t pinned_ends(void);
 
+/** Notes that the program has set an attribute of memory outside the pool. From then on a block is
+ * kept only if the driver says that SYNC_MEMOPS is not set: the next owner must not inherit it. */
+void pinned_attribute_was_set(void);
+
 /** Returns whether `host` lies in a kept block, that is, in memory that the program has freed. */
 bool pinned_has(const void *host);
 
