@@ -330,8 +330,26 @@ static int thread(void) {
     return 0;
 }
 
+/* The parent's calls fail before cuInit(). The child then uses CUDA. */
+static int early(void) {
+    CUdeviceptr p;
+    void *host;
+    printf("parent: %d %d %d %d\n", cuMemAlloc(&p, 100), cuMemAllocHost(&host, 100),
+           cuMemAllocAsync(&p, 100, 0), cuCtxSynchronize());
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        begin();
+        printf("child: %d %d\n", cuMemAlloc(&p, 64 << 20), cuMemAlloc(&p, 16 << 20));
+        exit(0);
+    }
+    return end_of(child);
+}
+
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "";
+    if (strcmp(mode, "early") == 0)
+        return early();
     context = begin();
     CHECK(cuMemAlloc(&live, 5000));
     find_entries();

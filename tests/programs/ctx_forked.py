@@ -28,6 +28,9 @@ def main():
     same("the end of its thread", ["thread"])
     same("a library is loaded", ["load", program("libplugin_deep.so"), "100" if GPU else "1000"],
          {"GPUCACHE_BACKEND": "pages", "GPUCACHE_BUDGET": "0"})
+    ran = run([FORKED, "early"], options={**OFF, "GPUCACHE_MEMORY_LIMIT": "32M"})
+    tally.check(ran.status == 0 and ran.out == "parent: 3 3 3 3\nchild: 2 0\n", "ctx_forked: calls before cuInit()",
+                ran.out + ran.err)
     ran = run([FORKED, "functions"], options=OFF)
     none = -errno.ENODEV
     wanted = "%d 0 0 %d %d %d 0 all 0 0 0\n0\n" % (none, none, none, none)

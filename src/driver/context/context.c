@@ -276,7 +276,7 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     if (current && handle == context_last.handle && generation == context_last.generation) {
         return cache_pool(handle, context_last.pool, generation);
     }
-    if (!process_ready() || options()->disable || !current) {
+    if (!current || !process_ready() || options()->disable) {
         return NULL;
     }
     bool is_new = false;

@@ -30,7 +30,7 @@ static CUresult account_context_wait(CUresult answer, struct pool *pool, uint64_
 }
 
 CUresult hook_cuCtxSynchronize(void) {
-    struct pool *pool = process_ready() ? context_whole_pool() : NULL;
+    struct pool *pool = context_whole_pool();
     uint64_t ticket = pool ? pool_sync_begin(pool) : 0;
     CUresult answer = REAL(cuCtxSynchronize)();
     return account_context_wait(answer, pool, ticket);

@@ -116,7 +116,9 @@ static void mark_destroyed(struct driver_pool *pool) {
 /* --- which pool --- */
 
 struct driver_pool *driver_pool_current(void) {
-    struct device *device = process_ready() ? device_current() : NULL;
+    CUdevice ordinal;
+    bool has_context = REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS;
+    struct device *device = has_context && process_ready() ? device_get(ordinal) : NULL;
     struct driver_pool *pool = device ? atomic_load(&currents[device->ordinal]) : NULL;
     CUmemoryPool handle;
     if (!device || pool) {
