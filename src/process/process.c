@@ -106,7 +106,7 @@ void process_end(enum process_end how, int signal) {
 }
 
 bool process_start(void) {
-    if (starting || atomic_load(&process_state) == PROCESS_FORKED) {
+    if (starting || process_is_forked()) {
         return false;
     }
     starting = true;

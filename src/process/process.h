@@ -65,6 +65,11 @@ static inline bool process_is_started(void) {
     return atomic_load_explicit(&process_state, memory_order_acquire) == PROCESS_STARTED;
 }
 
+/** Returns whether the process is the child of a fork whose parent had used CUDA. */
+static inline bool process_is_forked(void) {
+    return atomic_load_explicit(&process_state, memory_order_acquire) == PROCESS_FORKED;
+}
+
 /** Returns whether the library serves calls. Starts it if no thread has. */
 static inline bool process_ready(void) {
     return likely(process_is_started()) || process_start();

@@ -47,7 +47,7 @@
  */
 static inline struct device *device_here(void) {
     CUdevice ordinal;
-    bool any = REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS;
+    bool any = !process_is_forked() && REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS;
     return any && process_ready() ? device_get(ordinal) : NULL;
 }
 

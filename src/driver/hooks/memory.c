@@ -284,7 +284,7 @@ static __attribute__((noinline, cold)) bool answer_unusual_free(CUdeviceptr dptr
         *answer = CUDA_ERROR_DEINITIALIZED;
         return true;
     }
-    if (atomic_load(&process_state) == PROCESS_FORKED) {
+    if (process_is_forked()) {
         *answer = REAL(cuMemFree_v2)(dptr);
         return true;
     }
@@ -396,7 +396,7 @@ static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream,
     if (shutdown_over()) {
         return CUDA_ERROR_DEINITIALIZED;
     }
-    if (atomic_load(&process_state) == PROCESS_FORKED) {
+    if (process_is_forked()) {
         return driver->free(dptr, stream);
     }
     struct stacks_block block;
