@@ -348,7 +348,7 @@ static CUresult asked_despite_a_fault(CUcontext handle, const void *answer,
                                       struct context **context) {
     CUresult result = asked_about(handle, answer, context);
 
-    if (*context && result != CUDA_SUCCESS && result == context_owner(*context)->sticky)
+    if (!handle && *context && result != CUDA_SUCCESS && result == context_owner(*context)->sticky)
         result = answer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     return result;
 }
