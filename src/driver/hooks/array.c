@@ -9,7 +9,7 @@ CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
     if (!array || !d) {
         return REAL(cuArrayCreate_v2)(array, d);
     }
-    struct device *device = device_here_if_healthy();
+    struct device *device = device_current_if_healthy();
     CUDA_ARRAY3D_DESCRIPTOR flat = {0};
     if (device) {
         flat = (CUDA_ARRAY3D_DESCRIPTOR){.Width = d->Width,
@@ -29,7 +29,7 @@ CUresult hook_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *
     if (!array || !d) {
         return REAL(cuArray3DCreate_v2)(array, d);
     }
-    struct device *device = device_here_if_healthy();
+    struct device *device = device_current_if_healthy();
     struct unpooled_call call;
     if (!unpooled_begin(&call, UNPOOLED_ARRAY, device, device ? array_size(d, 1) : 0)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -48,7 +48,7 @@ CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D
     if (!array || !d) {
         return REAL(cuMipmappedArrayCreate)(array, d, levels);
     }
-    struct device *device = device_here_if_healthy();
+    struct device *device = device_current_if_healthy();
     struct unpooled_call call;
     if (!unpooled_begin(&call, UNPOOLED_ARRAY, device,
                         device ? array_size(d, levels ? levels : 1) : 0)) {

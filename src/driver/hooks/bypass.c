@@ -98,7 +98,7 @@ static CUresult give_up(const struct ordered_call *call) {
 static struct device *device_of_node(CUdeviceptr address) {
     int ordinal = -1;
     REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
-    return ordinal >= 0 && process_ready() ? device_get(ordinal) : device_here();
+    return ordinal >= 0 && process_ready() ? device_get(ordinal) : device_current();
 }
 
 /* Records the addresses of a node, or replaces the charge by the growth of the driver's pool.
@@ -162,7 +162,7 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
     if (answer == CUDA_SUCCESS &&
         REAL(cuMemGetAddressRange_v2)(NULL, &bytes, *dptr) == CUDA_SUCCESS) {
         context_address_given(*dptr, bytes);
-        unpooled_enter(UNPOOLED_POOL_IMPORTED, device_here(), context_current_resolved(), bytes,
+        unpooled_enter(UNPOOLED_POOL_IMPORTED, device_current(), context_current_resolved(), bytes,
                        *dptr, 0);
     }
     return fault_notice(answer);
@@ -170,7 +170,7 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
 
 CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags) {
     struct unpooled_call call;
-    struct device *device = device_here();
+    struct device *device = device_current();
     if (!unpooled_begin(&call, UNPOOLED_MANAGED, device, bytes)) {
         return refused(REAL(cuMemAllocManaged)(dptr, bytes | IMPOSSIBLE_BYTES, flags));
     }
@@ -216,7 +216,7 @@ static CUresult plain_host_alloc(void **host, size_t bytes, unsigned int unused)
 /* Allocates pinned memory: a kept block of the same size and `kind`, else by `native`. */
 static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsigned kind,
                            native_host_alloc *native) {
-    struct device *device = device_here();
+    struct device *device = device_current();
     if (!device || !host || bytes == 0 || capture_error_here() != CUDA_SUCCESS) {
         return fault_notice(native(host, bytes, flags));
     }
@@ -270,7 +270,7 @@ CUresult hook_cuMemFreeHost(void *host) {
 }
 
 CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags) {
-    struct device *device = device_here();
+    struct device *device = device_current();
     struct unpooled_call request;
     unpooled_begin(&request, UNPOOLED_PINNED_HOST, device, bytes);
     struct oom_retry oom_retry = {.returns = oom_retry_returns()};

@@ -41,23 +41,12 @@
 #define NOTHING (void)0
 
 /*
- * Returns the device of the current context. NULL without a current context, in the child of a
- * fork, or if the library is off. Starts the library only for a thread with a context: after a call
- * before cuInit() alone, the child of a fork may still use CUDA, and starts the library itself.
- */
-static inline struct device *device_here(void) {
-    CUdevice ordinal;
-    bool any = !process_is_forked() && REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS;
-    return any && process_ready() ? device_get(ordinal) : NULL;
-}
-
-/*
- * Returns the device of device_here(), but NULL if the context is in an error state: the driver
+ * Returns the device of device_current(), but NULL if the context is in an error state: the driver
  * then does not read the memory that the program's arguments point to, and the hook must not
  * either.
  */
-static inline struct device *device_here_if_healthy(void) {
-    return current_health() == CUDA_SUCCESS ? device_here() : NULL;
+static inline struct device *device_current_if_healthy(void) {
+    return current_health() == CUDA_SUCCESS ? device_current() : NULL;
 }
 
 /*

@@ -147,7 +147,7 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
  * answer to account_native(). `pool` may be NULL.
  */
 static bool enter_native(struct pool *pool, struct unpooled_call *request, size_t bytes) {
-    struct device *device = pool ? device_of_pool(pool) : device_here();
+    struct device *device = pool ? device_of_pool(pool) : device_current();
     return unpooled_begin(request, UNPOOLED_NATIVE, device, bytes);
 }
 

@@ -50,7 +50,7 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     if (answer != CUDA_SUCCESS) {
         return fault_notice(answer);
     }
-    struct device *device = device_here();
+    struct device *device = device_current();
     if (device) {
         /* The driver's total is smaller than the device if the cgroup has a hard limit. */
         total = total != 0 && total < device->total ? total : device->total;

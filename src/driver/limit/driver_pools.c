@@ -116,9 +116,7 @@ static void mark_destroyed(struct driver_pool *pool) {
 /* --- which pool --- */
 
 struct driver_pool *driver_pool_current(void) {
-    CUdevice ordinal;
-    bool has_context = !process_is_forked() && REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS;
-    struct device *device = has_context && process_ready() ? device_get(ordinal) : NULL;
+    struct device *device = device_current();
     struct driver_pool *pool = device ? atomic_load(&currents[device->ordinal]) : NULL;
     CUmemoryPool handle;
     if (!device || pool) {

@@ -5,6 +5,7 @@
 #include "driver/table/entries.h"
 #include "options/options.h"
 #include "pool/pool.h"
+#include "process/process.h"
 #include "stats/stats.h"
 #include "trace/trace.h"
 
@@ -165,7 +166,8 @@ uint64_t device_limit_of(int ordinal, uint64_t total) {
 
 struct device *device_current(void) {
     CUdevice ordinal;
-    return REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS ? device_get(ordinal) : NULL;
+    bool any = !process_is_forked() && REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS;
+    return any && process_ready() ? device_get(ordinal) : NULL;
 }
 
 bool device_is_within_limit(const struct device *device, uint64_t charged, uint64_t bytes) {

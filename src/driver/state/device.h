@@ -96,8 +96,10 @@ void device_set_limits(const struct device_limit *limit);
  * acquire the lock of rank DEVICES. */
 uint64_t device_limit_of(int ordinal, uint64_t total);
 
-/** Returns the device of the current context, or NULL if no context is current. May acquire the
- * lock of rank DEVICES. */
+/** Returns the device of the current context. NULL without a current context, in the child of a
+ * fork, or if the library is off. Starts the library for a thread with a context only: after failed
+ * calls before cuInit(), the child of a fork may still use CUDA, and starts the library itself. May
+ * acquire the lock of rank DEVICES. */
 struct device *device_current(void);
 
 /*
