@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Checks that pinned host memory is reused, and only after its work has completed."""
 import re
+import shutil
+import subprocess
 
 from harness import GPU, MODES, Tally, program, run
 
@@ -15,7 +17,19 @@ def calls(ran):
     return int(re.search(r"100 pairs: (\d+)", ran.out).group(1))
 
 
+def in_a_small_container():
+    """Checks that less is kept where the memory cgroup has less than the machine: here 64 KiB."""
+    small = ["unshare", "-m", "sh", "-c",
+             'mount -t tmpfs none /sys/fs/cgroup && echo 1048576 >/sys/fs/cgroup/memory.max && exec "$@"', "sh"]
+    if GPU or not shutil.which("unshare") or subprocess.run(small + ["true"], stderr=subprocess.DEVNULL).returncode != 0:
+        print("skipped: no mount namespace for a small container")
+        return
+    ran = run(small + [program("reuse_pinned"), "count"], options={"GPUCACHE_REPORT": "off"})
+    tally.check(ran.status == 0 and calls(ran) == 100, "in a container: status %s" % ran.status, ran.out + ran.err)
+
+
 def main():
+    in_a_small_container()
     native = run([program("reuse_pinned"), "count"], under=False)
     tally.check(native.status == 0, "natively: status %s" % native.status, native.err)
     for seed in range(1, 2 if GPU else 4):

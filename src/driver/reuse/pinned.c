@@ -1,6 +1,7 @@
 #include "driver/reuse/pinned.h"
 
 #include "base/lock.h"
+#include "base/program.h"
 #include "driver/context/context.h"
 #include "driver/context/current.h"
 #include "driver/context/device_pool.h"
@@ -13,9 +14,7 @@
 #include "tuning/tuning.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define BOUND_SHARE 16                 /* bound on kept bytes: memory_bytes() divided by this */
@@ -58,13 +57,9 @@ static uint64_t memory_bytes(void) {
     int saved = errno;
     for (unsigned i = 0; i < sizeof limits / sizeof *limits; i++) {
         char text[24] = "";
-        long file = syscall(SYS_openat, AT_FDCWD, limits[i], O_RDONLY | O_CLOEXEC);
-        if (file >= 0) {
-            bool any = syscall(SYS_read, file, text, sizeof text - 1) > 0;
-            uint64_t limit = any ? strtoull(text, NULL, 10) : 0; /* "max" is 0 */
-            bytes = limit > 0 && limit < bytes ? limit : bytes;
-            syscall(SYS_close, file);
-        }
+        program_read_file(limits[i], text, sizeof text - 1);
+        uint64_t limit = strtoull(text, NULL, 10); /* 0: no such file, or "max" */
+        bytes = limit > 0 && limit < bytes ? limit : bytes;
     }
     errno = saved;
     return bytes;

@@ -1,6 +1,7 @@
 #include "driver/state/partition.h"
 
 #include "base/clock.h"
+#include "base/program.h"
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
 #include "loader/loader.h"
@@ -9,9 +10,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define LIMITS_SINCE 13040 /* first driver version with nvmlDeviceGetMemoryLimits_v1 */
@@ -44,36 +43,22 @@ uint64_t partition_soft_limit(int ordinal) {
     return ordinal >= 0 && ordinal < STATS_MAX_DEVICES ? atomic_load(&soft_limits[ordinal]) : 0;
 }
 
-/* Reads a file into a buffer, with a NUL. Returns false if the file does not fit. Makes system
- * calls only: libc's functions are cancellation points. */
-static bool read_file(const char *path, char *buffer, size_t size) {
-    long file = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC), got = 0;
-    size_t used = 0;
-    while (file >= 0 && used < size - 1 &&
-           (got = syscall(SYS_read, file, buffer + used, size - 1 - used)) > 0) {
-        used += (size_t)got;
-    }
-    buffer[used] = '\0';
-    if (file >= 0) {
-        syscall(SYS_close, file);
-    }
-    return file >= 0 && got == 0;
-}
-
 /* Returns the folder of this process's cgroup of version 2, or NULL if there is none. A container
  * may see the host's name of its cgroup, without such a folder. The root is then its cgroup. Called
  * by one thread only, because the buffers are static. */
 static const char *own_cgroup(void) {
     static char text[8192], path[sizeof CGROUPS + sizeof text];
-    if (!read_file("/proc/self/cgroup", text, sizeof text)) {
-        return NULL;
+    size_t length = program_read_file("/proc/self/cgroup", text, sizeof text - 1);
+    if (length == 0 || length == sizeof text - 1) {
+        return NULL; /* unreadable, or longer than the buffer */
     }
+    text[length] = '\0';
     const char *line = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
     if (!line) {
         return NULL;
     }
     const char *name = strchr(line, '/');
-    size_t length = name ? strcspn(name, "\n") : 0;
+    length = name ? strcspn(name, "\n") : 0;
     strcpy(path, CGROUPS);
     if (length > 1) {
         strncat(path, name, length);
