@@ -102,8 +102,8 @@ static int descriptor_of(const char *path) {
     if (strcmp(path, "/dev/stderr") == 0)
         return STDERR_FILENO;
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
-        const char *number = path + strlen(folders[i]);
         if (strncmp(path, folders[i], strlen(folders[i])) == 0) {
+            const char *number = path + strlen(folders[i]);
             size_t digits = strspn(number, "0123456789");
             return digits > 0 && digits < 10 && number[digits] == '\0' ? atoi(number) : -1;
         }
