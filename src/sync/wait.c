@@ -92,8 +92,8 @@ static bool query_until(struct source *source, uint64_t stamp, bool while_suspen
 
 /*
  * Waits by queries for a pinned event of another thread's free, at most LATE_WAIT_NS; if queries
- * fail, in the driver without a limit. That thread's native free might not have returned yet: its
- * work may wait for the calling thread's next call. Returns as wait_for_free_event().
+ * fail, in the driver without a limit. The native free of that thread might not have returned yet:
+ * its work may wait for the calling thread's next call. Returns as wait_for_free_event().
  */
 static int wait_for_other_thread(struct source *source, unsigned slot, uint64_t number) {
     struct epochs *epochs = &source->epochs;

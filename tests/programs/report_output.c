@@ -75,7 +75,7 @@ static void *keep_printing(void *any) {
     return hit ? any : NULL;
 }
 
-/* Closes stdin and stdout before the first use of CUDA, and prints while the library opens files. */
+/* Closes stdin and stdout before the first use of CUDA. Prints while the library opens files. */
 static void closed_stdout(void) {
     pthread_t thread;
     CUdeviceptr p;

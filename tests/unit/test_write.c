@@ -239,7 +239,7 @@ static void a_late_reader_gets_all_of_a_text(void **state) {
     assert_int_equal(child_status(child), 0);
 }
 
-/** Opens a terminal that sends SIGTTOU to a background job that writes. Returns -1: there is none. */
+/** Opens a terminal that sends SIGTTOU to a background job that writes. Returns -1 without one. */
 static int terminal_with_tostop(void) {
     struct termios mode;
     int master = posix_openpt(O_RDWR | O_NOCTTY);

@@ -29,8 +29,8 @@ bool fault_is_deadly(CUresult code);
 CUresult fault_of(struct pool *pool);
 
 /** Records that a call returned the error `code`. If it is a fault's, asks the driver about each
- * context that has a pool, but not about one that another thread's call may be ending and that is
- * not current. Every later call of a pool whose context has a fault returns that fault.
+ * context that has a pool. Every later call of a pool whose context has a fault returns that fault.
+ * Does not ask about a context that is not current while another thread's call may be ending it.
  * Acquires the registry's lock; call with no lock held. */
 void fault_record(CUresult code);
 

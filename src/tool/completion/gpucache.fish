@@ -53,7 +53,7 @@ complete -c gpucache -n '__fish_seen_subcommand_from top' -l interval -r -d 'sec
 complete -c gpucache -n '__fish_seen_subcommand_from top' -a '(gpucache top --once 2>/dev/null | awk "NR > 1 && \\$2 + 0 == \\$2 { print \\$1 }")'
 complete -c gpucache -n __fish_use_subcommand -a report -d 'prints reports again: from files, of a running process, of one that was killed; of several, one table'
 complete -c gpucache -n '__fish_seen_subcommand_from report' -l format -x -a 'text json' -d 'how they are printed'
-complete -c gpucache -n '__fish_seen_subcommand_from report' -l events -r -d 'so many slow events and so many large blocks of the flight recorder'
+complete -c gpucache -n '__fish_seen_subcommand_from report' -l events -r -d 'shows N slow events and N large blocks of the flight recorder'
 complete -c gpucache -n '__fish_seen_subcommand_from report' -l each -d 'prints several one by one'
 complete -c gpucache -n '__fish_seen_subcommand_from report' -l compare -d 'shows two side by side'
 complete -c gpucache -n '__fish_seen_subcommand_from report' -l html -r -d 'writes one page for a browser to FILE, of reports and traces: a new file, or an earlier such page'
