@@ -62,9 +62,8 @@ void device_backend_begin_growth(struct backend *backend) {
 
 void device_backend_end_growth(struct backend *backend, bool gave_back) {
     struct in_flight *in_flight = &((struct device_backend *)backend)->device->in_flight;
-    if (gave_back) {
+    if (gave_back)
         in_flight_give_back(in_flight);
-    }
     in_flight_leave(in_flight);
 }
 
@@ -86,12 +85,10 @@ static bool is_temporary(CUresult r) {
 
 int device_backend_record(struct backend *backend, unsigned slot) {
     struct device_backend *own = (struct device_backend *)backend;
-    if (!backend->has_events) {
+    if (!backend->has_events)
         return -ENOSYS;
-    }
-    if (backend->suspended || atomic_load(&capture_active) > 0) {
+    if (backend->suspended || atomic_load(&capture_active) > 0)
         return -EBUSY;
-    }
     CUresult r = REAL(cuCtxRecordEvent)(own->context, own->events[slot]);
     return r == CUDA_SUCCESS || fault_is_deadly(r) ? (int)r : is_temporary(r) ? -EBUSY : -EIO;
 }
@@ -99,9 +96,8 @@ int device_backend_record(struct backend *backend, unsigned slot) {
 int device_backend_query(struct backend *backend, unsigned slot) {
     struct device_backend *own = (struct device_backend *)backend;
     CUresult r;
-    if (backend->suspended) {
+    if (backend->suspended)
         return -EBUSY;
-    }
     if (atomic_load(&capture_active) == 0) {
         r = REAL(cuEventQuery)(own->events[slot]);
     } else {
@@ -115,18 +111,16 @@ int device_backend_query(struct backend *backend, unsigned slot) {
 int device_backend_barrier(struct backend *backend, unsigned slot) {
     struct device_backend *own = (struct device_backend *)backend;
     bool only_context = context_count() == 1 || active_contexts_is_only(own->context);
-    if (backend->suspended || atomic_load(&capture_active) > 0 || !only_context) {
+    if (backend->suspended || atomic_load(&capture_active) > 0 || !only_context)
         return -EBUSY;
-    }
     return device_backend_answer(REAL(cuCtxWaitEvent)(own->context, own->events[slot]));
 }
 
 /* Records a wait of at least LONG_WAIT_NS. If every free waits, short waits would push all other
  * events out of the flight recorder. */
 static void show_wait(const struct device_backend *own, uint64_t since) {
-    if (since != 0 && clock_ns(CLOCK_MONOTONIC) - since >= LONG_WAIT_NS) {
+    if (since != 0 && clock_ns(CLOCK_MONOTONIC) - since >= LONG_WAIT_NS)
         device_backend_show(own, FLIGHT_WAIT, 0, 0, since);
-    }
 }
 
 /*
@@ -199,8 +193,7 @@ bool device_backend_reclaim(struct backend *backend, bool all) {
 bool device_backend_pass_barriers(struct backend *backend) {
     struct device *device = ((struct device_backend *)backend)->device;
     bool any = device_deferred_bytes(device) > 0;
-    if (any) {
+    if (any)
         device_pool_finish(device);
-    }
     return any;
 }

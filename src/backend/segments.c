@@ -42,9 +42,8 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
  * stream out of the program's hardware queues, where a free would wait for kernels. */
 static CUresult create_free_stream(struct segments_backend *segments) {
     int least = 0, greatest = 0;
-    if (segments->free_stream) {
+    if (segments->free_stream)
         return CUDA_SUCCESS;
-    }
     REAL(cuCtxGetStreamPriorityRange)(&least, &greatest);
     return REAL(cuStreamCreateWithPriority)(&segments->free_stream, CU_STREAM_NON_BLOCKING,
                                             greatest);
@@ -59,41 +58,35 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct segments_backend *segments = (struct segments_backend *)backend;
     uint64_t since = device_backend_begin();
     bool unsupported = false;
-    if (backend->suspended) {
+    if (backend->suspended)
         return -EBUSY;
-    }
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = current_push(segments->common.context);
     if (r == CUDA_SUCCESS) {
-        if (backend->release_waits) {
+        if (backend->release_waits)
             r = REAL(cuMemFree_v2)(address);
-        } else if ((r = create_free_stream(segments)) == CUDA_SUCCESS) {
+        else if ((r = create_free_stream(segments)) == CUDA_SUCCESS)
             r = REAL(cuMemFreeAsync)(address, segments->free_stream);
-        }
         unsupported = r == CUDA_ERROR_NOT_SUPPORTED;
         current_pop();
     }
     capture_restore(mode);
-    if (r == CUDA_SUCCESS) {
+    if (r == CUDA_SUCCESS)
         device_backend_show(&segments->common, FLIGHT_GIVE_BACK, address, bytes, since);
-    }
-    if (r == CUDA_SUCCESS && backend->release_waits) {
+    if (r == CUDA_SUCCESS && backend->release_waits)
         device_backend_count_return(&segments->common, bytes);
-    } else if (r == CUDA_SUCCESS) {
+    else if (r == CUDA_SUCCESS)
         atomic_fetch_add(&segments->common.returning, bytes);
-    }
     backend->release_waits |= unsupported; /* the next release uses cuMemFree */
     return device_backend_answer(r);
 }
 
 static int returned(struct backend *backend) {
     struct segments_backend *segments = (struct segments_backend *)backend;
-    if (atomic_load(&segments->common.returning) == 0) {
+    if (atomic_load(&segments->common.returning) == 0)
         return 0;
-    }
-    if (backend->suspended) {
+    if (backend->suspended)
         return -EBUSY;
-    }
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = current_push(segments->common.context);
     if (r == CUDA_SUCCESS) {

@@ -56,9 +56,8 @@ static void unlist_range(const struct vmm_range *range) {
 }
 
 bool vmm_touches(uint64_t address, uint64_t bytes) {
-    if (atomic_load(&range_count) == 0 || bytes == 0) {
+    if (atomic_load(&range_count) == 0 || bytes == 0)
         return false;
-    }
     lock_acquire(&ranges_lock);
     const struct vmm_range *range = address_map_before_end(&ranges, address, bytes);
     bool touched = range && range->address + range->bytes > address;
@@ -70,9 +69,8 @@ bool vmm_touches(uint64_t address, uint64_t bytes) {
  * later. If the table is full, the part stays mapped and charged. Call with vmm.lock. */
 static void keep_leaked(struct vmm_backend *vmm, uint64_t address, uint64_t bytes) {
     device_charge_always(vmm->common.device, bytes);
-    if (vmm->leaked_count < VMM_LEAKED_MOST) {
+    if (vmm->leaked_count < VMM_LEAKED_MOST)
         vmm->leaked[vmm->leaked_count++] = (struct vmm_leaked){address, bytes};
-    }
 }
 
 /* Tries once more to unmap the parts of failed map() calls. Call with vmm.lock. */
@@ -90,9 +88,8 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
     struct vmm_backend *vmm = (struct vmm_backend *)backend;
     CUdeviceptr at = 0;
     struct vmm_range *range = host_map(size_of_range(bytes), 4096);
-    if (!range) {
+    if (!range)
         return -ENOMEM;
-    }
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = REAL(cuMemAddressReserve)(&at, bytes, PAGE_BYTES, 0, 0);
     range->address = at;
@@ -121,16 +118,13 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
     struct vmm_backend *vmm = (struct vmm_backend *)backend;
     lock_acquire(&vmm->lock);
     struct vmm_range **at = &vmm->ranges, *range;
-    while ((range = *at) != NULL && range->address != address) {
+    while ((range = *at) != NULL && range->address != address)
         at = &range->next;
-    }
-    if (range) {
+    if (range)
         *at = range->next;
-    }
     lock_release(&vmm->lock);
-    if (!range) {
+    if (!range)
         return;
-    }
     unlist_range(range);
     host_unmap(range, size_of_range(bytes));
     CUstreamCaptureMode mode = capture_relax();
@@ -159,18 +153,16 @@ CUresult vmm_create_handle(struct vmm_backend *vmm, uint64_t bytes, uint64_t *cr
         vmm->cannot_decompress = true;
         r = REAL(cuMemCreate)(&handle, bytes, &vmm->prop, 0);
     }
-    if (r == CUDA_ERROR_OUT_OF_MEMORY && driver_pool_trim(vmm->common.device)) {
+    if (r == CUDA_ERROR_OUT_OF_MEMORY && driver_pool_trim(vmm->common.device))
         r = REAL(cuMemCreate)(&handle, bytes, &vmm->prop, 0);
-    }
     *created = handle;
     return r;
 }
 
 unsigned vmm_release_handles(unsigned count, const uint64_t *handles) {
     unsigned gone = 0;
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count; i++)
         gone += REAL(cuMemRelease)(handles[i]) == CUDA_SUCCESS;
-    }
     return gone;
 }
 
@@ -189,14 +181,12 @@ static int probe_handles(struct backend *backend, unsigned count) {
         return -EDQUOT;
     }
     if (device_current() != device || REAL(cuMemGetInfo_v2)(&reported, &total) != CUDA_SUCCESS ||
-        reported >= bytes) {
+        reported >= bytes)
         return 0;
-    }
     CUstreamCaptureMode mode = capture_relax();
     CUresult r = vmm_create_handle(vmm, bytes, &handle);
-    if (r == CUDA_SUCCESS && vmm_release_handles(1, &handle) == 0) {
+    if (r == CUDA_SUCCESS && vmm_release_handles(1, &handle) == 0)
         device_charge_always(device, bytes);
-    }
     capture_restore(mode);
     return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : 0;
 }
@@ -212,12 +202,10 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
     unsigned made = 0, kept = 0;
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
-    while (made < count && (r = vmm_create_handle(vmm, each, &handles[made])) == CUDA_SUCCESS) {
+    while (made < count && (r = vmm_create_handle(vmm, each, &handles[made])) == CUDA_SUCCESS)
         made++;
-    }
-    if (r != CUDA_SUCCESS) {
+    if (r != CUDA_SUCCESS)
         kept = made - vmm_release_handles(made, handles);
-    }
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
         (made > 0 ? device_refund : device_uncharge)(vmm->common.device, (count - kept) * each);
@@ -257,11 +245,9 @@ CUresult vmm_give_access(const struct vmm_backend *vmm, uint64_t address, uint64
     CUmemAccessDesc accesses[STATS_MAX_DEVICES];
     CUdevice own = vmm->common.device->ordinal;
     size_t count = 0;
-    for (CUdevice i = 0; i < STATS_MAX_DEVICES; i++) {
-        if (i == own || (vmm->peers >> i & 1) != 0) {
+    for (CUdevice i = 0; i < STATS_MAX_DEVICES; i++)
+        if (i == own || (vmm->peers >> i & 1) != 0)
             accesses[count++] = access_of(i);
-        }
-    }
     return REAL(cuMemSetAccess)(address, bytes, accesses, count);
 }
 
@@ -290,19 +276,16 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
     lock_acquire(&vmm->lock);
     free_leaked(vmm);
     while (done < count &&
-           (r = REAL(cuMemMap)(address + done * each, each, 0, handles[done], 0)) == CUDA_SUCCESS) {
+           (r = REAL(cuMemMap)(address + done * each, each, 0, handles[done], 0)) == CUDA_SUCCESS)
         done++;
-    }
     r = r == CUDA_SUCCESS ? vmm_give_access(vmm, address, count * each) : r;
-    if (r == CUDA_SUCCESS) {
+    if (r == CUDA_SUCCESS)
         set_mapped(address, count * length, true);
-    } else if (done > 0 && REAL(cuMemUnmap)(address, done * each) != CUDA_SUCCESS) {
+    else if (done > 0 && REAL(cuMemUnmap)(address, done * each) != CUDA_SUCCESS)
         keep_leaked(vmm, address, done * each);
-    }
     lock_release(&vmm->lock);
-    if (r == CUDA_SUCCESS && trace_on()) {
+    if (r == CUDA_SUCCESS && trace_on())
         trace_map((unsigned)vmm->common.device->ordinal, (uintptr_t)vmm, address, count * length);
-    }
     capture_restore(mode);
     return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : device_backend_answer(r);
 }
@@ -315,11 +298,10 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
 static void mark_stale(struct backend *backend, uint64_t address, unsigned count, bool back) {
     struct vmm_backend *vmm = (struct vmm_backend *)backend;
     unsigned device = (unsigned)vmm->common.device->ordinal;
-    if (trace_on() && back) {
+    if (trace_on() && back)
         trace_map(device, (uintptr_t)vmm, address, count);
-    } else if (trace_on()) {
+    else if (trace_on())
         trace_unmap(device, (uintptr_t)vmm, address, count, trace_clock());
-    }
 }
 
 static int unmap(struct backend *backend, uint64_t address, unsigned count, bool stale) {
@@ -329,13 +311,11 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count, bool
     lock_acquire(&vmm->lock);
     free_leaked(vmm);
     CUresult r = REAL(cuMemUnmap)(address, count * PAGE_BYTES);
-    if (r == CUDA_SUCCESS) {
+    if (r == CUDA_SUCCESS)
         set_mapped(address, count, false);
-    }
     lock_release(&vmm->lock);
-    if (r == CUDA_SUCCESS && since) {
+    if (r == CUDA_SUCCESS && since)
         trace_unmap((unsigned)vmm->common.device->ordinal, (uintptr_t)vmm, address, count, since);
-    }
     capture_restore(mode);
     return device_backend_answer(r);
 }
@@ -346,9 +326,8 @@ static CUresult grant_range_access(const struct vmm_range *range, const CUmemAcc
     CUresult r = CUDA_SUCCESS;
     while (r == CUDA_SUCCESS && from < count) {
         uint64_t to = from;
-        while (to < count && is_mapped(range, to)) {
+        while (to < count && is_mapped(range, to))
             to++;
-        }
         if (to > from) {
             r = REAL(cuMemSetAccess)(range->address + from * PAGE_BYTES, (to - from) * PAGE_BYTES,
                                      access, 1);
@@ -366,10 +345,8 @@ static CUresult grant_access(struct device_backend *own, CUdevice device) {
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&vmm->lock);
     if (device != vmm->common.device->ordinal && (vmm->peers & bit) == 0) {
-        for (struct vmm_range *range = vmm->ranges; range && r == CUDA_SUCCESS;
-             range = range->next) {
+        for (struct vmm_range *range = vmm->ranges; range && r == CUDA_SUCCESS; range = range->next)
             r = grant_range_access(range, &access);
-        }
         vmm->peers |= r == CUDA_SUCCESS ? bit : 0;
     }
     lock_release(&vmm->lock);

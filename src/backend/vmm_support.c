@@ -28,14 +28,12 @@ CUmemAllocationProp vmm_prop_of(const struct device *device) {
     int version = 0;
     REAL(cuDriverGetVersion)(&version);
     if (version >= EXPORTS_WELL_SINCE &&
-        has_attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
+        has_attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
         prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    }
     prop.allocFlags.gpuDirectRDMACapable =
         has_attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-    if (has_attribute(device, CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK)) {
+    if (has_attribute(device, CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK))
         prop.allocFlags.usage = CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
-    }
     return prop;
 }
 
@@ -50,15 +48,13 @@ static bool has_api(void) {
 static const char *try_page(struct vmm_backend *vmm, CUdeviceptr at) {
     uint64_t handle;
     CUresult r = vmm_create_handle(vmm, PAGE_BYTES, &handle);
-    if (r != CUDA_SUCCESS) {
+    if (r != CUDA_SUCCESS)
         return r == CUDA_ERROR_OUT_OF_MEMORY ? NULL : "the driver refuses to create pages";
-    }
     bool mapped = REAL(cuMemMap)(at, PAGE_BYTES, 0, handle, 0) == CUDA_SUCCESS;
     bool accessible = mapped && vmm_give_access(vmm, at, PAGE_BYTES) == CUDA_SUCCESS;
     bool kept = mapped && REAL(cuMemUnmap)(at, PAGE_BYTES) != CUDA_SUCCESS;
-    if (vmm_release_handles(1, &handle) == 0 || kept) {
+    if (vmm_release_handles(1, &handle) == 0 || kept)
         device_charge_always(vmm->common.device, PAGE_BYTES);
-    }
     return accessible ? NULL : "the driver refuses to map pages";
 }
 
@@ -71,33 +67,27 @@ static bool all_can_reach(const struct device *device) {
     int count = 0;
     REAL(cuDeviceGetCount)(&count);
     int can_all = count <= STATS_MAX_DEVICES; /* device_bit(): `peers` holds no more */
-    for (CUdevice i = 0; i < count && can_all; i++) {
+    for (CUdevice i = 0; i < count && can_all; i++)
         if (i != device->ordinal &&
-            REAL(cuDeviceCanAccessPeer)(&can_all, i, device->ordinal) != CUDA_SUCCESS) {
+            REAL(cuDeviceCanAccessPeer)(&can_all, i, device->ordinal) != CUDA_SUCCESS)
             can_all = 0;
-        }
-    }
     return can_all;
 }
 
 const char *vmm_unavailable(struct device *device) {
     struct vmm_backend trial = {.common.device = device};
     size_t unit = 0;
-    if (!has_api()) {
+    if (!has_api())
         return "the driver has no virtual memory API";
-    }
-    if (!has_attribute(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)) {
+    if (!has_attribute(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
         return "the device has no virtual memory management";
-    }
-    if (!all_can_reach(device)) {
+    if (!all_can_reach(device))
         return "another device could not reach its pages";
-    }
     trial.prop = vmm_prop_of(device);
     if (REAL(cuMemGetAllocationGranularity)(&unit, &trial.prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) !=
             CUDA_SUCCESS ||
-        unit == 0 || PAGE_BYTES % unit != 0) {
+        unit == 0 || PAGE_BYTES % unit != 0)
         return "the driver has no pages of 2 MiB";
-    }
     CUdeviceptr at = 0;
     size_t bytes = (device->total + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     CUstreamCaptureMode mode = capture_relax();

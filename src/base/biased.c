@@ -39,38 +39,33 @@ void biased_init(struct biased *lock, bool owned) {
 
 /* Spins first, then yields: the thread that is waited for may have been preempted. */
 static void spin_or_yield(unsigned spins) {
-    if (spins < 100) {
+    if (spins < 100)
         cpu_relax();
-    } else {
+    else
         sched_yield();
-    }
 }
 
 void biased_enter_slowly(struct biased *lock) {
     for (unsigned spins = 0; biased_is_on(lock); spins++) {
-        if (!atomic_load_explicit(&lock->wanted, memory_order_acquire) && biased_try_enter(lock)) {
+        if (!atomic_load_explicit(&lock->wanted, memory_order_acquire) && biased_try_enter(lock))
             return;
-        }
         spin_or_yield(spins);
     }
     for (unsigned spins = 0; atomic_exchange_explicit(&lock->locked, true, memory_order_acquire);
-         spins++) {
+         spins++)
         spin_or_yield(spins);
-    }
     lock_note(LOCK_CACHE);
     holder_set(&lock->holder);
 }
 
 void biased_ask(struct biased *lock) {
-    if (biased_is_on(lock)) {
+    if (biased_is_on(lock))
         atomic_store(&lock->wanted, true);
-    }
 }
 
 static void wait_for_owner(struct biased *lock) {
-    for (unsigned spins = 0; atomic_load_explicit(&lock->inside, memory_order_acquire); spins++) {
+    for (unsigned spins = 0; atomic_load_explicit(&lock->inside, memory_order_acquire); spins++)
         spin_or_yield(spins);
-    }
 }
 
 /*
@@ -80,9 +75,8 @@ static void wait_for_owner(struct biased *lock) {
  */
 void biased_wait_for_stores(void) {
     sleep_ns(STORES_ARRIVE_NS);
-    for (unsigned spins = 0; spins < STORES_ARRIVE_SPINS; spins++) {
+    for (unsigned spins = 0; spins < STORES_ARRIVE_SPINS; spins++)
         cpu_relax();
-    }
 }
 
 void biased_end(struct biased *lock) {

@@ -78,9 +78,8 @@ static inline bool biased_try_enter(struct biased *lock) {
 /** Enters, and waits for a thread that has the lock. Callers as for biased_enter_slowly(). */
 static inline void biased_enter(struct biased *lock) {
     lock_check(LOCK_CACHE);
-    if (!biased_try_enter(lock)) {
+    if (!biased_try_enter(lock))
         biased_enter_slowly(lock);
-    }
 }
 
 /** Leaves a lock that biased_try_enter() entered. */

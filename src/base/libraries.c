@@ -33,9 +33,8 @@ int libraries_visit(int (*look_at)(struct dl_phdr_info *info, size_t bytes, void
 void libraries_before_fork(void) {
     int saved = errno;
     atomic_fetch_add(&forks, 1);
-    for (int i = 0; atomic_load(&readers) > 0 && i < SLEEPS; i++) {
+    for (int i = 0; atomic_load(&readers) > 0 && i < SLEEPS; i++)
         sleep_ns(SLEEP_NS);
-    }
     errno = saved;
 }
 

@@ -47,9 +47,8 @@ static _Noreturn void die(void) {
 static void write_number(int n) {
     char text[12];
     char *at = text + sizeof text - 1;
-    for (*at = '\0'; at == text + sizeof text - 1 || n > 0; n /= 10) {
+    for (*at = '\0'; at == text + sizeof text - 1 || n > 0; n /= 10)
         *--at = (char)('0' + n % 10);
-    }
     write_text(at);
 }
 

@@ -66,9 +66,8 @@ static const char *check_segment(const struct arena *arena, const struct segment
         uint64_t until = r->block.address + r->bytes < end ? r->block.address + r->bytes : end;
         used += range_state(r) == BLOCK_FREE ? 0 : until - at;
         at = until;
-        if (broken) {
+        if (broken)
             return broken;
-        }
     }
     HOLDS(used == segment->used);
     return NULL;
@@ -81,9 +80,8 @@ const char *check_arena(const struct arena *arena, uint64_t *live, uint64_t *pen
     for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
         HOLDS(segment->previous == last);
         const char *broken = check_segment(arena, segment, &all);
-        if (broken) {
+        if (broken)
             return broken;
-        }
         bool gap_follows = arena->in_address_order && segment->next &&
                            segment->base + segment->bytes != segment->next->base;
         HOLDS(segment->gap_follows == gap_follows);
@@ -127,9 +125,8 @@ static const char *check_slab(struct slab *slab, struct in_slabs *all) {
         HOLDS(is_free || state == BLOCK_LIVE || state == BLOCK_CACHED);
         HOLDS(!(is_free && after_free));
         HOLDS(is_head(slab, i) == !is_free);
-        for (unsigned u = i + 1; u < i + units; u++) {
+        for (unsigned u = i + 1; u < i + units; u++)
             HOLDS(!is_head(slab, u));
-        }
         const struct block *tail = slab_unit(slab, i + units - 1);
         HOLDS(!is_free || units == 1 ||
               (block_state(tail) == BLOCK_TAIL && block_units(tail) == units));
@@ -143,9 +140,8 @@ static const char *check_slab(struct slab *slab, struct in_slabs *all) {
         i += units;
     }
     HOLDS(used == slab->used_units && used > 0);
-    for (unsigned word = 0; word < SLAB_HEAD_WORDS; word++) {
+    for (unsigned word = 0; word < SLAB_HEAD_WORDS; word++)
         HOLDS((slab->head_words >> word & 1) == (slab_heads(slab)[word] != 0));
-    }
     return NULL;
 }
 
@@ -156,10 +152,8 @@ static const char *check_slab_at(uint64_t address, struct in_slabs *all) {
 
 const char *check_slabs(const struct arena *arena, struct in_slabs *all) {
     const char *broken = NULL;
-    for (const struct segment *s = arena->segments; s; s = s->next) {
-        for (uint64_t a = s->base; a < s->base + s->bytes && !broken; a += PAGE_BYTES) {
+    for (const struct segment *s = arena->segments; s; s = s->next)
+        for (uint64_t a = s->base; a < s->base + s->bytes && !broken; a += PAGE_BYTES)
             broken = check_slab_at(a, all);
-        }
-    }
     return broken;
 }

@@ -52,23 +52,20 @@ static void drop_small_rows(struct live_sizes *sizes) {
     uint64_t sum = 0, average;
     memcpy(sizes->spare, sizes->rows, sizeof sizes->rows);
     memset(sizes->rows, 0, sizeof sizes->rows);
-    for (unsigned i = 0; i < LIVE_SIZES; i++) {
+    for (unsigned i = 0; i < LIVE_SIZES; i++)
         sum += sizes->spare[i].bytes * sizes->spare[i].count;
-    }
     average = sum / sizes->used;
     sizes->used = 0;
     for (unsigned i = 0; i < LIVE_SIZES; i++) {
         const struct stats_live *row = &sizes->spare[i];
-        if (row->count > 0 && row->bytes * row->count >= average && sizes->used < LIVE_SIZES / 2) {
+        if (row->count > 0 && row->bytes * row->count >= average && sizes->used < LIVE_SIZES / 2)
             add_live(sizes, *row);
-        }
     }
 }
 
 static void count_live(struct live_sizes *sizes, uint64_t bytes) {
-    if (sizes->used >= LIVE_SIZES - 1) {
+    if (sizes->used >= LIVE_SIZES - 1)
         drop_small_rows(sizes);
-    }
     add_live(sizes, (struct stats_live){bytes, 1});
 }
 
@@ -79,9 +76,8 @@ static void enter(struct survey *survey, uint64_t until, uint64_t live, uint64_t
     uint64_t bytes = until - survey->cursor;
     live = live < bytes ? live : bytes;
     cached = cached < bytes - live ? cached : bytes - live;
-    if (!survey->map || until <= survey->cursor) {
+    if (!survey->map || until <= survey->cursor)
         return;
-    }
     const struct segment_piece piece = {
         .address = survey->cursor,
         .units = (uint32_t)(bytes >> UNIT_SHIFT),
@@ -139,9 +135,8 @@ struct peeked {
 __attribute__((no_sanitize("thread"))) static bool peek(const struct range *range,
                                                         struct peeked *seen) {
     const struct segment *segment = range ? *(struct segment *const volatile *)&range->segment : 0;
-    if (!segment) {
+    if (!segment)
         return false;
-    }
     seen->state = header_state(*(const volatile uint64_t *)&range->block.header);
     atomic_thread_fence(memory_order_acquire);
     seen->address = *(const volatile uint64_t *)&range->block.address;
@@ -182,13 +177,11 @@ static void survey_slab(struct survey *survey, uint64_t address, struct slab *sl
 /* Counts and enters the large block that begins in the half page at `start`, if there is one. */
 static void survey_start(struct survey *survey, uint64_t start) {
     struct peeked seen;
-    if (!peek(page_map_start(start), &seen) || seen.address - start >= PAGE_BYTES / 2) {
+    if (!peek(page_map_start(start), &seen) || seen.address - start >= PAGE_BYTES / 2)
         return;
-    }
     bool live = seen.state == BLOCK_LIVE;
-    if (live) {
+    if (live)
         count_live(survey->sizes, seen.requested);
-    }
     if (live || seen.state == BLOCK_CACHED) {
         begin_segment(survey, seen.is_allocation ? seen.base : seen.address,
                       seen.is_allocation ? seen.segment_bytes : seen.bytes);
@@ -203,9 +196,8 @@ static void survey_page(uint64_t address, page_map_entry entry, void *argument) 
         survey_slab(survey, address, page_map_slab(entry));
         return;
     }
-    if (peek((const struct range *)entry, &seen) && seen.is_allocation) {
+    if (peek((const struct range *)entry, &seen) && seen.is_allocation)
         begin_segment(survey, seen.base, seen.segment_bytes);
-    }
     survey_start(survey, address);
     survey_start(survey, address + PAGE_BYTES / 2);
 }
@@ -215,9 +207,8 @@ static void enter_vmm_rest(struct survey *survey, const stat_counter *vmm_bytes)
     uint64_t units = vmm_bytes ? counter_get(vmm_bytes) >> UNIT_SHIFT : 0;
     struct segment_piece piece = {
         .units = (uint32_t)(units > survey->entered ? units - survey->entered : 0)};
-    if (survey->map && vmm_bytes) {
+    if (survey->map && vmm_bytes)
         segment_map_add(survey->map, &piece);
-    }
 }
 
 /* Merges the largest groups into stats->live, which is sorted by total bytes, largest first. */
@@ -226,12 +217,10 @@ static void report_largest(struct stats_device *stats, const struct live_sizes *
         struct stats_live row = sizes->rows[i];
         size_t at = stats->live_groups;
         while (at > 0 &&
-               row.bytes * row.count > stats->live[at - 1].bytes * stats->live[at - 1].count) {
+               row.bytes * row.count > stats->live[at - 1].bytes * stats->live[at - 1].count)
             at--;
-        }
-        if (row.count == 0 || at >= STATS_LIVE_SIZES) {
+        if (row.count == 0 || at >= STATS_LIVE_SIZES)
             continue;
-        }
         size_t kept =
             stats->live_groups < STATS_LIVE_SIZES ? stats->live_groups : STATS_LIVE_SIZES - 1;
         memmove(&stats->live[at + 1], &stats->live[at], (kept - at) * sizeof row);
@@ -285,8 +274,7 @@ void memory_of_arena(const struct arena *arena, struct memory_list *to) {
                                                             .bytes = segment->bytes,
                                                             .pages = !segment->is_allocation});
         for (const struct range *range = segment_first(segment); segment_has(segment, range);
-             range = range->next) {
+             range = range->next)
             add_range(range, to);
-        }
     }
 }

@@ -94,12 +94,10 @@ static size_t best_fit(const struct arena *arena, uint64_t bytes, enum arena_pla
     size_t last_choice = arena->free_count;
     for (size_t i = ranges_of_size(arena, bytes); i < arena->free_count; i++) {
         const struct range *range = arena->free[i].range;
-        if (bytes_to_skip(range, bytes, placement) == UINT64_MAX) {
+        if (bytes_to_skip(range, bytes, placement) == UINT64_MAX)
             continue;
-        }
-        if (!is_growing_end(arena, range)) {
+        if (!is_growing_end(arena, range))
             return i;
-        }
         last_choice = i;
     }
     return last_choice;
@@ -107,16 +105,14 @@ static size_t best_fit(const struct arena *arena, uint64_t bytes, enum arena_pla
 
 struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placement placement) {
     size_t i = best_fit(arena, bytes, placement);
-    if (i == arena->free_count) {
+    if (i == arena->free_count)
         return NULL;
-    }
     struct range *range = arena->free[i].range;
     uint64_t skip = bytes_to_skip(range, bytes, placement);
     bool keep_whole = placement == PLACEMENT_KEEP_LONG && !arena->in_address_order &&
                       is_worth_keeping(range, bytes);
-    if (keep_whole || (range->bytes > bytes && !ranges_prepare(arena, 0))) {
+    if (keep_whole || (range->bytes > bytes && !ranges_prepare(arena, 0)))
         return NULL;
-    }
     range = ranges_cut_out(arena, i, skip, bytes);
     count_used(arena, range);
     range->block.stamp = 0;
@@ -127,9 +123,8 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placeme
 
 static bool has_live(const struct segment *segment) {
     bool live = false;
-    for (const struct range *r = segment->first; segment_has(segment, r) && !live; r = r->next) {
+    for (const struct range *r = segment->first; segment_has(segment, r) && !live; r = r->next)
         live = range_state(r) == BLOCK_LIVE || range_state(r) == BLOCK_SLAB;
-    }
     return live;
 }
 
@@ -162,23 +157,20 @@ bool arena_prepare(struct arena *arena, unsigned count) {
 
 /* Links the segment into arena.gap_list, or unlinks it, after its neighbours have changed. */
 static void update_gap_list(struct arena *arena, struct segment *segment) {
-    if (!segment || !arena->in_address_order) {
+    if (!segment || !arena->in_address_order)
         return;
-    }
     bool gap_follows = segment->next && segment->base + segment->bytes != segment->next->base;
     if (gap_follows && !segment->gap_follows) {
         segment->previous_in_gap_list = NULL;
         segment->next_in_gap_list = arena->gap_list;
         arena->gap_list = segment;
-        if (segment->next_in_gap_list) {
+        if (segment->next_in_gap_list)
             segment->next_in_gap_list->previous_in_gap_list = segment;
-        }
     } else if (!gap_follows && segment->gap_follows) {
         struct segment *previous = segment->previous_in_gap_list, *next = segment->next_in_gap_list;
         *(previous ? &previous->next_in_gap_list : &arena->gap_list) = next;
-        if (next) {
+        if (next)
             next->previous_in_gap_list = previous;
-        }
     }
     segment->gap_follows = gap_follows;
 }
@@ -205,9 +197,8 @@ static void unlink(struct arena *arena, struct segment *segment) {
 /* Returns the range that covers the segment's last byte. */
 static struct range *last_in(const struct segment *segment) {
     struct range *range = segment->first;
-    while (range->block.address + range->bytes < segment->base + segment->bytes) {
+    while (range->block.address + range->bytes < segment->base + segment->bytes)
         range = range->next;
-    }
     return range;
 }
 
@@ -226,17 +217,15 @@ struct range *arena_free_start(const struct segment *segment) {
 
 struct segment *arena_before(const struct arena *arena, uint64_t address) {
     struct segment *segment = arena->last;
-    while (segment && segment->base > address) {
+    while (segment && segment->base > address)
         segment = segment->previous;
-    }
     return segment;
 }
 
 int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment *after) {
     int r = arena_prepare(arena, 1) ? page_map_prepare(base, bytes) : -ENOMEM;
-    if (r != 0) {
+    if (r != 0)
         return r;
-    }
     struct segment *segment = host_slab_get(&arena->segment_slab);
     struct range *range = host_slab_get(&arena->range_slab);
     segment->base = base;
@@ -272,9 +261,8 @@ struct segment *arena_to_split(const struct arena *arena, uint64_t bytes, uint64
     for (struct segment *s = range ? range->segment : NULL; s && s->base < end;
          s = range_next_segment(range, s)) {
         bool partly_used = s->base + s->bytes > end;
-        if (s->bytes > VMM_HANDLE && partly_used && segment_is_releasable(s, finished)) {
+        if (s->bytes > VMM_HANDLE && partly_used && segment_is_releasable(s, finished))
             return s;
-        }
     }
     return NULL;
 }
@@ -282,16 +270,13 @@ struct segment *arena_to_split(const struct arena *arena, uint64_t bytes, uint64
 bool arena_remove(struct arena *arena, struct segment *segment) {
     struct range *range = segment->first;
     uint64_t skip = segment->base - range->block.address;
-    if (range->bytes > segment->bytes && !ranges_prepare(arena, 0)) {
+    if (range->bytes > segment->bytes && !ranges_prepare(arena, 0))
         return false;
-    }
     range = ranges_cut_out(arena, ranges_index(arena, range), skip, segment->bytes);
-    if (range->previous) {
+    if (range->previous)
         range->previous->next = NULL;
-    }
-    if (range->next) {
+    if (range->next)
         range->next->previous = NULL;
-    }
     page_map_remove(segment->base, segment->bytes, arena->pool);
     unlink(arena, segment);
     arena->reserved_bytes -= segment->bytes;
@@ -305,20 +290,17 @@ bool arena_remove(struct arena *arena, struct segment *segment) {
 
 struct range *arena_find(uint64_t address) {
     page_map_entry entry = page_map_get(address);
-    if (entry == 0 || page_map_slab(entry)) {
+    if (entry == 0 || page_map_slab(entry))
         return NULL;
-    }
     struct range *range = (struct range *)entry;
-    while (range && range->block.address + range->bytes <= address) {
+    while (range && range->block.address + range->bytes <= address)
         range = range->next;
-    }
     return range;
 }
 
 void arena_leave_map(struct arena *arena) {
-    for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
+    for (const struct segment *segment = arena->segments; segment; segment = segment->next)
         page_map_remove(segment->base, segment->bytes, arena->pool);
-    }
     for (unsigned i = 0; i < arena->stale_mappings.count; i++) {
         const struct stale_mapping *stale_mapping = &arena->stale_mappings.at[i];
         page_map_remove(stale_mapping->base, stale_mapping->bytes, arena->pool);

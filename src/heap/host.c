@@ -20,21 +20,17 @@ void *host_map(size_t bytes, size_t alignment) {
     size_t slack = alignment > 4096 ? alignment : 0;
     char *raw = mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (raw == MAP_FAILED) {
+    if (raw == MAP_FAILED)
         return NULL;
-    }
     atomic_fetch_add_explicit(&mapped, bytes, memory_order_relaxed);
-    if (slack == 0) {
+    if (slack == 0)
         return raw;
-    }
     char *aligned = (char *)(((uintptr_t)raw + alignment - 1) & ~(uintptr_t)(alignment - 1));
-    if (aligned > raw) {
+    if (aligned > raw)
         munmap(raw, (size_t)(aligned - raw));
-    }
     size_t tail = (size_t)(raw + bytes + slack - (aligned + bytes));
-    if (tail > 0) {
+    if (tail > 0)
         munmap(aligned + bytes, tail);
-    }
     /* With huge pages, the first use of a descriptor would clear 2 MiB. */
     madvise(aligned, bytes, MADV_NOHUGEPAGE);
     return aligned;
@@ -65,31 +61,26 @@ static void *next_recycled(const void *object) {
 
 bool host_slab_prepare(struct host_slab *slab, unsigned count) {
     size_t spare = (size_t)(slab->fresh_end - slab->fresh) / slab->object_bytes;
-    for (const void *object = slab->recycled; object && spare < count; spare++) {
+    for (const void *object = slab->recycled; object && spare < count; spare++)
         object = next_recycled(object);
-    }
-    if (spare >= count) {
+    if (spare >= count)
         return true;
-    }
     size_t bytes = (count - spare) * slab->object_bytes;
     bytes = bytes > SLAB_BYTES ? (bytes + 4095) & ~(size_t)4095 : SLAB_BYTES;
     char *fresh = host_map(bytes, 4096);
-    if (!fresh) {
+    if (!fresh)
         return false;
-    }
     for (; slab->fresh_end - slab->fresh >= (ptrdiff_t)slab->object_bytes;
-         slab->fresh += slab->object_bytes) {
+         slab->fresh += slab->object_bytes)
         host_slab_put(slab, slab->fresh);
-    }
     slab->fresh = fresh;
     slab->fresh_end = fresh + bytes;
     return true;
 }
 
 void *host_slab_get(struct host_slab *slab) {
-    if (!host_slab_prepare(slab, 1)) {
+    if (!host_slab_prepare(slab, 1))
         return NULL;
-    }
     void *object = slab->recycled;
     if (object) {
         slab->recycled = next_recycled(object);

@@ -19,9 +19,8 @@ static bool is_adjacent_to_gap(const struct segment *s) {
 /* Returns whether idle_segment() prefers `s` to `other` (case 2 there). NULL loses. */
 static bool is_preferred(const struct segment *s, const struct segment *other) {
     bool adjacent = is_adjacent_to_gap(s);
-    if (!other || adjacent != is_adjacent_to_gap(other)) {
+    if (!other || adjacent != is_adjacent_to_gap(other))
         return !other || adjacent;
-    }
     return s->stamp < other->stamp || (s->stamp == other->stamp && s->base < other->base);
 }
 
@@ -43,9 +42,8 @@ static struct segment *preferred_idle(const struct arena *arena, uint64_t finish
             bool allowed = most > 0 ? segment_is_movable(s, most) && s->stamp >= from
                                     : segment_is_releasable(s, finished);
             preferred = allowed && (first_found || is_preferred(s, preferred)) ? s : preferred;
-            if (first_found && preferred) {
+            if (first_found && preferred)
                 return preferred;
-            }
         }
     }
     return preferred;
@@ -66,17 +64,15 @@ struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t 
 }
 
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
-    if (arena->in_address_order) {
+    if (arena->in_address_order)
         return preferred_idle(arena, finished, 0, 0, bytes > TRANSIT_MOST * VMM_HANDLE_LEAST);
-    }
     size_t enough = ranges_of_size(arena, bytes),
            count = arena->idle_bytes > 0 ? arena->free_count : 0;
     for (size_t k = 0; k < count; k++) { /* upwards from `enough`, then downwards */
         size_t i = enough + k < count ? enough + k : count - 1 - k;
         struct segment *whole = arena->free[i].range->segment;
-        if (segment_is_releasable(whole, finished)) {
+        if (segment_is_releasable(whole, finished))
             return whole;
-        }
     }
     return NULL;
 }
@@ -88,9 +84,8 @@ struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t fin
         const struct range *range = arena->free[i].range;
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
             bool aged = s->used == 0 && tick - s->since > DECAY_TICKS;
-            if (aged && s->stamp <= finished) {
+            if (aged && s->stamp <= finished)
                 return s;
-            }
             *waits |= aged;
         }
     }
@@ -99,9 +94,8 @@ struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t fin
 
 uint64_t range_idle_bytes(const struct range *range) {
     uint64_t bytes = 0;
-    for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+    for (const struct segment *s = range->segment; s; s = range_next_segment(range, s))
         bytes += s->used == 0 && !s->refused ? s->bytes : 0;
-    }
     return bytes;
 }
 

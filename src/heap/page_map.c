@@ -20,17 +20,15 @@ static struct page_map_leaf *new_leaf(void) {
 /* Keeps a leaf that no other thread has seen as the spare, or unmaps it if there is a spare. */
 static void keep_leaf(struct page_map_leaf *leaf) {
     struct page_map_leaf *none = NULL;
-    if (!atomic_compare_exchange_strong(&spare, &none, leaf)) {
+    if (!atomic_compare_exchange_strong(&spare, &none, leaf))
         host_unmap(leaf, sizeof *leaf);
-    }
 }
 
 bool page_map_spare(void) {
     if (!atomic_load_explicit(&spare, memory_order_acquire)) {
         struct page_map_leaf *leaf = host_map(sizeof *leaf, 4096);
-        if (!leaf) {
+        if (!leaf)
             return false;
-        }
         keep_leaf(leaf);
     }
     return true;
@@ -38,22 +36,18 @@ bool page_map_spare(void) {
 
 int page_map_prepare(uint64_t address, uint64_t bytes) {
     uint64_t last = address + bytes - 1;
-    if (last < address || last >> PAGE_MAP_ADDRESS_BITS) {
+    if (last < address || last >> PAGE_MAP_ADDRESS_BITS)
         return -ERANGE;
-    }
     const unsigned shift = PAGE_SHIFT + PAGE_MAP_LEAF_BITS;
     for (uint64_t i = address >> shift; i <= last >> shift; i++) {
-        if (atomic_load_explicit(&page_map_root[i], memory_order_acquire)) {
+        if (atomic_load_explicit(&page_map_root[i], memory_order_acquire))
             continue;
-        }
         struct page_map_leaf *fresh = new_leaf();
-        if (!fresh) {
+        if (!fresh)
             return -ENOMEM;
-        }
         struct page_map_leaf *expected = NULL;
-        if (!atomic_compare_exchange_strong(&page_map_root[i], &expected, fresh)) {
+        if (!atomic_compare_exchange_strong(&page_map_root[i], &expected, fresh))
             keep_leaf(fresh); /* another pool was first */
-        }
     }
     return 0;
 }
@@ -101,9 +95,8 @@ void page_map_each(const struct pool *owner,
                 atomic_load_explicit(&leaf->owners[i], memory_order_relaxed) == owner
                     ? atomic_load_explicit(&leaf->entries[i], memory_order_acquire)
                     : 0;
-            if (entry) {
+            if (entry)
                 on_page((root << PAGE_MAP_LEAF_BITS | i) << PAGE_SHIFT, entry, argument);
-            }
         }
     }
 }

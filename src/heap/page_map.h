@@ -51,9 +51,8 @@ struct page_map_leaf {
 extern _Atomic(struct page_map_leaf *) page_map_root[1 << PAGE_MAP_ROOT_BITS];
 
 static inline struct page_map_leaf *page_map_leaf_of(uint64_t address) {
-    if (address >> PAGE_MAP_ADDRESS_BITS) {
+    if (address >> PAGE_MAP_ADDRESS_BITS)
         return NULL;
-    }
     return atomic_load_explicit(&page_map_root[address >> (PAGE_SHIFT + PAGE_MAP_LEAF_BITS)],
                                 memory_order_acquire);
 }

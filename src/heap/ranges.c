@@ -33,9 +33,8 @@ static size_t position(const struct arena *arena, uint64_t bytes, uint64_t addre
     const struct free_range *free = arena->free;
     size_t low = ranges_of_size(arena, bytes), high = low;
     if (low < arena->free_count && free[low].bytes == bytes &&
-        free[low].range->block.address < address) {
+        free[low].range->block.address < address)
         high = ranges_of_size(arena, bytes + 1);
-    }
     while (low < high) {
         size_t middle = (low + high) / 2;
         bool lower = free[middle].range->block.address < address;
@@ -51,19 +50,16 @@ static size_t position(const struct arena *arena, uint64_t bytes, uint64_t addre
  */
 static bool ensure_capacity(struct arena *arena, unsigned more) {
     size_t least = arena->range_count + more;
-    if (least <= arena->free_capacity) {
+    if (least <= arena->free_capacity)
         return true;
-    }
     size_t capacity = arena->free_capacity ? arena->free_capacity : 512;
-    while (capacity < least) {
+    while (capacity < least)
         capacity *= 2;
-    }
     struct free_range *wider =
         host_grow(arena->free, arena->free_capacity * sizeof *wider,
                   arena->free_count * sizeof *wider, capacity * sizeof *wider);
-    if (!wider) {
+    if (!wider)
         return false;
-    }
     arena->free = wider;
     arena->free_capacity = capacity;
     return true;
@@ -120,16 +116,14 @@ size_t ranges_index(const struct arena *arena, const struct range *range) {
 
 void ranges_enter(const struct range *part, struct range *range) {
     page_map_set(part->block.address, part->bytes, page_map_of_range(range));
-    for (struct segment *s = part->segment; s; s = range_next_segment(part, s)) {
+    for (struct segment *s = part->segment; s; s = range_next_segment(part, s))
         s->first = s->base >= part->block.address ? range : s->first;
-    }
 }
 
 /* Returns the segment that contains `address`: `from` or one behind it. */
 static struct segment *segment_around(struct segment *from, uint64_t address) {
-    while (from->base + from->bytes <= address) {
+    while (from->base + from->bytes <= address)
         from = from->next;
-    }
     return from;
 }
 
@@ -168,12 +162,10 @@ static void cut(struct arena *arena, struct range *range, uint64_t bytes, struct
     (*right)->segment = segment_around(segment, address + bytes);
     (*right)->previous = *left;
     (*right)->next = next;
-    if (previous) {
+    if (previous)
         previous->next = *left;
-    }
-    if (next) {
+    if (next)
         next->previous = *right;
-    }
     arena->range_count++;
     ranges_enter(other, other);
 }
@@ -188,9 +180,8 @@ struct range *ranges_cut_out(struct arena *arena, size_t i, uint64_t skip, uint6
         cut(arena, range, bytes, &range, &rest);
         front ? insert(arena, rest) : replace(arena, i, rest);
     }
-    if (!front && !rest) {
+    if (!front && !rest)
         remove_at(arena, i);
-    }
     return range;
 }
 
@@ -211,12 +202,10 @@ static struct range *join(struct arena *arena, struct range *left, struct range 
     kept->next = right->next;
     kept->segment = left->segment;
     kept->block.address = left->block.address;
-    if (kept->previous) {
+    if (kept->previous)
         kept->previous->next = kept;
-    }
-    if (kept->next) {
+    if (kept->next)
         kept->next->previous = kept;
-    }
     arena->range_count--;
     ranges_recycle(arena, other);
     return kept;
@@ -230,9 +219,8 @@ void ranges_merge(struct arena *arena, struct range *range) {
         insert(arena, range);
         return;
     }
-    if (after && before) {
+    if (after && before)
         remove_at(arena, ranges_index(arena, previous));
-    }
     size_t i = ranges_index(arena, after ? next : previous);
     range = after ? join(arena, range, next) : range;
     range = before ? join(arena, previous, range) : range;

@@ -100,10 +100,8 @@ static inline struct segment *range_next_segment(const struct range *range,
 /** Returns whether any segment of the range is externally visible. */
 static inline bool range_is_externally_visible(const struct range *range) {
     bool visible = false;
-    for (const struct segment *s = range->segment; s && !visible;
-         s = range_next_segment(range, s)) {
+    for (const struct segment *s = range->segment; s && !visible; s = range_next_segment(range, s))
         visible = atomic_load_explicit(&s->externally_visible, memory_order_relaxed);
-    }
     return visible;
 }
 
@@ -151,9 +149,8 @@ static inline bool range_is_first(const struct range *range) {
  */
 __attribute__((no_sanitize("thread"))) static inline bool
 range_peek(struct range *range, uint64_t *address, uint64_t *requested) {
-    if (!range || header_state(*(const volatile uint64_t *)&range->block.header) != BLOCK_LIVE) {
+    if (!range || header_state(*(const volatile uint64_t *)&range->block.header) != BLOCK_LIVE)
         return false;
-    }
     atomic_thread_fence(memory_order_acquire);
     *address = *(const volatile uint64_t *)&range->block.address;
     *requested = *(const volatile uint64_t *)&range->requested;

@@ -29,9 +29,8 @@ static inline unsigned size_class_below(uint64_t bytes) {
 
 /** Returns the size of a class in units of 512 bytes. */
 static inline unsigned size_class_units(unsigned size_class) {
-    if (size_class < 32) {
+    if (size_class < 32)
         return size_class + 1;
-    }
     unsigned shift = size_class / 16 - 1;
     return (size_class % 16 + 17) << shift;
 }

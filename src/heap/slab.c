@@ -83,16 +83,14 @@ static void insert_run(struct runs *runs, struct block *run, unsigned units) {
     struct block *head = runs->lists[length];
     run->previous = NULL;
     run->next = head;
-    if (head) {
+    if (head)
         head->previous = run;
-    }
     runs->lists[length] = run;
     runs->lengths[length >> 6] |= (uint64_t)1 << (length & 63);
     runs->words[length >> 12] |= (uint64_t)1 << (length >> 6 & 63);
     become(run, BLOCK_FREE, units);
-    if (units > 1) {
+    if (units > 1)
         become(block_after(run, units - 1), BLOCK_TAIL, units);
-    }
     runs->free_units += units;
     runs->count++;
 }
@@ -105,14 +103,12 @@ static void remove_run(struct runs *runs, struct block *run) {
         runs->lists[length] = run->next;
         if (!run->next) {
             runs->lengths[length >> 6] &= ~((uint64_t)1 << (length & 63));
-            if (runs->lengths[length >> 6] == 0) {
+            if (runs->lengths[length >> 6] == 0)
                 runs->words[length >> 12] &= ~((uint64_t)1 << (length >> 6 & 63));
-            }
         }
     }
-    if (run->next) {
+    if (run->next)
         run->next->previous = run->previous;
-    }
     become(run, BLOCK_INSIDE, 0);
     become(block_after(run, units - 1), BLOCK_INSIDE, 0);
     runs->free_units -= units;
@@ -129,12 +125,10 @@ static unsigned best_length(const struct runs *runs, unsigned units) {
     if (bits == 0) {
         unsigned group = (word + 1) >> 6;
         uint64_t words = group < 2 ? runs->words[group] & (~(uint64_t)0 << ((word + 1) & 63)) : 0;
-        if (words == 0 && group == 0) {
+        if (words == 0 && group == 0)
             words = runs->words[++group];
-        }
-        if (words == 0) {
+        if (words == 0)
             return 0;
-        }
         word = group << 6 | (unsigned)__builtin_ctzll(words);
         bits = runs->lengths[word];
     }
@@ -144,9 +138,8 @@ static unsigned best_length(const struct runs *runs, unsigned units) {
 /* Returns a free run of exactly `units` units including the reserved first one, or NULL. */
 static struct block *first_unit_run(const struct runs *runs, unsigned units) {
     struct block *run = runs->lists[units - 1];
-    while (run && block_units(run) < units) {
+    while (run && block_units(run) < units)
         run = run->next;
-    }
     return run;
 }
 
@@ -155,9 +148,8 @@ struct block *runs_take(struct runs *runs, unsigned units, unsigned bin, bool an
     struct block *block = length > 0 ? runs->lists[length]
                           : any      ? first_unit_run(runs, units)
                                      : NULL;
-    if (!block) {
+    if (!block)
         return NULL;
-    }
     unsigned whole = block_units(block);
     remove_run(runs, block);
     if (whole > length && length > 0) { /* cuts from the end: the reserved first unit stays free */
@@ -231,9 +223,8 @@ uint64_t runs_largest(const struct runs *runs) {
 bool runs_prepare(struct runs *runs) {
     if (!runs->closed && runs->fresh_count == 0) {
         void *region = host_map(SLAB_REGION_BYTES, SLAB_REGION_BYTES);
-        if (!region) {
+        if (!region)
             return false;
-        }
         runs->fresh = slab_first((uintptr_t)region);
         runs->fresh_count = SLAB_REGION_SLABS;
     }
@@ -241,9 +232,8 @@ bool runs_prepare(struct runs *runs) {
 }
 
 static struct slab *new_slab(struct runs *runs) {
-    if (!runs_prepare(runs)) {
+    if (!runs_prepare(runs))
         return NULL;
-    }
     struct slab *slab = runs->closed;
     if (slab) {
         runs->closed = slab->next;
@@ -265,25 +255,21 @@ static void drop_descriptors(struct slab *slab) {
     uintptr_t page = (uintptr_t)getpagesize();
     uintptr_t from = ((uintptr_t)slab->blocks + page - 1) & ~(page - 1);
     uintptr_t to = (uintptr_t)(&slab->blocks[SLAB_UNITS]) & ~(page - 1);
-    if (from < to) {
+    if (from < to)
         madvise((void *)from, to - from, MADV_DONTNEED);
-    }
     slab->resident = false;
 }
 
 void runs_trim(struct runs *runs) {
-    for (struct slab *slab = runs->closed; slab; slab = slab->next) {
-        if (slab->resident) {
+    for (struct slab *slab = runs->closed; slab; slab = slab->next)
+        if (slab->resident)
             drop_descriptors(slab);
-        }
-    }
 }
 
 int runs_add_slab(struct runs *runs, struct range *range, uint64_t address) {
     struct slab *slab = new_slab(runs);
-    if (!slab) {
+    if (!slab)
         return -ENOMEM;
-    }
     atomic_fetch_add_explicit(&slab->opened, 1, memory_order_release);
     slab->address = address;
     slab->range = range;
@@ -298,14 +284,11 @@ int runs_add_slab(struct runs *runs, struct range *range, uint64_t address) {
 }
 
 void runs_forget_slab(struct runs *runs, struct slab *slab) {
-    for (unsigned i = 0; i < SLAB_UNITS; i++) {
-        if (block_state(&slab->blocks[i]) != BLOCK_INSIDE) {
+    for (unsigned i = 0; i < SLAB_UNITS; i++)
+        if (block_state(&slab->blocks[i]) != BLOCK_INSIDE)
             become(&slab->blocks[i], BLOCK_INSIDE, 0);
-        }
-    }
-    for (unsigned i = 0; i < SLAB_HEAD_WORDS; i++) {
+    for (unsigned i = 0; i < SLAB_HEAD_WORDS; i++)
         atomic_store_explicit(&slab_heads(slab)[i], 0, memory_order_relaxed);
-    }
     atomic_store_explicit(&slab->head_words, 0, memory_order_relaxed);
     close_slab(runs, slab);
 }

@@ -12,11 +12,10 @@ static unsigned first_behind(const struct stale_mappings *stale_mappings, uint64
     while (low < high) {
         unsigned middle = low + (high - low) / 2;
         const struct stale_mapping *stale_mapping = &stale_mappings->at[middle];
-        if (stale_mapping->base + stale_mapping->bytes <= address) {
+        if (stale_mapping->base + stale_mapping->bytes <= address)
             low = middle + 1;
-        } else {
+        else
             high = middle;
-        }
     }
     return low;
 }

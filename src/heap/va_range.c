@@ -50,9 +50,8 @@ static bool measure_gap(const struct arena *arena, uint64_t bytes, uint64_t base
 /* Copies *gap to *best if it needs less new memory, or as much at a lower address. */
 static void keep_better(const struct gap *gap, struct gap *best) {
     bool lower = gap->bytes == best->bytes && gap->base < best->base;
-    if (best->bytes == 0 || gap->bytes < best->bytes || lower) {
+    if (best->bytes == 0 || gap->bytes < best->bytes || lower)
         *best = *gap;
-    }
 }
 
 /* Measures the parts of [base, end) without stale mappings, and keeps the best. */
@@ -62,9 +61,8 @@ static void search_gap(const struct arena *arena, uint64_t bytes, uint64_t base,
     while (base < end) {
         const struct stale_mapping *stale_mapping = stale_behind(&arena->stale_mappings, base);
         uint64_t until = stale_mapping && stale_mapping->base < end ? stale_mapping->base : end;
-        if (until > base && measure_gap(arena, bytes, base, until, after, &gap)) {
+        if (until > base && measure_gap(arena, bytes, base, until, after, &gap))
             keep_better(&gap, best);
-        }
         base = stale_mapping && stale_mapping->base < end
                    ? stale_mapping->base + stale_mapping->bytes
                    : end;
@@ -89,20 +87,17 @@ bool va_range_find(const struct arena *arena, uint64_t bytes, struct gap *gap) {
     struct segment *last = arena->last;
     *gap = (struct gap){0};
     search_addresses(arena, bytes, 0, last ? arena->segments->base : UINT64_MAX, NULL, gap);
-    for (struct segment *s = arena->gap_list; s; s = s->next_in_gap_list) {
+    for (struct segment *s = arena->gap_list; s; s = s->next_in_gap_list)
         search_addresses(arena, bytes, end_of(s), s->next->base, s, gap);
-    }
-    if (last) {
+    if (last)
         search_addresses(arena, bytes, end_of(last), UINT64_MAX, last, gap);
-    }
     return gap->bytes > 0;
 }
 
 void gap_become(struct gap *gap, uint64_t bytes) {
     bytes = min_u64(bytes, gap->longest);
-    if (gap->right && !gap->left) { /* the memory grows to the left */
+    if (gap->right && !gap->left) /* the memory grows to the left */
         gap->base = gap->base + gap->bytes - bytes;
-    }
     gap->bytes = bytes;
 }
 
@@ -112,9 +107,8 @@ bool va_range_prepare(struct arena *arena) {
 
 void va_range_add(struct arena *arena, uint64_t base, uint64_t bytes) {
     struct va_range *va_range = host_slab_get(&arena->va_range_slab), **at = &arena->va_ranges;
-    while (*at && (*at)->base < base) {
+    while (*at && (*at)->base < base)
         at = &(*at)->next;
-    }
     *va_range = (struct va_range){.base = base, .bytes = bytes, .next = *at};
     *at = va_range;
 }

@@ -37,12 +37,10 @@ static inline void write_event(struct flight_ring *to, uint64_t time_ns, uint64_
 
 void flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes) {
     struct live_page *page = atomic_load_explicit(&live_page, memory_order_acquire);
-    if (!page) {
+    if (!page)
         return;
-    }
-    if (__builtin_expect(ring == 0, 0)) {
+    if (__builtin_expect(ring == 0, 0))
         assign_ring();
-    }
     uint64_t coarse = clock_ns(CLOCK_MONOTONIC_COARSE);
     /* The coarse clock may lag behind the last slow event: duration_ns says how far (page.h). */
     uint64_t now = coarse < slow_end_ns ? slow_end_ns : coarse;
@@ -52,12 +50,10 @@ void flight_block(enum flight_kind kind, unsigned device, uint64_t address, uint
 void flight_event(enum flight_kind kind, unsigned device, uint64_t address, uint64_t bytes,
                   uint64_t since) {
     struct live_page *page = atomic_load_explicit(&live_page, memory_order_acquire);
-    if (!page) {
+    if (!page)
         return;
-    }
-    if (ring == 0) {
+    if (ring == 0)
         assign_ring();
-    }
     uint64_t now = slow_end_ns = clock_ns(CLOCK_MONOTONIC);
     write_event(&page->rings[0], since ? since : now, address, bytes, since ? now - since : 0, kind,
                 device);

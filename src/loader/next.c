@@ -33,9 +33,8 @@ static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17"};
 
 static uint32_t gnu_hash(const char *name) {
     uint32_t hash = 5381;
-    for (; *name; name++) {
+    for (; *name; name++)
         hash = hash * 33 + (unsigned char)*name;
-    }
     return hash;
 }
 
@@ -77,9 +76,8 @@ static bool read_symbols(const struct link_map *object, struct symbols *symbols)
             break;
         }
     }
-    if (!symbols->strings || !symbols->table || !symbols->hash || soname == 0) {
+    if (!symbols->strings || !symbols->table || !symbols->hash || soname == 0)
         return false;
-    }
     symbols->soname = symbols->strings + soname;
     return true;
 }
@@ -95,35 +93,30 @@ static void *find(const struct link_map *object, const struct symbols *symbols, 
     const uint32_t *bucket = (const uint32_t *)(bloom + bloom_words);
     const uint32_t *chain = bucket + buckets;
     uint32_t hash = gnu_hash(name), i = bucket[hash % buckets];
-    if (i < first) {
+    if (i < first)
         return NULL;
-    }
     for (;; i++) {
         uint32_t other = chain[i - first];
         const ElfW(Sym) *symbol = &symbols->table[i];
         if ((other | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-            loader_same(symbols->strings + symbol->st_name, name)) {
+            loader_same(symbols->strings + symbol->st_name, name))
             return (void *)(object->l_addr + symbol->st_value);
-        }
-        if (other & 1) {
+        if (other & 1)
             return NULL;
-        }
     }
 }
 
 /* Returns the dlvsym of libc, or of libdl before glibc 2.34; NULL if neither has one. */
 static loader_dlvsym *libc_dlvsym(void) {
-    if (!&loader_debug) {
+    if (!&loader_debug)
         return NULL;
-    }
     for (const struct link_map *object = loader_debug.r_map; object; object = object->l_next) {
         struct symbols symbols;
         if (read_symbols(object, &symbols) && (loader_same(symbols.soname, "libc.so.6") ||
                                                loader_same(symbols.soname, "libdl.so.2"))) {
             void *found = find(object, &symbols, "dlvsym");
-            if (found) {
+            if (found)
                 return (loader_dlvsym *)found;
-            }
         }
     }
     return NULL;
@@ -133,18 +126,16 @@ static loader_dlvsym *libc_dlvsym(void) {
 static void *next(loader_dlvsym *look_up, const char *name) {
     for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
         void *found = look_up(RTLD_NEXT, name, versions[i]);
-        if (found) {
+        if (found)
             return found;
-        }
     }
     return NULL;
 }
 
 void loader_find_next(void) {
     loader_dlvsym *look_up = libc_dlvsym();
-    if (!look_up) {
+    if (!look_up)
         __builtin_trap(); /* no libc with a dlvsym: no process can go on without one */
-    }
     loader_dlsym *by_version = (loader_dlsym *)next(look_up, "dlsym");
     loader_dlvsym *of_all = (loader_dlvsym *)by_version(RTLD_NEXT, "dlvsym");
     __atomic_store_n(&loader_versioned_dlsym, by_version, __ATOMIC_RELAXED);
@@ -156,9 +147,8 @@ void loader_find_next(void) {
 }
 
 void *loader_next(const char *name) {
-    if (!loader_next_dlsym) {
+    if (!loader_next_dlsym)
         loader_find_next();
-    }
     return loader_next_dlsym(RTLD_NEXT, name);
 }
 
@@ -170,12 +160,10 @@ static bool is_searched_before(const void *code) {
     Dl_info info;
     struct link_map *theirs = NULL, *ours = NULL;
     if (!dladdr1(code, &info, (void **)&theirs, RTLD_DL_LINKMAP) ||
-        !dladdr1(&loader_next_dlsym, &info, (void **)&ours, RTLD_DL_LINKMAP) || theirs == ours) {
+        !dladdr1(&loader_next_dlsym, &info, (void **)&ours, RTLD_DL_LINKMAP) || theirs == ours)
         return false;
-    }
-    while (ours && ours != theirs) {
+    while (ours && ours != theirs)
         ours = ours->l_prev;
-    }
     return ours;
 }
 
@@ -195,12 +183,10 @@ struct loader_answer loader_answer_itself(void *handle, const char *name, const 
                                           const void *caller) {
     const struct loader_answer none = {NULL, 0};
     bool plain = loader_same(name, "dlsym");
-    if ((!plain && !loader_same(name, "dlvsym")) || (handle == RTLD_NEXT && !version)) {
+    if ((!plain && !loader_same(name, "dlvsym")) || (handle == RTLD_NEXT && !version))
         return none;
-    }
-    if (!loader_next_dlsym) {
+    if (!loader_next_dlsym)
         loader_find_next();
-    }
     void *place = handle == RTLD_NEXT ? RTLD_DEFAULT : handle;
     void *found = version ? loader_versioned_dlvsym(place, name, version)
                           : loader_versioned_dlsym(place, name);

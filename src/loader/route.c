@@ -26,9 +26,8 @@ static atomic_bool names_known, driver_known, nvml_known;
 /* Returns the FNV-1a hash of a name, as a slot of by_name. */
 static unsigned hash_name(const char *name) {
     unsigned hash = 2166136261u;
-    for (; *name; name++) {
+    for (; *name; name++)
         hash = (hash ^ (unsigned char)*name) * 16777619u;
-    }
     return (hash ^ hash >> 15) % NAME_SLOTS;
 }
 
@@ -42,18 +41,16 @@ static void put(_Atomic(const struct loader_entry *) *table, unsigned slots, uns
                 const struct loader_entry *entry) {
     for (;; at = (at + 1) % slots) {
         const struct loader_entry *there = NULL;
-        if (atomic_compare_exchange_strong(&table[at], &there, entry) || there == entry) {
+        if (atomic_compare_exchange_strong(&table[at], &there, entry) || there == entry)
             return;
-        }
     }
 }
 
 static void add_names(const struct loader_table *table) {
     for (unsigned i = 0; i < table->count; i++) {
         const struct loader_entry *entry = &table->entries[i];
-        if (entry->replacement) {
+        if (entry->replacement)
             put(by_name, NAME_SLOTS, hash_name(entry->symbol), entry);
-        }
     }
 }
 
@@ -65,14 +62,12 @@ static void load_names(void) {
 
 /* Returns the row of a name that the library replaces, or NULL. */
 static const struct loader_entry *replaced_entry(const char *name) {
-    if (!atomic_load(&names_known)) {
+    if (!atomic_load(&names_known))
         load_names();
-    }
     for (unsigned at = hash_name(name);; at = (at + 1) % NAME_SLOTS) {
         const struct loader_entry *entry = atomic_load_explicit(&by_name[at], memory_order_acquire);
-        if (!entry || loader_same(entry->symbol, name)) {
+        if (!entry || loader_same(entry->symbol, name))
             return entry;
-        }
     }
 }
 
@@ -81,24 +76,20 @@ static const struct loader_entry *replaced_entry(const char *name) {
  * false if not. A library that was found stays loaded.
  */
 static bool find_real(const struct loader_table *table, atomic_bool *known) {
-    if (atomic_load_explicit(known, memory_order_acquire)) {
+    if (atomic_load_explicit(known, memory_order_acquire))
         return true;
-    }
-    if (!loader_next_dlsym) {
+    if (!loader_next_dlsym)
         loader_find_next();
-    }
     void *handle = dlopen(table->library, RTLD_LAZY | RTLD_NOLOAD);
-    if (!handle) {
+    if (!handle)
         return false;
-    }
     for (unsigned i = 0; i < table->count; i++) {
         const struct loader_entry *entry = &table->entries[i];
         void *real = loader_next_dlsym(handle, entry->symbol);
-        if (!real || real == entry->replacement) {
+        if (!real || real == entry->replacement)
             real = table->absent;
-        } else if (entry->replacement) {
+        else if (entry->replacement)
             put(by_real, REAL_SLOTS, hash_real(real), entry);
-        }
         __atomic_store_n(entry->real, real, __ATOMIC_RELEASE);
     }
     dlerror(); /* clears errors of missing symbols: the program did not ask for them */
@@ -118,12 +109,10 @@ bool loader_find_nvml(void) {
 static void *replaced(void *real) {
     for (unsigned at = hash_real(real);; at = (at + 1) % REAL_SLOTS) {
         const struct loader_entry *entry = atomic_load_explicit(&by_real[at], memory_order_acquire);
-        if (!entry) {
+        if (!entry)
             return real;
-        }
-        if (*entry->real == real) {
+        if (*entry->real == real)
             return entry->replacement;
-        }
     }
 }
 
@@ -147,26 +136,21 @@ static void *ask(void *handle, const char *name, const char *version) {
 struct loader_answer loader_answer(void *handle, const char *name, const char *version,
                                    const void *caller) {
     const struct loader_answer none = {NULL, 0};
-    if (*name == 'd') {
+    if (*name == 'd')
         return loader_answer_itself(handle, name, version, caller);
-    }
     const struct loader_entry *entry = replaced_entry(name);
-    if (!entry || handle == RTLD_NEXT) {
+    if (!entry || handle == RTLD_NEXT)
         return none;
-    }
-    if (!loader_next_dlsym) {
+    if (!loader_next_dlsym)
         loader_find_next();
-    }
     bool known = *name == 'n' ? loader_find_nvml() : loader_find_driver();
     void *real = __atomic_load_n(entry->real, __ATOMIC_ACQUIRE);
     bool lacks = known && (!real || real == loader_driver->absent);
-    if (handle == RTLD_DEFAULT && known && !lacks) {
+    if (handle == RTLD_DEFAULT && known && !lacks)
         return none;
-    }
     void *found = ask(handle, name, version);
-    if (!found) {
+    if (!found)
         return none; /* the caller's own look-up then sets dlerror() */
-    }
     if (found == entry->replacement) {
         /*
          * The global scope has the name from this library. Natively it has the name only if the

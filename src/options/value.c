@@ -69,11 +69,10 @@ bool value_is_off(const char *text) {
 static bool take_u64(const char **at, uint64_t *value) {
     const char *start = *at;
     *value = 0;
-    for (; **at >= '0' && **at <= '9'; ++*at) {
+    for (; **at >= '0' && **at <= '9'; ++*at)
         if (__builtin_mul_overflow(*value, 10, value) ||
             __builtin_add_overflow(*value, (uint64_t)(**at - '0'), value))
             return false;
-    }
     return *at != start;
 }
 

@@ -45,9 +45,8 @@ uint64_t budget_remap_slack_most(const struct source *source) {
  * budget_floor(). The slack is a share of the peak plus remap.slack, at least BUDGET_FLOOR.
  */
 static uint64_t goal_of(const struct source *source) {
-    if (source->config.budget > 0) {
+    if (source->config.budget > 0)
         return source->config.budget;
-    }
     uint64_t peak = counter_get(&source->counters.allocated.peak), floor = budget_floor();
     /* The peak may have been reset after remapping raised the slack. */
     uint64_t more = min_u64(source->remap.slack, budget_remap_slack_most(source));
@@ -65,9 +64,8 @@ uint64_t budget_with(const struct source *source, uint64_t bytes) {
 
 /* Stores a changed value only: all threads read the field, and each store costs them a miss. */
 static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
-    if (atomic_load_explicit(at, memory_order_relaxed) != bytes) {
+    if (atomic_load_explicit(at, memory_order_relaxed) != bytes)
         atomic_store_explicit(at, bytes, memory_order_relaxed);
-    }
 }
 
 /*
@@ -101,9 +99,8 @@ void budget_recompute(struct source *source) {
         uint64_t more = source->quotas + source->quotas / BUDGET_QUOTA_SHARE;
         uint64_t slack = goal - min_u64(counter_get(&source->counters.allocated.peak), goal);
         bool small = source->active_count <= 1 && slack <= BUDGET_FLOOR;
-        if (small || policy->slack_is_shared) {
+        if (small || policy->slack_is_shared)
             more -= min_u64(more, slack);
-        }
         if (policy->caches_each_most < UINT64_MAX) {
             uint64_t most = min_u64(source->active_count, BUDGET_CACHES) * policy->caches_each_most;
             more = min_u64(more, most - min_u64(slack, most));
@@ -152,12 +149,10 @@ void budget_count_reserve(struct source *source) {
 
 void budget_update(struct source *source, bool changed) {
     struct counters *counters = &source->counters;
-    if (changed || source->budget_stale) {
+    if (changed || source->budget_stale)
         budget_recompute(source);
-    }
-    if (changed || source_free(source) != counter_get(&counters->ready_bytes)) {
+    if (changed || source_free(source) != counter_get(&counters->ready_bytes))
         budget_count_reserve(source);
-    }
     counter_set(&counters->epochs, source->epochs.closed);
     counter_set(&counters->barriers, source->epochs.barriers);
     counter_set(&counters->cpu_waits, source->epochs.cpu_waits);

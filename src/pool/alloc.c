@@ -17,9 +17,8 @@ static __attribute__((noinline)) void notify_large(struct pool *pool,
                                                    const struct alloc_request *request,
                                                    const uint64_t *address, uint64_t requested) {
     struct source *source = &pool->source;
-    if (request->block && source->backend->ops->allocated) {
+    if (request->block && source->backend->ops->allocated)
         source->backend->ops->allocated(source->backend, *address, requested);
-    }
 }
 
 /* Serves all requests that pool_alloc() does not serve itself. Returns as pool_alloc() does. */
@@ -27,9 +26,8 @@ static __attribute__((noinline)) int alloc_general(struct pool *pool, uint64_t b
                                                    uint64_t *address) {
     struct source *source = &pool->source;
     int broken = epochs_broken(&source->epochs);
-    if (broken || bytes == 0) {
+    if (broken || bytes == 0)
         return broken ? broken : -EINVAL;
-    }
     if (bytes > source->backend->capacity) {
         int code = pool_health(pool); /* a fault's code comes first, as in the slow path */
         return code ? code : -ENOMEM;
@@ -47,9 +45,8 @@ static __attribute__((noinline)) int alloc_general(struct pool *pool, uint64_t b
     struct cache *cache = cache_mine(pool);
     bool hit = cache_alloc(cache, &request, bytes, address);
     int r = likely(hit) ? 0 : slow_path_alloc(pool, cache, &request, bytes, address);
-    if (unlikely(request.large)) {
+    if (unlikely(request.large))
         notify_large(pool, &request, address, bytes);
-    }
     return r;
 }
 
@@ -61,9 +58,8 @@ int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address) {
     struct source *source = &pool->source;
     struct cache *cache = cache_last;
     if (unlikely(bytes - 1 >= SMALL_MAX_BYTES || cache->pool != pool ||
-                 epochs_broken(&source->epochs) || !biased_try_enter(&cache->lock))) {
+                 epochs_broken(&source->epochs) || !biased_try_enter(&cache->lock)))
         return alloc_general(pool, bytes, address);
-    }
     uint64_t safe = atomic_load_explicit(&source->epochs.safe, memory_order_acquire);
     struct bin *bin = &cache->bins[size_class_of(bytes)];
     uint64_t header;

@@ -27,9 +27,8 @@ static const char *check_transfer(struct transfer *transfer) {
         HOLDS(magazine->count > 0);
         const char *broken =
             check_list(magazine->first, magazine->bin, magazine->count, magazine->bytes);
-        if (broken) {
+        if (broken)
             return broken;
-        }
         HOLDS(!magazine->last->next && magazine->last->stamp <= magazine->stamp);
         bytes += magazine->bytes;
     }
@@ -47,9 +46,8 @@ static const char *check_cache(struct cache *cache) {
             HOLDS(b->next || b == bin->tail);
         }
         const char *broken = check_list(bin->head, at, bin->count, here);
-        if (broken) {
+        if (broken)
             return broken;
-        }
         bytes += here;
     }
     HOLDS(bytes == cache->bytes);
@@ -89,9 +87,8 @@ static const char *check_caches(struct pool *pool, uint64_t *held, uint64_t *liv
         lock_acquire(&c->transfer.lock);
         broken = check_transfer(&c->transfer);
         *held += counter_get(&c->transfer.bytes);
-        if (!broken && quota_is_inactive(c) && quota_cached(c) > 0) {
+        if (!broken && quota_is_inactive(c) && quota_cached(c) > 0)
             broken = HERE;
-        }
         lock_release(&c->transfer.lock);
     }
     HOLDS(broken || quotas == pool->source.quotas);
@@ -107,9 +104,8 @@ static const char *check_locked(struct pool *pool) {
     broken = broken ? broken : check_slabs(&source->small, &small);
     broken = broken ? broken : check_pending(source);
     broken = broken ? broken : check_caches(pool, &held, &counted);
-    if (broken) {
+    if (broken)
         return broken;
-    }
     HOLDS(small.free_units == source->runs.free_units && small.free_runs == source->runs.count);
     HOLDS(counted == live + small.live && source->remap.held_bytes == 0);
     HOLDS(small.cached + pending ==

@@ -35,9 +35,8 @@ static void take_old(struct pool *pool, uint64_t stamp) {
     struct biased *idle = quota_take_idle_threads(pool);
     source->decay.tick -= DECAY_TICKS + 1;
     quota_deactivate_list(pool, idle);
-    if (is_pending(source, REACH_CONTEXT, stamp) || is_pending(source, REACH_EXTERNAL, stamp)) {
+    if (is_pending(source, REACH_CONTEXT, stamp) || is_pending(source, REACH_EXTERNAL, stamp))
         sync_query(source, stamp);
-    }
     pending_release(source, stamp);
     source->decay.tick += DECAY_TICKS + 1;
 }
@@ -89,9 +88,8 @@ bool pool_decay(struct pool *pool) {
         released = source->policy->decay(source);
         slow_path_end(pool);
     }
-    if (released == 0 && source->returning_bytes > 0) { /* asks whether the driver has it */
+    if (released == 0 && source->returning_bytes > 0) /* asks whether the driver has it */
         source->policy->wait_for_return(source, GROWTH_WAIT_NS);
-    }
     lock_release(&source->lock);
     return released > 0;
 }

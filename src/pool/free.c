@@ -25,9 +25,8 @@
 static inline bool event_is_too_early(const struct source *source, struct cache *cache,
                                       uint64_t freed) {
     uint64_t pressure = atomic_load_explicit(&source->pressure, memory_order_relaxed);
-    if (likely(pressure == 0)) {
+    if (likely(pressure == 0))
         return true;
-    }
     if (unlikely(pressure != cache->pressure_seen)) {
         bool first = pressure_is_new(pressure); /* this free may then record an event */
         cache->frees_since_event = first ? FREES_PER_EVENT : 0;
@@ -103,21 +102,16 @@ static void apply_quota(struct pool *pool, struct cache *cache, const struct slo
     cache_enter(cache);
     struct bin *bin = &cache->bins[work->bin];
     quota_grow(cache, 0); /* activates the cache */
-    if (refused) {
+    if (refused)
         grow_receiver(pool, work->owner);
-    }
-    if (work->owner != cache->owner_id && quota_is_little(cache, QUOTA_GIVING_SHARE)) {
+    if (work->owner != cache->owner_id && quota_is_little(cache, QUOTA_GIVING_SHARE))
         quota_grow(cache, 2 * cache_quota(cache));
-    }
-    if (has_surplus(cache, work->bin, work->owner)) {
+    if (has_surplus(cache, work->bin, work->owner))
         pending_add_list(source, cache_take(cache, work->bin, bin->count - bin->target).first);
-    }
-    if (bin->count > CACHE_BIN_BLOCKS) {
+    if (bin->count > CACHE_BIN_BLOCKS)
         pending_add_list(source, cache_take(cache, work->bin, bin->count / 2 + 1).first);
-    }
-    if (cache->bytes > cache_quota(cache)) {
+    if (cache->bytes > cache_quota(cache))
         quota_flush_for(cache, work->bin, 0);
-    }
     cache_leave(cache);
 }
 
@@ -131,9 +125,8 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
     bool overflows = work->overflows, refused = false;
     if (overflows) {
         cache_enter(cache);
-        if (work->owner != cache->owner_id && !quota_is_inactive(cache)) {
+        if (work->owner != cache->owner_id && !quota_is_inactive(cache))
             refused = !transfer_ship(cache, work->bin, work->owner);
-        }
         overflows =
             refused ||
             (work->owner != cache->owner_id && quota_is_little(cache, QUOTA_GIVING_SHARE)) ||
@@ -141,26 +134,22 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
             has_surplus(cache, work->bin, work->owner);
         cache_leave(cache);
     }
-    if (work->uncached || overflows || source->config.reuse == REUSE_SYNC) {
+    if (work->uncached || overflows || source->config.reuse == REUSE_SYNC)
         lock_acquire(&source->lock);
-    } else if (!work->records || !lock_try(&source->lock)) {
+    else if (!work->records || !lock_try(&source->lock))
         return; /* for an event alone the lock is only tried: a later free can record it */
-    }
-    if (overflows) {
+    if (overflows)
         apply_quota(pool, cache, work, refused);
-    }
     bool large_due = false;
     if (work->uncached && work->generation == source_generation(source)) {
         large_due = block_is_large(work->uncached) &&
                     sync_event_is_due(source, block_bytes(work->uncached));
         pending_add(source, work->uncached);
     } /* with another generation the context has ended, and the block with it */
-    if (work->records || large_due) {
+    if (work->records || large_due)
         sync_in_free(source, large_due);
-    }
-    if (!work->uncached) { /* else the next request releases the others */
+    if (!work->uncached) /* else the next request releases the others */
         pending_release(source, EVERY_STAMP);
-    }
     slow_path_end(pool);
     lock_release(&source->lock);
 }
@@ -172,9 +161,8 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
  */
 static bool claim_as_owner(struct cache *cache, struct block *block, uint64_t *header) {
     *header = atomic_load_explicit(&block->header, memory_order_relaxed);
-    if (unlikely((*header & (HEADER_STATE | HEADER_OWNER)) != cache->owned_header)) {
+    if (unlikely((*header & (HEADER_STATE | HEADER_OWNER)) != cache->owned_header))
         return false;
-    }
     block_become(block, (*header & (HEADER_BIN | HEADER_UNITS)) | BLOCK_CACHED);
     return true;
 }
@@ -186,9 +174,8 @@ static bool claim_as_owner(struct cache *cache, struct block *block, uint64_t *h
  */
 static bool claim_shared(struct block *block, uint64_t *header) {
     do {
-        if (header_state(*header) != BLOCK_LIVE || !owner_id_is_shared(header_owner(*header))) {
+        if (header_state(*header) != BLOCK_LIVE || !owner_id_is_shared(header_owner(*header)))
             return false;
-        }
     } while (!atomic_compare_exchange_strong_explicit(
         &block->header, header, (*header & (HEADER_BIN | HEADER_UNITS)) | BLOCK_CACHED,
         memory_order_acq_rel, memory_order_acquire));
@@ -228,13 +215,11 @@ static int refused_thread(const struct pool *pool) {
  */
 static int claim(uint64_t address, struct claimed *c) {
     c->start = find_start(address);
-    if (!c->start.pool) {
+    if (!c->start.pool)
         return -ENOENT;
-    }
     int broken = epochs_broken(&c->start.pool->source.epochs);
-    if (broken) {
+    if (broken)
         return broken; /* the block stays live, as with the driver */
-    }
     if (header_state(c->start.header) != BLOCK_LIVE) {
         /* The descriptor may have been recycled during the look-up: a block counts as freed only if
          * a second look-up finds it so too. */
@@ -243,20 +228,17 @@ static int claim(uint64_t address, struct claimed *c) {
                                                                                        : -EAGAIN;
     }
     int refused = refused_thread(c->start.pool);
-    if (refused) {
+    if (refused)
         return refused;
-    }
     c->cache = cache_mine(c->start.pool);
-    if (header_owner(c->start.header) != c->cache->owner_id) {
+    if (header_owner(c->start.header) != c->cache->owner_id)
         owner_id_share_once(header_owner(c->start.header));
-    }
     cache_enter(c->cache);
     struct start again = find_start(address);
     bool found = again.pool == c->start.pool && again.block == c->start.block;
     if (found && (claim_as_owner(c->cache, c->start.block, &c->start.header) ||
-                  claim_shared(c->start.block, &c->start.header))) {
+                  claim_shared(c->start.block, &c->start.header)))
         return 0;
-    }
     cache_leave(c->cache);
     return found && header_state(c->start.header) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
 }
@@ -280,16 +262,13 @@ static __attribute__((noinline)) uint64_t count_free_large(const struct claimed 
     struct range *range = range_of(c->start.block);
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
     unsigned at = header_bin(c->start.header), requester = header_requester(c->start.header);
-    if (backend->requesters) {
+    if (backend->requesters)
         requester_subtract(&backend->requesters[requester], requested);
-    }
-    if (at < BINS) {
+    if (at < BINS)
         counter_add(&cache->bins[at].frees, 1);
-    }
     cache_count_free(cache, &cache->large_frees[stats_class(requested)], requested, range->bytes);
-    if (backend->ops->freed) {
+    if (backend->ops->freed)
         backend->ops->freed(backend, c->start.block->address, requested);
-    }
     return range->bytes;
 }
 
@@ -298,9 +277,8 @@ static uint64_t count_free(const struct claimed *c) {
     struct cache *cache = c->cache;
     unsigned at = header_bin(c->start.header);
     cache->freed_others |= header_owner(c->start.header) != cache->owner_id;
-    if (!c->start.slab) {
+    if (!c->start.slab)
         return count_free_large(c);
-    }
     cache_count_free(cache, &cache->bins[at].frees, header_requested(c->start.header),
                      header_bytes(c->start.header));
     return header_bytes(c->start.header);
@@ -337,9 +315,8 @@ static int put_in_cache(struct claimed *c) {
                event_is_due(source, cache, work.uncached ? 0 : cache->bins[work.bin].count, bytes);
     work.records = due || !source->backend->has_events;
     cache_leave(cache);
-    if (work.uncached || work.overflows || due) {
+    if (work.uncached || work.overflows || due)
         free_slow(pool, cache, &work);
-    }
     return epochs_broken(&source->epochs);
 }
 
@@ -381,18 +358,16 @@ static __attribute__((noinline)) int free_cached(struct cache *cache, uint64_t h
                              .overflows = cache_overflows(cache, bin),
                              .records = due || !pool->source.backend->has_events};
     biased_leave_owned(&cache->lock);
-    if (work.overflows || due) {
+    if (work.overflows || due)
         free_slow(pool, cache, &work);
-    }
     return epochs_broken(&pool->source.epochs);
 }
 
 /* The fast path. free_of_other_owner() and free_general() free all other blocks. */
 int pool_free(uint64_t address) {
     struct cache *cache = cache_last;
-    if (unlikely(address % ((uint64_t)1 << UNIT_SHIFT) != 0 || !biased_try_enter(&cache->lock))) {
+    if (unlikely(address % ((uint64_t)1 << UNIT_SHIFT) != 0 || !biased_try_enter(&cache->lock)))
         return free_general(address);
-    }
     struct pool *pool = cache->pool;
     struct source *source = &pool->source;
     page_map_entry entry = page_map_get(address); /* inside the cache: see claim() */
@@ -402,17 +377,15 @@ int pool_free(uint64_t address) {
     }
     struct block *block = block_fetch(slab_block(page_map_plain_slab(entry), address));
     uint64_t header;
-    if (unlikely(!claim_as_owner(cache, block, &header))) {
+    if (unlikely(!claim_as_owner(cache, block, &header)))
         return free_of_other_owner(cache, block, address, header);
-    }
     struct bin *bin = cache_bin(cache, header);
     cache_count_free(cache, &bin->frees, header_requested(header), header_bytes(header));
     block->stamp = epochs_stamp(&source->epochs);
     cache_push(cache, bin, block, header_bytes(header));
     bool early = event_is_too_early(source, cache, header_bytes(header));
-    if (unlikely(!early || cache_overflows(cache, bin))) {
+    if (unlikely(!early || cache_overflows(cache, bin)))
         return free_cached(cache, header, early);
-    }
     biased_leave_owned(&cache->lock);
     return 0;
 }
@@ -427,9 +400,8 @@ int pool_free(uint64_t address) {
 int pool_defer_free(uint64_t address, struct pool_deferred *deferred) {
     struct claimed c;
     struct pool *pool = page_map_pool(address);
-    if (!pool) {
+    if (!pool)
         return -ENOENT;
-    }
     /* pool_exceeds() may find the block no longer live, and not yet in deferred_bytes */
     atomic_fetch_add(&pool->deferring, 1);
     int r = claim_any(address, &c);

@@ -39,9 +39,8 @@ static bool find_small(page_map_entry entry, uint64_t address, struct found *fou
     uint64_t header = block ? block_header(block) : 0;
     uint64_t start = block ? (uint64_t)block_unit(block) << UNIT_SHIFT : 0;
     start += address & ~(PAGE_BYTES - 1);
-    if (header_state(header) == BLOCK_LIVE && address - start < header_requested(header)) {
+    if (header_state(header) == BLOCK_LIVE && address - start < header_requested(header))
         *found = (struct found){slab->pool, block, NULL, header, start, header_requested(header)};
-    }
     atomic_thread_fence(memory_order_acquire);
     return page_map_get(address) == entry && atomic_load(&slab->opened) == opened;
 }
@@ -61,17 +60,15 @@ static bool covers(struct range *range, uint64_t address, struct found *found) {
 static bool find_large(page_map_entry entry, uint64_t address, struct found *found) {
     struct pool *pool = page_map_pool(address);
     uint64_t half = PAGE_BYTES / 2;
-    if (!pool) {
+    if (!pool)
         return page_map_get(address) == entry;
-    }
     struct source *source = &pool->source;
     uint64_t recycled = atomic_load(&source->large.recycled);
     struct found candidate = {.pool = pool};
     if (covers(page_map_start(address), address, &candidate) ||
         (address & half && covers(page_map_start(address - half), address, &candidate)) ||
-        covers((struct range *)entry, address, &candidate)) {
+        covers((struct range *)entry, address, &candidate))
         *found = candidate;
-    }
     atomic_thread_fence(memory_order_acquire);
     return page_map_get(address) == entry && page_map_pool(address) == pool &&
            atomic_load(&source->large.recycled) == recycled;
@@ -92,9 +89,8 @@ static int find_live(uint64_t address, struct found *found) {
 /* Returns the pool that owns `address`, with source.lock held, or NULL. */
 static struct pool *lock_pool_at(uint64_t address) {
     struct pool *pool = page_map_pool(address);
-    if (!pool) {
+    if (!pool)
         return NULL;
-    }
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
     if (page_map_pool(address) != pool) {
@@ -110,31 +106,27 @@ bool pool_has(uint64_t address) {
 
 bool pool_covers(const struct pool *pool, uint64_t address, uint64_t bytes) {
     bool any = false;
-    for (uint64_t a = address & ~(PAGE_BYTES - 1); a < address + bytes && !any; a += PAGE_BYTES) {
+    for (uint64_t a = address & ~(PAGE_BYTES - 1); a < address + bytes && !any; a += PAGE_BYTES)
         any = page_map_pool(a) == pool;
-    }
     return any;
 }
 
 int pool_find(uint64_t address, struct pool_block *out) {
     struct found found;
     int r = find_live(address, &found);
-    if (r == 0) {
+    if (r == 0)
         *out = (struct pool_block){found.pool, found.address, found.requested};
-    }
     return r;
 }
 
 int pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool) {
     *pool = page_map_pool(address);
-    if (!*pool) {
+    if (!*pool)
         return 0;
-    }
     struct found found;
     int r = find_live(address, &found);
-    if (r == 0) {
+    if (r == 0)
         return bytes > found.address + found.requested - address;
-    }
     const struct pool *now = r == -EINVAL ? page_map_pool(address) : NULL;
     bool held = now && (atomic_load(&now->deferring) > 0 || atomic_load(&now->deferred_bytes) > 0);
     return held ? -EAGAIN : now != NULL;
@@ -142,18 +134,16 @@ int pool_exceeds(uint64_t address, uint64_t bytes, struct pool **pool) {
 
 struct range *find_range(uint64_t address, struct pool_block *block) {
     struct found found;
-    if (find_live(address, &found) != 0) {
+    if (find_live(address, &found) != 0)
         return NULL;
-    }
     *block = (struct pool_block){found.pool, found.address, found.requested};
     return found.block ? slab_of(found.block)->range : found.range;
 }
 
 int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_segment *segment) {
     struct pool *pool = lock_pool_at(address);
-    if (!pool) {
+    if (!pool)
         return -ENOENT;
-    }
     int r = -EINVAL;
     const struct range *range = find_range(address, block);
     if (range) {
@@ -179,9 +169,8 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
 
 /* Returns the name of a live block, or 0 if the block has none or was freed. Takes no lock. */
 static uint64_t known_name(const struct found *found) {
-    if (found->range) {
+    if (found->range)
         return atomic_load(&found->range->name);
-    }
     bool named = found->header & HEADER_HAS_ID;
     uint64_t name = named ? slab_of(found->block)->names[block_unit(found->block)] : 0;
     return block_header(found->block) == found->header ? name : 0;
@@ -193,19 +182,16 @@ static uint64_t known_name(const struct found *found) {
  */
 static _Atomic uint64_t *prepare_small_name(struct block *block, uint64_t fresh) {
     struct slab *slab = slab_of(block);
-    if (!slab->names) {
+    if (!slab->names)
         slab->names = host_map(SLAB_UNITS * sizeof *slab->names, 4096);
-    }
     uint64_t header = block_header(block);
-    if (!slab->names || header_state(header) != BLOCK_LIVE) {
+    if (!slab->names || header_state(header) != BLOCK_LIVE)
         return NULL;
-    }
     _Atomic uint64_t *name = slab->names + block_unit(block);
     if (!(header & HEADER_HAS_ID)) {
         *name = fresh;
-        if (!atomic_compare_exchange_strong(&block->header, &header, header | HEADER_HAS_ID)) {
+        if (!atomic_compare_exchange_strong(&block->header, &header, header | HEADER_HAS_ID))
             return NULL;
-        }
     }
     return name;
 }
@@ -216,16 +202,13 @@ static _Atomic uint64_t *prepare_small_name(struct block *block, uint64_t fresh)
  */
 static _Atomic uint64_t *prepare_name(uint64_t address) {
     struct found found;
-    if (find_live(address, &found) != 0) {
+    if (find_live(address, &found) != 0)
         return NULL;
-    }
     uint64_t fresh = atomic_fetch_add(&last_id, 1) + 1;
-    if (found.block) {
+    if (found.block)
         return prepare_small_name(found.block, fresh);
-    }
-    if (found.range->name == 0) {
+    if (found.range->name == 0)
         found.range->name = fresh;
-    }
     return &found.range->name;
 }
 
@@ -249,22 +232,19 @@ int pool_flag(uint64_t address) {
 
 int pool_set_flag(uint64_t address, bool flag) {
     struct pool *pool = lock_pool_at(address);
-    if (!pool) {
+    if (!pool)
         return -ENOENT;
-    }
     _Atomic uint64_t *name = prepare_name(address);
-    if (name) {
+    if (name)
         *name = (*name & NAME_ID) | NAME_HAS_FLAG | (flag ? NAME_FLAG : 0);
-    }
     lock_release(&pool->source.lock);
     return name ? 0 : -ENOMEM;
 }
 
 int pool_mark_externally_visible(uint64_t address) {
     struct pool *pool = lock_pool_at(address);
-    if (!pool) {
+    if (!pool)
         return -ENOENT;
-    }
     struct source *source = &pool->source;
     struct found found;
     int r = find_live(address, &found);
@@ -275,9 +255,8 @@ int pool_mark_externally_visible(uint64_t address) {
             atomic_store(&slab->externally_visible, true);
             page_map_set(slab->address, PAGE_BYTES, page_map_of_slab(slab, true));
         }
-        for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
+        for (struct segment *s = range->segment; s; s = range_next_segment(range, s))
             s->externally_visible = true;
-        }
         sync_wait_barriers_by_queries(source);
     }
     lock_release(&source->lock);
@@ -291,9 +270,8 @@ __attribute__((no_sanitize("thread"))) static struct block *
 look_up(uint64_t address, struct pool_description *described) {
     struct start at = find_start(address);
     described->pool = at.pool;
-    if (header_state(at.header) != BLOCK_LIVE) {
+    if (header_state(at.header) != BLOCK_LIVE)
         return NULL;
-    }
     const struct range *range = at.slab ? NULL : range_of(at.block);
     described->requested =
         range ? *(const volatile uint64_t *)&range->requested : header_requested(at.header);
@@ -308,8 +286,7 @@ int pool_describe(uint64_t address, struct pool_description *described) {
 
 int pool_tag(uint64_t address, uint64_t tag, struct pool_description *described) {
     struct block *block = look_up(address, described);
-    if (block) {
+    if (block)
         block->stamp = tag;
-    }
     return block ? 0 : described->pool ? -EINVAL : -ENOENT;
 }

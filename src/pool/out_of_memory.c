@@ -65,9 +65,8 @@ static void wait_for_growths(struct source *source) {
 static bool try_other_pools(struct source *source, const struct alloc_request *request, bool wait) {
     ASSERT_HELD(&source->lock);
     struct backend *backend = source->backend;
-    if (!backend->ops->release_others) {
+    if (!backend->ops->release_others)
         return false;
-    }
     lock_release(&source->lock);
     bool any = backend->ops->release_others(backend, source_growth(request), wait);
     lock_acquire(&source->lock);
@@ -108,9 +107,8 @@ static int try_release(struct source *source, struct alloc_request *request, str
                        bool wait, int *refusal) {
     uint64_t need = source_growth(request), others = 0;
     int r = -EAGAIN;
-    while (r == -EAGAIN && source_release_idle(source, need) == 0) {
+    while (r == -EAGAIN && source_release_idle(source, need) == 0)
         r = try_grow(source, request, refusal);
-    }
     if (r == -EAGAIN && try_other_pools(source, request, wait)) {
         r = try_grow(source, request, refusal);
         /* if enough is available for the growth, the driver refuses for another reason */
@@ -132,31 +130,25 @@ static int refusal_round(struct pool *pool, struct alloc_request *request, struc
     request->placement = PLACEMENT_ANYWHERE;
     wait_for_growths(source);           /* 14 */
     if (try_pending(source, request) || /* then 15 */
-        (quota_deactivate_all(pool) && try_pending(source, request))) {
+        (quota_deactivate_all(pool) && try_pending(source, request)))
         return 0;
-    }
     bool none;
-    if (!may_suffice(pool, request, &none)) {
+    if (!may_suffice(pool, request, &none))
         return refusal;
-    }
     bool answers = sync_wait_while_suspended(source, oom->time_budget); /* 16 */
-    if (source->backend->suspended) {
+    if (source->backend->suspended)
         oom->time_budget = 0; /* the wait above used it up */
-    }
-    if (answers && try_pending(source, request)) {
+    if (answers && try_pending(source, request))
         return 0;
-    }
     int r = try_grow(source, request, &refusal); /* 17: another growth may have held the memory */
     if (r == -EAGAIN && !none) {
         sync_wait_barriers(source); /* 18: idle segments behind a barrier can be released then */
-        r = try_release(source, request, oom, false, &refusal);            /* 19, 20 */
-        if (r == -EAGAIN && try_wait(source, request, oom->time_budget)) { /* 21 */
+        r = try_release(source, request, oom, false, &refusal);          /* 19, 20 */
+        if (r == -EAGAIN && try_wait(source, request, oom->time_budget)) /* 21 */
             return 0;
-        }
         r = r == -EAGAIN ? try_release(source, request, oom, true, &refusal) : r; /* 19, 20 */
-        if (r == -EAGAIN && try_free_or_split(source, request)) {
+        if (r == -EAGAIN && try_free_or_split(source, request))
             return 0;
-        }
     }
     return r == -EAGAIN ? refusal : r;
 }

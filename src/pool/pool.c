@@ -42,9 +42,8 @@ static void forget_requesters(struct source *source) {
         for (struct range *range = segment_first(segment); segment_has(segment, range);
              range = range->next) {
             uint64_t header = block_header(&range->block);
-            if (header_state(header) == BLOCK_LIVE) {
+            if (header_state(header) == BLOCK_LIVE)
                 requester_subtract(&rows[header_requester(header)], range->requested);
-            }
         }
     }
 }
@@ -161,9 +160,8 @@ void pool_wait_for_barriers(struct pool *pool) {
  */
 static bool ended_meanwhile(struct source *source, uint64_t limit_ns) {
     uint64_t generation = source_generation(source);
-    if (source_reserved(source) + source->returning_bytes > 0) {
+    if (source_reserved(source) + source->returning_bytes > 0)
         sync_wait_while_suspended(source, limit_ns);
-    }
     return generation != source_generation(source);
 }
 
@@ -173,29 +171,25 @@ static bool ended_meanwhile(struct source *source, uint64_t limit_ns) {
  */
 static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t ending_ns) {
     struct source *source = &pool->source;
-    if (wait && ended_meanwhile(source, ending_ns)) {
+    if (wait && ended_meanwhile(source, ending_ns))
         return 0;
-    }
     pending_release(source, EVERY_STAMP);
-    if (source_idle(source) < bytes) {
+    if (source_idle(source) < bytes)
         quota_deactivate_all(pool);
-    }
     bool finished = true, all = bytes == UINT64_MAX;
     uint64_t limit_ns = wait && !source->backend->suspended ? RETURN_WAIT_NS : 0, before;
     uint64_t last = epochs_stamp(&source->epochs);
     int r;
     do { /* release after each completed event, before other threads take the memory */
         before = source->epochs.finished;
-        if (source->pending_bytes + source_idle(source) > 0) {
+        if (source->pending_bytes + source_idle(source) > 0)
             finished = sync_wait_any(source, limit_ns, all);
-        }
         pending_release(source, EVERY_STAMP);
         r = source_release_idle(source, bytes);
     } while (r != 0 && finished && source->epochs.finished > before &&
              source->epochs.finished < last);
-    if (source->returning_bytes > 0) {
+    if (source->returning_bytes > 0)
         source->policy->wait_for_return(source, RETURN_WAIT_NS);
-    }
     if (all) { /* after a full wait, memory that is pending was freed later: do not count it */
         uint64_t ready = source_free(source);
         uint64_t left = finished ? ready - source_idle(source) : ready + source->pending_bytes;
@@ -208,9 +202,8 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
     struct source *source = &pool->source;
     reclaim_deferred(pool, true);
     lock_acquire(&source->lock);
-    if (wait) {
+    if (wait)
         sync_wait_in_free_events(source);
-    }
     int r = give_back(pool, bytes, wait, LATE_WAIT_NS);
     slow_path_end(pool);
     lock_release(&source->lock);
@@ -232,15 +225,13 @@ uint64_t pool_deferred_bytes(struct pool *pool) {
 void pool_reclaim_own(struct pool *pool) {
     struct source *source = &pool->source;
     reclaim_deferred(pool, true);
-    if (atomic_load(&pool->deferred_bytes) == 0) {
+    if (atomic_load(&pool->deferred_bytes) == 0)
         return;
-    }
     lock_acquire(&source->lock);
     bool waited = sync_wait_own_barrier(source);
     lock_release(&source->lock);
-    if (waited) {
+    if (waited)
         reclaim_deferred(pool, true);
-    }
 }
 
 int pool_trim(struct pool *pool, bool wait) {
@@ -278,9 +269,8 @@ static uint64_t stuck_in_slabs(const struct arena *small) {
                 free_bytes += (uint64_t)(SLAB_UNITS - r->slab->used_units) << UNIT_SHIFT;
             }
         }
-        if (s->used > 0) {
+        if (s->used > 0)
             stuck += !known ? free_bytes : live > 0 ? s->bytes - live : 0;
-        }
     }
     return stuck;
 }
@@ -345,14 +335,12 @@ static bool any_freed(const struct pool *pool) {
 void pool_wait_for_frees(struct pool *pool, uint64_t limit_ns) {
     struct source *source = &pool->source;
     for (uint64_t slept = 0; !lock_try(&source->lock); slept += POLL_NS) {
-        if (slept >= LOCK_WAIT_NS) {
+        if (slept >= LOCK_WAIT_NS)
             return;
-        }
         sleep_ns(POLL_NS);
     }
-    if (source->config.reuse != REUSE_SYNC && any_freed(pool)) {
+    if (source->config.reuse != REUSE_SYNC && any_freed(pool))
         sync_wait_submitted(source, limit_ns);
-    }
     lock_release(&source->lock);
 }
 

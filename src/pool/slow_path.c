@@ -56,9 +56,8 @@ int pool_health(struct pool *pool) {
     int code = ops->health ? ops->health(source->backend) : 0;
     if (code > 0 && ops->is_deadly(code)) {
         lock_acquire(&source->lock);
-        if (generation == source_generation(source)) { /* the pool may serve a new context now */
+        if (generation == source_generation(source)) /* the pool may serve a new context now */
             atomic_store_explicit(&source->epochs.broken, code, memory_order_relaxed);
-        }
         lock_release(&source->lock);
     }
     return code;
@@ -82,9 +81,8 @@ static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing)
     *advancing = stamp > 0 && !atomic_load_explicit(&pool->advancing, memory_order_relaxed) &&
                  !atomic_exchange(&pool->advancing, true);
     for (unsigned i = 0; stamp > 0 && !*advancing && i < SPINS_BEFORE_LOCK; i++) {
-        if (epochs_is_safe(&source->epochs, stamp)) {
+        if (epochs_is_safe(&source->epochs, stamp))
             return false;
-        }
         cpu_relax();
     }
     lock_acquire(&source->lock);
@@ -127,9 +125,8 @@ static bool try_own_blocks(struct pool *pool, struct cache *cache, struct alloc_
 static bool try_free_or_reclaim(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
     if (atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) == 0 ||
-        try_free(source, request)) {
+        try_free(source, request))
         return request->block != NULL;
-    }
     lock_release(&source->lock);
     reclaim_deferred(pool, false);
     lock_acquire(&source->lock);
@@ -150,9 +147,8 @@ static void barrier_ahead(struct pool *pool, const struct alloc_request *request
     if (!is_ablated(ABLATION_BARRIER_AHEAD) && all > 0 && budget_is_beyond_floor(source) &&
         source->pending_bytes > source->goal / BARRIER_AHEAD_SHARE &&
         !epochs_is_safe(&source->epochs, all) && peaks_over_budget(pool, source_growth(request))) {
-        if (!sync_query(source, all)) {
+        if (!sync_query(source, all))
             sync_make_safe(source, all, SYNC_NO_WAIT);
-        }
     }
 }
 
@@ -168,9 +164,8 @@ static void barrier_ahead(struct pool *pool, const struct alloc_request *request
 static bool flush_own_cache(struct pool *pool, struct cache *cache,
                             const struct alloc_request *request) {
     uint64_t before = cache->bytes;
-    if (is_ablated(ABLATION_FLUSH_OWN)) {
+    if (is_ablated(ABLATION_FLUSH_OWN))
         return false;
-    }
     bool small = !request->large && before >= PAGE_BYTES;
     cache_enter(cache);
     cache_flush(cache, small ? 0 : SMALL_CLASSES);
@@ -195,11 +190,9 @@ static int try_growth(struct pool *pool, struct alloc_request *request) {
         source->refused_at = 0; /* the pool now holds more than at the refusal */
         source->budget_stale = true;
     }
-    for (unsigned tries = 0; r == 0 && !request->block && tries < OTHERS_TRIES; tries++) {
-        if (!try_free_or_split(source, request)) { /* another thread took the memory */
+    for (unsigned tries = 0; r == 0 && !request->block && tries < OTHERS_TRIES; tries++)
+        if (!try_free_or_split(source, request)) /* another thread took the memory */
             r = source->policy->grow(source, request);
-        }
-    }
     if (source_refused(r)) {
         source->refused_at = source_reserved(source) > 0 ? source_reserved(source) : 1;
         source->budget_stale = true; /* budget_update() at the end of this slow path */
@@ -225,23 +218,19 @@ static int alloc_under_lock(struct pool *pool, struct cache *cache, struct alloc
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     uint64_t growth = source_growth(request);
-    if (try_own_blocks(pool, cache, request, safe) ||         /* ends 5 */
-        (!reclaimed && try_free_or_reclaim(pool, request))) { /* 6 */
+    if (try_own_blocks(pool, cache, request, safe) ||       /* ends 5 */
+        (!reclaimed && try_free_or_reclaim(pool, request))) /* 6 */
         return 0;
-    }
-    if (source->backend->suspended && peaks_over_budget(pool, growth)) {
+    if (source->backend->suspended && peaks_over_budget(pool, growth))
         sync_wait_while_suspended(source, GROWTH_WAIT_NS); /* 7 */
-    }
-    if (request->large && source->policy->barrier_ahead) {
-        barrier_ahead(pool, request); /* 8 */
-    }
+    if (request->large && source->policy->barrier_ahead)
+        barrier_ahead(pool, request);                                            /* 8 */
     if (try_completed(source, request) ||                                        /* 9 */
         (quota_deactivate_idle(pool, growth) && try_pending(source, request)) || /* 10 */
         (peaks_over_budget(pool, growth) &&
-         (try_barrier(source, request) ||                                              /* 11 */
-          (flush_own_cache(pool, cache, request) && try_pending(source, request))))) { /* 12 */
+         (try_barrier(source, request) ||                                            /* 11 */
+          (flush_own_cache(pool, cache, request) && try_pending(source, request))))) /* 12 */
         return 0;
-    }
     return try_growth(pool, request); /* 13 to 21 */
 }
 
@@ -278,17 +267,14 @@ static uint32_t refill_count(const struct pool *pool, struct cache *cache,
     uint64_t target = rotating && bin->count > 0 ? bin->count : bin->target, few = 0;
     target = target > 0 ? 2 * target : 1;
     if (rotating) {
-        if (!follow_rotation(cache, bin)) {
+        if (!follow_rotation(cache, bin))
             return 0;
-        }
         target = min_u64(target, ROTATION_BLOCKS);
-        if (!quota_grow(cache, target * request->bytes)) {
+        if (!quota_grow(cache, target * request->bytes))
             target = min_u64(target, cache_quota(cache) / request->bytes);
-        }
     } else {
-        if (!request->large && !is_ablated(ABLATION_AHEAD)) {
+        if (!request->large && !is_ablated(ABLATION_AHEAD))
             few = counter_get(&pool->source.counters.active.current) / AHEAD_SHARE / request->bytes;
-        }
         target = min_u64(target, min_u64(few, magazine_blocks(request->bin)));
     }
     bin->target = (uint32_t)target;
@@ -301,9 +287,8 @@ static uint32_t refill_count(const struct pool *pool, struct cache *cache,
  */
 static bool refill_one(struct pool *pool, struct alloc_request *request, bool *may_grow) {
     struct source *source = &pool->source;
-    if (try_free(source, request)) {
+    if (try_free(source, request))
         return true;
-    }
     bool grows = *may_grow && !peaks_over_budget(pool, source_growth(request)) &&
                  source->policy->grow(source, request) == 0;
     *may_grow = false;
@@ -321,9 +306,8 @@ static bool refill_after_failures(struct pool *pool, struct cache *cache,
                                   struct alloc_request *request) {
     struct source *source = &pool->source;
     uint64_t growth = source_growth(request);
-    if (is_ablated(ABLATION_REFILL_FAILED) || ++cache->refill_failures < REFILL_FAILURES) {
+    if (is_ablated(ABLATION_REFILL_FAILED) || ++cache->refill_failures < REFILL_FAILURES)
         return false;
-    }
     cache->refill_failures = 0;
     cache_enter(cache);
     cache_flush_idle(cache, request->bin, 0);
@@ -353,14 +337,12 @@ static void refill(struct pool *pool, struct cache *cache, const struct alloc_re
         struct alloc_request other = {
             .bin = request->bin, .bytes = request->bytes, .large = request->large};
         if (!refill_one(pool, &other, &may_grow) &&
-            !(rotating && refill_after_failures(pool, cache, &other))) {
+            !(rotating && refill_after_failures(pool, cache, &other)))
             break;
-        }
         other.block->stamp = 0;
         cache_enter(cache);
-        if (quota_is_inactive(cache)) { /* another thread deactivated the cache during the growth */
+        if (quota_is_inactive(cache)) /* another thread deactivated the cache during the growth */
             quota_grow(cache, 0);
-        }
         cache_push_free(cache, other.block);
         cache_leave(cache);
     }
@@ -378,37 +360,32 @@ static int alloc_once(struct pool *pool, struct cache *cache, struct alloc_reque
     bool reclaimed =
         request->large || atomic_load_explicit(&source->pressure, memory_order_relaxed) > 0;
     int code = pool_health(pool);
-    if (code) {
+    if (code)
         return code;
-    }
-    if (reclaimed) {
+    if (reclaimed)
         reclaim_deferred(pool, true);
-    }
     cache_enter(cache);
     uint64_t stamp = cache_stamp_of_any(cache, request);
     cache_leave(cache);
     bool advancing;
     if (!lock_unless_safe(pool, stamp, &advancing)) {
-        if (cache_alloc(cache, request, requested, address)) {
+        if (cache_alloc(cache, request, requested, address))
             return 0;
-        }
         lock_acquire(&source->lock); /* another thread took the safe block back for the pool */
     }
     quota_follow_miss(cache);
     cache->in_slow_path = true;
     bool safe = make_own_safe(pool, request, stamp);
-    if (advancing) { /* another thread may query now */
+    if (advancing) /* another thread may query now */
         atomic_store_explicit(&pool->advancing, false, memory_order_release);
-    }
     int r = alloc_under_lock(pool, cache, request, safe, reclaimed);
     if (r == 0) {
         cache_enter(cache);
         *address = cache_hand_out(cache, request, requested);
         cache_leave(cache);
         pool->peaks.has_large |= request->large;
-        if (request->bin < BINS) {
+        if (request->bin < BINS)
             refill(pool, cache, request, stamp > 0); /* releases the lock: the context may end */
-        }
     } else {
         *reclaims = atomic_load(&pool->reclaims);
     }
@@ -444,13 +421,11 @@ int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request
     for (;;) {
         int r = alloc_once(pool, cache, request, requested, address, &reclaims);
         if (likely(!source_refused(r)) || tries++ == OTHERS_TRIES ||
-            !reclaim_or_wait(pool, reclaims)) {
+            !reclaim_or_wait(pool, reclaims))
             return r;
-        }
         int broken = epochs_broken(&pool->source.epochs);
-        if (broken) {
+        if (broken)
             return broken;
-        }
         *request = (struct alloc_request){.bin = request->bin,
                                           .bytes = request->bytes,
                                           .large = request->large,

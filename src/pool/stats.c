@@ -20,9 +20,8 @@ static void count_classes(const struct pool *pool, bool frees,
             counts[stats_class(size_class_bytes(i))] +=
                 counter_get(frees ? &bin->frees : &bin->allocs);
         }
-        for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
+        for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++)
             counts[i] += counter_get(frees ? &cache->large_frees[i] : &cache->large_allocs[i]);
-        }
     }
 }
 
@@ -61,9 +60,8 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
      * ending thread's cache moves to the common cache may be read twice or not at all.
      */
     bool locked = lock_try(&source->lock);
-    if (locked) {
+    if (locked)
         budget_count_reserve(source);
-    }
     uint64_t largest = counter_get(&counters->largest_free_bytes),
              largest_of_others = stats->largest_free_bytes;
 #define METRIC(field, json, label) add_metric(&stats->field, &counters->field);
@@ -74,9 +72,8 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     stats->largest_free_bytes = largest > largest_of_others ? largest : largest_of_others;
     add_classes(pool, stats);
     struct peaks_sums sums = peaks_sums(pool);
-    if (locked) {
+    if (locked)
         lock_release(&source->lock);
-    }
     bool shared = counter_get(&counters->peaks_shared) || sums.used > 1;
     add_sum(&stats->allocations, &counters->allocations, sums.of[WATERMARK_COUNT], shared);
     add_sum(&stats->allocated, &counters->allocated, sums.of[WATERMARK_ALLOCATED], shared);
@@ -111,9 +108,8 @@ void pool_reset_peaks(struct pool *pool) {
     counter_set(&source->counters.allocations.peak, 0);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         cache_seize(cache);
-        for (unsigned i = 0; i < WATERMARKS; i++) {
+        for (unsigned i = 0; i < WATERMARKS; i++)
             watermark_restart(&cache->watermarks[i]);
-        }
         cache_return(cache);
     }
     pool_recompute(pool);

@@ -21,9 +21,8 @@ static bool lists(const char *list, const char *name) {
     const char *at = list;
     while ((at = strstr(at, name)) != NULL) {
         bool begins = at == list || at[-1] == ',', ends = !at[length] || at[length] == ',';
-        if (begins && ends) {
+        if (begins && ends)
             return true;
-        }
         at += length;
     }
     return false;
@@ -33,9 +32,8 @@ static bool lists(const char *list, const char *name) {
 static uint64_t read_switches(void) {
     const char *list = getenv("ABLATE");
     uint64_t switches = IS_READ;
-    for (unsigned i = 0; list && i < sizeof names / sizeof *names; i++) {
+    for (unsigned i = 0; list && i < sizeof names / sizeof *names; i++)
         switches |= (uint64_t)lists(list, names[i]) << i;
-    }
     return switches;
 }
 

@@ -38,9 +38,8 @@ int helper_start(void *(*run)(void *)) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&thread, NULL, run_helper, (void *)run);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0) {
+    if (error == 0)
         pthread_detach(thread);
-    }
     return error;
 }
 
@@ -56,14 +55,12 @@ void helper_admit_sigbus(void) {
 bool helper_passes_on(int number, siginfo_t *info, void *context) {
     ucontext_t *interrupted = context;
     pid_t process = (pid_t)syscall(SYS_getpid);
-    if (!is_helper || info->si_code > 0) {
+    if (!is_helper || info->si_code > 0)
         return false;
-    }
     sigaddset(&interrupted->uc_sigmask, number);
     block_signal(number);
-    if (syscall(SYS_rt_sigqueueinfo, process, number, info) != 0) {
+    if (syscall(SYS_rt_sigqueueinfo, process, number, info) != 0)
         syscall(SYS_kill, process, number);
-    }
     return true;
 }
 
@@ -107,9 +104,8 @@ void helper_done(_Atomic int *turn) {
 void helper_hold(_Atomic int *turn, unsigned ms) {
     for (unsigned i = 0; i < ms; i++) {
         int idle = HELPER_IDLE;
-        if (atomic_compare_exchange_strong(turn, &idle, HELPER_HELD) || idle == HELPER_HELD) {
+        if (atomic_compare_exchange_strong(turn, &idle, HELPER_HELD) || idle == HELPER_HELD)
             return;
-        }
         sleep_ns(POLL_NS);
     }
 }

@@ -60,9 +60,8 @@ void helper_start_all_requested(void);
 
 /** Makes the threads that were requested. No lock may be held. */
 static inline void helper_start_requested(void) {
-    if (unlikely(atomic_load_explicit(&helper_requested, memory_order_relaxed) != NULL)) {
+    if (unlikely(atomic_load_explicit(&helper_requested, memory_order_relaxed) != NULL))
         helper_start_all_requested();
-    }
 }
 
 /**

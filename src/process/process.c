@@ -26,16 +26,12 @@ static _Thread_local bool starting __attribute__((tls_model("initial-exec")));
  */
 static void in_child(void) {
     libraries_forked();
-    if (atomic_load(&process_state) == PROCESS_IDLE) {
+    if (atomic_load(&process_state) == PROCESS_IDLE)
         return;
-    }
     atomic_store(&process_state, PROCESS_FORKED);
-    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end;
-         row++) {
-        if (row->forked) {
+    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end; row++)
+        if (row->forked)
             row->forked();
-        }
-    }
     log_forked();
 }
 
@@ -46,17 +42,13 @@ static void start(void) {
     options_load();
     log_info("version " GPUCACHE_VERSION);
     options_log();
-    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end;
-         row++) {
-        if (row->start) {
+    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end; row++)
+        if (row->start)
             row->start();
-        }
-    }
     ending_start();
     signals_start();
-    if (options()->report != REPORT_TO_NOWHERE) {
+    if (options()->report != REPORT_TO_NOWHERE)
         interval_start();
-    }
     errno = saved;
 }
 
@@ -71,44 +63,33 @@ static void load(void) {
     static atomic_bool is_loaded;
     int saved = errno;
     if (atomic_flag_test_and_set(&begun)) {
-        for (int i = 0; i < LOAD_SLEEPS && !atomic_load(&is_loaded); i++) {
+        for (int i = 0; i < LOAD_SLEEPS && !atomic_load(&is_loaded); i++)
             sleep_ns(LOAD_SLEEP_NS);
-        }
         errno = saved;
         return;
     }
-    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end;
-         row++) {
-        if (row->load) {
+    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end; row++)
+        if (row->load)
             row->load();
-        }
-    }
     atomic_store(&is_loaded, true);
     errno = saved;
 }
 
 void process_report(const char *reason) {
-    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end;
-         row++) {
-        if (row->report) {
+    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end; row++)
+        if (row->report)
             row->report(reason);
-        }
-    }
 }
 
 void process_end(enum process_end how, int signal) {
-    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end;
-         row++) {
-        if (row->end) {
+    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end; row++)
+        if (row->end)
             row->end(how, signal);
-        }
-    }
 }
 
 bool process_start(void) {
-    if (starting || process_is_forked()) {
+    if (starting || process_is_forked())
         return false;
-    }
     starting = true;
     pthread_once(&once, start);
     load();

@@ -62,9 +62,8 @@ static void strings(struct emitter *emitter, const char *name, const char *const
                     size_t count) {
     key(emitter, name);
     open_bracket(emitter, '[');
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         json_put_text(&emitter->json, texts[i]);
-    }
     close_bracket(emitter, ']');
 }
 

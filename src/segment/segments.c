@@ -21,9 +21,8 @@
 static int free_segment(struct source *source, uint64_t base, uint64_t bytes) {
     ASSERT_HELD(&source->lock);
     struct backend *backend = source->backend;
-    if (!backend->release_waits) {
+    if (!backend->release_waits)
         return backend->ops->release(backend, base, bytes);
-    }
     source->waits.inside++;
     lock_release(&source->lock);
     int r = backend->ops->release(backend, base, bytes);
@@ -42,9 +41,8 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
     arena_remove(arena, segment); /* succeeds: the segment is one range */
     int r = free_segment(source, base, size);
     if (generation != source_generation(source)) {
-        if (r != 0) {
+        if (r != 0)
             source->backend->ops->forget_reserve(source->backend, size);
-        }
         return 0;
     }
     if (r != 0) {
@@ -70,9 +68,8 @@ static uint64_t release_segment(struct source *source, struct arena *arena,
  */
 static uint64_t release_one(struct source *source, struct arena *arena, uint64_t bytes) {
     if (arena->idle_bytes == 0 || source->backend->suspended ||
-        (source->backend->release_waits && !sync_work_is_done(source))) {
+        (source->backend->release_waits && !sync_work_is_done(source)))
         return 0;
-    }
     struct segment *segment = idle_segment(arena, bytes, source->epochs.finished);
     return segment ? release_segment(source, arena, segment) : 0;
 }
@@ -89,9 +86,8 @@ static uint64_t release_idle(struct source *source, uint64_t bytes) {
     while (released < bytes) {
         uint64_t more = release_one(source, &source->large, bytes - released);
         more = more > 0 ? more : release_one(source, &source->small, bytes - released);
-        if (more == 0) {
+        if (more == 0)
             break;
-        }
         released += more;
     }
     return released;
@@ -112,9 +108,8 @@ static void wait_for_return(struct source *source, uint64_t limit_ns) {
         waited += POLL_NS;
         r = source->backend->ops->returned(source->backend);
     }
-    if (r == 0) {
+    if (r == 0)
         source->returning_bytes = 0;
-    }
 }
 
 /* --- growth --- */
@@ -132,9 +127,8 @@ static void wait_for_return(struct source *source, uint64_t limit_ns) {
  */
 static uint64_t preferred_growth(const struct source *source, const struct alloc_request *request) {
     uint64_t least = source_growth(request);
-    if (!request->large || request->bytes == least) {
+    if (!request->large || request->bytes == least)
         return least;
-    }
     uint64_t most = SEGMENT_STEP_MAX;
     uint64_t step = min_u64(source->large.reserved_bytes / SEGMENT_STEP_PART, most);
     uint64_t blocks = step > request->bytes && !is_ablated(ABLATION_STEPS)
@@ -165,16 +159,14 @@ static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
     }
     source->growing.bytes -= bytes;
     source_end_growth(source, false);
-    if (r == 0) {
+    if (r == 0)
         counter_add(&source->counters.driver_allocs, 1);
-    }
     return r;
 }
 
 static int grow_by_segment(struct source *source, const struct alloc_request *request) {
-    if (!source_can_grow(source, request)) {
+    if (!source_can_grow(source, request))
         return -ERANGE;
-    }
     struct arena *arena = request->large ? &source->large : &source->small;
     uint64_t preferred = preferred_growth(source, request), least = source_growth(request);
     int r = grow_by(source, arena, preferred);
@@ -182,9 +174,8 @@ static int grow_by_segment(struct source *source, const struct alloc_request *re
         wait_for_return(source, RETURN_WAIT_NS);
         r = grow_by(source, arena, preferred);
     }
-    if (source_refused(r) && preferred > least) {
+    if (source_refused(r) && preferred > least)
         r = grow_by(source, arena, least);
-    }
     return r;
 }
 
@@ -204,9 +195,8 @@ static uint64_t reserve_bound(const struct source *source, uint64_t growth) {
 
 /* Releases idle segments until the reserve and `growth` are at most `most` bytes, if possible. */
 static void release_down_to(struct source *source, uint64_t growth, uint64_t most) {
-    if (budget_would_exceed(source, growth, most)) {
+    if (budget_would_exceed(source, growth, most))
         source_release_idle(source, source_reserved_soon(source) + growth - most);
-    }
 }
 
 /*
@@ -221,14 +211,12 @@ static bool try_before_growth(struct source *source, struct alloc_request *reque
     uint64_t most = reserve_bound(source, growth), last = epochs_stamp(&source->epochs);
     while (budget_would_exceed(source, growth, most) && !is_ablated(ABLATION_RESERVE_WAIT) &&
            sync_wait_idle_segment(source, last)) {
-        if (try_free_or_split(source, request)) {
+        if (try_free_or_split(source, request))
             return true;
-        }
         release_down_to(source, growth, most);
     }
-    if (!budget_would_exceed(source, growth, most)) {
+    if (!budget_would_exceed(source, growth, most))
         return false;
-    }
     request->placement = PLACEMENT_CUT_LONG;
     bool served = try_free_or_split(source, request);
     request->placement = PLACEMENT_KEEP_LONG;
@@ -245,9 +233,8 @@ static bool try_before_growth(struct source *source, struct alloc_request *reque
 static int grow_after_returns(struct source *source, struct alloc_request *request,
                               uint64_t growth) {
     uint64_t most = reserve_bound(source, growth);
-    if (source->returning_bytes > 0) {
+    if (source->returning_bytes > 0)
         wait_for_return(source, 0);
-    }
     if (source->returning_bytes > 0 && !is_ablated(ABLATION_RETURNS) &&
         budget_would_exceed(source, growth + source->returning_bytes, most)) {
         sync_wait_barriers(source);
@@ -265,13 +252,11 @@ static int grow_within_budget(struct source *source, struct alloc_request *reque
                               bool over_budget) {
     ASSERT_HELD(&source->lock);
     uint64_t growth = source_growth(request);
-    if (!over_budget) {
+    if (!over_budget)
         return grow_after_returns(source, request, growth);
-    }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
-    if (source_idle(source) > 0) { /* a segment that is safe behind a barrier may have finished */
+    if (source_idle(source) > 0) /* a segment that is safe behind a barrier may have finished */
         epochs_poll(&source->epochs, source->backend);
-    }
     release_down_to(source, growth, budget);
     return try_before_growth(source, request, growth) ? 0
                                                       : grow_after_returns(source, request, growth);

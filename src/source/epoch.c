@@ -29,36 +29,31 @@ void epochs_start(struct epochs *epochs) {
 
 /* Makes stamps up to `number` safe. Called after its event has completed or has a barrier. */
 static void raise_safe(struct epochs *epochs, uint64_t number) {
-    if (number > atomic_load_explicit(&epochs->safe, memory_order_relaxed)) {
+    if (number > atomic_load_explicit(&epochs->safe, memory_order_relaxed))
         atomic_store_explicit(&epochs->safe, number, memory_order_release);
-    }
 }
 
 void epochs_finish(struct epochs *epochs, uint64_t number) {
-    if (number > epochs->finished) {
+    if (number > epochs->finished)
         epochs->finished = number;
-    }
     raise_safe(epochs, number);
 }
 
 /* Removes event i of `slots`. */
 static void unlist(struct epochs *epochs, unsigned i) {
     epochs->events[epochs->slots[i]].in_use = false;
-    for (epochs->count--; i < epochs->count; i++) {
+    for (epochs->count--; i < epochs->count; i++)
         epochs->slots[i] = epochs->slots[i + 1];
-    }
 }
 
 /* Removes the finished events that no thread waits for. */
 static void drop_finished(struct epochs *epochs) {
     unsigned i = 0;
-    while (i < epochs->count && event_at(epochs, i)->number <= epochs->finished) {
-        if (event_at(epochs, i)->waiters > 0) {
+    while (i < epochs->count && event_at(epochs, i)->number <= epochs->finished)
+        if (event_at(epochs, i)->waiters > 0)
             i++;
-        } else {
+        else
             unlist(epochs, i);
-        }
-    }
 }
 
 /*
@@ -72,25 +67,21 @@ static void drop_finished(struct epochs *epochs) {
 static unsigned next_slot(const struct epochs *epochs, bool in_free) {
     unsigned slot = 0, i = epochs->count;
     if (epochs->count < BACKEND_SLOTS) {
-        while (epochs->events[slot].in_use) {
+        while (epochs->events[slot].in_use)
             slot++;
-        }
         return slot;
     }
-    while (i > 0 && event_at(epochs, i - 1)->waiters > 0) {
+    while (i > 0 && event_at(epochs, i - 1)->waiters > 0)
         i--;
-    }
     return i == 0 || (event_at(epochs, i - 1)->in_free && !in_free) ? BACKEND_SLOTS
                                                                     : epochs->slots[i - 1];
 }
 
 /* Makes a recorded event the newest of `slots`, and removes an older event of its slot. */
 static void list_newest(struct epochs *epochs, unsigned slot, uint64_t number, bool in_free) {
-    for (unsigned i = 0; epochs->events[slot].in_use; i++) {
-        if (epochs->slots[i] == slot) {
+    for (unsigned i = 0; epochs->events[slot].in_use; i++)
+        if (epochs->slots[i] == slot)
             unlist(epochs, i);
-        }
-    }
     epochs->events[slot] = (struct epoch_event){.number = number,
                                                 .recorder = in_free ? &this_thread : NULL,
                                                 .in_free = in_free,
@@ -104,25 +95,22 @@ static void list_newest(struct epochs *epochs, unsigned slot, uint64_t number, b
  */
 static int record(struct backend *backend, unsigned slot) {
     int r = backend->ops->record(backend, slot);
-    if (r == 0) {
+    if (r == 0)
         backend->refused = 0;
-    } else if (r == -EIO && ++backend->refused >= BACKEND_REFUSALS) {
+    else if (r == -EIO && ++backend->refused >= BACKEND_REFUSALS)
         atomic_store(&backend->has_events, false);
-    }
     return r;
 }
 
 int epochs_close(struct epochs *epochs, struct backend *backend, bool in_free) {
     drop_finished(epochs);
     unsigned slot = next_slot(epochs, in_free);
-    if (slot == BACKEND_SLOTS) {
+    if (slot == BACKEND_SLOTS)
         return -EAGAIN;
-    }
     uint64_t number = atomic_fetch_add(&epochs->open, 1);
     int r = record(backend, slot);
-    if (r != 0) {
+    if (r != 0)
         return r; /* the event of the next epoch covers this one too */
-    }
     epochs->application_recorded = epochs->application_recorded && !in_free;
     list_newest(epochs, slot, number, in_free);
     epochs->closed++;
@@ -133,18 +121,16 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend) {
     uint64_t before = atomic_load_explicit(&epochs->safe, memory_order_relaxed);
     for (unsigned i = 0; i < epochs->count; i++) {
         const struct epoch_event *event = event_at(epochs, i);
-        if (event->number <= epochs->finished) {
+        if (event->number <= epochs->finished)
             continue;
-        }
         int r = backend->ops->query(backend, epochs->slots[i]);
         if (r == 0) {
             epochs_finish(epochs, event->number);
             continue;
         }
         epochs->failed_queries += r == -EBUSY;
-        if (r != -EAGAIN && r != -EBUSY) {
+        if (r != -EAGAIN && r != -EBUSY)
             epochs->broken = r;
-        }
         break;
     }
     drop_finished(epochs);
@@ -155,9 +141,8 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend) {
 static const struct epoch_event *in_free_event(const struct epochs *epochs, uint64_t stamp) {
     for (unsigned i = 0; i < epochs->count; i++) {
         const struct epoch_event *event = event_at(epochs, i);
-        if (event->in_free && event->number >= stamp) {
+        if (event->in_free && event->number >= stamp)
             return event;
-        }
     }
     return NULL;
 }
@@ -175,9 +160,8 @@ unsigned epochs_behind(const struct epochs *epochs, uint64_t stamp) {
 uint64_t epochs_latest_in_free(const struct epochs *epochs) {
     for (unsigned i = epochs->count; i-- > 0;) {
         const struct epoch_event *event = event_at(epochs, i);
-        if (event->in_free) {
+        if (event->in_free)
             return event->number;
-        }
     }
     return 0;
 }
@@ -185,9 +169,8 @@ uint64_t epochs_latest_in_free(const struct epochs *epochs) {
 uint64_t epochs_latest_own(const struct epochs *epochs) {
     for (unsigned i = epochs->count; i-- > 0;) {
         const struct epoch_event *event = event_at(epochs, i);
-        if (event->recorder == &this_thread) {
+        if (event->recorder == &this_thread)
             return event->number;
-        }
     }
     return 0;
 }
@@ -207,9 +190,8 @@ bool epochs_barrier_allowed(const struct epochs *epochs) {
 }
 
 int epochs_barrier(struct epochs *epochs, struct backend *backend) {
-    if (!epochs_barrier_allowed(epochs)) {
+    if (!epochs_barrier_allowed(epochs))
         return -ENOENT;
-    }
     unsigned slot = epochs->slots[epochs->count - 1];
     int r = backend->ops->barrier(backend, slot);
     if (r == 0) {
@@ -222,9 +204,8 @@ int epochs_barrier(struct epochs *epochs, struct backend *backend) {
 /* Pins an event, as epochs_pin(). -ENOENT for NULL. */
 static int pin(struct epochs *epochs, const struct epoch_event *event, unsigned *slot,
                uint64_t *number) {
-    if (!event) {
+    if (!event)
         return -ENOENT;
-    }
     *slot = (unsigned)(event - epochs->events);
     *number = event->number;
     epochs->events[*slot].waiters++;
@@ -241,11 +222,10 @@ int epochs_pin_latest(struct epochs *epochs, unsigned *slot, uint64_t *number) {
 
 void epochs_unpin(struct epochs *epochs, unsigned slot, uint64_t number, int result) {
     epochs->events[slot].waiters--;
-    if (result == 0) {
+    if (result == 0)
         epochs_finish(epochs, number);
-    } else if (result > 0 && number > epochs->finished) {
+    else if (result > 0 && number > epochs->finished)
         epochs->broken = result;
-    }
     drop_finished(epochs);
 }
 

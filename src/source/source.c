@@ -30,11 +30,9 @@ void source_leave_map(struct source *source) {
 static void forget_slabs(struct source *source) {
     for (struct segment *segment = source->small.segments; segment; segment = segment->next) {
         for (struct range *range = segment_first(segment); segment_has(segment, range);
-             range = range->next) {
-            if (range_state(range) == BLOCK_SLAB) {
+             range = range->next)
+            if (range_state(range) == BLOCK_SLAB)
                 runs_forget_slab(&source->runs, range->slab);
-            }
-        }
     }
     runs_forget(&source->runs);
     runs_trim(&source->runs);
@@ -48,9 +46,8 @@ uint64_t source_forget(struct source *source) {
     uint64_t bytes = source->policy->end(source);
     arena_forget(&source->small);
     arena_forget(&source->large);
-    for (enum reach reach = 0; reach < REACHES; reach++) {
+    for (enum reach reach = 0; reach < REACHES; reach++)
         source->pending[reach] = (struct pending){0};
-    }
     source->pending_bytes = 0;
     source->returning_bytes = 0;
     epochs_forget(&source->epochs);
@@ -75,16 +72,14 @@ uint64_t source_available(struct source *source, uint64_t *others) {
 void source_begin_growth(struct source *source) {
     ASSERT_HELD(&source->lock);
     source->growing.threads++;
-    if (source->backend->ops->begin_growth) {
+    if (source->backend->ops->begin_growth)
         source->backend->ops->begin_growth(source->backend);
-    }
 }
 
 void source_end_growth(struct source *source, bool gave_back) {
     ASSERT_HELD(&source->lock);
-    if (source->backend->ops->end_growth) {
+    if (source->backend->ops->end_growth)
         source->backend->ops->end_growth(source->backend, gave_back);
-    }
     source->growing.threads--;
     source->growing.done++;
 }

@@ -35,9 +35,8 @@ static _Atomic uint64_t lost;
 
 void held_start(uint32_t most_of_part) {
     rows_per_part = most_of_part;
-    for (unsigned i = 0; i < PARTS; i++) {
+    for (unsigned i = 0; i < PARTS; i++)
         lock_start(&parts[i].lock, LOCK_HELD);
-    }
 }
 
 uint64_t held_lost(void) {
@@ -64,9 +63,8 @@ static struct row *rows_of(struct part *part) {
 static uint32_t *find(struct part *part, uint64_t address) {
     struct row *rows = rows_of(part);
     uint32_t *at = &part->slots[hash_of(address) >> 46 & (SLOTS - 1)];
-    while (*at != 0 && atomic_load_explicit(&rows[*at].address, memory_order_relaxed) != address) {
+    while (*at != 0 && atomic_load_explicit(&rows[*at].address, memory_order_relaxed) != address)
         at = &rows[*at].next;
-    }
     return at;
 }
 
@@ -93,9 +91,8 @@ static bool prepare(struct part *part) {
         struct row *rows =
             part->slots ? host_map(((size_t)rows_per_part + 1) * sizeof *rows, 4096) : NULL;
         atomic_store_explicit(&part->rows, rows, memory_order_release);
-        if (!rows) {
+        if (!rows)
             host_unmap(part->slots, SLOTS * sizeof *part->slots);
-        }
     }
     return rows_of(part) != NULL;
 }
@@ -126,14 +123,12 @@ bool held_add(const struct stacks_block *block, struct stacks_block *replaced) {
             *at = number;
         }
         added = number != 0;
-        if (added) {
+        if (added)
             write_row(&rows[number], block);
-        }
     }
     lock_release(&part->lock);
-    if (!added) {
+    if (!added)
         atomic_fetch_add_explicit(&lost, 1, memory_order_relaxed);
-    }
     return added;
 }
 
@@ -166,9 +161,8 @@ bool held_find(uint64_t address, struct stacks_block *block) {
     lock_acquire(&part->lock);
     const uint32_t *at = rows_of(part) ? find(part, address) : NULL;
     bool found = at && *at != 0;
-    if (found) {
+    if (found)
         *block = read_row(&rows_of(part)[*at]);
-    }
     lock_release(&part->lock);
     return found;
 }
@@ -182,9 +176,8 @@ bool held_remove_if(bool (*gone)(uint64_t address, const void *with), const void
         while ((uint32_t)*at < used) {
             *block = read_row(&rows[(uint32_t)++ * at]);
             if (block->site != 0 && gone(block->address, with) &&
-                held_remove(block->address, block)) {
+                held_remove(block->address, block))
                 return true;
-            }
         }
     }
     return false;
@@ -196,9 +189,8 @@ void held_each(void (*see)(const struct stacks_block *block, void *with), void *
         struct row *rows = atomic_load_explicit(&parts[i].rows, memory_order_acquire);
         for (uint32_t k = 1; rows && k <= used; k++) {
             struct stacks_block block = read_row(&rows[k]);
-            if (block.site != 0) {
+            if (block.site != 0)
                 see(&block, with);
-            }
         }
     }
 }

@@ -29,9 +29,8 @@ static void set(_Atomic uint64_t *value, uint64_t to) {
 }
 
 void holding_start(void) {
-    for (unsigned i = 0; i < STATS_MAX_DEVICES; i++) {
+    for (unsigned i = 0; i < STATS_MAX_DEVICES; i++)
         lock_start(&holdings[i].lock, LOCK_HOLDERS);
-    }
 }
 
 /* Takes the device's lock and makes its version odd. */
@@ -85,9 +84,8 @@ void holding_add(uint32_t number, uint64_t bytes, bool again) {
     set(&site->total_count, get(&site->total_count) + !again);
     set(&holding->live_bytes, get(&holding->live_bytes) + bytes);
     set(&holding->live_count, get(&holding->live_count) + 1);
-    if (get(&holding->live_bytes) > get(&holding->peak_bytes)) {
+    if (get(&holding->live_bytes) > get(&holding->peak_bytes))
         new_peak(holding);
-    }
     end_writing(holding);
 }
 
@@ -113,9 +111,8 @@ void holding_reset_peak(int device) {
 
 static uint32_t begin_reading(const struct holding *holding) {
     uint32_t version = atomic_load_explicit(&holding->version, memory_order_acquire);
-    for (unsigned i = 0; version % 2 != 0 && i < ATTEMPTS; i++) {
+    for (unsigned i = 0; version % 2 != 0 && i < ATTEMPTS; i++)
         version = atomic_load_explicit(&holding->version, memory_order_acquire);
-    }
     return version;
 }
 
@@ -132,9 +129,8 @@ struct stats_held holding_of_device(int device) {
         uint32_t version = begin_reading(holding);
         held = (struct stats_held){{get(&holding->live_bytes), get(&holding->live_count)},
                                    {get(&holding->peak_bytes), get(&holding->peak_count)}};
-        if (!changed(holding, version)) {
+        if (!changed(holding, version))
             break;
-        }
     }
     return held;
 }
@@ -160,9 +156,8 @@ void holding_read(uint32_t number, struct stats_holder *out) {
     for (unsigned i = 0; i < ATTEMPTS; i++) {
         uint32_t version = begin_reading(holding);
         read_site(site, holding, out);
-        if (!changed(holding, version)) {
+        if (!changed(holding, version))
             break;
-        }
     }
     out->stack = number;
 }

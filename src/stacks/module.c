@@ -74,9 +74,8 @@ static int check_module(struct dl_phdr_info *info, size_t size, void *with) {
             end = last > end ? last : end;
         }
     }
-    if (search->address < start || search->address >= end) {
+    if (search->address < start || search->address >= end)
         return 0;
-    }
     *search->place = (struct module_place){start, end, info->dlpi_addr, info->dlpi_name, false};
     return 1;
 }
@@ -85,9 +84,8 @@ bool module_place_of(uint64_t address, struct module_place *place) {
     struct found_object found;
     struct search search = {address, place};
     if (find_object) {
-        if (find_object((void *)(uintptr_t)address, &found) != 0) {
+        if (find_object((void *)(uintptr_t)address, &found) != 0)
             return false;
-        }
         *place = (struct module_place){(uintptr_t)found.start, (uintptr_t)found.end,
                                        found.map->l_addr, found.map->l_name, false};
     } else if (libraries_visit(check_module, &search) == 0) {
@@ -137,19 +135,16 @@ static bool lies_in(const ElfW(Phdr) * part, const ElfW(Phdr) * segment) {
 static void read_build_id(const struct module_place *place, char *to) {
     const ElfW(Ehdr) *head = (const void *)(uintptr_t)place->start;
     if (memcmp(head->e_ident, ELFMAG, SELFMAG) != 0 || head->e_phoff % 8 != 0 ||
-        head->e_phoff + head->e_phnum * sizeof(ElfW(Phdr)) > HEAD_BYTES) {
+        head->e_phoff + head->e_phnum * sizeof(ElfW(Phdr)) > HEAD_BYTES)
         return;
-    }
     const ElfW(Phdr) *parts = (const void *)(uintptr_t)(place->start + head->e_phoff);
     for (unsigned i = 0; i < head->e_phnum; i++) {
         bool mapped = false;
-        for (unsigned k = 0; k < head->e_phnum && parts[i].p_type == PT_NOTE; k++) {
+        for (unsigned k = 0; k < head->e_phnum && parts[i].p_type == PT_NOTE; k++)
             mapped |= lies_in(&parts[i], &parts[k]);
-        }
         const char *notes = (const char *)(uintptr_t)(place->bias + parts[i].p_vaddr);
-        if (mapped && find_build_id(notes, parts[i].p_filesz, to)) {
+        if (mapped && find_build_id(notes, parts[i].p_filesz, to))
             return;
-        }
     }
 }
 
@@ -161,13 +156,11 @@ static const char *absolute(const char *path) {
     /* protected by the lock of the sites; static because the stack may be small */
     static char buffer[PATH_BYTES];
     size_t used, length = strlen(path);
-    if (*path == '/' || !strchr(path, '/') || !getcwd(buffer, PATH_BYTES)) {
+    if (*path == '/' || !strchr(path, '/') || !getcwd(buffer, PATH_BYTES))
         return path;
-    }
     used = strlen(buffer);
-    if (used + 1 + length >= PATH_BYTES) {
+    if (used + 1 + length >= PATH_BYTES)
         return path;
-    }
     buffer[used] = '/';
     memcpy(buffer + used + 1, path, length + 1);
     return buffer;
@@ -176,16 +169,13 @@ static const char *absolute(const char *path) {
 uint32_t module_number(const struct module_place *place) {
     const char *path = absolute(place->path);
     uint32_t known = atomic_load_explicit(&count, memory_order_relaxed);
-    for (uint32_t i = 0; i < known; i++) {
+    for (uint32_t i = 0; i < known; i++)
         if (modules[i].start == place->start && !modules[i].closed &&
-            strcmp(modules[i].info.path, path) == 0) {
+            strcmp(modules[i].info.path, path) == 0)
             return i;
-        }
-    }
     const char *kept = known < MODULES ? text_keep(path, strlen(path)) : NULL;
-    if (!kept) {
+    if (!kept)
         return MODULE_NONE;
-    }
     modules[known].start = place->start;
     modules[known].info.path = kept;
     read_build_id(place, modules[known].info.build_id);
@@ -202,11 +192,9 @@ const struct module_info *module_info(uint32_t number) {
 
 void module_watch(const struct module_place *place) {
     uint32_t known = atomic_load_explicit(&watched_count, memory_order_relaxed);
-    for (uint32_t i = 0; i < known; i++) {
-        if (watched[i].start == place->start && !watched[i].closed) {
+    for (uint32_t i = 0; i < known; i++)
+        if (watched[i].start == place->start && !watched[i].closed)
             return;
-        }
-    }
     if (known == MODULES) {
         watched_is_full = true;
         return;
@@ -241,18 +229,15 @@ static int mark_open(struct dl_phdr_info *info, size_t size, void *with) {
     (void)size;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         uint64_t first = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
-        if (info->dlpi_phdr[i].p_type == PT_LOAD && first < place.start) {
+        if (info->dlpi_phdr[i].p_type == PT_LOAD && first < place.start)
             place.start = first & ~(uint64_t)(HEAD_BYTES - 1);
-        }
     }
     for (uint32_t i = 0; i < open->count; i++) {
-        if (watched[i].start != place.start || watched[i].closed) {
+        if (watched[i].start != place.start || watched[i].closed)
             continue;
-        }
         read_build_id(&place, build_id);
-        if (is_program || (*build_id && strcmp(build_id, watched[i].build_id) == 0)) {
+        if (is_program || (*build_id && strcmp(build_id, watched[i].build_id) == 0))
             open->is_open[i / 64] |= UINT64_C(1) << i % 64;
-        }
     }
     return 0;
 }
@@ -265,9 +250,8 @@ void module_find_open(struct module_open *open) {
 
 /* Closes the table's entries of a module, so that a new module there gets a new number. */
 static void close_at(uint64_t start) {
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         modules[i].closed |= modules[i].start == start;
-    }
 }
 
 bool module_forget_closed(const struct module_open *open,

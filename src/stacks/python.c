@@ -104,9 +104,8 @@ static bool find_all(stacks_look_up *look_up) {
 
 static unsigned version_of(stacks_look_up *look_up) {
     const char *(*get_version)(void);
-    if (!find(look_up, "Py_GetVersion", &get_version)) {
+    if (!find(look_up, "Py_GetVersion", &get_version))
         return 0;
-    }
     char *end;
     unsigned long major = strtoul(get_version(), &end, 10);
     return *end == '.' ? (unsigned)(major << 8 | strtoul(end + 1, NULL, 10)) : 0;
@@ -119,9 +118,8 @@ static unsigned version_of(stacks_look_up *look_up) {
 static bool read_offsets(stacks_look_up *look_up, const struct offsets *table) {
     const uint64_t *words;
     if (!find(look_up, "_PyRuntime", &words) || memcmp(words, OFFSETS_COOKIE, 8) != 0 ||
-        words[OFFSETS_VERSION] >> 16 != table->version || words[OFFSETS_FREE_THREADED] != 0) {
+        words[OFFSETS_VERSION] >> 16 != table->version || words[OFFSETS_FREE_THREADED] != 0)
         return false;
-    }
     layout = (struct layout){
         .thread_frame = (uint16_t)words[table->thread_frame],
         .through = NO_FIELD,
@@ -146,19 +144,16 @@ static bool find_layout(stacks_look_up *look_up, unsigned of) {
             return true;
         }
     }
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        if (tables[i].version == of) {
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (tables[i].version == of)
             return read_offsets(look_up, &tables[i]);
-        }
-    }
     return false;
 }
 
 void python_start(stacks_look_up *look_up) {
     unsigned of = version_of(look_up);
-    if (of == 0) {
+    if (of == 0)
         return;
-    }
     if (!find_all(look_up) || !find_layout(look_up, of)) {
         log_warn("GPUCACHE_STACKS: the lines of this Python (%u.%u) cannot be read; known are 3.8 "
                  "to 3.14 with the GIL",
@@ -208,17 +203,15 @@ static inline bool fetch_word(uint64_t from, uint64_t *to, bool checked) {
 static inline bool read_position(uint64_t frame, uint64_t code, uint32_t *offset, bool checked) {
     if (layout.code_start == NO_FIELD) {
         int32_t last;
-        if (!fetch(frame + layout.frame_place, &last, sizeof last, checked)) {
+        if (!fetch(frame + layout.frame_place, &last, sizeof last, checked))
             return false;
-        }
         *offset = last < 0 ? 0 : (uint32_t)last * layout.units;
         return true;
     }
     uint64_t at, size;
     if (!fetch_word(frame + layout.frame_place, &at, checked) ||
-        !fetch_word(code + OBJECT_SIZE, &size, checked)) {
+        !fetch_word(code + OBJECT_SIZE, &size, checked))
         return false;
-    }
     at -= code + layout.code_start;
     *offset = (uint32_t)at;
     return at < size * layout.units || at + layout.units == 0; /* a frame that has not begun */
@@ -238,9 +231,8 @@ static inline bool read_check(uint64_t code, uint32_t *check, bool checked) {
         !fetch(code + layout.code_first_line, &first_line, sizeof first_line, checked) ||
         !fetch_word(code + layout.code_lines, &lines, checked) ||
         !fetch_word(lines + OBJECT_SIZE, &size, checked) ||
-        !fetch_word(lines + BYTES_TEXT, &text, checked)) {
+        !fetch_word(lines + BYTES_TEXT, &text, checked))
         return false;
-    }
     uint64_t sum = (text + size) * UINT64_C(0x9e3779b97f4a7c15) >> 32;
     *check = (uint32_t)((file ^ name << 7) >> 4) ^ first_line ^ (uint32_t)sum;
     return true;
@@ -250,22 +242,18 @@ static inline enum kind read_frame(uint64_t frame, struct python_frame *to, bool
     unsigned char owner = 0;
     uint64_t type;
     if (layout.frame_owner != NO_FIELD &&
-        !fetch(frame + layout.frame_owner, &owner, sizeof owner, checked)) {
+        !fetch(frame + layout.frame_owner, &owner, sizeof owner, checked))
         return FRAME_BAD;
-    }
-    if (owner >= OWNER_INTERPRETER) {
+    if (owner >= OWNER_INTERPRETER)
         return FRAME_WITHOUT_CODE;
-    }
-    if (!fetch_word(frame + layout.frame_code, &to->code, checked)) {
+    if (!fetch_word(frame + layout.frame_code, &to->code, checked))
         return FRAME_BAD;
-    }
     to->code &= ~TAGS;
     if (to->code == 0 || !fetch_word(to->code + OBJECT_TYPE, &type, checked) ||
         type != (uintptr_t)python.code_type ||
         !read_position(frame, to->code, &to->offset, checked) ||
-        !read_check(to->code, &to->check, checked)) {
+        !read_check(to->code, &to->check, checked))
         return FRAME_BAD;
-    }
     return FRAME_OF_CODE;
 }
 
@@ -292,9 +280,8 @@ unsigned python_frames(struct python_frame *frames, unsigned most) {
     bool readable = now != LAYOUT_WRONG && !python.is_ending();
     uint64_t frame = readable ? (uintptr_t)python.this_thread() : 0;
     bool checked = now == LAYOUT_UNCHECKED, bad = false;
-    if (frame == 0) {
+    if (frame == 0)
         return 0;
-    }
     if (!fetch_word(frame + layout.thread_frame, &frame, checked) ||
         (layout.through != NO_FIELD && !fetch_word(frame + layout.through, &frame, checked))) {
         frame = 0;
@@ -307,9 +294,8 @@ unsigned python_frames(struct python_frame *frames, unsigned most) {
                  "no lines of it",
                  version >> 8, version & 255);
     }
-    if (checked && (bad || count > 0)) {
+    if (checked && (bad || count > 0))
         atomic_store(&trust, bad ? LAYOUT_WRONG : LAYOUT_RIGHT);
-    }
     return checked && bad ? 0 : count;
 }
 
@@ -341,9 +327,8 @@ static char *put(char *to, uint32_t point) {
 static const char *keep(void *text) {
     char bytes[4 * TEXT_MAX], *to = bytes;
     ptrdiff_t length = python.text_length(text), from = length > TEXT_MAX ? length - TEXT_MAX : 0;
-    for (; from < length; from++) {
+    for (; from < length; from++)
         to = put(to, python.text_at(text, from));
-    }
     return text_keep(bytes, (size_t)(to - bytes));
 }
 
@@ -351,9 +336,8 @@ bool python_line(const struct python_frame *frame, struct python_line *line) {
     uint64_t file = 0, name = 0;
     fetch_word(frame->code + layout.code_file, &file, false);
     fetch_word(frame->code + layout.code_name, &name, false);
-    if (file == 0 || name == 0) {
+    if (file == 0 || name == 0)
         return false;
-    }
     int at = python.line_of((void *)(uintptr_t)frame->code, (int)frame->offset);
     line->file = keep((void *)(uintptr_t)file);
     line->function = keep((void *)(uintptr_t)name);

@@ -72,9 +72,8 @@ const char *requester_name(unsigned number) {
 }
 
 void requester_forget(void) {
-    for (unsigned i = 0; i < SLOTS; i++) {
+    for (unsigned i = 0; i < SLOTS; i++)
         atomic_store_explicit(&slots[i], 0, memory_order_relaxed);
-    }
 }
 
 /* --- the table --- */
@@ -88,9 +87,8 @@ static unsigned slot_of(uint64_t address) {
 static inline uint64_t find_word(uint64_t address) {
     unsigned at = slot_of(address);
     uint64_t word = atomic_load_explicit(&slots[at], memory_order_relaxed);
-    if (unlikely(word >> KNOWN_BITS != address)) {
+    if (unlikely(word >> KNOWN_BITS != address))
         word = atomic_load_explicit(&slots[at ^ 1], memory_order_relaxed);
-    }
     return word >> KNOWN_BITS == address ? word : 0;
 }
 
@@ -111,9 +109,8 @@ static unsigned number_of(const char *path) {
     unsigned number = 1, known;
     lock_acquire(&lock);
     known = atomic_load_explicit(&count, memory_order_relaxed);
-    while (number < known && strncmp(names[number], name, NAME_BYTES - 1) != 0) {
+    while (number < known && strncmp(names[number], name, NAME_BYTES - 1) != 0)
         number++;
-    }
     if (number == known && known < REQUESTERS) {
         strncpy(names[number], name, NAME_BYTES - 1);
         atomic_store_explicit(&count, known + 1, memory_order_release);
@@ -145,13 +142,11 @@ struct frames {
 static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *with) {
     struct frames *frames = with;
     struct frame frame = {unwinder.address(context), (uint64_t)unwinder.end(context)};
-    if (frames->count == 0 && frame.address != frames->first) {
+    if (frames->count == 0 && frame.address != frames->first)
         return _URC_NO_REASON; /* a function of this file */
-    }
     struct module_place place;
-    if (frames->count == MOST_FRAMES) {
+    if (frames->count == MOST_FRAMES)
         return _URC_END_OF_STACK;
-    }
     bool in_module = module_place_of(frame.address - 1, &place);
     frames->of[frames->count++] = frame;
     frames->last = in_module ? place : (struct module_place){0};
@@ -174,9 +169,8 @@ __attribute__((no_sanitize("address"))) static void keep_distance(const struct f
 #if defined(__x86_64__)
     uint64_t words = (frame[1].end - frame[0].end) / 8;
     if (frame[1].end > frame[0].end && words < IS_REQUESTER &&
-        *(const uint64_t *)(frame[1].end - 8) == frame[1].address) {
+        *(const uint64_t *)(frame[1].end - 8) == frame[1].address)
         store_word(frame->address, words);
-    }
 #else
     (void)frame;
 #endif
@@ -185,18 +179,14 @@ __attribute__((no_sanitize("address"))) static void keep_distance(const struct f
 /* Finds the requester by unwinding from the frame with that return address, and fills the table. */
 static __attribute__((noinline)) unsigned look_up_requester(uint64_t first) {
     struct frames frames = {.first = first};
-    if (atomic_load(&unwinder.backtrace)) {
+    if (atomic_load(&unwinder.backtrace))
         libraries_visit(unwind_here, &frames);
-    }
-    for (unsigned i = 1; i < frames.count; i++) {
+    for (unsigned i = 1; i < frames.count; i++)
         keep_distance(&frames.of[i - 1]);
-    }
-    if (frames.count > 0 && frames.of[frames.count - 1].end > reach) {
+    if (frames.count > 0 && frames.of[frames.count - 1].end > reach)
         reach = frames.of[frames.count - 1].end;
-    }
-    if (!frames.found) {
+    if (!frames.found)
         return REQUESTER_UNKNOWN;
-    }
     unsigned number = frames.last.path ? number_of(frames.last.path) : REQUESTER_UNKNOWN;
     store_word(frames.of[frames.count - 1].address, IS_REQUESTER | number);
     return number;
@@ -208,13 +198,11 @@ __attribute__((noinline, no_sanitize("address"))) unsigned requester_here(void) 
     uint64_t end = (uintptr_t)__builtin_dwarf_cfa(), word;
     uint64_t first = (uintptr_t)__builtin_return_address(0), address = first;
     while ((word = find_word(address)) != 0) {
-        if (word & IS_REQUESTER) {
+        if (word & IS_REQUESTER)
             return (unsigned)(word & (REQUESTERS - 1));
-        }
         end += (word & (IS_REQUESTER - 1)) * 8;
-        if (unlikely(end > reach)) {
+        if (unlikely(end > reach))
             break;
-        }
         address = *(const uint64_t *)(end - 8);
     }
     return look_up_requester(first);

@@ -52,9 +52,8 @@ static uint64_t mix(uint64_t hash, uint64_t word) {
 
 static uint64_t hash_of(int device, const struct site_stack *stack) {
     uint64_t hash = mix(UINT64_C(0x6770756361636865), (uint64_t)device);
-    for (unsigned i = 0; i < stack->native_count; i++) {
+    for (unsigned i = 0; i < stack->native_count; i++)
         hash = mix(hash, stack->native[i]);
-    }
     for (unsigned i = 0; i < stack->python_count; i++) {
         const struct python_frame *frame = &stack->python[i];
         hash = mix(mix(hash, frame->code), (uint64_t)frame->offset << 32 | frame->check);
@@ -73,9 +72,8 @@ static bool matches(const struct site *site, uint64_t hash, int device,
 
 static uint32_t search(uint64_t hash, int device, const struct site_stack *stack) {
     uint32_t at = atomic_load_explicit(&slots[hash >> 40 & (SLOTS - 1)], memory_order_acquire);
-    while (at != SITE_NONE && !matches(&sites[at], hash, device, stack)) {
+    while (at != SITE_NONE && !matches(&sites[at], hash, device, stack))
         at = sites[at].next;
-    }
     return at;
 }
 
@@ -109,17 +107,14 @@ static bool fill(struct site *site, const struct site_stack *stack) {
     struct site_frame *frames = text_alloc(frame_count * sizeof *frames);
     uint64_t *native = text_alloc(native_bytes);
     struct python_frame *python = text_alloc(python_bytes);
-    if (!frames || !native || !python) {
+    if (!frames || !native || !python)
         return false;
-    }
     memcpy(native, stack->native, native_bytes);
     memcpy(python, stack->python, python_bytes);
-    for (unsigned i = 0; i < stack->native_count; i++) {
+    for (unsigned i = 0; i < stack->native_count; i++)
         resolve_native(stack->native[i], &frames[i]);
-    }
-    for (unsigned i = 0; i < stack->python_count; i++) {
+    for (unsigned i = 0; i < stack->python_count; i++)
         resolve_python(&stack->python[i], &frames[stack->native_count + i]);
-    }
     site->frames = frames;
     site->native = native;
     site->python = python;
@@ -136,16 +131,14 @@ static uint32_t add(uint64_t hash, int device, const struct site_stack *stack) {
     static const struct site_stack nothing;
     uint32_t number = atomic_load_explicit(&count, memory_order_relaxed) + 1;
     bool empty = stack->native_count + stack->python_count == 0;
-    if (number > (empty ? capacity : capacity - capacity / 16)) {
+    if (number > (empty ? capacity : capacity - capacity / 16))
         return SITE_NONE;
-    }
     struct site *site = &sites[number];
     _Atomic uint32_t *slot = &slots[hash >> 40 & (SLOTS - 1)];
     site->native = nothing.native;
     site->python = nothing.python;
-    if (!empty && !fill(site, stack)) {
+    if (!empty && !fill(site, stack))
         return SITE_NONE;
-    }
     atomic_store_explicit(&site->hash, hash, memory_order_relaxed);
     site->device = device;
     site->next = atomic_load_explicit(slot, memory_order_relaxed);
@@ -158,19 +151,15 @@ static uint32_t add(uint64_t hash, int device, const struct site_stack *stack) {
 static void watch_remainder(const struct site_stack *stack) {
     uint64_t hash = 0;
     struct module_place place;
-    for (unsigned i = stack->native_count; i < stack->native_walked; i++) {
+    for (unsigned i = stack->native_count; i < stack->native_walked; i++)
         hash = mix(hash, stack->native[i]);
-    }
     _Atomic uint64_t *known = &remainders[hash >> 40 & (REMAINDERS - 1)];
-    if (atomic_load_explicit(known, memory_order_relaxed) == hash) {
+    if (atomic_load_explicit(known, memory_order_relaxed) == hash)
         return;
-    }
     lock_acquire(&lock);
-    for (unsigned i = stack->native_count; i < stack->native_walked; i++) {
-        if (module_place_of(stack->native[i] - 1, &place)) {
+    for (unsigned i = stack->native_count; i < stack->native_walked; i++)
+        if (module_place_of(stack->native[i] - 1, &place))
             module_watch(&place);
-        }
-    }
     lock_release(&lock);
     atomic_store_explicit(known, hash, memory_order_relaxed);
 }
@@ -191,14 +180,12 @@ static void forget(uint64_t start, uint64_t end) {
 void site_hide_closed_modules(void) {
     struct module_open open;
     uint64_t now = module_closings();
-    if (likely(now == atomic_load_explicit(&closings, memory_order_acquire))) {
+    if (likely(now == atomic_load_explicit(&closings, memory_order_acquire)))
         return;
-    }
     module_find_open(&open); /* takes a lock of the loader, which must not be taken inside `lock` */
     lock_acquire(&lock);
-    if (module_forget_closed(&open, forget) || site_lost() > 0) {
+    if (module_forget_closed(&open, forget) || site_lost() > 0)
         unwind_distrust();
-    }
     atomic_store_explicit(&closings, now, memory_order_release);
     lock_release(&lock);
 }
@@ -207,14 +194,12 @@ uint32_t site_of(int device, const struct site_stack *stack) {
     watch_remainder(stack);
     uint64_t hash = hash_of(device, stack);
     uint32_t number = search(hash, device, stack);
-    if (likely(number != SITE_NONE)) {
+    if (likely(number != SITE_NONE))
         return number;
-    }
     lock_acquire(&lock);
     number = search(hash, device, stack);
-    if (number == SITE_NONE) {
+    if (number == SITE_NONE)
         number = add(hash, device, stack);
-    }
     lock_release(&lock);
     if (number == SITE_NONE && stack->native_count + stack->python_count > 0) {
         static const struct site_stack nothing;

@@ -53,9 +53,8 @@ static bool next(const void *of, int device, uint32_t *at, struct stats_holder *
     while (*at < site_count()) {
         if (site_at(++*at)->device == device) {
             holding_read(*at, holder);
-            if (holder->total.count > 0) { /* without one, all allocations of the site failed */
+            if (holder->total.count > 0) /* without one, all allocations of the site failed */
                 return true;
-            }
         }
     }
     return false;
@@ -64,9 +63,8 @@ static bool next(const void *of, int device, uint32_t *at, struct stats_holder *
 static bool frame(const void *of, uint32_t stack, unsigned index, struct stats_frame *out) {
     (void)of;
     const struct site *site = stack > 0 && stack <= site_count() ? site_at(stack) : NULL;
-    if (!site || index >= (unsigned)site->native_count + site->python_count) {
+    if (!site || index >= (unsigned)site->native_count + site->python_count)
         return false;
-    }
     const struct site_frame *from = &site->frames[index];
     if (from->file) {
         *out = (struct stats_frame){
@@ -126,11 +124,9 @@ static void capture(struct site_stack *stack) {
     site_hide_closed_modules();
     stack->native_count = unwind(stack->native, depth, &stack->native_walked);
     stack->python_count = python_frames(stack->python, depth);
-    for (unsigned i = 0; stack->python_count > 0 && i < stack->native_count; i++) {
-        if (python_has(stack->native[i])) {
+    for (unsigned i = 0; stack->python_count > 0 && i < stack->native_count; i++)
+        if (python_has(stack->native[i]))
             stack->native_count = i;
-        }
-    }
 }
 
 uint32_t stacks_here(int device) {
@@ -157,17 +153,15 @@ static struct requester_row *row_of(const struct stacks_block *block) {
 static void count(const struct stacks_block *block, bool again) {
     struct requester_row *row = row_of(block);
     holding_add(block->site, block->bytes, again);
-    if (row) {
+    if (row)
         requester_add(row, block->bytes);
-    }
 }
 
 static void uncount(const struct stacks_block *block) {
     struct requester_row *row = row_of(block);
     holding_remove(block->site, block->bytes);
-    if (row) {
+    if (row)
         requester_subtract(row, block->bytes);
-    }
 }
 
 void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes, bool small) {
@@ -176,27 +170,24 @@ void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes, bool small) {
                                  small ? (uint8_t)(requester_here() + 1) : 0},
                         replaced;
     if (stack != SITE_NONE && held_add(&block, &replaced)) {
-        if (replaced.site != SITE_NONE) {
+        if (replaced.site != SITE_NONE)
             uncount(&replaced);
-        }
         count(&block, false);
     }
     errno = saved;
 }
 
 bool stacks_give(uint64_t address, struct stacks_block *block) {
-    if (!held_remove(address, block)) {
+    if (!held_remove(address, block))
         return false;
-    }
     uncount(block);
     return true;
 }
 
 void stacks_keep(const struct stacks_block *block) {
     struct stacks_block replaced;
-    if (held_add(block, &replaced) && replaced.site == SITE_NONE) {
+    if (held_add(block, &replaced) && replaced.site == SITE_NONE)
         count(block, true);
-    }
 }
 
 uint32_t stacks_of(uint64_t address) {
@@ -211,9 +202,8 @@ uint32_t stacks_count(void) {
 void stacks_drop(bool (*gone)(uint64_t address, const void *with), const void *with) {
     struct stacks_block block;
     uint64_t at = 0;
-    while (held_remove_if(gone, with, &at, &block)) {
+    while (held_remove_if(gone, with, &at, &block))
         uncount(&block);
-    }
 }
 
 void stacks_reset_peak(int device) {

@@ -19,9 +19,8 @@ void *text_alloc(size_t bytes) {
     bytes = (bytes + 7) & ~(size_t)7;
     if ((size_t)(end - at) < bytes) {
         char *chunk = chunks < CHUNKS ? host_map(CHUNK, 4096) : NULL;
-        if (!chunk) {
+        if (!chunk)
             return NULL;
-        }
         chunks++;
         at = chunk;
         end = chunk + CHUNK;
@@ -37,18 +36,14 @@ const char *text_keep(const char *text, size_t length) {
         text += length - TEXT_MAX;
         length = TEXT_MAX;
     }
-    for (size_t i = 0; i < length; i++) {
+    for (size_t i = 0; i < length; i++)
         hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
-    }
-    if (!texts && !(texts = host_map(TEXTS * sizeof *texts, 4096))) {
+    if (!texts && !(texts = host_map(TEXTS * sizeof *texts, 4096)))
         return NULL;
-    }
     size_t slot = hash >> 32 & (TEXTS - 1);
-    for (; texts[slot]; slot = (slot + 1) & (TEXTS - 1)) {
-        if (strncmp(texts[slot], text, length) == 0 && texts[slot][length] == '\0') {
+    for (; texts[slot]; slot = (slot + 1) & (TEXTS - 1))
+        if (strncmp(texts[slot], text, length) == 0 && texts[slot][length] == '\0')
             return texts[slot];
-        }
-    }
     char *kept = text_count < TEXTS / 2 ? text_alloc(length + 1) : NULL;
     if (kept) {
         memcpy(kept, text, length);

@@ -36,9 +36,8 @@ void unwind_start(stacks_look_up *look_up) {
     chosen(frames, sizeof frames / sizeof *frames);
     /* backtrace() loads libgcc on its first call */
     backtrace(frames, sizeof frames / sizeof *frames);
-    if (!module_place_of((uintptr_t)unwind_start, &own) || own.is_program) {
+    if (!module_place_of((uintptr_t)unwind_start, &own) || own.is_program)
         own = (struct module_place){0};
-    }
 }
 
 void unwind_distrust(void) {
@@ -56,16 +55,13 @@ unsigned unwind(uint64_t *frames, unsigned most, unsigned *walked) {
     unwinder *unwind_with = atomic_load_explicit(&chosen, memory_order_relaxed);
     int found = unwind_with((void **)frames, (int)(most + UNWIND_OWN));
     unsigned count = found > 0 ? (unsigned)found : 0, first = 0;
-    if (own.end != 0) {
-        while (first < count && frames[first] >= own.start && frames[first] < own.end) {
+    if (own.end != 0)
+        while (first < count && frames[first] >= own.start && frames[first] < own.end)
             first++;
-        }
-    }
     *walked = count - first;
     memmove(frames, frames + first, *walked * sizeof *frames);
     count = *walked > most ? most : *walked;
-    while (count > 0 && frames[count - 1] == 0) { /* the outermost frame may have the address 0 */
+    while (count > 0 && frames[count - 1] == 0) /* the outermost frame may have the address 0 */
         count--;
-    }
     return count;
 }

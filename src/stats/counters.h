@@ -53,9 +53,8 @@ static inline void counter_add(stat_counter *counter, uint64_t value) {
 }
 
 static inline void counter_raise(stat_counter *peak, uint64_t value) {
-    if (value > counter_get(peak)) {
+    if (value > counter_get(peak))
         counter_set(peak, value);
-    }
 }
 
 /** Counts `amount` as taken: raises current, total and, if exceeded, peak. */
@@ -73,21 +72,19 @@ static inline void metric_subtract(struct metric *metric, uint64_t amount) {
 
 /** Counts a positive change as taken, a negative one as given back. */
 static inline void metric_change(struct metric *metric, int64_t change) {
-    if (change > 0) {
+    if (change > 0)
         metric_enter(metric, (uint64_t)change);
-    } else {
+    else
         metric_subtract(metric, (uint64_t)-change);
-    }
 }
 
 /** Sets `current`, and counts the difference as taken or freed. */
 static inline void metric_become(struct metric *metric, uint64_t value) {
     uint64_t before = counter_get(&metric->current);
-    if (value > before) {
+    if (value > before)
         metric_enter(metric, value - before);
-    } else if (value < before) {
+    else if (value < before)
         metric_subtract(metric, before - value);
-    }
 }
 
 /** Sets every peak to the current value. */

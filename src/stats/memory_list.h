@@ -33,16 +33,14 @@ struct memory_list {
 };
 
 static inline void memory_list_add_block(struct memory_list *to, struct memory_block block) {
-    if (to->block_count < to->block_capacity) {
+    if (to->block_count < to->block_capacity)
         to->blocks[to->block_count] = block;
-    }
     to->block_count++;
 }
 
 static inline void memory_list_add_segment(struct memory_list *to, struct memory_segment segment) {
-    if (to->segment_count < to->segment_capacity) {
+    if (to->segment_count < to->segment_capacity)
         to->segments[to->segment_count] = segment;
-    }
     to->segment_count++;
 }
 

@@ -26,9 +26,8 @@ static bool are_alike(const struct segment_piece *a, const struct segment_piece 
 static bool may_join(const struct segment_map *map, const struct segment_piece *a,
                      const struct segment_piece *b) {
     uint64_t units = (uint64_t)a->units + b->units;
-    if (units > UINT32_MAX) {
+    if (units > UINT32_MAX)
         return false;
-    }
     return (b->segments == 0 && are_alike(a, b)) || units * SEGMENT_MAP_UNIT <= map->grain;
 }
 
@@ -55,17 +54,14 @@ void segment_map_limit(struct segment_map *map, uint32_t most) {
     /* A larger grain joins nothing more: the 32-bit number of units limits a piece. */
     while (map->count > most && map->grain <= (uint64_t)UINT32_MAX * SEGMENT_MAP_UNIT) {
         join_all(map);
-        if (map->count > most) {
+        if (map->count > most)
             map->grain = map->grain ? map->grain * 2 : FIRST_GRAIN;
-        }
     }
 }
 
 void segment_map_add(struct segment_map *map, const struct segment_piece *piece) {
-    if (map->count == SEGMENT_MAP_PIECES) {
+    if (map->count == SEGMENT_MAP_PIECES)
         segment_map_limit(map, PIECES_AFTER_LIMIT);
-    }
-    if (piece->units > 0 && map->count < SEGMENT_MAP_PIECES) {
+    if (piece->units > 0 && map->count < SEGMENT_MAP_PIECES)
         map->pieces[map->count++] = *piece;
-    }
 }

@@ -49,9 +49,8 @@ struct stats_size_class {
 
 static inline unsigned stats_size_class(uint64_t bytes) {
     unsigned size_class = 0;
-    while (size_class < STATS_SIZE_CLASSES - 1 && bytes > (uint64_t)512 << size_class) {
+    while (size_class < STATS_SIZE_CLASSES - 1 && bytes > (uint64_t)512 << size_class)
         size_class++;
-    }
     return size_class;
 }
 

@@ -39,9 +39,8 @@ static inline int64_t watermark_rise(struct watermark *mark, uint64_t amount) {
 /** Raises the peak to the amount that is live now, if that is higher. */
 static inline void watermark_raise(struct watermark *mark) {
     uint64_t live = watermark_live(mark);
-    if ((int64_t)(live - counter_own(&mark->peak)) > 0) {
+    if ((int64_t)(live - counter_own(&mark->peak)) > 0)
         counter_set(&mark->peak, live);
-    }
 }
 
 /** Counts a free. */

@@ -45,9 +45,8 @@ static void free_block(struct source *source, struct block *block) {
         return;
     }
     struct range *emptied = runs_give(&source->runs, block);
-    if (emptied) {
+    if (emptied)
         free_range(source, &source->small, emptied, 0);
-    }
 }
 
 /* --- pending memory --- */
@@ -114,9 +113,8 @@ uint64_t pending_stamp(const struct source *source, uint64_t bytes) {
     for (const struct block *block = bytes < UINT64_MAX ? queue->head : NULL;
          block && count < BLOCKS_COUNTED; block = block->next, count++) {
         sum += block_bytes(block);
-        if (sum >= bytes) {
+        if (sum >= bytes)
             return block->stamp;
-        }
     }
     return queue->head ? queue->tail->stamp : 0;
 }
@@ -149,9 +147,8 @@ static bool take_small(struct source *source, struct alloc_request *request) {
 static bool take_large(struct source *source, struct alloc_request *request) {
     request->split_first = source->policy->split && request->placement != PLACEMENT_ANYWHERE &&
                            arena_to_split(&source->large, request->bytes, source->epochs.finished);
-    if (request->split_first) {
+    if (request->split_first)
         return false;
-    }
     struct range *range = arena_take(&source->large, request->bytes, request->placement);
     if (range) {
         page_map_set_start(range->block.address, range);
@@ -162,16 +159,13 @@ static bool take_large(struct source *source, struct alloc_request *request) {
 
 bool try_free(struct source *source, struct alloc_request *request) {
     pending_release(source, EVERY_STAMP);
-    if (request->large) {
+    if (request->large)
         return take_large(source, request);
-    }
-    if (take_small(source, request)) {
+    if (take_small(source, request))
         return true;
-    }
     struct range *range = arena_take(&source->small, PAGE_BYTES, PLACEMENT_ANYWHERE);
-    if (!range) {
+    if (!range)
         return false;
-    }
     block_become(&range->block, BLOCK_SLAB);
     if (runs_add_slab(&source->runs, range, range->block.address) != 0) {
         arena_give(&source->small, range);
@@ -192,18 +186,15 @@ bool try_free_or_split(struct source *source, struct alloc_request *request) {
 
 bool try_completed(struct source *source, struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
-    if (try_free_or_split(source, request)) {
+    if (try_free_or_split(source, request))
         return true;
-    }
     uint64_t enough = pending_stamp(source, request->bytes),
              all = pending_stamp(source, UINT64_MAX);
-    if (enough == 0) {
+    if (enough == 0)
         return false;
-    }
     sync_query(source, enough);
-    if (try_free_or_split(source, request)) {
+    if (try_free_or_split(source, request))
         return true;
-    }
     return all > enough && sync_query(source, all) && try_free_or_split(source, request);
 }
 
@@ -213,9 +204,8 @@ bool try_barrier(struct source *source, struct alloc_request *request) {
     uint64_t enough = pending_stamp(source, request->bytes),
              all = epochs_latest_in_free(&source->epochs);
     if (enough > 0 && enough < all && sync_make_safe(source, enough, effort) &&
-        try_free_or_split(source, request)) {
+        try_free_or_split(source, request))
         return true;
-    }
     all = epochs_latest_in_free(&source->epochs);
     return all > 0 && !epochs_is_safe(&source->epochs, all) &&
            sync_make_safe(source, all, effort) && try_free_or_split(source, request);

@@ -80,9 +80,8 @@ static bool records_for_decay(const struct source *source) {
  */
 bool sync_event_is_due(struct source *source, uint64_t freed) {
     bool within_budget = budget_allows(source, source->pending_bytes + freed);
-    if (within_budget && !records_for_decay(source)) {
+    if (within_budget && !records_for_decay(source))
         return false;
-    }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     source->freed_large += freed;
     uint64_t most = budget_event_bytes(source, budget), part = source_reserved(source) / EVENT_PART;
@@ -94,14 +93,12 @@ void sync_in_free(struct source *source, bool due) {
     bool sync = source->config.reuse == REUSE_SYNC;
     bool pressure = due || atomic_load_explicit(&source->pressure, memory_order_relaxed);
     if (!source->backend->has_events) {
-        if (sync || pressure || source->pending_bytes > BUDGET_FLOOR) {
+        if (sync || pressure || source->pending_bytes > BUDGET_FLOOR)
             synchronize_in_free(source);
-        }
         return;
     }
-    if (!sync && !pressure) {
+    if (!sync && !pressure)
         return;
-    }
     /* Completed events make memory safe for allocations, which then need no slow path. */
     epochs_poll(&source->epochs, source->backend);
     uint64_t stamp = epochs_stamp(&source->epochs);
@@ -112,14 +109,12 @@ void sync_in_free(struct source *source, bool due) {
         r = sync_close_in_free(source);
     }
     bool waits = r == -EIO || (r == -EBUSY && backend_is_captured(source->backend));
-    if (waits) {
+    if (waits)
         r = synchronize_in_free(source);
-    }
-    if (r == -EBUSY) {
+    if (r == -EBUSY)
         counter_add(&source->counters.capture_deferred_frees, 1);
-    } else if (r == 0 && sync && !waits) {
+    else if (r == 0 && sync && !waits)
         wait_for_free_event(source, stamp, true);
-    }
 }
 
 /*
@@ -139,15 +134,13 @@ static bool late_record_does_harm(const struct source *source) {
 bool sync_query(struct source *source, uint64_t stamp) {
     ASSERT_HELD(&source->lock);
     struct epochs *epochs = &source->epochs;
-    if (epochs_is_safe(epochs, stamp)) {
+    if (epochs_is_safe(epochs, stamp))
         return true;
-    }
     epochs_poll(epochs, source->backend);
     if (!epochs_is_safe(epochs, stamp) && epochs_latest(epochs) < stamp &&
         source->backend->has_events && !late_record_does_harm(source) &&
-        epochs_close(epochs, source->backend, false) == 0) {
+        epochs_close(epochs, source->backend, false) == 0)
         epochs_poll(epochs, source->backend);
-    }
     return epochs_is_safe(epochs, stamp);
 }
 
@@ -160,9 +153,8 @@ bool sync_query(struct source *source, uint64_t stamp) {
  * them. A program with large blocks completes less than that soon: the device would run idle.
  */
 static bool barrier_serialises_streams(const struct source *source, uint64_t stamp) {
-    if (budget_streams() <= 1) {
+    if (budget_streams() <= 1)
         return false;
-    }
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     uint64_t behind = epochs_behind(&source->epochs, stamp);
     return behind >= EVENTS_BEHIND &&
@@ -189,12 +181,10 @@ enum way { WAY_NONE, WAY_BARRIER, WAY_WAIT };
  * to 21 after a refusal.
  */
 static enum way choose_way(const struct source *source, uint64_t stamp, enum sync_effort effort) {
-    if (source->config.reuse != REUSE_BARRIER || barrier_serialises_streams(source, stamp)) {
+    if (source->config.reuse != REUSE_BARRIER || barrier_serialises_streams(source, stamp))
         return WAY_WAIT;
-    }
-    if (!epochs_barrier_allowed(&source->epochs)) {
+    if (!epochs_barrier_allowed(&source->epochs))
         return effort == SYNC_ANY_WAIT ? WAY_WAIT : WAY_NONE;
-    }
     return WAY_BARRIER;
 }
 
@@ -206,9 +196,8 @@ bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effo
         r = epochs_barrier(&source->epochs, source->backend);
         way = r == -EBUSY ? WAY_WAIT : WAY_NONE;
     }
-    if (way == WAY_WAIT && effort != SYNC_NO_WAIT) {
+    if (way == WAY_WAIT && effort != SYNC_NO_WAIT)
         r = wait_for_free_event(source, stamp, false);
-    }
     return r == 0 && epochs_is_safe(&source->epochs, stamp);
 }
 
@@ -216,11 +205,9 @@ bool sync_work_is_done(struct source *source) {
     ASSERT_HELD(&source->lock);
     struct epochs *epochs = &source->epochs;
     uint64_t stamp = epochs_stamp(epochs);
-    if (!source->backend->has_events || epochs_close(epochs, source->backend, false) != 0) {
+    if (!source->backend->has_events || epochs_close(epochs, source->backend, false) != 0)
         return false;
-    }
-    for (unsigned i = 0; i < QUERIES_MOST && epochs->finished < stamp; i++) {
+    for (unsigned i = 0; i < QUERIES_MOST && epochs->finished < stamp; i++)
         epochs_poll(epochs, source->backend);
-    }
     return epochs->finished >= stamp; /* `stamp` was the open epoch: it covers barriers too */
 }

@@ -46,9 +46,8 @@ static void sleep_unlocked(struct source *source, uint64_t ns) {
  * have finished. Several requests in a row therefore do not each wait for the full limit.
  */
 static uint64_t remaining_ns(struct source *source, uint64_t limit_ns) {
-    if (source->epochs.finished >= source->waits.failed_stamp) {
+    if (source->epochs.finished >= source->waits.failed_stamp)
         source->waits.failed_ns = 0;
-    }
     return limit_ns > source->waits.failed_ns ? limit_ns - source->waits.failed_ns : 0;
 }
 
@@ -78,11 +77,10 @@ static bool query_until(struct source *source, uint64_t stamp, bool while_suspen
     while (epochs->finished < stamp && !epochs->broken &&
            (while_suspended || !source->backend->suspended) &&
            passed(source, since, slept) < limit_ns) {
-        if (source->backend->suspended) {
+        if (source->backend->suspended)
             before = epochs->failed_queries;
-        } else if (epochs->failed_queries - before > QUERIES_MOST) {
+        else if (epochs->failed_queries - before > QUERIES_MOST)
             return false;
-        }
         sleep_unlocked(source, POLL_NS);
         slept += POLL_NS;
         epochs_poll(epochs, source->backend);
@@ -99,12 +97,10 @@ static int wait_for_other_thread(struct source *source, unsigned slot, uint64_t 
     struct epochs *epochs = &source->epochs;
     uint64_t limit_ns = remaining_ns(source, LATE_WAIT_NS);
     epochs_poll(epochs, source->backend);
-    if (!query_until(source, number, false, limit_ns)) {
+    if (!query_until(source, number, false, limit_ns))
         return wait_in_driver(source, slot);
-    }
-    if (epochs->finished < number && !source->backend->suspended && !epochs->broken) {
+    if (epochs->finished < number && !source->backend->suspended && !epochs->broken)
         count_failed_wait(source, number, limit_ns);
-    }
     return epochs->finished >= number ? 0 : epochs->broken ? epochs->broken : -EBUSY;
 }
 
@@ -114,9 +110,8 @@ int wait_for_free_event(struct source *source, uint64_t stamp, bool freeing) {
     uint64_t number;
     int r =
         source->backend->suspended ? -EBUSY : epochs_pin(&source->epochs, stamp, &slot, &number);
-    if (r != 0) {
+    if (r != 0)
         return r;
-    }
     uint64_t since = backend_clock(source->backend);
     r = freeing || epochs_is_own(&source->epochs, slot)
             ? wait_in_driver(source, slot)
@@ -127,9 +122,8 @@ int wait_for_free_event(struct source *source, uint64_t stamp, bool freeing) {
 }
 
 bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
-    if (!source->backend->suspended) {
+    if (!source->backend->suspended)
         return false;
-    }
     uint64_t since = backend_clock(source->backend), slept = 0,
              generation = source_generation(source);
     while (source->backend->suspended && generation == source_generation(source) &&
@@ -166,39 +160,33 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
     struct epochs *epochs = &source->epochs;
     uint64_t since = backend_clock(source->backend), number = 0, slept = 0, waited = 0;
     uint64_t before = epochs->finished, generation = source_generation(source);
-    if (!source->backend->has_events) {
+    if (!source->backend->has_events)
         return false;
-    }
     limit_ns = remaining_ns(source, limit_ns);
     while (generation == source_generation(source)) {
         bool again = true;
         number = number > 0 ? number : close_outside_free(source, &again);
-        if (number == 0 && !again) {
+        if (number == 0 && !again)
             break;
-        }
         epochs_poll(epochs, source->backend);
         waited = passed(source, since, slept);
-        if (has_enough(epochs, before, number, all) || epochs->broken || waited >= limit_ns) {
+        if (has_enough(epochs, before, number, all) || epochs->broken || waited >= limit_ns)
             break;
-        }
         sleep_unlocked(source, POLL_NS);
         slept += POLL_NS;
     }
-    if (slept > 0) {
+    if (slept > 0)
         wait_count(source, since);
-    }
     bool finished = has_enough(epochs, before, number, all);
-    if (!finished && slept > 0) {
+    if (!finished && slept > 0)
         count_failed_wait(source, epochs_stamp(epochs) - 1, waited);
-    }
     return finished;
 }
 
 void sync_wait_barriers(struct source *source) {
     uint64_t stamp = atomic_load(&source->epochs.safe);
-    if (source->epochs.finished < stamp) {
+    if (source->epochs.finished < stamp)
         wait_for_free_event(source, stamp, false);
-    }
 }
 
 bool sync_wait_idle_segment(struct source *source, uint64_t last) {
@@ -221,12 +209,10 @@ static void pin_and_query_until(struct source *source, uint64_t stamp, bool whil
     epochs_poll(&source->epochs, source->backend);
     if (source->epochs.finished < stamp) {
         bool pinned = epochs_pin(&source->epochs, stamp, &slot, &number) == 0;
-        if (!query_until(source, stamp, while_suspended, limit_ns)) {
+        if (!query_until(source, stamp, while_suspended, limit_ns))
             wait_for_free_event(source, stamp, false);
-        }
-        if (pinned) {
+        if (pinned)
             epochs_unpin(&source->epochs, slot, number, -EAGAIN);
-        }
     }
 }
 
@@ -235,21 +221,18 @@ void sync_wait_submitted(struct source *source, uint64_t limit_ns) {
     struct epochs *epochs = &source->epochs;
     unsigned slot;
     uint64_t number, generation = source_generation(source);
-    if (source->backend->suspended) {
+    if (source->backend->suspended)
         return;
-    }
     /* During a capture, or while no slot is free, the newest event that exists has to do. */
     bool recorded = epochs_close(epochs, source->backend, false) == 0;
     epochs->closed -= recorded; /* uncounted, like the wait: no call of the program caused it */
-    if (epochs_pin_latest(epochs, &slot, &number) != 0) {
+    if (epochs_pin_latest(epochs, &slot, &number) != 0)
         return;
-    }
     epochs_poll(epochs, source->backend);
     query_until(source, number, false, limit_ns);
     if (epochs->finished >= number && !source->backend->suspended &&
-        generation == source_generation(source)) {
+        generation == source_generation(source))
         wait_in_driver(source, slot); /* the event has completed: the driver only prints */
-    }
     epochs_unpin(epochs, slot, number, -EAGAIN);
 }
 
@@ -267,9 +250,8 @@ bool sync_wait_in_free_events(struct source *source) {
         pin_and_query_until(source, epochs_latest_own(epochs), false, UINT64_MAX);
         uint64_t limit_ns = remaining_ns(source, LATE_WAIT_NS);
         pin_and_query_until(source, stamp, false, limit_ns);
-        if (epochs->finished < stamp && !source->backend->suspended) {
+        if (epochs->finished < stamp && !source->backend->suspended)
             count_failed_wait(source, stamp, limit_ns);
-        }
         wait_count(source, since);
     }
     return any;

@@ -33,9 +33,8 @@ unsigned request_last_bin(const struct alloc_request *request, bool much) {
     unsigned further = CLASSES_PER_DOUBLING / (much ? 1 : LARGER_SHARE);
     further /= request->large ? LARGER_SHARE : 1;
     further = request->bin < CLASSES_PER_DOUBLING ? 0 : further;
-    if (is_ablated(ABLATION_LARGER_BINS)) {
+    if (is_ablated(ABLATION_LARGER_BINS))
         further = 0;
-    }
     unsigned last = request->bin + further, end = request->large ? BINS - 1 : SMALL_CLASSES - 1;
     return last < end ? last : end;
 }
@@ -60,9 +59,8 @@ static struct block *first_large(const struct bin *bin, uint64_t bytes) {
 static struct block *pop_large(struct cache *cache, unsigned at, uint64_t bytes, uint64_t safe) {
     struct bin *bin = &cache->bins[at];
     struct block *block = first_large(bin, bytes);
-    if (!block || block->stamp > safe) {
+    if (!block || block->stamp > safe)
         return NULL;
-    }
     bin->head = block->next;
     bin->count--;
     cache->bytes -= range_of(block)->bytes;
@@ -88,9 +86,8 @@ uint64_t cache_stamp(const struct cache *cache, const struct alloc_request *requ
     uint64_t stamp = 0;
     for (unsigned at = request->bin; at <= last; at++) {
         const struct block *block = first_large(&cache->bins[at], request->bytes);
-        if (block && (stamp == 0 || block->stamp < stamp)) {
+        if (block && (stamp == 0 || block->stamp < stamp))
             stamp = block->stamp;
-        }
     }
     return stamp;
 }
@@ -116,9 +113,8 @@ struct magazine cache_take(struct cache *cache, unsigned at, uint32_t count) {
     struct bin *bin = &cache->bins[at];
     struct magazine taken = {.first = bin->head, .last = bin->tail, .bin = at};
     bool all = count >= bin->count, large = at >= SMALL_CLASSES;
-    if (count == 0 || bin->count == 0) {
+    if (count == 0 || bin->count == 0)
         return (struct magazine){0};
-    }
     taken.count = all ? bin->count : count;
     taken.bytes = large ? 0 : taken.count * size_class_bytes(at);
     for (uint32_t i = 0; (!all || large) && i < taken.count; i++) {
@@ -140,14 +136,12 @@ void cache_forget(struct cache *cache) {
         bin->count = bin->target = 0;
         counter_set(&bin->frees, counter_get(&bin->allocs));
     }
-    for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
+    for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++)
         counter_set(&cache->large_frees[i], counter_get(&cache->large_allocs[i]));
-    }
     cache->bytes = 0;
     cache->freed_others = true; /* earlier blocks of its owner ID may still be live */
-    for (unsigned i = 0; i < WATERMARKS; i++) {
+    for (unsigned i = 0; i < WATERMARKS; i++)
         watermark_clear(&cache->watermarks[i]);
-    }
 }
 
 /*
@@ -167,13 +161,11 @@ void cache_flush_idle(struct cache *cache, unsigned keep, uint64_t most) {
     for (unsigned bins = 0; cache->bytes > most && bins < BINS; bins++) {
         cache->last_flushed = (uint16_t)((cache->last_flushed + 1u) % BINS);
         struct bin *bin = &cache->bins[cache->last_flushed];
-        if (!cache_bin_check_idle(bin) || cache->last_flushed == keep) {
+        if (!cache_bin_check_idle(bin) || cache->last_flushed == keep)
             continue;
-        }
         bin->target = 0;
-        if (bin->count > 0) {
+        if (bin->count > 0)
             flush(cache, cache->last_flushed, bin->count);
-        }
     }
 }
 
@@ -205,11 +197,9 @@ void cache_flush_half(struct cache *cache, unsigned keep, uint64_t most) {
 }
 
 void cache_flush(struct cache *cache, unsigned first) {
-    for (unsigned at = first; cache->bytes > 0 && at < BINS; at++) {
-        if (cache->bins[at].count > 0) {
+    for (unsigned at = first; cache->bytes > 0 && at < BINS; at++)
+        if (cache->bins[at].count > 0)
             flush(cache, at, cache->bins[at].count);
-        }
-    }
 }
 
 /* --- seizing: by other threads, with the pool's lock --- */
@@ -217,13 +207,11 @@ void cache_flush(struct cache *cache, unsigned first) {
 /* Ends the bias of all caches of a pool, after the kernel refused membarrier() (biased.h). */
 static void end_bias(void *argument) {
     struct pool *pool = argument;
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
         biased_ask(&cache->lock);
-    }
     biased_wait_for_stores();
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
         biased_end(&cache->lock);
-    }
 }
 
 void cache_seize_list(struct pool *pool, struct biased *first) {
@@ -241,14 +229,12 @@ void cache_return(struct cache *cache) {
 
 void cache_seize_all(struct pool *pool) {
     struct biased *all = NULL;
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
         all = cache_listed(cache, all);
-    }
     cache_seize_list(pool, all);
 }
 
 void cache_return_all(struct pool *pool) {
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
         cache_return(cache);
-    }
 }

@@ -144,9 +144,8 @@ static inline struct bin *cache_bin(struct cache *cache, uint64_t header) {
 static inline struct block *cache_pop_from(struct cache *cache, struct bin *bin, uint64_t safe,
                                            uint64_t *header) {
     struct block *block = bin->head;
-    if (!block || block->stamp > safe) {
+    if (!block || block->stamp > safe)
         return NULL;
-    }
     bin->head = block->next;
     block_fetch(bin->head); /* for the next allocation; harmless for NULL */
     bin->count--;
@@ -169,11 +168,10 @@ static inline void cache_push(struct cache *cache, struct bin *bin, struct block
                               uint64_t bytes) {
     ASSERT_INSIDE(&cache->lock);
     block->next = NULL;
-    if (bin->head) {
+    if (bin->head)
         bin->tail->next = block;
-    } else {
+    else
         bin->head = block;
-    }
     bin->tail = block;
     bin->count++;
     cache->bytes += bytes;
@@ -225,11 +223,9 @@ static inline void cache_count_alloc(struct cache *cache, stat_counter *allocs, 
     int64_t least = watermark_rise(&cache->watermarks[WATERMARK_REQUESTED], requested) |
                     watermark_rise(&cache->watermarks[WATERMARK_ALLOCATED], bytes) |
                     watermark_rise(&cache->watermarks[WATERMARK_COUNT], 1);
-    if (unlikely(least < 0)) {
-        for (unsigned i = 0; i < WATERMARKS; i++) {
+    if (unlikely(least < 0))
+        for (unsigned i = 0; i < WATERMARKS; i++)
             watermark_raise(&cache->watermarks[i]);
-        }
-    }
 }
 
 /** Counts the free of such a block. */

@@ -26,21 +26,18 @@ static inline uint64_t cache_hand_out(struct cache *cache, const struct alloc_re
     ASSERT_INSIDE(&cache->lock);
     struct block *block = request->block;
     uint64_t header = atomic_load_explicit(&block->header, memory_order_relaxed);
-    if (!header_is_large(header)) {
+    if (!header_is_large(header))
         return hand_out_small(cache, cache_bin(cache, header), block, header, requested);
-    }
     struct range *range = range_of(block);
     atomic_store_explicit(&range->requested, requested, memory_order_relaxed);
     atomic_store_explicit(&range->name, 0, memory_order_relaxed);
     block_become(block, (header ^ cache->live_mask) | (uint64_t)request->requester
                                                           << HEADER_REQUESTED_SHIFT);
     struct requester_row *requesters = cache->pool->source.backend->requesters;
-    if (requesters) {
+    if (requesters)
         requester_add(&requesters[request->requester], requested);
-    }
-    if (header_bin(header) < BINS) {
+    if (header_bin(header) < BINS)
         counter_add(&cache->bins[header_bin(header)].allocs, 1);
-    }
     cache_count_alloc(cache, &cache->large_allocs[stats_class(requested)], requested, range->bytes);
     return block->address;
 }
@@ -55,9 +52,8 @@ static inline bool cache_find_any(struct cache *cache, struct alloc_request *req
     request->block = NULL;
     if (request->bin < BINS) {
         request->block = cache_find(cache, request, safe);
-        if (!request->block && transfer_has_any(cache)) {
+        if (!request->block && transfer_has_any(cache))
             request->block = transfer_take(cache, request, safe);
-        }
     }
     return request->block != NULL;
 }
@@ -79,9 +75,8 @@ static inline bool cache_alloc(struct cache *cache, struct alloc_request *reques
                                uint64_t requested, uint64_t *address) {
     cache_enter(cache);
     bool found = cache_find_any(cache, request);
-    if (likely(found)) {
+    if (likely(found))
         *address = cache_hand_out(cache, request, requested);
-    }
     cache_leave(cache);
     return found;
 }

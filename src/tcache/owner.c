@@ -32,9 +32,8 @@ void cache_start_common(struct cache *cache, struct pool *pool) {
  * threads. Both caches are entered or without a thread; the pool's lock is held.
  */
 static void move_watermarks(struct cache *to, struct cache *from) {
-    for (unsigned i = 0; i < WATERMARKS; i++) {
+    for (unsigned i = 0; i < WATERMARKS; i++)
         watermark_join(&to->watermarks[i], &from->watermarks[i]);
-    }
 }
 
 /* Adds `from` to `to` and clears `from`. */
@@ -114,9 +113,8 @@ static void release_cache(struct cache *cache) {
     quota_deactivate(cache);
     cache_leave(cache);
     peaks_aggregate_if_due(pool);
-    if (!owner_id_is_exclusive(cache)) {
+    if (!owner_id_is_exclusive(cache))
         owner_id_mark_shared(cache);
-    }
     begin_move(pool);
     move_watermarks(pool->common, cache);
     move_counts(pool->common, cache);
@@ -142,9 +140,8 @@ static void thread_end(void *unused) {
 }
 
 void owner_forked(void) {
-    if (thread_end_works) {
+    if (thread_end_works)
         pthread_setspecific(thread_end_key, NULL);
-    }
 }
 
 static void make_key(void) {
@@ -168,9 +165,8 @@ static struct cache *adopt(struct pool *pool) {
     }
     if (cache) {
         biased_init(&cache->lock, true);
-        if (cache->owner_id == 0 || owner_id_is_shared(cache->owner_id)) {
+        if (cache->owner_id == 0 || owner_id_is_shared(cache->owner_id))
             owner_id_take(cache);
-        }
         begin_move(pool);
         link_in_pool(pool, cache);
         move_watermarks(cache, pool->common);
@@ -186,22 +182,17 @@ static struct cache *adopt(struct pool *pool) {
 }
 
 struct cache *cache_of_thread(struct pool *pool) {
-    if (my_caches == CACHES_GONE) {
+    if (my_caches == CACHES_GONE)
         return pool->common;
-    }
-    for (struct cache *cache = my_caches; cache; cache = cache->next_in_thread) {
-        if (cache->pool == pool) {
+    for (struct cache *cache = my_caches; cache; cache = cache->next_in_thread)
+        if (cache->pool == pool)
             return cache_last = cache;
-        }
-    }
     pthread_once(&thread_end_once, make_key);
-    if (!thread_end_works || pthread_setspecific(thread_end_key, pool) != 0) {
+    if (!thread_end_works || pthread_setspecific(thread_end_key, pool) != 0)
         return pool->common;
-    }
     struct cache *cache = adopt(pool);
-    if (!cache) {
+    if (!cache)
         return pool->common;
-    }
     cache->next_in_thread = my_caches;
     my_caches = cache;
     return cache_last = cache;

@@ -33,9 +33,8 @@ static inline bool owner_id_is_shared(unsigned owner_id) {
  * Called with no lock.
  */
 static inline void owner_id_share_once(unsigned owner_id) {
-    if (unlikely(!owner_id_is_shared(owner_id))) {
+    if (unlikely(!owner_id_is_shared(owner_id)))
         owner_id_share(owner_id);
-    }
 }
 
 /** Returns the cache that has or had an owner ID, which must have been found in a block. */

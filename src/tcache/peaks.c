@@ -13,11 +13,9 @@
 
 /* Adds the allocations of all caches. The fence orders the loads before later ones. */
 static void add_taken(const struct pool *pool, struct peaks_sums *sums) {
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
-        for (unsigned i = 0; i < WATERMARKS; i++) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
+        for (unsigned i = 0; i < WATERMARKS; i++)
             sums->of[i].taken += counter_get(&cache->watermarks[i].taken);
-        }
-    }
     atomic_thread_fence(memory_order_acquire);
 }
 
@@ -44,9 +42,8 @@ static struct peaks_sums sum_up(const struct pool *pool, bool upper_bound) {
     (upper_bound ? add_given : add_taken)(pool, &sums);
     (upper_bound ? add_taken : add_given)(pool, &sums);
     /* Counted last, to include every cache of the sums. */
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
         sums.used += !watermark_is_unused(&cache->watermarks[WATERMARK_COUNT]);
-    }
     for (unsigned i = 0; i < WATERMARKS; i++) {
         struct peaks_sum *sum = &sums.of[i];
         sum->live = (int64_t)(sum->taken - sum->given) > 0 ? sum->taken - sum->given : 0;
@@ -62,9 +59,8 @@ static struct peaks_sums sum_up(const struct pool *pool, bool upper_bound) {
  */
 static unsigned wait_for_move(const struct pool *pool, unsigned *turns) {
     unsigned moves;
-    while ((moves = atomic_load(&pool->moves)) % 2 > 0 && ++*turns < MOVE_TURNS) {
+    while ((moves = atomic_load(&pool->moves)) % 2 > 0 && ++*turns < MOVE_TURNS)
         sched_yield();
-    }
     return moves;
 }
 
@@ -109,17 +105,15 @@ static void aggregate_peaks(struct pool *pool) {
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         if (cache->thread == &cache_last || !cache->thread) {
             cache_enter(cache); /* a thread that is ending may count in the common cache */
-            for (unsigned i = 0; i < WATERMARKS; i++) {
+            for (unsigned i = 0; i < WATERMARKS; i++)
                 watermark_restart(&cache->watermarks[i]);
-            }
             cache_leave(cache);
         }
     }
     bool shared = counter_get(&counters->peaks_shared) || sums.used > 1;
     counter_set(&counters->peaks_shared, shared);
-    for (unsigned i = 0; i < WATERMARKS; i++) {
+    for (unsigned i = 0; i < WATERMARKS; i++)
         counter_raise(&metrics[i]->peak, shared ? sums.of[i].live : sums.of[i].highest);
-    }
     counter_raise(&counters->peak_upper, sums.of[WATERMARK_REQUESTED].highest);
 }
 
@@ -131,22 +125,19 @@ static bool may_aggregate(const struct pool *pool) {
 
 void peaks_aggregate_if_due(struct pool *pool) {
     pool->peaks.updates++;
-    if (may_aggregate(pool)) {
+    if (may_aggregate(pool))
         aggregate_peaks(pool);
-    }
 }
 
 /* Recomputes the budget once per slow path before it returns true, and aggregates first if that is
  * due: the peak may have risen since. */
 bool peaks_over_budget(struct pool *pool, uint64_t bytes) {
     struct source *source = &pool->source;
-    if (budget_allows(source, bytes)) {
+    if (budget_allows(source, bytes))
         return false;
-    }
     if (!pool->peaks.budget_is_fresh) {
-        if (may_aggregate(pool)) {
+        if (may_aggregate(pool))
             aggregate_peaks(pool);
-        }
         budget_recompute(source);
         pool->peaks.budget_is_fresh = true;
     }

@@ -61,18 +61,16 @@ static void set_quota(struct cache *cache, uint64_t quota) {
 static void link_active(struct pool *pool, struct cache *cache) {
     cache->previous_active = NULL;
     cache->next_active = pool->active;
-    if (pool->active) {
+    if (pool->active)
         pool->active->previous_active = cache;
-    }
     pool->active = cache;
 }
 
 static void unlink_active(struct pool *pool, struct cache *cache) {
     struct cache *next = cache->next_active, *previous = cache->previous_active;
     *(previous ? &previous->next_active : &pool->active) = next;
-    if (next) {
+    if (next)
         next->previous_active = previous;
-    }
 }
 
 bool quota_grow(struct cache *cache, uint64_t bytes) {
@@ -85,16 +83,13 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
         transfer_set_owner_id(&cache->transfer, cache->owner_id);
     }
     uint64_t most = quota_limit(pool), quota = max_u64(before, QUOTA_FIRST);
-    if (is_ablated(ABLATION_QUOTAS)) {
+    if (is_ablated(ABLATION_QUOTAS))
         most = quota = QUOTA_LEAST;
-    }
-    while (quota < bytes && quota < most) {
+    while (quota < bytes && quota < most)
         quota *= 2;
-    }
     quota = min_u64(quota, most);
-    if (quota != before) {
+    if (quota != before)
         set_quota(cache, quota);
-    }
     return cache_quota(cache) >= bytes;
 }
 
@@ -138,9 +133,8 @@ void quota_deactivate(struct cache *cache) {
  */
 static bool is_unchanged(struct unchanged *unchanged, uint64_t number, uint64_t now,
                          uint64_t least) {
-    if (number != unchanged->number || unchanged->since == 0) {
+    if (number != unchanged->number || unchanged->since == 0)
         *unchanged = (struct unchanged){number, now};
-    }
     return now - unchanged->since >= least;
 }
 
@@ -165,16 +159,14 @@ bool quota_deactivate_list(struct pool *pool, struct biased *first) {
 bool quota_deactivate_idle(struct pool *pool, uint64_t growth) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
-    if (is_ablated(ABLATION_IDLE_THREADS) || source_reserved(source) + growth <= source->goal) {
+    if (is_ablated(ABLATION_IDLE_THREADS) || source_reserved(source) + growth <= source->goal)
         return false;
-    }
     struct biased *idle = NULL;
     uint64_t now = backend_clock(source->backend);
     for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
         bool idle_now = is_unchanged(&cache->seen.operations, operations(cache), now, IDLE_NS);
-        if (idle_now && !cache->in_slow_path) {
+        if (idle_now && !cache->in_slow_path)
             idle = cache_listed(cache, idle);
-        }
     }
     return quota_deactivate_list(pool, idle);
 }
@@ -185,26 +177,23 @@ struct biased *quota_take_idle_threads(struct pool *pool) {
         bool idle_now = is_unchanged(&cache->seen.operations_ticks, operations(cache),
                                      pool->source.decay.tick, DECAY_TICKS);
         /* If the transfer cache had blocks, the cache is left for the next scan. */
-        if (idle_now && !cache->in_slow_path && !transfer_empty(&cache->transfer)) {
+        if (idle_now && !cache->in_slow_path && !transfer_empty(&cache->transfer))
             idle = cache_listed(cache, idle);
-        }
     }
     return idle;
 }
 
 bool quota_deactivate_all(struct pool *pool) {
     struct biased *all = NULL;
-    for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
+    for (struct cache *cache = pool->active; cache; cache = cache->next_active)
         all = cache_listed(cache, all);
-    }
     return quota_deactivate_list(pool, all);
 }
 
 bool quota_empty_transfers(struct pool *pool) {
     ASSERT_HELD(&pool->source.lock);
     bool any = false;
-    for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
+    for (struct cache *cache = pool->active; cache; cache = cache->next_active)
         any |= counter_get(&cache->transfer.bytes) > 0 && transfer_empty(&cache->transfer);
-    }
     return any;
 }

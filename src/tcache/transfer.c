@@ -55,9 +55,8 @@ void transfer_put(struct transfer *transfer, const struct magazine *magazine) {
  */
 static struct magazine take_out(struct transfer *transfer, uint32_t i) {
     struct magazine taken = *magazine_at(transfer, i);
-    for (; i > 0; i--) {
+    for (; i > 0; i--)
         *magazine_at(transfer, i) = *magazine_at(transfer, i - 1);
-    }
     transfer->first = (transfer->first + 1) % TRANSFER_MAGAZINES;
     transfer->count--;
     counter_add(&transfer->bytes, -taken.bytes);
@@ -94,9 +93,8 @@ bool transfer_ship(struct cache *cache, unsigned at, unsigned owner_id) {
     bool any = ship_magazines(cache, transfer, at, whole), full = cache->bytes > cache_quota(cache);
     for (unsigned other = 0; any && full && other < BINS; other++) {
         bin = &cache->bins[other];
-        if (bin->count > 0 && cache_bin_check_idle(bin)) {
+        if (bin->count > 0 && cache_bin_check_idle(bin))
             any = ship_magazines(cache, transfer, other, bin->count);
-        }
     }
     transfer_unlock(transfer);
     return any;
@@ -142,9 +140,8 @@ static void take_safe(struct transfer *transfer, struct cache *cache, uint64_t s
     uint64_t most = cache_quota(cache);
     while (transfer->count > 0) {
         const struct magazine *oldest = magazine_at(transfer, 0);
-        if (oldest->stamp > safe || cache->bytes + oldest->bytes > most) {
+        if (oldest->stamp > safe || cache->bytes + oldest->bytes > most)
             break;
-        }
         block_fetch(oldest->first);
         cache_push_magazine(cache, oldest->bin, oldest);
         take_out(transfer, 0);
@@ -178,9 +175,8 @@ static struct block *take_from(struct transfer *transfer, struct cache *cache,
         block = take_first(transfer, found);
         if (found->count == 0 || !quota_is_inactive(cache)) {
             struct magazine rest = take_out(transfer, at);
-            if (rest.count > 0) {
+            if (rest.count > 0)
                 cache_push_magazine(cache, rest.bin, &rest);
-            }
         }
     }
     return block;
@@ -216,9 +212,8 @@ uint64_t transfer_stamp(struct cache *cache, const struct alloc_request *request
 bool transfer_empty(struct transfer *transfer) {
     lock_acquire(&transfer->lock);
     bool any = transfer->count > 0;
-    while (transfer->count > 0) {
+    while (transfer->count > 0)
         pending_add_list(&transfer->cache->pool->source, take_out(transfer, 0).first);
-    }
     lock_release(&transfer->lock);
     return any;
 }

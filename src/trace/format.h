@@ -104,9 +104,8 @@ static inline uint64_t trace_head(uint64_t seal, unsigned device, unsigned flags
 static inline uint64_t trace_seal(const uint64_t words[7], unsigned device, unsigned flags,
                                   unsigned kind) {
     uint64_t sum = trace_head(0, device, flags & ~(unsigned)TRACE_DEAD, kind) + 1;
-    for (unsigned i = 0; i < 7; i++) {
+    for (unsigned i = 0; i < 7; i++)
         sum += words[i] * (2 * i + 3);
-    }
     return sum * UINT64_C(0x9e3779b97f4a7c15) >> 32;
 }
 

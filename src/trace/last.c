@@ -31,11 +31,9 @@ static void add(struct reading *reading, const struct trace_last *event) {
     struct trace_last *to = reading->to;
     if (reading->count < reading->most) {
         to[reading->count++] = *event;
-        if (reading->count == reading->most) {
-            for (size_t i = reading->count; i > 0; i--) {
+        if (reading->count == reading->most)
+            for (size_t i = reading->count; i > 0; i--)
                 sort_sift(to, reading->count, sizeof *to, i - 1);
-            }
-        }
     } else if (event->key < to[0].key) {
         to[0] = *event;
         sort_sift(to, reading->count, sizeof *to, 0);
@@ -49,9 +47,8 @@ static void see(const struct trace_record *record, void *with) {
     unsigned kind = (uint8_t)head;
     /* Carried records are not newer than `dropped_until` either. */
     if ((kind != TRACE_ALLOCATE && kind != TRACE_FREE) || !read_record(record, words, head) ||
-        words[0] <= atomic_load(&header->dropped_until)) {
+        words[0] <= atomic_load(&header->dropped_until))
         return;
-    }
     struct trace_last event = {
         .key = ~words[0],
         .address = words[1],
@@ -65,14 +62,12 @@ static void see(const struct trace_record *record, void *with) {
 }
 
 size_t trace_read_last(struct trace_last *to, size_t most) {
-    if (!trace_on() || most == 0) {
+    if (!trace_on() || most == 0)
         return 0;
-    }
     struct reading reading = {.header = ring_header(), .to = to, .most = most};
     ring_each(see, &reading);
-    for (size_t i = 0; i < reading.count; i++) {
+    for (size_t i = 0; i < reading.count; i++)
         to[i].key = ~to[i].key; /* ticks again: the newest event comes last */
-    }
     sort_by_key(to, reading.count, sizeof *to);
     return reading.count;
 }

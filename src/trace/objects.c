@@ -67,12 +67,11 @@ void objects_remove(enum object_sort sort, uint64_t address, uint64_t ticks) {
 }
 
 void objects_end(uint64_t space) {
-    for (size_t at = 0; objects && count > 0 && at < SLOTS;) {
+    for (size_t at = 0; objects && count > 0 && at < SLOTS;)
         if (objects[at].key != 0 && objects[at].space == space)
             remove_at(at); /* does not advance: remove_at() may have moved an entry here */
         else
             at++;
-    }
 }
 
 bool objects_has(enum object_sort sort, uint64_t address, uint64_t ticks) {

@@ -39,9 +39,8 @@ extern bool trace_has_ticks;
 /** Returns the time in ticks, which are the same on all processors. */
 static inline uint64_t trace_clock(void) {
 #if defined(__x86_64__)
-    if (__builtin_expect(trace_has_ticks, 1)) {
+    if (__builtin_expect(trace_has_ticks, 1))
         return __builtin_ia32_rdtsc();
-    }
 #elif defined(__aarch64__)
     uint64_t ticks;
     __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));

@@ -30,9 +30,8 @@ static void mark_refused(struct source *source, struct segment *segment) {
  * Returns NULL without host memory. */
 static struct segment *add_segment(struct source *source, struct arena *arena, uint64_t base,
                                    const struct detached *moved, struct segment *after) {
-    if (arena_add(arena, base, moved->bytes, after) != 0) {
+    if (arena_add(arena, base, moved->bytes, after) != 0)
         return NULL;
-    }
     struct segment *segment = after ? after->next : arena->segments;
     segment->handle = moved->handle;
     segment->stamp = moved->stamp;
@@ -56,15 +55,13 @@ bool handles_detach(struct source *source, struct arena *arena, struct segment *
     /* arena_remove() cleared the owner. Look-ups of a freed address there still need the pool. */
     page_map_set_owner(stale_mapping.base, stale_mapping.bytes, arena->pool);
     unsigned i = transit->count++;
-    for (; i > 0 && transit->handles[i - 1].bytes < moved.bytes; i--) {
+    for (; i > 0 && transit->handles[i - 1].bytes < moved.bytes; i--)
         transit->handles[i] = transit->handles[i - 1];
-    }
     transit->handles[i] = moved;
     transit->bytes += moved.bytes;
     atomic_fetch_add(&source->remap.unmapping_bytes, moved.bytes);
-    if (backend->ops->mark_stale) {
+    if (backend->ops->mark_stale)
         backend->ops->mark_stale(backend, stale_mapping.base, pages_of(stale_mapping.bytes), false);
-    }
     return true;
 }
 
@@ -102,14 +99,12 @@ static void release_handle(struct source *source, const struct detached *moved) 
 static bool reattach(struct source *source, const struct detached *moved) {
     struct backend *backend = source->backend;
     struct segment *after = arena_before(moved->arena, moved->base);
-    if (!add_segment(source, moved->arena, moved->base, moved, after)) {
+    if (!add_segment(source, moved->arena, moved->base, moved, after))
         return false;
-    }
     stale_remove(&moved->arena->stale_mappings, moved->base);
     atomic_fetch_sub(&source->remap.unmapping_bytes, moved->bytes);
-    if (backend->ops->mark_stale) {
+    if (backend->ops->mark_stale)
         backend->ops->mark_stale(backend, moved->base, pages_of(moved->bytes), true);
-    }
     return true;
 }
 
@@ -141,9 +136,8 @@ int handles_release(struct source *source, struct arena *arena, struct segment *
     budget_count_reserve(source);
     lock_release(&source->lock);
     int r = backend->ops->unmap(backend, was.base, pages_of(was.bytes), false);
-    if (r == 0) {
+    if (r == 0)
         release_handle(source, &moved);
-    }
     lock_acquire(&source->lock);
     if (r == 0) {
         counter_add(&source->counters.driver_frees, 1);
@@ -174,9 +168,8 @@ void handles_unhold(struct source *source, struct arena *arena, struct range *ra
 
 void handles_unhold_all(struct source *source, struct arena *arena, const struct segment *in_front,
                         const struct segment *last) {
-    for (; last != in_front; last = last->previous) {
+    for (; last != in_front; last = last->previous)
         handles_unhold(source, arena, last->first);
-    }
 }
 
 /* Unmaps and releases `count` mapped handles that have no segment: there was no host memory for
@@ -186,9 +179,8 @@ static void undo_map(struct source *source, uint64_t base, uint64_t each,
     struct backend *backend = source->backend;
     lock_release(&source->lock);
     bool unmapped = backend->ops->unmap(backend, base, count * pages_of(each), false) == 0;
-    for (unsigned i = 0; i < count && unmapped; i++) {
+    for (unsigned i = 0; i < count && unmapped; i++)
         backend->ops->release_handles(backend, 1, pages_of(each), &moved[i].handle);
-    }
     lock_acquire(&source->lock);
     counter_add(&source->counters.driver_frees, unmapped ? count : 0);
 }
@@ -201,16 +193,14 @@ static int map_batch(struct source *source, struct arena *arena, uint64_t base, 
                      bool *mapped) {
     struct backend *backend = source->backend;
     uint64_t handles[MAP_BATCH];
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count; i++)
         handles[i] = moved[i].handle;
-    }
     lock_release(&source->lock);
     int r = backend->ops->map(backend, base, count, pages_of(each), handles);
     lock_acquire(&source->lock);
     *mapped = r == 0;
-    if (r != 0) {
+    if (r != 0)
         return r == -ENOMEM ? -ENOMEM : -ERANGE;
-    }
     source->remap.made_bytes += count * each;
     for (unsigned i = 0; i < count; i++) {
         struct segment *added = add_segment(source, arena, base + i * each, &moved[i], *last);
@@ -235,9 +225,8 @@ static int map_transit(struct source *source, struct arena *arena, uint64_t base
         const struct detached *batch = transit->handles + done;
         unsigned count = 1;
         while (count < MAP_BATCH && done + count < transit->count &&
-               batch[count].bytes == batch->bytes) {
+               batch[count].bytes == batch->bytes)
             count++;
-        }
         uint64_t bytes = count * batch->bytes;
         source->growing.bytes += bytes;
         r = map_batch(source, arena, base, batch->bytes, batch, count, last, &mapped);
@@ -250,9 +239,8 @@ static int map_transit(struct source *source, struct arena *arena, uint64_t base
         base += bytes;
     }
     transit->count -= done;
-    for (unsigned i = 0; i < transit->count; i++) {
+    for (unsigned i = 0; i < transit->count; i++)
         transit->handles[i] = transit->handles[done + i];
-    }
     return r;
 }
 
@@ -269,9 +257,8 @@ static int create_batch(struct source *source, struct arena *arena, uint64_t bas
     lock_acquire(&source->lock);
     if (r == 0) {
         counter_add(&source->counters.driver_allocs, count);
-        for (unsigned i = 0; i < count; i++) {
+        for (unsigned i = 0; i < count; i++)
             created[i] = (struct detached){.handle = handles[i], .bytes = each};
-        }
         r = map_batch(source, arena, base, each, created, count, last, &mapped);
         if (!mapped) {
             lock_release(&source->lock);
@@ -289,9 +276,8 @@ static int create_batch(struct source *source, struct arena *arena, uint64_t bas
  * call takes as long for a short handle as for a long one. */
 uint64_t handles_length(const struct source *source, uint64_t like) {
     uint64_t each = VMM_HANDLE;
-    while (each / 2 >= like && each > VMM_HANDLE_LEAST && !is_ablated(ABLATION_LENGTH)) {
+    while (each / 2 >= like && each > VMM_HANDLE_LEAST && !is_ablated(ABLATION_LENGTH))
         each /= 2;
-    }
     return max_u64(each >> source->remap.size_shift, VMM_HANDLE_LEAST);
 }
 
@@ -308,9 +294,8 @@ int handles_make(struct source *source, struct arena *arena, const struct gap *g
     uint64_t moved_bytes = transit->bytes;
     uint64_t base = gap->base + moved_bytes, rest = gap->bytes - moved_bytes;
     unsigned all = transit->count + (unsigned)((rest + each - 1) / each);
-    if (!arena_prepare(arena, all + 1) || page_map_prepare(gap->base, gap->bytes) != 0) {
+    if (!arena_prepare(arena, all + 1) || page_map_prepare(gap->base, gap->bytes) != 0)
         return -ERANGE;
-    }
     int r = map_transit(source, arena, gap->base, transit, last);
     if (r == 0 && rest > each && backend->ops->probe_handles) {
         lock_release(&source->lock);
@@ -354,9 +339,8 @@ int handles_make_short(struct source *source, struct arena *arena, uint64_t base
     none.count = 0;
     none.bytes = 0;
     int r = handles_make(source, arena, &front, min_u64(each, split), &none, &last);
-    if (r == 0 && rest.bytes > 0) {
+    if (r == 0 && rest.bytes > 0)
         r = handles_make(source, arena, &rest, min_u64(split, rest.bytes), &none, &last);
-    }
     handles_unhold_all(source, arena, in_front, last);
     return r;
 }
@@ -374,9 +358,8 @@ bool handles_end(struct source *source, struct arena *arena) {
     arena->stale_mappings.count = 0;
     for (const struct segment *s = arena->segments; s; s = s->next) {
         bool refused = backend->ops->unmap(backend, s->base, pages_of(s->bytes), false) != 0;
-        if (!refused) {
+        if (!refused)
             backend->ops->release_handles(backend, 1, pages_of(s->bytes), &s->handle);
-        }
         all &= !refused;
     }
     return all;

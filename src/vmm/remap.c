@@ -51,9 +51,8 @@ static void lock_remap(struct source *source) {
 
 /* Clears segment.refused: the next thread with the remap lock tries the segments again. */
 static void clear_refusals(struct arena *arena) {
-    for (struct segment *s = arena->segments; s; s = s->next) {
+    for (struct segment *s = arena->segments; s; s = s->next)
         s->refused = false;
-    }
 }
 
 /* Releases the remap lock and keeps the pool's lock. */
@@ -135,9 +134,8 @@ static bool remap_split(struct source *source, uint64_t bytes) {
     struct segment *idle = arena_to_split(arena, bytes, source->epochs.finished);
     uint64_t base = idle ? idle->base : 0;
     int r = idle ? handles_release(source, arena, idle, &released) : 0;
-    if (released > 0) {
+    if (released > 0)
         r = handles_make_short(source, arena, base, released, bytes);
-    }
     unlock_remap(source);
     return r == 0;
 }
@@ -153,19 +151,16 @@ static bool reserve_addresses(struct source *source, struct arena *arena, uint64
     struct backend *backend = source->backend;
     uint64_t bytes = (backend->capacity & ~(PAGE_BYTES - 1)) * VMM_ADDRESS_TIMES, base;
     int r;
-    if (!va_range_prepare(arena)) {
+    if (!va_range_prepare(arena))
         return false;
-    }
     lock_release(&source->lock);
     least = round_up(least, PAGE_BYTES);
     bytes = max_u64(bytes, least);
-    while ((r = backend->ops->reserve_addresses(backend, bytes, &base)) != 0 && bytes > least) {
+    while ((r = backend->ops->reserve_addresses(backend, bytes, &base)) != 0 && bytes > least)
         bytes = max_u64(bytes / 2 & ~(PAGE_BYTES - 1), least);
-    }
     lock_acquire(&source->lock);
-    if (r == 0) {
+    if (r == 0)
         va_range_add(arena, base, bytes);
-    }
     return r == 0;
 }
 
@@ -176,9 +171,8 @@ static bool detach_one(struct source *source, uint64_t most, uint64_t from,
     struct arena *const arenas[] = {&source->large, &source->small};
     for (unsigned i = 0; i < 2 && transit->count < TRANSIT_MOST; i++) {
         struct segment *segment = idle_movable(arenas[i], most, from);
-        if (segment && handles_detach(source, arenas[i], segment, transit)) {
+        if (segment && handles_detach(source, arenas[i], segment, transit))
             return true;
-        }
     }
     return false;
 }
@@ -206,17 +200,15 @@ static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
     while (budget_would_exceed(source, gap->bytes, budget)) {
         from = budget_would_exceed(source, gap->bytes, budget + available) ? from : 0;
         if (!detach_one(source, gap->bytes - transit->bytes, from, transit)) {
-            if (from == 0) {
+            if (from == 0)
                 break;
-            }
             from = available = 0; /* no such segment is left: detach any */
         }
     }
     /* Still beyond the budget: the extra length would take new memory. It then holds only detached
      * handles. */
-    if (budget_would_exceed(source, gap->bytes, budget)) {
+    if (budget_would_exceed(source, gap->bytes, budget))
         gap_become(gap, max_u64(transit->bytes, least));
-    }
 }
 
 /* Releases idle segments until a growth by `bytes` is within the budget. If a long segment was more
@@ -229,9 +221,8 @@ static void release_excess(struct source *source, uint64_t bytes, uint64_t budge
         struct vacated vacated = {0};
         over = round_up(over, VMM_HANDLE);
         size = release_one(source, over, &vacated);
-        if (size > over) {
+        if (size > over)
             handles_make_short(source, vacated.arena, vacated.base, size - over, bytes);
-        }
     }
 }
 
@@ -276,9 +267,8 @@ static bool measure_remapping(struct source *source, uint64_t peak) {
         source->remap.slack_steps =
             (unsigned)(source->remap.slack_steps * source->remap.peak / peak);
     }
-    if (risen || peak < source->remap.peak) { /* a program can reset the peak */
+    if (risen || peak < source->remap.peak) /* a program can reset the peak */
         source->remap.peak = peak;
-    }
     if (risen || too_long) {
         source->remap.since_ns = now;
         source->remap.remap_ns = 0;
@@ -297,13 +287,11 @@ static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budg
     bool may_be_raised = !is_ablated(ABLATION_SLACK) && source->refused_at == 0 &&
                          source->config.budget == 0 && budget < capacity;
     bool too_long = measure_remapping(source, counter_get(&source->counters.allocated.peak));
-    if (too_long && may_be_raised) {
+    if (too_long && may_be_raised)
         source->remap.slack_steps += source->remap.slack_steps < REMAP_SLACK_STEPS;
-    }
     uint64_t most = budget_remap_slack_most(source);
-    if (source->remap.slack >= most || !may_be_raised) {
+    if (source->remap.slack >= most || !may_be_raised)
         return 0;
-    }
     uint64_t lacking = source_reserved_soon(source) + bytes - budget;
     uint64_t remaining = most - source->remap.slack;
     uint64_t more = min_u64(min_u64(lacking, remaining), capacity - budget);
@@ -319,9 +307,8 @@ static uint64_t growth_length(const struct source *source, uint64_t bytes, uint6
                               bool over_budget) {
     uint64_t each = handles_length(source, like);
     uint64_t least = round_up(bytes / VMM_HANDLES_MOST, PAGE_BYTES);
-    if (!over_budget && source->remap.size_shift == 0 && !is_ablated(ABLATION_SPLITTING)) {
+    if (!over_budget && source->remap.size_shift == 0 && !is_ablated(ABLATION_SPLITTING))
         least = round_up(bytes / VMM_HANDLES_FEW, VMM_HANDLE);
-    }
     each = max_u64(each, least);
     return bytes > 0 ? min_u64(each, bytes) : each;
 }
@@ -339,11 +326,9 @@ static int grow_at(struct source *source, struct arena *arena, struct gap *gap, 
     struct range *const adjacent[] = {gap->left, gap->right};
     transit.count = 0;
     transit.bytes = 0;
-    for (unsigned i = 0; i < 2; i++) {
-        if (adjacent[i]) {
+    for (unsigned i = 0; i < 2; i++)
+        if (adjacent[i])
             handles_hold(source, arena, adjacent[i]);
-        }
-    }
     bool over_budget = budget_would_exceed(source, gap->bytes, budget);
     uint64_t since = over_budget ? backend_clock(source->backend) : 0;
     if (over_budget) {
@@ -360,15 +345,12 @@ static int grow_at(struct source *source, struct arena *arena, struct gap *gap, 
     handles_unhold_all(source, arena, in_front, last);
     /* After handles_unhold_all(): a reattached segment may lie between in_front and `last`. */
     handles_reattach(source, &transit);
-    for (unsigned i = 0; i < 2; i++) {
-        if (adjacent[i]) {
+    for (unsigned i = 0; i < 2; i++)
+        if (adjacent[i])
             handles_unhold(source, arena, adjacent[i]);
-        }
-    }
     /* A failed growth releases as much as it has mapped: another thread may need the memory. */
-    while (r != 0 && source_reserved(source) > before && size > 0) {
+    while (r != 0 && source_reserved(source) > before && size > 0)
         size = release_one(source, 0, &vacated);
-    }
     return r;
 }
 
@@ -388,9 +370,8 @@ static struct growth growth_at(const struct source *source, const struct arena *
                                uint64_t bytes, uint64_t budget) {
     struct gap gap;
     const struct arena *const arenas[] = {&source->large, &source->small};
-    if (!va_range_find(arena, bytes, &gap)) {
+    if (!va_range_find(arena, bytes, &gap))
         gap = (struct gap){.bytes = bytes, .longest = UINT64_MAX}; /* addresses to be reserved */
-    }
     struct growth growth = {gap.bytes, source_idle(source), 0};
     uint64_t sum = source_reserved_soon(source) + gap.bytes, over = sum > budget ? sum - budget : 0;
     gap_become(&gap, round_up(gap.bytes, VMM_HANDLE >> source->remap.size_shift));
@@ -400,9 +381,8 @@ static struct growth growth_at(const struct source *source, const struct arena *
                                                  over - growth.available, &limits);
     }
     const struct range *const adjacent[] = {gap.left, gap.right};
-    for (unsigned i = 0; i < 2 && over > 0; i++) {
+    for (unsigned i = 0; i < 2 && over > 0; i++)
         growth.idle -= adjacent[i] ? range_idle_bytes(adjacent[i]) : 0;
-    }
     return growth;
 }
 
@@ -411,9 +391,8 @@ static int remap_grow(struct source *source, const struct alloc_request *request
     uint64_t bytes = request->large ? request->bytes : PAGE_BYTES;
     struct gap gap;
     int r = -ERANGE;
-    if (!source_can_grow(source, request)) {
+    if (!source_can_grow(source, request))
         return r;
-    }
     source_begin_growth(source);
     /* The pool may change in lock_remap(). No context ends while the remap lock is held. */
     lock_remap(source);
@@ -454,9 +433,8 @@ static int remap_grow_within_budget(struct source *source, struct alloc_request 
     while (budget_would_exceed(source, growth.bytes, most + growth.available) &&
            !budget_would_exceed(source, growth.bytes, most + growth.idle) &&
            !is_ablated(ABLATION_GROWTH_WAIT) && sync_wait_idle_segment(source, last)) {
-        if (try_free_or_split(source, request)) {
+        if (try_free_or_split(source, request))
             return 0;
-        }
         growth = growth_at(source, arena, bytes, budget);
     }
     return remap_grow(source, request);
@@ -468,11 +446,9 @@ static int remap_grow_within_budget(struct source *source, struct alloc_request 
 static void end_arena(struct source *source, struct arena *arena) {
     uint64_t base, bytes;
     bool all = handles_end(source, arena);
-    while (va_range_remove(arena, &base, &bytes)) {
-        if (all) {
+    while (va_range_remove(arena, &base, &bytes))
+        if (all)
             source->backend->ops->free_addresses(source->backend, base, bytes);
-        }
-    }
 }
 
 /* Ends both arenas. Resets handle length and slack, which the next context may not need. */

@@ -39,25 +39,22 @@ static size_t mixed_size(uint64_t *random) {
 }
 
 static void run_same(size_t bytes, long pairs) {
-    for (long i = 0; i < WARM + pairs; i++) {
+    for (long i = 0; i < WARM + pairs; i++)
         CHECK(cuMemFree(allocate(bytes)));
-    }
 }
 
 static void run_mixed(long pairs) {
     uint64_t random = 5;
     CUdeviceptr held[LIVE];
-    for (unsigned i = 0; i < LIVE; i++) {
+    for (unsigned i = 0; i < LIVE; i++)
         held[i] = allocate(mixed_size(&random));
-    }
     for (long i = 0; i < WARM + pairs; i++) {
         CUdeviceptr *p = &held[pick(&random, LIVE)];
         CHECK(cuMemFree(*p));
         *p = allocate(mixed_size(&random));
     }
-    for (unsigned i = 0; i < LIVE; i++) {
+    for (unsigned i = 0; i < LIVE; i++)
         CHECK(cuMemFree(held[i]));
-    }
 }
 
 struct handover {
@@ -71,9 +68,8 @@ static void *consumer(void *arg) {
     CHECK(cuCtxSetCurrent(context));
     for (long t = 0; t < h->turns; t++) {
         sem_wait(&h->full);
-        for (unsigned i = 0; i < TURN; i++) {
+        for (unsigned i = 0; i < TURN; i++)
             CHECK(cuMemFree(h->blocks[i]));
-        }
         sem_post(&h->empty);
     }
     return NULL;
@@ -86,14 +82,12 @@ static void run_handover(long pairs) {
     pthread_t thread;
     sem_init(&h.full, 0, 0);
     sem_init(&h.empty, 0, 1);
-    if (pthread_create(&thread, NULL, consumer, &h) != 0) {
+    if (pthread_create(&thread, NULL, consumer, &h) != 0)
         exit(1);
-    }
     for (long t = 0; t < h.turns; t++) {
         sem_wait(&h.empty);
-        for (unsigned i = 0; i < TURN; i++) {
+        for (unsigned i = 0; i < TURN; i++)
             h.blocks[i] = allocate(mixed_size(&random));
-        }
         sem_post(&h.full);
     }
     pthread_join(thread, NULL);
@@ -112,31 +106,25 @@ static void run_statistics(long pairs) {
     int (*get)(int, struct gpucache_stats *) =
         (int (*)(int, struct gpucache_stats *))dlsym(RTLD_DEFAULT, "gpucache_get_stats");
     struct gpucache_stats stats = {.size = sizeof stats};
-    for (unsigned i = 0; i < 20000; i++) {
+    for (unsigned i = 0; i < 20000; i++)
         allocate(1000);
-    }
-    for (long i = 0; i < WARM + pairs; i++) {
-        if (i % 64 == 0 && (!get || get(0, &stats) != 0)) {
+    for (long i = 0; i < WARM + pairs; i++)
+        if (i % 64 == 0 && (!get || get(0, &stats) != 0))
             exit(1);
-        }
-    }
 }
 
 static void run_growing(long pairs) {
-    for (long i = 0; i < WARM + pairs; i++) {
+    for (long i = 0; i < WARM + pairs; i++)
         allocate(256);
-    }
 }
 
 static void run_pinned(long pairs) {
     static void *kept[2000];
     void *host;
-    for (unsigned i = 0; i < 2000; i++) {
+    for (unsigned i = 0; i < 2000; i++)
         CHECK(cuMemAllocHost(&kept[i], 8192 + 8 * i));
-    }
-    for (unsigned i = 0; i < 2000; i++) {
+    for (unsigned i = 0; i < 2000; i++)
         CHECK(cuMemFreeHost(kept[i]));
-    }
     CHECK(cuCtxSynchronize());
     for (long i = 0; i < (WARM + pairs) / 32; i++) { /* too few for a release of the others */
         CHECK(cuMemAllocHost(&host, 4096));

@@ -101,9 +101,8 @@ int main(int argc, char **argv) {
     CHECK(cuCtxSynchronize());
 
     double start = now();
-    for (unsigned i = 0; i < steps; i++) {
+    for (unsigned i = 0; i < steps; i++)
         step(i, streams[i % 2], errors);
-    }
     CHECK(cuCtxSynchronize());
     double seconds = now() - start;
 

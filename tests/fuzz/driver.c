@@ -194,11 +194,10 @@ static void put_part_of_another(bool over) {
     size_t length = length_within(size - begin);
     if (size == 0)
         return;
-    if (!over) {
+    if (!over)
         insert(at, corpus[other].bytes + begin, length);
-    } else if (at + length <= input_size) {
+    else if (at + length <= input_size)
         memcpy(input + at, corpus[other].bytes + begin, length);
-    }
 }
 
 static void put_own_part(void) {

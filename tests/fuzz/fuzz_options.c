@@ -102,12 +102,10 @@ static void make_text(char *text, size_t size, enum option_id id) {
         const char *piece = pieces[below(sizeof pieces / sizeof *pieces)];
         used += (size_t)snprintf(text + used, size - used, "%s", piece);
     }
-    for (unsigned i = below(3); i > 0 && used > 0; i--) {
+    for (unsigned i = below(3); i > 0 && used > 0; i--)
         text[below((unsigned)used)] = (char)(1 + below(255));
-    }
-    if (below(4) == 0 && used > 0) {
+    if (below(4) == 0 && used > 0)
         text[below((unsigned)used)] = '\0';
-    }
 }
 
 /* ---- what must hold ---- */
@@ -244,9 +242,8 @@ static int start(void **unused) {
     log_set_level(LOG_LEVEL_WARN);
     int kept = dup(STDERR_FILENO);
     messages = memfd_create("messages", MFD_CLOEXEC);
-    if (kept < 0 || messages < 0) {
+    if (kept < 0 || messages < 0)
         return -1;
-    }
     dup2(messages, STDERR_FILENO);
     log_keep();
     dup2(kept, STDERR_FILENO);

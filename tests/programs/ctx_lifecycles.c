@@ -137,12 +137,11 @@ static CUdeviceptr tail(const struct block *b) {
 static void fill(struct place *p, struct block *b) {
     CUdeviceptr ends[2] = {b->address, tail(b)};
     b->value = atomic_fetch_add(&next_value, 1);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         if (p->loaded)
             TRY_OF(launch_fill(&p->kernels, p->stream, ends[i], b->value, end_words(b)), b);
         else
             TRY_OF(cuMemsetD32Async(ends[i], b->value, end_words(b), p->stream), b);
-    }
     b->finished = false;
 }
 

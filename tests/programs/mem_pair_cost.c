@@ -86,12 +86,11 @@ static void run_thrust(uint64_t turns) {
 }
 
 static void run_phases(uint64_t *seed) {
-    for (unsigned phases = *seed > 0 ? pick(seed, 8) : 0; phases > 0; phases--) {
+    for (unsigned phases = *seed > 0 ? pick(seed, 8) : 0; phases > 0; phases--)
         if (pick(seed, 2))
             allocate_then_free(seed);
         else
             replace_at_random(seed);
-    }
 }
 
 /* ---- pairs ---- */

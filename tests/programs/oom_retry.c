@@ -127,13 +127,12 @@ static void served(void) {
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     begin();
-    if (strcmp(what, "served") == 0) {
+    if (strcmp(what, "served") == 0)
         served();
-    } else if (strcmp(what, "refused") == 0) {
+    else if (strcmp(what, "refused") == 0)
         for (int i = 2; i < argc; i++)
             refused(argv[i]);
-    } else {
+    else
         return 2;
-    }
     return 0;
 }

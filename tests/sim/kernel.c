@@ -436,12 +436,11 @@ static unsigned char *copy_arguments(const struct function *function, void **par
         memcpy(arguments + offset_of(function, i), params[i], function->sizes[i]);
     const void *buffer = NULL;
     size_t size = 0;
-    for (; !params && extra && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    for (; !params && extra && *extra != CU_LAUNCH_PARAM_END; extra += 2)
         if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER)
             buffer = extra[1];
         else if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE)
             size = *(const size_t *)extra[1];
-    }
     if (buffer)
         memcpy(arguments, buffer, size < function->bytes ? size : function->bytes);
     return arguments;

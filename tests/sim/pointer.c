@@ -123,14 +123,13 @@ static CUresult get_many(unsigned count, const CUpointer_attribute *names, void 
 
     if (!names || !data || count == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count; i++)
         if (range)
             answer(data[i], names[i], range, address);
         else if (names[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
             put_int(data[i], 0);
         else if (names[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER)
             put_long(data[i], address);
-    }
     return CUDA_SUCCESS;
 }
 

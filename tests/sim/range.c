@@ -47,14 +47,13 @@ static struct range *join(struct range *low, struct range *high) {
 }
 
 static struct range *find(struct range *root, uintptr_t address) {
-    for (struct range *range = root; range;) {
+    for (struct range *range = root; range;)
         if (address < range->base)
             range = range->left;
         else if (address - range->base < range->size)
             return range;
         else
             range = range->right;
-    }
     return NULL;
 }
 

@@ -25,9 +25,8 @@ static void *exchange_ask(void *argument) {
     for (unsigned turn = 0; !e->over; turn++) {
         _Atomic uint64_t *place = &e->at[turn % e->places];
         uint64_t address = 0;
-        while (*place != 0 && !e->over) {
+        while (*place != 0 && !e->over)
             sched_yield();
-        }
         if (*place == 0) {
             e->failures += pool_alloc(pool, e->bytes(turn), &address) != 0;
             *place = address;
@@ -42,9 +41,8 @@ static void *exchange_free(void *argument) {
     for (unsigned turn = 0;; turn++) {
         _Atomic uint64_t *place = &e->at[turn % e->places];
         while (*place == 0) {
-            if (e->asked_all && *place == 0) {
+            if (e->asked_all && *place == 0)
                 return NULL;
-            }
             sched_yield();
         }
         e->failures += fake_pool_free(*place) != 0;
@@ -56,17 +54,15 @@ static void *exchange_free(void *argument) {
 /* Starts the allocating thread; returns when the first block is live. */
 static void exchange_start_asking(struct exchange *e) {
     assert_int_equal(pthread_create(&e->asking, NULL, exchange_ask, e), 0);
-    while (e->at[0] == 0) {
+    while (e->at[0] == 0)
         sched_yield();
-    }
 }
 
 /* Starts the freeing thread; returns when it has freed a block, and so has its cache. */
 static void exchange_start_freeing(struct exchange *e) {
     assert_int_equal(pthread_create(&e->freeing, NULL, exchange_free, e), 0);
-    while (!e->has_freed) {
+    while (!e->has_freed)
         sched_yield();
-    }
 }
 
 /* Ends both threads after all blocks are freed. Returns whether all calls succeeded. */

@@ -15,39 +15,31 @@ static struct fake *of(struct backend *backend) {
 }
 
 static void break_law(struct fake *fake, const char *what) {
-    if (fake->broken_laws++ == 0) {
+    if (fake->broken_laws++ == 0)
         fake->broken = what;
-    }
 }
 
 static bool is_done(const struct fake *fake, const uint64_t *captured) {
-    for (unsigned s = 0; s < FAKE_STREAMS; s++) {
-        if (captured[s] > fake->completed[s]) {
+    for (unsigned s = 0; s < FAKE_STREAMS; s++)
+        if (captured[s] > fake->completed[s])
             return false;
-        }
-    }
     return true;
 }
 
 static void finish(struct fake *fake, const uint64_t *captured) {
-    for (unsigned s = 0; s < FAKE_STREAMS; s++) {
-        if (captured[s] > fake->completed[s]) {
+    for (unsigned s = 0; s < FAKE_STREAMS; s++)
+        if (captured[s] > fake->completed[s])
             fake->completed[s] = captured[s];
-        }
-    }
 }
 
 /* --- memory --- */
 
 static struct fake_segment *free_segment(struct fake *fake, uint64_t bytes) {
-    for (unsigned i = 0; i < fake->segment_count; i++) {
-        if (!fake->segments[i].taken && fake->segments[i].bytes == bytes) {
+    for (unsigned i = 0; i < fake->segment_count; i++)
+        if (!fake->segments[i].taken && fake->segments[i].bytes == bytes)
             return &fake->segments[i];
-        }
-    }
-    if (fake->segment_count == FAKE_SEGMENTS || fake->next + bytes > fake->base + REGION_BYTES) {
+    if (fake->segment_count == FAKE_SEGMENTS || fake->next + bytes > fake->base + REGION_BYTES)
         return NULL;
-    }
     struct fake_segment *segment = &fake->segments[fake->segment_count++];
     *segment = (struct fake_segment){.address = fake->next, .bytes = bytes};
     fake->next += bytes + 4 * MIB; /* segments are never adjacent, as the driver's are not */
@@ -60,24 +52,19 @@ static int reserve_locked(struct fake *fake, uint64_t bytes, uint64_t *address) 
         fake->refusals--;
         return fake->refusal;
     }
-    if (bytes == 0 || bytes % (2 * MIB) != 0) {
+    if (bytes == 0 || bytes % (2 * MIB) != 0)
         break_law(fake, "a reservation that is no multiple of 2 MiB");
-    }
-    if (fake->limit && (bytes > fake->limit || fake->reserved > fake->limit - bytes)) {
+    if (fake->limit && (bytes > fake->limit || fake->reserved > fake->limit - bytes))
         return -EDQUOT;
-    }
-    if (bytes > fake->memory || fake->reserved > fake->memory - bytes) {
+    if (bytes > fake->memory || fake->reserved > fake->memory - bytes)
         return -ENOMEM;
-    }
     struct fake_segment *segment = free_segment(fake, bytes);
-    if (!segment) {
+    if (!segment)
         return -ENOMEM;
-    }
     segment->taken = true;
     fake->reserved += bytes;
-    if (fake->reserved > fake->reserved_peak) {
+    if (fake->reserved > fake->reserved_peak)
         fake->reserved_peak = fake->reserved;
-    }
     *address = segment->address + fake->misalign;
     return 0;
 }
@@ -107,9 +94,8 @@ static void check_no_work(struct fake *fake, uint64_t address, uint64_t bytes) {
     uint64_t end = fake->base + FAKE_MAPPED * 2 * MIB;
     for (uint64_t a = address & ~(2 * MIB - 1); a < address + bytes && a < end; a += 2 * MIB) {
         struct fake_mapping *at = mapping_at(fake, a);
-        if (!is_done(fake, at->last)) {
+        if (!is_done(fake, at->last))
             break_law(fake, "released under work that uses it");
-        }
         *at = (struct fake_mapping){0};
     }
 }
@@ -126,9 +112,8 @@ static bool lock_unless_suspended(struct fake *fake) {
 
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct fake *fake = of(backend);
-    if (!lock_unless_suspended(fake)) {
+    if (!lock_unless_suspended(fake))
         return -EBUSY;
-    }
     fake->releases++;
     bool found = false;
     for (unsigned i = 0; i < fake->segment_count && !found; i++) {
@@ -140,9 +125,8 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
             found = true;
         }
     }
-    if (!found) {
+    if (!found)
         break_law(fake, "a release of what was never reserved");
-    }
     check_no_work(fake, address, bytes);
     memcpy(fake->returns_behind, fake->ordered, sizeof fake->ordered);
     complete_returns(fake);
@@ -174,14 +158,12 @@ static void forget_reserve(struct backend *backend, uint64_t bytes) {
 
 static int record(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
-    if (!lock_unless_suspended(fake)) {
+    if (!lock_unless_suspended(fake))
         return -EBUSY;
-    }
     fake->records++;
     int r = !fake->backend.has_events ? -ENOSYS : fake->record_code;
-    if (fake->record_refusals > 0 && --fake->record_refusals == 0) {
+    if (fake->record_refusals > 0 && --fake->record_refusals == 0)
         fake->record_code = 0;
-    }
     if (slot >= BACKEND_SLOTS) {
         break_law(fake, "a slot that does not exist");
     } else if (r == 0) {
@@ -197,17 +179,14 @@ static int record(struct backend *backend, unsigned slot) {
 
 static int query(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
-    if (!lock_unless_suspended(fake)) {
+    if (!lock_unless_suspended(fake))
         return -EBUSY;
-    }
     fake->queries++;
     if ((fake->done_after > 0 && --fake->done_after == 0) ||
-        (fake->done_every > 0 && fake->queries % fake->done_every == 0)) {
+        (fake->done_every > 0 && fake->queries % fake->done_every == 0))
         finish(fake, fake->submitted);
-    }
-    if (!fake->events[slot].recorded) {
+    if (!fake->events[slot].recorded)
         break_law(fake, "a query of an event that was never recorded");
-    }
     int r = fake->query_code                             ? fake->query_code
             : is_done(fake, fake->events[slot].captured) ? 0
                                                          : -EAGAIN;
@@ -217,23 +196,18 @@ static int query(struct backend *backend, unsigned slot) {
 
 static int barrier(struct backend *backend, unsigned slot) {
     struct fake *fake = of(backend);
-    if (!lock_unless_suspended(fake)) {
+    if (!lock_unless_suspended(fake))
         return -EBUSY;
-    }
     fake->orders++;
     struct fake_event *event = &fake->events[slot];
-    if (!event->recorded || !event->in_free) {
+    if (!event->recorded || !event->in_free)
         break_law(fake, "a barrier on an event that was not recorded in a free");
-    }
-    if (!fake->latest.in_free && !is_done(fake, fake->latest.captured)) {
+    if (!fake->latest.in_free && !is_done(fake, fake->latest.captured))
         break_law(fake, "a barrier behind a record outside a free");
-    }
     int r = fake->order_code;
-    for (unsigned s = 0; r == 0 && s < FAKE_STREAMS; s++) {
-        if (event->captured[s] > fake->ordered[s]) {
+    for (unsigned s = 0; r == 0 && s < FAKE_STREAMS; s++)
+        if (event->captured[s] > fake->ordered[s])
             fake->ordered[s] = event->captured[s];
-        }
-    }
     pthread_mutex_unlock(&fake->lock);
     return r;
 }
@@ -243,16 +217,13 @@ static int wait(struct backend *backend, unsigned slot) {
     pthread_mutex_lock(&fake->lock);
     fake->waits++;
     const struct fake_event *event = &fake->events[slot];
-    if (!event->recorded || (!event->in_free && !is_done(fake, event->captured))) {
+    if (!event->recorded || (!event->in_free && !is_done(fake, event->captured)))
         break_law(fake, "a wait for an event that was not recorded in a free");
-    }
-    if (fake->busy_for_ever && !is_done(fake, event->captured)) {
+    if (fake->busy_for_ever && !is_done(fake, event->captured))
         break_law(fake, "a wait for work that does not end");
-    }
     int r = fake->wait_code;
-    if (r == 0) {
+    if (r == 0)
         finish(fake, event->captured);
-    }
     pthread_mutex_unlock(&fake->lock);
     return r;
 }
@@ -261,13 +232,11 @@ static int synchronize(struct backend *backend) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     fake->synchronizes++;
-    if (!inside_free) {
+    if (!inside_free)
         break_law(fake, "a synchronise outside a free");
-    }
     int r = fake->wait_code;
-    if (r == 0) {
+    if (r == 0)
         finish(fake, fake->submitted);
-    }
     pthread_mutex_unlock(&fake->lock);
     return r;
 }
@@ -321,9 +290,8 @@ static const struct backend_ops ops = {
 
 static struct fake_mapping *mapping_at(struct fake *fake, uint64_t address) {
     uint64_t at = (address - fake->base) / (2 * MIB);
-    if (at >= FAKE_MAPPED) {
+    if (at >= FAKE_MAPPED)
         abort();
-    }
     return &fake->mappings[at];
 }
 
@@ -331,13 +299,11 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
     struct fake *fake = of(backend);
     void (*in_reserve)(void) = fake->in_reserve;
     fake->in_reserve = NULL;
-    if (in_reserve) {
+    if (in_reserve)
         in_reserve();
-    }
     pthread_mutex_lock(&fake->lock);
-    if (bytes == 0 || bytes % (2 * MIB) != 0) {
+    if (bytes == 0 || bytes % (2 * MIB) != 0)
         break_law(fake, "addresses for no multiple of 2 MiB");
-    }
     bool fits = bytes <= ADDRESSES_AT_A_TIME && fake->next + bytes <= fake->base + REGION_BYTES;
     if (fits) {
         *address = fake->next;
@@ -351,11 +317,9 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
 static void free_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
-    for (uint64_t a = address; a < address + bytes; a += 2 * MIB) {
-        if (mapping_at(fake, a)->page) {
+    for (uint64_t a = address; a < address + bytes; a += 2 * MIB)
+        if (mapping_at(fake, a)->page)
             break_law(fake, "addresses freed where something is mapped");
-        }
-    }
     fake->addresses -= bytes;
     fake->next = address + bytes == fake->next ? address : fake->next;
     pthread_mutex_unlock(&fake->lock);
@@ -365,9 +329,8 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
 static unsigned find_pages(const struct fake *fake, unsigned from, unsigned length) {
     for (unsigned n = from, free = 0; n < FAKE_PAGES; n++) {
         free = fake->pages[n].taken ? 0 : free + 1;
-        if (free == length) {
+        if (free == length)
             return n + 1 - length;
-        }
     }
     abort();
 }
@@ -416,9 +379,8 @@ static void release_handles(struct backend *backend, unsigned count, unsigned le
     pthread_mutex_lock(&fake->lock);
     for (unsigned i = 0; i < count * length; i++) {
         struct fake_page *page = &fake->pages[handles[i / length] + i % length];
-        if (!page->taken || page->mappings > 0 || page->length != (i % length ? 0 : length)) {
+        if (!page->taken || page->mappings > 0 || page->length != (i % length ? 0 : length))
             break_law(fake, "a handle released that is mapped, in part, or not created");
-        }
         page->released = true;
         return_page(fake, page);
     }
@@ -435,12 +397,10 @@ static int map(struct backend *backend, uint64_t address, unsigned count, unsign
         struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);
         uint64_t page = handles[i / length] + i % length;
         if (at->page || !fake->pages[page].taken ||
-            fake->pages[page].length != (i % length ? 0 : length)) {
+            fake->pages[page].length != (i % length ? 0 : length))
             break_law(fake, "a handle mapped where one is, in part, or not created");
-        }
-        if (fake->pages[page].mappings > 0) {
+        if (fake->pages[page].mappings > 0)
             break_law(fake, "a handle mapped at two addresses");
-        }
         at->page = (uint32_t)page;
         fake->pages[page].mappings++;
     }
@@ -454,9 +414,8 @@ static void mark_stale(struct backend *backend, uint64_t address, unsigned count
     for (unsigned i = 0; i < count; i++) {
         struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);
         struct fake_page *page = &fake->pages[at->page];
-        if (!at->page || at->stale != back) {
+        if (!at->page || at->stale != back)
             break_law(fake, "marked stale where nothing is, or twice");
-        }
         at->stale = !back;
         page->mappings += back ? 1 : -1;
         page->stale += back ? -1 : 1;
@@ -472,15 +431,14 @@ static int unmap(struct backend *backend, uint64_t address, unsigned count, bool
     for (unsigned i = 0; i < count && r == 0; i++) {
         struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);
         struct fake_page *page = &fake->pages[at->page];
-        if (!at->page) {
+        if (!at->page)
             break_law(fake, "unmapped where nothing is");
-        } else if ((i == 0 && page->length == 0) || i + page->length > count) {
+        else if ((i == 0 && page->length == 0) || i + page->length > count)
             break_law(fake, "a part of a handle unmapped");
-        } else if (!is_done(fake, at->last)) {
+        else if (!is_done(fake, at->last))
             break_law(fake, "unmapped under work that uses it");
-        } else if (at->stale != stale) {
+        else if (at->stale != stale)
             break_law(fake, "unmapped as stale when it is not, or the reverse");
-        }
         page->mappings -= at->page > 0 && !at->stale;
         page->stale -= at->stale;
         return_page(fake, page);
@@ -525,14 +483,12 @@ void fake_map_pages(struct fake *fake) {
 }
 
 uint64_t fake_physical(struct fake *fake, uint64_t address) {
-    if (!backend_maps(&fake->backend)) {
+    if (!backend_maps(&fake->backend))
         return address;
-    }
     pthread_mutex_lock(&fake->lock);
     uint64_t page = mapping_at(fake, address)->page;
-    if (page == 0) {
+    if (page == 0)
         break_law(fake, "memory used where nothing is mapped");
-    }
     pthread_mutex_unlock(&fake->lock);
     return fake->base + page * 2 * MIB + address % (2 * MIB);
 }
@@ -552,9 +508,8 @@ void fake_reach(struct fake *fake, uint64_t address, uint64_t bytes, unsigned st
 struct fake *fake_new(uint64_t memory) {
     static atomic_ulong regions = 1;
     struct fake *fake = calloc(1, sizeof *fake);
-    if (!fake) {
+    if (!fake)
         abort();
-    }
     pthread_mutex_init(&fake->lock, NULL);
     fake->backend = (struct backend){.ops = &ops, .capacity = memory, .has_events = true};
     fake->memory = memory;
@@ -592,9 +547,8 @@ void fake_finish_all(struct fake *fake) {
 
 void fake_finish_one(struct fake *fake, unsigned stream) {
     pthread_mutex_lock(&fake->lock);
-    if (fake->completed[stream] < fake->submitted[stream]) {
+    if (fake->completed[stream] < fake->submitted[stream])
         fake->completed[stream]++;
-    }
     pthread_mutex_unlock(&fake->lock);
 }
 

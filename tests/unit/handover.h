@@ -33,9 +33,8 @@ static inline void let_another_free(unsigned first, unsigned how_many) {
 /* Allocates `how_many` blocks of `bytes`; every `every`-th one has the size `other`. */
 static inline void ask_for(unsigned how_many, uint64_t bytes, unsigned every, uint64_t other) {
     assert_true(how_many <= sizeof blocks / sizeof *blocks);
-    for (unsigned i = 0; i < how_many; i++) {
+    for (unsigned i = 0; i < how_many; i++)
         blocks[i] = get(i % every == every - 1 ? other : bytes);
-    }
 }
 
 static inline void hand_over(unsigned how_many, uint64_t bytes) {
@@ -48,9 +47,8 @@ static uint64_t asked_bytes;
 static pthread_barrier_t step;
 
 static inline void *ask_and_stay(void *how_many) {
-    for (uintptr_t i = 0; i < (uintptr_t)how_many; i++) {
+    for (uintptr_t i = 0; i < (uintptr_t)how_many; i++)
         pool_alloc(pool, asked_bytes, &blocks[i]);
-    }
     pthread_barrier_wait(&step);
     pthread_barrier_wait(&step);
     return NULL;
@@ -74,9 +72,8 @@ static inline void let_it_end(pthread_t thread) {
 /* Returns the bytes in all transfer caches. */
 static inline uint64_t bytes_waiting(void) {
     uint64_t bytes = 0;
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
         bytes += counter_get(&cache->transfer.bytes);
-    }
     return bytes;
 }
 
@@ -93,20 +90,17 @@ static inline uint64_t own_waiting(void) {
 }
 
 static inline bool was_freed(uint64_t address) {
-    for (unsigned i = first_of; i < first_of + count; i++) {
-        if (blocks[i] == address) {
+    for (unsigned i = first_of; i < first_of + count; i++)
+        if (blocks[i] == address)
             return true;
-        }
-    }
     return false;
 }
 
 /* Allocates `how_many` blocks. Returns how many of them the other thread had freed. */
 static inline unsigned come_back(unsigned how_many, uint64_t bytes) {
     unsigned back = 0;
-    for (unsigned i = 0; i < how_many; i++) {
+    for (unsigned i = 0; i < how_many; i++)
         back += was_freed(get(bytes));
-    }
     return back;
 }
 

@@ -31,9 +31,8 @@ int __wrap_getpagesize(void) {
 }
 
 int __wrap_madvise(void *at, size_t bytes, int advice) {
-    if (!large) {
+    if (!large)
         return __real_madvise(at, bytes, advice);
-    }
     if ((uintptr_t)at % large != 0) {
         errno = EINVAL;
         return -1;
@@ -42,20 +41,17 @@ int __wrap_madvise(void *at, size_t bytes, int advice) {
 }
 
 void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int file, off_t offset) {
-    if (!large) {
+    if (!large)
         return __real_mmap64(at, bytes, protection, flags, file, offset);
-    }
     if (offset % large != 0 || (flags & MAP_FIXED && (uintptr_t)at % large != 0)) {
         errno = EINVAL;
         return MAP_FAILED;
     }
     bytes = whole_pages(bytes);
-    if (flags & MAP_FIXED) {
+    if (flags & MAP_FIXED)
         return __real_mmap64(at, bytes, protection, flags, file, offset);
-    }
     char *raw = __real_mmap64(at, bytes + large, protection, flags, file, offset);
-    if (raw == MAP_FAILED) {
+    if (raw == MAP_FAILED)
         return raw;
-    }
     return (char *)whole_pages((uintptr_t)raw); /* the memory in front and behind stays unused */
 }

@@ -36,9 +36,8 @@ static bool maps_pages; /* pools started from now on use the pages backend */
 
 static void start(uint64_t memory, enum reuse reuse, uint64_t budget) {
     fake = fake_new(memory);
-    if (maps_pages) {
+    if (maps_pages)
         fake_map_pages(fake);
-    }
     pool = pool_create(&fake->backend, &(struct pool_config){.reuse = reuse, .budget = budget});
     assert_non_null(pool);
 }
@@ -81,9 +80,8 @@ static int stop(void **state) {
                     fake->addresses);
         failed = -1;
     }
-    if (fake) {
+    if (fake)
         fake_free(fake);
-    }
     pool = NULL;
     fake = NULL;
     return failed;

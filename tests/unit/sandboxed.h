@@ -34,15 +34,13 @@ static inline void in_a_process_of_its_own(int (*body)(void)) {
         _exit(write(channel[1], &line, sizeof line) == sizeof line ? 0 : 1);
     }
     close(channel[1]);
-    if (read(channel[0], &line, sizeof line) != sizeof line) {
+    if (read(channel[0], &line, sizeof line) != sizeof line)
         line = -1;
-    }
     close(channel[0]);
     waitpid(child, &status, 0);
     assert_int_equal(status, 0);
-    if (line == NO_SANDBOX) {
+    if (line == NO_SANDBOX)
         skip();
-    }
     assert_int_equal(line, 0);
 }
 

@@ -130,13 +130,11 @@ static void free_neighbours_are_merged_from_every_side(void **state) {
         struct arena arena;
         start_with(&arena, 64 * MIB);
         struct range *ranges[3];
-        for (int j = 0; j < 3; j++) {
+        for (int j = 0; j < 3; j++)
             ranges[j] = take(&arena, 3 * MIB + 512);
-        }
         struct range *last = take(&arena, 64 * MIB - 3 * (3 * MIB + 512));
-        for (int j = 0; j < 3; j++) {
+        for (int j = 0; j < 3; j++)
             give(&arena, ranges[orders[i][j]]);
-        }
         assert_int_equal(arena.free_count, 1);
         assert_int_equal(arena_largest_free(&arena), 3 * (3 * MIB + 512));
         give(&arena, last);
@@ -171,9 +169,8 @@ static void make_free_ranges(struct arena *arena, const uint64_t *sizes, uint64_
         addresses[i] = freed[i]->block.address;
         take(arena, 512);
     }
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         give(arena, freed[i]);
-    }
 }
 
 static void the_smallest_range_that_fits_is_taken(void **state) {
@@ -196,9 +193,8 @@ static void the_lowest_address_among_equals_is_taken(void **state) {
     const uint64_t sizes[] = {4 * MIB, 4 * MIB, 4 * MIB, 4 * MIB};
     uint64_t at[4];
     make_free_ranges(&arena, sizes, at, 4);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         assert_int_equal(take(&arena, 4 * MIB)->block.address, at[i]);
-    }
 }
 
 /*
@@ -382,9 +378,8 @@ static void random_steps_agree_with_a_map_of_every_unit(void **state) {
                 assert_true(arena_largest_free(&arena) < bytes);
             }
         }
-        if (step % 64 == 0) {
+        if (step % 64 == 0)
             check(&arena);
-        }
     }
     check(&arena);
 }
@@ -411,9 +406,8 @@ static struct range_model {
 
 static uint64_t count_units(uint64_t from, uint64_t to, uint8_t what) {
     uint64_t count = 0;
-    for (uint64_t i = from; i < to; i++) {
+    for (uint64_t i = from; i < to; i++)
         count += model.units[i] == what;
-    }
     return count * ARENA_UNIT;
 }
 
@@ -447,9 +441,8 @@ static void check_model(const struct arena *arena) {
     uint64_t reserved = 0, idle = 0;
     size_t count = 0;
     for (unsigned page = 0; page < MODEL_PAGES; page++) {
-        if (model.begins[page] == 0) {
+        if (model.begins[page] == 0)
             continue;
-        }
         uint64_t from = page * UNITS_PER_PAGE, to = from + model.begins[page] * UNITS_PER_PAGE;
         assert_non_null(s);
         assert_ptr_equal(s->previous, last);
@@ -489,15 +482,13 @@ static void add_at_random(struct arena *arena) {
     unsigned page = (unsigned)rand() % MODEL_PAGES, pages = 1 + (unsigned)rand() % 4;
     uint64_t from = page * UNITS_PER_PAGE, bytes = pages * PAGE_BYTES;
     if (page + pages > MODEL_PAGES ||
-        count_units(from, from + pages * UNITS_PER_PAGE, UNMAPPED) != bytes) {
+        count_units(from, from + pages * UNITS_PER_PAGE, UNMAPPED) != bytes)
         return;
-    }
     uint64_t base = model.base + page * PAGE_BYTES;
     for (const struct stale_mapping *stale_mapping;
          (stale_mapping = stale_behind(&arena->stale_mappings, base)) != NULL &&
-         stale_mapping->base < base + bytes;) {
+         stale_mapping->base < base + bytes;)
         stale_remove(&arena->stale_mappings, stale_mapping->base);
-    }
     struct segment *after = arena_before(arena, base);
     assert_int_equal(arena_add(arena, base, bytes, after), 0);
     struct segment *segment = after ? after->next : arena->segments;
@@ -550,9 +541,8 @@ static void remove_at_random(struct arena *arena) {
     for (const struct segment *s = arena->segments; s; s = s->next) {
         bool may = s->used == 0 && s->stamp <= finished;
         bool adjacent = is_adjacent_to_gap(s), was = first && is_adjacent_to_gap(first);
-        if (may && (!first || adjacent > was || (adjacent == was && s->stamp < first->stamp))) {
+        if (may && (!first || adjacent > was || (adjacent == was && s->stamp < first->stamp)))
             first = s;
-        }
     }
     check_idle(arena, finished);
     struct segment *idle = idle_segment(arena, ARENA_UNIT, finished);
@@ -600,14 +590,12 @@ static void check_gaps(struct arena *arena) {
     arena->va_ranges = &first;
     for (uint64_t bytes = ARENA_UNIT; bytes < 64 * PAGE_BYTES; bytes *= 3) {
         struct gap by_gap_list, by_all;
-        if (arena_largest_free(arena) >= bytes) { /* the pool asks only when nothing fits */
+        if (arena_largest_free(arena) >= bytes) /* the pool asks only when nothing fits */
             continue;
-        }
         first.next = NULL;
         bool found = va_range_find(arena, bytes, &by_gap_list);
-        if (found) {
+        if (found)
             check_gap(arena, &by_gap_list);
-        }
         first.next = &second;
         assert_true(va_range_find(arena, bytes, &by_all) == found);
         assert_int_equal(by_gap_list.base, by_all.base);
@@ -623,17 +611,15 @@ static struct range *hold_or_take(struct arena *arena) {
     struct range *range = NULL;
     if (rand() % 8 == 0 && arena->last) {
         range = rand() % 2 ? arena_free_end(arena->last) : arena_free_start(arena->segments);
-        if (range) {
+        if (range)
             arena_hold(arena, range);
-        }
     } else {
         uint64_t bytes = (1 + (uint64_t)rand() % (rand() % 4 ? 4096 : 32768)) * ARENA_UNIT;
         range = arena_take(arena, bytes, PLACEMENT_KEEP_LONG);
-        if (!range) {
+        if (!range)
             assert_true(arena_largest_free(arena) < bytes);
-        } else {
+        else
             assert_int_equal(range->bytes, bytes);
-        }
     }
     return range;
 }
@@ -662,12 +648,10 @@ static void a_va_range_agrees_with_a_map_of_every_unit(void **state) {
                 model.spanning += range_next_segment(*slot, (*slot)->segment) != NULL;
             }
         }
-        if (step % 64 == 0) {
+        if (step % 64 == 0)
             check_model(&arena);
-        }
-        if (step % 8 == 0) {
+        if (step % 8 == 0)
             check_gaps(&arena);
-        }
     }
     assert_true(model.between > 30 && model.spanning > 300 && model.stale_mappings > 30);
     arena_leave_map(&arena);
@@ -710,9 +694,8 @@ static void every_other_segment_of_a_long_free_range_is_removed(void **state) {
     struct arena arena;
     arena_start(&arena, owner, true);
     uint64_t base = new_base();
-    for (unsigned i = 0; i < 1300; i++) {
+    for (unsigned i = 0; i < 1300; i++)
         assert_int_equal(arena_add(&arena, base + i * PAGE_BYTES, PAGE_BYTES, arena.last), 0);
-    }
     assert_int_equal(arena.free_count, 1);
     for (struct segment *s = arena.segments->next, *next; s; s = next) {
         next = s->next ? s->next->next : NULL;
@@ -733,9 +716,8 @@ static void each_change_of_a_descriptor_is_counted(void **state) {
     struct arena arena;
     arena_start(&arena, owner, true);
     uint64_t base = new_base(), before = atomic_load(&arena.recycled);
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i++)
         assert_int_equal(arena_add(&arena, base + i * PAGE_BYTES, PAGE_BYTES, arena.last), 0);
-    }
     assert_int_equal(atomic_load(&arena.recycled), before + 4); /* two joins */
     struct range *range = arena_take(&arena, MIB, PLACEMENT_ANYWHERE);
     assert_int_equal(atomic_load(&arena.recycled), before + 5); /* one cut */

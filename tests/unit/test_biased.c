@@ -35,9 +35,8 @@ static void change(struct guarded *g, uint64_t linger) {
     torn += g->changes != g->mirror;
     g->changes++;
     atomic_signal_fence(memory_order_seq_cst);
-    while (linger-- > 0) {
+    while (linger-- > 0)
         cpu_relax();
-    }
     g->mirror++;
 }
 
@@ -49,9 +48,8 @@ static void *own(void *argument) {
         biased_enter(&g->lock);
         change(g, count % 32 ? 0 : 200);
         biased_leave(&g->lock);
-        for (unsigned turns = count % 8 ? 0 : 400; turns > 0; turns--) {
+        for (unsigned turns = count % 8 ? 0 : 400; turns > 0; turns--)
             cpu_relax(); /* a spin lock is not fair */
-        }
     }
     g->entered = count;
     return NULL;
@@ -62,13 +60,11 @@ static unsigned biases_ended;
 /* Ends the bias of all locks, as a pool does, although only some locks are being seized. */
 static void end_bias(void *with) {
     biases_ended++;
-    for (unsigned i = 0; i < LOCKS; i++) {
+    for (unsigned i = 0; i < LOCKS; i++)
         biased_ask(&((struct guarded *)with)[i].lock);
-    }
     biased_wait_for_stores();
-    for (unsigned i = 0; i < LOCKS; i++) {
+    for (unsigned i = 0; i < LOCKS; i++)
         biased_end(&((struct guarded *)with)[i].lock);
-    }
 }
 
 static void init(bool owned) {
@@ -78,24 +74,21 @@ static void init(bool owned) {
     biases_ended = 0;
     begun = 0;
     biased_start();
-    for (unsigned i = 0; i < LOCKS; i++) {
+    for (unsigned i = 0; i < LOCKS; i++)
         biased_init(&guarded[i].lock, owned);
-    }
 }
 
 static struct biased *link_locks(unsigned count) {
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count; i++)
         guarded[i].lock.next_seized = i + 1 < count ? &guarded[i + 1].lock : NULL;
-    }
     return &guarded[0].lock;
 }
 
 static void seize_and_change(unsigned count) {
     struct biased *first = link_locks(count);
     biased_seize(first, end_bias, guarded);
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count; i++)
         change(&guarded[i], 0);
-    }
     biased_return(first);
 }
 
@@ -108,29 +101,23 @@ static uint64_t seizures(void) {
 static int exclude_each_other(uint64_t times, uint64_t sandbox_at) {
     pthread_t threads[LOCKS];
     uint64_t seized[LOCKS] = {0};
-    for (unsigned i = 0; i < LOCKS; i++) {
+    for (unsigned i = 0; i < LOCKS; i++)
         HOLDS(pthread_create(&threads[i], NULL, own, &guarded[i]) == 0);
-    }
-    while (begun < LOCKS) {
+    while (begun < LOCKS)
         sched_yield();
-    }
     for (uint64_t i = 0; i < times; i++) {
         unsigned count = i % 3 == 0 ? LOCKS : 1;
-        if (i + 1 == sandbox_at) {
+        if (i + 1 == sandbox_at)
             SET_UP_SANDBOX();
-        }
         seize_and_change(count);
-        for (unsigned j = 0; j < count; j++) {
+        for (unsigned j = 0; j < count; j++)
             seized[j]++;
-        }
-        if (i % 16 == 0) {
+        if (i % 16 == 0)
             sched_yield();
-        }
     }
     ended = true;
-    for (unsigned i = 0; i < LOCKS; i++) {
+    for (unsigned i = 0; i < LOCKS; i++)
         pthread_join(threads[i], NULL);
-    }
     HOLDS(torn == 0);
     for (unsigned i = 0; i < LOCKS; i++) {
         HOLDS(guarded[i].changes == seized[i] + guarded[i].entered);
@@ -176,9 +163,8 @@ static void a_seized_lock_cannot_be_entered_until_it_is_returned(void **state) {
     biased_return(first);
     bool on = biased_is_on(&guarded[0].lock);
     assert_true(biased_try_enter(&guarded[0].lock) == on);
-    if (on) {
+    if (on)
         biased_leave_owned(&guarded[0].lock);
-    }
 }
 
 static void *seize_first(void *order) {
@@ -210,13 +196,11 @@ static int exclude_each_other_in_a_sandbox(void) {
     init(true);
     bool on = biased_can_start();
     int line = exclude_each_other(8000, 4000);
-    if (line != 0) {
+    if (line != 0)
         return line;
-    }
     HOLDS(biases_ended == on);
-    for (unsigned i = 0; i < LOCKS; i++) {
+    for (unsigned i = 0; i < LOCKS; i++)
         HOLDS(!biased_is_on(&guarded[i].lock));
-    }
     HOLDS(!biased_can_start());
     biased_init(&guarded[0].lock, true); /* a new lock has no bias either */
     HOLDS(!biased_is_on(&guarded[0].lock));

@@ -76,9 +76,8 @@ static void assert_lists_whole(void) {
 
 static void the_oldest_block_is_handed_out_first_and_not_before_its_epoch(void **state) {
     (void)state;
-    for (uint64_t i = 0; i < 8; i++) {
+    for (uint64_t i = 0; i < 8; i++)
         push_small(&blocks[i], 0, 10 + i / 2);
-    }
     assert_int_equal(cache.bytes, 8 * 512);
     assert_null(cache_pop(&cache, 0, 9));
     for (uint64_t safe = 10; safe < 14; safe++) {
@@ -123,18 +122,16 @@ a_small_request_gets_a_block_a_quarter_larger_and_at_most_one_twice_as_large(voi
 }
 
 static void assert_list(const struct block *first, int from, int to) {
-    for (int i = from; i < to; i++, first = first->next) {
+    for (int i = from; i < to; i++, first = first->next)
         assert_ptr_equal(first, &blocks[i]);
-    }
     assert_null(first);
 }
 
 static void the_oldest_blocks_are_taken_and_the_list_stays_whole(void **state) {
     (void)state;
     assert_null(cache_take(&cache, SMALL_BIN, 3).first);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         push_small(&blocks[i], SMALL_BIN, 20 + (uint64_t)i);
-    }
     assert_null(cache_take(&cache, SMALL_BIN, 0).first);
     struct magazine taken = cache_take(&cache, SMALL_BIN, 3);
     assert_list(taken.first, 0, 3);
@@ -175,9 +172,8 @@ static void a_magazine_is_as_young_as_its_youngest_block(void **state) {
 
 static void a_magazine_goes_in_front_in_its_order(void **state) {
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         push_small(&blocks[i], SMALL_BIN, 20 + (uint64_t)i);
-    }
     struct magazine taken = cache_take(&cache, SMALL_BIN, 4);
     push_small(&blocks[4], SMALL_BIN, 24);
     cache_push_magazine(&cache, SMALL_BIN, &taken);
@@ -289,19 +285,14 @@ static void cache_some(unsigned asked) {
     keep_large_blocks();
     drop(get(32 * MIB));
     let_hold(48 * MIB);
-    for (unsigned s = 0; s < SIZES; s++) {
-        for (unsigned i = 0; i < EACH; i++) {
+    for (unsigned s = 0; s < SIZES; s++)
+        for (unsigned i = 0; i < EACH; i++)
             in_cache[s][i] = get(sizes[s]);
-        }
-    }
-    for (unsigned s = 0; s < SIZES; s++) {
-        for (unsigned i = 0; i < EACH; i++) {
+    for (unsigned s = 0; s < SIZES; s++)
+        for (unsigned i = 0; i < EACH; i++)
             use_and_drop(in_cache[s][i]);
-        }
-    }
-    for (unsigned at = 0; at < BINS; at++) {
+    for (unsigned at = 0; at < BINS; at++)
         mine()->bins[at].allocs_seen = counter_get(&mine()->bins[at].allocs);
-    }
     mine()->bins[bin_of(sizes[asked])].allocs_seen--;
 }
 
@@ -383,9 +374,8 @@ static void flushed_blocks_are_not_handed_out_before_their_work_is_done(void **s
     assert_true(pool->source.pending_bytes >= EACH * (sizes[0] + sizes[1] + sizes[2] + sizes[3]));
     for (unsigned i = 0; i < EACH; i++) {
         uint64_t at = get(sizes[3]);
-        for (unsigned j = 0; j < EACH; j++) {
+        for (unsigned j = 0; j < EACH; j++)
             assert_false(overlap(at, sizes[3], in_cache[3][j], sizes[3]));
-        }
     }
 }
 

@@ -36,9 +36,8 @@ static bool tick(void) {
 }
 
 static void ticks(unsigned count) {
-    while (count-- > 0) {
+    while (count-- > 0)
         tick();
-    }
 }
 
 static void finish_all(void) {
@@ -92,12 +91,10 @@ static void memory_is_released_although_the_program_makes_no_call(void **state) 
     (void)state;
     begin(GIB, RELAXED);
     uint64_t blocks[8];
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         blocks[i] = get(10 * MIB);
-    }
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         drop_used(blocks[i], 10 * MIB);
-    }
     fake_finish_all(fake);
     ticks(WHOLE + 1);
     assert_int_equal(fake->reserved, 0);
@@ -109,12 +106,10 @@ static void blocks_in_the_cache_of_an_idle_thread_are_released(void **state) {
     drop(get(200 * MIB));
     uint64_t blocks[40];
     let_hold(64 * MIB);
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 40; i++)
         blocks[i] = get(i % 2 ? 2 * MIB : 700 * KIB);
-    }
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 40; i++)
         drop(blocks[i]);
-    }
     finish_all();
     ticks(WHOLE - 1);
     assert_true(fake->reserved > 40 * MIB);
@@ -131,12 +126,10 @@ static void blocks_in_the_cache_of_a_busy_thread_stay(void **state) {
     drop(get(200 * MIB));
     uint64_t blocks[20];
     let_hold(64 * MIB);
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 20; i++)
         blocks[i] = get(MIB);
-    }
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 20; i++)
         drop(blocks[i]);
-    }
     finish_all();
     for (int i = 0; i < 50; i++) {
         drop(get(64 * KIB));
@@ -223,9 +216,8 @@ static void memory_is_released_while_later_work_runs(void **state) {
     (void)state;
     begin(16 * GIB, RELAXED);
     uint64_t blocks[32];
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < 32; i++)
         blocks[i] = get(70 * MIB);
-    }
     uint64_t last = fake_submit(fake, 0);
     for (int i = 0; i < 32; i++) {
         fake_reach(fake, blocks[i], 70 * MIB, 0, last);
@@ -247,14 +239,12 @@ static void where_an_event_is_a_wait_no_free_adds_one(void **state) {
         begin(GIB, 60 * MIB);
         atomic_store(&fake->backend.has_events, has);
         uint64_t blocks[8];
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < 8; i++)
             blocks[i] = get(4 * MIB);
-        }
         drop(blocks[0]); /* the first free always records */
         unsigned waits = fake->synchronizes, records = fake->records;
-        for (int i = 1; i < 4; i++) {
+        for (int i = 1; i < 4; i++)
             drop(blocks[i]);
-        }
         assert_int_equal(fake->synchronizes, waits);
         assert_int_equal(fake->records > records, has);
         stop(NULL);
@@ -295,9 +285,8 @@ static void the_helper_is_woken_once_for_each_idle_period(void **state) {
         assert_int_equal(fake->idles, turn);
         fake_finish_all(fake);
         unsigned rounds = 0;
-        while (tick() && rounds < 100) {
+        while (tick() && rounds < 100)
             rounds++;
-        }
         assert_in_range(rounds, WHOLE, 2 * WHOLE);
         assert_int_equal(fake->reserved, 0);
     }
@@ -452,9 +441,8 @@ static void a_refused_request_waits_for_memory_that_is_being_freed(void **state)
     struct alloc_request request = {.bin = BINS, .bytes = 4 * MIB, .large = true};
     pool_lock(pool);
     int r = retry_refused(pool, &request, -ENOMEM);
-    if (request.block) {
+    if (request.block)
         pending_add(&pool->source, request.block);
-    }
     pool_unlock(pool);
     assert_int_equal(r, 0);
 }
@@ -501,25 +489,21 @@ static void *allocates(void *of) {
         assert_int_equal(pool_alloc(pool, bytes, &address), 0);
         assert_true(is_had(address, bytes));
         fake_reach(fake, address, bytes, stream, fake_submit(fake, stream));
-        if (i % 3 == 0) {
+        if (i % 3 == 0)
             sched_yield();
-        }
         assert_true(is_had(address, bytes));
         assert_int_equal(fake_pool_free(address), 0);
-        if (i % 5 == 0) {
+        if (i % 5 == 0)
             fake_finish_one(fake, stream);
-        }
-        if (i % 64 == 0) {
+        if (i % 64 == 0)
             fake_finish_all(fake);
-        }
     }
     return NULL;
 }
 
 static void *keeps_ticking(void *unused) {
-    while (!atomic_load(&over)) {
+    while (!atomic_load(&over))
         ticks(1);
-    }
     return unused;
 }
 
@@ -534,12 +518,10 @@ static void while_threads_allocate(void **state) {
     begin(GIB, 0);
     atomic_store(&over, false);
     pthread_create(&helper, NULL, keeps_ticking, NULL);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         pthread_create(&threads[i], NULL, allocates, (void *)&streams[i]);
-    }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         pthread_join(threads[i], NULL);
-    }
     atomic_store(&over, true);
     pthread_join(helper, NULL);
     fake_finish_all(fake);

@@ -119,9 +119,8 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *where, CUcontext con
     assert_true(where == &device && key == AT);
     struct driver_pool *pool = (struct driver_pool *)value;
     most_promised = pool->live + pool->in_progress;
-    if (ends_after_entered) {
+    if (ends_after_entered)
         driver_pool_subtract(pool, bytes);
-    }
     return has_memory;
 }
 

@@ -34,11 +34,9 @@ static const struct row rows[] = {
 #define ROWS (sizeof rows / sizeof *rows)
 
 static const struct row *row_of(const char *symbol) {
-    for (size_t i = 0; i < ROWS; i++) {
-        if (strcmp(rows[i].symbol, symbol) == 0) {
+    for (size_t i = 0; i < ROWS; i++)
+        if (strcmp(rows[i].symbol, symbol) == 0)
             return &rows[i];
-        }
-    }
     return NULL;
 }
 
@@ -48,11 +46,9 @@ static bool is_of_libc(const char *name) {
 #define LIBC(name, result, parameters) #name,
 #include "process/libc.def"
     };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(name, names[i]) == 0) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
             return true;
-        }
-    }
     return strcmp(name, "dlsym") == 0 || strcmp(name, "dlvsym") == 0;
 }
 
@@ -64,11 +60,9 @@ static const ElfW(Ehdr) * header;
 
 static const ElfW(Shdr) * section(unsigned type) {
     const ElfW(Shdr) *sections = (const void *)(file + header->e_shoff);
-    for (unsigned i = 0; i < header->e_shnum; i++) {
-        if (sections[i].sh_type == type) {
+    for (unsigned i = 0; i < header->e_shnum; i++)
+        if (sections[i].sh_type == type)
             return &sections[i];
-        }
-    }
     fail_msg("%s has no section of type %u", path, type);
     return NULL;
 }
@@ -84,9 +78,8 @@ static void each_symbol(void (*check)(const char *name, bool defined)) {
     const ElfW(Sym) *symbol = (const void *)(file + symbols->sh_offset);
     for (size_t i = 1; i < symbols->sh_size / sizeof *symbol; i++) {
         /* Linkers for aarch64 export sections too. */
-        if (symbol[i].st_shndx != SHN_ABS && ELF64_ST_TYPE(symbol[i].st_info) != STT_SECTION) {
+        if (symbol[i].st_shndx != SHN_ABS && ELF64_ST_TYPE(symbol[i].st_info) != STT_SECTION)
             check(strings_of(symbols) + symbol[i].st_name, symbol[i].st_shndx != SHN_UNDEF);
-        }
     }
 }
 
@@ -97,9 +90,8 @@ static const char *version_name(unsigned number) {
     for (unsigned left = definitions->sh_info; left > 0; left--) {
         const ElfW(Verdef) *definition = (const void *)at;
         const ElfW(Verdaux) *name = (const void *)(at + definition->vd_aux);
-        if (definition->vd_ndx == number && !(definition->vd_flags & VER_FLG_BASE)) {
+        if (definition->vd_ndx == number && !(definition->vd_flags & VER_FLG_BASE))
             return strings_of(definitions) + name->vda_name;
-        }
         at += definition->vd_next;
     }
     return NULL;
@@ -114,9 +106,8 @@ static bool is_defined(const char *name, const char *version, bool by_default) {
         const char *its = version_name(numbers[i] & 0x7fff);
         if (symbol[i].st_shndx != SHN_UNDEF && !(numbers[i] & 0x8000) == by_default &&
             strcmp(strings_of(symbols) + symbol[i].st_name, name) == 0 &&
-            (version ? its && strcmp(its, version) == 0 : !its)) {
+            (version ? its && strcmp(its, version) == 0 : !its))
             return true;
-        }
     }
     return false;
 }
@@ -154,48 +145,39 @@ static int open_file(void **state) {
 
 static void no_symbol_stands_in_the_table_twice(void **state) {
     (void)state;
-    for (size_t i = 0; i < ROWS; i++) {
+    for (size_t i = 0; i < ROWS; i++)
         assert_ptr_equal(row_of(rows[i].symbol), &rows[i]);
-    }
 }
 
 static void every_row_is_a_driver_entry_of_a_real_version(void **state) {
     (void)state;
-    for (size_t i = 0; i < ROWS; i++) {
+    for (size_t i = 0; i < ROWS; i++)
         if (strncmp(rows[i].symbol, "cu", 2) != 0 || rows[i].since < 2000 ||
-            rows[i].since > 13000 || rows[i].since % 10 != 0) {
+            rows[i].since > 13000 || rows[i].since % 10 != 0)
             fail_msg("%s since %d", rows[i].symbol, rows[i].since);
-        }
-    }
 }
 
 static void every_replacement_says_what_it_does_and_how_it_is_tested(void **state) {
     (void)state;
-    for (size_t i = 0; i < ROWS; i++) {
-        if (rows[i].effect && (rows[i].effect[0] == '\0' || rows[i].test[0] == '\0')) {
+    for (size_t i = 0; i < ROWS; i++)
+        if (rows[i].effect && (rows[i].effect[0] == '\0' || rows[i].test[0] == '\0'))
             fail_msg("%s", rows[i].symbol);
-        }
-    }
 }
 
 /* ---- tests of the library ---- */
 
 static void every_replaced_symbol_is_exported(void **state) {
     (void)state;
-    for (size_t i = 0; i < ROWS; i++) {
-        if (rows[i].effect && !is_exported(rows[i].symbol)) {
+    for (size_t i = 0; i < ROWS; i++)
+        if (rows[i].effect && !is_exported(rows[i].symbol))
             fail_msg("%s is not exported", rows[i].symbol);
-        }
-    }
 }
 
 static void entries_that_are_only_called_are_not_exported(void **state) {
     (void)state;
-    for (size_t i = 0; i < ROWS; i++) {
-        if (!rows[i].effect && is_exported(rows[i].symbol)) {
+    for (size_t i = 0; i < ROWS; i++)
+        if (!rows[i].effect && is_exported(rows[i].symbol))
             fail_msg("%s is exported", rows[i].symbol);
-        }
-    }
 }
 
 static void the_public_interface_is_exported(void **state) {
@@ -212,11 +194,9 @@ static void the_public_interface_is_exported(void **state) {
                                         "dlvsym",
                                         "sigaction",
                                         "_exit"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (!is_exported(names[i])) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!is_exported(names[i]))
             fail_msg("%s is not exported", names[i]);
-        }
-    }
 }
 
 /* Another preloaded library in front of this one looks up the next dlsym() by version. */
@@ -232,11 +212,9 @@ static void dlsym_and_dlvsym_have_the_versions_of_libc(void **state) {
 /* A program that was linked with another version of an entry would not get this library's entry. */
 static void only_the_public_interface_has_a_version(void **state) {
     (void)state;
-    for (size_t i = 0; i < ROWS; i++) {
-        if (rows[i].effect && !is_defined(rows[i].symbol, NULL, true)) {
+    for (size_t i = 0; i < ROWS; i++)
+        if (rows[i].effect && !is_defined(rows[i].symbol, NULL, true))
             fail_msg("%s has a version", rows[i].symbol);
-        }
-    }
     assert_true(is_defined("gpucache_get_stats", NULL, true));
     assert_true(is_defined("sigaction", NULL, true));
     assert_true(is_defined("execve", NULL, true));
@@ -245,9 +223,8 @@ static void only_the_public_interface_has_a_version(void **state) {
 static void expect_known(const char *name, bool defined) {
     const struct row *row = row_of(name);
     if (defined && !(row && row->effect) && strncmp(name, "gpucache_", 9) != 0 &&
-        strncmp(name, "nvmlDeviceGetMemoryInfo", 23) != 0 && !is_of_libc(name)) {
+        strncmp(name, "nvmlDeviceGetMemoryInfo", 23) != 0 && !is_of_libc(name))
         fail_msg("%s is exported", name);
-    }
 }
 
 static void only_table_and_interface_are_exported(void **state) {
@@ -263,14 +240,11 @@ static void expect_harmless(const char *name, bool defined) {
         "fopen64",       "fwrite",        "fputs",   "puts",    "stderr",   "stdout",
         "exit",          "_exit",         "abort",   "getenv",  "setenv",   "dlsym",
         "dlvsym",        "__tls_get_addr"};
-    for (size_t i = 0; !defined && i < sizeof names / sizeof *names; i++) {
-        if (strcmp(name, names[i]) == 0) {
+    for (size_t i = 0; !defined && i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
             fail_msg("%s is called", name);
-        }
-    }
-    if (!defined && strncmp(name, "cu", 2) == 0) {
+    if (!defined && strncmp(name, "cu", 2) == 0)
         fail_msg("%s is taken from libcuda", name);
-    }
 }
 
 static void nothing_harmful_is_called(void **state) {
@@ -283,11 +257,9 @@ static void nothing_harmful_is_called(void **state) {
 static ElfW(Xword) dynamic_value(ElfW(Sxword) tag) {
     const ElfW(Shdr) *dynamic = section(SHT_DYNAMIC);
     const ElfW(Dyn) *entry = (const void *)(file + dynamic->sh_offset);
-    for (; entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag == tag) {
+    for (; entry->d_tag != DT_NULL; entry++)
+        if (entry->d_tag == tag)
             return entry->d_un.d_val;
-        }
-    }
     return 0;
 }
 
@@ -298,17 +270,14 @@ static void only_the_c_library_is_needed(void **state) {
     const ElfW(Shdr) *dynamic = section(SHT_DYNAMIC);
     const ElfW(Dyn) *entry = (const void *)(file + dynamic->sh_offset);
     for (; entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag != DT_NEEDED) {
+        if (entry->d_tag != DT_NEEDED)
             continue;
-        }
         const char *name = strings_of(dynamic) + entry->d_un.d_val;
         bool known = false;
-        for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++) {
+        for (size_t i = 0; i < sizeof allowed / sizeof *allowed; i++)
             known = known || strcmp(name, allowed[i]) == 0;
-        }
-        if (!known) {
+        if (!known)
             fail_msg("%s is needed", name);
-        }
     }
 }
 
@@ -335,9 +304,8 @@ static void the_library_s_memory_is_hardened(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2) {
+    if (argc < 2)
         return 2;
-    }
     path = argv[1];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_symbol_stands_in_the_table_twice),

@@ -294,9 +294,8 @@ static void a_full_list_replaces_its_newest_event(void **state) {
         /* Memory is safe only after all work submitted before its free has completed. */
         fake_finish_one(fake, 0);
         epochs_poll(&epochs, &fake->backend);
-        for (int j = i + 1; j < BACKEND_SLOTS + 8; j++) {
+        for (int j = i + 1; j < BACKEND_SLOTS + 8; j++)
             assert_false(epochs_is_safe(&epochs, stamps[j]));
-        }
     }
     assert_true(epochs_is_safe(&epochs, stamps[BACKEND_SLOTS + 7]));
     assert_int_equal(epochs.count, 0);
@@ -320,9 +319,8 @@ static void fill_and_pin(unsigned from, unsigned *slots, uint64_t *numbers) {
     for (unsigned i = 0; i < BACKEND_SLOTS; i++) {
         uint64_t stamp = work_and_free();
         close_in_free();
-        if (i >= from) {
+        if (i >= from)
             assert_int_equal(epochs_pin(&epochs, stamp, &slots[i], &numbers[i]), 0);
-        }
     }
 }
 

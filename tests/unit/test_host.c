@@ -30,9 +30,8 @@ void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int file,
     mapped += bytes;
     void (*call)(void) = while_mapping;
     while_mapping = NULL;
-    if (call) {
+    if (call)
         call();
-    }
     return __real_mmap64(at, bytes, protection, flags, file, offset);
 }
 
@@ -61,9 +60,8 @@ static uint64_t get_or_pass(uint64_t bytes, unsigned *passed) {
 
 static void drop_all(uint64_t *at, unsigned count) {
     for (unsigned i = 0; i < count; i++) {
-        if (at[i]) {
+        if (at[i])
             use_and_drop(at[i]);
-        }
         at[i] = 0;
     }
 }
@@ -83,9 +81,8 @@ static unsigned use(uint64_t *at) {
             use_and_drop(at[i / 2]);
             at[i / 2] = 0;
         }
-        if (i % 16 == 0) {
+        if (i % 16 == 0)
             fake_finish_all(fake);
-        }
     }
     check();
     return passed;
@@ -126,9 +123,8 @@ static void without_host_memory_no_device_memory_is_taken(void **state) {
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     fail_mappings(0, FOR_EVER);
     unsigned passed = 0;
-    for (unsigned i = 0; i < 100; i++) {
+    for (unsigned i = 0; i < 100; i++)
         get_or_pass(sizes[i % SIZES], &passed);
-    }
     assert_int_equal(passed, 100);
     assert_int_equal(fake->reserves, 0);
     fail_mappings(FOR_EVER, 0);
@@ -146,13 +142,11 @@ static void no_handles_are_created_in_vain(void **state) {
     for (unsigned before = 2; before < 4; before++) { /* segments that exist before the requests */
         unsigned passed = 0;
         start(8 * GIB, REUSE_BARRIER, RELAXED);
-        for (unsigned i = 0; i < before; i++) {
+        for (unsigned i = 0; i < before; i++)
             get(2 * MIB);
-        }
         fail_mappings(0, FOR_EVER);
-        for (unsigned i = 0; i < 450 && passed == 0; i++) {
+        for (unsigned i = 0; i < 450 && passed == 0; i++)
             get_or_pass(18 * MIB, &passed); /* one segment of 16 MiB and one of 2 MiB */
-        }
         assert_int_equal(passed, 1);
         assert_int_equal(fake->releases, 0);
         fail_mappings(FOR_EVER, 0);
@@ -184,9 +178,8 @@ static void handles_without_descriptors_go_back_to_the_driver(void **state) {
     maps_pages = true;
     start(4 * GIB, REUSE_BARRIER, 96 * MIB);
     uint64_t at[5], more;
-    for (unsigned i = 0; i < 5; i++) {
+    for (unsigned i = 0; i < 5; i++)
         at[i] = get(16 * MIB);
-    }
     drop(at[0]), drop(at[2]);
     pool_sync_end(pool, pool_sync_begin(pool));
     pool_stuck_bytes(pool);
@@ -215,9 +208,8 @@ static void without_host_memory_a_segment_between_free_ones_stays(void **state) 
     struct arena arena;
     uint64_t base = (uint64_t)7 << 44;
     arena_start(&arena, (struct pool *)0x1000, true);
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i++)
         assert_int_equal(arena_add(&arena, base + i * 2 * MIB, 2 * MIB, arena.last), 0);
-    }
     fail_mappings(0, FOR_EVER);
     while (host_slab_get(&arena.range_slab)) {
     }
@@ -323,13 +315,11 @@ static void host_bytes_stays_right_when_two_threads_make_a_spare_leaf(void **sta
 static void descriptors_of_small_blocks_take_a_fifteenth_of_their_memory(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
-    for (unsigned i = 0; i < 64; i++) { /* maps all else that the pool needs */
+    for (unsigned i = 0; i < 64; i++) /* maps all else that the pool needs */
         get(MIB);
-    }
     size_t before = mapped;
-    for (unsigned i = 0; i < 2048; i++) {
+    for (unsigned i = 0; i < 2048; i++)
         get(MIB);
-    }
     assert_true(mapped - before <= 2 * GIB / 14); /* including a new region of descriptors */
 }
 
@@ -339,9 +329,8 @@ static unsigned resident(const struct slab *slab) {
     size_t bytes = sizeof slab->blocks;
     assert_int_equal(mincore((void *)((uintptr_t)slab->blocks & ~(uintptr_t)4095), bytes, in), 0);
     unsigned count = 0;
-    for (size_t i = 0; i < bytes / 4096; i++) {
+    for (size_t i = 0; i < bytes / 4096; i++)
         count += in[i] & 1;
-    }
     return count;
 }
 
@@ -350,20 +339,17 @@ static void released_memory_takes_no_host_memory(void **state) {
     start(GIB, REUSE_BARRIER, RELAXED);
     for (int i = 0; i < 2; i++) {
         uint64_t at[1024];
-        for (unsigned j = 0; j < 1024; j++) {
+        for (unsigned j = 0; j < 1024; j++)
             at[j] = get(4096);
-        }
         const struct slab *slab = page_map_slab(page_map_get(at[500]));
         assert_in_range(resident(slab), 16, 32);
-        for (unsigned j = 0; j < 1024; j++) {
+        for (unsigned j = 0; j < 1024; j++)
             use_and_drop(at[j]);
-        }
         fake_finish_all(fake);
-        if (i == 0) {
+        if (i == 0)
             assert_int_equal(pool_trim(pool, false), 0);
-        } else {
+        else
             pool_forget(pool);
-        }
         assert_true(resident(slab) <= 2); /* host pages shared with neighbours */
         check();
     }

@@ -16,14 +16,12 @@ static atomic_int stage; /* of the other thread: 1 in flight, 2 told to end, 3 e
 static void *allocate_in_flight(void *again) {
     in_flight_enter(&in_flight);
     atomic_store(&stage, 1);
-    while (atomic_load(&stage) < 2) {
+    while (atomic_load(&stage) < 2)
         usleep(100);
-    }
     in_flight_give_back(&in_flight);
     in_flight_leave(&in_flight);
-    if (again) { /* a later allocation of the same thread */
+    if (again) /* a later allocation of the same thread */
         in_flight_enter(&in_flight);
-    }
     atomic_store(&stage, 3);
     return NULL;
 }
@@ -33,9 +31,8 @@ static pthread_t begin(void *again) {
     in_flight = (struct in_flight){0};
     atomic_store(&stage, 0);
     assert_int_equal(pthread_create(&thread, NULL, allocate_in_flight, again), 0);
-    while (atomic_load(&stage) < 1) {
+    while (atomic_load(&stage) < 1)
         usleep(100);
-    }
     return thread;
 }
 
@@ -71,9 +68,8 @@ static void memory_given_back_is_counted_for_other_threads(void **state) {
 static void *wait_after_refusal(void *unused) {
     in_flight_enter(&in_flight);
     atomic_fetch_add(&stage, 1);
-    while (atomic_load(&stage) < 2) {
+    while (atomic_load(&stage) < 2)
         usleep(100);
-    }
     in_flight_wait(&in_flight);
     in_flight_leave(&in_flight);
     return unused;
@@ -88,12 +84,10 @@ static void two_refused_threads_do_not_wait_for_each_other(void **state) {
     for (int round = 0; round < 6; round++) {
         in_flight = (struct in_flight){0};
         atomic_store(&stage, 0);
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 2; i++)
             assert_int_equal(pthread_create(&threads[i], NULL, wait_after_refusal, NULL), 0);
-        }
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 2; i++)
             pthread_join(threads[i], NULL);
-        }
         slow +=
             atomic_load(&in_flight.first.of[0].slow) || atomic_load(&in_flight.first.of[1].slow);
     }
@@ -136,13 +130,11 @@ static void a_thread_beyond_the_first_table_is_waited_for(void **state) {
     pthread_t thread, other;
     in_flight = (struct in_flight){0};
     atomic_store(&stage, 0);
-    for (unsigned i = 0; i < IN_FLIGHT_THREADS; i++) {
+    for (unsigned i = 0; i < IN_FLIGHT_THREADS; i++)
         in_flight_enter(&in_flight);
-    }
     assert_int_equal(pthread_create(&thread, NULL, allocate_in_flight, NULL), 0);
-    while (atomic_load(&stage) < 1) {
+    while (atomic_load(&stage) < 1)
         usleep(100);
-    }
     assert_int_equal(atomic_load(&in_flight.asked), IN_FLIGHT_THREADS + 1);
     assert_int_equal(pthread_create(&other, NULL, end_other_thread, NULL), 0);
     assert_true(in_flight_wait(&in_flight));
@@ -152,9 +144,8 @@ static void a_thread_beyond_the_first_table_is_waited_for(void **state) {
     const struct in_flight_table *more = atomic_load(&in_flight.first.next);
     assert_non_null(more);
     assert_int_equal(atomic_load(&more->of[0].who), 0); /* the entry is free again */
-    for (unsigned i = 0; i < IN_FLIGHT_THREADS; i++) {
+    for (unsigned i = 0; i < IN_FLIGHT_THREADS; i++)
         in_flight_leave(&in_flight);
-    }
     assert_false(in_flight_wait(&in_flight));
 }
 

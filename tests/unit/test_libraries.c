@@ -34,9 +34,8 @@ static void a_fork_waits_for_a_walk(void **state) {
     pthread_t thread;
     unsigned us = 300000;
     assert_int_equal(pthread_create(&thread, NULL, walk, &us), 0);
-    while (!atomic_load(&inside)) {
+    while (!atomic_load(&inside))
         usleep(100);
-    }
     errno = 77;
     libraries_before_fork();
     assert_int_equal(errno, 77);

@@ -129,12 +129,10 @@ static void no_page_where_there_are_no_addresses_for_it(void **state) {
     (void)state;
     int status, there;
     const char *preloaded = getenv("LD_PRELOAD");
-    if (preloaded && strstr(preloaded, "vgpreload")) {
+    if (preloaded && strstr(preloaded, "vgpreload"))
         skip(); /* valgrind needs addresses for itself */
-    }
-    if (getenv("GPUCACHE_TEST_EMULATED")) {
+    if (getenv("GPUCACHE_TEST_EMULATED"))
         skip(); /* qemu-user ignores RLIMIT_AS, because its own memory would count */
-    }
     pid_t child = fork();
     if (child == 0) {
         const struct rlimit little = {4096, 4096};

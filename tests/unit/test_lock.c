@@ -106,9 +106,8 @@ static void several_caches_are_held_at_once(void **state) {
 /* A report may be requested at any time, while the interrupted thread holds any lock. */
 static void tried(void) {
     lock_acquire(&transfer);
-    if (lock_try(&pool)) {
+    if (lock_try(&pool))
         lock_release(&pool);
-    }
     lock_release(&transfer);
 }
 
@@ -118,9 +117,8 @@ static void a_lock_that_is_only_tried_has_no_order(void **state) {
 }
 
 static void held_after_a_try(void) {
-    if (lock_try(&transfer)) {
+    if (lock_try(&transfer))
         lock_acquire(&pool);
-    }
 }
 
 static void a_lock_that_was_tried_is_held(void **state) {

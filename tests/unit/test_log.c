@@ -224,9 +224,8 @@ static void a_program_without_stderr_keeps_its_files_to_itself(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1 && strcmp(argv[1], "without") == 0) {
+    if (argc > 1 && strcmp(argv[1], "without") == 0)
         return run_without();
-    }
     self = argv[0];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_below_the_level_are_not_written),

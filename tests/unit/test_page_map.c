@@ -128,9 +128,8 @@ static void *prepare_and_enter(void *argument) {
     for (uint64_t leaf = 100; leaf < 164; leaf++) {
         uint64_t page = leaf * LEAF_BYTES + me * PAGE_BYTES;
         pthread_barrier_wait(&together);
-        if (page_map_prepare(page, PAGE_BYTES) != 0) {
+        if (page_map_prepare(page, PAGE_BYTES) != 0)
             return (void *)1;
-        }
         page_map_set(page, PAGE_BYTES, (me + 1) << 4);
     }
     return NULL;
@@ -140,19 +139,16 @@ static void threads_that_prepare_one_leaf_lose_nothing(void **state) {
     (void)state;
     pthread_t threads[THREADS];
     pthread_barrier_init(&together, NULL, THREADS);
-    for (uintptr_t i = 0; i < THREADS; i++) {
+    for (uintptr_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, prepare_and_enter, (void *)i), 0);
-    }
     for (unsigned i = 0; i < THREADS; i++) {
         void *result;
         pthread_join(threads[i], &result);
         assert_null(result);
     }
-    for (uint64_t leaf = 100; leaf < 164; leaf++) {
-        for (uint64_t i = 0; i < THREADS; i++) {
+    for (uint64_t leaf = 100; leaf < 164; leaf++)
+        for (uint64_t i = 0; i < THREADS; i++)
             assert_int_equal(page_map_get(leaf * LEAF_BYTES + i * PAGE_BYTES), (i + 1) << 4);
-        }
-    }
     pthread_barrier_destroy(&together);
 }
 

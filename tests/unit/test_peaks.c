@@ -63,9 +63,8 @@ static void backward(void) {
         take(size() / 2);
         give(held_count - 1);
         give(held_count - 1);
-        if (held_count > 0 && draw(2)) {
+        if (held_count > 0 && draw(2))
             give((unsigned)draw(held_count));
-        }
     }
 }
 
@@ -95,9 +94,8 @@ static void *work(void *number) {
     for (unsigned turns = 0; turns < program->periods * program->threads; turns++) {
         unsigned who = turns % program->threads;
         pthread_barrier_wait(&turn);
-        if (who != (uintptr_t)number) {
+        if (who != (uintptr_t)number)
             continue;
-        }
         if (who == 0) {
             begin_period(turns / program->threads);
             forward();
@@ -121,12 +119,10 @@ static double run(const struct program *what, uint64_t with_seed) {
     start((uint64_t)7 * GIB, REUSE_BARRIER, RELAXED);
     pool->quota_most = 96 * MIB; /* as on a large device */
     pthread_barrier_init(&turn, NULL, what->threads);
-    for (uintptr_t i = 0; i < what->threads; i++) {
+    for (uintptr_t i = 0; i < what->threads; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, work, (void *)i), 0);
-    }
-    for (unsigned i = 0; i < what->threads; i++) {
+    for (unsigned i = 0; i < what->threads; i++)
         pthread_join(threads[i], NULL);
-    }
     pthread_barrier_destroy(&turn);
     struct stats_device counters = fake_books(pool);
     double share = (double)counters.requested.peak / (double)live_peak;
@@ -148,11 +144,9 @@ static void assert_seen(struct program what, double least) {
 
 static void the_peak_of_large_blocks_is_nearly_exact(void **state) {
     (void)state;
-    for (unsigned threads = 2; threads <= 16; threads *= 2) {
-        for (int pages = 0; pages < 2; pages++) {
+    for (unsigned threads = 2; threads <= 16; threads *= 2)
+        for (int pages = 0; pages < 2; pages++)
             assert_seen((struct program){threads, 8, 150, 512 * KIB, 30 * MIB, pages}, 0.99);
-        }
-    }
 }
 
 static _Atomic bool enough;
@@ -160,9 +154,8 @@ static _Atomic bool enough;
 static void *go_round(void *argument) {
     drop(get(256 * KIB));
     pthread_barrier_wait(&turn);
-    while (!atomic_load(&enough)) {
+    while (!atomic_load(&enough))
         drop(get(256 * KIB));
-    }
     return argument;
 }
 
@@ -174,9 +167,8 @@ static void live_memory_does_not_count_as_idle(void **state) {
     pthread_barrier_init(&turn, NULL, 4);
     get(64 * MIB);
     atomic_store(&enough, false);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, go_round, NULL), 0);
-    }
     pthread_barrier_wait(&turn);
     uint64_t most = 0;
     for (unsigned i = 0; i < 1000000; i++) {
@@ -184,9 +176,8 @@ static void live_memory_does_not_count_as_idle(void **state) {
         most = idle > most ? idle : most;
     }
     atomic_store(&enough, true);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         pthread_join(threads[i], NULL);
-    }
     pthread_barrier_destroy(&turn);
     assert_in_range(most, 0, fake->reserved - 64 * MIB);
 }

@@ -30,9 +30,8 @@ static void every_block_has_its_bytes_and_a_segment_of_its_own_device(void **sta
         assert_true(segment.address <= at[i] &&
                     at[i] + sizes[i] <= segment.address + segment.bytes);
         assert_true(segment.address >= fake->base);
-        for (size_t j = 0; j < i; j++) {
+        for (size_t j = 0; j < i; j++)
             assert_false(overlap(at[i], sizes[i], at[j], sizes[j]));
-        }
         check();
     }
     for (size_t i = 0; i < SIZES; i++) {
@@ -51,9 +50,8 @@ static void a_look_up_finds_every_byte_of_a_block_and_no_other(void **state) {
         assert_int_equal(block.address, at);
         assert_int_equal(pool_find(at + sizes[i] / 2, &block), 0);
         assert_int_equal(block.address, at);
-        if (sizes[i] % 512) { /* rounding bytes are outside the block */
+        if (sizes[i] % 512) /* rounding bytes are outside the block */
             assert_int_equal(pool_find(at + sizes[i], &block), -EINVAL);
-        }
         drop(at);
         assert_int_equal(pool_find(at, &block), -EINVAL);
     }
@@ -74,9 +72,8 @@ static void an_id_belongs_to_one_allocation_of_one_block(void **state) {
         assert_int_equal(pool_block_id(at + bytes - 1), seen[i]);
         drop(at);
         assert_int_equal(pool_block_id(at), 0);
-        for (size_t j = 0; j < i; j++) {
+        for (size_t j = 0; j < i; j++)
             assert_true(seen[j] != seen[i]);
-        }
     }
     assert_int_equal(pool_block_id(0), 0);
 }
@@ -90,9 +87,8 @@ static void a_repeated_pair_of_calls_takes_no_more_memory(void **state) {
         fake_finish_all(fake);
         unsigned reserves = 0;
         for (int j = 0; j < 2000; j++) {
-            if (j == 1000) { /* the cache has enough blocks */
+            if (j == 1000) /* the cache has enough blocks */
                 reserves = fake->reserves;
-            }
             at = get(sizes[i]);
             use_and_drop(at);
             fake_finish_all(fake);
@@ -160,13 +156,11 @@ static void a_segment_given_back_is_not_the_pools_again(void **state) {
 
 /* Returns the bytes of a block for a request: the documented rounding. */
 static uint64_t block_of(uint64_t bytes) {
-    if (bytes > MIB) {
+    if (bytes > MIB)
         return (bytes + 511) & ~(uint64_t)511;
-    }
     uint64_t step = 512;
-    while (bytes > 32 * step) {
+    while (bytes > 32 * step)
         step *= 2;
-    }
     return (bytes + step - 1) / step * step;
 }
 
@@ -258,16 +252,13 @@ static void the_counters_agree_at_every_step(void **state) {
                 expect_alloc(&e, live[i].bytes);
             }
             compare(&e);
-            if (rand() % 8 == 0) {
+            if (rand() % 8 == 0)
                 fake_finish_all(fake);
-            }
-            if (step % 100 == 0) {
+            if (step % 100 == 0)
                 check();
-            }
         }
-        if (round < 8) {
+        if (round < 8)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -299,12 +290,10 @@ static void the_peak_of_the_count_is_exact(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t at[40];
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 40; i++)
         at[i] = get(i % 4 ? 1000 : 3 * MIB);
-    }
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 40; i++)
         drop(at[i]);
-    }
     get(3 * MIB);
     assert_int_equal(fake_books(pool).allocations.peak, 40);
 }
@@ -380,14 +369,11 @@ static void two_pools_of_one_thread_have_exact_peaks(void **state) {
 static void *small_peak_and_end(void *unused) {
     (void)unused;
     uint64_t at[8];
-    for (int i = 0; i < 8; i++) {
-        if (pool_alloc(pool, MIB, &at[i]) != 0) {
+    for (int i = 0; i < 8; i++)
+        if (pool_alloc(pool, MIB, &at[i]) != 0)
             return (void *)1;
-        }
-    }
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         fake_pool_free(at[i]);
-    }
     return NULL;
 }
 
@@ -414,16 +400,13 @@ static pthread_barrier_t step;
 
 static void *hold_small_blocks(void *unused) {
     uint64_t at[8];
-    for (int i = 0; i < 8; i++) {
-        if (pool_alloc(pool, MIB, &at[i]) != 0) {
+    for (int i = 0; i < 8; i++)
+        if (pool_alloc(pool, MIB, &at[i]) != 0)
             unused = (void *)1;
-        }
-    }
     pthread_barrier_wait(&step);
     pthread_barrier_wait(&step);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         fake_pool_free(at[i]);
-    }
     return unused;
 }
 
@@ -433,13 +416,11 @@ static void the_error_of_a_shared_peak_is_not_understated(void **state) {
     start(GIB, REUSE_BARRIER, RELAXED);
     pthread_barrier_init(&step, NULL, 5);
     pthread_t threads[4];
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, hold_small_blocks, NULL), 0);
-    }
     pthread_barrier_wait(&step);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         drop(get(100 * MIB + (uint64_t)i * MIB)); /* other threads hold 32 MiB */
-    }
     struct stats_device is = fake_books(pool);
     pthread_barrier_wait(&step);
     for (int i = 0; i < 4; i++) {
@@ -455,9 +436,8 @@ static void the_error_of_a_shared_peak_is_not_understated(void **state) {
 
 static uint64_t live_of_any_class(const struct stats_device *counters) {
     uint64_t live = 0;
-    for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
+    for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++)
         live += counters->size_classes[i].live;
-    }
     return live;
 }
 
@@ -465,9 +445,8 @@ static void a_sum_that_misses_an_allocation_but_not_its_free_is_0(void **state) 
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     get(4096);
-    for (unsigned i = 0; i < WATERMARKS; i++) {
+    for (unsigned i = 0; i < WATERMARKS; i++)
         watermark_fall(&cache_mine(pool)->watermarks[i], 10000);
-    }
     struct stats_device is = fake_books(pool);
     assert_int_equal(is.requested.current, 0);
     assert_int_equal(is.requested.freed, is.requested.total);
@@ -506,9 +485,8 @@ static void blocks_that_change_hands_are_not_counted_twice(void **state) {
     exchange_start_asking(&exchange);
     pthread_t bystanders[BYSTANDERS];
     pthread_barrier_init(&step, NULL, BYSTANDERS + 1);
-    for (int i = 0; i < BYSTANDERS; i++) {
+    for (int i = 0; i < BYSTANDERS; i++)
         assert_int_equal(pthread_create(&bystanders[i], NULL, have_a_cache, NULL), 0);
-    }
     pthread_barrier_wait(&step);
     exchange_start_freeing(&exchange);
     bool right = true;
@@ -529,9 +507,8 @@ static void blocks_that_change_hands_are_not_counted_twice(void **state) {
     }
     bool ended = exchange_end(&exchange);
     pthread_barrier_wait(&step);
-    for (int i = 0; i < BYSTANDERS; i++) {
+    for (int i = 0; i < BYSTANDERS; i++)
         pthread_join(bystanders[i], NULL);
-    }
     pthread_barrier_destroy(&step);
     assert_true(ended);
     assert_true(right);
@@ -598,12 +575,10 @@ static void a_forgotten_pool_is_empty_and_serves_the_next_context(void **state) 
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t at[SIZES];
-    for (size_t i = 0; i < SIZES; i++) {
+    for (size_t i = 0; i < SIZES; i++)
         at[i] = get(sizes[i]);
-    }
-    for (size_t i = 0; i < SIZES; i += 2) { /* some cached, some pending */
+    for (size_t i = 0; i < SIZES; i += 2) /* some cached, some pending */
         use_and_drop(at[i]);
-    }
     struct stats_device before = fake_books(pool);
     assert_int_equal(pool_forget(pool), fake->reserved);
     assert_int_equal(fake->releases, 0);
@@ -619,18 +594,16 @@ static void a_forgotten_pool_is_empty_and_serves_the_next_context(void **state) 
     assert_int_equal(after.allocations.total, before.allocations.total);
     assert_int_equal(after.requested.total, before.requested.total);
     assert_int_equal(after.requested.peak, before.requested.peak);
-    for (size_t i = 0; i < SIZES; i++) {
+    for (size_t i = 0; i < SIZES; i++)
         assert_int_equal(fake_pool_free(at[i]), -ENOENT);
-    }
     uint64_t fresh = fake_new_context(fake);
     for (size_t i = 0; i < SIZES; i++) {
         at[i] = get(sizes[i]);
         assert_true(at[i] >= fresh);
         check();
     }
-    for (size_t i = 0; i < SIZES; i++) {
+    for (size_t i = 0; i < SIZES; i++)
         use_and_drop(at[i]);
-    }
     check();
 }
 
@@ -720,21 +693,17 @@ static uint64_t shared[1024];
 
 static void *alloc_shared(void *unused) {
     (void)unused;
-    for (int i = 0; i < 1024; i++) {
-        if (pool_alloc(pool, 2048, &shared[i]) != 0) {
+    for (int i = 0; i < 1024; i++)
+        if (pool_alloc(pool, 2048, &shared[i]) != 0)
             return (void *)1;
-        }
-    }
     return NULL;
 }
 
 static void *free_shared(void *unused) {
     (void)unused;
-    for (int i = 0; i < 1024; i++) {
-        if (fake_pool_free(shared[i]) != 0) {
+    for (int i = 0; i < 1024; i++)
+        if (fake_pool_free(shared[i]) != 0)
             return (void *)1;
-        }
-    }
     return NULL;
 }
 
@@ -768,15 +737,13 @@ static pthread_key_t late_key;
 static void free_late(void *unused) {
     (void)unused;
     fake_pool_free(shared[0]);
-    if (pool_alloc(pool, 2048, &shared[1]) == 0) {
+    if (pool_alloc(pool, 2048, &shared[1]) == 0)
         fake_pool_free(shared[1]);
-    }
 }
 
 static void *free_in_a_destructor(void *unused) {
-    if (pool_alloc(pool, 2048, &shared[0]) != 0) {
+    if (pool_alloc(pool, 2048, &shared[0]) != 0)
         return (void *)1;
-    }
     pthread_setspecific(late_key, shared);
     return unused;
 }
@@ -800,9 +767,8 @@ static void churn_late(void *unused) {
     (void)unused;
     for (int i = 0; i < LATE_PAIRS; i++) {
         uint64_t address;
-        if (pool_alloc(pool, 2048, &address) == 0) {
+        if (pool_alloc(pool, 2048, &address) == 0)
             fake_pool_free(address);
-        }
     }
     atomic_store(&late_ended, true);
 }
@@ -815,9 +781,8 @@ static void counts_of_a_threads_last_destructor_are_not_lost_to_a_sum(void **sta
     get(100); /* creates the pool's key first */
     assert_int_equal(pthread_key_create(&late_key, churn_late), 0);
     assert_int_equal(pthread_create(&thread, NULL, free_in_a_destructor, NULL), 0);
-    while (!atomic_load(&late_ended)) {
+    while (!atomic_load(&late_ended))
         pool_set_capacity(pool, GIB); /* updates the peaks */
-    }
     pthread_join(thread, NULL);
     pthread_key_delete(late_key);
     check();
@@ -849,9 +814,8 @@ static void small_blocks_that_are_freed_change_nothing_of_what_can_go_back(void 
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     get(4);
     uint64_t before_pairs = cannot_go_back();
-    for (unsigned i = 0; i < 2000; i++) {
+    for (unsigned i = 0; i < 2000; i++)
         drop(get(i * 37 % 100000 + 1));
-    }
     assert_int_equal(cannot_go_back(), before_pairs);
 }
 
@@ -859,9 +823,8 @@ static void small_blocks_that_are_freed_change_nothing_of_what_can_go_back(void 
 static void free_memory_between_many_small_blocks_cannot_go_back(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
-    while (pool->source.runs.slab_count < 2 * STUCK_SLABS_MOST) {
+    while (pool->source.runs.slab_count < 2 * STUCK_SLABS_MOST)
         get(300 << 10);
-    }
     uint64_t stuck = pool_stuck_bytes(pool);
     assert_in_range(stuck, pool->source.runs.free_units << UNIT_SHIFT, pool_unused_bytes(pool));
     assert_true(pool->source.runs.free_units > 0);

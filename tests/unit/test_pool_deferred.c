@@ -125,9 +125,8 @@ static struct pool_deferred waiting;
 static bool reclaim_one(struct backend *backend, bool all) {
     (void)backend;
     (void)all;
-    if (reclaimed++ > 0) {
+    if (reclaimed++ > 0)
         return false;
-    }
     pool_reclaim(&waiting);
     return true;
 }
@@ -164,9 +163,8 @@ static void before_a_refusal_the_pool_reclaims_again(void **state) {
     reclaim_calls = 0;
     fake->backend.ops = &ops;
     uint64_t at = 0, other;
-    for (unsigned i = 0; i < 64; i++) {
+    for (unsigned i = 0; i < 64; i++)
         at = get(MIB);
-    }
     reclaimed = 0;
     waiting = defer_free(at);
     assert_int_equal(pool_alloc(pool, MIB, &other), 0);
@@ -355,17 +353,15 @@ static void the_counters_agree_for_each_kind_of_free(void **state) {
     struct pool_deferred deferred[100];
     uint64_t at[200];
     for (unsigned round = 0; round < 20; round++) {
-        for (unsigned i = 0; i < 200; i++) {
+        for (unsigned i = 0; i < 200; i++)
             at[i] = get(sizes[(i + round) % (SIZES - 1)]);
-        }
         for (unsigned i = 0; i < 100; i++) {
             drop(at[2 * i]);
             deferred[i] = defer_free(at[2 * i + 1]);
         }
         check();
-        for (unsigned i = 0; i < 100; i++) {
+        for (unsigned i = 0; i < 100; i++)
             pool_reclaim(&deferred[(i * 37) % 100]);
-        }
         check();
         assert_int_equal(fake_books(pool).allocated.current, 0);
         fake_finish_all(fake);

@@ -33,9 +33,8 @@ static int by_address(const void *a, const void *b) {
 static void *free_while_it_ends(void *number) {
     unsigned mine = (unsigned)(uintptr_t)number;
     for (int round = 0; round < 40; round++) {
-        for (int i = 0; i < BLOCKS; i++) {
+        for (int i = 0; i < BLOCKS; i++)
             wrong += pool_alloc(pool, size_of(i), &held[mine][i]) != 0;
-        }
         pthread_barrier_wait(&step);
         const uint64_t *others = held[round % 2 ? mine : (mine + 1) % THREADS];
         for (int i = 0; i < BLOCKS; i++) {
@@ -60,9 +59,8 @@ static void a_block_freed_while_the_context_ends_is_not_handed_out(void **state)
     static uint64_t all[THREADS * BLOCKS];
     uint64_t fresh = fake->base;
     pthread_barrier_init(&step, NULL, THREADS + 1);
-    for (uintptr_t t = 0; t < THREADS; t++) {
+    for (uintptr_t t = 0; t < THREADS; t++)
         assert_int_equal(pthread_create(&threads[t], NULL, free_while_it_ends, (void *)t), 0);
-    }
     for (int round = 0; round < 40; round++) {
         pthread_barrier_wait(&step);
         memcpy(all, held, sizeof all);
@@ -73,15 +71,13 @@ static void a_block_freed_while_the_context_ends_is_not_handed_out(void **state)
         pthread_barrier_wait(&step);
         wrong += fake_books(pool).reserved.current != 0;
         qsort(all, THREADS * BLOCKS, sizeof *all, by_address);
-        for (int i = 0; i < THREADS * BLOCKS; i++) {
+        for (int i = 0; i < THREADS * BLOCKS; i++)
             wrong += all[i] < fresh || (i > 0 && all[i] == all[i - 1]);
-        }
         fresh = fake_new_context(fake);
         pthread_barrier_wait(&step);
     }
-    for (int t = 0; t < THREADS; t++) {
+    for (int t = 0; t < THREADS; t++)
         pthread_join(threads[t], NULL);
-    }
     pthread_barrier_destroy(&step);
     assert_int_equal(wrong, 0);
 }
@@ -109,21 +105,18 @@ static void a_free_that_waits_for_its_cache_notices_the_end(void **state) {
     for (int i = 0; i < 2; i++) {
         pthread_t thread;
         start(64 * GIB, REUSE_BARRIER, RELAXED);
-        if (!biased_can_start()) {
+        if (!biased_can_start())
             skip(); /* pool_forget() could not take a held spin lock */
-        }
         keep_large_blocks();
-        for (int large = 0; large < 7; large++) {
+        for (int large = 0; large < 7; large++)
             get(8 * GIB); /* makes pool_forget() slow */
-        }
         pthread_barrier_init(&step, NULL, 2);
         void *bytes = (void *)(uintptr_t)sizes[i];
         assert_int_equal(pthread_create(&thread, NULL, get_and_free_late, bytes), 0);
         pthread_barrier_wait(&step);
         struct cache *theirs = pool->caches;
-        while (theirs == cache_last || theirs == pool->common) {
+        while (theirs == cache_last || theirs == pool->common)
             theirs = theirs->next_in_pool;
-        }
         lock_acquire(&pool->source.lock);
         cache_seize(theirs);
         lock_release(&pool->source.lock);

@@ -42,9 +42,8 @@ static void grow_a_buffer(void (*between)(void)) {
         uint64_t more = (bytes + bytes / 32 + 511) & ~(uint64_t)511, to = get_live(more);
         fake_submit(fake, 0);
         drop_live(at, bytes);
-        if (between) {
+        if (between)
             between();
-        }
         at = to;
         bytes = more;
     }
@@ -81,16 +80,14 @@ static void blocks_of_another_size_in_the_next_phase_hold_little_more(void **sta
     start_growing();
     for (int phase = 0; phase < 9; phase++) {
         uint64_t bytes = sizes[phase % 3], count = EACH * sizes[0] / bytes;
-        for (uint64_t i = 0; i < count; i++) {
+        for (uint64_t i = 0; i < count; i++)
             at[i] = get_live(bytes);
-        }
         for (uint64_t i = 0; i < count; i++) {
             fake_submit(fake, 0);
             drop_live(at[i], bytes);
         }
-        if (phase < 2) { /* later phases share segments of several sizes */
+        if (phase < 2) /* later phases share segments of several sizes */
             is_within_bounds();
-        }
     }
     assert_true(fake->records > 0);
 }
@@ -216,9 +213,8 @@ static void growths_of_other_threads_count_as_reserved(void **state) {
     enum { EACH = 32 };
     uint64_t at[EACH];
     start_growing();
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < EACH; i++)
         at[i] = get_live(256 * MIB);
-    }
     for (int i = 0; i < EACH; i++) {
         fake_submit(fake, 0);
         drop_live(at[i], 256 * MIB);
@@ -263,9 +259,8 @@ static void only_memory_freed_before_the_request_is_waited_for(void **state) {
     enum { EACH = 6 };
     uint64_t at[EACH];
     start_growing();
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < EACH; i++)
         at[i] = get_live(GIB);
-    }
     for (int i = 0; i < EACH; i++) {
         fake_submit(fake, 1);
         drop_live(at[i], GIB);
@@ -281,9 +276,8 @@ static void only_memory_freed_before_the_request_is_waited_for(void **state) {
 
 /* Another thread uses one block after another while this one waits. */
 static int take_turns_meanwhile(struct backend *backend, unsigned slot) {
-    for (int i = 0; i < 50; i++) {
+    for (int i = 0; i < 50; i++)
         use_and_drop(get(GIB));
-    }
     return fake_ops->wait(backend, slot);
 }
 
@@ -311,10 +305,8 @@ static int take_all_meanwhile(struct backend *backend, unsigned slot) {
     int r = fake_ops->wait(backend, slot);
     bool first = !taking;
     taking = true;
-    while (first &&
-           (source_free(&pool->source) > 0 || !epochs_is_safe(&pool->source.epochs, all))) {
+    while (first && (source_free(&pool->source) > 0 || !epochs_is_safe(&pool->source.epochs, all)))
         use_and_drop(get(256 * MIB));
-    }
     return r;
 }
 
@@ -324,12 +316,10 @@ static void frees_of_others_during_a_wait_are_synchronised_before_the_pool_grows
     uint64_t at[EACH];
     start(140 * GIB, REUSE_BARRIER, EACH * 256 * MIB);
     pool_expect_streams(4); /* makes the pool wait */
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < EACH; i++)
         at[i] = get(256 * MIB);
-    }
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < EACH; i++)
         use_and_drop(at[i]);
-    }
     struct backend_ops ops;
     call_with(&ops);
     ops.wait = take_all_meanwhile;

@@ -40,9 +40,8 @@ static int drop_elsewhere(uint64_t address) {
 static void a_thread_owns_its_blocks_until_another_frees_one(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
-    if (!biased_can_start()) {
+    if (!biased_can_start())
         skip();
-    }
     uint64_t first = get(4096), second = get(4096), third = get(8192);
     drop(first);
     assert_true(owns_blocks(own_cache()));
@@ -83,9 +82,8 @@ static void *drop_and_say(void *argument) {
 static void the_owner_is_not_disturbed_in_the_middle_of_a_free(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
-    if (!biased_can_start()) {
+    if (!biased_can_start())
         skip();
-    }
     uint64_t block = get(4096);
     has_freed = false;
     cache_enter(own_cache());
@@ -169,9 +167,8 @@ static unsigned number_after(uint64_t *other) {
 static void an_unused_owner_id_goes_to_the_next_thread(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
-    if (!biased_can_start()) {
+    if (!biased_can_start())
         skip();
-    }
     unsigned number = number_after(NULL);
     assert_int_equal(number_after(NULL), number);
     assert_int_equal(number_after(NULL), number);
@@ -195,9 +192,8 @@ static void *ask_forget_and_end(void *unused) {
 static void blocks_of_an_ended_context_keep_their_owner_id(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
-    if (!biased_can_start()) {
+    if (!biased_can_start())
         skip();
-    }
     /* the next thread's cache then starts with one live block */
     uint64_t left = (uintptr_t)run(ask_and_end, NULL);
     assert_int_not_equal(left, 0);
@@ -211,9 +207,8 @@ static void blocks_of_an_ended_context_keep_their_owner_id(void **state) {
 
 static unsigned listed(void) {
     unsigned caches = 0;
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
         caches++;
-    }
     return caches;
 }
 
@@ -239,16 +234,14 @@ static void caches_of_threads_that_ended_leave_the_list_and_their_counts_stay(vo
         pthread_t threads[MANY];
         pthread_barrier_init(&all_up, NULL, MANY + 1);
         pthread_barrier_init(&may_end, NULL, MANY + 1);
-        for (unsigned i = 0; i < MANY; i++) {
+        for (unsigned i = 0; i < MANY; i++)
             assert_int_equal(pthread_create(&threads[i], NULL, ask_drop_and_stay, NULL), 0);
-        }
         pthread_barrier_wait(&all_up);
         assert_int_equal(listed(), MANY + 2);
         check();
         pthread_barrier_wait(&may_end);
-        for (unsigned i = 0; i < MANY; i++) {
+        for (unsigned i = 0; i < MANY; i++)
             pthread_join(threads[i], NULL);
-        }
         assert_int_equal(listed(), 2);
         struct stats_device counters = fake_books(pool);
         uint64_t total = 0, live = 0;
@@ -270,18 +263,16 @@ static void caches_of_threads_that_ended_leave_the_list_and_their_counts_stay(vo
 static atomic_bool churns;
 
 static void *churn(void *unused) {
-    while (churns) {
+    while (churns)
         run(ask_drop_and_end, NULL);
-    }
     return unused;
 }
 
 static void sums_are_right_while_threads_come_and_go(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
-    for (unsigned i = 0; i < 32; i++) {
+    for (unsigned i = 0; i < 32; i++)
         run(ask_and_end, NULL); /* the next thread takes over the counts of ended threads */
-    }
     get(MIB);
     churns = true;
     pthread_t thread;
@@ -307,9 +298,8 @@ static bool runs_short(void) {
 static void when_ids_have_run_out_blocks_have_no_owner(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
-    if (!biased_can_start()) {
+    if (!biased_can_start())
         skip();
-    }
     bool short_run = runs_short(); /* then the IDs are not used up */
     unsigned threads = short_run ? 100 : OWNER_IDS;
     for (unsigned i = 0; i < threads; i++) {
@@ -351,9 +341,8 @@ static void of_two_concurrent_frees_one_succeeds(void **state) {
         at_start = 0;
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, contest, NULL), 0);
-        while (atomic_load(&at_start) < 1) {
+        while (atomic_load(&at_start) < 1)
             sched_yield();
-        }
         uint64_t address = contested;
         atomic_fetch_add(&at_start, 1);
         for (volatile int turn = 0; turn < i % 64; turn++) {

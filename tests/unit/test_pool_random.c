@@ -36,19 +36,16 @@ static atomic_uint failures;
 
 #define EXPECT(condition)                                                                          \
     do {                                                                                           \
-        if (!(condition) && atomic_fetch_add(&failures, 1) < 5) {                                  \
+        if (!(condition) && atomic_fetch_add(&failures, 1) < 5)                                    \
             fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                \
-        }                                                                                          \
     } while (0)
 
 static struct unit *unit_of(uint64_t address) {
     uint64_t page = (address - fake->base) / (2 * MIB);
-    if (page >= REGION_PAGES) {
+    if (page >= REGION_PAGES)
         abort();
-    }
-    if (!map[page]) {
+    if (!map[page])
         map[page] = calloc(4096, sizeof(struct unit));
-    }
     return &map[page][address % (2 * MIB) / 512];
 }
 
@@ -78,11 +75,9 @@ static struct past look_at_past(void) {
 }
 
 static bool is_past(const struct past *past, const struct unit *unit, bool outside) {
-    for (unsigned s = 0; s < FAKE_STREAMS; s++) {
-        if (unit->last[s] > past->completed[s] && (outside || unit->last[s] > past->ordered[s])) {
+    for (unsigned s = 0; s < FAKE_STREAMS; s++)
+        if (unit->last[s] > past->completed[s] && (outside || unit->last[s] > past->ordered[s]))
             return false;
-        }
-    }
     return true;
 }
 
@@ -140,9 +135,8 @@ static void expect_past(uint64_t address, uint64_t bytes) {
 }
 
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
-    if (!backend->has_events) {
+    if (!backend->has_events)
         fake_finish_all(fake);
-    }
     expect_past(address, bytes);
     return fake_ops->release(backend, address, bytes);
 }
@@ -150,9 +144,8 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
 /* The driver has the memory back: it is no longer externally visible memory of the pool. */
 static void let_go_of(uint64_t address, uint64_t bytes) {
     pthread_mutex_lock(&map_lock);
-    for (uint64_t a = address; a < address + bytes; a += 512) {
+    for (uint64_t a = address; a < address + bytes; a += 512)
         unit_of(a)->outside = 0;
-    }
     pthread_mutex_unlock(&map_lock);
 }
 
@@ -170,9 +163,8 @@ static int map_pages(struct backend *backend, uint64_t address, unsigned count, 
     pthread_mutex_lock(&map_lock);
     for (unsigned i = 0; i < count; i++) {
         uint64_t first = fake->base + pages[i] * 2 * MIB;
-        for (uint64_t a = first; a < first + length * 2 * MIB; a += 512) {
+        for (uint64_t a = first; a < first + length * 2 * MIB; a += 512)
             EXPECT(!unit_of(a)->outside && !unit_of(a)->live);
-        }
     }
     pthread_mutex_unlock(&map_lock);
     return fake_ops->map(backend, address, count, length, pages);
@@ -187,9 +179,8 @@ enum role { ASKS_AND_FREES, ASKS, FREES };
 
 static uint64_t random_size(unsigned *seed, enum role role) {
     unsigned kind = (unsigned)rand_r(seed) % 16;
-    if (role == ASKS && kind >= 13) { /* sizes that threads cache */
+    if (role == ASKS && kind >= 13) /* sizes that threads cache */
         return MIB + (uint64_t)rand_r(seed) % MIB;
-    }
     uint64_t most = kind < 8 ? 8 * KIB : kind < 13 ? 96 * KIB : kind < 15 ? MIB : 6 * MIB;
     return 1 + (uint64_t)rand_r(seed) % most;
 }
@@ -197,9 +188,8 @@ static uint64_t random_size(unsigned *seed, enum role role) {
 static void use(struct block_in_use *block, unsigned *seed) {
     unsigned stream = (unsigned)rand_r(seed) % FAKE_STREAMS;
     block->last[stream] = (uint32_t)fake_submit(fake, stream);
-    if (maps_pages) {
+    if (maps_pages)
         fake_reach(fake, block->address, block->bytes, stream, block->last[stream]);
-    }
 }
 
 static void free_it(struct block_in_use *block, unsigned *seed) {
@@ -227,15 +217,13 @@ static void step_once(unsigned *seed, enum role role) {
     slots[at].address = 0;
     pthread_mutex_unlock(&slots_lock);
     if (!block.address) {
-        if (role == FREES) {
+        if (role == FREES)
             return;
-        }
         block = (struct block_in_use){.bytes = random_size(seed, role)};
         int r = pool_alloc(pool, block.bytes, &block.address);
         EXPECT(r == 0 || r == -ENOMEM);
-        if (r != 0) {
+        if (r != 0)
             return;
-        }
         enter(&block);
         use(&block, seed);
     } else if (role == FREES || (role == ASKS_AND_FREES && rand_r(seed) % 4 != 0)) {
@@ -256,13 +244,11 @@ static void step_once(unsigned *seed, enum role role) {
     for (unsigned i = 0; i < SLOTS; i++) { /* into the next empty slot */
         pthread_mutex_lock(&slots_lock);
         bool empty = slots[at].address == 0;
-        if (empty) {
+        if (empty)
             slots[at] = block;
-        }
         pthread_mutex_unlock(&slots_lock);
-        if (empty) {
+        if (empty)
             return;
-        }
         at = (at + 1) % SLOTS;
     }
     free_it(&block, seed); /* no slot is empty */
@@ -272,9 +258,8 @@ static void step_once(unsigned *seed, enum role role) {
 static void check_together(void) {
     if (pthread_barrier_wait(&together) == PTHREAD_BARRIER_SERIAL_THREAD) {
         const char *broken = pool_check(pool);
-        if (broken && atomic_fetch_add(&failures, 1) == 0) {
+        if (broken && atomic_fetch_add(&failures, 1) == 0)
             fprintf(stderr, "%s does not hold\n", broken);
-        }
     }
     pthread_barrier_wait(&together);
 }
@@ -289,9 +274,8 @@ static void *thread_body(void *argument) {
     const struct thread *self = argument;
     unsigned seed = self->seed;
     for (unsigned long i = 0; i < steps_each; i++) {
-        if (i % CHECK_EVERY == 0) {
+        if (i % CHECK_EVERY == 0)
             check_together();
-        }
         step_once(&seed, self->role);
         unsigned what = (unsigned)rand_r(&seed) % 4096;
         if (what < (self->role == ASKS_AND_FREES ? 256 : 8)) {
@@ -318,11 +302,10 @@ static void run(enum reuse reuse, bool has_events, uint64_t budget, unsigned see
     failures = 0;
     start(MEMORY, reuse, budget);
     steps_each = steps_in_all / (24 * THREADS) * (roles ? 4 : 1);
-    if (roles) { /* small caches: full soon, of small blocks or of large ones */
+    if (roles) /* small caches: full soon, of small blocks or of large ones */
         pool->quota_most = seed % 2 ? 2 * MIB : 16 * MIB;
-    } else if (seed % 2 == 0) {
+    else if (seed % 2 == 0)
         keep_large_blocks();
-    }
     fake_ops = fake->backend.ops;
     ops = *fake_ops;
     ops.release = release;
@@ -340,9 +323,8 @@ static void run(enum reuse reuse, bool has_events, uint64_t budget, unsigned see
         threads[i].role = !roles ? ASKS_AND_FREES : i % 2 ? FREES : ASKS;
         assert_int_equal(pthread_create(&threads[i].id, NULL, thread_body, &threads[i]), 0);
     }
-    for (int i = 0; i < THREADS; i++) {
+    for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i].id, NULL);
-    }
     pthread_barrier_destroy(&together);
     check();
     fake->record_code = fake->order_code = fake->unmap_code = 0;

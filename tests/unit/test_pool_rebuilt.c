@@ -10,9 +10,8 @@
 static uint64_t blocks[BLOCKS];
 
 static void *ask(void *unused) {
-    for (int i = 0; i < BLOCKS; i++) {
+    for (int i = 0; i < BLOCKS; i++)
         blocks[i] = get(BLOCK);
-    }
     return unused;
 }
 
@@ -25,14 +24,12 @@ static void in_a_thread(void *(*body)(void *)) {
 /* Leaves blocks of an ended thread in the common transfer cache. Their stamps are safe. */
 static void leave_blocks_in_common_transfer(void) {
     in_a_thread(ask);
-    for (int i = 0; i < BLOCKS; i++) {
+    for (int i = 0; i < BLOCKS; i++)
         drop(blocks[i]);
-    }
     fake_finish_all(fake);
     pool_sync_end(pool, pool_sync_begin(pool));
-    if (counter_get(&pool->common->transfer.bytes) == 0) {
+    if (counter_get(&pool->common->transfer.bytes) == 0)
         skip(); /* blocks have no owner in this build */
-    }
 }
 
 static uint64_t held, allowed;
@@ -58,21 +55,18 @@ static void an_inactive_cache_holds_nothing(void **state) {
 
 /* Puts blocks of the calling thread in its transfer cache, as a free of another thread does. */
 static void put_in_transfer(struct cache *cache, uint64_t bytes, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         blocks[i] = get(bytes);
-    }
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         drop(blocks[i]);
-    }
     unsigned at = bytes > SMALL_MAX_BYTES ? bin_of_large(bytes) : size_class_of(bytes);
     cache_enter(cache);
     struct magazine magazine = cache_take(cache, at, count);
     bool fits = magazine.count > 0 && transfer_would_take(&cache->transfer, magazine.bytes);
-    if (fits) {
+    if (fits)
         transfer_put(&cache->transfer, &magazine);
-    } else {
+    else
         cache_push_magazine(cache, at, &magazine);
-    }
     cache_leave(cache);
     assert_true(fits);
 }
@@ -96,9 +90,8 @@ static void a_magazine_that_stays_does_not_block_others(void **state) {
         cache_enter(cache);
         struct alloc_request request = {.bin = size_class_of(BLOCK), .bytes = BLOCK};
         struct block *block = transfer_take(cache, &request, pool->source.epochs.safe);
-        if (block) {
+        if (block)
             cache_push_free(cache, block);
-        }
         cache_leave(cache);
         assert_non_null(block);
     }
@@ -129,13 +122,11 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock) {
         late.count = 0;
         pthread_mutex_lock(lock);
         bool fits = transfer_would_take(late_for, magazine.bytes);
-        if (fits) {
+        if (fits)
             transfer_put(late_for, &magazine);
-        }
         __real_pthread_mutex_unlock(lock);
-        if (!fits) {
+        if (!fits)
             pending_add_list(&pool->source, magazine.first);
-        }
     }
     return r;
 }
@@ -157,9 +148,8 @@ static void blocks_that_arrive_at_an_inactive_cache_are_not_lost(void **state) {
         unlocks_until_late = turn;
         quota_deactivate_all(pool);
         late_for = NULL;
-        if (late.count > 0) { /* fewer unlocks happened */
+        if (late.count > 0) /* fewer unlocks happened */
             pending_add_list(&pool->source, late.first);
-        }
         late.count = 0;
         pool_unlock(pool);
         check();

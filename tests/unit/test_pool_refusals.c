@@ -20,12 +20,10 @@ void __wrap_sleep_ns(uint64_t ns) {
     (void)ns;
     sleeps++;
     now_ns += ns_per_sleep;
-    if (calm_at > 0 && sleeps >= calm_at) {
+    if (calm_at > 0 && sleeps >= calm_at)
         fake->backend.suspended = false;
-    }
-    if (during_sleep) {
+    if (during_sleep)
         during_sleep();
-    }
 }
 
 /* ---- records ---- */
@@ -44,17 +42,15 @@ static void a_driver_that_never_records_is_synchronised_inside_frees(void **stat
     for (int i = 0; i < 6; i++) {
         start_invalidated(64 * MIB, modes[i % 3], i < 3 ? TIGHT : RELAXED);
         fake->record_code = -EIO;
-        for (unsigned j = 0; j < 100; j++) { /* memory for one at a time */
+        for (unsigned j = 0; j < 100; j++) /* memory for one at a time */
             use_and_drop(get(40 * MIB));
-        }
         assert_true(fake->synchronizes > 0);
         assert_true(fake->records <= BACKEND_REFUSALS);
         assert_false(fake->backend.has_events);
         assert_int_equal(fake->orders + fake->waits, 0);
         check();
-        if (i < 5) {
+        if (i < 5)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -113,9 +109,8 @@ static void a_record_refused_now_and_then_loses_no_memory(void **state) {
         }
         assert_true(fake->backend.has_events);
         check();
-        if (i < 5) {
+        if (i < 5)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -134,9 +129,8 @@ static void a_record_refused_for_the_moment_is_no_refusal(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, TIGHT);
     fake->record_code = -EBUSY;
-    for (int i = 0; i < 3 * BACKEND_REFUSALS; i++) {
+    for (int i = 0; i < 3 * BACKEND_REFUSALS; i++)
         use_and_drop(get(3 * MIB));
-    }
     assert_true(fake->backend.has_events);
     assert_int_equal(fake->synchronizes, 0);
 }
@@ -151,9 +145,8 @@ static void memory_that_the_pool_cannot_manage_is_taken_once(void **state) {
         uint64_t kept = get(3 * MIB), small = get(100), at;
         fake->misalign = odd[i];
         unsigned reserves = fake->reserves;
-        for (int j = 0; j < 100; j++) {
+        for (int j = 0; j < 100; j++)
             assert_int_equal(pool_alloc(pool, 5 * MIB, &at), -ERANGE);
-        }
         assert_int_equal(fake->reserves, reserves + 1);
         assert_int_equal(fake->releases, 1);
         fake->misalign = 0; /* the pool keeps its other memory */
@@ -162,9 +155,8 @@ static void memory_that_the_pool_cannot_manage_is_taken_once(void **state) {
         drop(small);
         get(100);
         check();
-        if (i == 0) {
+        if (i == 0)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -192,9 +184,8 @@ static void memory_of_a_context_that_ended_during_the_call_is_not_the_pools(void
         assert_int_equal(pool_free(fake->base), -ENOENT);
         check();
         fake->backend.ops = usual_ops;
-        if (i == 0) {
+        if (i == 0)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -367,9 +358,8 @@ static void other_pools_wait_only_when_nothing_else_is_left(void **state) {
 
 /* A stream that is never idle: each piece of work ends after nine seconds. */
 static void work_on(void) {
-    if (sleeps % 9 == 0) {
+    if (sleeps % 9 == 0)
         fake_finish_all(fake);
-    }
     fake_submit(fake, 1);
 }
 
@@ -399,9 +389,8 @@ static void start_behind(uint64_t per_sleep) {
 }
 
 static void end_at_last(void) {
-    if (sleeps == 10 * LATE_WAIT_S) {
+    if (sleeps == 10 * LATE_WAIT_S)
         fake_finish_all(fake);
-    }
 }
 
 static void memory_freed_by_the_same_thread_is_waited_for_without_limit(void **state) {
@@ -475,14 +464,12 @@ static void work_submitted_after_a_free_is_not_waited_for(void **state) {
     (void)state;
     uint64_t at[BACKEND_SLOTS];
     start_behind(0);
-    for (unsigned i = 0; i < BACKEND_SLOTS; i++) {
+    for (unsigned i = 0; i < BACKEND_SLOTS; i++)
         at[i] = get(3 * MIB);
-    }
     freed_since = get(3 * MIB);
     fake_submit(fake, 0);
-    for (unsigned i = 0; i < BACKEND_SLOTS; i++) {
+    for (unsigned i = 0; i < BACKEND_SLOTS; i++)
         drop(at[i]);
-    }
     assert_int_equal(fake->records, BACKEND_SLOTS);
     during_sleep = go_on;
     assert_true(pool_finish(pool));
@@ -579,9 +566,8 @@ static void memory_that_other_processes_return_is_requested_again(void **state) 
 static uint64_t theirs[4 * LATE_WAIT_S];
 
 static void free_one(void) {
-    if (sleeps % 5 == 0 && sleeps / 5 < sizeof theirs / sizeof *theirs) {
+    if (sleeps % 5 == 0 && sleeps / 5 < sizeof theirs / sizeof *theirs)
         drop(theirs[sleeps / 5]);
-    }
 }
 
 /* The wait does not restart when other threads free memory. */
@@ -589,9 +575,8 @@ static void an_ending_call_is_waited_for_once(void **state) {
     (void)state;
     start_with_clock(160 * MIB, 1000000000);
     uint64_t at = get(60 * MIB);
-    for (unsigned i = 0; i < sizeof theirs / sizeof *theirs; i++) {
+    for (unsigned i = 0; i < sizeof theirs / sizeof *theirs; i++)
         theirs[i] = get(2 * MIB);
-    }
     use_and_drop_quietly(at, 0);
     during_sleep = free_one;
     assert_in_range(sleeps_until_refused(64 * MIB), LATE_WAIT_S, LATE_WAIT_S + 2);

@@ -33,9 +33,8 @@ static void at_the_capacity_hardly_any_freed_byte_is_without_an_event(void **sta
         start(others ? 4 * GIB : GIB, REUSE_BARRIER, 0);
         maps_pages = false;
         uint64_t at[64], more;
-        for (unsigned i = 0; i < 64; i++) {
+        for (unsigned i = 0; i < 64; i++)
             at[i] = get(16 * MIB);
-        }
         fake_finish_all(fake);
         if (others) {
             fake->refusal = -ENOMEM;
@@ -43,9 +42,8 @@ static void at_the_capacity_hardly_any_freed_byte_is_without_an_event(void **sta
             assert_true(is_out_of_memory(try(16 * MIB, &more)));
         }
         uint64_t waits = pool->source.epochs.cpu_waits;
-        for (unsigned i = 0; i < 6; i++) {
+        for (unsigned i = 0; i < 6; i++)
             use_and_drop(at[i]);
-        }
         fake_submit(fake, 0);
         assert_int_equal(try(96 * MIB, &more), 0);
         assert_int_equal(more, at[0]);
@@ -63,13 +61,11 @@ static void near_the_capacity_few_freed_bytes_are_without_an_event(void **state)
     start(GIB + 256 * MIB, REUSE_BARRIER, 0);
     maps_pages = false;
     uint64_t at[64], more;
-    for (unsigned i = 0; i < 64; i++) {
+    for (unsigned i = 0; i < 64; i++)
         at[i] = get(16 * MIB);
-    }
     fake_finish_all(fake);
-    for (unsigned i = 0; i < 8; i++) {
+    for (unsigned i = 0; i < 8; i++)
         use_and_drop(at[i]);
-    }
     fake_submit(fake, 0);
     assert_int_equal(try((256 + 8 * 16 - 12) * MIB, &more), 0);
     fake_finish_all(fake);
@@ -119,9 +115,8 @@ static void a_refused_growth_is_retried_smaller(void **state) {
         assert_int_equal(fake->reserves, reserves + 2);
         assert_int_equal(fake->reserved, 514 * MIB);
         assert_int_equal(fake->releases, 0);
-        if (i == 0) {
+        if (i == 0)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -187,9 +182,8 @@ static void no_request_fails_while_the_pool_has_the_memory(void **state) {
     (void)state;
     start(64 * MIB, REUSE_BARRIER, RELAXED);
     uint64_t at[16];
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 16; i++)
         at[i] = get(4 * MIB);
-    }
     uint64_t more;
     assert_true(is_out_of_memory(try(2 * MIB, &more)));
     assert_true(is_out_of_memory(try(1, &more)));
@@ -228,9 +222,8 @@ static void the_first_units_of_segments_are_used_last(void **state) {
         }
         assert_true(is_out_of_memory(try(512, &more)));
         check();
-        if (i < 5) {
+        if (i < 5)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -268,21 +261,17 @@ static void a_live_small_block_keeps_only_its_own_slab(void **state) {
     for (int i = 0; i < 4; i++) {
         start(GIB, REUSE_BARRIER, RELAXED);
         uint64_t count = 300 * MIB / sizes[i], *at = calloc(count, sizeof *at), more;
-        for (uint64_t j = 0; j < count; j++) {
+        for (uint64_t j = 0; j < count; j++)
             at[j] = get(sizes[i]);
-        }
-        for (uint64_t j = 0; j < count; j++) {
-            if (j % (count / 10) != 0) {
+        for (uint64_t j = 0; j < count; j++)
+            if (j % (count / 10) != 0)
                 use_and_drop(at[j]);
-            }
-        }
         fake_finish_all(fake);
         assert_int_equal(try(GIB - 11 * 2 * MIB, &more), 0);
         free(at);
         check();
-        if (i < 3) {
+        if (i < 3)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -304,12 +293,10 @@ static void no_more_is_released_than_is_needed(void **state) {
     start(64 * MIB, REUSE_BARRIER, RELAXED);
     fake->backend.capacity = 64 * GIB; /* the driver has less, which the budget does not know */
     uint64_t at[4];
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         at[i] = get(16 * MIB);
-    }
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         use_and_drop(at[i]);
-    }
     fake_finish_all(fake);
     get(24 * MIB);
     assert_int_equal(fake->releases, 2);
@@ -320,19 +307,16 @@ static void idle_slabs_are_released_for_large_blocks_and_back(void **state) {
     (void)state;
     start(64 * MIB, REUSE_BARRIER, RELAXED);
     static uint64_t at[64];
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < 64; i++)
         at[i] = get(MIB);
-    }
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < 64; i++)
         use_and_drop(at[i]);
-    }
     fake_finish_all(fake);
     uint64_t large = get(64 * MIB);
     use_and_drop(large);
     fake_finish_all(fake);
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < 64; i++)
         at[i] = get(MIB);
-    }
     check();
 }
 
@@ -347,9 +331,8 @@ static void pending_memory_is_synchronised_before_a_request_fails(void **state) 
         assert_int_equal(fake->orders, i == 0);
         assert_int_equal(fake->waits, i == 1);
         assert_int_equal(fake->releases, 0);
-        if (i == 0) {
+        if (i == 0)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -378,12 +361,10 @@ static void a_busy_device_with_a_full_list_of_events_is_waited_for(void **state)
     (void)state;
     start(64 * MIB, REUSE_BARRIER, TIGHT);
     uint64_t at[32];
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < 32; i++)
         at[i] = get(2 * MIB);
-    }
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < 32; i++)
         use_and_drop(at[i]);
-    }
     use_and_drop(get(2 * MIB));
     fake->done_after = 500;
     get(64 * MIB);
@@ -396,11 +377,9 @@ static pthread_barrier_t step;
 
 static void *cache_and_stay(void *unused) {
     uint64_t at[8];
-    for (int i = 0; i < 8; i++) {
-        if (pool_alloc(pool, 512 * KIB, &at[i]) != 0) {
+    for (int i = 0; i < 8; i++)
+        if (pool_alloc(pool, 512 * KIB, &at[i]) != 0)
             unused = (void *)1;
-        }
-    }
     for (int i = 0; i < 8; i++) {
         fake_submit(fake, 1);
         fake_pool_free(at[i]);
@@ -427,9 +406,8 @@ static void the_caches_of_other_threads_are_flushed(void **state) {
         pthread_barrier_destroy(&step);
         assert_null(result);
         check();
-        if (i < 2) {
+        if (i < 2)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -536,12 +514,10 @@ static void a_trim_releases_all_idle_memory(void **state) {
     start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t kept = get(100), large = get(5 * MIB), page = get(MIB);
     uint64_t other[8];
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         other[i] = get(MIB);
-    }
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         use_and_drop(other[i]);
-    }
     use_and_drop(large);
     use_and_drop(page);
     fake_finish_all(fake);
@@ -600,16 +576,14 @@ static void *at_the_limit(void *argument) {
             int r = pool_alloc(pool, bytes, slot);
             refusals += is_out_of_memory(r);
             failures += r != 0 && !is_out_of_memory(r);
-            if (r != 0) {
+            if (r != 0)
                 *slot = 0;
-            }
         }
         struct stats_device is = fake_books(pool);
         failures += is.reserved.current > LIMIT || is.reserved.peak > LIMIT;
     }
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 16; i++)
         failures += held[i] && fake_pool_free(held[i]) != 0;
-    }
     return NULL;
 }
 
@@ -622,12 +596,10 @@ static void the_limit_holds_and_nothing_is_lost_with_many_threads(void **state) 
         fake->done_every = 50;
         failures = refusals = 0;
         pthread_t threads[THREADS];
-        for (uintptr_t i = 0; i < THREADS; i++) {
+        for (uintptr_t i = 0; i < THREADS; i++)
             assert_int_equal(pthread_create(&threads[i], NULL, at_the_limit, (void *)(i + 1)), 0);
-        }
-        for (int i = 0; i < THREADS; i++) {
+        for (int i = 0; i < THREADS; i++)
             pthread_join(threads[i], NULL);
-        }
         assert_int_equal(failures, 0);
         assert_true(refusals > 0);
         check();
@@ -636,9 +608,8 @@ static void the_limit_holds_and_nothing_is_lost_with_many_threads(void **state) 
         uint64_t more;
         assert_true(is_out_of_memory(try(1, &more)));
         assert_int_equal(fake->reserved, LIMIT);
-        if (mode < 2) {
+        if (mode < 2)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 

@@ -27,9 +27,8 @@ static bool is_among(uint64_t most_bytes, uint64_t old, uint64_t bytes) {
         back = overlap(got[count], bytes, old, bytes);
         count++;
     }
-    while (count > 0) {
+    while (count > 0)
         drop(got[--count]);
-    }
     return back;
 }
 
@@ -48,12 +47,10 @@ static void without_pressure_frees_call_no_driver(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t at[256];
-    for (int i = 0; i < 256; i++) {
+    for (int i = 0; i < 256; i++)
         at[i] = get(i % 4 ? 1 + 777 * (uint64_t)i : 2 * MIB + 512 * (uint64_t)i);
-    }
-    for (int i = 0; i < 256; i++) {
+    for (int i = 0; i < 256; i++)
         use_and_drop(at[i]);
-    }
     assert_int_equal(fake->records + fake->queries + fake->orders + fake->waits, 0);
     assert_int_equal(fake->synchronizes, 0);
 }
@@ -71,9 +68,8 @@ static void without_pressure_memory_comes_back_after_its_work(void **state) {
         assert_true(is_reused(at, sizes[i]));
         assert_int_equal(fake->orders + fake->waits, 0);
         check();
-        if (i < 3) {
+        if (i < 3)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -97,9 +93,8 @@ static void under_pressure_each_large_free_records_one_event(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, TIGHT);
     uint64_t at[8];
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         at[i] = get(3 * MIB);
-    }
     for (unsigned i = 0; i < 8; i++) {
         use_and_drop(at[i]);
         assert_int_equal(fake->records, i + 1);
@@ -112,12 +107,10 @@ static void under_pressure_small_frees_share_events(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, TIGHT);
     uint64_t at[64];
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < 64; i++)
         at[i] = get(1000);
-    }
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < 64; i++)
         use_and_drop(at[i]);
-    }
     assert_int_equal(fake->records, 1);
 }
 
@@ -126,26 +119,21 @@ static void few_bytes_of_a_large_budget_need_no_event_of_their_own(void **state)
     start(GIB, REUSE_BARRIER, 256 * MIB);
     get(250 * MIB); /* pressure from here on */
     uint64_t at[256];
-    for (int i = 0; i < 256; i++) {
+    for (int i = 0; i < 256; i++)
         at[i] = get(1000);
-    }
-    for (int i = 0; i < 256; i++) {
+    for (int i = 0; i < 256; i++)
         use_and_drop(at[i]); /* the first free under pressure records */
-    }
     assert_int_equal(fake->records, 1);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         at[i] = get(256 * KIB);
-    }
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         use_and_drop(at[i]);
-    }
     assert_int_equal(fake->records, 2);
 }
 
 static void *drop_many(void *at) {
-    for (int i = 0; i < 128; i++) {
+    for (int i = 0; i < 128; i++)
         use_and_drop(((uint64_t *)at)[i]);
-    }
     return NULL;
 }
 
@@ -153,21 +141,18 @@ static void an_event_of_one_thread_serves_what_the_others_freed_before(void **st
     (void)state;
     start(GIB, REUSE_BARRIER, TIGHT);
     uint64_t at[256];
-    for (int i = 0; i < 256; i++) {
+    for (int i = 0; i < 256; i++)
         at[i] = get(1000);
-    }
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 60; i++)
         use_and_drop(at[i]);
-    }
     assert_int_equal(fake->records, 1);
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, drop_many, &at[128]), 0);
     pthread_join(thread, NULL);
     unsigned records = fake->records;
     assert_true(records > 1);
-    for (int i = 60; i < 120; i++) {
+    for (int i = 60; i < 120; i++)
         use_and_drop(at[i]); /* 120 frees since its own last event, 60 since the other thread's */
-    }
     assert_int_equal(fake->records, records);
 }
 
@@ -191,18 +176,15 @@ static void one_barrier_serves_every_block_freed_before_it(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, TIGHT);
     uint64_t at[8];
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         at[i] = get(3 * MIB);
-    }
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         use_and_drop(at[i]);
-    }
     get(24 * MIB - 512); /* needs all eight blocks */
     unsigned orders = fake->orders;
     assert_true(orders <= 2);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         get(3 * MIB);
-    }
     assert_int_equal(fake->orders, orders);
 }
 
@@ -223,12 +205,10 @@ static void concurrent_streams_are_not_serialised_for_the_oldest_block(void **st
     start(GIB, REUSE_BARRIER, 32 * MIB);
     pool_expect_streams(4);
     uint64_t at[8];
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         at[i] = get(4 * MIB);
-    }
-    for (int i = 0; i < 8; i++) { /* each free records an event */
+    for (int i = 0; i < 8; i++) /* each free records an event */
         use_and_drop(at[i]);
-    }
     assert_int_equal(get(4 * MIB), at[0]);
     assert_int_equal(fake->orders, 0);
     assert_int_equal(fake->waits, 1);
@@ -244,18 +224,15 @@ static void the_cpu_does_not_wait_if_little_work_is_behind_the_event(void **stat
     start(4 * GIB, REUSE_BARRIER, 2 * GIB);
     pool_expect_streams(4);
     uint64_t at[20];
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 20; i++)
         at[i] = get(100 * MIB);
-    }
-    for (int i = 0; i < 4; i++) { /* a fifth of the budget; three events behind the first */
+    for (int i = 0; i < 4; i++) /* a fifth of the budget; three events behind the first */
         use_and_drop(at[i]);
-    }
     assert_int_equal(get(100 * MIB), at[0]);
     assert_int_equal(fake->orders, 1);
     assert_int_equal(fake->waits, 0);
-    for (int i = 4; i < 12; i++) {
+    for (int i = 4; i < 12; i++)
         use_and_drop(at[i]);
-    }
     get(100 * MIB), get(100 * MIB), get(100 * MIB); /* made safe by the barrier */
     assert_int_equal(get(100 * MIB), at[4]);
     assert_int_equal(fake->orders, 1);
@@ -283,9 +260,8 @@ static void the_pool_grows_rather_than_waits_for_an_event_recorded_later(void **
     uint64_t other = get(3 * MIB); /* records an event outside a free */
     assert_true(other != at);
     fake->busy_for_ever = true;
-    for (int i = 0; i < 20; i++) { /* grows past the budget */
+    for (int i = 0; i < 20; i++) /* grows past the budget */
         assert_true(get(3 * MIB) != at);
-    }
     assert_int_equal(fake->orders + fake->waits, 0);
 }
 
@@ -295,28 +271,24 @@ static void a_pool_under_pressure_stays_within_its_budget(void **state) {
     static const enum reuse modes[] = {REUSE_BARRIER, REUSE_WAIT};
     for (int round = 0; round < 4; round++) {
         start(4 * GIB, modes[round / 2], 64 * MIB);
-        for (unsigned i = 0; i < 4000; i++) { /* no work completes by itself */
+        for (unsigned i = 0; i < 4000; i++) /* no work completes by itself */
             use_and_drop(get(round % 2 ? sizes[i % 3] : 1 + (uint64_t)i * 31 % (512 * KIB)));
-        }
         assert_true(fake->reserved_peak <= 64 * MIB);
         check();
-        if (round < 3) {
+        if (round < 3)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
 static void without_a_budget_the_peak_and_a_floor_decide(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, 0);
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0; i < 400; i++)
         use_and_drop(get(4 * MIB));
-    }
     assert_true(fake->reserved_peak <= 80 * MIB);
     uint64_t large = get(640 * MIB);
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0; i < 400; i++)
         use_and_drop(get(4 * MIB));
-    }
     assert_true(fake->reserved_peak <= 640 * MIB + 40 * MIB + 80 * MIB);
     drop(large);
 }
@@ -337,18 +309,16 @@ static void in_sync_mode_every_free_waits(void **state) {
             assert_int_equal(fake->waits, j + 1);
         }
         uint64_t at[40];
-        for (int j = 0; j < 40; j++) { /* blocks that the thread's cache keeps */
+        for (int j = 0; j < 40; j++) /* blocks that the thread's cache keeps */
             at[j] = get(4096);
-        }
         for (int j = 0; j < 40; j++) {
             uint64_t work = fake_submit(fake, 1);
             drop(at[j]);
             assert_true(fake_is_past(fake, 1, work, true));
         }
         assert_int_equal(fake->orders, 0);
-        if (i == 0) {
+        if (i == 0)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -365,9 +335,8 @@ static void *sync_frees(void *argument) {
             break;
         }
         uint64_t work = fake_submit(fake, me % FAKE_STREAMS);
-        if (i % 10 == 0) {
+        if (i % 10 == 0)
             pthread_barrier_wait(&together);
-        }
         fake_pool_free(at);
         not_waited[me] += !fake_is_past(fake, me % FAKE_STREAMS, work, true);
     }
@@ -393,9 +362,8 @@ static void in_sync_mode_every_free_waits_however_many_threads_there_are(void **
     memset(not_waited, 0, sizeof not_waited);
     pthread_t threads[SYNC_THREADS];
     pthread_barrier_init(&together, NULL, SYNC_THREADS);
-    for (uintptr_t i = 0; i < SYNC_THREADS; i++) {
+    for (uintptr_t i = 0; i < SYNC_THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, sync_frees, (void *)i), 0);
-    }
     uint64_t missed = 0;
     for (int i = 0; i < SYNC_THREADS; i++) {
         pthread_join(threads[i], NULL);
@@ -423,9 +391,8 @@ static void during_a_capture_nothing_is_recorded_or_waited_for(void **state) {
         drop(during); /* this free's event covers the earlier free too */
         assert_true(is_reused(at, 3 * MIB));
         check();
-        if (i < 2) {
+        if (i < 2)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -456,9 +423,8 @@ static void under_pressure_a_free_during_a_capture_waits_for_all_work(void **sta
         assert_int_equal(get(3 * MIB), at);
         fake->record_code = fake->order_code = 0;
         fake->backend.ops = before;
-        if (i < 2) {
+        if (i < 2)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -477,18 +443,15 @@ static void an_old_driver_is_synchronised_inside_frees_only(void **state) {
         assert_true(fake->reserved_peak <= 4 * MIB);
         let_hold(MIB);
         uint64_t at[64];
-        for (int j = 0; j < 64; j++) {
+        for (int j = 0; j < 64; j++)
             at[j] = get(5000);
-        }
-        for (int j = 0; j < 64; j++) {
+        for (int j = 0; j < 64; j++)
             use_and_drop(at[j]);
-        }
         assert_int_equal(fake->synchronizes, modes[i] == REUSE_SYNC ? 84 : 21);
         assert_int_equal(fake->orders + fake->waits + fake->queries, 0);
         check();
-        if (i < 2) {
+        if (i < 2)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -496,16 +459,14 @@ static void without_pressure_an_old_driver_is_synchronised_once_for_many_bytes(v
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     fake->backend.has_events = false;
-    for (int i = 0; i < 21; i++) {
+    for (int i = 0; i < 21; i++)
         use_and_drop(get(3 * MIB));
-    }
     assert_int_equal(fake->synchronizes, 0);
     use_and_drop(get(3 * MIB));
     assert_int_equal(fake->synchronizes, 1);
     unsigned reserves = fake->reserves;
-    for (int i = 0; i < 22; i++) {
+    for (int i = 0; i < 22; i++)
         get(3 * MIB);
-    }
     assert_int_equal(fake->reserves, reserves);
 }
 
@@ -589,12 +550,10 @@ static void cached_large_blocks_are_flushed_when_memory_is_short(void **state) {
     start(64 * MIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
     uint64_t at[15];
-    for (int i = 0; i < 15; i++) {
+    for (int i = 0; i < 15; i++)
         at[i] = get(4 * MIB);
-    }
-    for (int i = 0; i < 15; i++) {
+    for (int i = 0; i < 15; i++)
         use_and_drop(at[i]);
-    }
     check();
     fake_finish_all(fake);
     get(60 * MIB); /* all 60 MiB, in one block */
@@ -607,9 +566,8 @@ static atomic_bool is_held, was_freed;
 static void *hold_the_lock(void *saw) {
     pool_lock(pool);
     atomic_store(&is_held, true);
-    for (int i = 0; i < 2000 && !atomic_load(&was_freed); i++) {
+    for (int i = 0; i < 2000 && !atomic_load(&was_freed); i++)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    }
     *(bool *)saw = atomic_load(&was_freed);
     pool_unlock(pool);
     return NULL;
@@ -625,9 +583,8 @@ static void a_free_in_which_only_an_event_is_due_does_not_wait_for_the_lock(void
     pthread_t thread;
     is_held = was_freed = false;
     assert_int_equal(pthread_create(&thread, NULL, hold_the_lock, &saw), 0);
-    while (!atomic_load(&is_held)) {
+    while (!atomic_load(&is_held))
         sched_yield();
-    }
     drop(at);
     atomic_store(&was_freed, true);
     pthread_join(thread, NULL);
@@ -674,9 +631,8 @@ static void blocks_taken_ahead_stay_within_the_quota(void **state) {
         }
         assert_true(ahead > 0);
         check();
-        if (!large) {
+        if (!large)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -687,9 +643,8 @@ static void externally_visible_memory_is_reused_only_when_finished(void **state)
     static const uint64_t sizes[] = {100, 64 * KIB, MIB, 3 * MIB, 3 * MIB};
     for (int i = 0; i < 5; i++) {
         start(GIB, REUSE_BARRIER, TIGHT);
-        if (i == 4) {
+        if (i == 4)
             keep_large_blocks();
-        }
         uint64_t at = get(sizes[i]);
         assert_int_equal(pool_mark_externally_visible(at), 0);
         use_and_drop(at);
@@ -701,9 +656,8 @@ static void externally_visible_memory_is_reused_only_when_finished(void **state)
         fake_finish_all(fake);
         assert_true(is_reused(at, sizes[i]));
         check();
-        if (i < 4) {
+        if (i < 4)
             assert_int_equal(stop(NULL), 0);
-        }
     }
 }
 
@@ -725,9 +679,8 @@ static void external_visibility_stays_with_the_memory(void **state) {
             got[count] = get(100);
         } while (got[count] != at && ++count < 8192);
         assert_true(count < 8192);
-        while (count > 0) {
+        while (count > 0)
             drop(got[--count]);
-        }
         fake_finish_all(fake);
     }
     use_and_drop(neighbour); /* in the same slab, so externally visible too */

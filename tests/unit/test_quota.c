@@ -56,13 +56,11 @@ static struct cache *theirs;
 
 static void *cache_and_stay(void *how_many) {
     uint64_t own[256];
-    for (uintptr_t i = 0; i < (uintptr_t)how_many; i++) {
+    for (uintptr_t i = 0; i < (uintptr_t)how_many; i++)
         own[i] = get(64 * KIB);
-    }
     kept = get(64 * KIB);
-    for (uintptr_t i = 0; i < (uintptr_t)how_many; i++) {
+    for (uintptr_t i = 0; i < (uintptr_t)how_many; i++)
         drop(own[i]);
-    }
     theirs = mine();
     pthread_barrier_wait(&step);
     pthread_barrier_wait(&step);
@@ -88,9 +86,8 @@ static void go_on(void) {
 static void grow_past_the_goal(void) {
     fake_finish_all(fake);
     uint64_t before = fake->reserved;
-    while (fake->reserved <= pool->source.goal || fake->reserved == before) {
+    while (fake->reserved <= pool->source.goal || fake->reserved == before)
         get(MIB);
-    }
 }
 
 /* ---- inactive caches ---- */
@@ -164,9 +161,8 @@ static void blocks_for_a_thread_that_only_frees_go_to_the_pool(void **state) {
     (void)state;
     begin();
     get(64 * MIB);
-    if (mine()->owner_id == 0) {
+    if (mine()->owner_id == 0)
         skip();
-    }
     pthread_t asking = let_another_ask(400, 60 * KIB);
     let_another_free(0, 400);
     assert_true(bytes_waiting() > 0);
@@ -237,9 +233,8 @@ static void the_budget_follows_active_caches_and_not_former_ones(void **state) {
     begin_on(8 * GIB);
     /* a small program with one thread has no budget for quotas in addition to its slack */
     get(2 * GIB);
-    for (int i = 0; i < 30; i++) {
+    for (int i = 0; i < 30; i++)
         let_it_end(let_another_ask(4, 4096));
-    }
     lock_acquire(&pool->source.lock);
     pool_recompute(pool);
     uint64_t alone = pool->source.quotas, budget = atomic_load(&pool->source.budget);
@@ -283,14 +278,12 @@ static void a_cache_starts_small_and_stays_within_its_quota(void **state) {
     assert_true(cache_quota(mine()) <= pool->quota_most / 16);
     for (uint64_t i = 0; i < 1000; i++) {
         blocks[i] = get(1 + i * 3777 % (3 * MIB));
-        if (i >= 40) {
+        if (i >= 40)
             use_and_drop(blocks[i - 40]);
-        }
         assert_true(mine()->bytes <= cache_quota(mine()));
         assert_true(cache_quota(mine()) <= pool->quota_most);
-        if (i % 50 == 0) {
+        if (i % 50 == 0)
             finish();
-        }
     }
     for (int i = 960; i < 1000; i++) {
         use_and_drop(blocks[i]);
@@ -310,12 +303,10 @@ static void a_miss_on_flushed_blocks_raises_the_quota(void **state) {
         uint64_t first = 0, slow_paths = 0;
         for (int round = 0; round < 60; round++) {
             uint64_t before = pool->peaks.updates;
-            for (int i = 0; i < 48; i++) {
+            for (int i = 0; i < 48; i++)
                 blocks[i] = get(sizes[s]);
-            }
-            for (int i = 0; i < 48; i++) {
+            for (int i = 0; i < 48; i++)
                 use_and_drop(blocks[i]);
-            }
             slow_paths = pool->peaks.updates - before;
             first = round == 0 ? slow_paths : first;
             finish();
@@ -333,12 +324,10 @@ static void a_small_program_caches_little(void **state) {
     begin();
     keep_large_blocks();
     for (int round = 0; round < 60; round++) {
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < 8; i++)
             blocks[i] = get((1 + (uint64_t)(round + i) % 15) * 8 * KIB);
-        }
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < 8; i++)
             use_and_drop(blocks[i]);
-        }
         finish();
     }
     struct cache *own = mine();
@@ -355,13 +344,11 @@ static void a_full_transfer_cache_gets_a_larger_quota(void **state) {
     begin();
     keep_large_blocks();
     get(200 * MIB);
-    if (mine()->owner_id == 0) {
+    if (mine()->owner_id == 0)
         skip(); /* blocks have no owner */
-    }
     uint64_t before = cache_quota(own_transfer()->cache);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4; i++)
         hand_over(200, MIB);
-    }
     uint64_t then = cache_quota(own_transfer()->cache);
     assert_true(then > before);
     assert_true(then <= pool->quota_most);
@@ -379,12 +366,10 @@ static void *fill_and_stay(void *at) {
     quota_grow(cache, UINT64_MAX / 2);
     *(uint64_t *)at = cache_quota(cache);
     lock_release(&pool->source.lock);
-    for (unsigned i = 0; i < 16; i++) {
+    for (unsigned i = 0; i < 16; i++)
         own[i] = get(64 * KIB);
-    }
-    for (unsigned i = 0; i < 16; i++) {
+    for (unsigned i = 0; i < 16; i++)
         drop(own[i]);
-    }
     pthread_barrier_wait(&step);
     pthread_barrier_wait(&step);
     return NULL;
@@ -401,9 +386,8 @@ static void many_caches_share_the_limit_of_a_few(void **state) {
     uint64_t alone = cache_quota(mine());
     pthread_t threads[MANY];
     pthread_barrier_init(&step, NULL, MANY + 1);
-    for (unsigned i = 0; i < MANY; i++) {
+    for (unsigned i = 0; i < MANY; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, fill_and_stay, &quotas_seen[i]), 0);
-    }
     pthread_barrier_wait(&step);
     assert_int_equal(active(), MANY + 1);
     uint64_t least = alone;
@@ -421,9 +405,8 @@ static void many_caches_share_the_limit_of_a_few(void **state) {
     assert_true(pool->source.quotas <= alone * MANY * 3 / 4);
     check();
     pthread_barrier_wait(&step);
-    for (unsigned i = 0; i < MANY; i++) {
+    for (unsigned i = 0; i < MANY; i++)
         pthread_join(threads[i], NULL);
-    }
     pthread_barrier_destroy(&step);
     assert_int_equal(active(), 1);
     lock_acquire(&pool->source.lock);

@@ -83,9 +83,8 @@ static void a_header_that_changes_after_its_check_is_not_read_again(void **state
     assert_int_equal(page_devices(page), 1);
     assert_true(page_device(page, 0, &device, &age, &moment));
     assert_int_equal(device.requested.current, 77);
-    for (unsigned i = 1; i < STATS_MAX_DEVICES; i++) {
+    for (unsigned i = 1; i < STATS_MAX_DEVICES; i++)
         assert_false(page_device(page, i, &device, &age, &moment));
-    }
     page_update_state(page);
     assert_int_equal(page->state, PAGE_RUNNING);
     assert_int_equal(page->pid, getpid());

@@ -49,9 +49,8 @@ static struct history *history_from(const char *text, struct histories *historie
 static double time_of_keys(uint64_t step) {
     struct history history = {0};
     clock_t begin = clock();
-    for (uint64_t i = 1; i <= 40000; i++) {
+    for (uint64_t i = 1; i <= 40000; i++)
         assert_int_equal(history_allocate(&history, i, i * step, 512, 0), 0);
-    }
     for (uint64_t i = 1; i <= 40000; i++) {
         assert_true(history_has(&history, i * step));
         assert_int_equal(history_free(&history, i, i * step), 0);
@@ -93,9 +92,8 @@ static void rows_of_traces(void **state) {
     assert_int_equal(history->requested_peak, MIB + 512);
     assert_int_equal(history->blocks, 4);
     assert_int_equal(history->threads, 2); /* in order of appearance */
-    for (unsigned i = 0; i < 6; i++) {
+    for (unsigned i = 0; i < 6; i++)
         assert_int_equal(history->events[i].thread, i == 1);
-    }
     assert_int_equal(history->period_count, 2);
     assert_int_equal(history->periods[1], 2);
     assert_true(history->cut);

@@ -67,12 +67,10 @@ static void call_stacks_are_advised_unless_they_are_on(void **state) {
         struct lines lines;
         bool off = round % 2 == 0;
         device->live_groups = (size_t[]){0, 2, 5, 2}[round / 2];
-        for (unsigned i = 2; i < 5; i++) {
+        for (unsigned i = 2; i < 5; i++)
             device->live[i] = (struct stats_live){(i + 10) * MIB, 7};
-        }
-        if (round / 2 == 3) {
+        if (round / 2 == 3)
             device->allocations.current = UINT64_MAX;
-        }
         verdict_write(&lines, &oom, device, &the_map, !off);
         const char *last = lines.text[lines.count - 1];
         assert_int_equal(strstr(last, whose) != NULL, off);

@@ -256,13 +256,11 @@ static void the_numbers_of_kinds_in_files_never_change(void **state) {
 
 static void write_past_a_step(void) {
     enum { PAST = 3 * (1 << 20) / TRACE_RECORD_BYTES };
-    for (unsigned i = 0; i < PAST; i++) {
+    for (unsigned i = 0; i < PAST; i++)
         write_event(0, LIVE);
-    }
     check_kept("large pages");
-    if (atomic_load(&header->refused) != 0) {
+    if (atomic_load(&header->refused) != 0)
         abort();
-    }
 }
 
 /* The header has 32 KiB: the first chunk does not begin with a host page. */

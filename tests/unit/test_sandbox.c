@@ -78,18 +78,16 @@ static void *swap_blocks(void *seed) {
 }
 
 static void wait_for_turns(unsigned count) {
-    for (unsigned before = turns_made; turns_made - before < count;) {
+    for (unsigned before = turns_made; turns_made - before < count;)
         sched_yield();
-    }
 }
 
 static int swap_in_a_sandbox(void) {
     pthread_t threads[THREADS];
     start(GIB, REUSE_BARRIER, RELAXED);
     fake->done_every = 10;
-    for (uintptr_t i = 0; i < THREADS; i++) {
+    for (uintptr_t i = 0; i < THREADS; i++)
         HOLDS(pthread_create(&threads[i], NULL, swap_blocks, (void *)(i + 1)) == 0);
-    }
     wait_for_turns(5000);
     SET_UP_SANDBOX();
     for (unsigned i = 0; i < 60; i++) {
@@ -97,13 +95,11 @@ static int swap_in_a_sandbox(void) {
         wait_for_turns(200);
     }
     ended = true;
-    for (unsigned i = 0; i < THREADS; i++) {
+    for (unsigned i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    }
     HOLDS(failures == 0 && !biased_can_start());
-    for (unsigned i = 0; i < PLACES; i++) {
+    for (unsigned i = 0; i < PLACES; i++)
         HOLDS(!places[i] || fake_pool_free(places[i]) == 0);
-    }
     HOLDS(fake_books(pool).requested.current == 0);
     HOLDS(!pool_check(pool));
     return 0;

@@ -21,9 +21,8 @@ static void every_request_fits_its_class(void **state) {
     (void)state;
     for (uint64_t bytes = 1; bytes <= SMALL_MAX_BYTES; bytes++) {
         unsigned class = size_class_of(bytes);
-        if (class >= SMALL_CLASSES || class_bytes(class) < bytes) {
+        if (class >= SMALL_CLASSES || class_bytes(class) < bytes)
             fail_msg("%lu bytes: class %u", (unsigned long)bytes, class);
-        }
     }
 }
 
@@ -31,9 +30,8 @@ static void no_smaller_class_would_do(void **state) {
     (void)state;
     for (uint64_t bytes = 1; bytes <= SMALL_MAX_BYTES; bytes++) {
         unsigned class = size_class_of(bytes);
-        if (class > 0 && class_bytes(class - 1) >= bytes) {
+        if (class > 0 && class_bytes(class - 1) >= bytes)
             fail_msg("%lu bytes: class %u", (unsigned long)bytes, class);
-        }
     }
 }
 
@@ -41,24 +39,21 @@ static void waste_is_one_unit_or_one_sixteenth(void **state) {
     (void)state;
     for (uint64_t bytes = 1; bytes <= SMALL_MAX_BYTES; bytes++) {
         uint64_t waste = class_bytes(size_class_of(bytes)) - bytes;
-        if (waste > 511 && waste > bytes / 16) {
+        if (waste > 511 && waste > bytes / 16)
             fail_msg("%lu bytes: %lu wasted", (unsigned long)bytes, (unsigned long)waste);
-        }
     }
 }
 
 static void a_block_freed_finds_its_class_again(void **state) {
     (void)state;
-    for (unsigned class = 0; class < SIZE_CLASSES; class ++) {
+    for (unsigned class = 0; class < SIZE_CLASSES; class ++)
         assert_int_equal(size_class_of(class_bytes(class)), class);
-    }
 }
 
 static void powers_of_two_are_exact(void **state) {
     (void)state;
-    for (uint64_t bytes = 512; bytes <= SMALL_MAX_BYTES; bytes *= 2) {
+    for (uint64_t bytes = 512; bytes <= SMALL_MAX_BYTES; bytes *= 2)
         assert_int_equal(class_bytes(size_class_of(bytes)), bytes);
-    }
 }
 
 static void a_size_lies_between_its_two_classes(void **state) {

@@ -66,9 +66,8 @@ static void check(const struct bench *bench) {
     uint64_t free_units = 0, slabs = 0, longest = 0;
     for (uint64_t i = 0; i < SLABS; i++) {
         struct slab *slab = page_map_slab(page_map_get(bench->base + i * PAGE_BYTES));
-        if (!slab) {
+        if (!slab)
             continue;
-        }
         slabs++;
         unsigned used = 0;
         enum block_state before = BLOCK_LIVE;
@@ -126,9 +125,8 @@ static struct block *take(struct bench *bench, unsigned units) {
 
 static struct range *give(struct bench *bench, struct block *block) {
     struct range *range = runs_give(&bench->runs, block);
-    if (range) {
+    if (range)
         arena_give(&bench->arena, range);
-    }
     check(bench);
     return range;
 }
@@ -196,20 +194,17 @@ static void the_best_fit_is_exact_for_every_length(void **state) {
         struct block *rest = take(&bench, SLAB_UNITS - 1282 - COUNT);
         assert_non_null(rest);
         assert_null(take(&bench, 1));
-        for (unsigned i = 0; i < COUNT; i++) {
+        for (unsigned i = 0; i < COUNT; i++)
             assert_null(runs_give(&bench.runs, freed[i]));
-        }
         unsigned best = 0;
-        while (lengths[best] < request) {
+        while (lengths[best] < request)
             best++;
-        }
         struct block *got = take(&bench, request);
         assert_ptr_equal(got, freed[best]);
         check(&bench);
         assert_null(give(&bench, got));
-        for (unsigned i = 0; i < COUNT; i++) {
+        for (unsigned i = 0; i < COUNT; i++)
             assert_null(runs_give(&bench.runs, between[i]));
-        }
         assert_non_null(give(&bench, rest));
     }
 }
@@ -248,9 +243,8 @@ static void free_neighbours_are_merged_from_every_side(void **state) {
                 sum += sizes[j][k];
             }
             assert_non_null(take(&bench, SLAB_UNITS - sum - 1));
-            for (int k = 0; k < 3; k++) {
+            for (int k = 0; k < 3; k++)
                 assert_null(give(&bench, blocks[orders[i][k]]));
-            }
             assert_int_equal(runs_largest(&bench.runs), (uint64_t)sum << UNIT_SHIFT);
             assert_int_equal(bench.runs.free_units, sum);
         }
@@ -289,9 +283,8 @@ static void a_forgotten_slab_is_like_a_new_one(void **state) {
     runs_forget(&bench.runs);
     arena_forget(&bench.arena);
     check(&bench);
-    for (unsigned i = 0; i < SLAB_UNITS; i++) {
+    for (unsigned i = 0; i < SLAB_UNITS; i++)
         assert_int_equal(block_state(&slab->blocks[i]), BLOCK_INSIDE);
-    }
     assert_int_equal(arena_add(&bench.arena, bench.base, SLABS * PAGE_BYTES, NULL), 0);
     assert_ptr_equal(open_slab(&bench), slab);
     assert_false(slab->externally_visible);
@@ -305,9 +298,8 @@ static unsigned resident(const struct slab *slab) {
     size_t bytes = sizeof slab->blocks;
     assert_int_equal(mincore((void *)from, bytes, in), 0);
     unsigned count = 0;
-    for (size_t i = 0; i < bytes / 4096; i++) {
+    for (size_t i = 0; i < bytes / 4096; i++)
         count += in[i] & 1;
-    }
     return count;
 }
 
@@ -319,29 +311,25 @@ static void closed_slabs_give_their_host_memory_back(void **state) {
     assert_true((uintptr_t)slab->blocks % 4096 !=
                 0); /* the descriptors share a host page with the slab's head */
     struct block *kept = NULL, *all[SLAB_UNITS];
-    for (unsigned i = 0; i < SLAB_UNITS; i++) {
+    for (unsigned i = 0; i < SLAB_UNITS; i++)
         all[i] = take(&bench, 1);
-    }
-    for (unsigned i = 0; i < SLAB_UNITS; i++) {
+    for (unsigned i = 0; i < SLAB_UNITS; i++)
         assert_ptr_equal(slab_of(all[i]), slab); /* the slab that was opened last */
-    }
     kept = take(&bench, 7);
     assert_ptr_equal(slab_of(kept), open);
     for (unsigned i = 0; i < SLAB_UNITS; i++) {
         struct range *emptied = runs_give(&bench.runs, all[i]);
         assert_true((emptied != NULL) == (i == SLAB_UNITS - 1));
-        if (emptied) {
+        if (emptied)
             arena_give(&bench.arena, emptied);
-        }
     }
     assert_int_equal(resident(slab), 32);
     runs_trim(&bench.runs);
     assert_true(resident(slab) <= 2); /* host pages shared with neighbours */
     assert_int_equal(block_units(kept), 7);
     assert_ptr_equal(slab->pool, bench.runs.pool);
-    for (unsigned i = 0; i < SLAB_UNITS; i++) {
+    for (unsigned i = 0; i < SLAB_UNITS; i++)
         assert_int_equal(block_state(&slab->blocks[i]), BLOCK_INSIDE);
-    }
     unsigned after = resident(slab);
     runs_trim(&bench.runs); /* a second trim changes nothing */
     assert_int_equal(resident(slab), after);
@@ -360,17 +348,15 @@ static void trim_beside_open_slabs(size_t page) {
     assert_int_equal(arena_add(&bench.arena, bench.base + GIB, MANY * PAGE_BYTES, NULL), 0);
     for (unsigned i = 0; i < MANY; i++) {
         slabs[i] = open_slab(&bench);
-        for (unsigned j = 0; j < SLAB_UNITS; j++) {
+        for (unsigned j = 0; j < SLAB_UNITS; j++)
             blocks[i][j] = take(&bench, 1);
-        }
     }
     for (unsigned i = 0; i < MANY; i += 2) {
         for (unsigned j = 0; j < SLAB_UNITS; j++) {
             /* the first unit of a segment is not handed out */
             struct range *emptied = blocks[i][j] ? runs_give(&bench.runs, blocks[i][j]) : NULL;
-            if (emptied) {
+            if (emptied)
                 arena_give(&bench.arena, emptied);
-            }
         }
     }
     runs_trim(&bench.runs);
@@ -408,16 +394,14 @@ static void descriptors_of_one_size_lie_together(void **state) {
             for (unsigned k = 0; k < SLAB_UNITS / units; k++) {
                 lines[k] = (uintptr_t)take(&bench, units) / 64;
                 assert_ptr_equal(slab_of((struct block *)(lines[k] * 64)), slab);
-                for (unsigned l = 0; l < k; l++) {
+                for (unsigned l = 0; l < k; l++)
                     assert_int_not_equal(lines[l], lines[k]);
-                }
                 in_set[(lines[k] - base / 64) % 64] += j == 2;
             }
             assert_in_range(resident(slab), 1, rows[i].most);
         }
-        for (unsigned set = 0; set < 64; set++) {
+        for (unsigned set = 0; set < 64; set++)
             assert_true(in_set[set] <= (SLAB_UNITS / units + 63) / 64);
-        }
     }
 }
 
@@ -436,9 +420,8 @@ static void every_descriptor_finds_its_slab(void **state) {
             assert_int_equal(block_unit(block), unit);
             assert_ptr_equal(slab_block(slabs[i], slabs[i]->address + 512 * unit), block);
         }
-        for (unsigned j = 0; j < i; j++) {
+        for (unsigned j = 0; j < i; j++)
             assert_true(slabs[j] + 1 <= slabs[i] || slabs[i] + 1 <= slabs[j]);
-        }
     }
 }
 
@@ -497,11 +480,10 @@ static void random_steps(bool at_segment) {
     memset(used, 0, sizeof used);
     memset(live, 0, sizeof live);
     struct bench bench;
-    if (at_segment) {
+    if (at_segment)
         start_at_segment(&bench, SLABS);
-    } else {
+    else
         start(&bench);
-    }
     srand(2);
     for (int step = 0; step < 40000; step++) {
         struct block **slot = &live[rand() % 1024];
@@ -532,9 +514,8 @@ static void random_steps(bool at_segment) {
             memset(used + at, 1, units);
             *slot = block;
         }
-        if (step % 512 == 0) {
+        if (step % 512 == 0)
             check(&bench);
-        }
     }
     check(&bench);
 }

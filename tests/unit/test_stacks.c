@@ -82,9 +82,8 @@ static struct stats_held held(int device) {
 static unsigned holders(int device, struct stats_holder *list, unsigned most) {
     unsigned count = 0;
     uint32_t at = 0;
-    while (count < most && view()->next(view()->of, device, &at, &list[count])) {
+    while (count < most && view()->next(view()->of, device, &at, &list[count]))
         count++;
-    }
     return count;
 }
 
@@ -106,13 +105,11 @@ static void equal_stacks_are_one_holder(void **state) {
     (void)state;
     int device = fresh_device();
     struct stats_holder list[4];
-    for (uint64_t i = 1; i <= 5; i++) {
+    for (uint64_t i = 1; i <= 5; i++)
         here(device, i << 20, 100);
-    }
     assert_int_equal(holders(device, list, 4), 1);
-    for (uint64_t i = 6; i <= 7; i++) {
+    for (uint64_t i = 6; i <= 7; i++)
         there(device, i << 20, 1000);
-    }
     assert_int_equal(holders(device, list, 4), 2);
     assert_int_equal(list[0].held.live.bytes, 500);
     assert_int_equal(list[0].held.live.count, 5);
@@ -122,9 +119,8 @@ static void equal_stacks_are_one_holder(void **state) {
     here(other, (uint64_t)8 << 20, 1);
     assert_int_equal(only_holder(other).held.live.bytes, 1);
     assert_int_equal(holders(device, list, 4), 2);
-    for (uint64_t i = 1; i <= 8; i++) {
+    for (uint64_t i = 1; i <= 8; i++)
         forget(i << 20);
-    }
     struct stacks_block block;
     assert_false(stacks_give((uint64_t)8 << 20, &block));
     assert_int_equal(held(device).live.count, 0);
@@ -150,9 +146,8 @@ static void frames_name_the_file_and_where_in_it(void **state) {
     }
     assert_true(found);
     found = false;
-    for (uint32_t i = 0; view()->module(view()->of, i, &path, &build_id); i++) {
+    for (uint32_t i = 0; view()->module(view()->of, i, &path, &build_id); i++)
         found |= strcmp(path, self) == 0;
-    }
     assert_true(found);
     forget(1 << 20);
 }
@@ -224,11 +219,9 @@ static void random_peaks_are_those_of_a_copy(void **state) {
             assert_int_equal(held(device).peak.bytes, peak);
         }
     }
-    for (unsigned slot = 0; slot < SLOTS; slot++) {
-        if (bytes[slot] > 0) {
+    for (unsigned slot = 0; slot < SLOTS; slot++)
+        if (bytes[slot] > 0)
             forget((uint64_t)(slot + 1) << 9);
-        }
-    }
 }
 
 static double byte_seconds(const struct stats_holder *holder) {
@@ -305,9 +298,8 @@ static void blocks_of_an_ended_context_are_dropped(void **state) {
     (void)state;
     int device = fresh_device();
     uint64_t bound = (uint64_t)100 << 20;
-    for (uint64_t i = 90; i < 110; i++) {
+    for (uint64_t i = 90; i < 110; i++)
         here(device, i << 20, 10);
-    }
     stacks_drop(is_below, &bound);
     assert_int_equal(held(device).live.count, 10);
     assert_int_equal(held(device).live.bytes, 100);
@@ -331,9 +323,8 @@ static void sizes_stand_with_their_stacks(void **state) {
     assert_int_equal(stats.live[1].count, 1);
     assert_int_not_equal(stats.live_stacks[0], stats.live_stacks[1]);
     assert_int_equal(stats.live_stacks[1], stats.live_stacks[2]);
-    for (uint64_t i = 1; i <= 4; i++) {
+    for (uint64_t i = 1; i <= 4; i++)
         forget(i << 20);
-    }
 }
 
 /* ---- many threads ---- */
@@ -349,9 +340,8 @@ static void *allocate_and_free(void *number) {
         (i % 2 ? directly_here : directly_there)(busy_device, mine, 10);
         directly_here(busy_device, mine + 512, 1);
         struct stacks_block block;
-        if (!stacks_give(mine, &block) || !stacks_give(mine + 512, &block)) {
+        if (!stacks_give(mine, &block) || !stacks_give(mine + 512, &block))
             abort();
-        }
     }
     return NULL;
 }
@@ -362,19 +352,16 @@ static void threads_leave_the_counters_in_order(void **state) {
     struct stats_holder list[8];
     static struct stats_device stats;
     busy_device = fresh_device();
-    for (uintptr_t i = 0; i < THREADS; i++) {
+    for (uintptr_t i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, allocate_and_free, (void *)i), 0);
-    }
     for (unsigned i = 0; i < 200; i++) { /* reports while the threads allocate */
         unsigned count = holders(busy_device, list, 8);
-        for (unsigned k = 0; k < count; k++) {
+        for (unsigned k = 0; k < count; k++)
             assert_true(list[k].held.live.bytes <= THREADS * 11);
-        }
         stacks_read_live(busy_device, &stats);
     }
-    for (unsigned i = 0; i < THREADS; i++) {
+    for (unsigned i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    }
     unsigned count = holders(busy_device, list, 8);
     assert_int_equal(count, 3); /* the two call sites, and the one of allocate_and_free() */
     uint64_t total = 0;
@@ -400,9 +387,8 @@ static void a_small_stack_is_enough(void **state) {
     pthread_t thread;
     pthread_attr_init(&small);
     assert_int_equal(pthread_attr_setstacksize(&small, (size_t)sysconf(_SC_THREAD_STACK_MIN)), 0);
-    if (pthread_create(&thread, &small, take_one, &device) != 0) {
+    if (pthread_create(&thread, &small, take_one, &device) != 0)
         skip(); /* threads of a sanitizer need larger stacks */
-    }
     pthread_join(thread, NULL);
     pthread_attr_destroy(&small);
     assert_int_equal(only_holder(device).held.live.count, 1);
@@ -412,11 +398,10 @@ static void a_small_stack_is_enough(void **state) {
 /* ---- the bounds; last, because they are reached ---- */
 
 static __attribute__((noinline)) void deep(unsigned levels, int device, uint64_t address) {
-    if (levels == 0) {
+    if (levels == 0)
         stacks_take(stacks_here(device), address, 1, false);
-    } else {
+    else
         deep(levels - 1, device, address);
-    }
     __asm__ volatile("");
 }
 
@@ -424,9 +409,8 @@ static void blocks_beyond_the_bound_are_counted(void **state) {
     (void)state;
     int device = fresh_device();
     uint64_t count = 0;
-    for (uint64_t i = 1; i <= 64 * BLOCKS; i++) {
+    for (uint64_t i = 1; i <= 64 * BLOCKS; i++)
         directly_here(device, i << 20, 1);
-    }
     uint64_t lost = view()->lost_blocks(view()->of);
     assert_true(lost > 0);
     for (uint64_t i = 1; i <= 64 * BLOCKS; i++) {
@@ -450,11 +434,9 @@ static void stacks_beyond_the_bound_share_one_without_frames(void **state) {
     }
     for (int i = 0; i < 4; i++) {
         count = holders(device + i, list, SITES);
-        for (unsigned k = 0; k < count; k++) {
-            if (!view()->frame(view()->of, list[k].stack, 0, &frame)) {
+        for (unsigned k = 0; k < count; k++)
+            if (!view()->frame(view()->of, list[k].stack, 0, &frame))
                 without += (unsigned)list[k].total.count;
-            }
-        }
     }
     assert_true(without > 0);
     assert_int_equal(without, view()->lost_stacks(view()->of));
@@ -464,9 +446,8 @@ static void stacks_beyond_the_bound_share_one_without_frames(void **state) {
  * NULL for it in such builds, so that libc's backtrace() is used. */
 static void *look_up(void *handle, const char *name) {
 #ifdef __SANITIZE_THREAD__
-    if (strcmp(name, "unw_backtrace") == 0) {
+    if (strcmp(name, "unw_backtrace") == 0)
         return NULL;
-    }
 #endif
     return dlsym(handle, name);
 }

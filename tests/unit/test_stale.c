@@ -49,9 +49,8 @@ static void the_table_holds_its_capacity_in_order(void **state) {
         add(i * 193 % STALE_MOST * 2, 1, i % 3);
     }
     assert_true(stale_is_full(&stale_mappings));
-    for (uint64_t i = 0; i < STALE_MOST; i++) {
+    for (uint64_t i = 0; i < STALE_MOST; i++)
         assert_int_equal(stale_mappings.at[i].base, 2 * i * PAGE);
-    }
 }
 
 int main(void) {

@@ -14,9 +14,8 @@
  * test.
  */
 static void need_owners(void) {
-    if (cache_mine(pool)->owner_id == 0) {
+    if (cache_mine(pool)->owner_id == 0)
         skip();
-    }
 }
 
 static void begin(void) {
@@ -51,9 +50,8 @@ static void open_transfer(struct cache *cache, uint64_t bytes) {
 static struct magazine freed(unsigned how_many, uint64_t bytes, bool same) {
     uint64_t at[64];
     struct cache *cache = cache_mine(pool);
-    for (unsigned i = 0; i < how_many; i++) {
+    for (unsigned i = 0; i < how_many; i++)
         at[i] = get(bytes);
-    }
     cache_enter(cache);
     struct magazine ahead = cache_take(cache, bin_of(bytes), UINT32_MAX);
     cache_leave(cache);
@@ -66,9 +64,8 @@ static struct magazine freed(unsigned how_many, uint64_t bytes, bool same) {
     }
     cache_enter(cache);
     struct magazine magazine = cache_take(cache, bin_of(bytes), how_many);
-    if (ahead.count > 0) {
+    if (ahead.count > 0)
         cache_push_magazine(cache, bin_of(bytes), &ahead);
-    }
     cache_leave(cache);
     assert_int_equal(magazine.count, how_many);
     return magazine;
@@ -78,9 +75,8 @@ static bool put(struct cache *cache, const struct magazine *magazine) {
     struct transfer *transfer = transfer_lock(pool, cache->owner_id);
     assert_ptr_equal(transfer, &cache->transfer);
     bool fits = transfer_would_take(transfer, magazine->bytes);
-    if (fits) {
+    if (fits)
         transfer_put(transfer, magazine);
-    }
     transfer_unlock(transfer);
     return fits;
 }
@@ -113,11 +109,9 @@ static uint64_t stamp_of(uint64_t bytes) {
 /* Returns the highest stamp of the blocks in a cache; 0: no blocks. */
 static uint64_t youngest_cached(const struct cache *cache) {
     uint64_t youngest = 0;
-    for (unsigned at = 0; at < BINS; at++) {
-        for (const struct block *b = cache->bins[at].head; b; b = b->next) {
+    for (unsigned at = 0; at < BINS; at++)
+        for (const struct block *b = cache->bins[at].head; b; b = b->next)
             youngest = b->stamp > youngest ? b->stamp : youngest;
-        }
-    }
     return youngest;
 }
 
@@ -186,9 +180,8 @@ static void a_take_moves_all_safe_magazines_and_no_others(void **state) {
         pool_sync_begin(pool);
         waiting += magazines[i].bytes;
     }
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i++)
         assert_true(put(own, &magazines[i]));
-    }
     uint64_t safe = magazines[3].stamp, in_cache = own->bytes;
     cache_enter(own);
     bool clean = youngest_cached(own) <= safe;
@@ -214,12 +207,10 @@ static void a_full_cache_takes_only_the_block_it_asks_for(void **state) {
     open_transfer(own, 32 * MIB);
     struct magazine other = freed(4, (MIB + MIB / 2), true), magazine = freed(4, 64 * KIB, true);
     assert_true(put(own, &other) && put(own, &magazine));
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < 32; i++)
         blocks[i] = get(2 * MIB);
-    }
-    for (int i = 0; i < 32 && own->bytes + 2 * MIB <= cache_quota(own); i++) {
+    for (int i = 0; i < 32 && own->bytes + 2 * MIB <= cache_quota(own); i++)
         drop(blocks[i]);
-    }
     assert_true(own->bytes + other.bytes > cache_quota(own));
     finish();
     struct block *block = take(64 * KIB, UINT64_MAX);
@@ -259,9 +250,8 @@ static void a_transfer_cache_holds_so_many_magazines_and_no_more(void **state) {
     open_transfer(own, 32 * MIB);
     struct magazine magazine;
     unsigned in = 0;
-    while (magazine = freed(1, 512, true), put(own, &magazine)) {
+    while (magazine = freed(1, 512, true), put(own, &magazine))
         in++;
-    }
     assert_int_equal(in, TRANSFER_MAGAZINES);
     give(magazine.first);
     finish();
@@ -310,9 +300,8 @@ static void each_magazine_comes_out_once(void **state) {
             transfer_empty(&own->transfer);
             lock_release(&pool->source.lock);
         }
-        if (rand() % 16 == 0) {
+        if (rand() % 16 == 0)
             finish();
-        }
         check();
     }
     assert_true(in > TRANSFER_MAGAZINES && out > TRANSFER_MAGAZINES);
@@ -327,9 +316,8 @@ static void only_a_block_that_fits_is_taken(void **state) {
     struct magazine magazine = freed(3, (MIB + MIB / 2), true);
     assert_true(put(own, &magazine));
     static const uint64_t others[] = {MIB + MIB / 4, 2 * MIB, 9 * MIB, MIB, 64 * KIB};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 5; i++)
         assert_int_equal(stamp_of(others[i]), 0);
-    }
     struct block *block = take((MIB + MIB / 2) - 512, UINT64_MAX);
     assert_non_null(block);
     assert_true(block_bytes(block) >= (MIB + MIB / 2) - 512);
@@ -337,9 +325,8 @@ static void only_a_block_that_fits_is_taken(void **state) {
     assert_null(take(2 * MIB, UINT64_MAX));
     block = take((MIB + MIB / 2) + 512, UINT64_MAX);
     assert_true(!block || block_bytes(block) >= (MIB + MIB / 2) + 512);
-    if (block) {
+    if (block)
         give(block);
-    }
     check();
 }
 
@@ -396,16 +383,14 @@ static void a_magazine_waits_for_the_thread_that_allocated(void **state) {
     (void)state;
     begin();
     struct cache *own = cache_mine(pool);
-    if (own->owner_id == 0) {
+    if (own->owner_id == 0)
         skip();
-    }
     let_hold(8 * MIB);
     open_transfer(own, 8 * MIB);
     struct magazine magazine = freed(8, 60 * KIB, true);
     count = 0;
-    for (struct block *b = magazine.first; b; b = b->next) {
+    for (struct block *b = magazine.first; b; b = b->next)
         blocks[count++] = b->address;
-    }
     first_of = 0;
     assert_true(put(own, &magazine));
     finish();
@@ -424,9 +409,8 @@ static void all_threads_take_from_the_common_transfer_cache(void **state) {
     open_transfer(pool->common, 8 * MIB);
     struct magazine magazine = freed(8, 60 * KIB, true);
     count = 0;
-    for (struct block *b = magazine.first; b; b = b->next) {
+    for (struct block *b = magazine.first; b; b = b->next)
         blocks[count++] = b->address;
-    }
     first_of = 0;
     assert_true(put(pool->common, &magazine));
     assert_int_equal(stamp_of(60 * KIB), magazine.stamp);
@@ -453,12 +437,10 @@ static void blocks_of_an_ended_thread_wait_for_no_owner(void **state) {
         }
         let_it_end(asking);
         let_another_free(0, 400);
-        for (struct cache *c = atomic_load(&pool->caches); c; c = c->next_in_pool) {
+        for (struct cache *c = atomic_load(&pool->caches); c; c = c->next_in_pool)
             assert_true(c == pool->common || counter_get(&c->transfer.bytes) == 0);
-        }
-        for (struct cache *c = pool->unowned; c; c = c->next_in_pool) {
+        for (struct cache *c = pool->unowned; c; c = c->next_in_pool)
             assert_int_equal(counter_get(&c->transfer.bytes) + c->bytes, 0);
-        }
         uint64_t reserved = fake->reserved;
         finish();
         come_back(350, 60 * KIB);
@@ -473,9 +455,8 @@ static void magazines_for_an_ended_thread_go_to_the_pool(void **state) {
     static const uint64_t sizes[] = {60 * KIB, (MIB + MIB / 2)};
     for (int i = 0; i < 2; i++) {
         begin();
-        if (cache_mine(pool)->owner_id == 0) {
+        if (cache_mine(pool)->owner_id == 0)
             skip();
-        }
         pthread_t other = let_another_ask(200, sizes[i]);
         let_another_free(0, 200);
         uint64_t common = counter_get(&pool->common->transfer.bytes);
@@ -521,9 +502,8 @@ static void an_owner_gets_no_block_before_its_work_is_done(void **state) {
 static void a_thread_alone_needs_no_transfer_cache(void **state) {
     (void)state;
     begin();
-    for (unsigned i = 0; i < 200; i++) {
+    for (unsigned i = 0; i < 200; i++)
         blocks[i] = get(i % 4 ? 60 * KIB : (MIB + MIB / 2));
-    }
     for (unsigned i = 0; i < 200; i++) {
         use_and_drop(blocks[i]);
         assert_int_equal(bytes_waiting(), 0);
@@ -552,13 +532,11 @@ static void a_full_device_flushes_the_transfer_caches(void **state) {
         hand_over(i ? 12 : 400, sizes[i]);
         assert_true(own_waiting() > 0);
         fake_finish_all(fake);
-        if (i) {
-            for (int j = 0; j < 60; j++) {
+        if (i)
+            for (int j = 0; j < 60; j++)
                 get(MIB); /* small blocks, which have their own arena */
-            }
-        } else {
+        else
             get(63 * MIB);
-        }
         assert_int_equal(bytes_waiting(), 0);
         check();
         assert_int_equal(stop(NULL), 0);
@@ -574,9 +552,8 @@ static void transfer_caches_are_flushed_before_growth_past_the_budget(void **sta
     assert_true(own_waiting() > 0);
     fake_finish_all(fake);
     uint64_t reserved = fake->reserved;
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 10; i++)
         get(3 * MIB); /* needs two waiting blocks; no single one fits */
-    }
     assert_int_equal(fake->reserved, reserved);
     assert_int_equal(bytes_waiting(), 0);
     check();
@@ -593,9 +570,8 @@ static void transfer_caches_are_forgotten_with_the_context(void **state) {
         check();
         assert_int_equal(bytes_waiting(), 0);
         finish();
-        for (int j = 0; j < 100; j++) {
+        for (int j = 0; j < 100; j++)
             assert_true(get(sizes[i]) >= fresh);
-        }
         check();
         assert_int_equal(stop(NULL), 0);
     }

@@ -36,9 +36,8 @@ static void drop_used(uint64_t address, uint64_t bytes) {
 static uint64_t get_mapped(uint64_t bytes) {
     uint64_t address = get(bytes);
     fake_reach(fake, address, bytes, 0, fake_submit(fake, 0));
-    for (uint64_t at = address & ~(PAGE - 1); at < address + bytes; at += PAGE) {
+    for (uint64_t at = address & ~(PAGE - 1); at < address + bytes; at += PAGE)
         fake_physical(fake, at);
-    }
     assert_int_equal(fake->broken_laws, 0);
     check();
     return address;
@@ -46,9 +45,8 @@ static uint64_t get_mapped(uint64_t bytes) {
 
 static struct segment *segment_at(uint64_t address) {
     struct segment *segment = pool->source.large.segments;
-    while (segment && segment->base + segment->bytes <= address) {
+    while (segment && segment->base + segment->bytes <= address)
         segment = segment->next;
-    }
     return segment && segment->base <= address ? segment : NULL;
 }
 
@@ -62,9 +60,8 @@ static uint64_t free_in_parts(const uint64_t *parts, unsigned count) {
         all += parts[i];
     }
     finish_all();
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count; i++)
         drop(at[i]);
-    }
     finish_all();
     return at[0];
 }
@@ -289,9 +286,8 @@ static void an_idle_segment_inside_a_free_range_is_released(void **state) {
     pool->source.decay.tick = 100;
     uint64_t base = PARTS(5), live = get_mapped(MIB + 4 * KIB);
     assert_int_equal(live, base);
-    for (unsigned i = 0; i < 5; i++) {
+    for (unsigned i = 0; i < 5; i++)
         segment_at(base + i * PART)->since = i % 2 ? 100 : 50;
-    }
     segment_at(base + 4 * PART)->since = 100;
     while (pool_decay(pool)) {
     }
@@ -491,9 +487,8 @@ static void free_memory_beside_the_gap_that_is_not_needed_is_released(void **sta
                                                {8 * MIB, 8 * MIB, 4 * MIB}};
         start(4 * GIB, REUSE_BARRIER, 40 * MIB);
         uint64_t at[3];
-        for (unsigned i = 0; i < 3; i++) {
+        for (unsigned i = 0; i < 3; i++)
             at[i] = get_mapped(lengths[left][i]);
-        }
         get_mapped(2 * MIB);
         finish_all();
         drop(at[1]);
@@ -517,12 +512,10 @@ static void idle_slabs_are_released_for_large_blocks(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, 20 * MIB);
     uint64_t small[16];
-    for (unsigned i = 0; i < 16; i++) {
+    for (unsigned i = 0; i < 16; i++)
         small[i] = get(MIB);
-    }
-    for (unsigned i = 0; i < 16; i++) {
+    for (unsigned i = 0; i < 16; i++)
         drop(small[i]);
-    }
     finish_all();
     assert_null(pool_check(pool));
     get_mapped(18 * MIB);
@@ -563,9 +556,8 @@ static void pending_memory_gets_a_barrier_ahead_of_its_need(void **state) {
 
 static bool is_one_of(const uint64_t *handles, unsigned count, uint64_t handle) {
     unsigned i = 0;
-    while (i < count && handles[i] != handle) {
+    while (i < count && handles[i] != handle)
         i++;
-    }
     return i < count;
 }
 
@@ -577,11 +569,9 @@ static void get_whole(uint64_t *at, uint64_t *handles, unsigned count, unsigned 
         handles[i] = segment_at(at[i])->handle;
     }
     finish_all();
-    for (unsigned i = 0; i < count; i++) {
-        if (drops >> i & 1) {
+    for (unsigned i = 0; i < count; i++)
+        if (drops >> i & 1)
             drop(at[i]);
-        }
-    }
     finish_all();
 }
 
@@ -625,9 +615,8 @@ static void a_handle_is_remapped_whole_if_a_part_is_needed(void **state) {
         assert_int_equal(r, code ? -ERANGE : 0);
         assert_int_equal(fake->reserved,
                          5 * WHOLE); /* if refused, the handle is at its old address again */
-        for (unsigned i = 0; i < 5 && code; i++) {
+        for (unsigned i = 0; i < 5 && code; i++)
             assert_int_equal(segment_at(at[i])->handle, handles[i]);
-        }
         assert_int_equal(pool->source.large.reserved_bytes, fake->reserved);
         assert_int_equal(atomic_load(&pool->source.remap.unmapping_bytes), 0);
         assert_int_equal(fake->in_vain, code ? 1 : 0);
@@ -738,9 +727,8 @@ static void remapped_memory_is_released_whole_if_work_ends_meanwhile(void **stat
 
 static int finish_work_unless_stale(struct backend *backend, uint64_t address, unsigned count,
                                     bool left) {
-    if (!left) {
+    if (!left)
         finish_all();
-    }
     return before->unmap(backend, address, count, left);
 }
 
@@ -821,9 +809,8 @@ static void nothing_moves_without_an_entry_for_its_stale_mapping(void **state) {
     assert_true(fake->waits > 0);
     assert_int_equal(fake->reserved, 6 * WHOLE);
     finish_all();
-    for (unsigned i = 0; i < STALE_MOST; i++) {
+    for (unsigned i = 0; i < STALE_MOST; i++)
         stale_remove(stale_mappings, UINT64_MAX / 2 + 1 + i * PAGE);
-    }
     assert_int_equal(stale_mappings->count, 0);
 }
 
@@ -871,13 +858,11 @@ static void a_growth_that_needs_more_handles_than_transit_most_waits(void **stat
     enum { COUNT = TRANSIT_MOST + 72 };
     static uint64_t at[2 * COUNT];
     start(8 * GIB, REUSE_BARRIER, 2 * COUNT * PART);
-    for (unsigned i = 0; i < 2 * COUNT; i++) {
+    for (unsigned i = 0; i < 2 * COUNT; i++)
         at[i] = get(PART);
-    }
     finish_all();
-    for (unsigned i = 0; i < 2 * COUNT; i += 2) {
+    for (unsigned i = 0; i < 2 * COUNT; i += 2)
         drop_used(at[i], PART);
-    }
     get((COUNT - 20) * PART);
     assert_true(fake->waits > 0);
     assert_in_range(fake->reserved, 0, 2 * COUNT * PART + WHOLE);
@@ -961,9 +946,8 @@ static void the_driver_is_asked_for_no_more_than_is_lacking(void **state) {
 static void short_segments_are_mapped_where_they_are_needed(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, BLOCKS * EACH);
-    for (unsigned i = 0; i < BLOCKS; i++) {
+    for (unsigned i = 0; i < BLOCKS; i++)
         blocks[i] = get_mapped(EACH);
-    }
     uint64_t handle = segment_at(blocks[A])->handle;
     finish_all();
     make_free(A), make_free(E);
@@ -1067,14 +1051,12 @@ static void segments_are_shorter_once_they_have_been_pinned(void **state) {
         drop(get_mapped(4 * WHOLE));
         finish_all();
         uint64_t at[8];
-        for (unsigned i = 0; i < 8; i++) {
+        for (unsigned i = 0; i < 8; i++)
             at[i] = get_mapped(8 * MIB);
-        }
         finish_all();
         for (unsigned i = 0; i < 8;
-             i += pinned ? 2 : 4) { /* frees 32 MiB or 16 MiB that serve no request */
+             i += pinned ? 2 : 4) /* frees 32 MiB or 16 MiB that serve no request */
             drop(at[i]);
-        }
         finish_all();
         uint64_t first = get_mapped(24 * MIB);
         assert_int_equal(segment_at(first)->bytes, pinned ? WHOLE / 2 : WHOLE);
@@ -1098,9 +1080,8 @@ static void a_large_growth_comes_in_longer_segments(void **state) {
  * GiB. Returns a live block. */
 static uint64_t free_two_gib(void) {
     uint64_t at[4];
-    for (unsigned i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 4; i++)
         at[i] = get_mapped(GIB);
-    }
     finish_all();
     drop(at[0]), drop(at[2]);
     finish_all();
@@ -1221,9 +1202,8 @@ static void segments_stay_long_for_free_memory_that_is_not_pinned(void **state) 
 /* Gets 32 blocks: live memory is at its peak. */
 static void get_32(uint64_t *at, uint64_t memory) {
     start(memory, REUSE_BARRIER, 0);
-    for (unsigned i = 0; i < 32; i++) {
+    for (unsigned i = 0; i < 32; i++)
         at[i] = get_mapped(PEAK / 32);
-    }
     finish_all();
     lock_acquire(&pool->source.lock);
     pool_recompute(pool);
@@ -1489,9 +1469,8 @@ static void a_segment_that_cannot_be_unmapped_stays_unchanged(void **state) {
     drop_used(block, 4 * PART);
     finish_all();
     uint64_t stamp = segment_at(block)->stamp, handles[4];
-    for (unsigned i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 4; i++)
         handles[i] = segment_at(block + i * PART)->handle;
-    }
     fake->unmap_code = -EIO;
     pool->source.decay.tick = 6;
     for (unsigned round = 0; round < 3; round++) {
@@ -1846,9 +1825,8 @@ static void splits_create_each_byte_twice_at_most(void **state) {
     finish_all();
     pool->source.remap.size_shift = 2;
     uint64_t made = pool->source.remap.made_bytes;
-    for (uint64_t used = 0; used < all; used += 32 * MIB) {
+    for (uint64_t used = 0; used < all; used += 32 * MIB)
         assert_int_equal(get_mapped(32 * MIB), at + used);
-    }
     assert_true(pool->source.remap.made_bytes - made <= 2 * all);
     assert_int_equal(fake->reserved, all);
 }
@@ -1894,9 +1872,8 @@ static void a_long_segment_is_released_in_parts(void **state) {
     (void)state;
     uint64_t at[4], more = GIB + 100 * MIB;
     start(64 * GIB, REUSE_BARRIER, 0);
-    for (unsigned i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 4; i++)
         at[i] = get_mapped(GIB);
-    }
     drop(at[1]);
     finish_all();
     lock_acquire(&pool->source.lock);
@@ -1952,9 +1929,8 @@ static void all_segments_of_a_block_are_externally_visible(void **state) {
     uint64_t block = get_mapped(8 * MIB);
     assert_int_equal(block, base + 5 * MIB);
     assert_int_equal(pool_mark_externally_visible(block + 2 * MIB), 0);
-    for (unsigned i = 0; i < 5; i++) {
+    for (unsigned i = 0; i < 5; i++)
         assert_int_equal(is_visible(base + i * PART), i > 0 && i < 4);
-    }
 }
 
 /* A later block has all of an externally visible segment, its beginning, or its end. */
@@ -2033,9 +2009,8 @@ static void an_export_names_all_handles_of_a_block(void **state) {
         pool_export_end(&exported);
     }
     static const uint32_t none[] = {1, 3, 9, 11, 12, 14, 22, 23, 24, 26, UINT32_MAX};
-    for (unsigned i = 0; i < sizeof none / sizeof *none; i++) {
+    for (unsigned i = 0; i < sizeof none / sizeof *none; i++)
         assert_int_equal(pool_export(block, id, none[i], &exported), -EINVAL);
-    }
     assert_true(lock_try(&pool->source.remap.lock));
     lock_release(&pool->source.remap.lock);
 }

@@ -101,9 +101,8 @@ static CUresult exchange_mode(CUstreamCaptureMode *mode) {
 static CUresult reserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr hint,
                         unsigned long long flags) {
     assert_true(bytes % PAGE == 0 && alignment == PAGE && hint == 0 && flags == 0);
-    if (refuses(&refuse_reserve)) {
+    if (refuses(&refuse_reserve))
         return refuse_reserve.code;
-    }
     for (unsigned i = 0; i < 16; i++) {
         if (reservations[i].bytes == 0) {
             *address = next_address;
@@ -123,9 +122,8 @@ static struct slot *slot_of(CUdeviceptr address) {
 static CUresult free_addresses(CUdeviceptr address, size_t bytes) {
     for (unsigned i = 0; i < 16; i++) {
         if (reservations[i].address == address && reservations[i].bytes == bytes) {
-            for (size_t at = 0; at < bytes && address + at < BASE + SLOTS * PAGE; at += PAGE) {
+            for (size_t at = 0; at < bytes && address + at < BASE + SLOTS * PAGE; at += PAGE)
                 assert_int_equal(slot_of(address + at)->handle, 0);
-            }
             reservations[i] = (struct reservation){0};
             return CUDA_SUCCESS;
         }
@@ -139,12 +137,10 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes,
     assert_true(bytes % PAGE == 0 && bytes > 0 && flags == 0);
     creates++;
     last_prop = *prop;
-    if (refuses(&refuse_create)) {
+    if (refuses(&refuse_create))
         return refuse_create.code;
-    }
-    if (bytes > has) {
+    if (bytes > has)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     *handle = ++last_handle;
     handle_count++;
     return CUDA_SUCCESS;
@@ -152,9 +148,8 @@ static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes,
 
 static CUresult release(CUmemGenericAllocationHandle handle) {
     assert_in_range(handle, 1, last_handle);
-    if (refuses(&refuse_release)) {
+    if (refuses(&refuse_release))
         return refuse_release.code;
-    }
     handle_count--;
     return CUDA_SUCCESS;
 }
@@ -162,9 +157,8 @@ static CUresult release(CUmemGenericAllocationHandle handle) {
 static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
                     CUmemGenericAllocationHandle handle, unsigned long long flags) {
     assert_true(bytes == PAGE && offset == 0 && flags == 0);
-    if (refuses(&refuse_map)) {
+    if (refuses(&refuse_map))
         return refuse_map.code;
-    }
     assert_int_equal(slot_of(address)->handle, 0);
     *slot_of(address) = (struct slot){handle, 0};
     mappings++;
@@ -172,9 +166,8 @@ static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
 }
 
 static CUresult unmap(CUdeviceptr address, size_t bytes) {
-    if (refuses(&refuse_unmap) || refuses_all_unmaps) {
+    if (refuses(&refuse_unmap) || refuses_all_unmaps)
         return CUDA_ERROR_UNKNOWN;
-    }
     for (size_t at = 0; at < bytes; at += PAGE) {
         assert_int_not_equal(slot_of(address + at)->handle, 0);
         *slot_of(address + at) = (struct slot){0};
@@ -186,9 +179,8 @@ static CUresult unmap(CUdeviceptr address, size_t bytes) {
 static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *accesses,
                            size_t count) {
     set_access_calls++;
-    if (refuses(&refuse_access)) {
+    if (refuses(&refuse_access))
         return refuse_access.code;
-    }
     assert_true(bytes > 0 && count > 0);
     for (size_t at = 0; at < bytes; at += PAGE) {
         assert_int_not_equal(slot_of(address + at)->handle, 0); /* every page is mapped */
@@ -252,9 +244,8 @@ struct device *device_current(void) {
 }
 
 bool device_charge_once(struct device *where, uint64_t bytes) {
-    if (atomic_load(&where->charged) + bytes > limit) {
+    if (atomic_load(&where->charged) + bytes > limit)
         return false;
-    }
     atomic_fetch_add(&where->charged, bytes);
     return true;
 }
@@ -403,9 +394,8 @@ static int start(void **state) {
 static int stop(void **state) {
     (void)state;
     bool left = false;
-    for (unsigned i = 0; i < 16; i++) {
+    for (unsigned i = 0; i < 16; i++)
         left |= reservations[i].bytes != 0;
-    }
     return !left && handle_count == 0 && mappings == 0 && atomic_load(&device.charged) == 0 &&
                    atomic_load(&device.pooled) == 0 && !vmm_touches(0, UINT64_MAX)
                ? 0
@@ -614,26 +604,23 @@ static void a_later_device_gets_access_to_every_page(void **state) {
     uint64_t handle, first = reserve_addresses(200), second = reserve_addresses(10);
     static const unsigned mapped[] = {0, 1, 2, 5, 62, 63, 64, 65, 127, 128, 199};
     take(1, &handle);
-    for (unsigned i = 0; i < 11; i++) {
+    for (unsigned i = 0; i < 11; i++)
         assert_int_equal(backend->ops->map(backend, first + mapped[i] * PAGE, 1, 1, &handle), 0);
-    }
     assert_int_equal(backend->ops->map(backend, second + 9 * PAGE, 1, 1, &handle), 0);
     assert_int_equal(backend->ops->unmap(backend, first + PAGE, 1, false), 0);
     set_access_calls = 0;
     assert_int_equal(vmm_kind.grant_access(&vmm.common, 3), CUDA_SUCCESS);
     assert_int_equal(set_access_calls, 7);
-    for (unsigned i = 0; i < 11; i++) {
+    for (unsigned i = 0; i < 11; i++)
         assert_int_equal(access_at(first + mapped[i] * PAGE), mapped[i] == 1 ? 0 : 1 << 1 | 1 << 3);
-    }
     assert_int_equal(access_at(second + 9 * PAGE), 1 << 1 | 1 << 3);
     assert_int_equal(vmm_kind.grant_access(&vmm.common, 3), CUDA_SUCCESS); /* has access already */
     assert_int_equal(vmm_kind.grant_access(&vmm.common, device.ordinal), CUDA_SUCCESS);
     assert_int_equal(set_access_calls, 7);
     assert_int_equal(backend->ops->map(backend, first + PAGE, 1, 1, &handle), 0);
     assert_int_equal(access_at(first + PAGE), 1 << 1 | 1 << 3);
-    for (unsigned i = 0; i < 11; i++) {
+    for (unsigned i = 0; i < 11; i++)
         assert_int_equal(backend->ops->unmap(backend, first + mapped[i] * PAGE, 1, false), 0);
-    }
     assert_int_equal(backend->ops->unmap(backend, second + 9 * PAGE, 1, false), 0);
     backend->ops->release_handles(backend, 1, 1, &handle);
     backend->ops->free_addresses(backend, second, 10 * PAGE);
@@ -799,9 +786,8 @@ static CUresult take_byte(CUdeviceptr *at, size_t bytes) {
     assert_true(relaxed > 0);
     assert_int_equal(bytes, 1);
     assert_int_equal(atomic_load(&device.charged), PAGE); /* charged before the driver's call */
-    if (has == 0) {
+    if (has == 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     *at = BASE;
     return CUDA_SUCCESS;
 }

@@ -41,11 +41,9 @@ static _Thread_local struct {
 /* --- lock held --- */
 
 static struct row *find(CUcontext context) {
-    for (unsigned i = 0; i < used; i++) {
-        if (rows[i].context == context) {
+    for (unsigned i = 0; i < used; i++)
+        if (rows[i].context == context)
             return &rows[i];
-        }
-    }
     return NULL;
 }
 
@@ -116,9 +114,8 @@ void active_contexts_remove(const struct context *context) {
 void active_contexts_may_deactivate(CUcontext context) {
     lock_acquire(&lock);
     struct row *row = find(context);
-    if (row && atomic_load(&row->ended_count) == 0 && !all_permanent) {
+    if (row && atomic_load(&row->ended_count) == 0 && !all_permanent)
         row->permanent = false;
-    }
     update();
     lock_release(&lock);
 }
@@ -131,17 +128,15 @@ bool active_contexts_switched(CUcontext now) {
     /* If no context can be inactive and no drain is due, current contexts do not matter. */
     bool irrelevant =
         atomic_load(&transient_count) == 0 && atomic_load(&activated) == atomic_load(&drained);
-    if (!now || same || irrelevant) {
+    if (!now || same || irrelevant)
         return false;
-    }
     lock_acquire(&lock);
     struct row *row = find(now), *before = seen.row;
     if (row) {
         activate(row);
         row->threads++;
-        if (before && atomic_load(&before->ended_count) == seen.ended_count) {
+        if (before && atomic_load(&before->ended_count) == seen.ended_count)
             before->threads--;
-        }
         seen.context = now;
         seen.row = row;
         seen.ended_count = atomic_load(&row->ended_count);

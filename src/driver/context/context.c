@@ -20,9 +20,8 @@ static void open_pool(struct context *context) {
     struct device *device = device_current();
     struct device_pool *entry =
         device ? device_pool_start(context->handle, device, context->reached_by) : NULL;
-    if (device) {
+    if (device)
         context->ordinal = device->ordinal;
-    }
     if (entry) {
         context->entry = entry;
         context->pool = entry->pool;
@@ -34,9 +33,8 @@ static void open_pool(struct context *context) {
 static struct pool *primary_pool(CUcontext handle, bool *is_new) {
     struct context *primary = registry_find_or_enter(handle, is_new);
     if (primary && !primary->pool) {
-        if (current_push(primary->handle) != CUDA_SUCCESS) {
+        if (current_push(primary->handle) != CUDA_SUCCESS)
             return NULL;
-        }
         open_pool(primary);
         current_pop();
     }
@@ -51,9 +49,8 @@ void context_drain_barriers(void) {
     uint64_t activations = active_contexts_activations();
     for (int i = 0; atomic_load(&context_alive) > 1 && i < STATS_MAX_DEVICES; i++) {
         struct device *device = device_used(i);
-        if (device) {
+        if (device)
             device_pool_drain_barriers(device);
-        }
     }
     active_contexts_drained(activations);
 }
@@ -62,21 +59,18 @@ void context_register(CUcontext handle, enum context_origin origin, CUdevice ord
     bool is_new = false;
     lock_acquire(&registry_lock);
     struct context *context = registry_find(handle);
-    if (context && (origin == CONTEXT_CREATED || context->green)) {
+    if (context && (origin == CONTEXT_CREATED || context->green))
         registry_remove(context); /* it has ended: the driver makes no context that exists */
-    }
     context = registry_find_or_enter(handle, &is_new);
     if (context) {
         context->primary = origin == CONTEXT_RETAINED;
         context->ordinal = ordinal;
     }
-    if (is_new && origin == CONTEXT_RETAINED) {
+    if (is_new && origin == CONTEXT_RETAINED)
         active_contexts_may_deactivate(handle);
-    }
     lock_release(&registry_lock);
-    if (active_contexts_is_due(handle)) {
+    if (active_contexts_is_due(handle))
         context_drain_barriers();
-    }
 }
 
 void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind, CUdevice device) {
@@ -84,22 +78,18 @@ void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind,
     lock_acquire(&registry_lock);
     /* Before the look-up of the view: this call removes the views too if `behind` has ended. */
     struct context *primary = registry_find_or_enter(behind, &is_new);
-    if (primary) {
+    if (primary)
         primary->ordinal = device;
-    }
     struct context *view = registry_find(handle);
     bool known = view && view->green == green && view->behind == behind;
-    if (view && !known) {
+    if (view && !known)
         registry_remove(view); /* it has ended: the driver gave its handle out again */
-    }
-    if (!known) {
+    if (!known)
         registry_enter((struct context){.handle = handle, .green = green, .behind = behind});
-    }
     bool due = active_contexts_keep_all();
     lock_release(&registry_lock);
-    if (is_new || due) {
+    if (is_new || due)
         context_drain_barriers();
-    }
 }
 
 /* --- contexts end --- */
@@ -107,18 +97,16 @@ void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind,
 /* Returns the view of a green context. NULL: there is none. Call with the registry's lock. */
 static struct context *find_view(CUgreenCtx green) {
     struct context *context = green ? registry_first() : NULL;
-    while (context && (!context->handle || context->green != green)) {
+    while (context && (!context->handle || context->green != green))
         context = context->next;
-    }
     return context;
 }
 
 /* Returns the primary context of a device. NULL: not registered. Call with the registry's lock. */
 static struct context *find_primary(CUdevice device) {
     struct context *context = device >= 0 ? registry_first() : NULL;
-    while (context && !(context->handle && context->primary && context->ordinal == device)) {
+    while (context && !(context->handle && context->primary && context->ordinal == device))
         context = context->next;
-    }
     return context;
 }
 
@@ -140,24 +128,21 @@ void context_end_begin(struct context_ending *ending) {
     struct pool *pool = own ? own->pool : NULL;
     context_invalidate();
     lock_release(&registry_lock);
-    if (pool && ending->for_certain) {
+    if (pool && ending->for_certain)
         pool_wait_for_waiters(pool); /* no extra delay: the call waits for all work anyway */
-    }
 }
 
 void context_end_done(struct context_ending *ending, bool over) {
     lock_acquire(&registry_lock);
     struct context *own = ending->context, *view = ending->view;
     if (own && own->life == ending->life) {
-        if ((over && !ending->green) || registry_has_ended(own)) {
+        if ((over && !ending->green) || registry_has_ended(own))
             registry_remove(own); /* still suspended: the driver has destroyed its events */
-        } else {
+        else
             registry_count_ending(own, -1);
-        }
     }
-    if (over && view && view->life == ending->view_life) {
+    if (over && view && view->life == ending->view_life)
         registry_remove(view);
-    }
     registry_remove_ended();
     lock_release(&registry_lock);
 }
@@ -170,16 +155,13 @@ CUresult context_grant_access(CUcontext handle, CUdevice by) {
     context =
         context && context->green ? registry_find_or_enter(context->behind, &is_new) : context;
     struct device_pool *entry = context ? context->entry : NULL;
-    if (context && is_new) {
+    if (context && is_new)
         context->ordinal = current_device_of(context->handle);
-    }
-    if (context) {
+    if (context)
         context->reached_by |= device_bit(by);
-    }
     lock_release(&registry_lock);
-    if (is_new) {
+    if (is_new)
         context_drain_barriers();
-    }
     return entry ? device_pool_grant_access(entry, by) : CUDA_SUCCESS;
 }
 
@@ -225,9 +207,8 @@ bool context_access_all(void) {
     CUdevice here;
     struct context *context = NULL;
     bool any = false;
-    if (REAL(cuCtxGetDevice)(&here) != CUDA_SUCCESS) {
+    if (REAL(cuCtxGetDevice)(&here) != CUDA_SUCCESS)
         return false;
-    }
     do {
         struct device_pool *entry = reach_next(&context, here);
         bool other = entry && entry->backend->device->ordinal != here;
@@ -237,16 +218,13 @@ bool context_access_all(void) {
 }
 
 void context_address_given(CUdeviceptr address, uint64_t bytes) {
-    if (!page_map_any(address, bytes)) {
+    if (!page_map_any(address, bytes))
         return;
-    }
     lock_acquire(&registry_lock); /* waits for a thread that is just removing the context */
-    for (struct context *context = registry_first(); context; context = context->next) {
+    for (struct context *context = registry_first(); context; context = context->next)
         if (context->pool && pool_covers(context->pool, address, bytes) &&
-            (context->ending > 0 || registry_has_ended(context))) {
+            (context->ending > 0 || registry_has_ended(context)))
             registry_remove(context);
-        }
-    }
     lock_release(&registry_lock);
 }
 
@@ -273,12 +251,10 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     CUcontext handle = NULL;
     uint64_t generation = atomic_load(&context_generation);
     bool current = REAL(cuCtxGetCurrent)(&handle) == CUDA_SUCCESS && handle;
-    if (current && handle == context_last.handle && generation == context_last.generation) {
+    if (current && handle == context_last.handle && generation == context_last.generation)
         return cache_pool(handle, context_last.pool, generation);
-    }
-    if (!current || !process_ready() || options()->disable) {
+    if (!current || !process_ready() || options()->disable)
         return NULL;
-    }
     bool is_new = false;
     lock_acquire(&registry_lock);
     struct context *context = registry_find_or_enter(handle, &is_new);
@@ -286,17 +262,15 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
     if (context && context->green) {
         pool = primary_pool(context->behind, &is_new);
     } else if (context) {
-        if (!context->pool) {
+        if (!context->pool)
             open_pool(context);
-        }
         pool = context->pool;
     }
     generation = atomic_load(&context_generation);
     lock_release(&registry_lock);
     helper_start_requested();
-    if (active_contexts_switched(handle) || is_new) {
+    if (active_contexts_switched(handle) || is_new)
         context_drain_barriers();
-    }
     return pool ? cache_pool(handle, pool, generation) : NULL;
 }
 
@@ -323,9 +297,8 @@ struct pool *context_primary_pool(CUdevice device) {
 struct pool *context_pool_of(CUcontext handle) {
     lock_acquire(&registry_lock);
     const struct context *context = handle ? registry_find(handle) : NULL;
-    if (context && context->green) {
+    if (context && context->green)
         context = registry_find(context->behind);
-    }
     struct pool *pool = context ? context->pool : NULL;
     lock_release(&registry_lock);
     return pool;
@@ -333,10 +306,8 @@ struct pool *context_pool_of(CUcontext handle) {
 
 void context_each(void (*function)(struct context *context, void *with), void *with) {
     lock_acquire(&registry_lock);
-    for (struct context *context = registry_first(); context; context = context->next) {
-        if (context->handle && context->pool) {
+    for (struct context *context = registry_first(); context; context = context->next)
+        if (context->handle && context->pool)
             function(context, with);
-        }
-    }
     lock_release(&registry_lock);
 }

@@ -34,9 +34,8 @@ static inline void current_pop(void) {
 static inline CUdevice current_device_of(CUcontext context) {
     CUdevice device = -1;
     if (current_push(context) == CUDA_SUCCESS) {
-        if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
+        if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
             device = -1;
-        }
         current_pop();
     }
     return device;

@@ -99,14 +99,12 @@ static void wait_for_frees(void) {
  * the process exits: the ticks would use up the time of the last wait. */
 static void *give_back_idle(void *unused) {
     for (;;) {
-        while (atomic_exchange(&wake_due, 0) == 0) {
+        while (atomic_exchange(&wake_due, 0) == 0)
             futex_sleep(&wake_due, 0, 0);
-        }
         do {
             futex_sleep(&last_wait, LAST_WAIT_NONE, tick_ns());
-            if (atomic_load(&last_wait) == LAST_WAIT_DUE) {
+            if (atomic_load(&last_wait) == LAST_WAIT_DUE)
                 wait_for_frees();
-            }
         } while (atomic_load(&last_wait) == LAST_WAIT_NONE && tick_all());
     }
     return unused;
@@ -135,16 +133,14 @@ void decay_wake(void) {
 void decay_last_wait(void) {
     uint32_t none = LAST_WAIT_NONE;
     if (!ending_is_own_process() || !atomic_load(&thread.started) ||
-        !atomic_compare_exchange_strong(&last_wait, &none, LAST_WAIT_DUE)) {
+        !atomic_compare_exchange_strong(&last_wait, &none, LAST_WAIT_DUE))
         return;
-    }
     int saved = errno;
     uint64_t now = clock_kernel_ns(), end = now + LAST_WAIT_NS;
     futex_wake(&last_wait);
     decay_wake();
-    for (; now < end && atomic_load(&last_wait) == LAST_WAIT_DUE; now = clock_kernel_ns()) {
+    for (; now < end && atomic_load(&last_wait) == LAST_WAIT_DUE; now = clock_kernel_ns())
         futex_sleep(&last_wait, LAST_WAIT_DUE, end - now);
-    }
     atomic_store(&last_wait, LAST_WAIT_OVER);
     errno = saved;
 }

@@ -30,25 +30,20 @@ int device_backend_start(struct device_backend *own, const struct backend_ops *o
     own->backend.release_waits = false;
     own->backend.refused = 1; /* as if a record was refused: the first free then records an event */
     CUresult r = REAL(cuEventCreate)(&own->probe, CU_EVENT_DISABLE_TIMING);
-    for (unsigned i = 0; i < BACKEND_SLOTS && r == CUDA_SUCCESS && own->backend.has_events; i++) {
+    for (unsigned i = 0; i < BACKEND_SLOTS && r == CUDA_SUCCESS && own->backend.has_events; i++)
         r = REAL(cuEventCreate)(&own->events[i], CU_EVENT_DISABLE_TIMING);
-    }
-    if (r != CUDA_SUCCESS) {
+    if (r != CUDA_SUCCESS)
         device_backend_stop(own);
-    }
     return (int)r;
 }
 
 void device_backend_stop(struct device_backend *own) {
     own->backend.suspended = true;
-    if (own->probe) {
+    if (own->probe)
         REAL(cuEventDestroy_v2)(own->probe);
-    }
-    for (unsigned i = 0; i < BACKEND_SLOTS; i++) {
-        if (own->events[i]) {
+    for (unsigned i = 0; i < BACKEND_SLOTS; i++)
+        if (own->events[i])
             REAL(cuEventDestroy_v2)(own->events[i]);
-        }
-    }
 }
 
 void device_backend_end(struct device_backend *own) {

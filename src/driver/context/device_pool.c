@@ -31,9 +31,8 @@ static void report_start(const struct device_backend *backend) {
 /* Returns a pool of the device whose context has ended. NULL: there is none. */
 static struct device_pool *unused_pool(struct device *device) {
     struct device_pool *p = atomic_load(&device->pools);
-    while (p && !p->unused) {
+    while (p && !p->unused)
         p = p->next;
-    }
     return p;
 }
 
@@ -52,9 +51,8 @@ static const struct backend_kind *kind_of(const struct device *device) {
 /* Returns whether idle memory goes back to the driver after the decay time. If the backend prevents
  * it, logs the reason for a device's first pool. */
 static bool decays(const struct device *device, const struct backend *backend) {
-    if (options()->decay_ms == OPTIONS_NEVER) {
+    if (options()->decay_ms == OPTIONS_NEVER)
         return false;
-    }
     if (backend->release_waits && !atomic_load(&device->pools)) {
         log_line(options_from_environment(OPTION_DECAY_MS) ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
                  "device %d: idle memory in segments (%s) does not go back by itself after "
@@ -68,9 +66,8 @@ static bool decays(const struct device *device, const struct backend *backend) {
  * afterwards. */
 static void choose_backend(struct device *device) {
     const char *reason_against = NULL, *reason_for = NULL;
-    if (atomic_load(&device->backend_reason)) {
+    if (atomic_load(&device->backend_reason))
         return;
-    }
     switch (options()->backend) {
     case BACKEND_PAGES:
         reason_against = vmm_kind->unavailable(device);
@@ -119,16 +116,13 @@ static size_t backend_bytes(void) {
  * or kind: backend_kind.start() needs zeroed memory. */
 static struct device_pool *new_pool(CUcontext context, struct device *device, uint64_t reached_by) {
     static struct device_pool *spare;
-    if (!spare && !(spare = host_map(sizeof *spare, 4096))) {
+    if (!spare && !(spare = host_map(sizeof *spare, 4096)))
         return NULL;
-    }
-    if (!spare->backend && !(spare->backend = host_map(backend_bytes(), 4096))) {
+    if (!spare->backend && !(spare->backend = host_map(backend_bytes(), 4096)))
         return NULL;
-    }
     memset(spare->backend, 0, backend_bytes());
-    if (start_backend(spare, context, device, reached_by) != 0) {
+    if (start_backend(spare, context, device, reached_by) != 0)
         return NULL;
-    }
     struct pool_config config = {
         .reuse = options()->reuse,
         .decays = decays(device, &spare->backend->backend),
@@ -158,9 +152,8 @@ struct device_pool *device_pool_start(CUcontext context, struct device *device,
     choose_backend(device);
     struct device_pool *entry = unused_pool(device);
     if (entry ? !reuse_pool(entry, context, device, reached_by)
-              : !(entry = new_pool(context, device, reached_by))) {
+              : !(entry = new_pool(context, device, reached_by)))
         return NULL;
-    }
     application_events_tell(entry->pool);
     report_start(entry->backend);
     return entry;
@@ -182,9 +175,8 @@ void device_pool_suspend(const struct context *context, bool suspended) {
 
 void device_pool_forget(const struct context *context) {
     struct device_pool *entry = context->entry;
-    if (!entry) {
+    if (!entry)
         return;
-    }
     struct device *device = entry->backend->device;
     uint64_t begun = trace_on() ? trace_clock() : 0;
     pool_lock(entry->pool);
@@ -198,16 +190,14 @@ void device_pool_forget(const struct context *context) {
 }
 
 void device_pool_drain_barriers(struct device *device) {
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
         pool_wait_for_barriers(p->pool);
-    }
 }
 
 bool device_pool_finish(struct device *device) {
     bool any = false;
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
         any |= !p->unused && pool_finish(p->pool);
-    }
     return any;
 }
 

@@ -46,9 +46,8 @@ void fault_record(CUresult code) {
         context_each(ask, NULL);
         REAL(cuCtxGetCurrent)(&current);
         struct pool *pool = context_pool_of(current); /* NULL without a context */
-        if (pool) {
+        if (pool)
             pool_health(pool);
-        }
     }
 }
 

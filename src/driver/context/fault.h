@@ -37,9 +37,8 @@ void fault_record(CUresult code);
 /** Returns the driver's answer `r` to a call of the program, after fault_record() if it is an
  * error. Call with no lock held, unless `r` is CUDA_SUCCESS. */
 static inline CUresult fault_notice(CUresult r) {
-    if (unlikely(r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY) && process_is_started()) {
+    if (unlikely(r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY) && process_is_started())
         fault_record(r);
-    }
     return r;
 }
 

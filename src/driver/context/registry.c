@@ -32,9 +32,8 @@ struct context *registry_first(void) {
 
 struct context *registry_find(CUcontext handle) {
     struct context *context = contexts;
-    while (context && context->handle != handle) {
+    while (context && context->handle != handle)
         context = context->next;
-    }
     return context;
 }
 
@@ -46,18 +45,15 @@ void registry_remove(struct context *context) {
     if (context->green) {
         atomic_fetch_sub(&registry_views, 1);
     } else {
-        for (struct context *view = contexts; view; view = view->next) {
-            if (is_view_of(view, context)) {
+        for (struct context *view = contexts; view; view = view->next)
+            if (is_view_of(view, context))
                 registry_remove(view);
-            }
-        }
         atomic_fetch_sub(&context_alive, 1);
     }
     for (unsigned i = 0; i < callback_count; i++) {
         const struct context_callbacks *functions = &callbacks[i];
-        if (functions->ended && (functions->of_views || !context->green)) {
+        if (functions->ended && (functions->of_views || !context->green))
             functions->ended(context);
-        }
     }
     *context = (struct context){.next = context->next};
     context_invalidate();
@@ -81,12 +77,10 @@ bool registry_has_ended(const struct context *context) {
 /* Returns a free slot, or NULL without host memory. */
 static struct context *free_slot(void) {
     struct context **at = &contexts;
-    while (*at && (*at)->handle) {
+    while (*at && (*at)->handle)
         at = &(*at)->next;
-    }
-    if (!*at) {
+    if (!*at)
         *at = host_slab_get(&slab);
-    }
     return *at;
 }
 
@@ -115,18 +109,16 @@ struct context *registry_enter(struct context fresh) {
     fresh.life = ++last_life;
     *context = fresh;
     atomic_fetch_add(fresh.green ? &registry_views : &context_alive, 1);
-    if (!fresh.green) {
+    if (!fresh.green)
         active_contexts_add(fresh.handle); /* after the count, as in count_unknown() */
-    }
     context_invalidate();
     return context;
 }
 
 struct context *registry_find_or_enter(CUcontext handle, bool *is_new) {
     struct context *context = registry_find(handle);
-    if (context && context->green) {
+    if (context && context->green)
         return context;
-    }
     if (context && registry_has_ended(context)) {
         registry_remove(context);
         context = NULL;
@@ -141,12 +133,10 @@ struct context *registry_find_or_enter(CUcontext handle, bool *is_new) {
 }
 
 void registry_remove_ended(void) {
-    for (struct context *context = contexts; context; context = context->next) {
+    for (struct context *context = contexts; context; context = context->next)
         if (context->handle && !context->green && context->ending == 0 &&
-            registry_has_ended(context)) {
+            registry_has_ended(context))
             registry_remove(context);
-        }
-    }
 }
 
 /* --- calls that may end a context --- */
@@ -155,9 +145,8 @@ void registry_remove_ended(void) {
 static void call_suspended(const struct context *context, bool suspended) {
     for (unsigned i = 0; i < callback_count; i++) {
         const struct context_callbacks *functions = &callbacks[i];
-        if (functions->suspended && (functions->of_views || !context->green)) {
+        if (functions->suspended && (functions->of_views || !context->green))
             functions->suspended(context, suspended);
-        }
     }
 }
 
@@ -165,9 +154,7 @@ void registry_count_ending(struct context *context, int change) {
     context->ending += (unsigned)change;
     bool suspended = context->ending > 0;
     call_suspended(context, suspended);
-    for (struct context *view = contexts; view; view = view->next) {
-        if (is_view_of(view, context)) {
+    for (struct context *view = contexts; view; view = view->next)
+        if (is_view_of(view, context))
             call_suspended(view, suspended);
-        }
-    }
 }

@@ -29,9 +29,8 @@ static void record_order(enum flight_kind kind, unsigned device, uint64_t value)
 
 /* Writes a report. Returns -EOPNOTSUPP if reports are switched off. */
 static int report(void) {
-    if (options()->report == REPORT_TO_NOWHERE) {
+    if (options()->report == REPORT_TO_NOWHERE)
         return -EOPNOTSUPP;
-    }
     report_write("request");
     return 0;
 }
@@ -64,14 +63,12 @@ static int execute(const struct live_request *wish) {
 static bool order_may_begin(void) {
     enum live_order order = live_next_order();
     enum live_hold why = LIVE_NOT_HELD_UP;
-    if (!process_is_started() || atomic_load(&shutdown_begun)) {
+    if (!process_is_started() || atomic_load(&shutdown_begun))
         why = LIVE_AT_ITS_END;
-    } else if (order == LIVE_EMPTY_CACHE && atomic_load(&capture_active) > 0) {
+    else if (order == LIVE_EMPTY_CACHE && atomic_load(&capture_active) > 0)
         why = LIVE_IN_CAPTURE;
-    }
-    if (order) {
+    if (order)
         live_hold_up(why);
-    }
     return order && why == LIVE_NOT_HELD_UP;
 }
 
@@ -100,9 +97,8 @@ static void *execute_orders(void *unused) {
 static void start_orders(void) {
     bool idle = false;
     if (order_may_begin() && atomic_compare_exchange_strong(&orders_thread_exists, &idle, true) &&
-        helper_start(execute_orders) != 0) {
+        helper_start(execute_orders) != 0)
         execute_orders(NULL); /* without a thread, orders delay the updates of the page */
-    }
 }
 
 /* The helper thread: updates the live page and starts orders, for ever. */
@@ -123,9 +119,8 @@ static struct helper thread = {
 };
 
 void page_helper_start(void) {
-    if (options()->live) {
+    if (options()->live)
         helper_request(&thread);
-    }
 }
 
 /* --- forks and ends --- */

@@ -30,9 +30,8 @@
  */
 static int for_devices(int ordinal, int (*action)(struct device *device, void *argument),
                        void *argument) {
-    if (ordinal < -1) {
+    if (ordinal < -1)
         return -EINVAL;
-    }
     int result = ordinal < 0 ? 0 : -ENODEV;
     for (int i = 0; i < stats_device_count(); i++) {
         struct device *device = ordinal < 0 || i == ordinal ? device_used(i) : NULL;
@@ -48,9 +47,8 @@ static int for_devices(int ordinal, int (*action)(struct device *device, void *a
 static int add_stats(struct device *device, void *sum) {
     struct gpucache_stats *out = sum;
     struct stats_device in;
-    if (!stats_read_counters(device->ordinal, &in)) {
+    if (!stats_read_counters(device->ordinal, &in))
         return -ENODEV;
-    }
 #define ADD(field)                                                                                 \
     out->field += in.field.current;                                                                \
     out->field##_peak += in.field.peak;
@@ -75,9 +73,8 @@ static int add_stats(struct device *device, void *sum) {
 }
 
 int gpucache_get_stats(int device, struct gpucache_stats *stats) {
-    if (!stats || stats->size < sizeof(size_t)) {
+    if (!stats || stats->size < sizeof(size_t))
         return -EINVAL;
-    }
     struct gpucache_stats sum = {.size = sizeof sum};
     int r = for_devices(device, add_stats, &sum);
     if (r == 0) {
@@ -91,9 +88,8 @@ static int reset_peaks_of(struct device *device, void *unused) {
     struct stats_device before;
     (void)unused;
     /* Before the reset, or `gpucache run --max-peak` would not see this peak. */
-    if (stats_read_counters(device->ordinal, &before)) {
+    if (stats_read_counters(device->ordinal, &before))
         peaks_note(device->ordinal, &before);
-    }
     device_reset_peaks(device);
     return 0;
 }
@@ -133,12 +129,10 @@ static int update_pools_of(struct device *device, void *unused) {
  * -ENODEV if the library is not running or there is no such device.
  */
 static int set_limit(int device, struct device_limit *limit) {
-    if (device < -1) {
+    if (device < -1)
         return -EINVAL;
-    }
-    if (!process_ready()) {
+    if (!process_ready())
         return -ENODEV;
-    }
     if (device >= 0) {
         device_get(device);
         return for_devices(device, set_limit_of, limit);
@@ -159,16 +153,14 @@ int gpucache_set_memory_limit(int device, uint64_t bytes) {
 }
 
 int gpucache_write_report(int fd, int format) {
-    if (fd < 0) {
+    if (fd < 0)
         return -EINVAL;
-    }
     return process_ready() ? report_write_fd(fd, format, "request") : -ENODEV;
 }
 
 int gpucache_mark(const char *label) {
-    if (!label) {
+    if (!label)
         return -EINVAL;
-    }
     if (process_ready()) {
         log_info("mark: %s", label);
         trace_mark(label);

@@ -6,9 +6,8 @@
 #include "driver/limit/array_size.h"
 
 CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
-    if (!array || !d) {
+    if (!array || !d)
         return REAL(cuArrayCreate_v2)(array, d);
-    }
     struct device *device = device_current_if_healthy();
     CUDA_ARRAY3D_DESCRIPTOR flat = {0};
     if (device) {
@@ -18,22 +17,19 @@ CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
                                          .NumChannels = d->NumChannels};
     }
     struct unpooled_call call;
-    if (!unpooled_begin(&call, UNPOOLED_ARRAY, device, array_size(&flat, 1))) {
+    if (!unpooled_begin(&call, UNPOOLED_ARRAY, device, array_size(&flat, 1)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     CUresult answer = RETRY_FOR(call.bytes, device, REAL(cuArrayCreate_v2)(array, d));
     return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? (uint64_t)*array : 0, 0);
 }
 
 CUresult hook_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
-    if (!array || !d) {
+    if (!array || !d)
         return REAL(cuArray3DCreate_v2)(array, d);
-    }
     struct device *device = device_current_if_healthy();
     struct unpooled_call call;
-    if (!unpooled_begin(&call, UNPOOLED_ARRAY, device, device ? array_size(d, 1) : 0)) {
+    if (!unpooled_begin(&call, UNPOOLED_ARRAY, device, device ? array_size(d, 1) : 0))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     CUresult answer = RETRY_FOR(call.bytes, device, REAL(cuArray3DCreate_v2)(array, d));
     return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? (uint64_t)*array : 0, 0);
 }
@@ -45,15 +41,13 @@ CUresult hook_cuArrayDestroy(CUarray array) {
 
 CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d,
                                      unsigned int levels) {
-    if (!array || !d) {
+    if (!array || !d)
         return REAL(cuMipmappedArrayCreate)(array, d, levels);
-    }
     struct device *device = device_current_if_healthy();
     struct unpooled_call call;
     if (!unpooled_begin(&call, UNPOOLED_ARRAY, device,
-                        device ? array_size(d, levels ? levels : 1) : 0)) {
+                        device ? array_size(d, levels ? levels : 1) : 0))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     CUresult answer = RETRY_FOR(call.bytes, device, REAL(cuMipmappedArrayCreate)(array, d, levels));
     return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? (uint64_t)*array : 0, 0);
 }

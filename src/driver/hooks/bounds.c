@@ -19,9 +19,8 @@ static bool exceeds(CUdeviceptr at, size_t width, size_t height, size_t pitch, s
         __builtin_mul_overflow(height - 1, pitch, &rows) ||
         __builtin_mul_overflow(depth - 1, slice, &slices) ||
         __builtin_add_overflow(rows, slices, &bytes) ||
-        __builtin_add_overflow(bytes, width, &bytes)) {
+        __builtin_add_overflow(bytes, width, &bytes))
         return false;
-    }
     return bounds_exceeded(at, bytes, pool);
 }
 

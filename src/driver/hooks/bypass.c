@@ -104,18 +104,16 @@ static struct device *device_of_node(CUdeviceptr address) {
 /* Records the addresses of a node, or replaces the charge by the growth of the driver's pool.
  * Returns `answer`, or CUDA_ERROR_OUT_OF_MEMORY if the pool grew above the limit. */
 static CUresult account_ordered(CUresult answer, const struct ordered_call *call) {
-    if (call->is_node && answer == CUDA_SUCCESS && call->bytes > 0) {
+    if (call->is_node && answer == CUDA_SUCCESS && call->bytes > 0)
         graph_memory_given(device_of_node(*call->dptr), *call->dptr, call->bytes);
-    }
     bool allowed = !call->claim.pool || driver_pool_end(answer, &call->claim, *call->dptr);
     return allowed ? fault_notice(answer) : give_up(call);
 }
 
 CUresult hook_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
     struct ordered_call call = enter_legacy(dptr, bytes, stream);
-    if (!call.is_node && !charge_pool(&call, driver_pool_current())) {
+    if (!call.is_node && !charge_pool(&call, driver_pool_current()))
         return refused_in_stream(&call);
-    }
     CUresult answer =
         RETRY_FOR(bytes, device_of(&call), REAL(cuMemAllocAsync)(dptr, bytes, stream));
     return account_ordered(answer, &call);
@@ -123,9 +121,8 @@ CUresult hook_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytes, CUstream stream) 
 
 CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
     struct ordered_call call = enter_ptsz(dptr, bytes, stream);
-    if (!call.is_node && !charge_pool(&call, driver_pool_current())) {
+    if (!call.is_node && !charge_pool(&call, driver_pool_current()))
         return refused_in_stream(&call);
-    }
     CUresult answer =
         RETRY_FOR(bytes, device_of(&call), REAL(cuMemAllocAsync_ptsz)(dptr, bytes, stream));
     return account_ordered(answer, &call);
@@ -134,9 +131,8 @@ CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream str
 CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
                                       CUstream stream) {
     struct ordered_call call = enter_legacy(dptr, bytes, stream);
-    if (!call.is_node && !charge_pool(&call, driver_pool_of(pool))) {
+    if (!call.is_node && !charge_pool(&call, driver_pool_of(pool)))
         return refused_in_stream(&call);
-    }
     CUresult answer = RETRY_FOR(bytes, device_of(&call),
                                 REAL(cuMemAllocFromPoolAsync)(dptr, bytes, pool, stream));
     return account_ordered(answer, &call);
@@ -145,9 +141,8 @@ CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes, CUmemoryP
 CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
                                            CUstream stream) {
     struct ordered_call call = enter_ptsz(dptr, bytes, stream);
-    if (!call.is_node && !charge_pool(&call, driver_pool_of(pool))) {
+    if (!call.is_node && !charge_pool(&call, driver_pool_of(pool)))
         return refused_in_stream(&call);
-    }
     CUresult answer = RETRY_FOR(bytes, device_of(&call),
                                 REAL(cuMemAllocFromPoolAsync_ptsz)(dptr, bytes, pool, stream));
     return account_ordered(answer, &call);
@@ -171,9 +166,8 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
 CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags) {
     struct unpooled_call call;
     struct device *device = device_current();
-    if (!unpooled_begin(&call, UNPOOLED_MANAGED, device, bytes)) {
+    if (!unpooled_begin(&call, UNPOOLED_MANAGED, device, bytes))
         return refused(REAL(cuMemAllocManaged)(dptr, bytes | IMPOSSIBLE_BYTES, flags));
-    }
     CUresult answer = RETRY_FOR(bytes, device, REAL(cuMemAllocManaged)(dptr, bytes, flags));
     return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? *dptr : 0, 0);
 }
@@ -217,9 +211,8 @@ static CUresult plain_host_alloc(void **host, size_t bytes, unsigned int unused)
 static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsigned kind,
                            native_host_alloc *native) {
     struct device *device = device_current();
-    if (!device || !host || bytes == 0 || capture_error_here() != CUDA_SUCCESS) {
+    if (!device || !host || bytes == 0 || capture_error_here() != CUDA_SUCCESS)
         return fault_notice(native(host, bytes, flags));
-    }
     struct unpooled_call request;
     unpooled_begin(&request, UNPOOLED_PINNED_HOST, device, bytes); /* cannot refuse: not charged */
     void *kept = pinned_take(bytes, kind);
@@ -250,13 +243,11 @@ CUresult hook_cuMemHostAlloc(void **host, size_t bytes, unsigned int flags) {
 }
 
 CUresult hook_cuMemFreeHost(void *host) {
-    if (!process_is_started() || shutdown_over()) {
+    if (!process_is_started() || shutdown_over())
         return REAL(cuMemFreeHost)(host);
-    }
     CUresult refusal = capture_error_here();
-    if (refusal != CUDA_SUCCESS) {
+    if (refusal != CUDA_SUCCESS)
         return refusal;
-    }
     uint64_t ends = pinned_ends();
     struct unpooled_entry entry = unpooled_find(UNPOOLED_HOST, (uint64_t)host);
     bool allocated = entry.bytes > 0 && entry.value != REGISTERED;

@@ -77,9 +77,8 @@ static void list_add(struct capturing *capture) {
 static CUcontext context_of(CUstream stream) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
-    if (stream && stream != CU_STREAM_LEGACY) { /* this query would invalidate open captures */
+    if (stream && stream != CU_STREAM_LEGACY) /* this query would invalidate open captures */
         REAL(cuStreamGetCtx)(stream, &context);
-    }
     return context;
 }
 
@@ -87,13 +86,11 @@ static CUcontext context_of(CUstream stream) {
  * the stream has none. Called with `lock` held. */
 static struct capturing *list_remove(struct capturing which) {
     struct capturing **at = &captures;
-    while (*at && ((*at)->stream != which.stream || (*at)->thread != which.thread)) {
+    while (*at && ((*at)->stream != which.stream || (*at)->thread != which.thread))
         at = &(*at)->next;
-    }
     struct capturing *found = *at;
-    if (found) {
+    if (found)
         *at = found->next;
-    }
     return found;
 }
 
@@ -105,15 +102,13 @@ static void end_capture(CUstream stream, bool per_thread, bool certain) {
     lock_acquire(&lock);
     struct capturing *capture = list_remove(identify(stream, per_thread));
     bool ended = capture || (certain && unlisted > 0);
-    if (capture) {
+    if (capture)
         host_slab_put(&slab, capture);
-    } else if (ended) {
+    else if (ended)
         unlisted--;
-    }
     lock_release(&lock);
-    if (ended) {
+    if (ended)
         uncount();
-    }
 }
 
 /*
@@ -226,12 +221,10 @@ BEGINS(cuStreamBeginCaptureToGraph_ptsz, true,
 static CUresult account_end(CUresult answer, CUstream stream, bool per_thread,
                             CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *)) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (answer != CUDA_SUCCESS) {
+    if (answer != CUDA_SUCCESS)
         is_capturing(stream, &status);
-    }
-    if (status == CU_STREAM_CAPTURE_STATUS_NONE) {
+    if (status == CU_STREAM_CAPTURE_STATUS_NONE)
         end_capture(stream, per_thread, answer == CUDA_SUCCESS);
-    }
     return fault_notice(answer);
 }
 

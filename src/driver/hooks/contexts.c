@@ -19,9 +19,8 @@
  * Notes the context that is current on this thread. Drains barriers if the context became active.
  */
 static void note_current(CUcontext now) {
-    if (process_is_started() && active_contexts_switched(now)) {
+    if (process_is_started() && active_contexts_switched(now))
         context_drain_barriers();
-    }
 }
 
 /*
@@ -40,9 +39,8 @@ static CUresult account_unknown(CUresult answer) {
 /* Notes that `ctx` is current, if the call that selects it succeeded. Returns `answer`. */
 static CUresult account_switched(CUresult answer, CUcontext ctx) {
     context_unsure();
-    if (answer == CUDA_SUCCESS) {
+    if (answer == CUDA_SUCCESS)
         note_current(ctx);
-    }
     return answer;
 }
 
@@ -114,9 +112,8 @@ CUresult hook_cuCtxAttach(CUcontext *ctx, unsigned int flags) {
 
 static CUresult end_context(CUresult (*real)(CUcontext), CUcontext ctx) {
     struct context_ending ending = {.handle = ctx, .primary_of = -1, .for_certain = true};
-    if (!ctx || !process_is_started()) {
+    if (!ctx || !process_is_started())
         return account_unknown(real(ctx));
-    }
     context_end_begin(&ending);
     CUresult answer = real(ctx);
     context_end_done(&ending, answer == CUDA_SUCCESS);
@@ -136,9 +133,8 @@ CUresult hook_cuCtxDestroy_v2(CUcontext ctx) {
 CUresult hook_cuCtxDetach(CUcontext ctx) {
     unsigned version;
     struct context_ending ending = {.handle = ctx, .primary_of = -1};
-    if (!ctx || !process_is_started()) {
+    if (!ctx || !process_is_started())
         return account_unknown(REAL(cuCtxDetach)(ctx));
-    }
     context_end_begin(&ending);
     CUresult answer = REAL(cuCtxDetach)(ctx);
     bool ended = answer == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(ctx, &version) != CUDA_SUCCESS;
@@ -149,9 +145,8 @@ CUresult hook_cuCtxDetach(CUcontext ctx) {
 CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
     partition_read();
     CUresult answer = RETRY_ON(device_used(device), REAL(cuDevicePrimaryCtxRetain)(ctx, device));
-    if (answer == CUDA_SUCCESS && process_ready()) {
+    if (answer == CUDA_SUCCESS && process_ready())
         context_register(*ctx, CONTEXT_RETAINED, device);
-    }
     return answer;
 }
 
@@ -164,16 +159,14 @@ CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
  */
 static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool reset) {
     struct context_ending ending = {.primary_of = device, .for_certain = reset};
-    if (!process_is_started()) {
+    if (!process_is_started())
         return real(device);
-    }
     context_end_begin(&ending);
     CUresult answer = real(device);
     unsigned flags;
     int active = 1;
-    if (answer == CUDA_SUCCESS && !reset && !HAS(cuCtxGetId)) {
+    if (answer == CUDA_SUCCESS && !reset && !HAS(cuCtxGetId))
         REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active);
-    }
     context_end_done(&ending, answer == CUDA_SUCCESS && (reset || !active));
     return answer;
 }
@@ -212,12 +205,10 @@ CUresult hook_cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green) {
 CUresult hook_cuGreenCtxDestroy(CUgreenCtx green) {
     struct context_ending ending = {.primary_of = -1, .green = green};
     CUcontext view;
-    if (!green || !process_is_started()) {
+    if (!green || !process_is_started())
         return REAL(cuGreenCtxDestroy)(green);
-    }
-    if (REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS) {
+    if (REAL(cuCtxFromGreenCtx)(&view, green) == CUDA_SUCCESS)
         ending.primary_of = current_device_of(view);
-    }
     context_end_begin(&ending);
     CUresult answer = REAL(cuGreenCtxDestroy)(green);
     context_end_done(&ending, answer == CUDA_SUCCESS);

@@ -25,9 +25,8 @@
  * fill cuMemAlloc memory of every device; VMM pages need cuMemSetAccess first.
  */
 static __attribute__((noinline, cold)) bool get_access(void) {
-    if (!process_is_started()) {
+    if (!process_is_started())
         return false;
-    }
     bool imported = ipc_pages_access_all();
     return (vmm_touches(0, UINT64_MAX) && context_access_all()) || imported;
 }
@@ -36,9 +35,8 @@ static __attribute__((noinline, cold)) bool get_access(void) {
 #define WITH_ACCESS(call)                                                                          \
     __extension__({                                                                                \
         CUresult answered = (call);                                                                \
-        if (unlikely(answered == CUDA_ERROR_INVALID_VALUE) && get_access()) {                      \
+        if (unlikely(answered == CUDA_ERROR_INVALID_VALUE) && get_access())                        \
             answered = (call);                                                                     \
-        }                                                                                          \
         answered;                                                                                  \
     })
 
@@ -56,9 +54,8 @@ static inline CUresult account_copy(CUresult answer, bool exceeds) {
     bool exceeds = unlikely(beyond)
 #define ENTER_ORDERED(beyond)                                                                      \
     ENTER_BOUNDED(beyond);                                                                         \
-    if (!exceeds) {                                                                                \
+    if (!exceeds)                                                                                  \
         cross_context_wait_if_any(pools);                                                          \
-    }                                                                                              \
     NOTHING
 
 #define NOTICED(symbol, since, parameters, arguments)                                              \

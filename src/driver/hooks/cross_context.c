@@ -16,9 +16,8 @@ static bool in_pages(struct pool *pool) {
  * ending. Returns NULL if `here` is that context or a view of it: the driver then orders the copy.
  */
 static CUcontext other_context_of(struct pool *pool, CUcontext here) {
-    if (!in_pages(pool) || pool_backend(pool)->suspended) {
+    if (!in_pages(pool) || pool_backend(pool)->suspended)
         return NULL;
-    }
     CUcontext owner = context_of_pool(pool);
     return owner != here && context_pool_of(here) != pool ? owner : NULL;
 }
@@ -32,9 +31,8 @@ static CUcontext other_context_of(struct pool *pool, CUcontext here) {
 static CUevent event_in_null_stream_of(CUcontext owner) {
     CUstreamCaptureStatus status;
     CUevent event = NULL;
-    if (current_push(owner) != CUDA_SUCCESS) {
+    if (current_push(owner) != CUDA_SUCCESS)
         return NULL;
-    }
     bool may = atomic_load(&capture_active) == 0 ||
                REAL(cuStreamIsCapturing)(CU_STREAM_LEGACY, &status) == CUDA_SUCCESS;
     if (may && REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
@@ -55,9 +53,8 @@ static void wait_for(CUcontext owner, bool on_device) {
     CUstreamCaptureMode mode = capture_relax();
     CUevent event = event_in_null_stream_of(owner);
     if (event) {
-        if (!on_device || REAL(cuStreamWaitEvent)(CU_STREAM_LEGACY, event, 0) != CUDA_SUCCESS) {
+        if (!on_device || REAL(cuStreamWaitEvent)(CU_STREAM_LEGACY, event, 0) != CUDA_SUCCESS)
             REAL(cuEventSynchronize)(event);
-        }
         REAL(cuEventDestroy_v2)(event);
     }
     capture_restore(mode);
@@ -67,18 +64,14 @@ static void wait_for(CUcontext owner, bool on_device) {
 __attribute__((noinline)) void cross_context_wait(struct pool *const pools[2]) {
     CUcontext here = NULL;
     if ((!in_pages(pools[0]) && !in_pages(pools[1])) ||
-        REAL(cuCtxGetCurrent)(&here) != CUDA_SUCCESS || !here) {
+        REAL(cuCtxGetCurrent)(&here) != CUDA_SUCCESS || !here)
         return;
-    }
     CUcontext to = other_context_of(pools[0], here), from = other_context_of(pools[1], here);
-    if ((!to && !from) || current_health() != CUDA_SUCCESS) {
+    if ((!to && !from) || current_health() != CUDA_SUCCESS)
         return;
-    }
     bool on_device = pools[0] && pools[1];
-    if (to) {
+    if (to)
         wait_for(to, on_device);
-    }
-    if (from && from != to) {
+    if (from && from != to)
         wait_for(from, on_device);
-    }
 }

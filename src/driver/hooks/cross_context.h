@@ -24,9 +24,8 @@ void cross_context_wait(struct pool *const pools[2]);
 
 /** Waits before a synchronous copy, if the process has several contexts. */
 static inline void cross_context_wait_if_any(struct pool *const pools[2]) {
-    if (unlikely(context_count() > 1)) {
+    if (unlikely(context_count() > 1))
         cross_context_wait(pools);
-    }
 }
 
 #endif

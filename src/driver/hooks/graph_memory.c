@@ -27,17 +27,15 @@ CUresult hook_cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph,
                                      const CUgraphNode *dependencies, size_t count,
                                      CUDA_MEM_ALLOC_NODE_PARAMS *params) {
     CUresult answer = RETRY(REAL(cuGraphAddMemAllocNode)(node, graph, dependencies, count, params));
-    if (answer == CUDA_SUCCESS) {
+    if (answer == CUDA_SUCCESS)
         record_node(&params->poolProps.location, params->dptr, params->bytesize);
-    }
     return answer;
 }
 
 /* Records the node that the driver has added, if it allocates. Returns `answer`. */
 static CUresult account_added(CUresult answer, const CUgraphNodeParams *params) {
-    if (answer == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+    if (answer == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
         record_node(&params->alloc.poolProps.location, params->alloc.dptr, params->alloc.bytesize);
-    }
     return answer;
 }
 
@@ -59,8 +57,7 @@ CUresult hook_cuDeviceGraphMemTrim(CUdevice ordinal) {
     CUresult answer = REAL(cuDeviceGraphMemTrim)(ordinal);
     bool started = process_is_started();
     struct device *device = started && answer == CUDA_SUCCESS ? device_used(ordinal) : NULL;
-    if (device) {
+    if (device)
         driver_pool_query_all(device);
-    }
     return answer;
 }

@@ -40,14 +40,12 @@ static CUresult export_pages(CUipcMemHandle *handle, const struct pool_block *bl
                                  "GPUCACHE_BACKEND=segments makes them possible");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (!ipc_server_name(&exporter)) {
+    if (!ipc_server_name(&exporter))
         return CUDA_ERROR_NOT_SUPPORTED;
-    }
     pool_mark_externally_visible(block->address);
     int r = ipc_export(exporter, block->address, &view);
-    if (r == 0) {
+    if (r == 0)
         memcpy(handle, &view, sizeof view);
-    }
     return r == 0         ? CUDA_SUCCESS
            : r == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY
                           : CUDA_ERROR_NOT_SUPPORTED;
@@ -63,12 +61,10 @@ static CUresult export_in_segment(CUipcMemHandle *handle, const struct pool_bloc
     pool_mark_externally_visible(block->address);
     uint64_t offset = block->address - segment->address;
     struct ipc_handle view = ipc_handle_view(handle);
-    if (offset == 0 && (block->requested == segment->bytes || view.words[7] != 0)) {
+    if (offset == 0 && (block->requested == segment->bytes || view.words[7] != 0))
         return CUDA_SUCCESS;
-    }
-    if (view.words[7] != 0 || !ipc_handle_pack(&view, offset, block->requested)) {
+    if (view.words[7] != 0 || !ipc_handle_pack(&view, offset, block->requested))
         return CUDA_ERROR_NOT_SUPPORTED;
-    }
     memcpy(handle, &view, sizeof view);
     return CUDA_SUCCESS;
 }
@@ -114,13 +110,11 @@ static struct opening enter_opening(CUdeviceptr *dptr, CUipcMemHandle handle, un
     struct ipc_handle view = ipc_handle_view(&handle);
     call.kind = dptr ? ipc_handle_kind(&view) : IPC_HANDLE_DRIVERS;
     call.context = context_current_resolved();
-    if (call.kind == IPC_HANDLE_IN_PAGES && !ipc_handle_read_pages(&view, &call.ticket)) {
+    if (call.kind == IPC_HANDLE_IN_PAGES && !ipc_handle_read_pages(&view, &call.ticket))
         call.kind = IPC_HANDLE_DRIVERS;
-    }
     if (call.kind == IPC_HANDLE_IN_SEGMENT) {
-        if (!ipc_handle_unpack(&view, &call.offset, &call.bytes)) {
+        if (!ipc_handle_unpack(&view, &call.offset, &call.bytes))
             call.bytes = 0;
-        }
         memcpy(&call.handle, &view, sizeof call.handle);
     }
     return call;
@@ -136,9 +130,8 @@ static CUresult account_opened(const struct opening *call, CUdeviceptr base) {
         return CUDA_SUCCESS;
     }
     CUresult answer = ipc_opened_block(call->context, base, call->offset, call->bytes, call->dptr);
-    if (answer != CUDA_SUCCESS) {
+    if (answer != CUDA_SUCCESS)
         REAL(cuIpcCloseMemHandle)(base);
-    }
     return answer;
 }
 
@@ -155,9 +148,8 @@ static CUresult open_once(const struct opening *call, open_entry *original) {
     ipc_open_begin();
     CUdeviceptr *result = call->kind == IPC_HANDLE_IN_SEGMENT ? &base : call->dptr;
     CUresult answer = original(result, call->handle, call->flags);
-    if (answer == CUDA_SUCCESS) {
+    if (answer == CUDA_SUCCESS)
         answer = account_opened(call, *result);
-    }
     ipc_open_end();
     return answer;
 }

@@ -23,9 +23,8 @@ CUresult hook_cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description,
                                unsigned int flags) {
     CUresult answer =
         RETRY_ON(device_used(device), REAL(cuGreenCtxCreate)(green, description, device, flags));
-    if (answer == CUDA_SUCCESS && process_ready() && active_contexts_keep_all()) {
+    if (answer == CUDA_SUCCESS && process_ready() && active_contexts_keep_all())
         context_drain_barriers();
-    }
     return answer;
 }
 
@@ -36,21 +35,18 @@ CUresult hook_cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description,
  */
 static CUresult grant_access(CUcontext peer) {
     CUdevice device;
-    if (!process_ready() || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
+    if (!process_ready() || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
         return CUDA_SUCCESS;
-    }
     CUresult answer = RETRY(context_grant_access(peer, device));
     answer = answer == CUDA_SUCCESS ? RETRY(ipc_pages_grant_access(peer, device)) : answer;
-    if (answer != CUDA_SUCCESS) {
+    if (answer != CUDA_SUCCESS)
         REAL(cuCtxDisablePeerAccess)(peer);
-    }
     return answer;
 }
 
 CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
-    if (process_ready() && active_contexts_keep_current()) {
+    if (process_ready() && active_contexts_keep_current())
         context_drain_barriers();
-    }
     CUresult answer = RETRY(REAL(cuCtxEnablePeerAccess)(peer, flags));
     answer = answer == CUDA_SUCCESS ? grant_access(peer) : answer;
     return fault_notice(answer);
@@ -88,21 +84,18 @@ static struct jit_values save_values(void **values, unsigned count) {
                                .count = values && count <= JIT_OPTIONS ? count : 0};
     saved.complete = saved.count == count;
     saved.oom_retry.returns = oom_retry_returns();
-    if (saved.count > 0) {
+    if (saved.count > 0)
         memcpy(saved.before, values, saved.count * sizeof *values);
-    }
     return saved;
 }
 
 /* Restores the option values if the call must be repeated. Returns whether it must. */
 static bool restore_for_retry(CUresult answer, struct jit_values *saved) {
     if (answer != CUDA_ERROR_OUT_OF_MEMORY || !saved->complete || !process_ready() ||
-        !retry_after(answer, device_current(), 0, &saved->oom_retry)) {
+        !retry_after(answer, device_current(), 0, &saved->oom_retry))
         return false;
-    }
-    if (saved->count > 0) {
+    if (saved->count > 0)
         memcpy(saved->values, saved->before, saved->count * sizeof *saved->values);
-    }
     return true;
 }
 

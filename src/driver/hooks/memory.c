@@ -55,9 +55,8 @@ static void show_oom(const struct device *device, size_t bytes, size_t free_byte
         uint32_t stack = stack_recording_is_on() ? stacks_here(device->ordinal) : 0;
         trace_oom((unsigned)device->ordinal, bytes, free_bytes, trace_stack(stats_stacks(), stack));
     }
-    if (atomic_load(&shown) < SHOWN_OOMS && atomic_fetch_add(&shown, 1) < SHOWN_OOMS) {
+    if (atomic_load(&shown) < SHOWN_OOMS && atomic_fetch_add(&shown, 1) < SHOWN_OOMS)
         live_refresh(true);
-    }
 }
 
 /* Counts and reports an out-of-memory error. Returns CUDA_ERROR_OUT_OF_MEMORY. */
@@ -103,9 +102,8 @@ static bool driver_may_serve(struct pool *pool, size_t bytes) {
  */
 static bool refused_alloc(struct pool *pool, int r, CUdeviceptr *dptr, size_t bytes,
                           CUresult *result) {
-    if ((r != -ENOMEM && r != -EDQUOT) || (r == -ENOMEM && driver_may_serve(pool, bytes))) {
+    if ((r != -ENOMEM && r != -EDQUOT) || (r == -ENOMEM && driver_may_serve(pool, bytes)))
         return false;
-    }
     *dptr = 0; /* the driver also clears the pointer */
     *result = out_of_memory(device_of_pool(pool), bytes, r == -EDQUOT);
     return true;
@@ -116,17 +114,14 @@ static bool refused_alloc(struct pool *pool, int r, CUdeviceptr *dptr, size_t by
  * the caller must ask the driver.
  */
 static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUresult *result) {
-    if (unlikely(!pool)) {
+    if (unlikely(!pool))
         return false;
-    }
-    if (fast_path_is_blocked() && (*result = capture_error(pool)) != CUDA_SUCCESS) {
+    if (fast_path_is_blocked() && (*result = capture_error(pool)) != CUDA_SUCCESS)
         return true;
-    }
     uint64_t address;
     int r = pool_alloc(pool, bytes, &address);
-    if (unlikely(r != 0)) {
+    if (unlikely(r != 0))
         return refused_alloc(pool, r, dptr, bytes, result);
-    }
     uint32_t stack = 0;
     if (stack_recording_is_on()) {
         int ordinal = device_of_pool(pool)->ordinal;
@@ -135,9 +130,8 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
     }
     *dptr = address;
     *result = CUDA_SUCCESS;
-    if (unlikely(trace_on())) {
+    if (unlikely(trace_on()))
         tracing_allocated(address, stack);
-    }
     return true;
 }
 
@@ -167,17 +161,14 @@ static __attribute__((noinline, cold)) CUresult refused_native(const struct unpo
 /* Enters the memory that the driver gave, or takes the charge back. Returns the driver's answer. */
 static CUresult account_native(CUresult answer, struct unpooled_call *request,
                                const CUdeviceptr *dptr) {
-    if (answer == CUDA_ERROR_OUT_OF_MEMORY && request->device) {
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY && request->device)
         out_of_memory(request->device, request->bytes, false);
-    }
     bool recorded = stack_recording_is_on() && answer == CUDA_SUCCESS && request->device;
-    if (recorded) {
+    if (recorded)
         request->stack = stacks_here(request->device->ordinal);
-    }
     unpooled_end(request, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
-    if (recorded) {
+    if (recorded)
         stacks_take(request->stack, *dptr, request->bytes, false);
-    }
     return answer;
 }
 
@@ -185,18 +176,16 @@ static CUresult account_native(CUresult answer, struct unpooled_call *request,
  * not without a context. */
 static CUresult native_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes) {
     struct unpooled_call request;
-    if (!enter_native(pool, &request, bytes)) {
+    if (!enter_native(pool, &request, bytes))
         return refused_native(&request, dptr);
-    }
     CUresult answer = RETRY_FOR(bytes, request.device, REAL(cuMemAlloc_v2)(dptr, bytes));
     return account_native(answer, &request, dptr);
 }
 
 /* Allocates without the fast path: bad arguments, no pool, or fast_path_blocks is not 0. */
 static __attribute__((noinline)) CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytes) {
-    if (!dptr || bytes == 0) {
+    if (!dptr || bytes == 0)
         return fault_notice(REAL(cuMemAlloc_v2)(dptr, bytes));
-    }
     CUresult result;
     struct pool *pool = context_pool();
     return pooled_alloc(pool, dptr, bytes, &result) ? result : native_alloc(pool, dptr, bytes);
@@ -213,14 +202,12 @@ static __attribute__((noinline)) CUresult answer_failed_alloc(struct pool *pool,
 
 CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
     struct pool *pool = dptr ? context_pool() : NULL;
-    if (unlikely(!pool || fast_path_is_blocked())) {
+    if (unlikely(!pool || fast_path_is_blocked()))
         return alloc_slowly(dptr, bytes);
-    }
     uint64_t address;
     int r = pool_alloc(pool, bytes, &address);
-    if (unlikely(r != 0)) {
+    if (unlikely(r != 0))
         return answer_failed_alloc(pool, r, dptr, bytes);
-    }
     *dptr = address;
     return CUDA_SUCCESS;
 }
@@ -228,9 +215,8 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
 /* Sets the pitch as the driver does: also if it has no memory (tests/programs/limit_codes.c).
  * Returns `answer`. */
 static CUresult set_pitch(CUresult answer, size_t *pitch, size_t row) {
-    if (answer == CUDA_SUCCESS || answer == CUDA_ERROR_OUT_OF_MEMORY) {
+    if (answer == CUDA_SUCCESS || answer == CUDA_ERROR_OUT_OF_MEMORY)
         *pitch = row;
-    }
     return answer;
 }
 
@@ -242,16 +228,13 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width,
                    !__builtin_mul_overflow(row, height, &bytes);
     CUresult result;
     struct pool *pool = regular ? context_pool() : NULL;
-    if (regular && pooled_alloc(pool, dptr, bytes, &result)) {
+    if (regular && pooled_alloc(pool, dptr, bytes, &result))
         return set_pitch(result, pitch, row);
-    }
-    if (!regular) {
+    if (!regular)
         return fault_notice(REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element));
-    }
     struct unpooled_call request;
-    if (!enter_native(pool, &request, bytes)) {
+    if (!enter_native(pool, &request, bytes))
         return set_pitch(refused_native(&request, dptr), pitch, row);
-    }
     CUresult answer = RETRY_FOR(bytes, request.device,
                                 REAL(cuMemAllocPitch_v2)(dptr, pitch, width, height, element));
     return account_native(answer, &request, dptr);
@@ -266,9 +249,8 @@ static __attribute__((noinline, cold)) CUresult refused_free(CUdeviceptr dptr) {
         struct device *device = device_of_pool(pool);
         device_count(device, &device->unpooled.invalid_frees);
     }
-    if (fault_of(pool)) {
+    if (fault_of(pool))
         return fault_of(pool);
-    }
     log_debug("free of %p: inside a pool, but no live allocation starts there", (void *)dptr);
     return CUDA_ERROR_INVALID_VALUE;
 }
@@ -304,9 +286,8 @@ static __attribute__((noinline)) CUresult answer_failed_free(int r, CUdeviceptr 
         struct ledger_row *freeing = dptr ? unpooled_free_begin(UNPOOLED_POINTER, dptr, 0) : NULL;
         return unpooled_free_end(freeing, REAL(cuMemFree_v2)(dptr));
     }
-    if (r != -EINVAL) {
+    if (r != -EINVAL)
         return (CUresult)r;
-    }
     /* Another thread may have ended the current context. The driver reports that error first. */
     CUresult refused = refused_free(dptr), native = REAL(cuMemFree_v2)(UNKNOWN_ADDRESS);
     return native == CUDA_ERROR_INVALID_VALUE ? refused : native;
@@ -324,14 +305,12 @@ static inline CUresult free_pooled_or_native(CUdeviceptr dptr) {
 static __attribute__((noinline, cold)) CUresult free_slowly(CUdeviceptr dptr) {
     CUresult answer;
     struct stacks_block block;
-    if (answer_unusual_free(dptr, &answer)) {
+    if (answer_unusual_free(dptr, &answer))
         return answer;
-    }
     bool recorded = block_stacks_free_begin(dptr, &block);
     answer = answer_free(trace_on() ? tracing_free(dptr) : pool_free(dptr), dptr);
-    if (recorded) {
+    if (recorded)
         block_stacks_free_end(&block, answer != CUDA_SUCCESS);
-    }
     return answer;
 }
 
@@ -359,9 +338,8 @@ static __attribute__((noinline, cold)) CUresult
 stream_verdict(CUstream stream, const struct stream_entries *driver) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult r = driver->free(UNKNOWN_ADDRESS, stream);
-    if (r != CUDA_ERROR_INVALID_VALUE) {
+    if (r != CUDA_ERROR_INVALID_VALUE)
         return r;
-    }
     driver->capturing(stream, &status);
     return status == CU_STREAM_CAPTURE_STATUS_NONE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -375,36 +353,30 @@ static CUresult free_pooled_or_native_in_stream(CUdeviceptr dptr, CUstream strea
     CUcontext current = context_pool() ? context_last.handle : NULL;
     if (atomic_load(&capture_active) > 0 || !current) {
         CUresult verdict = stream_verdict(stream, driver);
-        if (verdict != CUDA_SUCCESS) {
+        if (verdict != CUDA_SUCCESS)
             return verdict; /* not a misuse of the address: not counted as an invalid free */
-        }
     }
     struct tracing_freed freed = {.known = false};
-    if (trace_on()) {
+    if (trace_on())
         freed = tracing_free_begin(dptr);
-    }
     CUresult r = deferred_add(dptr, current, stream, driver->per_thread, driver->record);
-    if (r == CUDA_SUCCESS) {
+    if (r == CUDA_SUCCESS)
         tracing_free_end(&freed, stream);
-    }
     return r == CUDA_ERROR_INVALID_VALUE ? refused_free(dptr) : r;
 }
 
 /* Frees when `stream` reaches this point, by a deferred free if the block is a pool's. */
 static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream,
                                const struct stream_entries *driver) {
-    if (shutdown_over()) {
+    if (shutdown_over())
         return CUDA_ERROR_DEINITIALIZED;
-    }
-    if (process_is_forked()) {
+    if (process_is_forked())
         return driver->free(dptr, stream);
-    }
     struct stacks_block block;
     bool recorded = block_stacks_free_begin(dptr, &block);
     CUresult answer = free_pooled_or_native_in_stream(dptr, stream, driver);
-    if (recorded) {
+    if (recorded)
         block_stacks_free_end(&block, answer != CUDA_SUCCESS);
-    }
     return fault_notice(answer);
 }
 

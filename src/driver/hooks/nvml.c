@@ -47,16 +47,14 @@ static LOADER_TABLE(nvml) table = {"libnvidia-ml.so.1", entries, sizeof entries 
 static struct device *device_of_handle(nvml_device handle) {
     char uuid[UUID_BYTES] = "";
     if (atomic_load_explicit(&process_state, memory_order_acquire) != PROCESS_STARTED ||
-        CALL_NVML(nvmlDeviceGetUUID, (handle, uuid, sizeof uuid)) != NVML_DONE) {
+        CALL_NVML(nvmlDeviceGetUUID, (handle, uuid, sizeof uuid)) != NVML_DONE)
         return NULL;
-    }
     const char *wanted = strchr(uuid, '-');
     for (int i = stats_device_count(); wanted && i-- > 0;) {
         struct device *device = device_used(i);
         const char *own = device ? strchr(device->uuid, '-') : NULL;
-        if (own && strcmp(own, wanted) == 0) {
+        if (own && strcmp(own, wanted) == 0)
             return device;
-        }
     }
     return NULL;
 }
@@ -84,9 +82,8 @@ nvml_return hook_nvmlDeviceGetMemoryInfo_v2(nvml_device handle, struct nvml_memo
         bool excludes_reserved = memory->used + memory->free + memory->reserved <= memory->total;
         uint64_t total = memory->total;
         device_visible_memory(device, &memory->free, &memory->total);
-        if (memory->total < total) {
+        if (memory->total < total)
             memory->reserved = 0;
-        }
         uint64_t not_free = memory->total - memory->free;
         memory->used = excludes_reserved
                            ? (not_free > memory->reserved ? not_free - memory->reserved : 0)

@@ -21,18 +21,16 @@ CUresult hook_cuMemPoolDestroy(CUmemoryPool handle) {
 
 CUresult hook_cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
     CUresult answer = REAL(cuMemPoolTrimTo)(handle, keep);
-    if (answer == CUDA_SUCCESS && handle && process_is_started()) {
+    if (answer == CUDA_SUCCESS && handle && process_is_started())
         driver_pool_query_handle(handle);
-    }
     return answer;
 }
 
 /* Notes that the device may have another current pool. -1: not a device. Returns `answer`. */
 static CUresult account_selected(CUresult answer, int ordinal) {
     if (answer == CUDA_SUCCESS && ordinal >= 0 && ordinal < STATS_MAX_DEVICES &&
-        process_is_started()) {
+        process_is_started())
         driver_pool_forget_current(ordinal);
-    }
     return answer;
 }
 

@@ -9,9 +9,8 @@
 
 /* Replaces the entry in *pfn by its replacement, if it has one. Returns `answer`. */
 static CUresult account_found(CUresult answer, void **pfn) {
-    if (answer == CUDA_SUCCESS && pfn && *pfn) {
+    if (answer == CUDA_SUCCESS && pfn && *pfn)
         *pfn = loader_route(*pfn);
-    }
     return answer;
 }
 

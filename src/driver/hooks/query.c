@@ -47,9 +47,8 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     uint64_t free_now = 0, total = 0;
     CUresult answer =
         REAL(cuMemGetInfo_v2)(free_bytes ? &free_now : NULL, total_bytes ? &total : NULL);
-    if (answer != CUDA_SUCCESS) {
+    if (answer != CUDA_SUCCESS)
         return fault_notice(answer);
-    }
     struct device *device = device_current();
     if (device) {
         /* The driver's total is smaller than the device if the cgroup has a hard limit. */
@@ -58,12 +57,10 @@ CUresult hook_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
         device_visible_memory(device, &free_now, &total);
         helper_start_requested();
     }
-    if (free_bytes) {
+    if (free_bytes)
         *free_bytes = free_now;
-    }
-    if (total_bytes) {
+    if (total_bytes)
         *total_bytes = total;
-    }
     return answer;
 }
 
@@ -72,9 +69,8 @@ CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
     CUresult answer = REAL(cuDeviceTotalMem_v2)(bytes, ordinal);
     if (answer == CUDA_SUCCESS && process_ready()) {
         uint64_t limit = device_limit_of(ordinal, *bytes);
-        if (limit && limit < *bytes) {
+        if (limit && limit < *bytes)
             *bytes = limit;
-        }
     }
     return answer;
 }
@@ -87,9 +83,8 @@ CUresult hook_cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
  * has ended, returns -ENOENT, so that the driver answers by itself.
  */
 static int find_block(CUdeviceptr dptr, struct pool_block *block) {
-    if (shutdown_over()) {
+    if (shutdown_over())
         return -ENOENT;
-    }
     int r = pool_find(dptr, block);
     return r == -ENOENT && pinned_has((const void *)dptr) ? -EINVAL : r;
 }
@@ -107,11 +102,10 @@ static int find_known(CUdeviceptr dptr, struct known *known) {
     struct pool_block block;
     struct ipc_block import;
     int r = find_block(dptr, &block);
-    if (r == 0) {
+    if (r == 0)
         *known = (struct known){block.address, block.requested, block.pool, 0, NULL};
-    } else if (r == -ENOENT && (r = ipc_find(dptr, &import)) == 0) {
+    else if (r == -ENOENT && (r = ipc_find(dptr, &import)) == 0)
         *known = (struct known){import.address, import.bytes, NULL, import.id, import.mapped_in};
-    }
     return r;
 }
 
@@ -152,27 +146,23 @@ CUresult hook_cuMemHostGetDevicePointer_v2(CUdeviceptr *dptr, void *host, unsign
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr dptr) {
     struct known block = {.pool = NULL};
     int r = find_known(dptr, &block);
-    if (r != 0) {
+    if (r != 0)
         return REAL(cuMemGetAddressRange_v2)(base, bytes, r == -EINVAL ? UNKNOWN_ADDRESS : dptr);
-    }
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
     if (!block.pool || !current || context_of_pool(block.pool) != current) {
         /* The driver may refuse: no context, or another context that has ended or has a fault. */
         CUdeviceptr asked = current ? dptr : address_without_context(&block, dptr);
         CUresult answer = REAL(cuMemGetAddressRange_v2)(base, bytes, asked);
-        if (answer != CUDA_SUCCESS) {
+        if (answer != CUDA_SUCCESS)
             return answer;
-        }
     } else if (fault_of(block.pool)) {
         return fault_of(block.pool);
     }
-    if (base) {
+    if (base)
         *base = block.address;
-    }
-    if (bytes) {
+    if (bytes)
         *bytes = block.bytes;
-    }
     return CUDA_SUCCESS;
 }
 
@@ -199,9 +189,8 @@ static int driver_sync_memops(CUdeviceptr dptr) {
  */
 static void keep_sync_default(CUdeviceptr dptr) {
     int none = SYNC_UNKNOWN;
-    if (atomic_load(&sync_default) == SYNC_UNKNOWN) {
+    if (atomic_load(&sync_default) == SYNC_UNKNOWN)
         atomic_compare_exchange_strong(&sync_default, &none, driver_sync_memops(dptr));
-    }
 }
 
 /* Returns the value of SYNC_MEMOPS, or SYNC_UNKNOWN if the driver's answer is right. */
@@ -257,9 +246,8 @@ static void correct(void *data, CUpointer_attribute attribute, const struct know
         in_pages(block) ? (struct vmm_backend *)pool_backend(block->pool) : NULL;
     bool decompress = (unsigned)attribute == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
     bool ipc = (unsigned)attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
-    if (pages && ((decompress && vmm_can_decompress(pages)) || (ipc && vmm_can_export(pages)))) {
+    if (pages && ((decompress && vmm_can_decompress(pages)) || (ipc && vmm_can_export(pages))))
         *(unsigned char *)data = 1;
-    }
 }
 
 /* Returns true, with the value in *data, if the block has a value of its own for the attribute. */
@@ -276,9 +264,8 @@ static bool answer_of_block(void *data, CUpointer_attribute attribute, const str
         return true;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: {
         int value = sync_memops_of(block);
-        if (value != SYNC_UNKNOWN) {
+        if (value != SYNC_UNKNOWN)
             memcpy(data, &value, sizeof value);
-        }
         return value != SYNC_UNKNOWN;
     }
     default:
@@ -294,18 +281,16 @@ static bool answer_of_block(void *data, CUpointer_attribute attribute, const str
 static void note_tokens(CUdeviceptr dptr) {
     int value = driver_sync_memops(dptr);
     pool_mark_externally_visible(dptr);
-    if (value != SYNC_UNKNOWN) {
+    if (value != SYNC_UNKNOWN)
         pool_set_flag(dptr, value != 0);
-    }
 }
 
 /* Returns whether the program asks for P2P tokens. */
 static bool asks_for_tokens(unsigned count, const CUpointer_attribute *attributes) {
     unsigned i = 0;
     while (i < count && attributes[i] != CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
-        if ((unsigned)attributes[i] > ATTRIBUTES_MOST) {
+        if ((unsigned)attributes[i] > ATTRIBUTES_MOST)
             return false; /* the driver refuses the list; the rest may be unreadable */
-        }
         i++;
     }
     return i < count;
@@ -314,23 +299,18 @@ static bool asks_for_tokens(unsigned count, const CUpointer_attribute *attribute
 CUresult hook_cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr dptr) {
     struct known block = {.pool = NULL};
     int r = data ? find_known(dptr, &block) : -ENOENT;
-    if (r == -EINVAL) {
+    if (r == -EINVAL)
         return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (r == 0 && answer_of_block(data, attribute, &block)) {
+    if (r == 0 && answer_of_block(data, attribute, &block))
         return CUDA_SUCCESS;
-    }
     bool tokens = r == 0 && block.pool && attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS;
-    if (tokens) {
+    if (tokens)
         keep_sync_default(dptr);
-    }
     CUresult answer = REAL(cuPointerGetAttribute)(data, attribute, dptr);
-    if (tokens && answer == CUDA_SUCCESS) {
+    if (tokens && answer == CUDA_SUCCESS)
         note_tokens(dptr);
-    }
-    if (r == 0 && answer == CUDA_SUCCESS) {
+    if (r == 0 && answer == CUDA_SUCCESS)
         correct(data, attribute, &block);
-    }
     return answer;
 }
 
@@ -339,26 +319,22 @@ CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *at
     struct known block = {.pool = NULL};
     int r = attributes && data ? find_known(dptr, &block) : -ENOENT;
     bool tokens = r == 0 && block.pool && asks_for_tokens(count, attributes);
-    if (tokens) {
+    if (tokens)
         keep_sync_default(dptr);
-    }
     /* The driver answers for NULL as for an unknown pointer. */
     CUresult answer =
         REAL(cuPointerGetAttributes)(count, attributes, data, r == -EINVAL ? 0 : dptr);
-    if (tokens && answer == CUDA_SUCCESS) {
+    if (tokens && answer == CUDA_SUCCESS)
         note_tokens(dptr);
-    }
     for (unsigned i = 0; r == -EINVAL && answer == CUDA_SUCCESS && i < count; i++) {
         if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && data[i]) {
             /* The host pointer of an unknown pointer is the pointer itself. */
             memcpy(data[i], &(void *){(void *)dptr}, sizeof(void *));
         }
     }
-    for (unsigned i = 0; r == 0 && answer == CUDA_SUCCESS && i < count; i++) {
-        if (data[i] && !answer_of_block(data[i], attributes[i], &block)) {
+    for (unsigned i = 0; r == 0 && answer == CUDA_SUCCESS && i < count; i++)
+        if (data[i] && !answer_of_block(data[i], attributes[i], &block))
             correct(data[i], attributes[i], &block);
-        }
-    }
     return answer;
 }
 
@@ -378,26 +354,22 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
                                     CUdeviceptr dptr) {
     struct known block = {.pool = NULL};
     int r = find_known(dptr, &block);
-    if (r == -EINVAL) {
+    if (r == -EINVAL)
         return CUDA_ERROR_INVALID_VALUE;
-    }
     if (r != 0 || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
         /* No other attribute can be set. The driver's error for VMM pages differs from that for
          * cuMemAlloc memory. */
         CUresult none = REAL(cuPointerSetAttribute)(value, attribute, dptr);
-        if (none == CUDA_SUCCESS) {
+        if (none == CUDA_SUCCESS)
             pinned_attribute_was_set();
-        }
         return none == CUDA_ERROR_NOT_SUPPORTED && r == 0 && (in_pages(&block) || block.mapped_in)
                    ? CUDA_ERROR_INVALID_VALUE
                    : none;
     }
-    if (block.pool && pool_block_id(block.address) == 0) {
+    if (block.pool && pool_block_id(block.address) == 0)
         return CUDA_ERROR_OUT_OF_MEMORY; /* no host memory for the block's flag */
-    }
-    if (block.pool) {
+    if (block.pool)
         keep_sync_default(dptr);
-    }
     CUresult answer = set_sync_memops_of(value, dptr, &block);
     if (block.pool && answer == CUDA_SUCCESS) {
         pool_mark_externally_visible(dptr);
@@ -410,9 +382,8 @@ CUresult hook_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size
                                             CUmemRangeHandleType type, unsigned long long flags) {
     struct known block;
     /* Freed memory may still be mapped. The driver answers for NULL as for an unknown pointer. */
-    if (find_known(dptr, &block) == -EINVAL) {
+    if (find_known(dptr, &block) == -EINVAL)
         dptr = 0;
-    }
     pool_mark_externally_visible(dptr);
     return REAL(cuMemGetHandleForAddressRange)(handle, dptr, bytes, type, flags);
 }

@@ -20,9 +20,8 @@ static _Atomic int streams;
 static CUresult account_created(CUresult answer) {
     if (answer == CUDA_SUCCESS && process_ready()) {
         pool_expect_streams((unsigned)(atomic_fetch_add(&streams, 1) + 1));
-        if (active_contexts_keep_current()) {
+        if (active_contexts_keep_current())
             context_drain_barriers();
-        }
     }
     return fault_notice(answer);
 }

@@ -25,17 +25,15 @@ static CUdeviceptr unless_pooled(CUdeviceptr dptr, size_t bytes) {
 
 CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
                           const CUmemAllocationProp *prop, unsigned long long flags) {
-    if (!handle || !prop) {
+    if (!handle || !prop)
         return REAL(cuMemCreate)(handle, bytes, prop, flags);
-    }
     CUcontext any; /* no context need be current, but cuInit() must have run */
     bool reads = process_ready() && REAL(cuCtxGetCurrent)(&any) == CUDA_SUCCESS;
     bool on_device = reads && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     struct device *device = on_device ? device_get(prop->location.id) : NULL;
     struct unpooled_call call;
-    if (!unpooled_begin(&call, UNPOOLED_VIRTUAL, device, bytes)) {
+    if (!unpooled_begin(&call, UNPOOLED_VIRTUAL, device, bytes))
         return refused(REAL(cuMemCreate)(handle, bytes | IMPOSSIBLE_BYTES, prop, flags));
-    }
     CUresult answer = RETRY_FOR(bytes, device, REAL(cuMemCreate)(handle, bytes, prop, flags));
     return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? *handle : 0, 0);
 }
@@ -48,9 +46,8 @@ CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     CUdeviceptr at = unless_pooled((CUdeviceptr)address, 1);
     CUresult answer = REAL(cuMemRetainAllocationHandle)(handle, (void *)at);
-    if (answer == CUDA_SUCCESS) {
+    if (answer == CUDA_SUCCESS)
         unpooled_hold(*handle);
-    }
     return answer;
 }
 
@@ -62,13 +59,11 @@ CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handl
                                              CUmemAllocationHandleType type) {
     CUresult answer = RETRY(REAL(cuMemImportFromShareableHandle)(handle, os_handle, type));
     CUmemAllocationProp prop;
-    if (answer != CUDA_SUCCESS || !process_ready() || unpooled_hold(*handle)) {
+    if (answer != CUDA_SUCCESS || !process_ready() || unpooled_hold(*handle))
         return answer;
-    }
     if (REAL(cuMemGetAllocationPropertiesFromHandle)(&prop, *handle) == CUDA_SUCCESS &&
-        prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+        prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
         unpooled_enter(UNPOOLED_HANDLE_IMPORTED, device_get(prop.location.id), NULL, 0, *handle, 0);
-    }
     return answer;
 }
 
@@ -79,9 +74,8 @@ CUresult hook_cuMemMap(CUdeviceptr dptr, size_t bytes, size_t offset,
     struct ledger_row *memory = unpooled_hold(handle);
     dptr = unless_pooled(dptr, bytes);
     CUresult answer = RETRY(REAL(cuMemMap)(dptr, bytes, offset, handle, flags));
-    if (answer == CUDA_SUCCESS) {
+    if (answer == CUDA_SUCCESS)
         context_address_given(dptr, bytes);
-    }
     unpooled_mapped(answer, memory, offset, dptr, bytes);
     return fault_notice(answer);
 }

@@ -23,9 +23,8 @@
 /* Tells the pool, unless it is NULL, that a wait for its whole context ended. Returns `answer`. */
 static CUresult account_context_wait(CUresult answer, struct pool *pool, uint64_t ticket) {
     helper_start_requested();
-    if (pool && answer == CUDA_SUCCESS) {
+    if (pool && answer == CUDA_SUCCESS)
         pool_sync_end(pool, ticket);
-    }
     return fault_notice(driver_pool_waited(answer));
 }
 
@@ -80,9 +79,8 @@ static struct pool *enter_pool(struct pool *pool, bool records) {
 
 /* Holds the pool of a context. Returns NULL if the context has no pool yet. */
 static struct pool *enter_pool_of(CUcontext context, bool records) {
-    if (!process_ready()) {
+    if (!process_ready())
         return NULL;
-    }
     application_events_note(records);
     return enter_pool(context_pool_of(context), records);
 }
@@ -93,9 +91,8 @@ static struct pool *enter_pool_of(CUcontext context, bool records) {
  */
 static struct pool *enter_pool_behind(CUgreenCtx green, bool records) {
     CUcontext view;
-    if (!process_ready() || REAL(cuCtxFromGreenCtx)(&view, green) != CUDA_SUCCESS) {
+    if (!process_ready() || REAL(cuCtxFromGreenCtx)(&view, green) != CUDA_SUCCESS)
         return NULL;
-    }
     CUdevice device = current_device_of(view);
     application_events_note(records);
     return device >= 0 ? enter_pool(context_primary_pool(device), records) : NULL;
@@ -103,9 +100,8 @@ static struct pool *enter_pool_behind(CUgreenCtx green, bool records) {
 
 /* Releases the lock that enter_pool() took, and notices a fault. Returns `answer`. */
 static CUresult account_released(CUresult answer, struct pool *pool) {
-    if (pool) {
+    if (pool)
         pool_unlock(pool);
-    }
     return fault_notice(answer);
 }
 

@@ -64,9 +64,8 @@ static struct import *find_import(CUcontext context, CUdeviceptr base) {
     for (size_t i = address_map_from(&imports, base);
          i < imports.count && imports.rows[i].start == base &&
          !(found && found->context == context);
-         i++) {
+         i++)
         found = imports.rows[i].what;
-    }
     return found;
 }
 
@@ -76,9 +75,8 @@ static struct imported_block *find_block(CUcontext context, CUdeviceptr dptr) {
     for (size_t i = address_map_from(&blocks, dptr);
          i < blocks.count && blocks.rows[i].start == dptr &&
          !(found && found->import->context == context);
-         i++) {
+         i++)
         found = blocks.rows[i].what;
-    }
     return found;
 }
 
@@ -88,31 +86,27 @@ static struct imported_block *find_block(CUcontext context, CUdeviceptr dptr) {
  */
 static struct import *get_import(CUcontext context, CUdeviceptr base) {
     struct import *import = find_import(context, base);
-    if (import && import->context == context) {
+    if (import && import->context == context)
         return import;
-    }
     import = host_slab_get(&import_slab);
-    if (!import) {
+    if (!import)
         return NULL;
-    }
     *import = (struct import){.context = context, .base = base};
     if (!address_map_add(&imports, base, import)) {
         host_slab_put(&import_slab, import);
         return NULL;
     }
-    if (REAL(cuMemGetAddressRange_v2)(NULL, &import->bytes, base) != CUDA_SUCCESS) {
+    if (REAL(cuMemGetAddressRange_v2)(NULL, &import->bytes, base) != CUDA_SUCCESS)
         import->bytes = 0;
-    } else if (process_ready()) {
+    else if (process_ready())
         unpooled_enter(UNPOOLED_IPC_IMPORTED, device_current(), context, import->bytes, base, 0);
-    }
     return import;
 }
 
 /* Removes an import without openings. */
 static void drop_if_unused(struct import *import) {
-    if (import->blocks > 0 || import->whole > 0) {
+    if (import->blocks > 0 || import->whole > 0)
         return;
-    }
     address_map_remove(&imports, address_map_find(&imports, import->base, import));
     unpooled_free(UNPOOLED_IMPORTS, import->base);
     host_slab_put(&import_slab, import);
@@ -124,9 +118,8 @@ static struct imported_block *get_block(struct import *import, uint64_t offset, 
     struct imported_block *block = find_block(import->context, import->base + offset);
     if (!block || block->import != import) {
         block = host_slab_get(&block_slab);
-        if (!block) {
+        if (!block)
             return NULL;
-        }
         *block = (struct imported_block){.dptr = import->base + offset,
                                          .id = atomic_fetch_add(&ipc_last_id, 1) + 1,
                                          .import = import};
@@ -153,9 +146,8 @@ void ipc_open_end(void) {
 void ipc_opened_whole(CUcontext context, CUdeviceptr base) {
     lock_acquire(&lock);
     struct import *import = get_import(context, base);
-    if (import) {
+    if (import)
         import->whole++;
-    }
     lock_release(&lock);
 }
 
@@ -206,9 +198,8 @@ static void subtract_block(CUdeviceptr dptr, uint64_t id) {
         struct imported_block *candidate = blocks.rows[i].what;
         block = candidate->id == id ? candidate : NULL;
     }
-    if (!block) {
+    if (!block)
         return;
-    }
     struct import *import = block->import;
     if (--block->opened == 0) {
         address_map_remove(&blocks, address_map_find(&blocks, dptr, block));
@@ -230,11 +221,10 @@ static void subtract_whole(CUcontext context, CUdeviceptr base) {
 
 CUresult ipc_close_end(const struct ipc_closing *closing, CUresult answer) {
     lock_acquire(&lock);
-    if (answer == CUDA_SUCCESS && closing->id != 0) {
+    if (answer == CUDA_SUCCESS && closing->id != 0)
         subtract_block(closing->block, closing->id);
-    } else if (answer == CUDA_SUCCESS) {
+    else if (answer == CUDA_SUCCESS)
         subtract_whole(closing->context, closing->address);
-    }
     lock_release(&lock);
     lock_release(&calls);
     return answer;
@@ -244,9 +234,8 @@ CUresult ipc_close_end(const struct ipc_closing *closing, CUresult answer) {
 
 int ipc_find_open(CUdeviceptr dptr, struct ipc_block *out) {
     int result = ipc_pages_find(dptr, out);
-    if (result != -ENOENT) {
+    if (result != -ENOENT)
         return result;
-    }
     lock_acquire(&lock);
     const struct imported_block *b = address_map_before(&blocks, dptr);
     const struct import *import_below = address_map_before(&imports, dptr);
@@ -278,11 +267,10 @@ void ipc_forget(const struct context *context) {
     remaining = 0;
     for (size_t i = 0; i < imports.count; i++) {
         struct import *import = imports.rows[i].what;
-        if (import->context == context->handle) {
+        if (import->context == context->handle)
             host_slab_put(&import_slab, import);
-        } else {
+        else
             imports.rows[remaining++] = imports.rows[i];
-        }
     }
     imports.count = remaining;
     lock_release(&lock);

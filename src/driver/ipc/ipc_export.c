@@ -45,19 +45,16 @@ int ipc_export(uint64_t exporter, uint64_t address, struct ipc_handle *handle) {
     uint64_t id = pool_block_id(address);
     struct export fresh = {.address = address, .id = id};
     int r = 0;
-    if (id == 0) {
+    if (id == 0)
         return -ENOMEM;
-    }
-    if (!ipc_export_draw(fresh.token, sizeof fresh.token)) {
+    if (!ipc_export_draw(fresh.token, sizeof fresh.token))
         return -ENOSYS;
-    }
     lock_acquire(&lock);
     struct export *known = find(address);
     if (!known || known->id != id) {
         known = known ? known : add(address);
-        if (known) {
+        if (known)
             *known = fresh;
-        }
     }
     if (known) {
         *handle = ipc_handle_of_pages(

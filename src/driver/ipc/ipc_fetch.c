@@ -42,9 +42,8 @@ static int request_pages(struct fetch *fetch) {
                                          .first = (uint32_t)(fetch->mapped / PAGE_BYTES)};
     int r = wire_send(fetch->fd, &request, sizeof request, NULL, 0);
     int64_t begin = wire_clock_ms();
-    if (r == 0 && !wire_wait(fetch->fd, deadline_of(fetch, begin))) {
+    if (r == 0 && !wire_wait(fetch->fd, deadline_of(fetch, begin)))
         r = -ETIMEDOUT;
-    }
     subtract_wait(fetch, begin);
     return r;
 }
@@ -76,9 +75,8 @@ static bool is_valid(const struct fetch *fetch, const struct wire_answer *answer
 static CUresult reserve(struct fetch *fetch, const struct wire_answer *answer) {
     struct ipc_fetched *into = fetch->into;
     uint64_t span = answer->pages * PAGE_BYTES;
-    if (into->span != 0) {
+    if (into->span != 0)
         return CUDA_SUCCESS;
-    }
     CUresult r = REAL(cuMemAddressReserve)(&into->base, span, PAGE_BYTES, 0, 0);
     if (r == CUDA_SUCCESS) {
         into->span = span;
@@ -93,9 +91,8 @@ static CUresult map_one(struct fetch *fetch, int fd, uint64_t bytes) {
     const CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUmemGenericAllocationHandle handle;
     CUresult r = REAL(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)fd, type);
-    if (r != CUDA_SUCCESS) {
+    if (r != CUDA_SUCCESS)
         return r;
-    }
     r = REAL(cuMemMap)(fetch->into->base + fetch->mapped, bytes, 0, handle, 0);
     REAL(cuMemRelease)(handle); /* the mapping keeps the memory */
     fetch->mapped += r == CUDA_SUCCESS ? bytes : 0;
@@ -115,18 +112,14 @@ static int map_some(struct fetch *fetch) {
     r = r == 0 ? wire_receive(fetch->fd, &answer, sizeof answer, fds, &count) : r;
     r = r == 0 && !is_valid(fetch, &answer, count) ? -EPROTO : r;
     /* Short of descriptors: closes half of those received, because the driver needs some too. */
-    if (r == 0 && count < answer.count) {
-        for (unsigned keep = (count + 1) / 2; count > keep; count--) {
+    if (r == 0 && count < answer.count)
+        for (unsigned keep = (count + 1) / 2; count > keep; count--)
             wire_close(fds[count - 1]);
-        }
-    }
-    if (r == 0) {
+    if (r == 0)
         driver = reserve(fetch, &answer);
-    }
     for (unsigned i = 0; i < count; i++) {
-        if (r == 0 && driver == CUDA_SUCCESS) {
+        if (r == 0 && driver == CUDA_SUCCESS)
             driver = map_one(fetch, fds[i], answer.length * PAGE_BYTES);
-        }
         wire_close(fds[i]);
     }
     wire_let_go();
@@ -173,9 +166,8 @@ static int connect_and_fetch(struct fetch *fetch) {
         }
         bool disconnected =
             fd >= 0 ? r == -EPIPE || r == -ECONNRESET : fd == -ECONNREFUSED && i > 0;
-        if (!disconnected) {
+        if (!disconnected)
             return fd >= 0 ? r : fd;
-        }
         wire_sleep_ms(TRY_MS);
     }
     return r;
@@ -189,9 +181,8 @@ int ipc_fetch(const struct ipc_ticket *ticket, uint64_t reached_by, struct ipc_f
     CUstreamCaptureMode mode = capture_relax();
     int r = connect_and_fetch(&fetch);
     if (r != 0 && fetched->span > 0) {
-        if (fetch.mapped > 0) {
+        if (fetch.mapped > 0)
             REAL(cuMemUnmap)(fetched->base, fetch.mapped);
-        }
         REAL(cuMemAddressFree)(fetched->base, fetched->span);
     }
     capture_restore(mode);
@@ -201,9 +192,8 @@ int ipc_fetch(const struct ipc_ticket *ticket, uint64_t reached_by, struct ipc_f
 
 void ipc_fetch_undo(const struct ipc_fetched *fetched) {
     CUstreamCaptureMode mode = capture_relax();
-    if (REAL(cuMemUnmap)(fetched->base, fetched->span) == CUDA_SUCCESS) {
+    if (REAL(cuMemUnmap)(fetched->base, fetched->span) == CUDA_SUCCESS)
         REAL(cuMemAddressFree)(fetched->base, fetched->span);
-    }
     capture_restore(mode);
 }
 

@@ -36,9 +36,8 @@ static uint64_t mix(uint64_t x) {
 
 /* Scrambles the first seven words with the last one, or restores them. */
 static void scramble(struct ipc_handle *view) {
-    for (unsigned i = 0; i < 7; i++) {
+    for (unsigned i = 0; i < 7; i++)
         view->words[i] ^= mix(view->words[7] + i);
-    }
 }
 
 struct ipc_handle ipc_handle_view(const CUipcMemHandle *handle) {
@@ -68,9 +67,8 @@ bool ipc_handle_pack(struct ipc_handle *view, uint64_t offset, uint64_t bytes) {
     }
     uint64_t flag = bytes > SIZE_MOST ? UNITS_FLAG : 0;
     uint64_t size = flag ? (bytes + UNIT_BYTES - 1) / UNIT_BYTES : bytes;
-    if (size > SIZE_MOST || offset / UNIT_BYTES > OFFSET_MOST) {
+    if (size > SIZE_MOST || offset / UNIT_BYTES > OFFSET_MOST)
         return false;
-    }
     view->words[7] = TAG | flag | size << SIZE_SHIFT | offset / UNIT_BYTES;
     scramble(view);
     return true;
@@ -98,9 +96,8 @@ bool ipc_handle_unpack(struct ipc_handle *view, uint64_t *offset, uint64_t *byte
  * others. */
 static uint64_t word_of_pages(const struct ipc_handle *view) {
     uint64_t sum = 0;
-    for (unsigned i = 0; i < 7; i++) {
+    for (unsigned i = 0; i < 7; i++)
         sum = mix(sum + view->words[i]);
-    }
     return TAG_PAGES | sum >> 8;
 }
 

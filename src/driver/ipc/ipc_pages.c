@@ -42,9 +42,8 @@ static CUdeviceptr start_of(const struct opened *opened) {
 static struct opened *find_in_context(CUcontext context, const struct ipc_ticket *ticket) {
     for (size_t i = 0; i < all.count; i++) {
         struct opened *opened = all.rows[i].what;
-        if (opened->context == context && memcmp(&opened->ticket, ticket, sizeof *ticket) == 0) {
+        if (opened->context == context && memcmp(&opened->ticket, ticket, sizeof *ticket) == 0)
             return opened;
-        }
     }
     return NULL;
 }
@@ -64,9 +63,8 @@ static struct opened *starting(CUdeviceptr dptr) {
 /* Adds a mapping to the table. Returns NULL without host memory. */
 static struct opened *enter(const struct opened *fresh) {
     struct opened *opened = host_slab_get(&slab);
-    if (!opened) {
+    if (!opened)
         return NULL;
-    }
     *opened = *fresh;
     if (!address_map_add(&all, opened->fetched.base, opened)) {
         host_slab_put(&slab, opened);
@@ -114,11 +112,9 @@ static bool concerns_call(CUresult r, CUcontext context) {
 static void grant_access_since(CUcontext context, const struct ipc_fetched *fetched,
                                uint64_t before) {
     uint64_t since = context_reached_by(context) & ~before;
-    for (CUdevice i = 0; i < STATS_MAX_DEVICES; i++) {
-        if (since >> i & 1) {
+    for (CUdevice i = 0; i < STATS_MAX_DEVICES; i++)
+        if (since >> i & 1)
             ipc_fetch_grant_access(fetched, i);
-        }
-    }
 }
 
 /* Maps a block that the context has not open. Another thread may open the same block meanwhile:
@@ -128,12 +124,10 @@ static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_
     struct opened fresh = {.context = context, .ticket = *ticket, .times = 1};
     uint64_t reached_by = context_reached_by(context);
     int r = ipc_fetch(ticket, reached_by, &fresh.fetched);
-    if (r == -ECONNREFUSED) { /* the exporter has ended: the driver's native answer */
+    if (r == -ECONNREFUSED) /* the exporter has ended: the driver's native answer */
         return CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (r != 0) {
+    if (r != 0)
         return r == CUDA_ERROR_OUT_OF_MEMORY || fault_is_deadly((CUresult)r) ? (CUresult)r : native;
-    }
     lock_acquire(&lock);
     bool reopened = reopen(context, ticket, dptr);
     struct opened *opened = reopened ? NULL : enter(&fresh);
@@ -143,23 +137,20 @@ static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_
         *dptr = start_of(&fresh);
     }
     lock_release(&lock);
-    if (opened) {
+    if (opened)
         grant_access_since(context, &fresh.fetched, reached_by);
-    } else { /* the program has not got this mapping */
+    else /* the program has not got this mapping */
         ipc_fetch_undo(&fresh.fetched);
-    }
     return opened || reopened ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult ipc_pages_open(CUcontext context, CUdeviceptr *dptr, const struct ipc_ticket *ticket,
                         unsigned flags, CUresult native) {
     if (native == CUDA_SUCCESS || !(flags & CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) ||
-        concerns_call(native, context) || !process_ready()) {
+        concerns_call(native, context) || !process_ready())
         return native;
-    }
-    if (ipc_server_is_own(ticket->exporter)) {
+    if (ipc_server_is_own(ticket->exporter))
         return CUDA_ERROR_INVALID_CONTEXT; /* the native answer */
-    }
     lock_acquire(&lock);
     bool reopened = reopen(context, ticket, dptr);
     lock_release(&lock);
@@ -170,18 +161,16 @@ CUresult ipc_pages_open(CUcontext context, CUdeviceptr *dptr, const struct ipc_t
 
 /* Waits for all work of a context, also while a stream is being captured. */
 static CUresult wait_for_context(CUcontext context) {
-    if (!capture_hold_off()) {
+    if (!capture_hold_off())
         return wait_by_free(context);
-    }
     CUresult r = current_synchronize(context);
     capture_let_go();
     return r;
 }
 
 bool ipc_pages_has(CUdeviceptr dptr) {
-    if (atomic_load(&ipc_blocks) == 0) {
+    if (atomic_load(&ipc_blocks) == 0)
         return false;
-    }
     lock_acquire(&lock);
     bool has = starting(dptr) != NULL;
     lock_release(&lock);
@@ -202,17 +191,15 @@ static void unmap_unused(CUdeviceptr dptr, uint64_t id, unsigned ends) {
         remove_opened(opened);
     }
     lock_release(&lock);
-    if (fetched.span > 0) {
+    if (fetched.span > 0)
         ipc_fetch_undo(&fetched);
-    }
 }
 
 CUresult ipc_pages_close(CUcontext context, CUdeviceptr dptr, CUresult native) {
     uint64_t id = 0;
     unsigned ends = 0;
-    if (concerns_call(native, context)) {
+    if (concerns_call(native, context))
         return native;
-    }
     lock_acquire(&lock);
     struct opened *opened = starting(dptr);
     CUcontext owner = opened ? opened->context : NULL;
@@ -222,9 +209,8 @@ CUresult ipc_pages_close(CUcontext context, CUdeviceptr dptr, CUresult native) {
         ends = ++opened->ends;
     }
     lock_release(&lock);
-    if (last && wait_for_context(owner) == CUDA_SUCCESS) {
+    if (last && wait_for_context(owner) == CUDA_SUCCESS)
         unmap_unused(dptr, id, ends);
-    }
     return owner ? CUDA_SUCCESS : native;
 }
 
@@ -245,9 +231,8 @@ int ipc_pages_find(CUdeviceptr dptr, struct ipc_block *block) {
 }
 
 bool ipc_pages_touch(CUdeviceptr dptr, uint64_t bytes) {
-    if (atomic_load(&ipc_blocks) == 0 || bytes == 0) {
+    if (atomic_load(&ipc_blocks) == 0 || bytes == 0)
         return false;
-    }
     lock_acquire(&lock);
     const struct opened *opened = address_map_before_end(&all, dptr, bytes);
     bool touched = opened && opened->fetched.base + opened->fetched.span > dptr;
@@ -269,9 +254,8 @@ CUresult ipc_pages_grant_access(CUcontext context, CUdevice device) {
 bool ipc_pages_access_all(void) {
     CUdevice device;
     bool any = false;
-    if (atomic_load(&ipc_blocks) == 0 || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS) {
+    if (atomic_load(&ipc_blocks) == 0 || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
         return false;
-    }
     lock_acquire(&lock);
     for (size_t i = 0; i < all.count; i++) {
         const struct opened *opened = all.rows[i].what;

@@ -61,9 +61,8 @@ static bool is_still_ours(const struct socket *socket) {
 /* Closes a socket, unless the program has closed it already. */
 static void close_socket(struct socket *socket) {
     wire_hold();
-    if (is_still_ours(socket)) {
+    if (is_still_ours(socket))
         wire_close(socket->fd);
-    }
     socket->fd = -1;
     wire_let_go();
 }
@@ -97,9 +96,8 @@ static int send_handles(int fd, const struct wire_request *request) {
     struct pool_exported exported;
     int fds[WIRE_DESCRIPTORS];
     unsigned count = 0;
-    if (atomic_load(&is_over) || atomic_load(&shutdown_begun)) {
+    if (atomic_load(&is_over) || atomic_load(&shutdown_begun))
         return -ESHUTDOWN;
-    }
     int r = ipc_export_open(request->token, request->address, request->first, &exported);
     if (r == 0) {
         count = export_pages(&exported, fds);
@@ -108,9 +106,8 @@ static int send_handles(int fd, const struct wire_request *request) {
             WIRE_MAGIC, exported.offset, exported.bytes, exported.pages, count, exported.length, 0};
         r = count > 0 ? wire_send(fd, &answer, sizeof answer, fds, count) : -EMFILE;
     }
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < count; i++)
         wire_close(fds[i]);
-    }
     return r;
 }
 
@@ -120,12 +117,10 @@ static bool serve(struct socket *peer) {
     struct wire_request request = {0};
     unsigned none;
     int r = wire_receive(peer->fd, &request, sizeof request, NULL, &none);
-    if (r == -EAGAIN) {
+    if (r == -EAGAIN)
         return true;
-    }
-    if (r != 0 || request.magic != WIRE_MAGIC || request.unused != 0) {
+    if (r != 0 || request.magic != WIRE_MAGIC || request.unused != 0)
         return false;
-    }
     wire_hold();
     r = send_handles(peer->fd, &request);
     wire_let_go();
@@ -144,11 +139,9 @@ static bool serve(struct socket *peer) {
 /* --- the thread --- */
 
 static struct socket *free_slot(void) {
-    for (unsigned i = 0; i < PEERS; i++) {
-        if (peers[i].fd < 0) {
+    for (unsigned i = 0; i < PEERS; i++)
+        if (peers[i].fd < 0)
             return &peers[i];
-        }
-    }
     return NULL;
 }
 
@@ -157,9 +150,8 @@ static void reopen_listener(void) {
     wire_hold();
     listener = socket_of(wire_listen(own_name));
     wire_let_go();
-    if (listener.fd < 0) {
+    if (listener.fd < 0)
         wire_sleep_ms(PAUSE_MS);
-    }
 }
 
 /* Accepts the next connection into a free slot. */
@@ -168,9 +160,8 @@ static void accept_peer(struct socket *slot) {
     int fd = wire_accept(listener.fd);
     *slot = socket_of(fd);
     wire_let_go();
-    if (fd < 0 && fd != -EAGAIN && fd != -EACCES) {
+    if (fd < 0 && fd != -EAGAIN && fd != -EACCES)
         wire_sleep_ms(PAUSE_MS); /* no descriptor is free, for example */
-    }
 }
 
 /*
@@ -224,19 +215,17 @@ static void wait_for_any(struct polled *polled, bool any_slot) {
 /* Answers a peer that has sent a message. Disconnects a peer that was silent for too long. */
 static void update_peer(struct socket *peer, bool is_readable, bool any_slot) {
     if (is_readable ? !is_still_ours(peer) || !serve(peer)
-                    : wire_clock_ms() >= deadline_of(peer, any_slot)) {
+                    : wire_clock_ms() >= deadline_of(peer, any_slot))
         close_socket(peer);
-    }
 }
 
 /* Accepts a peer, if one waits and a slot is free. Reopens a closed listening socket. */
 static void update_listener(bool is_readable) {
     struct socket *slot = free_slot();
-    if (!is_still_ours(&listener)) {
+    if (!is_still_ours(&listener))
         reopen_listener();
-    } else if (is_readable && slot) {
+    else if (is_readable && slot)
         accept_peer(slot);
-    }
 }
 
 static void *serve_all(void *unused) {
@@ -246,11 +235,10 @@ static void *serve_all(void *unused) {
         wait_for_any(&polled, any_slot);
         for (unsigned i = 0; i < polled.count; i++) {
             bool is_readable = polled.fds[i].revents != 0;
-            if (polled.of[i] == &listener) {
+            if (polled.of[i] == &listener)
                 update_listener(is_readable);
-            } else {
+            else
                 update_peer(polled.of[i], is_readable, any_slot);
-            }
         }
     }
     return unused;
@@ -258,9 +246,8 @@ static void *serve_all(void *unused) {
 
 /* Starts the thread. If memory or descriptors are short, the next handle tries again. Lock held. */
 static void start(void) {
-    for (unsigned i = 0; i < PEERS; i++) {
+    for (unsigned i = 0; i < PEERS; i++)
         peers[i].fd = -1;
-    }
     wire_hold();
     int fd = ipc_export_draw(&own_name, sizeof own_name) ? wire_listen(own_name) : -ENOSYS;
     listener = socket_of(fd);
@@ -280,9 +267,8 @@ bool ipc_server_name(uint64_t *name) {
     int saved = errno;
     if (!atomic_load(&is_open) && process_ready()) {
         lock_acquire(&lock);
-        if (!atomic_load(&is_open)) {
+        if (!atomic_load(&is_open))
             start();
-        }
         lock_release(&lock);
     }
     errno = saved;
@@ -301,18 +287,16 @@ void ipc_server_forked(void) {
     wire_forked();
     if (atomic_exchange(&is_open, false) || listener.fd >= 0) { /* the thread may be starting */
         close_socket(&listener);
-        for (unsigned i = 0; i < PEERS; i++) {
+        for (unsigned i = 0; i < PEERS; i++)
             close_socket(&peers[i]);
-        }
     }
     errno = saved;
 }
 
 void ipc_server_finish(void) {
     int saved = errno;
-    if (atomic_load(&is_open) && ending_is_own_process() && wire_stop(END_MS)) {
+    if (atomic_load(&is_open) && ending_is_own_process() && wire_stop(END_MS))
         wire_go_on();
-    }
     errno = saved;
 }
 
@@ -324,8 +308,7 @@ void ipc_server_end(enum process_end how, int signal) {
     (void)signal;
     if (atomic_load(&is_open) && ending_is_own_process()) {
         atomic_store(&is_over, how != PROCESS_GOES_ON);
-        if (how != PROCESS_GOES_ON) {
+        if (how != PROCESS_GOES_ON)
             ipc_server_finish();
-        }
     }
 }

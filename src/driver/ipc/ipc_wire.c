@@ -71,9 +71,8 @@ static void before_fork(void) {
 }
 
 static void after_fork(void) {
-    if (has_stopped) {
+    if (has_stopped)
         wire_go_on();
-    }
 }
 
 static void watch_forks(void) {
@@ -86,9 +85,8 @@ static _Atomic int connections[CONNECTIONS];
 static void record_connection(int fd) {
     for (unsigned i = 0; i < CONNECTIONS; i++) {
         int none = 0;
-        if (atomic_compare_exchange_strong(&connections[i], &none, fd + 1)) {
+        if (atomic_compare_exchange_strong(&connections[i], &none, fd + 1))
             return;
-        }
     }
 }
 
@@ -97,9 +95,8 @@ void wire_forked(void) {
     atomic_store(&fork_count, 0);
     for (unsigned i = 0; i < CONNECTIONS; i++) {
         int connection = atomic_exchange(&connections[i], 0);
-        if (connection > 0) {
+        if (connection > 0)
             wire_close(connection - 1);
-        }
     }
 }
 
@@ -115,11 +112,10 @@ static bool must_wait_for(unsigned fork) {
 static void wait_for_fork(unsigned fork, int64_t *deadline) {
     int64_t now = wire_clock_ms();
     *deadline = *deadline == 0 ? now + HOLD_MS : *deadline;
-    if (now >= *deadline) {
+    if (now >= *deadline)
         atomic_store(&timed_out_fork, fork);
-    } else {
+    else
         wire_sleep_ms(1);
-    }
 }
 
 void wire_hold(void) {
@@ -168,15 +164,13 @@ int wire_listen(uint64_t name) {
     struct sockaddr_un address;
     socklen_t length = address_of(name, &address);
     int low_fd = new_socket();
-    if (low_fd < 0) {
+    if (low_fd < 0)
         return low_fd;
-    }
     int fd = (int)syscall(SYS_fcntl, low_fd, F_DUPFD_CLOEXEC, FD_LEAST);
-    if (fd >= 0) {
+    if (fd >= 0)
         wire_close(low_fd);
-    } else { /* RLIMIT_NOFILE may be lower than FD_LEAST */
+    else /* RLIMIT_NOFILE may be lower than FD_LEAST */
         fd = low_fd;
-    }
     if (syscall(SYS_bind, fd, &address, length) != 0 || syscall(SYS_listen, fd, BACKLOG) != 0) {
         int error = errno;
         wire_close(fd);
@@ -187,9 +181,8 @@ int wire_listen(uint64_t name) {
 
 int wire_accept(int fd) {
     int peer = (int)syscall(SYS_accept4, fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (peer < 0) {
+    if (peer < 0)
         return -errno;
-    }
     if (!is_same_user(peer)) {
         wire_close(peer);
         return -EACCES;
@@ -201,9 +194,8 @@ void wire_hang_up(int fd) {
     wire_hold();
     for (unsigned i = 0; i < CONNECTIONS; i++) {
         int connection = fd + 1;
-        if (atomic_compare_exchange_strong(&connections[i], &connection, 0)) {
+        if (atomic_compare_exchange_strong(&connections[i], &connection, 0))
             break;
-        }
     }
     wire_close(fd);
     wire_let_go();
@@ -215,13 +207,11 @@ int wire_connect(uint64_t name, int64_t deadline) {
     socklen_t length = address_of(name, &address);
     wire_hold();
     int fd = new_socket();
-    if (fd >= 0) {
+    if (fd >= 0)
         record_connection(fd);
-    }
     wire_let_go();
-    if (fd < 0) {
+    if (fd < 0)
         return fd;
-    }
     while (syscall(SYS_connect, fd, &address, length) != 0) {
         if ((errno != EAGAIN && errno != EINTR) || wire_clock_ms() >= deadline) {
             int error = errno;
@@ -290,17 +280,15 @@ int wire_receive(int fd, void *data, size_t bytes, int *passed, unsigned *count)
     do {
         got = syscall(SYS_recvmsg, fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (got < 0 && errno == EINTR);
-    if (got < 0) {
+    if (got < 0)
         return errno == ECONNRESET ? -EPIPE : -errno;
-    }
     unsigned received = passed ? copy_passed(&message, passed) : 0;
     if (got == (long)bytes) {
         *count = received;
         return 0;
     }
-    for (unsigned i = 0; i < received; i++) {
+    for (unsigned i = 0; i < received; i++)
         wire_close(passed[i]);
-    }
     return got == 0 ? -EPIPE : -EPROTO;
 }
 
@@ -309,15 +297,12 @@ bool wire_wait(int fd, int64_t deadline) {
         int64_t left = deadline - wire_clock_ms();
         struct timespec limit = {left / 1000, left % 1000 * 1000000};
         struct pollfd wanted = {.fd = fd, .events = POLLIN};
-        if (left <= 0) {
+        if (left <= 0)
             return false;
-        }
         long ready = syscall(SYS_ppoll, &wanted, 1, &limit, NULL, 0);
-        if (ready > 0) {
+        if (ready > 0)
             return true;
-        }
-        if (ready < 0 && errno != EINTR) {
+        if (ready < 0 && errno != EINTR)
             return false;
-        }
     }
 }

@@ -70,11 +70,9 @@ static const struct texels formats[] = {
 };
 
 static const struct texels *find_texels(unsigned format) {
-    for (unsigned i = 0; i < sizeof formats / sizeof *formats; i++) {
-        if (format >= formats[i].first && format <= formats[i].last) {
+    for (unsigned i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (format >= formats[i].first && format <= formats[i].last)
             return &formats[i];
-        }
-    }
     return NULL;
 }
 
@@ -85,9 +83,8 @@ static uint64_t round_up(uint64_t value, uint64_t unit) {
 /* Returns `tiles` rounded up to whole blocks of tiles. */
 static uint64_t round_up_to_blocks(uint64_t tiles) {
     uint64_t block = 1;
-    while (block < BLOCK_TILES && block < tiles) {
+    while (block < BLOCK_TILES && block < tiles)
         block *= 2;
-    }
     return round_up(tiles, block);
 }
 
@@ -125,18 +122,16 @@ uint64_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels) 
     bool is_layered = descriptor->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
     uint64_t bytes = 0, layer = 0, most = UINT64_MAX / 2;
     if (!texels || without_memory || width == 0 || width > LONGEST || height > LONGEST ||
-        depth > LONGEST || channels > 4 || (texels->channels && channels == 3)) {
+        depth > LONGEST || channels > 4 || (texels->channels && channels == 3))
         return 0;
-    }
     uint64_t layers = is_layered && depth ? depth : 1;
     depth = is_layered ? 0 : depth;
     /* The driver makes no levels beyond 1 x 1 x 1. */
     for (bool last = false; levels > 0 && !last; levels--) {
         last = width <= 1 && height <= 1 && depth <= 1;
         layer = level_size(texels, channels, width, height, depth);
-        if (layer > most / layers || bytes > most - layer * layers) {
+        if (layer > most / layers || bytes > most - layer * layers)
             return most; /* more than any device has */
-        }
         bytes += layer * layers;
         width = halved(width);
         height = halved(height);

@@ -48,19 +48,16 @@ void device_visible_memory(const struct device *device, uint64_t *free_bytes,
 
 uint64_t device_idle_bytes(const struct device *device, const struct device_backend *except) {
     uint64_t bytes = 0;
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        if (p->backend != except) {
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
+        if (p->backend != except)
             bytes += pool_unused_bytes(p->pool) + atomic_load(&p->backend->returning);
-        }
-    }
     return bytes;
 }
 
 uint64_t device_deferred_bytes(const struct device *device) {
     uint64_t bytes = 0;
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
         bytes += pool_deferred_bytes(p->pool);
-    }
     return bytes;
 }
 
@@ -71,9 +68,8 @@ uint64_t device_deferred_bytes(const struct device *device) {
 static uint64_t free_now(struct device *device) {
     size_t total, free_bytes = device->total;
     uint64_t limit = atomic_load(&device->limit), charged = atomic_load(&device->charged);
-    if (device_current() == device) {
+    if (device_current() == device)
         REAL(cuMemGetInfo_v2)(&free_bytes, &total);
-    }
     uint64_t available = free_bytes, allowed = limit > charged ? limit - charged : 0;
     return limit && allowed < available ? allowed : available;
 }
@@ -90,9 +86,8 @@ bool device_release_others(struct device *device, const struct device_backend *e
                            uint64_t bytes, bool wait) {
     bool any = false, is_enough = free_now(device) >= bytes;
     struct device_pool *p = atomic_load(&device->pools);
-    for (; p && free_now(device) < bytes; p = p->next) {
+    for (; p && free_now(device) < bytes; p = p->next)
         any |= p->backend != except && !p->unused && pool_give_back(p->pool, bytes, wait) == 0;
-    }
     return any || is_enough;
 }
 

@@ -38,9 +38,8 @@ static bool try_claim(struct driver_pool *pool, uint64_t bytes, struct driver_po
         pool->in_progress += claim->bytes;
     }
     lock_release(&driver_pool_lock);
-    if (!allowed) {
+    if (!allowed)
         in_flight_leave(&device->in_flight);
-    }
     return allowed;
 }
 
@@ -78,18 +77,16 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
     uint64_t most = bytes > limit
                         ? bytes
                         : (bytes + DRIVER_POOL_UNIT - 1) / DRIVER_POOL_UNIT * DRIVER_POOL_UNIT;
-    if (claim_or_trim(pool, most, claim)) {
+    if (claim_or_trim(pool, most, claim))
         return true;
-    }
     struct oom_retry oom_retry = {0};
     while (oom_retry_at_limit(device, bytes, &oom_retry)) {
         if (claim_or_trim(pool, most, claim)) {
             device_count(device, &device->unpooled.oom_retries);
             return true;
         }
-        if (claim_from_reserve(pool, bytes)) {
+        if (claim_from_reserve(pool, bytes))
             return true;
-        }
     }
     device_count_oom(device, true);
     return false;
@@ -113,18 +110,16 @@ static void enter_allocation(const struct driver_pool_claim *claim, CUdeviceptr 
     lock_acquire(&driver_pool_lock);
     pool->exists = pool->handle != NULL;
     pool->live -= entered ? 0 : bytes;
-    if (pool->live > pool->reserve || atomic_load(&pool->device->limit)) {
+    if (pool->live > pool->reserve || atomic_load(&pool->device->limit))
         driver_pool_query(pool);
-    }
     lock_release(&driver_pool_lock);
 }
 
 bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUdeviceptr dptr) {
     struct driver_pool *pool = claim->pool;
     struct device *device = pool->device;
-    if (answer == CUDA_SUCCESS) {
+    if (answer == CUDA_SUCCESS)
         enter_allocation(claim, dptr);
-    }
     lock_acquire(&driver_pool_lock);
     pool->in_progress -= answer == CUDA_SUCCESS ? 0 : claim->bytes;
     device_uncharge(device, claim->charged);
@@ -137,12 +132,10 @@ bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUd
         exceeded = exceeds_limit(device);
         lock_release(&driver_pool_lock);
     }
-    if (claim->charged > 0) {
+    if (claim->charged > 0)
         in_flight_leave(&device->in_flight);
-    }
-    if (exceeded) {
+    if (exceeded)
         device_count_oom(device, true);
-    }
     helper_start_requested();
     return !exceeded;
 }

@@ -17,15 +17,13 @@ struct lock driver_pool_lock = LOCK_INITIALIZER(DRIVER_POOLS);
 
 void driver_pool_count(struct driver_pool *pool) {
     uint64_t before = pool->counted, now = pool->live > pool->reserve ? pool->live : pool->reserve;
-    if (now == before || !pool->device) {
+    if (now == before || !pool->device)
         return;
-    }
     pool->counted = now;
-    if (now > before) {
+    if (now > before)
         device_charge_always(pool->device, now - before);
-    } else {
+    else
         device_refund(pool->device, before - now);
-    }
     device_book(pool->device, &pool->device->unpooled.stream_ordered, (int64_t)(now - before));
 }
 
@@ -53,15 +51,13 @@ void driver_pool_query(struct driver_pool *pool) {
  * all unused graph memory back. Does nothing during a capture.
  */
 static void trim(struct driver_pool *pool, uint64_t keep) {
-    if (atomic_load(&capture_active) > 0) {
+    if (atomic_load(&capture_active) > 0)
         return;
-    }
     CUstreamCaptureMode mode = capture_relax();
-    if (pool->is_graph_memory) {
+    if (pool->is_graph_memory)
         REAL(cuDeviceGraphMemTrim)(pool->device->ordinal);
-    } else if (pool->exists) {
+    else if (pool->exists)
         REAL(cuMemPoolTrimTo)(pool->handle, keep);
-    }
     capture_restore(mode);
     driver_pool_query(pool);
 }
@@ -69,9 +65,8 @@ static void trim(struct driver_pool *pool, uint64_t keep) {
 /* Returns the pool of a handle. Handle NULL: the first destroyed pool. NULL: there is none. */
 static struct driver_pool *find(CUmemoryPool handle) {
     struct driver_pool *pool = pools;
-    while (pool && (pool->is_graph_memory || pool->handle != handle)) {
+    while (pool && (pool->is_graph_memory || pool->handle != handle))
         pool = pool->next;
-    }
     return pool;
 }
 
@@ -83,9 +78,8 @@ static struct driver_pool *find(CUmemoryPool handle) {
 static struct driver_pool *add(const struct driver_pool *as) {
     struct driver_pool *pool = as->is_graph_memory ? NULL : find(NULL); /* destroyed: no handle */
     while (pool && (pool->is_graph_memory || pool->handle || pool->device != as->device ||
-                    pool->live > 0 || pool->in_progress > 0)) {
+                    pool->live > 0 || pool->in_progress > 0))
         pool = pool->next;
-    }
     if (pool) {
         struct driver_pool *next = pool->next;
         *pool = *as;
@@ -119,15 +113,13 @@ struct driver_pool *driver_pool_current(void) {
     struct device *device = device_current();
     struct driver_pool *pool = device ? atomic_load(&currents[device->ordinal]) : NULL;
     CUmemoryPool handle;
-    if (!device || pool) {
+    if (!device || pool)
         return pool && pool->device ? pool : NULL;
-    }
     lock_acquire(&driver_pool_lock);
     if (REAL(cuDeviceGetMemPool)(&handle, device->ordinal) == CUDA_SUCCESS) {
         pool = find(handle);
-        if (!pool) {
+        if (!pool)
             pool = add(&(struct driver_pool){.handle = handle, .device = device, .exists = true});
-        }
         atomic_store(&currents[device->ordinal], pool);
     }
     lock_release(&driver_pool_lock);
@@ -137,36 +129,30 @@ struct driver_pool *driver_pool_current(void) {
 /* Returns the device whose default pool `handle` is. NULL: there is none. */
 static struct device *device_of_default(CUmemoryPool handle) {
     CUmemoryPool other;
-    for (int i = 0; REAL(cuDeviceGetDefaultMemPool)(&other, i) == CUDA_SUCCESS; i++) {
-        if (other == handle) {
+    for (int i = 0; REAL(cuDeviceGetDefaultMemPool)(&other, i) == CUDA_SUCCESS; i++)
+        if (other == handle)
             return device_get(i);
-        }
-    }
     return NULL;
 }
 
 struct driver_pool *driver_pool_of(CUmemoryPool handle) {
-    if (!handle || !process_ready()) {
+    if (!handle || !process_ready())
         return NULL;
-    }
     lock_acquire(&driver_pool_lock);
     struct driver_pool *pool = find(handle);
-    if (!pool) {
+    if (!pool)
         pool = add(&(struct driver_pool){.handle = handle, .device = device_of_default(handle)});
-    }
     lock_release(&driver_pool_lock);
     return pool && pool->device ? pool : NULL;
 }
 
 void driver_pool_add_graph_memory(struct device *device) {
     struct driver_pool *pool;
-    if (!device) {
+    if (!device)
         return;
-    }
     lock_acquire(&driver_pool_lock);
-    for (pool = pools; pool && !(pool->is_graph_memory && pool->device == device);) {
+    for (pool = pools; pool && !(pool->is_graph_memory && pool->device == device);)
         pool = pool->next;
-    }
     if (!pool) {
         add(&(struct driver_pool){.device = device, .is_graph_memory = true});
         atomic_store(&driver_pool_stale, true);
@@ -182,11 +168,9 @@ struct device *driver_pool_device(const struct driver_pool *pool) {
 
 void driver_pool_query_all(struct device *device) {
     lock_acquire(&driver_pool_lock);
-    for (struct driver_pool *pool = pools; pool; pool = pool->next) {
-        if (pool->device && pool->device == device) {
+    for (struct driver_pool *pool = pools; pool; pool = pool->next)
+        if (pool->device && pool->device == device)
             driver_pool_query(pool);
-        }
-    }
     lock_release(&driver_pool_lock);
 }
 
@@ -195,9 +179,8 @@ void driver_pool_query_stale(void) {
     bool again = false;
     lock_acquire(&driver_pool_lock);
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
-        if (pool->stale || pool->is_graph_memory) {
+        if (pool->stale || pool->is_graph_memory)
             driver_pool_query(pool);
-        }
         /* graph memory changes at launches, which do no query */
         again |= pool->is_graph_memory || (pool->stale && pool->exists);
     }
@@ -227,23 +210,20 @@ static uint64_t excess_over_limit(const struct device *device, uint64_t bytes) {
 bool driver_pool_trim_for(struct device *device, uint64_t bytes) {
     bool any = false;
     uint64_t excess;
-    if (bytes > atomic_load(&device->limit)) {
+    if (bytes > atomic_load(&device->limit))
         return false;
-    }
     lock_acquire(&driver_pool_lock);
     for (struct driver_pool *pool = pools; pool && (excess = excess_over_limit(device, bytes)) > 0;
          pool = pool->next) {
         uint64_t before = pool->counted;
-        if (!pool->device || pool->device != device || pool->reserve <= pool->live) {
+        if (!pool->device || pool->device != device || pool->reserve <= pool->live)
             continue;
-        }
         /* Memory kept in the pool serves its next allocations without another driver call. */
         uint64_t keep =
             before > excess ? (before - excess) / DRIVER_POOL_UNIT * DRIVER_POOL_UNIT : 0;
         trim(pool, keep);
-        if (keep > 0 && excess_over_limit(device, bytes) > 0) {
+        if (keep > 0 && excess_over_limit(device, bytes) > 0)
             trim(pool, 0);
-        }
         any |= pool->counted < before;
     }
     lock_release(&driver_pool_lock);
@@ -271,9 +251,8 @@ bool driver_pool_trim(const struct device *device) {
         if (pool->device == device && pool->exists && !pool->is_graph_memory) {
             driver_pool_query(pool);
             uint64_t before = pool->reserve;
-            if (before > pool->live) {
+            if (before > pool->live)
                 trim(pool, threshold(pool));
-            }
             any |= pool->reserve < before;
         }
     }
@@ -283,9 +262,8 @@ bool driver_pool_trim(const struct device *device) {
 
 void driver_pools_invalidate(const struct context *context) {
     const struct device *device = context->primary ? device_used(context->ordinal) : NULL;
-    if (!device && (context->primary || context_count() > 0)) {
+    if (!device && (context->primary || context_count() > 0))
         return; /* an unused device has no pool; other contexts may still use the pools */
-    }
     lock_acquire(&driver_pool_lock);
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device && (pool->device == device || !device)) {
@@ -303,9 +281,8 @@ void driver_pools_invalidate(const struct context *context) {
 void driver_pool_created(CUmemoryPool handle, struct device *device, bool on_device) {
     lock_acquire(&driver_pool_lock);
     struct driver_pool *old = find(handle);
-    if (old) {
+    if (old)
         mark_destroyed(old);
-    }
     add(&(struct driver_pool){.handle = handle, .device = device, .exists = on_device});
     lock_release(&driver_pool_lock);
 }
@@ -314,9 +291,8 @@ CUresult driver_pool_destroy(CUmemoryPool handle) {
     lock_acquire(&driver_pool_lock);
     struct driver_pool *pool = handle ? find(handle) : NULL;
     CUresult answer = REAL(cuMemPoolDestroy)(handle);
-    if (pool && answer == CUDA_SUCCESS) {
+    if (pool && answer == CUDA_SUCCESS)
         mark_destroyed(pool);
-    }
     lock_release(&driver_pool_lock);
     return answer;
 }
@@ -324,9 +300,8 @@ CUresult driver_pool_destroy(CUmemoryPool handle) {
 void driver_pool_query_handle(CUmemoryPool handle) {
     lock_acquire(&driver_pool_lock);
     struct driver_pool *pool = find(handle);
-    if (pool && pool->device) {
+    if (pool && pool->device)
         driver_pool_query(pool);
-    }
     lock_release(&driver_pool_lock);
 }
 

@@ -86,9 +86,8 @@ extern atomic_bool driver_pool_stale; /* driver_pool_query_stale() has something
  */
 static inline CUresult driver_pool_waited(CUresult r) {
     if (unlikely(atomic_load_explicit(&driver_pool_stale, memory_order_relaxed)) &&
-        r == CUDA_SUCCESS && process_is_started()) {
+        r == CUDA_SUCCESS && process_is_started())
         driver_pool_query_stale();
-    }
     return r;
 }
 

@@ -12,52 +12,43 @@ static size_t first_index(uint64_t key, unsigned space) {
 }
 
 struct ledger_row *ledger_find(uint64_t key, unsigned space) {
-    if (row_capacity == 0) {
+    if (row_capacity == 0)
         return NULL;
-    }
-    for (size_t i = first_index(key, space); rows[i]; i = (i + 1) & (row_capacity - 1)) {
-        if (rows[i]->key == key && rows[i]->space == space) {
+    for (size_t i = first_index(key, space); rows[i]; i = (i + 1) & (row_capacity - 1))
+        if (rows[i]->key == key && rows[i]->space == space)
             return rows[i];
-        }
-    }
     return NULL;
 }
 
 static void insert(struct ledger_row *row) {
     size_t i = first_index(row->key, row->space);
-    while (rows[i]) {
+    while (rows[i])
         i = (i + 1) & (row_capacity - 1);
-    }
     rows[i] = row;
 }
 
 /* Doubles the table if half of it is in use. Returns false without host memory. */
 static bool ensure_capacity(void) {
-    if (row_count * 2 < row_capacity) {
+    if (row_count * 2 < row_capacity)
         return true;
-    }
     size_t old_capacity = row_capacity;
     struct ledger_row **old = rows,
                       **fresh =
                           host_map((old_capacity ? old_capacity * 2 : 1024) * sizeof *rows, 4096);
-    if (!fresh) {
+    if (!fresh)
         return false;
-    }
     rows = fresh;
     row_capacity = old_capacity ? old_capacity * 2 : 1024;
-    for (size_t i = 0; i < old_capacity; i++) {
-        if (old[i]) {
+    for (size_t i = 0; i < old_capacity; i++)
+        if (old[i])
             insert(old[i]);
-        }
-    }
     host_unmap(old, old_capacity * sizeof *old);
     return true;
 }
 
 bool ledger_add(struct ledger_row *row) {
-    if (!ensure_capacity()) {
+    if (!ensure_capacity())
         return false;
-    }
     insert(row);
     row_count++;
     row->listed = true;
@@ -66,9 +57,8 @@ bool ledger_add(struct ledger_row *row) {
 
 void ledger_remove(struct ledger_row *row) {
     size_t hole = first_index(row->key, row->space);
-    while (rows[hole] != row) {
+    while (rows[hole] != row)
         hole = (hole + 1) & (row_capacity - 1);
-    }
     rows[hole] = NULL;
     row_count--;
     row->listed = false;
@@ -83,9 +73,8 @@ void ledger_remove(struct ledger_row *row) {
 void ledger_each(void (*apply)(struct ledger_row *row, void *with), void *with) {
     for (size_t i = 0; i < row_capacity;) {
         struct ledger_row *row = rows[i];
-        if (row) {
+        if (row)
             apply(row, with);
-        }
         /* `apply` may have removed the row, which moves a later row to this index */
         i += rows[i] == row;
     }

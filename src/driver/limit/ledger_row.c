@@ -41,9 +41,8 @@ static void record(bool is_new, const struct ledger_row *row, uint64_t total) {
  * serve, and a trace gets all unpooled memory. May run with or without the lock.
  */
 static void report_row(enum flight_kind event, const struct ledger_row *row) {
-    if (row->kind == UNPOOLED_NATIVE && row->bytes > FLIGHT_LARGE) {
+    if (row->kind == UNPOOLED_NATIVE && row->bytes > FLIGHT_LARGE)
         flight_block(event, (unsigned)row->device->ordinal, row->key, row->bytes);
-    }
     if (trace_on()) {
         record(event == FLIGHT_ALLOCATE, row,
                unpooled_kind_bytes((enum unpooled_kind)row->kind, row->device));
@@ -67,12 +66,10 @@ static void remove_being_freed(struct ledger_row *row) {
 }
 
 void ledger_row_collect(struct ledger_row *row, struct ledger_row **dead) {
-    if (row->holders > 0 || row->frees > 0) {
+    if (row->holders > 0 || row->frees > 0)
         return;
-    }
-    if (row->listed) {
+    if (row->listed)
         ledger_remove(row);
-    }
     row->next = *dead;
     *dead = row;
     struct ledger_row *memory = row->memory;
@@ -99,11 +96,10 @@ void ledger_row_end(struct ledger_row *row, struct ledger_row **dead) {
  */
 static void end_row_of_reused_key(uint64_t key, unsigned space, struct ledger_row **dead) {
     struct ledger_row *old = ledger_find(key, space);
-    if (old && space == UNPOOLED_HANDLES) {
+    if (old && space == UNPOOLED_HANDLES)
         ledger_remove(old);
-    } else if (old) {
+    else if (old)
         ledger_row_end(old, dead);
-    }
 }
 
 void ledger_rows_free(struct ledger_row *dead) {
@@ -117,13 +113,11 @@ void ledger_rows_free(struct ledger_row *dead) {
         }
         unpooled_kind_book(kind, row->device, -(int64_t)row->bytes);
         report_row(FLIGHT_FREE, row);
-        if (unpooled_kind_is_charged(kind)) {
+        if (unpooled_kind_is_charged(kind))
             device_refund(row->device, row->bytes);
-        }
     }
-    if (!dead) {
+    if (!dead)
         return;
-    }
     lock_acquire(&ledger_lock);
     while (dead) {
         struct ledger_row *next = dead->next;
@@ -138,9 +132,8 @@ void ledger_rows_free(struct ledger_row *dead) {
 bool ledger_row_enter(const struct ledger_row *as, struct ledger_row **dead) {
     end_row_of_reused_key(as->key, as->space, dead);
     struct ledger_row *row = host_slab_get(&slab);
-    if (!row) {
+    if (!row)
         return false;
-    }
     *row = *as;
     row->holders = 1;
     if (!ledger_add(row)) {
@@ -167,9 +160,8 @@ void ledger_row_begin_release(struct ledger_row *row) {
 
 /* Restores the holder of a row that the driver has not freed. */
 static void undo_release(struct ledger_row *row, struct ledger_row **dead) {
-    if (row->ended) {
+    if (row->ended)
         return;
-    }
     if (row->holders++ == 0 && !row->listed) {
         remove_being_freed(row);
         end_row_of_reused_key(row->key, row->space, dead);
@@ -182,12 +174,10 @@ static void undo_release(struct ledger_row *row, struct ledger_row **dead) {
 
 void ledger_row_end_release(struct ledger_row *row, bool freed, struct ledger_row **dead) {
     row->frees--;
-    if (!freed) {
+    if (!freed)
         undo_release(row, dead);
-    }
-    if (row->holders == 0 && row->frees == 0) {
+    if (row->holders == 0 && row->frees == 0)
         remove_being_freed(row);
-    }
     ledger_row_collect(row, dead);
 }
 

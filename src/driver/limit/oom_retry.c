@@ -16,9 +16,8 @@ static void release_idle(struct device *device, uint64_t bytes) {
     uint64_t returns = oom_retry_returns();
     device_pool_release_idle(device);
     bool enough = bytes > 0 ? bytes <= device_available(device) : oom_retry_returns() != returns;
-    if (!enough && device_pool_finish(device)) {
+    if (!enough && device_pool_finish(device))
         device_pool_release_idle(device);
-    }
 }
 
 /*
@@ -47,13 +46,11 @@ static bool release_if_enough(struct device *device, uint64_t bytes, struct oom_
 bool oom_retry_at_limit(struct device *device, uint64_t bytes, struct oom_retry *oom_retry) {
     uint64_t limit = atomic_load(&device->limit), return_count = oom_retry->return_count;
     bool first = oom_retry->count == 0;
-    if (oom_retry->count == OTHERS_TRIES) {
+    if (oom_retry->count == OTHERS_TRIES)
         return false;
-    }
     oom_retry->count++;
-    if (limit && bytes > limit) {
+    if (limit && bytes > limit)
         return first;
-    }
     oom_retry->return_count = device_given_back(device);
     bool moved = first || oom_retry->return_count != return_count;
     release_if_enough(device, bytes, oom_retry, moved);
@@ -62,9 +59,8 @@ bool oom_retry_at_limit(struct device *device, uint64_t bytes, struct oom_retry 
 
 bool oom_retry_at_driver(struct device *device, uint64_t bytes, struct oom_retry *oom_retry) {
     bool first = oom_retry->count == 0;
-    if (oom_retry->count == OTHERS_TRIES || bytes > device->total) {
+    if (oom_retry->count == OTHERS_TRIES || bytes > device->total)
         return false;
-    }
     oom_retry->count++;
     bool others = in_flight_wait(&device->in_flight);
     bool moved = first || oom_retry_returns() != oom_retry->returns;

@@ -23,9 +23,8 @@ static CUcontext context_of(enum unpooled_kind kind) {
 
 bool unpooled_enter(enum unpooled_kind kind, struct device *device, CUcontext context,
                     uint64_t bytes, uint64_t key, uint64_t value) {
-    if (!device) {
+    if (!device)
         return false;
-    }
     struct ledger_row *dead = NULL;
     struct ledger_row row = {.key = key,
                              .bytes = bytes,
@@ -46,18 +45,16 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *device, CUcontext co
 static bool charge_in_flight(struct device *device, uint64_t bytes) {
     in_flight_enter(&device->in_flight);
     bool charged = device_charge_or_trim(device, bytes);
-    if (!charged) {
+    if (!charged)
         in_flight_leave(&device->in_flight);
-    }
     return charged;
 }
 
 /* Charges `bytes` if the kind is charged, and retries after a refusal of the limit. Returns false,
  * with nothing charged, if the limit refuses. */
 static bool charge_or_retry(enum unpooled_kind kind, struct device *device, uint64_t bytes) {
-    if (!unpooled_kind_is_charged(kind) || charge_in_flight(device, bytes)) {
+    if (!unpooled_kind_is_charged(kind) || charge_in_flight(device, bytes))
         return true;
-    }
     struct oom_retry oom_retry = {0};
     while (oom_retry_at_limit(device, bytes, &oom_retry)) {
         if (charge_in_flight(device, bytes)) {
@@ -71,13 +68,11 @@ static bool charge_or_retry(enum unpooled_kind kind, struct device *device, uint
 bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct device *device,
                     uint64_t bytes) {
     *call = (struct unpooled_call){.kind = kind, .device = device, .bytes = bytes};
-    if (!device) {
+    if (!device)
         return true;
-    }
     if (!charge_or_retry(kind, device, bytes)) {
-        if (kind != UNPOOLED_NATIVE) { /* the caller of NATIVE counts the refusal */
+        if (kind != UNPOOLED_NATIVE) /* the caller of NATIVE counts the refusal */
             device_count_oom(device, true);
-        }
         return false;
     }
     call->context = context_of(kind);
@@ -90,9 +85,8 @@ bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct 
 }
 
 CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key, uint64_t value) {
-    if (!call->device) {
+    if (!call->device)
         return fault_notice(answer);
-    }
     struct ledger_row *dead = NULL;
     struct ledger_row row = {.key = key,
                              .bytes = call->bytes,
@@ -103,24 +97,20 @@ CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key,
                              .requester = (uint8_t)call->requester,
                              .kind = (uint8_t)call->kind,
                              .space = (uint8_t)unpooled_kind_space(call->kind)};
-    if (answer == CUDA_SUCCESS && row.space == UNPOOLED_POINTER) {
+    if (answer == CUDA_SUCCESS && row.space == UNPOOLED_POINTER)
         context_address_given(key, call->bytes);
-    }
     lock_acquire(&ledger_lock);
     struct unpooled_call **at = &calls;
-    while (*at != call) {
+    while (*at != call)
         at = &(*at)->next;
-    }
     *at = call->next;
     bool entered = answer == CUDA_SUCCESS && !call->ended && ledger_row_enter(&row, &dead);
     lock_release(&ledger_lock);
     ledger_rows_free(dead);
-    if (!entered && unpooled_kind_is_charged(call->kind)) {
+    if (!entered && unpooled_kind_is_charged(call->kind))
         device_uncharge(call->device, call->bytes);
-    }
-    if (unpooled_kind_is_charged(call->kind)) {
+    if (unpooled_kind_is_charged(call->kind))
         in_flight_leave(&call->device->in_flight);
-    }
     helper_start_requested();
     return fault_notice(answer);
 }
@@ -144,9 +134,8 @@ static void release_if_in(struct ledger_row *row, void *with) {
 
 struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, uint64_t bytes) {
     struct ledger_row *freeing = NULL, *row;
-    if (!process_is_started()) {
+    if (!process_is_started())
         return NULL;
-    }
     lock_acquire(&ledger_lock);
     uint64_t at = key;
     for (; (row = ledger_find(at, space)) != NULL; at += row->bytes) {
@@ -159,9 +148,8 @@ struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, 
          * can find it: next_in_call is unused. */
         row->next_in_call = freeing;
         freeing = row;
-        if (row->bytes == 0 || at + row->bytes - key >= bytes) {
+        if (row->bytes == 0 || at + row->bytes - key >= bytes)
             break;
-        }
     }
     if (bytes > 0 && !row) { /* a gap, or a mapping without a row: the driver unmaps the rest too */
         struct release_state rest = {at, key + bytes, freeing};
@@ -174,9 +162,8 @@ struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, 
 
 CUresult unpooled_free_end(struct ledger_row *row, CUresult answer) {
     struct ledger_row *dead = NULL;
-    if (!row) {
+    if (!row)
         return fault_notice(answer);
-    }
     lock_acquire(&ledger_lock);
     for (struct ledger_row *next; row; row = next) {
         next = row->next_in_call;
@@ -200,20 +187,17 @@ struct end_state {
 
 static void end_if_of(struct ledger_row *row, void *with) {
     struct end_state *state = with;
-    if (row->context == state->context) {
+    if (row->context == state->context)
         ledger_row_end(row, &state->dead);
-    }
 }
 
 void unpooled_forget(const struct context *context) {
     struct end_state state = {.context = context->handle};
     lock_acquire(&ledger_lock);
-    for (struct unpooled_call *call = calls; call; call = call->next) {
+    for (struct unpooled_call *call = calls; call; call = call->next)
         call->ended |= call->context == context->handle;
-    }
-    for (struct ledger_row *row = ledger_rows_being_freed(); row; row = row->next) {
+    for (struct ledger_row *row = ledger_rows_being_freed(); row; row = row->next)
         row->ended |= row->context == context->handle;
-    }
     ledger_each(end_if_of, &state);
     lock_release(&ledger_lock);
     ledger_rows_free(state.dead);
@@ -242,23 +226,20 @@ void unpooled_list(enum unpooled_kind kind, const struct device *device, struct 
     struct list_request request = {kind, device, to};
     lock_acquire(&ledger_lock);
     ledger_each(list_if_requested, &request);
-    for (struct ledger_row *row = ledger_rows_being_freed(); row; row = row->next) {
+    for (struct ledger_row *row = ledger_rows_being_freed(); row; row = row->next)
         list_if_requested(row, &request);
-    }
     lock_release(&ledger_lock);
 }
 
 /* --- handles and mappings --- */
 
 struct ledger_row *unpooled_hold(uint64_t handle) {
-    if (!process_is_started()) {
+    if (!process_is_started())
         return NULL;
-    }
     lock_acquire(&ledger_lock);
     struct ledger_row *row = ledger_find(handle, UNPOOLED_HANDLES);
-    if (row) {
+    if (row)
         row->holders++;
-    }
     lock_release(&ledger_lock);
     return row;
 }
@@ -266,9 +247,8 @@ struct ledger_row *unpooled_hold(uint64_t handle) {
 void unpooled_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset, uint64_t key,
                      uint64_t bytes) {
     struct ledger_row *dead = NULL;
-    if (!memory) {
+    if (!memory)
         return;
-    }
     struct ledger_row row = {.key = key,
                              .bytes = bytes,
                              .device = memory->device,
@@ -293,18 +273,15 @@ void unpooled_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset
 
 struct unpooled_entry unpooled_find(enum unpooled_space space, uint64_t key) {
     struct unpooled_entry entry = {0};
-    if (!process_is_started()) {
+    if (!process_is_started())
         return entry;
-    }
     lock_acquire(&ledger_lock);
     const struct ledger_row *row = ledger_find(key, space);
     for (const struct ledger_row *freeing = ledger_rows_being_freed(); freeing && !row;
-         freeing = freeing->next) {
+         freeing = freeing->next)
         row = freeing->key == key && freeing->space == space && !freeing->ended ? freeing : NULL;
-    }
-    if (row) {
+    if (row)
         entry = (struct unpooled_entry){row->bytes, row->value};
-    }
     lock_release(&ledger_lock);
     return entry;
 }

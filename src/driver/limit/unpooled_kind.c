@@ -29,9 +29,8 @@ bool unpooled_kind_is_charged(enum unpooled_kind kind) {
 
 uint64_t unpooled_kind_bytes(enum unpooled_kind kind, const struct device *device) {
     size_t at = kinds[kind].metric;
-    if (at == NOWHERE) {
+    if (at == NOWHERE)
         return 0;
-    }
     const struct metric *metric = (const void *)((const char *)&device->unpooled + at);
     return counter_get(&metric->current);
 }
@@ -56,24 +55,20 @@ static void count_native(struct device *device, int64_t change) {
 
 void unpooled_kind_attribute(enum unpooled_kind kind, struct device *device, unsigned requester,
                              int64_t change) {
-    if (!kinds[kind].charged && kind != UNPOOLED_STREAM_ORDERED) {
+    if (!kinds[kind].charged && kind != UNPOOLED_STREAM_ORDERED)
         return; /* host memory, memory of another process, and mappings */
-    }
-    if (change > 0) {
+    if (change > 0)
         requester_add(&device->requesters[requester], (uint64_t)change);
-    } else {
+    else
         requester_subtract(&device->requesters[requester], (uint64_t)-change);
-    }
-    if (kind != UNPOOLED_NATIVE) {
+    if (kind != UNPOOLED_NATIVE)
         atomic_fetch_add(&device->requested_unpooled, (uint64_t)change);
-    }
 }
 
 void unpooled_kind_book(enum unpooled_kind kind, struct device *device, int64_t change) {
     size_t at = kinds[kind].metric;
-    if (kind == UNPOOLED_NATIVE) {
+    if (kind == UNPOOLED_NATIVE)
         count_native(device, change);
-    } else if (at != NOWHERE && kind != UNPOOLED_STREAM_ORDERED) {
+    else if (at != NOWHERE && kind != UNPOOLED_STREAM_ORDERED)
         device_book(device, (struct metric *)(void *)((char *)&device->unpooled + at), change);
-    }
 }

@@ -12,15 +12,13 @@
  */
 static CUresult take_and_free(struct device *device) {
     CUdeviceptr unused;
-    if (!device || !device_charge_once(device, PAGE_BYTES)) {
+    if (!device || !device_charge_once(device, PAGE_BYTES))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     CUresult taken = REAL(cuMemAlloc_v2)(&unused, 1);
     CUresult r = taken == CUDA_SUCCESS ? REAL(cuMemFree_v2)(unused) : taken;
     /* If the free failed, the memory is still allocated and stays charged. */
-    if (r == CUDA_SUCCESS || taken != CUDA_SUCCESS) {
+    if (r == CUDA_SUCCESS || taken != CUDA_SUCCESS)
         device_uncharge(device, PAGE_BYTES);
-    }
     return r;
 }
 

@@ -12,9 +12,8 @@ static bool must_drop(uint64_t address, const void *context) {
 }
 
 void block_stacks_forget(const struct context *context) {
-    if (stack_recording_is_on()) {
+    if (stack_recording_is_on())
         stacks_drop(must_drop, context);
-    }
 }
 
 bool block_stacks_free_begin(uint64_t address, struct stacks_block *block) {
@@ -28,7 +27,6 @@ void block_stacks_free_end(const struct stacks_block *block, bool refused) {
     bool is_live =
         refused && ((pool_find(block->address, &found) == 0 && found.address == block->address) ||
                     unpooled_find(UNPOOLED_POINTER, block->address).bytes != 0);
-    if (is_live) {
+    if (is_live)
         stacks_keep(block);
-    }
 }

@@ -24,16 +24,14 @@ void block_stacks_forget(const struct context *context);
 
 /** Resets the peak of a device to its live bytes. */
 static inline void block_stacks_reset_peak(int device) {
-    if (stack_recording_is_on()) {
+    if (stack_recording_is_on())
         stacks_reset_peak(device);
-    }
 }
 
 /** Replaces the list of live sizes in *stats by one with call stacks, if stacks are recorded. */
 static inline void block_stacks_read_live(int device, struct stats_device *stats) {
-    if (stack_recording_is_on()) {
+    if (stack_recording_is_on())
         stacks_read_live(device, stats);
-    }
 }
 
 /**

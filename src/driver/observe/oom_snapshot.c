@@ -73,13 +73,11 @@ static void write_stack(void *unused, uint32_t stack) {
                                             : "gpucache: GPUCACHE_STACKS=16 records who allocated");
         return;
     }
-    if (pickle_again(to, snapshot.places[stack])) {
+    if (pickle_again(to, snapshot.places[stack]))
         return;
-    }
     pickle_list(to);
-    for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++) {
+    for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++)
         memory_snapshot_frame(to, &frame);
-    }
     pickle_close(to);
     snapshot.places[stack] = pickle_remember(to);
 }
@@ -111,11 +109,9 @@ static void fill(const struct device *device, struct memory_list *list) {
         unpooled_list(UNPOOLED_PINNED_HOST, NULL, list);
         return;
     }
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
-        if (!p->unused) {
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
+        if (!p->unused)
             pool_list_memory(p->pool, list);
-        }
-    }
     unpooled_list(UNPOOLED_NATIVE, device, list);
 }
 
@@ -132,9 +128,8 @@ static int enlarge(struct memory_list *list) {
     fresh.blocks = host_map(fresh.block_capacity * sizeof *fresh.blocks, 4096);
     fresh.segments = host_map(fresh.segment_capacity * sizeof *fresh.segments, 4096);
     *list = fresh;
-    if (fresh.blocks && fresh.segments) {
+    if (fresh.blocks && fresh.segments)
         return 0;
-    }
     list->block_capacity = fresh.blocks ? fresh.block_capacity : 0;
     list->segment_capacity = fresh.segments ? fresh.segment_capacity : 0;
     return -ENOMEM;
@@ -162,12 +157,10 @@ static int make_lists(void) {
             r = make_list(device, list);
             list->block_count = r == 0 ? list->block_count : 0;
         }
-        for (size_t k = 0; stack_recording_is_on() && k < list->block_count; k++) {
+        for (size_t k = 0; stack_recording_is_on() && k < list->block_count; k++)
             list->blocks[k].stack = stacks_of(list->blocks[k].address);
-        }
-        if (r == 0) {
+        if (r == 0)
             memory_snapshot_sort(list);
-        }
     }
     return r;
 }
@@ -189,11 +182,10 @@ static bool lies_in(const struct memory_list *list, const struct trace_last *blo
     size_t low = 0, high = list->segment_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (list->segments[middle].address <= block->address) {
+        if (list->segments[middle].address <= block->address)
             low = middle + 1;
-        } else {
+        else
             high = middle;
-        }
     }
     const struct memory_segment *segment = low > 0 ? &list->segments[low - 1] : NULL;
     return segment && block->address - segment->address < segment->bytes &&
@@ -218,9 +210,8 @@ static void write_events(int ordinal) {
         const struct trace_last *event = &snapshot.events[i];
         if (event->device == ordinal && lies_in(&snapshot.lists[ordinal], event)) {
             write_event(event, event->is_free ? "free_requested" : "alloc");
-            if (event->is_free) {
+            if (event->is_free)
                 write_event(event, "free_completed");
-            }
         }
     }
 }
@@ -245,9 +236,8 @@ static void write_traces(const struct report_oom *oom, uint32_t stack) {
     for (int i = 0; i <= snapshot.devices; i++) {
         pickle_list(&snapshot.pickle);
         write_events(i);
-        if (i == oom->device) {
+        if (i == oom->device)
             write_oom(oom, stack);
-        }
         pickle_close(&snapshot.pickle);
     }
     pickle_close(&snapshot.pickle);
@@ -292,9 +282,8 @@ static void write_all(const struct report_oom *oom, uint32_t stack) {
     write_traces(oom, stack);
     pickle_key(to, "segments");
     pickle_list(to);
-    for (int i = 0; i <= snapshot.devices; i++) {
+    for (int i = 0; i <= snapshot.devices; i++)
         memory_snapshot_segments(&snapshot.format, (unsigned)i, &snapshot.lists[i]);
-    }
     pickle_close(to);
     pickle_key(to, "allocator_settings");
     write_settings();
@@ -317,9 +306,8 @@ static int make_snapshot(int fd, const struct report_oom *oom) {
         write_all(oom, stack);
         r = print_flush(&snapshot.out);
     }
-    for (int i = 0; i <= snapshot.devices; i++) {
+    for (int i = 0; i <= snapshot.devices; i++)
         free_list(&snapshot.lists[i]);
-    }
     end_events();
     end_stacks();
     return r;
@@ -343,24 +331,21 @@ static void wait_for_writer(void) {
     int self = (int)syscall(SYS_gettid);
     for (unsigned i = 0; i < WAIT_STEPS; i++) {
         int now = atomic_load(&writer);
-        if (now == WRITTEN || now == self) {
+        if (now == WRITTEN || now == self)
             break;
-        }
         sleep_ns(WAIT_NS);
     }
 }
 
 void oom_snapshot_write(const struct report_oom *oom) {
-    if (*options()->oom_snapshot_pattern == '\0') {
+    if (*options()->oom_snapshot_pattern == '\0')
         return;
-    }
     int saved_errno = errno, no_writer = NO_WRITER;
     if (atomic_compare_exchange_strong(&writer, &no_writer, (int)syscall(SYS_gettid))) {
         int fd = file_create(options()->oom_snapshot_pattern, snapshot.path, sizeof snapshot.path);
         int r = fd < 0 ? fd : make_snapshot(fd, oom);
-        if (fd >= 0) {
+        if (fd >= 0)
             file_close(fd, snapshot.path, r == 0);
-        }
         log_result(r);
         atomic_store(&writer, WRITTEN);
     } else {
@@ -373,8 +358,7 @@ void oom_snapshot_end(enum process_end how, int signal) {
     (void)signal;
     int saved_errno = errno;
     bool ends = how == PROCESS_EXITS || how == PROCESS_EXECS;
-    if (ends && atomic_load(&writer) != NO_WRITER && ending_is_own_process()) {
+    if (ends && atomic_load(&writer) != NO_WRITER && ending_is_own_process())
         wait_for_writer();
-    }
     errno = saved_errno;
 }

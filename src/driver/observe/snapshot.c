@@ -85,12 +85,10 @@ static void derive(struct stats_device *out) {
  */
 static const char *reuse_in_effect(const struct device *device) {
     bool events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
         events = events && p->backend->backend.has_events;
-    }
-    if (options()->disable) {
+    if (options()->disable)
         return "none";
-    }
     return reuse_names[options()->reuse == REUSE_BARRIER && !events ? REUSE_WAIT
                                                                     : options()->reuse];
 }
@@ -125,9 +123,8 @@ static void read_pools(struct device *device, struct stats_device *out) {
     }
     out->reserved.peak = atomic_load(&device->pooled_peak);
     out->active.peak = smaller_of(out->active.peak, out->reserved.peak);
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i++)
         live[i]->peak = larger_of(highest[i], live[i]->current);
-    }
     uint64_t upper_bound = smaller_of(sums[0], out->reserved.peak), reported = out->requested.peak;
     if (sums[0] > reported) {
         out->peaks_exact = false;
@@ -149,9 +146,8 @@ static uint64_t add_requester(struct stats_device *out, const struct requester_r
     struct stats_requester added = {.current = atomic_load(&row->current),
                                     .peak = atomic_load(&row->peak)};
     strncpy(added.name, name, STATS_NAME - 1);
-    for (; at > 0 && is_more(&added, &out->requesters[at - 1]); at--) {
+    for (; at > 0 && is_more(&added, &out->requesters[at - 1]); at--)
         out->requesters[at] = out->requesters[at - 1];
-    }
     out->requesters[at] = added;
     if (out->requester_count < STATS_REQUESTERS_NAMED) {
         out->requester_count++;
@@ -179,15 +175,12 @@ static __attribute__((noinline)) void read_requesters(const struct device *devic
     struct report_derived derived;
     uint64_t others = 0, attributed = 0;
     const char *name;
-    for (unsigned i = 0; (name = requester_name(i)) != NULL; i++) {
-        if (atomic_load(&device->requesters[i].peak) > 0) {
+    for (unsigned i = 0; (name = requester_name(i)) != NULL; i++)
+        if (atomic_load(&device->requesters[i].peak) > 0)
             others += add_requester(out, &device->requesters[i], name);
-        }
-    }
     add_rest(out, "other libraries", others);
-    for (size_t i = 0; i < out->requester_count; i++) {
+    for (size_t i = 0; i < out->requester_count; i++)
         attributed += out->requesters[i].current;
-    }
     report_derive(out, &derived);
     uint64_t all = out->requested.current + derived.unpooled.current;
     for (size_t i = 0; i < out->requester_count && attributed > all; i++) {
@@ -205,9 +198,8 @@ static __attribute__((noinline)) void read_requesters(const struct device *devic
 /* Reads all but live sizes and the map. Returns false if the process has not used the device. */
 static bool read_counters(int ordinal, struct stats_device *out) {
     struct device *device = device_used(ordinal);
-    if (!device) {
+    if (!device)
         return false;
-    }
     memset(out, 0, sizeof *out);
     out->ordinal = ordinal;
     memcpy(out->name, device->name, sizeof out->name);
@@ -228,18 +220,14 @@ static bool read_counters(int ordinal, struct stats_device *out) {
 /* Reads everything; `map` NULL: no segment map. Returns as read_counters(). */
 static bool read_all(int ordinal, struct stats_device *out, struct segment_map *map) {
     bool known = read_counters(ordinal, out);
-    if (map) {
+    if (map)
         map->grain = map->count = 0;
-    }
     for (struct device_pool *p = known ? atomic_load(&device_used(ordinal)->pools) : NULL; p;
-         p = p->next) {
-        if (!p->unused) {
+         p = p->next)
+        if (!p->unused)
             pool_survey(p->pool, out, map);
-        }
-    }
-    if (known) {
+    if (known)
         block_stacks_read_live(ordinal, out);
-    }
     return known;
 }
 
@@ -257,13 +245,11 @@ const struct stats_provider snapshot_provider = {
 };
 
 void device_reset_peaks(struct device *device) {
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
         pool_reset_peaks(p->pool);
-    }
     atomic_store(&device->pooled_peak, atomic_load(&device->pooled));
-    for (unsigned i = 0; i < REQUESTERS; i++) {
+    for (unsigned i = 0; i < REQUESTERS; i++)
         requester_reset_peak(&device->requesters[i]);
-    }
     lock_acquire(&device->lock);
     counters_reset_peaks(&device->unpooled);
     lock_release(&device->lock);

@@ -13,9 +13,8 @@ static bool is_live(uint64_t address, uint64_t ticks) {
 }
 
 void tracing_start(void) {
-    if (trace_start(is_live)) {
+    if (trace_start(is_live))
         fast_path_block();
-    }
 }
 
 /* The trace's identifier of a pool and the pool's device, which never change. */
@@ -58,9 +57,8 @@ void tracing_allocated(CUdeviceptr address, uint32_t stack) {
     struct pool_description described;
     stack = stack != 0 ? trace_stack(stats_stacks(), stack) : 0;
     uint64_t now = trace_clock();
-    if (pool_tag(address, now, &described) == 0) {
+    if (pool_tag(address, now, &described) == 0)
         write_block(TRACE_ALLOCATE, 0, now, address, &described, 0, stack);
-    }
 }
 
 int tracing_free(CUdeviceptr address) {
@@ -68,9 +66,8 @@ int tracing_free(CUdeviceptr address) {
     bool known = pool_describe(address, &described) == 0;
     uint64_t now = trace_clock();
     int r = pool_free(address);
-    if (r == 0 && known) {
+    if (r == 0 && known)
         write_block(TRACE_FREE, 0, now, address, &described, 0, (uint32_t)described.tag);
-    }
     return r;
 }
 

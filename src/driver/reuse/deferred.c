@@ -12,9 +12,8 @@ static struct lock all_queues_lock =
 
 static struct stream_queues *find_queues(CUcontext context) {
     struct stream_queues *queues = atomic_load(&all_queues);
-    while (queues && atomic_load(&queues->context) != context) {
+    while (queues && atomic_load(&queues->context) != context)
         queues = queues->next;
-    }
     return queues;
 }
 
@@ -41,13 +40,11 @@ static struct stream_queues *make_queues(CUcontext context) {
 static struct stream_queues *lock_queues(CUcontext context) {
     for (;;) {
         struct stream_queues *queues = find_queues(context);
-        if (!queues && !(queues = make_queues(context))) {
+        if (!queues && !(queues = make_queues(context)))
             return NULL;
-        }
         lock_acquire(&queues->lock);
-        if (atomic_load(&queues->context) == context) {
+        if (atomic_load(&queues->context) == context)
             return queues;
-        }
         lock_release(&queues->lock); /* the context ended in between */
     }
 }
@@ -61,21 +58,18 @@ static struct stream_queues *lock_queues(CUcontext context) {
 static CUresult add_in(CUcontext context, struct stream_identity identity, CUdeviceptr dptr,
                        CUstream stream, CUresult (*record)(CUevent, CUstream)) {
     struct stream_queues *queues = lock_queues(context);
-    if (!queues) {
+    if (!queues)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     struct deferred_free *deferred = host_slab_get(&queues->free_slab);
     struct stream_queue *queue = deferred ? stream_queue_of(queues, identity) : NULL;
     CUresult r =
         queue ? stream_queue_record(context, queue, stream, record) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (r == CUDA_SUCCESS && pool_defer_free(dptr, &deferred->block) != 0) {
+    if (r == CUDA_SUCCESS && pool_defer_free(dptr, &deferred->block) != 0)
         r = CUDA_ERROR_INVALID_VALUE;
-    }
-    if (r == CUDA_SUCCESS) {
+    if (r == CUDA_SUCCESS)
         stream_queue_add(queue, deferred);
-    } else if (deferred) {
+    else if (deferred)
         host_slab_put(&queues->free_slab, deferred);
-    }
     lock_release(&queues->lock);
     return r;
 }
@@ -112,9 +106,8 @@ static CUresult identify(CUstream stream, bool per_thread, struct stream_identit
  */
 static CUcontext current_context(void) {
     CUcontext current = NULL;
-    if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS) {
+    if (REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS)
         REAL(cuStreamGetCtx)(CU_STREAM_PER_THREAD, &current);
-    }
     return current;
 }
 
@@ -134,9 +127,8 @@ CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool
     struct stream_identity identity;
     CUcontext own = NULL;
     CUresult r = identify(stream, per_thread, &identity);
-    if (r != CUDA_SUCCESS) {
+    if (r != CUDA_SUCCESS)
         return r;
-    }
     current = current ? current : current_context();
     current = identity.kind ? current : context_of_queue(current, stream);
     r = current ? add_in(current, identity, dptr, stream, record) : CUDA_ERROR_INVALID_HANDLE;
@@ -155,11 +147,10 @@ CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool
 bool deferred_reclaim(CUcontext context, bool all) {
     bool any = false;
     for (struct stream_queues *queues = atomic_load(&all_queues); queues; queues = queues->next) {
-        if (all && atomic_load(&queues->context) == context) {
+        if (all && atomic_load(&queues->context) == context)
             lock_acquire(&queues->lock);
-        } else if (!lock_try(&queues->lock)) {
+        else if (!lock_try(&queues->lock))
             continue;
-        }
         any |= !queues->suspended && stream_queues_reclaim(queues, all);
         lock_release(&queues->lock);
     }
@@ -200,13 +191,11 @@ static void forget_blocks(const struct pool *pool) {
 }
 
 void deferred_forget(const struct context *context) {
-    if (context->pool) {
+    if (context->pool)
         forget_blocks(context->pool);
-    }
     struct stream_queues *queues = find_queues(context->handle);
-    if (!queues) {
+    if (!queues)
         return;
-    }
     lock_acquire(&queues->lock);
     stream_queues_end(queues);
     queues->suspended = false;

@@ -107,9 +107,8 @@ static struct bucket *bucket_of(size_t bytes, unsigned kind) {
 static bool add(const struct pinned *fresh) {
     struct pinned *p = host_slab_get(&slab);
     if (!p || !address_map_add(&kept_by_address, (uintptr_t)fresh->host, p)) {
-        if (p) {
+        if (p)
             host_slab_put(&slab, p);
-        }
         return false;
     }
     struct bucket *bucket = bucket_of(fresh->bytes, fresh->kind);
@@ -150,13 +149,11 @@ static struct pinned *find_equal(const struct pinned *request) {
     const struct bucket *bucket = bucket_of(request->bytes, request->kind);
     for (int from_end = 0; from_end < 2; from_end++) {
         struct pinned *p = from_end ? bucket->oldest : bucket->newest;
-        while (p && (p->bytes != request->bytes || p->kind != request->kind ||
-                     p->pool != request->pool)) {
+        while (p &&
+               (p->bytes != request->bytes || p->kind != request->kind || p->pool != request->pool))
             p = from_end ? p->newer_in_bucket : p->older_in_bucket;
-        }
-        if (!p || pool_has_finished(p->pool, p->stamp)) {
+        if (!p || pool_has_finished(p->pool, p->stamp))
             return p;
-        }
     }
     return NULL;
 }
@@ -165,13 +162,11 @@ static struct pinned *find_equal(const struct pinned *request) {
 
 void *pinned_take(size_t bytes, unsigned kind) {
     atomic_fetch_add_explicit(&requests, 1, memory_order_relaxed);
-    if (atomic_load_explicit(&kept_blocks, memory_order_relaxed) == 0) {
+    if (atomic_load_explicit(&kept_blocks, memory_order_relaxed) == 0)
         return NULL;
-    }
     struct pinned request = {.bytes = bytes, .kind = kind, .pool = sole_pool()};
-    if (!request.pool || pool_broken(request.pool)) {
+    if (!request.pool || pool_broken(request.pool))
         return NULL; /* after a fault the driver refuses the request */
-    }
     lock_acquire(&lock);
     struct pinned *p = find_equal(&request);
     void *host = p ? take_out(p) : NULL;
@@ -185,9 +180,8 @@ void *pinned_take(size_t bytes, unsigned kind) {
  */
 static bool is_idle(const struct pinned *freed) {
     bool idle = false;
-    for (unsigned i = 0; i < QUERIES_MOST && !idle; i++) {
+    for (unsigned i = 0; i < QUERIES_MOST && !idle; i++)
         idle = pool_has_finished(freed->pool, freed->stamp);
-    }
     return idle;
 }
 
@@ -209,13 +203,11 @@ static bool free_oldest_for(const struct pinned *freed) {
         bool is_enough = fits(freed->bytes);
         if (!is_enough && oldest && pool_has_finished(oldest->pool, oldest->stamp) &&
             ((!freed_one && kept_bytes - oldest->bytes + freed->bytes <= bound()) ||
-             is_idle(freed))) {
+             is_idle(freed)))
             host = take_out(oldest);
-        }
         lock_release(&lock);
-        if (!host) {
+        if (!host)
             return is_enough;
-        }
         driver_free(host);
     }
 }
@@ -228,13 +220,11 @@ static void free_unrequested(const struct pinned *freed) {
     for (;;) {
         void *host = NULL;
         lock_acquire(&lock);
-        if (oldest && freed->freed_at > oldest->freed_at + UNTAKEN_MOST && is_idle(freed)) {
+        if (oldest && freed->freed_at > oldest->freed_at + UNTAKEN_MOST && is_idle(freed))
             host = take_out(oldest);
-        }
         lock_release(&lock);
-        if (!host) {
+        if (!host)
             return;
-        }
         driver_free(host);
     }
 }
@@ -260,30 +250,26 @@ uint64_t pinned_ends(void) {
 
 bool pinned_keep(void *host, size_t bytes, unsigned kind, uint64_t ends_then) {
     struct pool *pool = sole_pool();
-    if (!pool || bytes > bound() / 4 || pool_broken(pool) || !is_as_new(host)) {
+    if (!pool || bytes > bound() / 4 || pool_broken(pool) || !is_as_new(host))
         return false;
-    }
     struct pinned freed = {.host = host, .bytes = bytes, .kind = kind, .pool = pool};
     freed.stamp = pool_stamp_in_free(pool);
     freed.freed_at = atomic_load_explicit(&requests, memory_order_relaxed);
-    if (!free_oldest_for(&freed)) {
+    if (!free_oldest_for(&freed))
         return false;
-    }
     lock_acquire(&lock);
     bool alive = atomic_load(&ends) == ends_then;
     bool kept = alive && fits(bytes) && add(&freed),
          check_oldest = kept && ++frees % FREES_PER_CHECK == 0;
     lock_release(&lock);
-    if (check_oldest) {
+    if (check_oldest)
         free_unrequested(&freed);
-    }
     return kept;
 }
 
 bool pinned_has(const void *host) {
-    if (atomic_load_explicit(&kept_blocks, memory_order_relaxed) == 0) {
+    if (atomic_load_explicit(&kept_blocks, memory_order_relaxed) == 0)
         return false;
-    }
     lock_acquire(&lock);
     const struct pinned *p = address_map_before(&kept_by_address, (uintptr_t)host);
     bool found = p && (uintptr_t)host - (uintptr_t)p->host < p->bytes;
@@ -321,21 +307,18 @@ static bool release_oldest(void) {
     lock_acquire(&lock);
     CUcontext context = context_of_oldest();
     lock_release(&lock);
-    if (!context || current_push(context) != CUDA_SUCCESS) {
+    if (!context || current_push(context) != CUDA_SUCCESS)
         return false;
-    }
     void *host = take_oldest_if_idle(context);
-    if (host) {
+    if (host)
         driver_free(host);
-    }
     current_pop();
     return host != NULL;
 }
 
 int pinned_release(bool *any) {
-    while (release_oldest()) {
+    while (release_oldest())
         *any = true;
-    }
     return atomic_load(&kept_blocks) > 0 ? -EBUSY : 0;
 }
 
@@ -344,9 +327,8 @@ void pinned_forget(const struct context *context) {
     atomic_fetch_add(&ends, 1);
     for (struct pinned *p = oldest, *next; p; p = next) {
         next = p->newer;
-        if (p->pool == context->pool) {
+        if (p->pool == context->pool)
             take_out(p);
-        }
     }
     lock_release(&lock);
 }

@@ -32,9 +32,8 @@ static struct stream_queue *take_first(struct stream_queues *queues) {
 
 struct stream_queue *stream_queue_of(struct stream_queues *queues, struct stream_identity stream) {
     struct stream_queue **bucket = bucket_of(queues, stream), *queue = *bucket;
-    while (queue && (queue->stream.number != stream.number || queue->stream.kind != stream.kind)) {
+    while (queue && (queue->stream.number != stream.number || queue->stream.kind != stream.kind))
         queue = queue->next_in_bucket;
-    }
     if (!queue && ((queue = queues->idle) || (queue = host_slab_get(&queues->queue_slab)))) {
         queues->idle = queue == queues->idle ? queue->next : queues->idle;
         queue->stream = stream;
@@ -51,9 +50,8 @@ struct stream_queue *stream_queue_of(struct stream_queues *queues, struct stream
  */
 static void make_idle(struct stream_queues *queues, struct stream_queue *queue) {
     struct stream_queue **at = bucket_of(queues, queue->stream);
-    while (*at != queue) {
+    while (*at != queue)
         at = &(*at)->next_in_bucket;
-    }
     *at = queue->next_in_bucket;
     queue->count = 0;
     queue->next = queues->idle;
@@ -79,9 +77,8 @@ void stream_queue_add(struct stream_queue *queue, struct deferred_free *deferred
 static CUresult make_event(CUcontext context, CUevent *event) {
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
-    if (current == context) {
+    if (current == context)
         return REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
-    }
     CUresult r = current_push(context);
     if (r == CUDA_SUCCESS) {
         r = REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
@@ -100,9 +97,8 @@ static bool has_completed(CUevent *event) {
     bool captures = atomic_load(&capture_active) > 0;
     CUstreamCaptureMode mode = captures ? capture_relax() : CU_STREAM_CAPTURE_MODE_GLOBAL;
     CUresult r = *event ? REAL(cuEventQuery)(*event) : CUDA_SUCCESS;
-    if (captures) {
+    if (captures)
         capture_restore(mode);
-    }
     if (r == CUDA_ERROR_INVALID_HANDLE || r == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
         *event = NULL;
         r = CUDA_SUCCESS;
@@ -151,9 +147,8 @@ static bool reclaim_queue(struct stream_queues *queues, struct stream_queue *que
             any = true;
             --*frees_left;
         }
-        if (queue->oldest && queue->oldest->number <= covered) {
+        if (queue->oldest && queue->oldest->number <= covered)
             break;
-        }
         queue->first = (queue->first + 1) % DEFERRED_EVENTS;
         queue->count--;
     }
@@ -168,11 +163,10 @@ bool stream_queues_reclaim(struct stream_queues *queues, bool all) {
         struct stream_queue *queue = take_first(queues);
         any |= reclaim_queue(queues, queue, &frees_left);
         previous = queue;
-        if (queue->oldest) {
+        if (queue->oldest)
             append_queue(queues, queue);
-        } else {
+        else
             make_idle(queues, queue);
-        }
     }
     return any;
 }
@@ -198,17 +192,15 @@ static void forget_in(struct stream_queues *queues, struct stream_queue *queue,
 }
 
 void stream_queues_forget(struct stream_queues *queues, const struct pool *pool) {
-    for (struct stream_queue *queue = queues->first; queue; queue = queue->next) {
+    for (struct stream_queue *queue = queues->first; queue; queue = queue->next)
         forget_in(queues, queue, pool);
-    }
 }
 
 void stream_queues_end(struct stream_queues *queues) {
     while (queues->first) {
         struct stream_queue *queue = take_first(queues);
-        while (queue->oldest) {
+        while (queue->oldest)
             reclaim_oldest(queues, queue);
-        }
         make_idle(queues, queue);
     }
     while (queues->idle) { /* the events of these queues ended with the context */

@@ -10,11 +10,10 @@ size_t address_map_from(const struct address_map *map, uint64_t start) {
     size_t low = 0, high = map->count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (map->rows[middle].start < start) {
+        if (map->rows[middle].start < start)
             low = middle + 1;
-        } else {
+        else
             high = middle;
-        }
     }
     return low;
 }
@@ -31,24 +30,21 @@ void *address_map_before_end(const struct address_map *map, uint64_t address, ui
 
 /* Makes space for one more row. Returns false without host memory. */
 static bool grow(struct address_map *map) {
-    if (map->count < map->capacity) {
+    if (map->count < map->capacity)
         return true;
-    }
     size_t capacity = map->capacity ? map->capacity * 2 : ROWS_FIRST;
     struct address_map_row *fresh = host_grow(map->rows, map->capacity * sizeof *fresh,
                                               map->count * sizeof *fresh, capacity * sizeof *fresh);
-    if (!fresh) {
+    if (!fresh)
         return false;
-    }
     map->rows = fresh;
     map->capacity = capacity;
     return true;
 }
 
 bool address_map_add(struct address_map *map, uint64_t start, void *what) {
-    if (!grow(map)) {
+    if (!grow(map))
         return false;
-    }
     size_t at = address_map_from(map, start);
     memmove(&map->rows[at + 1], &map->rows[at], (map->count - at) * sizeof *map->rows);
     map->rows[at] = (struct address_map_row){start, what};
@@ -63,8 +59,7 @@ void address_map_remove(struct address_map *map, size_t at) {
 
 size_t address_map_find(const struct address_map *map, uint64_t start, const void *what) {
     size_t at = address_map_from(map, start);
-    while (map->rows[at].what != what) {
+    while (map->rows[at].what != what)
         at++;
-    }
     return at;
 }

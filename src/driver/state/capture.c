@@ -20,7 +20,6 @@ void capture_let_go(void) {
 }
 
 void capture_wait_for_holders(void) {
-    while (atomic_load(&waiters) > 0) {
+    while (atomic_load(&waiters) > 0)
         sched_yield(); /* natively, the other thread's free would block this thread as long */
-    }
 }

@@ -43,9 +43,8 @@ static inline CUstreamCaptureMode capture_relax(void) {
 static inline void capture_restore(CUstreamCaptureMode mode) {
     for (int i = 0; i < 2 && mode != CAPTURE_MODE_AS_IT_WAS; i++) {
         CUstreamCaptureMode before = mode;
-        if (REAL(cuThreadExchangeStreamCaptureMode)(&before) == CUDA_SUCCESS) {
+        if (REAL(cuThreadExchangeStreamCaptureMode)(&before) == CUDA_SUCCESS)
             return;
-        }
     }
 }
 

@@ -22,9 +22,8 @@ static bool has_limit_of_all;            /* device_set_limits() was called */
 
 /* Returns a limit in bytes, for a device with `total` bytes of memory. 0: no limit. */
 static uint64_t limit_bytes(const struct device_limit *limit, uint64_t total) {
-    if (limit->fraction == 0) {
+    if (limit->fraction == 0)
         return limit->bytes;
-    }
     /* at least 1, because 0 means no limit */
     uint64_t share = (uint64_t)((double)total * limit->fraction);
     return limit->fraction >= 1 ? 0 : share > 0 ? share : 1;
@@ -52,16 +51,14 @@ static uint64_t first_limit(int ordinal, uint64_t total, const char **source) {
 
 bool device_uuid(CUdevice ordinal, char to[48]) {
     CUuuid uuid;
-    if (REAL(cuDeviceGetUuid_v2)(&uuid, ordinal) != CUDA_SUCCESS) {
+    if (REAL(cuDeviceGetUuid_v2)(&uuid, ordinal) != CUDA_SUCCESS)
         return false;
-    }
     static const char digits[] = "0123456789abcdef";
     memcpy(to, "GPU-", 4);
     to += 4;
     for (unsigned i = 0; i < 16; i++) {
-        if (i == 4 || i == 6 || i == 8 || i == 10) {
+        if (i == 4 || i == 6 || i == 8 || i == 10)
             *to++ = '-';
-        }
         *to++ = digits[(unsigned char)uuid.bytes[i] >> 4];
         *to++ = digits[(unsigned char)uuid.bytes[i] & 15];
     }
@@ -73,14 +70,12 @@ bool device_uuid(CUdevice ordinal, char to[48]) {
  * devices_lock. */
 static bool identify(struct device *device, CUdevice ordinal) {
     size_t total = 0;
-    if (REAL(cuDeviceTotalMem_v2)(&total, ordinal) != CUDA_SUCCESS) {
+    if (REAL(cuDeviceTotalMem_v2)(&total, ordinal) != CUDA_SUCCESS)
         return false;
-    }
     device->ordinal = ordinal;
     device->total = total;
-    if (REAL(cuDeviceGetName)(device->name, sizeof device->name, ordinal) != CUDA_SUCCESS) {
+    if (REAL(cuDeviceGetName)(device->name, sizeof device->name, ordinal) != CUDA_SUCCESS)
         device->name[0] = 0;
-    }
     device_uuid(ordinal, device->uuid);
     lock_start(&device->lock, LOCK_DEVICE);
     const char *source;
@@ -96,27 +91,23 @@ static void announce_first_use(void) {
     int count = 0;
     if (!atomic_flag_test_and_set(&done) && REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS) {
         options_check_devices(count);
-        if (device_first_use) {
+        if (device_first_use)
             device_first_use((unsigned)count);
-        }
     }
 }
 
 struct device *device_get(CUdevice ordinal) {
-    if (ordinal < 0 || ordinal >= STATS_MAX_DEVICES) {
+    if (ordinal < 0 || ordinal >= STATS_MAX_DEVICES)
         return NULL;
-    }
     struct device *device = &devices[ordinal];
-    if (atomic_load_explicit(&device->used, memory_order_acquire)) {
+    if (atomic_load_explicit(&device->used, memory_order_acquire))
         return device;
-    }
     lock_acquire(&devices_lock);
     bool used = atomic_load(&device->used) || identify(device, ordinal);
     atomic_store_explicit(&device->used, used, memory_order_release);
     lock_release(&devices_lock);
-    if (used) {
+    if (used)
         announce_first_use();
-    }
     return used ? device : NULL;
 }
 
@@ -126,17 +117,15 @@ struct device *device_used(int ordinal) {
 }
 
 void device_forked(void) {
-    for (unsigned i = 0; i < STATS_MAX_DEVICES; i++) {
+    for (unsigned i = 0; i < STATS_MAX_DEVICES; i++)
         atomic_store(&devices[i].used, false);
-    }
 }
 
 void device_set_limit(struct device *device, const struct device_limit *limit) {
     atomic_store(&device->limit_source, limit_call(limit)); /* a limit always has a source */
     atomic_store(&device->limit, limit_bytes(limit, device->total));
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
         pool_set_capacity(p->pool, device_visible_total(device));
-    }
 }
 
 void device_set_limits(const struct device_limit *limit) {
@@ -146,17 +135,15 @@ void device_set_limits(const struct device_limit *limit) {
     lock_release(&devices_lock);
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {
         struct device *device = device_used(i);
-        if (device) {
+        if (device)
             device_set_limit(device, limit);
-        }
     }
 }
 
 uint64_t device_limit_of(int ordinal, uint64_t total) {
     const struct device *device = device_used(ordinal);
-    if (device) {
+    if (device)
         return atomic_load(&device->limit);
-    }
     lock_acquire(&devices_lock);
     const char *source;
     uint64_t limit = first_limit(ordinal, total, &source);
@@ -178,9 +165,8 @@ bool device_is_within_limit(const struct device *device, uint64_t charged, uint6
 bool device_charge_once(struct device *device, uint64_t bytes) {
     uint64_t charged = atomic_load(&device->charged);
     do {
-        if (!device_is_within_limit(device, charged, bytes)) {
+        if (!device_is_within_limit(device, charged, bytes))
             return false;
-        }
     } while (!atomic_compare_exchange_weak(&device->charged, &charged, charged + bytes));
     return true;
 }
@@ -238,8 +224,7 @@ void device_count_oom(struct device *device, bool at_limit) {
 
 int device_used_count(void) {
     int count = STATS_MAX_DEVICES;
-    while (count > 0 && !atomic_load_explicit(&devices[count - 1].used, memory_order_acquire)) {
+    while (count > 0 && !atomic_load_explicit(&devices[count - 1].used, memory_order_acquire))
         count--;
-    }
     return count;
 }

@@ -17,12 +17,9 @@ static uintptr_t this_thread(void) {
 
 /* Returns the entry of a thread in one table. NULL: there is none. */
 static struct in_flight_thread *find_in(struct in_flight_table *table, uintptr_t who) {
-    for (struct in_flight_thread *entry = table->of; entry < table->of + IN_FLIGHT_THREADS;
-         entry++) {
-        if (atomic_load_explicit(&entry->who, memory_order_relaxed) == who) {
+    for (struct in_flight_thread *entry = table->of; entry < table->of + IN_FLIGHT_THREADS; entry++)
+        if (atomic_load_explicit(&entry->who, memory_order_relaxed) == who)
             return entry;
-        }
-    }
     return NULL;
 }
 
@@ -30,21 +27,18 @@ static struct in_flight_thread *find_in(struct in_flight_table *table, uintptr_t
 static struct in_flight_thread *find(struct in_flight *in_flight, uintptr_t who) {
     struct in_flight_thread *entry = NULL;
     for (struct in_flight_table *table = &in_flight->first; table && !entry;
-         table = atomic_load(&table->next)) {
+         table = atomic_load(&table->next))
         entry = find_in(table, who);
-    }
     return entry;
 }
 
 /* Returns the table after `table`, and creates it if there is none. NULL without host memory. */
 static struct in_flight_table *next_table(struct in_flight_table *table) {
     struct in_flight_table *next = atomic_load(&table->next), *fresh;
-    if (next || !(fresh = host_map(sizeof *fresh, 4096))) {
+    if (next || !(fresh = host_map(sizeof *fresh, 4096)))
         return next;
-    }
-    if (atomic_compare_exchange_strong(&table->next, &next, fresh)) {
+    if (atomic_compare_exchange_strong(&table->next, &next, fresh))
         return fresh;
-    }
     host_unmap(fresh, sizeof *fresh); /* another thread was first */
     return next;
 }
@@ -55,9 +49,8 @@ static struct in_flight_thread *claim_slot(struct in_flight_table *table) {
          entry++) {
         uintptr_t no_thread = 0;
         if (atomic_load_explicit(&entry->who, memory_order_relaxed) == 0 &&
-            atomic_compare_exchange_strong(&entry->who, &no_thread, this_thread())) {
+            atomic_compare_exchange_strong(&entry->who, &no_thread, this_thread()))
             return entry;
-        }
     }
     return NULL;
 }
@@ -65,11 +58,9 @@ static struct in_flight_thread *claim_slot(struct in_flight_table *table) {
 void in_flight_enter(struct in_flight *in_flight) {
     struct in_flight_table *table = &in_flight->first;
     struct in_flight_thread *own;
-    while (!(own = claim_slot(table))) {
-        if (!(table = next_table(table))) {
+    while (!(own = claim_slot(table)))
+        if (!(table = next_table(table)))
             return;
-        }
-    }
     atomic_store(&own->waits, false);
     atomic_store(&own->slow, false);
     atomic_store(&own->number, atomic_fetch_add(&in_flight->asked, 1) + 1);
@@ -108,9 +99,8 @@ static struct in_flight_thread *other_request(struct in_flight *in_flight,
              entry++) {
             uint64_t number = atomic_load(&entry->number);
             if (number > 0 && number <= last && atomic_load(&entry->who) != this_thread() &&
-                !atomic_load(&entry->slow) && !(own && atomic_load(&entry->waits))) {
+                !atomic_load(&entry->slow) && !(own && atomic_load(&entry->waits)))
                 return entry;
-            }
         }
     }
     return NULL;
@@ -122,9 +112,8 @@ bool in_flight_wait(struct in_flight *in_flight) {
     struct in_flight_thread *own = find(in_flight, this_thread()), *other;
     unsigned yields = 0;
     bool any = false;
-    if (own) {
+    if (own)
         atomic_store(&own->waits, true);
-    }
     while ((other = other_request(in_flight, own, last)) != NULL) {
         any = true;
         if (waited >= WAIT_NS) {
@@ -136,8 +125,7 @@ bool in_flight_wait(struct in_flight *in_flight) {
             waited += POLL_NS;
         }
     }
-    if (own) {
+    if (own)
         atomic_store(&own->waits, false);
-    }
     return any;
 }

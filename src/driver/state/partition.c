@@ -49,20 +49,17 @@ uint64_t partition_soft_limit(int ordinal) {
 static const char *own_cgroup(void) {
     static char text[8192], path[sizeof CGROUPS + sizeof text];
     size_t length = program_read_file("/proc/self/cgroup", text, sizeof text - 1);
-    if (length == 0 || length == sizeof text - 1) {
+    if (length == 0 || length == sizeof text - 1)
         return NULL; /* unreadable, or longer than the buffer */
-    }
     text[length] = '\0';
     const char *line = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
-    if (!line) {
+    if (!line)
         return NULL;
-    }
     const char *name = strchr(line, '/');
     length = name ? strcspn(name, "\n") : 0;
     strcpy(path, CGROUPS);
-    if (length > 1) {
+    if (length > 1)
         strncat(path, name, length);
-    }
     return access(path, F_OK) == 0 ? path : CGROUPS;
 }
 
@@ -87,9 +84,8 @@ static void read_limits(const struct nvml *nvml, int ordinal) {
     void *handle = NULL;
     struct memory_limits got = {.cgroup = reader.cgroup};
     if (!device_uuid(ordinal, uuid) || nvml->by_uuid(uuid, &handle) != NVML_DONE ||
-        nvml->limits(handle, &got) != NVML_DONE) {
+        nvml->limits(handle, &got) != NVML_DONE)
         return;
-    }
     atomic_store(&hard_limits[ordinal], got.hard == UINT64_MAX ? 0 : got.hard);
     atomic_store(&soft_limits[ordinal], got.soft == UINT64_MAX ? 0 : got.soft);
 }
@@ -97,23 +93,20 @@ static void read_limits(const struct nvml *nvml, int ordinal) {
 /* The helper thread: loads NVML, reads the limits of all devices, and closes NVML. */
 static void *read_all_limits(void *unused) {
     struct nvml nvml;
-    if (!loader_next_dlsym) {
+    if (!loader_next_dlsym)
         loader_find_next();
-    }
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library && find_function(library, "nvmlInit_v2", &nvml.init) &&
         find_function(library, "nvmlShutdown", &nvml.shutdown) &&
         find_function(library, "nvmlDeviceGetHandleByUUID", &nvml.by_uuid) &&
         find_function(library, "nvmlDeviceGetMemoryLimits_v1", &nvml.limits) &&
         nvml.init() == NVML_DONE) {
-        for (int i = 0; i < reader.count && i < STATS_MAX_DEVICES; i++) {
+        for (int i = 0; i < reader.count && i < STATS_MAX_DEVICES; i++)
             read_limits(&nvml, i);
-        }
         nvml.shutdown();
     }
-    if (library) {
+    if (library)
         dlclose(library);
-    }
     atomic_store(&reader.finished, true);
     return unused;
 }
@@ -127,9 +120,8 @@ void partition_read(void) {
     static atomic_flag begun = ATOMIC_FLAG_INIT;
     static atomic_bool done;
     int version = 0, saved = errno;
-    if (atomic_load_explicit(&done, memory_order_relaxed) || atomic_flag_test_and_set(&begun)) {
+    if (atomic_load_explicit(&done, memory_order_relaxed) || atomic_flag_test_and_set(&begun))
         return;
-    }
     REAL(cuDriverGetVersion)(&version);
     if (version >= LIMITS_SINCE && REAL(cuDeviceGetCount)(&reader.count) != CUDA_SUCCESS) {
         atomic_flag_clear(&begun); /* before cuInit(): the next call tries again */
@@ -137,11 +129,9 @@ void partition_read(void) {
         return;
     }
     reader.cgroup = version >= LIMITS_SINCE ? own_cgroup() : NULL;
-    if (reader.cgroup && process_ready() && helper_start(read_all_limits) == 0) {
-        for (int i = 0; i < POLLS_MOST && !atomic_load(&reader.finished); i++) {
+    if (reader.cgroup && process_ready() && helper_start(read_all_limits) == 0)
+        for (int i = 0; i < POLLS_MOST && !atomic_load(&reader.finished); i++)
             sleep_ns(POLL_NS);
-        }
-    }
     atomic_store(&done, true);
     errno = saved;
 }

@@ -41,12 +41,10 @@ static int check_library(struct dl_phdr_info *info, size_t bytes, void *state) {
     struct search *search = state;
     const char *slash = strrchr(info->dlpi_name, '/'), *name = slash ? slash + 1 : info->dlpi_name;
     (void)bytes;
-    for (size_t i = 0; i < sizeof known / sizeof *known && !search->reason; i++) {
+    for (size_t i = 0; i < sizeof known / sizeof *known && !search->reason; i++)
         if (strncmp(name, known[i].prefix, strlen(known[i].prefix)) == 0 &&
-            (search->has_cards || !known[i].only_with_cards)) {
+            (search->has_cards || !known[i].only_with_cards))
             search->reason = known[i].reason;
-        }
-    }
     return search->reason != NULL;
 }
 
@@ -64,9 +62,8 @@ static bool has_entries(const char *folder) {
             any |= strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
         }
     }
-    if (fd >= 0) {
+    if (fd >= 0)
         syscall(SYS_close, fd);
-    }
     errno = saved;
     return any;
 }

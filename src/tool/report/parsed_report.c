@@ -80,12 +80,11 @@ size_t parsed_reports_keep_newest(struct parsed_reports *reports, bool only_if_s
     for (size_t i = 0; i < all; i++)
         kept += keep[i] = is_newest(reports, i);
     bool removes = kept > 1 || !only_if_several;
-    for (size_t i = 0, to = 0; removes && i < all; i++) {
+    for (size_t i = 0, to = 0; removes && i < all; i++)
         if (keep[i])
             reports->list[to++] = reports->list[i];
         else
             free_report(reports->list[i]);
-    }
     reports->count = removes ? kept : all;
     free(keep);
     return all - reports->count;
