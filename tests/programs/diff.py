@@ -18,7 +18,8 @@ from harness import (FEW, GPU, HERE, MODES, Tally, check_books, in_pages, progra
 
 with open(os.path.join(HERE, "diff_faults.c")) as file:
     WAYS = re.findall(r'^    {"(.+)", \w+},$', file.read(), re.M)  # the calls that report a fault to a program
-FAULTS = [["diff_contexts", "fault", str(i)] for i in range(6)] + [["diff_faults", str(i)] for i in range(len(WAYS))]
+FAULTS = [["diff_contexts", "fault", str(i)] for i in range(6)] + [["diff_faults", str(i)] for i in range(len(WAYS))] + \
+    [["diff_across", "fault"]]
 CLIENTS = [["diff_pointers"], ["diff_mixes"], ["diff_contexts"]] + FAULTS + \
     [["diff_current"], ["diff_current", "0"], ["diff_current", "1"], ["diff_current", "2"], ["diff_bounds"]] + \
     [["diff_across"], ["diff_capture"], ["diff_peers"], ["diff_ipc"], ["diff_outside"], ["diff_old"], ["diff_async"]]
@@ -26,8 +27,6 @@ LEAST = 150
 # Parts with many contexts and native frees: they take minutes on a GPU.
 TOO_LONG = {"diff_mixes": ["series %d" % i for i in range(4, 20)], "diff_contexts": ["lives", "attach"],
             "diff_current": ["create", "primary"],  # both hang natively, 45 s each
-            # no GPU has been asked
-            "diff_across": ["captures and faults", "a fault seen from here", "frees from a view", "a view"],
             # these crash natively, and after each crash the parts before it run again
             "diff_async": ["capture of mode %d, in a stream that ended" % i for i in range(3)]}
 WHOLE_DEVICE = ("diff_outside", "diff_async")  # each needs the whole device

@@ -28,7 +28,7 @@ CUresult context_check(struct context *context) {
 
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
-    return context->alive && !context->ending && !owner->ending ? owner->sticky
+    return context->alive && !context->ending && !owner->ending ? sim.fault
                                                                 : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
@@ -37,14 +37,15 @@ CUresult context_check(struct context *context) {
 CUresult context_start(struct context *context, unsigned flags) {
     context->heap = (struct heap){.device = context->device, .charged = true};
     context->local_taken = false;
-    CUresult result = context->behind ? CUDA_SUCCESS : own_take(context, sim.options.context_bytes);
+    CUresult result = CUDA_SUCCESS;
+    if (!context->behind)
+        result = sim.fault ? sim.fault : own_take(context, sim.options.context_bytes);
     if (result != CUDA_SUCCESS)
         return result;
     context->alive = true;
     context->users = 1;
     context->flags = flags;
     context->id = ++sim.next_id;
-    context->sticky = CUDA_SUCCESS;
     context->legacy = stream_new(context, CU_STREAM_DEFAULT, 0);
     context->marks = stream_new(context, CU_STREAM_NON_BLOCKING, 0);
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
@@ -348,7 +349,7 @@ static CUresult asked_despite_a_fault(CUcontext handle, const void *answer,
                                       struct context **context) {
     CUresult result = asked_about(handle, answer, context);
 
-    if (!handle && *context && result != CUDA_SUCCESS && result == context_owner(*context)->sticky)
+    if (!handle && *context && result != CUDA_SUCCESS && result == sim.fault)
         result = answer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     return result;
 }

@@ -264,7 +264,6 @@ struct context {
     unsigned flags, api_version;
     unsigned users; /* who made it or attached */
     unsigned long long id;
-    CUresult sticky; /* a kernel's fault: every later call returns it */
     struct heap heap;
     struct range *ranges;
     struct stream *streams, *last_stream; /* in order of creation */
@@ -289,7 +288,7 @@ struct context {
 extern struct slab context_slab;
 struct context *context_current(void);           /* the thread's, or NULL; may be a dead one */
 CUresult context_check(struct context *context); /* valid, alive, without fault */
-/* Itself; a green context's primary one: whose memory it is, and who has a fault. NULL of NULL. */
+/* Itself; a green context's primary one: whose memory it is. NULL of NULL. */
 struct context *context_owner(struct context *context);
 CUresult context_create(struct context **context, struct device *device, struct context *behind,
                         unsigned api_version);
@@ -645,6 +644,7 @@ struct driver {
     uint64_t clock;           /* simulated microseconds */
     unsigned waiters;         /* threads inside queue_wait or held up */
     bool shared;              /* memory is shared with another process, which may change it */
+    CUresult fault;           /* of a kernel: every later call of any context returns it */
 };
 
 extern struct driver sim;

@@ -63,7 +63,7 @@ static CUresult destroy(CUevent handle) {
 
     if (result != CUDA_SUCCESS)
         return result;
-    result = event->context->sticky;
+    result = sim.fault;
     forget_record(event);
     slab_put(&event_slab, event);
     return result;
@@ -239,8 +239,8 @@ static CUresult query(CUevent handle) {
 
     if (result != CUDA_SUCCESS)
         return result;
-    if (event->context->sticky != CUDA_SUCCESS)
-        return event->context->sticky;
+    if (sim.fault != CUDA_SUCCESS)
+        return sim.fault;
     if (event->marker && !event->marker->done)
         queue_complete_records(event->context);
     return event->marker && !event->marker->done ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;

@@ -258,6 +258,7 @@ void gate_reset(void) {
     sim.next_id = 0;
     sim.clock = 0;
     sim.shared = false;
+    sim.fault = CUDA_SUCCESS;
 }
 
 /* Runs after all exit handlers, so that their calls are counted too. */

@@ -140,9 +140,8 @@ static CUresult memory_free(CUdeviceptr address) {
     range->freeing = true;
     if (range->kind == RANGE_POOL)
         return pool_free_behind_all(range);
-    struct context *context = range->context;
     CUresult result = release_and_hold_up(range);
-    return context->sticky != CUDA_SUCCESS ? context->sticky : result;
+    return sim.fault != CUDA_SUCCESS ? sim.fault : result;
 }
 
 ENTRY(cuMemAlloc_v2, (CUdeviceptr * address, size_t size), ALLOCATE, allocate(address, size))

@@ -997,7 +997,7 @@ static void faults(void) {
     CUdeviceptr p, q;
     CUevent event, other;
     CUdevice device;
-    CUcontext of_stream;
+    CUcontext of_stream, second, third;
     CUstreamCaptureStatus capturing;
     CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
     void *answer = &attribute, *host, *kept;
@@ -1006,6 +1006,8 @@ static void faults(void) {
     size_t x, y;
     int n;
 
+    MUST(cuCtxCreate_v2(&second, 0, 0));
+    MUST(cuCtxSetCurrent(context));
     MUST(cuMemAlloc_v2(&p, 64));
     MUST(cuMemHostAlloc(&host, 64, 0));
     MUST(cuMemHostAlloc(&kept, 64, 0));
@@ -1051,6 +1053,13 @@ static void faults(void) {
     ASK(cuCtxPushCurrent_v2(context));
     ASK(cuCtxPopCurrent_v2(&context));
     ASK(cuCtxDestroy_v2(context));
+    ASK(cuCtxSetCurrent(second));
+    ASK(cuCtxSynchronize());
+    ASK(cuMemAlloc_v2(&q, 64));
+    ASK(cuCtxCreate_v2(&third, 0, 0));
+    ASK(cuDevicePrimaryCtxRetain(&third, 0));
+    ASK(cuCtxDestroy_v2(second));
+    ASK(cuCtxCreate_v2(&third, 0, 0));
 }
 
 static void set_up(void) {

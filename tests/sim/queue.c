@@ -263,7 +263,7 @@ static bool may_run(const struct stream *stream) {
 
     if (item->running)
         return false;
-    if (context_owner(context)->sticky != CUDA_SUCCESS)
+    if (sim.fault != CUDA_SUCCESS)
         return true;
     if (item->waits && !item->waits->done)
         return false;
@@ -300,9 +300,9 @@ void queue_complete_records(struct context *context) {
     }
 }
 
-/* Runs an item. After a fault of its context only frees still run. */
+/* Runs an item. After a fault only frees still run. */
 static enum verdict run(struct item *item, struct context *context) {
-    if (context_owner(context)->sticky != CUDA_SUCCESS && item->work.kind != WORK_FREE)
+    if (sim.fault != CUDA_SUCCESS && item->work.kind != WORK_FREE)
         return DONE;
     item->running = true;
     enum verdict verdict = work_run(&item->work, context);
@@ -320,9 +320,8 @@ static bool step(struct stream *stream) {
         return false;
     sim.clock++;
     sim.progress++;
-    struct context *owner = context_owner(stream->context);
-    if (verdict == FAULT && owner->sticky == CUDA_SUCCESS)
-        owner->sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
+    if (verdict == FAULT && sim.fault == CUDA_SUCCESS)
+        sim.fault = CUDA_ERROR_ILLEGAL_ADDRESS;
     if (verdict != MORE)
         item_finish(item);
     if (sim.waiters)
