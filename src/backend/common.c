@@ -26,7 +26,7 @@
 #define LONG_WAIT_NS 50000 /* shorter waits are not recorded */
 
 int device_backend_answer(CUresult r) {
-    return r == CUDA_SUCCESS || fault_is_deadly(r) ? (int)r : -EBUSY;
+    return r == CUDA_SUCCESS || fault_is_sticky(r) ? (int)r : -EBUSY;
 }
 
 uint64_t device_backend_begin(void) {
@@ -67,8 +67,8 @@ void device_backend_end_growth(struct backend *backend, bool gave_back) {
     in_flight_leave(in_flight);
 }
 
-uint64_t device_backend_return_count(struct backend *backend) {
-    return device_given_back(((struct device_backend *)backend)->device);
+uint64_t device_backend_wait_for_in_flight(struct backend *backend) {
+    return device_wait_for_in_flight(((struct device_backend *)backend)->device);
 }
 
 bool device_backend_release_others(struct backend *backend, uint64_t bytes, bool wait) {
@@ -90,7 +90,7 @@ int device_backend_record(struct backend *backend, unsigned slot) {
     if (backend->suspended || atomic_load(&capture_active) > 0)
         return -EBUSY;
     CUresult r = REAL(cuCtxRecordEvent)(own->context, own->events[slot]);
-    return r == CUDA_SUCCESS || fault_is_deadly(r) ? (int)r : is_temporary(r) ? -EBUSY : -EIO;
+    return r == CUDA_SUCCESS || fault_is_sticky(r) ? (int)r : is_temporary(r) ? -EBUSY : -EIO;
 }
 
 int device_backend_query(struct backend *backend, unsigned slot) {
@@ -128,10 +128,10 @@ static void show_wait(const struct device_backend *own, uint64_t since) {
  * (base/clock.h). A thread that ended there would never return from the backend's wait(), and the
  * end of the context waits for that return. Without the library an allocation does not wait.
  */
-static CUresult wait_uncancelled(CUresult (*wait)(CUevent), CUevent event) {
+static CUresult wait_uncancelled(CUevent event) {
     int before, unused;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    CUresult r = wait(event);
+    CUresult r = REAL(cuEventSynchronize)(event);
     pthread_setcancelstate(before, &unused);
     return r;
 }
@@ -140,7 +140,7 @@ int device_backend_wait(struct backend *backend, unsigned slot) {
     struct device_backend *own = (struct device_backend *)backend;
     uint64_t since = device_backend_begin();
     CUstreamCaptureMode mode = capture_relax();
-    CUresult r = wait_uncancelled(REAL(cuEventSynchronize), own->events[slot]);
+    CUresult r = wait_uncancelled(own->events[slot]);
     capture_restore(mode);
     show_wait(own, since);
     return device_backend_answer(r);
@@ -156,8 +156,8 @@ int device_backend_thread_refused(struct backend *backend) {
     return current_health() == CUDA_ERROR_NOT_PERMITTED ? CUDA_ERROR_NOT_PERMITTED : 0;
 }
 
-bool device_backend_is_deadly(int code) {
-    return code > 0 && fault_is_deadly((CUresult)code);
+bool device_backend_is_sticky(int code) {
+    return code > 0 && fault_is_sticky((CUresult)code);
 }
 
 bool device_backend_captured(struct backend *backend) {
@@ -194,6 +194,6 @@ bool device_backend_pass_barriers(struct backend *backend) {
     struct device *device = ((struct device_backend *)backend)->device;
     bool any = device_deferred_bytes(device) > 0;
     if (any)
-        device_pool_finish(device);
+        device_pool_wait_for_free_events(device);
     return any;
 }

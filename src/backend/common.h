@@ -29,7 +29,7 @@ void device_backend_show(const struct device_backend *own, enum flight_kind kind
 uint64_t device_backend_available(struct backend *backend, uint64_t *others);
 void device_backend_begin_growth(struct backend *backend);
 void device_backend_end_growth(struct backend *backend, bool gave_back);
-uint64_t device_backend_return_count(struct backend *backend);
+uint64_t device_backend_wait_for_in_flight(struct backend *backend);
 bool device_backend_release_others(struct backend *backend, uint64_t bytes, bool wait);
 int device_backend_record(struct backend *backend, unsigned slot);
 int device_backend_query(struct backend *backend, unsigned slot);
@@ -37,7 +37,7 @@ int device_backend_barrier(struct backend *backend, unsigned slot);
 int device_backend_wait(struct backend *backend, unsigned slot);
 int device_backend_health(struct backend *backend);
 int device_backend_thread_refused(struct backend *backend);
-bool device_backend_is_deadly(int code);
+bool device_backend_is_sticky(int code);
 bool device_backend_captured(struct backend *backend);
 int device_backend_synchronize(struct backend *backend);
 void device_backend_watch_idle(struct backend *backend);
@@ -49,11 +49,12 @@ void device_backend_freed(struct backend *backend, uint64_t address, uint64_t by
 /** The operations that both backends share, as initialisers of a struct backend_ops. */
 #define DEVICE_BACKEND_OPS                                                                         \
     .begin_growth = device_backend_begin_growth, .end_growth = device_backend_end_growth,          \
-    .return_count = device_backend_return_count, .available = device_backend_available,            \
-    .release_others = device_backend_release_others, .record = device_backend_record,              \
-    .query = device_backend_query, .barrier = device_backend_barrier, .wait = device_backend_wait, \
+    .wait_for_in_flight = device_backend_wait_for_in_flight,                                       \
+    .available = device_backend_available, .release_others = device_backend_release_others,        \
+    .record = device_backend_record, .query = device_backend_query,                                \
+    .barrier = device_backend_barrier, .wait = device_backend_wait,                                \
     .health = device_backend_health, .thread_refused = device_backend_thread_refused,              \
-    .is_deadly = device_backend_is_deadly, .captured = device_backend_captured,                    \
+    .is_sticky = device_backend_is_sticky, .captured = device_backend_captured,                    \
     .synchronize = device_backend_synchronize, .watch_idle = device_backend_watch_idle,            \
     .reclaim_deferred = device_backend_reclaim, .pass_barriers = device_backend_pass_barriers,     \
     .allocated = device_backend_allocated, .freed = device_backend_freed,                          \

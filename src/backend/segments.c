@@ -31,7 +31,7 @@ static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
         device_backend_show(&segments->common, FLIGHT_GROW_REFUSED, 0, bytes, since);
         return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : (int)r;
     }
-    device_pooled(segments->common.device, (int64_t)bytes);
+    device_change_pooled(segments->common.device, (int64_t)bytes);
     context_address_given(dptr, bytes);
     device_backend_show(&segments->common, FLIGHT_GROW, dptr, bytes, since);
     *address = dptr;
@@ -130,9 +130,9 @@ static bool frees_in_order(const struct device *device) {
 }
 
 static int start(struct device_backend *own, CUcontext context, struct device *device,
-                 uint64_t peers) {
+                 uint64_t peer_devices) {
     struct segments_backend *segments = (struct segments_backend *)own;
-    (void)peers; /* the driver itself gives other devices access to memory of cuMemAlloc */
+    (void)peer_devices; /* the driver itself gives other devices access to memory of cuMemAlloc */
     int r = device_backend_start(&segments->common, &ops, context, device);
     segments->free_stream = NULL;
     segments->common.backend.release_waits = !frees_in_order(device);

@@ -104,7 +104,7 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
         host_unmap(range, size_of_range(bytes));
-        return fault_is_deadly(r) ? (int)r : -ENOMEM; /* whichever code the driver returns for it */
+        return fault_is_sticky(r) ? (int)r : -ENOMEM; /* whichever code the driver returns for it */
     }
     lock_acquire(&vmm->lock);
     range->next = vmm->ranges;
@@ -147,7 +147,7 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
 CUresult vmm_create_handle(struct vmm_backend *vmm, uint64_t bytes, uint64_t *created) {
     CUmemGenericAllocationHandle handle = 0;
     CUresult r = REAL(cuMemCreate)(&handle, bytes, &vmm->prop, 0);
-    if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY && !fault_is_deadly(r) &&
+    if (r != CUDA_SUCCESS && r != CUDA_ERROR_OUT_OF_MEMORY && !fault_is_sticky(r) &&
         vmm->prop.allocFlags.usage != 0) {
         vmm->prop.allocFlags.usage = 0;
         vmm->cannot_decompress = true;
@@ -212,7 +212,7 @@ static int create_handles(struct backend *backend, unsigned count, unsigned leng
         device_backend_show(&vmm->common, FLIGHT_GROW_REFUSED, 0, all, since);
         return r == CUDA_ERROR_OUT_OF_MEMORY ? -ENOMEM : (int)r;
     }
-    device_pooled(vmm->common.device, (int64_t)all);
+    device_change_pooled(vmm->common.device, (int64_t)all);
     device_backend_show(&vmm->common, FLIGHT_GROW, 0, all, since);
     return 0;
 }
@@ -246,7 +246,7 @@ CUresult vmm_give_access(const struct vmm_backend *vmm, uint64_t address, uint64
     CUdevice own = vmm->common.device->ordinal;
     size_t count = 0;
     for (CUdevice i = 0; i < STATS_MAX_DEVICES; i++)
-        if (i == own || (vmm->peers >> i & 1) != 0)
+        if (i == own || (vmm->peer_devices >> i & 1) != 0)
             accesses[count++] = access_of(i);
     return REAL(cuMemSetAccess)(address, bytes, accesses, count);
 }
@@ -344,10 +344,10 @@ static CUresult grant_access(struct device_backend *own, CUdevice device) {
     CUresult r = CUDA_SUCCESS;
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&vmm->lock);
-    if (device != vmm->common.device->ordinal && (vmm->peers & bit) == 0) {
+    if (device != vmm->common.device->ordinal && (vmm->peer_devices & bit) == 0) {
         for (struct vmm_range *range = vmm->ranges; range && r == CUDA_SUCCESS; range = range->next)
             r = grant_range_access(range, &access);
-        vmm->peers |= r == CUDA_SUCCESS ? bit : 0;
+        vmm->peer_devices |= r == CUDA_SUCCESS ? bit : 0;
     }
     lock_release(&vmm->lock);
     capture_restore(mode);
@@ -368,14 +368,14 @@ static const struct backend_ops ops = {
 };
 
 static int start(struct device_backend *own, CUcontext context, struct device *device,
-                 uint64_t peers) {
+                 uint64_t peer_devices) {
     struct vmm_backend *vmm = (struct vmm_backend *)own;
     if (!vmm->started) {
         lock_start(&vmm->lock, LOCK_VMM);
         vmm->prop = vmm_prop_of(device);
         vmm->started = true;
     }
-    vmm->peers = peers;
+    vmm->peer_devices = peer_devices;
     return device_backend_start(&vmm->common, &ops, context, device);
 }
 

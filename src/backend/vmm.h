@@ -30,7 +30,7 @@ struct vmm_backend {
     bool started;                 /* `lock` and `prop` are set up; they outlive a context */
     struct lock lock;             /* protects mappings and access, also during driver calls */
     struct vmm_range *ranges;
-    uint64_t peers; /* other devices with access, a bit for each */
+    uint64_t peer_devices; /* other devices with access, a bit for each */
     CUmemAllocationProp prop;
     /* Mappings of a failed map() that the driver did not unmap. They stay charged until it does. */
     struct vmm_leaked {

@@ -66,7 +66,7 @@ static const char *try_page(struct vmm_backend *vmm, CUdeviceptr at) {
 static bool all_can_reach(const struct device *device) {
     int count = 0;
     REAL(cuDeviceGetCount)(&count);
-    int can_all = count <= STATS_MAX_DEVICES; /* device_bit(): `peers` holds no more */
+    int can_all = count <= STATS_MAX_DEVICES; /* device_bit(): `peer_devices` holds no more */
     for (CUdevice i = 0; i < count && can_all; i++)
         if (i != device->ordinal &&
             REAL(cuDeviceCanAccessPeer)(&can_all, i, device->ordinal) != CUDA_SUCCESS)

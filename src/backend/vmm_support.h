@@ -22,7 +22,7 @@ CUresult vmm_create_handle(struct vmm_backend *vmm, uint64_t bytes, uint64_t *cr
 /** Releases handles. Returns how many of them the driver has taken back. */
 unsigned vmm_release_handles(unsigned count, const uint64_t *handles);
 
-/** Gives the own device and the devices of `vmm->peers` access to mapped addresses. */
+/** Gives the own device and the devices of `vmm->peer_devices` access to mapped addresses. */
 CUresult vmm_give_access(const struct vmm_backend *vmm, uint64_t address, uint64_t bytes);
 
 #endif

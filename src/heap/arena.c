@@ -12,9 +12,9 @@
 
 void arena_start(struct arena *arena, struct pool *pool, bool in_address_order) {
     *arena = (struct arena){.pool = pool, .in_address_order = in_address_order};
-    arena->range_slab.object_bytes = sizeof(struct range);
-    arena->segment_slab.object_bytes = sizeof(struct segment);
-    arena->va_range_slab.object_bytes = sizeof(struct va_range);
+    arena->range_freelist.object_bytes = sizeof(struct range);
+    arena->segment_freelist.object_bytes = sizeof(struct segment);
+    arena->va_range_freelist.object_bytes = sizeof(struct va_range);
 }
 
 /* --- giving and holding --- */
@@ -152,7 +152,7 @@ uint64_t arena_free_bytes_without_live(const struct arena *arena) {
 /* --- segments --- */
 
 bool arena_prepare(struct arena *arena, unsigned count) {
-    return ranges_prepare(arena, count) && host_slab_prepare(&arena->segment_slab, count);
+    return ranges_prepare(arena, count) && host_freelist_prepare(&arena->segment_freelist, count);
 }
 
 /* Links the segment into arena.gap_list, or unlinks it, after its neighbours have changed. */
@@ -226,8 +226,8 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
     int r = arena_prepare(arena, 1) ? page_map_prepare(base, bytes) : -ENOMEM;
     if (r != 0)
         return r;
-    struct segment *segment = host_slab_get(&arena->segment_slab);
-    struct range *range = host_slab_get(&arena->range_slab);
+    struct segment *segment = host_freelist_get(&arena->segment_freelist);
+    struct range *range = host_freelist_get(&arena->range_freelist);
     segment->base = base;
     segment->bytes = bytes;
     segment->is_allocation = !arena->in_address_order;
@@ -284,7 +284,7 @@ bool arena_remove(struct arena *arena, struct segment *segment) {
     arena->segment_count--;
     arena->range_count--;
     ranges_recycle(arena, range);
-    host_slab_put(&arena->segment_slab, segment);
+    host_freelist_put(&arena->segment_freelist, segment);
     return true;
 }
 
@@ -316,7 +316,7 @@ void arena_forget(struct arena *arena) {
     }
     for (struct segment *segment = arena->segments, *next; segment; segment = next) {
         next = segment->next;
-        host_slab_put(&arena->segment_slab, segment);
+        host_freelist_put(&arena->segment_freelist, segment);
     }
     arena->segments = arena->last = arena->gap_list = NULL;
     arena->stale_mappings.count = 0;

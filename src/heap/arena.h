@@ -25,7 +25,7 @@
  * there that cuMemFree could free.
  *
  * The pool's lock protects everything. Invariant: ranges cover all segments without overlap, and no
- * two adjacent ranges are free (check.c).
+ * two adjacent ranges are free (debug/check.c).
  */
 #ifndef GPUCACHE_HEAP_ARENA_H
 #define GPUCACHE_HEAP_ARENA_H
@@ -55,7 +55,7 @@ struct arena {
     struct segment *segments, *last;      /* vmm backend: in order of addresses */
     struct segment *gap_list;             /* segments with a gap behind them, in no order */
     struct stale_mappings stale_mappings; /* where moved handles are still mapped (stale.h) */
-    struct host_slab range_slab, segment_slab, va_range_slab;
+    struct host_freelist range_freelist, segment_freelist, va_range_freelist;
     struct free_range *free;          /* all free ranges, sorted (ranges.h) */
     size_t free_count, free_capacity; /* entries of `free`: used, allocated */
     size_t range_count;               /* ranges in any state */
@@ -67,7 +67,7 @@ struct arena {
      * Number of cuts, joins and recyclings of ranges. A reader without the lock compares the number
      * before and after a look-up, and retries if it changed (pool/lookup.c).
      */
-    _Atomic uint64_t recycled;
+    _Atomic uint64_t changes;
 };
 
 /**

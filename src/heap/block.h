@@ -3,8 +3,8 @@
  *
  * A small block's descriptor is that of its first unit in a slab (slab.h). A large block's
  * descriptor is the first member of its range (arena.h, segment.h). One word of the descriptor, the
- * header, holds all facts about the block. The thread that hands a block out or frees it may change
- * the header without the pool's lock. Every other change needs that lock.
+ * header, holds the fields below. The thread that hands a block out or frees it may change the
+ * header without the pool's lock. Every other change needs that lock.
  *
  *      63 requested 43 | 42 owner 27 | 26 units 14 | 13 bin 6 | 3 has_id | 2 state 0
  *

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define SLAB_BYTES ((size_t)64 << 10)
+#define MAPPING_BYTES ((size_t)64 << 10)
 
 static _Atomic uint64_t mapped;
 
@@ -59,40 +59,40 @@ static void *next_recycled(const void *object) {
     return next;
 }
 
-bool host_slab_prepare(struct host_slab *slab, unsigned count) {
-    size_t spare = (size_t)(slab->fresh_end - slab->fresh) / slab->object_bytes;
-    for (const void *object = slab->recycled; object && spare < count; spare++)
+bool host_freelist_prepare(struct host_freelist *freelist, unsigned count) {
+    size_t spare = (size_t)(freelist->fresh_end - freelist->fresh) / freelist->object_bytes;
+    for (const void *object = freelist->recycled; object && spare < count; spare++)
         object = next_recycled(object);
     if (spare >= count)
         return true;
-    size_t bytes = (count - spare) * slab->object_bytes;
-    bytes = bytes > SLAB_BYTES ? (bytes + 4095) & ~(size_t)4095 : SLAB_BYTES;
+    size_t bytes = (count - spare) * freelist->object_bytes;
+    bytes = bytes > MAPPING_BYTES ? (bytes + 4095) & ~(size_t)4095 : MAPPING_BYTES;
     char *fresh = host_map(bytes, 4096);
     if (!fresh)
         return false;
-    for (; slab->fresh_end - slab->fresh >= (ptrdiff_t)slab->object_bytes;
-         slab->fresh += slab->object_bytes)
-        host_slab_put(slab, slab->fresh);
-    slab->fresh = fresh;
-    slab->fresh_end = fresh + bytes;
+    for (; freelist->fresh_end - freelist->fresh >= (ptrdiff_t)freelist->object_bytes;
+         freelist->fresh += freelist->object_bytes)
+        host_freelist_put(freelist, freelist->fresh);
+    freelist->fresh = fresh;
+    freelist->fresh_end = fresh + bytes;
     return true;
 }
 
-void *host_slab_get(struct host_slab *slab) {
-    if (!host_slab_prepare(slab, 1))
+void *host_freelist_get(struct host_freelist *freelist) {
+    if (!host_freelist_prepare(freelist, 1))
         return NULL;
-    void *object = slab->recycled;
+    void *object = freelist->recycled;
     if (object) {
-        slab->recycled = next_recycled(object);
-        memset(object, 0, slab->object_bytes);
+        freelist->recycled = next_recycled(object);
+        memset(object, 0, freelist->object_bytes);
         return object;
     }
-    object = slab->fresh;
-    slab->fresh += slab->object_bytes;
+    object = freelist->fresh;
+    freelist->fresh += freelist->object_bytes;
     return object;
 }
 
-void host_slab_put(struct host_slab *slab, void *object) {
-    memcpy(object, &slab->recycled, sizeof(void *));
-    slab->recycled = object;
+void host_freelist_put(struct host_freelist *freelist, void *object) {
+    memcpy(object, &freelist->recycled, sizeof(void *));
+    freelist->recycled = object;
 }

@@ -8,8 +8,8 @@
  * look-ups of unknown pointers therefore read descriptors without a lock. The worst case is the
  * content of a recycled descriptor, never a fault.
  *
- * host_map(), host_unmap() and host_bytes() need no lock. The caller's lock protects a host_slab:
- * for arenas the pool's lock.
+ * host_map(), host_unmap() and host_bytes() need no lock. The caller's lock protects a
+ * host_freelist: for arenas the pool's lock.
  */
 #ifndef GPUCACHE_HEAP_HOST_H
 #define GPUCACHE_HEAP_HOST_H
@@ -44,20 +44,20 @@ void host_unmap(void *memory, size_t bytes);
 void *host_grow(void *old, size_t old_bytes, size_t used, size_t bytes);
 
 /** Allocator of descriptors of one size, recycled through a free list. */
-struct host_slab {
+struct host_freelist {
     size_t object_bytes;     /* at least the size of a pointer */
     void *recycled;          /* free list: each object begins with the pointer to the next */
     char *fresh, *fresh_end; /* part of the newest mapping that was never handed out */
 };
 
 /**
- * Maps memory, if needed, so that the next `count` calls of host_slab_get() succeed, unless another
- * thread gets objects in between. Returns false if the system has no host memory.
+ * Maps memory, if needed, so that the next `count` calls of host_freelist_get() succeed, unless
+ * another thread gets objects in between. Returns false if the system has no host memory.
  */
-bool host_slab_prepare(struct host_slab *slab, unsigned count);
+bool host_freelist_prepare(struct host_freelist *freelist, unsigned count);
 
 /** Returns a zeroed object, or NULL without host memory. */
-void *host_slab_get(struct host_slab *slab);
-void host_slab_put(struct host_slab *slab, void *object);
+void *host_freelist_get(struct host_freelist *freelist);
+void host_freelist_put(struct host_freelist *freelist, void *object);
 
 #endif

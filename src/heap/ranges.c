@@ -67,7 +67,7 @@ static bool ensure_capacity(struct arena *arena, unsigned more) {
 
 bool ranges_prepare(struct arena *arena, unsigned segments) {
     unsigned more = segments + 2;
-    return ensure_capacity(arena, more) && host_slab_prepare(&arena->range_slab, more);
+    return ensure_capacity(arena, more) && host_freelist_prepare(&arena->range_freelist, more);
 }
 
 /* Writes the range into entry i, whose old content is moved or not needed, and marks it free. */
@@ -132,7 +132,7 @@ static struct segment *segment_around(struct segment *from, uint64_t address) {
  * then sees the new count as well.
  */
 static void count_change(struct arena *arena) {
-    atomic_fetch_add(&arena->recycled, 1);
+    atomic_fetch_add(&arena->changes, 1);
     atomic_thread_fence(memory_order_release);
 }
 
@@ -142,7 +142,7 @@ static void count_change(struct arena *arena) {
  */
 static void cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
                 struct range **right) {
-    struct range *other = host_slab_get(&arena->range_slab);
+    struct range *other = host_freelist_get(&arena->range_freelist);
     ASSERT(other != NULL); /* ranges_prepare() */
     uint64_t rest = range->bytes - bytes;
     bool left_is_new = bytes < rest;
@@ -188,7 +188,7 @@ struct range *ranges_cut_out(struct arena *arena, size_t i, uint64_t skip, uint6
 void ranges_recycle(struct arena *arena, struct range *range) {
     block_become(&range->block, BLOCK_INSIDE);
     count_change(arena);
-    host_slab_put(&arena->range_slab, range);
+    host_freelist_put(&arena->range_freelist, range);
 }
 
 /* Joins two adjacent ranges that are in no list. The longer one's descriptor remains. */

@@ -144,7 +144,7 @@ static inline bool range_is_first(const struct range *range) {
 /**
  * Reads address and requested bytes of a live large block without a lock. Returns false if the
  * range is NULL or not live. A caller that does not hold the block must check afterwards that it
- * was not freed in between, for example by arena.recycled. The data race is harmless: the check
+ * was not freed in between, for example by arena.changes. The data race is harmless: the check
  * discards what was read of a recycled descriptor.
  */
 __attribute__((no_sanitize("thread"))) static inline bool

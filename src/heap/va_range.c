@@ -102,11 +102,12 @@ void gap_become(struct gap *gap, uint64_t bytes) {
 }
 
 bool va_range_prepare(struct arena *arena) {
-    return host_slab_prepare(&arena->va_range_slab, 1);
+    return host_freelist_prepare(&arena->va_range_freelist, 1);
 }
 
 void va_range_add(struct arena *arena, uint64_t base, uint64_t bytes) {
-    struct va_range *va_range = host_slab_get(&arena->va_range_slab), **at = &arena->va_ranges;
+    struct va_range *va_range = host_freelist_get(&arena->va_range_freelist),
+                    **at = &arena->va_ranges;
     while (*at && (*at)->base < base)
         at = &(*at)->next;
     *va_range = (struct va_range){.base = base, .bytes = bytes, .next = *at};
@@ -119,7 +120,7 @@ bool va_range_remove(struct arena *arena, uint64_t *base, uint64_t *bytes) {
         *base = va_range->base;
         *bytes = va_range->bytes;
         arena->va_ranges = va_range->next;
-        host_slab_put(&arena->va_range_slab, va_range);
+        host_freelist_put(&arena->va_range_freelist, va_range);
     }
     return va_range != NULL;
 }

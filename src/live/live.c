@@ -17,7 +17,7 @@
 #include "live/place.h"
 #include "options/options.h"
 #include "process/guard.h"
-#include "report/emitter.h"
+#include "report/file.h"
 
 #include <errno.h>
 #include <fcntl.h>

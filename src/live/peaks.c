@@ -7,7 +7,7 @@
 #include "base/write.h"
 #include "options/options.h"
 #include "process/guard.h"
-#include "report/emitter.h"
+#include "report/derived.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -98,14 +98,15 @@ void budget_recompute(struct source *source) {
         goal = min_u64(goal, highest);
         uint64_t more = source->quotas + source->quotas / BUDGET_QUOTA_SHARE;
         uint64_t slack = goal - min_u64(counter_get(&source->counters.allocated.peak), goal);
-        bool small = source->active_count <= 1 && slack <= BUDGET_FLOOR;
+        bool small = source->active_caches <= 1 && slack <= BUDGET_FLOOR;
         if (small || policy->slack_is_shared)
             more -= min_u64(more, slack);
         if (policy->caches_each_most < UINT64_MAX) {
-            uint64_t most = min_u64(source->active_count, BUDGET_CACHES) * policy->caches_each_most;
+            uint64_t most =
+                min_u64(source->active_caches, BUDGET_CACHES) * policy->caches_each_most;
             more = min_u64(more, most - min_u64(slack, most));
         }
-        budget = source->active_count > 1 ? goal + more : min_u64(goal + more, highest);
+        budget = source->active_caches > 1 ? goal + more : min_u64(goal + more, highest);
     }
     uint64_t capacity = source->backend->capacity;
     uint64_t unused = policy->share_for_others > 0 ? capacity / policy->share_for_others : 0;

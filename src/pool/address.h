@@ -43,7 +43,9 @@ struct pool_description {
     uint64_t tag;              /* set by pool_tag(); without a tag 0 or an epoch number */
 };
 
-/** Describes the live block that starts at `address`. Returns as pool_free(). */
+/**
+ * Describes the live block that starts at `address`. Returns 0, -ENOENT or -EINVAL as pool_find().
+ */
 int pool_describe(uint64_t address, struct pool_description *described);
 
 /**

@@ -185,7 +185,7 @@ static bool claim_shared(struct block *block, uint64_t *header) {
 /* A block that this thread claimed, with its header before the claim. `cache` is entered. */
 struct claimed {
     struct cache *cache;
-    struct start start;
+    struct block_at at;
 };
 
 /*
@@ -214,33 +214,33 @@ static int refused_thread(const struct pool *pool) {
  * caches afterwards.
  */
 static int claim(uint64_t address, struct claimed *c) {
-    c->start = find_start(address);
-    if (!c->start.pool)
+    c->at = find_block_at(address);
+    if (!c->at.pool)
         return -ENOENT;
-    int broken = epochs_broken(&c->start.pool->source.epochs);
+    int broken = epochs_broken(&c->at.pool->source.epochs);
     if (broken)
         return broken; /* the block stays live, as with the driver */
-    if (header_state(c->start.header) != BLOCK_LIVE) {
+    if (header_state(c->at.header) != BLOCK_LIVE) {
         /* The descriptor may have been recycled during the look-up: a block counts as freed only if
          * a second look-up finds it so too. */
-        struct start again = find_start(address);
-        return again.pool == c->start.pool && header_state(again.header) != BLOCK_LIVE ? -EINVAL
-                                                                                       : -EAGAIN;
+        struct block_at again = find_block_at(address);
+        return again.pool == c->at.pool && header_state(again.header) != BLOCK_LIVE ? -EINVAL
+                                                                                    : -EAGAIN;
     }
-    int refused = refused_thread(c->start.pool);
+    int refused = refused_thread(c->at.pool);
     if (refused)
         return refused;
-    c->cache = cache_mine(c->start.pool);
-    if (header_owner(c->start.header) != c->cache->owner_id)
-        owner_id_share_once(header_owner(c->start.header));
+    c->cache = cache_mine(c->at.pool);
+    if (header_owner(c->at.header) != c->cache->owner_id)
+        owner_id_share_once(header_owner(c->at.header));
     cache_enter(c->cache);
-    struct start again = find_start(address);
-    bool found = again.pool == c->start.pool && again.block == c->start.block;
-    if (found && (claim_as_owner(c->cache, c->start.block, &c->start.header) ||
-                  claim_shared(c->start.block, &c->start.header)))
+    struct block_at again = find_block_at(address);
+    bool found = again.pool == c->at.pool && again.block == c->at.block;
+    if (found && (claim_as_owner(c->cache, c->at.block, &c->at.header) ||
+                  claim_shared(c->at.block, &c->at.header)))
         return 0;
     cache_leave(c->cache);
-    return found && header_state(c->start.header) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
+    return found && header_state(c->at.header) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
 }
 
 /* Repeats claim() while it returns -EAGAIN. */
@@ -258,36 +258,36 @@ static int claim_any(uint64_t address, struct claimed *c) {
  */
 static __attribute__((noinline)) uint64_t count_free_large(const struct claimed *c) {
     struct cache *cache = c->cache;
-    struct backend *backend = c->start.pool->source.backend;
-    struct range *range = range_of(c->start.block);
+    struct backend *backend = c->at.pool->source.backend;
+    struct range *range = range_of(c->at.block);
     uint64_t requested = atomic_load_explicit(&range->requested, memory_order_relaxed);
-    unsigned at = header_bin(c->start.header), requester = header_requester(c->start.header);
+    unsigned at = header_bin(c->at.header), requester = header_requester(c->at.header);
     if (backend->requesters)
         requester_subtract(&backend->requesters[requester], requested);
     if (at < BINS)
         counter_add(&cache->bins[at].frees, 1);
-    cache_count_free(cache, &cache->large_frees[stats_class(requested)], requested, range->bytes);
+    cache_count_free(cache, &cache->large_frees[stats_size_class(requested)], requested,
+                     range->bytes);
     if (backend->ops->freed)
-        backend->ops->freed(backend, c->start.block->address, requested);
+        backend->ops->freed(backend, c->at.block->address, requested);
     return range->bytes;
 }
 
 /* Counts the free of a block of any size. Returns the block's bytes. Inside the cache. */
 static uint64_t count_free(const struct claimed *c) {
     struct cache *cache = c->cache;
-    unsigned at = header_bin(c->start.header);
-    cache->freed_others |= header_owner(c->start.header) != cache->owner_id;
-    if (!c->start.slab)
+    unsigned at = header_bin(c->at.header);
+    cache->freed_others |= header_owner(c->at.header) != cache->owner_id;
+    if (!c->at.slab)
         return count_free_large(c);
-    cache_count_free(cache, &cache->bins[at].frees, header_requested(c->start.header),
-                     header_bytes(c->start.header));
-    return header_bytes(c->start.header);
+    cache_count_free(cache, &cache->bins[at].frees, header_requested(c->at.header),
+                     header_bytes(c->at.header));
+    return header_bytes(c->at.header);
 }
 
 static bool is_externally_visible(const struct claimed *c) {
-    return c->start.slab
-               ? atomic_load_explicit(&c->start.slab->externally_visible, memory_order_relaxed)
-               : range_is_externally_visible(range_of(c->start.block));
+    return c->at.slab ? atomic_load_explicit(&c->at.slab->externally_visible, memory_order_relaxed)
+                      : range_is_externally_visible(range_of(c->at.block));
 }
 
 /*
@@ -296,20 +296,20 @@ static bool is_externally_visible(const struct claimed *c) {
  * or the code of a broken context.
  */
 static int put_in_cache(struct claimed *c) {
-    struct pool *pool = c->start.pool;
+    struct pool *pool = c->at.pool;
     struct source *source = &pool->source;
     struct cache *cache = c->cache;
     struct slow_work work = {.generation = source_generation(source),
-                             .bin = header_bin(c->start.header),
-                             .owner = header_owner(c->start.header)};
+                             .bin = header_bin(c->at.header),
+                             .owner = header_owner(c->at.header)};
     uint64_t bytes = count_free(c);
-    c->start.block->stamp = epochs_stamp(&source->epochs);
+    c->at.block->stamp = epochs_stamp(&source->epochs);
     if (work.bin < BINS && !is_externally_visible(c)) {
         struct bin *bin = &cache->bins[work.bin];
-        cache_push(cache, bin, c->start.block, bytes);
+        cache_push(cache, bin, c->at.block, bytes);
         work.overflows = cache_overflows(cache, bin) || has_surplus(cache, work.bin, work.owner);
     } else {
-        work.uncached = c->start.block;
+        work.uncached = c->at.block;
     }
     bool due = !event_is_too_early(source, cache, bytes) &&
                event_is_due(source, cache, work.uncached ? 0 : cache->bins[work.bin].count, bytes);
@@ -406,14 +406,13 @@ int pool_defer_free(uint64_t address, struct pool_deferred *deferred) {
     atomic_fetch_add(&pool->deferring, 1);
     int r = claim_any(address, &c);
     if (r == 0) {
-        uint64_t stamp =
-            atomic_load_explicit(&c.start.pool->source.epochs.safe, memory_order_acquire);
-        *deferred = (struct pool_deferred){.pool = c.start.pool,
-                                           .generation = source_generation(&c.start.pool->source)};
+        uint64_t stamp = atomic_load_explicit(&c.at.pool->source.epochs.safe, memory_order_acquire);
+        *deferred = (struct pool_deferred){.pool = c.at.pool,
+                                           .generation = source_generation(&c.at.pool->source)};
         deferred->bytes = count_free(&c);
-        deferred->block = c.start.block;
-        c.start.block->stamp = stamp;
-        atomic_fetch_add(&c.start.pool->deferred_bytes, deferred->bytes);
+        deferred->block = c.at.block;
+        c.at.block->stamp = stamp;
+        atomic_fetch_add(&c.at.pool->deferred_bytes, deferred->bytes);
         cache_leave(c.cache);
     }
     atomic_fetch_sub(&pool->deferring, 1);

@@ -25,6 +25,9 @@ int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request
  */
 bool reclaim_deferred(struct pool *pool, bool all);
 
+/** Returns what `reserved` bytes leave beside live and deferred blocks, plus unmapping_bytes. */
+uint64_t unused_bytes(const struct pool *pool, uint64_t reserved);
+
 /**
  * Takes steps 14 to 21 of the ladder (slow_path.c), up to OTHERS_TRIES times. `refusal` is what the
  * growth returned. Returns 0 with request->block, or the refusal. The pool's lock is held on entry

@@ -63,7 +63,7 @@ static bool find_large(page_map_entry entry, uint64_t address, struct found *fou
     if (!pool)
         return page_map_get(address) == entry;
     struct source *source = &pool->source;
-    uint64_t recycled = atomic_load(&source->large.recycled);
+    uint64_t changes = atomic_load(&source->large.changes);
     struct found candidate = {.pool = pool};
     if (covers(page_map_start(address), address, &candidate) ||
         (address & half && covers(page_map_start(address - half), address, &candidate)) ||
@@ -71,7 +71,7 @@ static bool find_large(page_map_entry entry, uint64_t address, struct found *fou
         *found = candidate;
     atomic_thread_fence(memory_order_acquire);
     return page_map_get(address) == entry && page_map_pool(address) == pool &&
-           atomic_load(&source->large.recycled) == recycled;
+           atomic_load(&source->large.changes) == changes;
 }
 
 /* Finds the live block around `address`. Returns as pool_find(). Takes no lock. */
@@ -268,7 +268,7 @@ int pool_mark_externally_visible(uint64_t address) {
 /* Fills *described. Returns the descriptor, or NULL if no live block starts there. No lock. */
 __attribute__((no_sanitize("thread"))) static struct block *
 look_up(uint64_t address, struct pool_description *described) {
-    struct start at = find_start(address);
+    struct block_at at = find_block_at(address);
     described->pool = at.pool;
     if (header_state(at.header) != BLOCK_LIVE)
         return NULL;

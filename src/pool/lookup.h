@@ -15,7 +15,7 @@ struct pool_block;
 struct range *find_range(uint64_t address, struct pool_block *block);
 
 /* Candidate block at an address; all fields are 0 or NULL if there is none. */
-struct start {
+struct block_at {
     struct pool *pool;   /* pool that owns the address */
     struct slab *slab;   /* slab, if the address lies in one */
     struct block *block; /* descriptor whose block starts at the address */
@@ -28,8 +28,9 @@ struct start {
  * the block must detect that, as claim() in free.c does. Fields are read as volatile,
  * because other threads may write them meanwhile.
  */
-__attribute__((no_sanitize("thread"))) static inline struct start find_start(uint64_t address) {
-    struct start at = {.slab = page_map_slab(page_map_get(address))};
+__attribute__((no_sanitize("thread"))) static inline struct block_at
+find_block_at(uint64_t address) {
+    struct block_at at = {.slab = page_map_slab(page_map_get(address))};
     at.pool = at.slab ? at.slab->pool : page_map_pool(address);
     if (at.slab && address % ((uint64_t)1 << UNIT_SHIFT) == 0) {
         at.block = slab_block(at.slab, address);

@@ -11,19 +11,8 @@
 #include <sched.h>
 
 /*
- * Returns the bytes that are neither live nor deferred: free, pending, in caches, or being
- * unmapped. The pool's lock is held.
- */
-static uint64_t idle_bytes(const struct pool *pool) {
-    const struct source *source = &pool->source;
-    uint64_t in_use = peaks_live_upper_bound(pool) + atomic_load(&pool->deferred_bytes);
-    uint64_t idle = source_reserved(source) > in_use ? source_reserved(source) - in_use : 0;
-    return idle + atomic_load(&source->remap.unmapping_bytes);
-}
-
-/*
  * Returns whether enough memory may exist for the request: left at the driver, idle in other pools,
- * on its way to the driver, or idle_bytes() of this pool. Otherwise another request to the driver
+ * on its way to the driver, or unused_bytes() of this pool. Otherwise another request to the driver
  * or a wait is useless.
  *
  * Sets *none if nothing is pending or on its way, this pool has no idle segment and other pools no
@@ -34,7 +23,8 @@ static bool may_suffice(struct pool *pool, const struct alloc_request *request, 
     struct source *source = &pool->source;
     uint64_t others = 0, available = source_available(source, &others);
     *none = source->pending_bytes + source->returning_bytes + source_idle(source) + others == 0;
-    return request->bytes <= available + others + source->returning_bytes + idle_bytes(pool);
+    uint64_t unused = unused_bytes(pool, source_reserved(source));
+    return request->bytes <= available + others + source->returning_bytes + unused;
 }
 
 /* State of an allocation after a refusal by the driver or the limit. */
@@ -157,11 +147,11 @@ static int refusal_round(struct pool *pool, struct alloc_request *request, struc
  * Returns how often other threads have given memory of the device back; 0 if the backend does not
  * count that. Releases the pool's lock for the call, which waits for other requests in flight.
  */
-static uint64_t return_count(struct source *source) {
+static uint64_t wait_for_in_flight(struct source *source) {
     uint64_t count = 0;
-    if (source->backend->ops->return_count) {
+    if (source->backend->ops->wait_for_in_flight) {
         lock_release(&source->lock);
-        count = source->backend->ops->return_count(source->backend);
+        count = source->backend->ops->wait_for_in_flight(source->backend);
         lock_acquire(&source->lock);
     }
     return count;
@@ -172,7 +162,7 @@ static uint64_t return_count(struct source *source) {
  * every reclaimed deferred free.
  */
 static uint64_t count_frees(const struct pool *pool) {
-    return peaks_sums(pool).of[WATERMARK_COUNT].given + atomic_load(&pool->reclaims);
+    return peaks_sums(pool).of[WATERMARK_BLOCKS].given + atomic_load(&pool->reclaims);
 }
 
 /* The state of the pool when one try of a refused request began. */
@@ -197,7 +187,8 @@ static bool may_have_missed(const struct pool *pool, const struct try_start *sin
         pending |= queue->head && queue->tail->stamp >= since->stamp;
     }
     return pending || count_frees(pool) != since->frees ||
-           idle_bytes(pool) > source_free(source) + source->pending_bytes;
+           unused_bytes(pool, source_reserved(source)) >
+               source_free(source) + source->pending_bytes;
 }
 
 /*
@@ -211,7 +202,7 @@ int retry_refused(struct pool *pool, struct alloc_request *request, int refusal)
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
     struct oom_state oom = {.time_budget = LATE_WAIT_NS};
-    uint64_t now = return_count(source);
+    uint64_t now = wait_for_in_flight(source);
     bool again = true, none;
     for (unsigned tries = 0; again && tries < OTHERS_TRIES; tries++) {
         uint64_t before = now;
@@ -219,7 +210,7 @@ int retry_refused(struct pool *pool, struct alloc_request *request, int refusal)
         oom.taken_by_others = false;
         refusal = refusal_round(pool, request, &oom, refusal);
         bool refused = source_refused(refusal);
-        now = refused ? return_count(source) : before;
+        now = refused ? wait_for_in_flight(source) : before;
         again =
             now != before || (refused && (oom.taken_by_others || may_have_missed(pool, &since)) &&
                               may_suffice(pool, request, &none));

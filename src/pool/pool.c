@@ -29,7 +29,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     pool->common = common;
     atomic_store(&pool->caches, common);
     lock_acquire(&pool->source.lock);
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     lock_release(&pool->source.lock);
     return pool;
 }
@@ -75,7 +75,7 @@ uint64_t pool_forget(struct pool *pool) {
     forget_caches(pool);
     uint64_t bytes = source_forget(source);
     atomic_store(&pool->deferred_bytes, 0);
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     lock_release(&source->lock);
     lock_release(&source->remap.lock);
     return bytes;
@@ -97,7 +97,7 @@ void pool_set_capacity(struct pool *pool, uint64_t capacity) {
     lock_acquire(&source->lock);
     atomic_store(&source->backend->capacity, capacity);
     source->refused_at = 0;
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     lock_release(&source->lock);
 }
 
@@ -128,7 +128,7 @@ void pool_before_capture(struct pool *pool) {
 void pool_capture_announced(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     lock_release(&source->lock);
 }
 
@@ -136,7 +136,7 @@ void pool_application_syncs(struct pool *pool, bool records) {
     struct source *source = &pool->source;
     source->application_syncs = true;
     source->epochs.application_recorded |= records;
-    pool_recompute(pool);
+    slow_path_recompute(pool);
 }
 
 void pool_expect_streams(unsigned streams) {
@@ -210,7 +210,7 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
     return r;
 }
 
-bool pool_finish(struct pool *pool) {
+bool pool_wait_for_free_events(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
     bool any = sync_wait_in_free_events(source);
@@ -240,7 +240,7 @@ int pool_trim(struct pool *pool, bool wait) {
     lock_acquire(&source->lock);
     int r = give_back(pool, UINT64_MAX, wait, RETURN_WAIT_NS);
     runs_trim(&source->runs);
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     lock_release(&source->lock);
     return r == -ENOENT ? 0 : r;
 }
@@ -324,15 +324,15 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp) {
  * has stamped. Needs source.lock. */
 static bool any_freed(const struct pool *pool) {
     const struct source *source = &pool->source;
-    struct peaks_sum blocks = peaks_sums(pool).of[WATERMARK_COUNT];
+    struct peaks_sum blocks = peaks_sums(pool).of[WATERMARK_BLOCKS];
     return blocks.taken > blocks.live || source->epochs.closed > 0;
 }
 
-/* The longest wait of pool_wait_for_frees() for the lock. No thread holds the lock that long, but
+/* The longest wait of pool_wait_for_work() for the lock. No thread holds the lock that long, but
  * one that a signal handler has interrupted: that thread may wait for the caller. */
 #define LOCK_WAIT_NS 50000000
 
-void pool_wait_for_frees(struct pool *pool, uint64_t limit_ns) {
+void pool_wait_for_work(struct pool *pool, uint64_t limit_ns) {
     struct source *source = &pool->source;
     for (uint64_t slept = 0; !lock_try(&source->lock); slept += POLL_NS) {
         if (slept >= LOCK_WAIT_NS)

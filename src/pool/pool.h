@@ -35,7 +35,7 @@ struct pool;
 struct pool *pool_create(struct backend *backend, const struct pool_config *config);
 
 /**
- * Forgets every block after the context has ended, which took the memory along. Returns the bytes
+ * Forgets every block, after the context has ended and its memory with it. Returns the bytes
  * that were reserved; gives none back to the driver. Also forgets the blocks of frees in progress.
  * Takes remap.lock and source.lock. The pool may be used again once its backend stands for another
  * context of the same device.
@@ -64,8 +64,13 @@ void pool_set_capacity(struct pool *pool, uint64_t capacity);
 int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address);
 
 /**
- * Frees a block, whichever pool owns it. Returns -ENOENT outside all pools, and -EINVAL inside a
- * pool at an address where no live block starts.
+ * Frees a block, whichever pool owns it.
+ *
+ *   0         freed
+ *   -ENOENT   no pool owns the address
+ *   -EINVAL   a pool owns the address, but no live block starts there
+ *   > 0       driver code of a broken context, or of a thread that the driver refuses. The block
+ *             stays live, unless the context broke during the call
  */
 int pool_free(uint64_t address);
 
@@ -113,7 +118,7 @@ void pool_wait_for_barriers(struct pool *pool);
  * Gives `bytes` bytes of idle memory back to the driver; UINT64_MAX means all. Returns when the
  * driver has that memory, or after 1 s. With `wait` the function first waits
  *
- *   1. for events recorded in frees, as pool_finish() does;
+ *   1. for events recorded in frees, as pool_wait_for_free_events() does;
  *   2. for a call of another thread that may end the context, at most 10 s. If the context ended,
  *      all memory went back and the result is 0;
  *   3. for other work in progress, at most 1 s.
@@ -128,12 +133,12 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait);
  * for those of others. The native frees waited for the same work. Returns whether there was such an
  * event.
  */
-bool pool_finish(struct pool *pool);
+bool pool_wait_for_free_events(struct pool *pool);
 
 /**
- * Gives all idle memory and unused host memory back. Does not call pool_finish(). With `wait`,
- * waits at most 1 s for a call that may end the context, and as pool_give_back() for other work.
- * Returns as pool_give_back(), except that 0 replaces -ENOENT.
+ * Gives all idle memory and unused host memory back. Does not call pool_wait_for_free_events().
+ * With `wait`, waits at most 1 s for a call that may end the context, and as pool_give_back() for
+ * other work. Returns as pool_give_back(), except that 0 replaces -ENOENT.
  */
 int pool_trim(struct pool *pool, bool wait);
 
@@ -177,10 +182,7 @@ void pool_sync_end(struct pool *pool, uint64_t ticket);
 uint64_t pool_stamp_in_free(struct pool *pool);
 bool pool_has_finished(struct pool *pool, uint64_t stamp);
 
-/**
- * Returns whether all work submitted to the context has completed, so that a driver call that
- * synchronises with the context returns at once.
- */
+/** Returns whether all work submitted to the context has completed. */
 bool pool_work_is_done(struct pool *pool);
 
 /**
@@ -188,15 +190,13 @@ bool pool_work_is_done(struct pool *pool);
  * native free would have waited. Waits by queries, then in the driver for the completed event,
  * which prints the output of printf(). Does nothing with REUSE_SYNC, whose frees wait.
  */
-void pool_wait_for_frees(struct pool *pool, uint64_t limit_ns);
+void pool_wait_for_work(struct pool *pool, uint64_t limit_ns);
 
 /** Sets the number of the program's streams, the default one not counted, for all budgets. */
 void pool_expect_streams(unsigned streams);
 
-/**
- * Lock and unlock source.lock. While a caller holds the lock, no other thread records an event.
- * Used to begin a capture, and around context events that the program records.
- */
+/** Lock and unlock source.lock: meanwhile no other thread records an event. Used to begin a
+ * capture, and around context events that the program records. */
 void pool_lock(struct pool *pool);
 void pool_unlock(struct pool *pool);
 

@@ -31,7 +31,8 @@
  * "pool*" is source.lock, released around every call that can block; state is read anew afterwards.
  * (1) For an event that a free of this thread recorded, without a limit: the native free waited for
  *     the same work. For events of other threads at most LATE_WAIT_NS.
- * (2) The limits of release_others() (source/backend.h); after 21 also for work of those pools.
+ * (2) The limits of release_others() (source/backend.h). After step 21 the step also waits for the
+ *     work of those pools.
  * (3) For each wait, less the time of earlier failed waits. The step records an event for memory
  *     that no event covers yet.
  *
@@ -54,7 +55,7 @@ int pool_health(struct pool *pool) {
     const struct backend_ops *ops = source->backend->ops;
     uint64_t generation = atomic_load(&source->generation);
     int code = ops->health ? ops->health(source->backend) : 0;
-    if (code > 0 && ops->is_deadly(code)) {
+    if (code > 0 && ops->is_sticky(code)) {
         lock_acquire(&source->lock);
         if (generation == source_generation(source)) /* the pool may serve a new context now */
             atomic_store_explicit(&source->epochs.broken, code, memory_order_relaxed);
@@ -179,13 +180,14 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
  * limit refuses. Counts the outcome. Returns 0 with request->block, or the error. The pool's lock
  * is held on entry and on return; it is released in between.
  *
- * Computes `over_budget` only for a policy that releases idle segments first; the other ignores it.
+ * Sets request->over_budget only for a policy that releases idle segments first: only such a policy
+ * reads it.
  */
 static int try_growth(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
     bool releases = source->policy->releases_first && !source->backend->release_waits;
-    bool over_budget = releases && peaks_over_budget(pool, source_growth(request));
-    int r = source->policy->grow_within_budget(source, request, over_budget);
+    request->over_budget = releases && peaks_over_budget(pool, source_growth(request));
+    int r = source->policy->grow_within_budget(source, request);
     if (r == 0 && source_reserved(source) > source->refused_at) {
         source->refused_at = 0; /* the pool now holds more than at the refusal */
         source->budget_stale = true;
@@ -243,7 +245,7 @@ static int alloc_under_lock(struct pool *pool, struct cache *cache, struct alloc
  * too. Records the counts of requests at this miss.
  */
 static bool follow_rotation(struct cache *cache, struct bin *bin) {
-    uint32_t all = (uint32_t)counter_get(&cache->watermarks[WATERMARK_COUNT].taken);
+    uint32_t all = (uint32_t)counter_get(&cache->watermarks[WATERMARK_BLOCKS].taken);
     uint32_t own = (uint32_t)counter_get(&bin->allocs);
     uint32_t all_since = all - bin->all_at_miss, own_since = own - bin->own_at_miss;
     bin->all_at_miss = all;

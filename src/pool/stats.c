@@ -17,7 +17,7 @@ static void count_classes(const struct pool *pool, bool frees,
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         for (unsigned i = 0; i < SMALL_CLASSES; i++) {
             const struct bin *bin = &cache->bins[i];
-            counts[stats_class(size_class_bytes(i))] +=
+            counts[stats_size_class(size_class_bytes(i))] +=
                 counter_get(frees ? &bin->frees : &bin->allocs);
         }
         for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++)
@@ -75,7 +75,7 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     if (locked)
         lock_release(&source->lock);
     bool shared = counter_get(&counters->peaks_shared) || sums.used > 1;
-    add_sum(&stats->allocations, &counters->allocations, sums.of[WATERMARK_COUNT], shared);
+    add_sum(&stats->allocations, &counters->allocations, sums.of[WATERMARK_BLOCKS], shared);
     add_sum(&stats->allocated, &counters->allocated, sums.of[WATERMARK_ALLOCATED], shared);
     uint64_t peak =
         add_sum(&stats->requested, &counters->requested, sums.of[WATERMARK_REQUESTED], shared);
@@ -90,13 +90,14 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
     }
 }
 
+uint64_t unused_bytes(const struct pool *pool, uint64_t reserved) {
+    uint64_t in_use = peaks_live_upper_bound(pool) + atomic_load(&pool->deferred_bytes);
+    return (reserved > in_use ? reserved - in_use : 0) +
+           atomic_load(&pool->source.remap.unmapping_bytes);
+}
+
 uint64_t pool_unused_bytes(struct pool *pool) {
-    struct source *source = &pool->source;
-    uint64_t allocated = peaks_live_upper_bound(pool);
-    uint64_t reserved = counter_get(&source->counters.reserved.current);
-    allocated += atomic_load(&pool->deferred_bytes);
-    uint64_t unused = reserved > allocated ? reserved - allocated : 0;
-    return unused + atomic_load(&source->remap.unmapping_bytes);
+    return unused_bytes(pool, counter_get(&pool->source.counters.reserved.current));
 }
 
 void pool_reset_peaks(struct pool *pool) {
@@ -112,15 +113,15 @@ void pool_reset_peaks(struct pool *pool) {
             watermark_restart(&cache->watermarks[i]);
         cache_return(cache);
     }
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     lock_release(&source->lock);
 }
 
 void pool_list_memory(struct pool *pool, struct memory_list *to) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
-    memory_of_arena(&source->large, to);
-    memory_of_arena(&source->small, to);
+    survey_list(&source->large, to);
+    survey_list(&source->small, to);
     lock_release(&source->lock);
 }
 

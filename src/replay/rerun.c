@@ -1,6 +1,6 @@
 /*
  * The simulated device: a backend whose operations count on the account (rerun.h). `device` has no
- * lock, because turns.c runs one thread at a time.
+ * lock, because lockstep.c runs one thread at a time.
  */
 #include "replay/rerun.h"
 

@@ -11,6 +11,7 @@
 #include "base/json_put.h"
 #include "base/print.h"
 #include "base/program.h"
+#include "report/derived.h"
 #include "report/lines.h"
 #include "report/report.h"
 #include "stats/holders.h"
@@ -38,21 +39,8 @@ struct report_head {
     const struct stats_stacks *stacks; /* NULL: stacks are not recorded */
 };
 
-/** Values computed from the counters of a device. */
-struct report_derived {
-    struct stats_metric unpooled; /* unpooled device memory, the sum of all kinds */
-    bool unpooled_peak_exact; /* false: the peak is the sum of the kinds' peaks, an upper bound */
-    uint64_t idle;            /* reserved and not allocated: pending plus free */
-    uint64_t largest_free;
-    uint64_t calls_avoided; /* allocations and frees that made no driver call */
-    double internal_fragmentation, external_fragmentation;
-    double peak_ratio; /* peak reserved over peak requested; 1 if nothing was requested */
-};
-
-void report_derive(const struct stats_device *device, struct report_derived *derived);
-
 /** Returns `a - b`, or 0 if b is larger: counters read while they change may disagree a little. */
-static inline uint64_t less(uint64_t a, uint64_t b) {
+static inline uint64_t minus_or_zero(uint64_t a, uint64_t b) {
     return a > b ? a - b : 0;
 }
 
@@ -106,35 +94,5 @@ void verdict_write(struct lines *lines, const struct report_oom *oom,
 
 /** Writes how much is live, and at most `most` sizes of live blocks, largest total first. */
 void live_write(struct lines *lines, const struct stats_device *device, unsigned most);
-
-/**
- * Creates a file for writing, named by the pattern, with mode GPUCACHE_FILE_MODE. Opens a device,
- * FIFO or terminal of that name instead, and duplicates the descriptor that a name such as
- * /dev/stdout stands for. Returns a descriptor or a negative errno, and the name in `path`.
- */
-int file_open(const char *pattern, char *path, size_t size);
-
-/**
- * Creates a file as file_open() does, for reading and writing. Returns -ESPIPE if the name is a
- * device, a FIFO, a terminal or a descriptor.
- */
-int file_create(const char *pattern, char *path, size_t size);
-
-/**
- * Closes a file of file_open() or file_create(). Deletes a regular file that is not `complete`.
- * Returns true if the file is regular and complete, and not a descriptor of the program.
- */
-bool file_close(int fd, const char *path, bool complete);
-
-#define FILE_SHOWN 384 /* bytes of a shown path with its NUL; LOG_LINE has space for more text */
-
-/**
- * Returns a path for a message that has more text behind it. Ends a long path with `...`, so that
- * the message has space for that text.
- */
-const char *file_shown(char buffer[FILE_SHOWN], const char *path);
-
-/** Returns the text of an errno, or NULL for one without a text. Does not depend on a locale. */
-const char *file_error(int error);
 
 #endif

@@ -13,9 +13,10 @@
  *      a link or FIFO of another user           the next name is tried
  *      a directory or a block device            fails
  */
-#include "report/emitter.h"
+#include "report/file.h"
 
 #include "base/log.h"
+#include "base/print.h"
 #include "base/program.h"
 #include "base/user.h"
 #include "base/write.h"

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/program.h"
 #include "report/emitter.h"
+#include "report/file.h"
 
 #include <errno.h>
 #include <stdatomic.h>

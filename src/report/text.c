@@ -191,9 +191,9 @@ static void say_peaks(struct emitter *emitter) {
         const char *name;
         uint64_t bytes;
     } parts[] = {
-        {"pending", less(device->active.peak, device->allocated.peak)},
-        {"ready", less(device->reserved.peak, device->active.peak)},
-        {"rounding", less(device->allocated.peak, device->requested.peak)},
+        {"pending", minus_or_zero(device->active.peak, device->allocated.peak)},
+        {"ready", minus_or_zero(device->reserved.peak, device->active.peak)},
+        {"rounding", minus_or_zero(device->allocated.peak, device->requested.peak)},
     };
     unsigned percents[sizeof parts / sizeof *parts];
     bool any = false;
@@ -226,7 +226,7 @@ static void say_fragmentation(struct emitter *emitter) {
     struct lines *words = &emitter->words;
     /* Rounded down like the hit rate, so that 100.00% is really all. */
     lines_start(words, "Fragmentation: internal %s",
-                PERCENT(less(device->allocated.current, device->requested.current),
+                PERCENT(minus_or_zero(device->allocated.current, device->requested.current),
                         device->allocated.current));
     if (derived->idle == 0) {
         lines_clause(words, "nothing idle");
@@ -235,9 +235,10 @@ static void say_fragmentation(struct emitter *emitter) {
     if (device->ready_bytes == 0)
         lines_clause(words, "nothing ready of %s idle", SIZE(derived->idle));
     else
-        lines_clause(words, "external %s of %s ready",
-                     PERCENT(less(device->ready_bytes, derived->largest_free), device->ready_bytes),
-                     SIZE(device->ready_bytes));
+        lines_clause(
+            words, "external %s of %s ready",
+            PERCENT(minus_or_zero(device->ready_bytes, derived->largest_free), device->ready_bytes),
+            SIZE(device->ready_bytes));
     lines_start(words, "Free blocks %s", COUNT(device->free_blocks));
     lines_clause(words, "largest free block %s", SIZE(derived->largest_free));
     lines_clause(words, "releasable %s", SIZE(device->releasable_bytes));

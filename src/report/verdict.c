@@ -48,8 +48,8 @@ static void assess(struct situation *now) {
     const struct report_oom *oom = now->oom;
     now->held = now->device->reserved.current + now->derived.unpooled.current;
     now->device_known = oom->device_total != 0;
-    now->others = less(less(oom->device_total, oom->device_free), now->held);
-    now->below_limit = less(oom->limit, now->held);
+    now->others = minus_or_zero(minus_or_zero(oom->device_total, oom->device_free), now->held);
+    now->below_limit = minus_or_zero(oom->limit, now->held);
     now->limit_binds =
         oom->limit != 0 && (!now->device_known || now->below_limit <= oom->device_free);
     now->available = now->limit_binds ? now->below_limit : now->device_known ? oom->device_free : 0;

@@ -29,16 +29,17 @@ void report_derive(const struct stats_device *device, struct report_derived *der
 #include "stats/fields.def"
     derived->idle = device->pending_bytes + device->ready_bytes;
     derived->largest_free = device->largest_free_bytes;
-    derived->calls_avoided = less(device->allocations.total + device->allocations.freed,
-                                  device->driver_allocs + device->driver_frees);
+    derived->calls_avoided = minus_or_zero(device->allocations.total + device->allocations.freed,
+                                           device->driver_allocs + device->driver_frees);
     if (device->allocated.current != 0)
         derived->internal_fragmentation =
-            (double)less(device->allocated.current, device->requested.current) /
+            (double)minus_or_zero(device->allocated.current, device->requested.current) /
             (double)device->allocated.current;
     /* Excludes pending memory: it joins a free block only after the earlier work has ended. */
     if (device->ready_bytes != 0)
         derived->external_fragmentation =
-            (double)less(device->ready_bytes, derived->largest_free) / (double)device->ready_bytes;
+            (double)minus_or_zero(device->ready_bytes, derived->largest_free) /
+            (double)device->ready_bytes;
     derived->peak_ratio = device->requested.peak == 0
                               ? 1.0
                               : (double)device->reserved.peak / (double)device->requested.peak;

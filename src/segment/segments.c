@@ -3,7 +3,7 @@
  *
  * The pool's lock is held on entry to every function. It is released around every reservation,
  * around a release that waits (release_waits), and around every wait. The context may end while the
- * lock is released: the callers compare source_generation() before and after.
+ * lock is released: release_segment() and grow_by() compare source_generation() before and after.
  */
 #include "segment/segments.h"
 
@@ -244,15 +244,14 @@ static int grow_after_returns(struct source *source, struct alloc_request *reque
 }
 
 /*
- * Grows by source_growth() or more. `over_budget`: first releases idle segments until the reserve
- * stays within the budget; natively the driver would have all of them. If the reserve would still
- * exceed reserve_bound(), try_before_growth() waits for more.
+ * Grows by source_growth() or more. With request->over_budget: first releases idle segments until
+ * the reserve stays within the budget; natively the driver would have all of them. If the reserve
+ * would still exceed reserve_bound(), try_before_growth() waits for more.
  */
-static int grow_within_budget(struct source *source, struct alloc_request *request,
-                              bool over_budget) {
+static int grow_within_budget(struct source *source, struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
     uint64_t growth = source_growth(request);
-    if (!over_budget)
+    if (!request->over_budget)
         return grow_after_returns(source, request, growth);
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     if (source_idle(source) > 0) /* a segment that is safe behind a barrier may have finished */

@@ -63,7 +63,7 @@ struct backend_ops {
 
     /**
      * Mark the begin and end of a growth by the calling thread, which may charge or take memory and
-     * have to return it. `gave_back`: the thread returned some. NULL if return_count() is.
+     * have to return it. `gave_back`: the thread returned some. NULL if wait_for_in_flight() is.
      */
     void (*begin_growth)(struct backend *backend);
     void (*end_growth)(struct backend *backend, bool gave_back);
@@ -74,7 +74,7 @@ struct backend_ops {
      * number than before is a reason to retry a refused request. Blocks. NULL: there are no other
      * threads.
      */
-    uint64_t (*return_count)(struct backend *backend);
+    uint64_t (*wait_for_in_flight)(struct backend *backend);
 
     /*
      * VMM, from here to unmap(); NULL in a backend of segments. reserve(), release(),
@@ -174,7 +174,7 @@ struct backend_ops {
     int (*thread_refused)(struct backend *backend);
 
     /** Returns whether the driver answers every later call of the context with `code`. No lock. */
-    bool (*is_deadly)(int code);
+    bool (*is_sticky)(int code);
 
     /** Returns a time in ns that never decreases. With or without a lock. NULL: CLOCK_MONOTONIC. */
     uint64_t (*clock)(struct backend *backend);
@@ -204,9 +204,9 @@ struct backend_ops {
     bool (*reclaim_deferred)(struct backend *backend, bool all);
 
     /**
-     * Waits, as pool_finish() does, for the work that barriers in pools of the device wait for: a
-     * query shows only after the barrier that a stream reached a deferred free. Returns whether any
-     * free is deferred. Blocks. NULL if reclaim_deferred() is.
+     * Waits, as pool_wait_for_free_events() does, for the work that barriers in pools of the device
+     * wait for: a query shows only after the barrier that a stream reached a deferred free. Returns
+     * whether any free is deferred. Blocks. NULL if reclaim_deferred() is.
      */
     bool (*pass_barriers)(struct backend *backend);
 };

@@ -28,7 +28,7 @@
 #include <stdint.h>
 
 /*
- * There are two kinds of events. Names call the first in_free.
+ * There are two kinds of events. In identifiers, `in_free` means the first kind.
  *
  *      recorded in a free        query, barrier   The native free would have waited for the same
  *      of the program            or wait          work, so a wait asks nothing new of the program.

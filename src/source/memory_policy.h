@@ -28,12 +28,11 @@ struct memory_policy {
     int (*grow)(struct source *source, const struct alloc_request *request);
 
     /**
-     * Grows the pool by what the request lacks, within the budget if possible. `over_budget`: the
-     * growth exceeds the budget; set only with `releases_first`. Returns 0, whether or not the
+     * Grows the pool by what the request lacks, within the budget if possible. With
+     * `releases_first` the caller has set request->over_budget. Returns 0, whether or not the
      * request is served already, or the error of grow().
      */
-    int (*grow_within_budget)(struct source *source, struct alloc_request *request,
-                              bool over_budget);
+    int (*grow_within_budget)(struct source *source, struct alloc_request *request);
 
     /** Releases idle segments until `bytes` bytes are released. Returns the bytes released. */
     uint64_t (*release_idle)(struct source *source, uint64_t bytes);

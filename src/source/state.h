@@ -1,7 +1,7 @@
 /*
  * The state of a source: the part of a pool that gets memory from the driver and decides when freed
  * memory is safe. Each pool has one; source, policy, sync, segment, vmm, tcache and pool share it.
- * Blocks in thread caches are in use from this layer's view.
+ * This layer counts the blocks in thread caches as in use.
  *
  * source.lock is the pool's lock. All fields change under it only, except remap.unmapping_bytes and
  * epochs.open. Atomic fields, and those in front of the lock, are read without it. remap.lock is
@@ -112,9 +112,9 @@ struct source {
     _Atomic uint64_t generation;
 
     /* Growth: budget.c. */
-    uint64_t goal;         /* budget without the quotas of caches, in bytes */
-    uint64_t quotas;       /* bytes that all active caches together may hold */
-    unsigned active_count; /* number of active caches */
+    uint64_t goal;          /* budget without the quotas of caches, in bytes */
+    uint64_t quotas;        /* bytes that all active caches together may hold */
+    unsigned active_caches; /* number of active caches */
     /* Reserve at which growing was last refused: an upper bound of the budget. 0: none. */
     uint64_t refused_at;
     unsigned refused_seen; /* backend->refused when `pressure` was last computed */

@@ -48,7 +48,7 @@ struct site {
     /* native frames, then Python frames; NULL: no frames are known */
     const struct site_frame *frames;
     uint32_t next; /* the next site of the same slot */
-    /* written by holding.c, under the lock of the device: */
+    /* written by site_bytes.c, under the lock of the device: */
     _Atomic uint64_t live_bytes, live_count, total_bytes, total_count;
     _Atomic uint64_t saved_bytes, saved_count, saved_at; /* live at peak number saved_at */
     _Atomic uint64_t since_ns, byte_ns_low, byte_ns_high;

@@ -2,7 +2,7 @@
  * Live sizes with the call sites that allocated them: the rows of `live` in a report. One reader at
  * a time fills the table (`busy`). Blocks that change meanwhile may be missed.
  */
-#include "stacks/held.h"
+#include "stacks/live_blocks.h"
 #include "stacks/site.h"
 #include "stats/stats.h"
 
@@ -58,12 +58,12 @@ static void insert_row(struct stats_device *stats, const struct row *row) {
 }
 
 bool stacks_read_live(int device, struct stats_device *stats) {
-    if (!stacks_view() || held_lost() > 0 || atomic_exchange(&sizes.busy, true))
+    if (!stacks_view() || live_blocks_lost() > 0 || atomic_exchange(&sizes.busy, true))
         return false;
     memset(sizes.rows, 0, sizeof sizes.rows);
     sizes.used = 0;
     sizes.device = device;
-    held_each(add_block, &sizes);
+    live_blocks_each(add_block, &sizes);
     stats->live_groups = 0;
     for (unsigned i = 0; i < ROWS; i++)
         if (sizes.rows[i].live.count > 0)

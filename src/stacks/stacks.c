@@ -1,17 +1,17 @@
 /*
  * Records the call stacks of live blocks, and gives them to reports (stacks.h). `view` and `depth`
- * are written once, before allocations call this file. Locks: those of site.c, held.c, holding.c.
+ * are written once, before allocations call this file. Locks: those of site.c, live_blocks.c, site_bytes.c.
  */
 #include "stacks/stacks.h"
 
 #include "base/log.h"
 #include "options/options.h"
-#include "stacks/held.h"
-#include "stacks/holding.h"
+#include "stacks/live_blocks.h"
 #include "stacks/module.h"
 #include "stacks/python.h"
 #include "stacks/requester.h"
 #include "stacks/site.h"
+#include "stacks/site_bytes.h"
 #include "stacks/unwind.h"
 
 #include <dlfcn.h>
@@ -35,7 +35,7 @@ static uint64_t lost_stacks(const void *of) {
 
 static uint64_t lost_blocks(const void *of) {
     (void)of;
-    return held_lost();
+    return live_blocks_lost();
 }
 
 static const char *unwinder(const void *of) {
@@ -45,14 +45,14 @@ static const char *unwinder(const void *of) {
 
 static struct stats_held held(const void *of, int device) {
     (void)of;
-    return holding_of_device(device);
+    return site_bytes_of_device(device);
 }
 
 static bool next(const void *of, int device, uint32_t *at, struct stats_holder *holder) {
     (void)of;
     while (*at < site_count()) {
         if (site_at(++*at)->device == device) {
-            holding_read(*at, holder);
+            site_bytes_read(*at, holder);
             if (holder->total.count > 0) /* without one, all allocations of the site failed */
                 return true;
         }
@@ -95,14 +95,14 @@ const struct stats_stacks *stacks_view(void) {
 bool stacks_start(unsigned frames, stacks_look_up *look_up) {
     module_start(look_up); /* again: unit tests start no requester */
     if (!site_start(stacks_bounds.sites)) {
-        log_warn("GPUCACHE_STACKS: no memory of the host for it; call stacks are not remembered");
+        log_warn("GPUCACHE_STACKS: no memory of the host for it; call stacks are not recorded");
         return false;
     }
     unwind_start(look_up);
     python_start(look_up);
     dlerror(); /* the program must not find an error that it did not cause */
-    held_start(stacks_bounds.blocks_of_part);
-    holding_start();
+    live_blocks_start(stacks_bounds.blocks_of_part);
+    site_bytes_start();
     depth = frames < OPTIONS_MAX_STACK ? frames : OPTIONS_MAX_STACK;
     view = (struct stats_stacks){.frames = depth,
                                  .unwinder = unwinder,
@@ -152,24 +152,24 @@ static struct requester_row *row_of(const struct stacks_block *block) {
 /* `again`: the block was counted before, and its free failed. */
 static void count(const struct stacks_block *block, bool again) {
     struct requester_row *row = row_of(block);
-    holding_add(block->site, block->bytes, again);
+    site_bytes_add(block->site, block->bytes, again);
     if (row)
         requester_add(row, block->bytes);
 }
 
 static void uncount(const struct stacks_block *block) {
     struct requester_row *row = row_of(block);
-    holding_remove(block->site, block->bytes);
+    site_bytes_remove(block->site, block->bytes);
     if (row)
         requester_subtract(row, block->bytes);
 }
 
-void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes, bool small) {
+void stacks_add(uint32_t stack, uint64_t address, uint64_t bytes, bool small) {
     int saved = errno;
     struct stacks_block block = {address, bytes, stack,
                                  small ? (uint8_t)(requester_here() + 1) : 0},
                         replaced;
-    if (stack != SITE_NONE && held_add(&block, &replaced)) {
+    if (stack != SITE_NONE && live_blocks_add(&block, &replaced)) {
         if (replaced.site != SITE_NONE)
             uncount(&replaced);
         count(&block, false);
@@ -177,35 +177,35 @@ void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes, bool small) {
     errno = saved;
 }
 
-bool stacks_give(uint64_t address, struct stacks_block *block) {
-    if (!held_remove(address, block))
+bool stacks_remove(uint64_t address, struct stacks_block *block) {
+    if (!live_blocks_remove(address, block))
         return false;
     uncount(block);
     return true;
 }
 
-void stacks_keep(const struct stacks_block *block) {
+void stacks_restore(const struct stacks_block *block) {
     struct stacks_block replaced;
-    if (held_add(block, &replaced) && replaced.site == SITE_NONE)
+    if (live_blocks_add(block, &replaced) && replaced.site == SITE_NONE)
         count(block, true);
 }
 
 uint32_t stacks_of(uint64_t address) {
     struct stacks_block block;
-    return held_find(address, &block) ? block.site : 0;
+    return live_blocks_find(address, &block) ? block.site : 0;
 }
 
 uint32_t stacks_count(void) {
     return site_count();
 }
 
-void stacks_drop(bool (*gone)(uint64_t address, const void *with), const void *with) {
+void stacks_remove_if(bool (*gone)(uint64_t address, const void *with), const void *with) {
     struct stacks_block block;
     uint64_t at = 0;
-    while (held_remove_if(gone, with, &at, &block))
+    while (live_blocks_remove_if(gone, with, &at, &block))
         uncount(&block);
 }
 
 void stacks_reset_peak(int device) {
-    holding_reset_peak(device);
+    site_bytes_reset_peak(device);
 }

@@ -3,8 +3,8 @@
  *
  *      an allocation   1. capture frames (unwind.h, python.h)          no lock held
  *                      2. site, one for equal stacks (site.h)          look-up without a lock
- *                      3. address -> site and bytes (held.h)           one of 64 locks
- *                      4. bytes of the site and device (holding.h)     the device's lock
+ *                      3. address -> site and bytes (live_blocks.h)           one of 64 locks
+ *                      4. bytes of the site and device (site_bytes.h)     the device's lock
  *      a free          steps 3 and 4, to remove the block
  *      a report        reads the sites without a lock (stats/holders.h)
  *
@@ -26,7 +26,7 @@ struct requester_row;
 /* Bounds of the process, read once by stacks_start(). Tests make them smaller. */
 struct stacks_bounds {
     uint32_t sites;          /* different stacks */
-    uint32_t blocks_of_part; /* live blocks in each of the 64 parts (held.h) */
+    uint32_t blocks_of_part; /* live blocks in each of the 64 parts (live_blocks.h) */
 };
 extern struct stacks_bounds stacks_bounds;
 
@@ -62,10 +62,10 @@ uint32_t stacks_here(int device);
  * driver's hooks remove a block before its free, so two live blocks never share an address.
  * `small`: a small block of a pool, which also counts for its requester.
  */
-void stacks_take(uint32_t stack, uint64_t address, uint64_t bytes, bool small);
+void stacks_add(uint32_t stack, uint64_t address, uint64_t bytes, bool small);
 
 /** Removes a block that is about to be freed. Returns false if the block is not recorded. */
-bool stacks_give(uint64_t address, struct stacks_block *block);
+bool stacks_remove(uint64_t address, struct stacks_block *block);
 
 /** Returns the site of the stack that allocated a live block, or 0 if it is not recorded. */
 uint32_t stacks_of(uint64_t address);
@@ -74,10 +74,10 @@ uint32_t stacks_of(uint64_t address);
 uint32_t stacks_count(void);
 
 /** Records a block again whose free failed. */
-void stacks_keep(const struct stacks_block *block);
+void stacks_restore(const struct stacks_block *block);
 
 /** Removes all blocks for which gone() is true, because their context was destroyed. */
-void stacks_drop(bool (*gone)(uint64_t address, const void *with), const void *with);
+void stacks_remove_if(bool (*gone)(uint64_t address, const void *with), const void *with);
 
 /** Resets the peak of a device to its live bytes. */
 void stacks_reset_peak(int device);

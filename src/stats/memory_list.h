@@ -22,7 +22,7 @@ struct memory_block {
 struct memory_segment {
     uint64_t address, bytes;
     uint32_t stack; /* of the allocation that made the pool grow; 0: unknown */
-    bool pages;     /* of the pages backend: adjacent ones are shown as one segment */
+    bool pages;     /* of the vmm backend: adjacent ones are shown as one segment */
 };
 
 struct memory_list {

@@ -47,11 +47,10 @@ struct stats_size_class {
     uint64_t live, total;
 };
 
+/** Returns the class of a size of at least 1. Size 0 gets the last class. */
 static inline unsigned stats_size_class(uint64_t bytes) {
-    unsigned size_class = 0;
-    while (size_class < STATS_SIZE_CLASSES - 1 && bytes > (uint64_t)512 << size_class)
-        size_class++;
-    return size_class;
+    unsigned size_class = 63u - (unsigned)__builtin_clzll((bytes - 1) >> 8 | 1);
+    return size_class < STATS_SIZE_CLASSES ? size_class : STATS_SIZE_CLASSES - 1;
 }
 
 /** Everything known of one device. */

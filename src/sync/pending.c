@@ -32,7 +32,7 @@ static void free_range(struct source *source, struct arena *arena, struct range 
     stamp = stamp > 0 ? stamp : atomic_load_explicit(&source->epochs.safe, memory_order_relaxed);
     for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
         s->stamp = max_u64(stamp, s->stamp);
-        /* decay.c sets `tick` back for a while: `since` must not decrease */
+        /* pool/decay.c sets `tick` back for a while: `since` must not decrease */
         s->since = (int64_t)(tick - s->since) > 0 ? tick : s->since;
     }
     arena_give(arena, range);

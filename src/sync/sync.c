@@ -38,7 +38,7 @@ static int synchronize_in_free(struct source *source) {
     int r = source->backend->ops->synchronize(source->backend);
     lock_acquire(&source->lock);
     source->waits.inside--;
-    wait_count(source, since);
+    count_wait(source, since);
     if (r == 0) {
         epochs_finish(&source->epochs, number);
         source->epochs.closed++;

@@ -4,7 +4,8 @@
  *
  * The pool's lock is held on entry and on return of every function. sync_in_free(),
  * sync_wait_...(), and sync_make_safe() without SYNC_NO_WAIT, release it while they wait. The
- * others keep it. "By queries" means: in the driver only after QUERIES_MOST queries have failed.
+ * others keep it. "By queries" means: polls with ops->query(), and waits in the driver only after
+ * QUERIES_MOST queries have failed.
  */
 #ifndef GPUCACHE_SYNC_SYNC_H
 #define GPUCACHE_SYNC_SYNC_H

@@ -12,7 +12,7 @@
 
 #include <errno.h>
 
-void wait_count(struct source *source, uint64_t since) {
+void count_wait(struct source *source, uint64_t since) {
     source->epochs.cpu_waits++;
     source->epochs.cpu_wait_ns += backend_clock(source->backend) - since;
 }
@@ -116,7 +116,7 @@ int wait_for_free_event(struct source *source, uint64_t stamp, bool freeing) {
     r = freeing || epochs_is_own(&source->epochs, slot)
             ? wait_in_driver(source, slot)
             : wait_for_other_thread(source, slot, number);
-    wait_count(source, since);
+    count_wait(source, since);
     epochs_unpin(&source->epochs, slot, number, r);
     return r;
 }
@@ -176,7 +176,7 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
         slept += POLL_NS;
     }
     if (slept > 0)
-        wait_count(source, since);
+        count_wait(source, since);
     bool finished = has_enough(epochs, before, number, all);
     if (!finished && slept > 0)
         count_failed_wait(source, epochs_stamp(epochs) - 1, waited);
@@ -252,7 +252,7 @@ bool sync_wait_in_free_events(struct source *source) {
         pin_and_query_until(source, stamp, false, limit_ns);
         if (epochs->finished < stamp && !source->backend->suspended)
             count_failed_wait(source, stamp, limit_ns);
-        wait_count(source, since);
+        count_wait(source, since);
     }
     return any;
 }
@@ -263,7 +263,7 @@ bool sync_wait_own_barrier(struct source *source) {
     bool any = epochs->finished < stamp && epochs_latest_own(epochs) >= stamp;
     if (any) {
         pin_and_query_until(source, stamp, false, UINT64_MAX);
-        wait_count(source, since);
+        count_wait(source, since);
     }
     return any;
 }

@@ -7,7 +7,7 @@
 #include "source/source.h"
 
 /** Counts a wait on the CPU that began at `since` (ns). */
-void wait_count(struct source *source, uint64_t since);
+void count_wait(struct source *source, uint64_t since);
 
 /**
  * Waits on the CPU for the oldest event recorded in a free that covers `stamp`; 0: the oldest of

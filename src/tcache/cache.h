@@ -43,7 +43,7 @@ struct bin {
     uint32_t all_at_miss;       /* allocations of all bins at that time */
 };
 
-enum watermark_of { WATERMARK_REQUESTED, WATERMARK_ALLOCATED, WATERMARK_COUNT, WATERMARKS };
+enum watermark_of { WATERMARK_REQUESTED, WATERMARK_ALLOCATED, WATERMARK_BLOCKS, WATERMARKS };
 
 /* A counter's value, and the time since which it has not changed (ns or ticks; 0: not checked). */
 struct unchanged {
@@ -53,7 +53,7 @@ struct unchanged {
 /* State of the scans for idle threads (quota.c). */
 struct seen {
     struct unchanged operations;       /* allocations and frees, with the time in ns */
-    struct unchanged operations_ticks; /* the same, with the time in ticks (decay.c) */
+    struct unchanged operations_ticks; /* the same, with the time in ticks (pool/decay.c) */
 };
 
 struct cache {
@@ -70,7 +70,7 @@ struct cache {
     uint64_t pressure_seen;     /* source.pressure at the last free under pressure */
     uint64_t bytes_since_event; /* bytes of these frees */
     struct bin bins[BINS];
-    /* numbers of large blocks, by requested bytes (stats_class()) */
+    /* numbers of large blocks, by requested bytes (stats_size_class()) */
     stat_counter large_allocs[STATS_SIZE_CLASSES], large_frees[STATS_SIZE_CLASSES];
     _Atomic(struct cache *) next_in_pool; /* written under the pool's lock, read by all */
     struct cache *previous_in_pool;
@@ -207,22 +207,13 @@ static inline bool cache_bin_check_idle(struct bin *bin) {
     return idle;
 }
 
-/**
- * Returns the size class of a request in the statistics: the first of the powers of two from 512
- * that holds it.
- */
-static inline unsigned stats_class(uint64_t requested) {
-    unsigned class = 63u - (unsigned)__builtin_clzll((requested - 1) >> 8 | 1);
-    return class < STATS_SIZE_CLASSES ? class : STATS_SIZE_CLASSES - 1;
-}
-
 /** Counts a block of `bytes` that is handed out for a request of `requested` bytes. */
 static inline void cache_count_alloc(struct cache *cache, stat_counter *allocs, uint64_t requested,
                                      uint64_t bytes) {
     counter_add(allocs, 1);
     int64_t least = watermark_rise(&cache->watermarks[WATERMARK_REQUESTED], requested) |
                     watermark_rise(&cache->watermarks[WATERMARK_ALLOCATED], bytes) |
-                    watermark_rise(&cache->watermarks[WATERMARK_COUNT], 1);
+                    watermark_rise(&cache->watermarks[WATERMARK_BLOCKS], 1);
     if (unlikely(least < 0))
         for (unsigned i = 0; i < WATERMARKS; i++)
             watermark_raise(&cache->watermarks[i]);
@@ -234,7 +225,7 @@ static inline void cache_count_free(struct cache *cache, stat_counter *frees, ui
     counter_add(frees, 1);
     watermark_fall(&cache->watermarks[WATERMARK_REQUESTED], requested);
     watermark_fall(&cache->watermarks[WATERMARK_ALLOCATED], bytes);
-    watermark_fall(&cache->watermarks[WATERMARK_COUNT], 1);
+    watermark_fall(&cache->watermarks[WATERMARK_BLOCKS], 1);
 }
 
 /*

@@ -38,7 +38,8 @@ static inline uint64_t cache_hand_out(struct cache *cache, const struct alloc_re
         requester_add(&requesters[request->requester], requested);
     if (header_bin(header) < BINS)
         counter_add(&cache->bins[header_bin(header)].allocs, 1);
-    cache_count_alloc(cache, &cache->large_allocs[stats_class(requested)], requested, range->bytes);
+    cache_count_alloc(cache, &cache->large_allocs[stats_size_class(requested)], requested,
+                      range->bytes);
     return block->address;
 }
 

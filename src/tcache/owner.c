@@ -171,7 +171,7 @@ static struct cache *adopt(struct pool *pool) {
         link_in_pool(pool, cache);
         move_watermarks(cache, pool->common);
         end_move(pool);
-        cache->live_at_start = watermark_live(&cache->watermarks[WATERMARK_COUNT]);
+        cache->live_at_start = watermark_live(&cache->watermarks[WATERMARK_BLOCKS]);
         cache->freed_others = false;
         cache->thread = &cache_last;
         pool->caches_owned++;

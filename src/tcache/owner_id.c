@@ -2,7 +2,7 @@
  * Owner IDs: how a cache gets one, shares it and gives it up (owner_id.h).
  *
  * The pool's lock protects the ID of a cache. The two tables are atomic and read without a lock.
- * Callers: owner.c, and free.c for blocks of other threads.
+ * Callers: owner.c; free.c and transfer.c for blocks of other threads.
  */
 #include "tcache/owner_id.h"
 
@@ -45,7 +45,7 @@ void owner_id_take(struct cache *cache) {
 
 bool owner_id_is_exclusive(const struct cache *cache) {
     return cache->owner_id > 0 && !owner_id_is_shared(cache->owner_id) && !cache->freed_others &&
-           watermark_live(&cache->watermarks[WATERMARK_COUNT]) == cache->live_at_start;
+           watermark_live(&cache->watermarks[WATERMARK_BLOCKS]) == cache->live_at_start;
 }
 
 void owner_id_mark_shared(struct cache *cache) {

@@ -43,7 +43,7 @@ static struct peaks_sums sum_up(const struct pool *pool, bool upper_bound) {
     (upper_bound ? add_taken : add_given)(pool, &sums);
     /* Counted last, to include every cache of the sums. */
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
-        sums.used += !watermark_is_unused(&cache->watermarks[WATERMARK_COUNT]);
+        sums.used += !watermark_is_unused(&cache->watermarks[WATERMARK_BLOCKS]);
     for (unsigned i = 0; i < WATERMARKS; i++) {
         struct peaks_sum *sum = &sums.of[i];
         sum->live = (int64_t)(sum->taken - sum->given) > 0 ? sum->taken - sum->given : 0;
@@ -166,7 +166,7 @@ void slow_path_end(struct pool *pool) {
     decay_watch(pool);
 }
 
-void pool_recompute(struct pool *pool) {
+void slow_path_recompute(struct pool *pool) {
     struct source *source = &pool->source;
     aggregate_peaks(pool);
     budget_recompute(source);

@@ -23,7 +23,7 @@ uint64_t peaks_live_upper_bound(const struct pool *pool); /* upper bound of allo
  * counters, and asks for decay. */
 void slow_path_end(struct pool *pool);
 /* Does the same, but aggregates and recomputes in any case. */
-void pool_recompute(struct pool *pool);
+void slow_path_recompute(struct pool *pool);
 /* Aggregates the peaks, unless a recent slow path did. */
 void peaks_aggregate_if_due(struct pool *pool);
 /*

@@ -5,7 +5,7 @@
 #ifndef GPUCACHE_TCACHE_POOL_STATE_H
 #define GPUCACHE_TCACHE_POOL_STATE_H
 
-#include "debug/survey.h"
+#include "heap/survey.h"
 #include "source/state.h"
 #include "tcache/cache.h"
 

@@ -25,7 +25,7 @@ uint64_t quota_of_capacity(uint64_t capacity) {
 static uint64_t part_of_peak(const struct pool *pool) {
     const struct source *source = &pool->source;
     uint64_t peak = counter_get(&source->counters.allocated.peak);
-    uint64_t each = (peak / QUOTA_MANY_SHARE + BUDGET_FLOOR) / source->active_count;
+    uint64_t each = (peak / QUOTA_MANY_SHARE + BUDGET_FLOOR) / source->active_caches;
     return each / 2; /* the other half is for the transfer cache */
 }
 
@@ -41,7 +41,7 @@ static uint64_t part_of_peak(const struct pool *pool) {
 static uint64_t quota_limit(const struct pool *pool) {
     const struct source *source = &pool->source;
     uint64_t most = pool->quota_most, highest = budget_highest_goal(source);
-    uint64_t active = source->active_count;
+    uint64_t active = source->active_caches;
     if (active > QUOTA_CACHES) {
         uint64_t share = most * QUOTA_CACHES / active * QUOTA_CACHES / active;
         return max_u64(min_u64(share, part_of_peak(pool)), QUOTA_FIRST);
@@ -77,7 +77,7 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
     struct pool *pool = cache->pool;
     uint64_t before = cache_quota(cache);
     if (before == 0) {
-        pool->source.active_count++;
+        pool->source.active_caches++;
         cache->seen = (struct seen){0};
         link_active(pool, cache);
         transfer_set_owner_id(&cache->transfer, cache->owner_id);
@@ -121,7 +121,7 @@ void quota_deactivate(struct cache *cache) {
         transfer_set_owner_id(&cache->transfer, 0);
         transfer_empty(&cache->transfer);
         unlink_active(pool, cache);
-        pool->source.active_count--;
+        pool->source.active_caches--;
     }
 }
 
@@ -140,7 +140,7 @@ static bool is_unchanged(struct unchanged *unchanged, uint64_t number, uint64_t 
 
 /* Returns a number that changes with every allocation or free of the cache's thread. */
 static uint64_t operations(const struct cache *cache) {
-    const struct watermark *mark = &cache->watermarks[WATERMARK_COUNT];
+    const struct watermark *mark = &cache->watermarks[WATERMARK_BLOCKS];
     return counter_get(&mark->taken) + counter_get(&mark->given);
 }
 

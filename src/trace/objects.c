@@ -9,7 +9,7 @@
 #define MOST (SLOTS - SLOTS / 4)
 
 struct object {
-    uint64_t key; /* address and sort; 0: free */
+    uint64_t key; /* address and kind; 0: free */
     uint64_t space, ticks;
 };
 
@@ -28,8 +28,8 @@ static size_t slot_of(uint64_t key) {
     return at;
 }
 
-void objects_add(enum object_sort sort, uint64_t address, uint64_t space, uint64_t ticks) {
-    uint64_t key = address | sort;
+void objects_add(enum object_kind kind, uint64_t address, uint64_t space, uint64_t ticks) {
+    uint64_t key = address | kind;
     if (!objects && !(objects = host_map(SLOTS * sizeof *objects, 4096))) {
         incomplete = true;
         return;
@@ -60,8 +60,8 @@ static void remove_at(size_t at) {
     objects[at].key = 0;
 }
 
-void objects_remove(enum object_sort sort, uint64_t address, uint64_t ticks) {
-    size_t at = objects ? slot_of(address | sort) : 0;
+void objects_remove(enum object_kind kind, uint64_t address, uint64_t ticks) {
+    size_t at = objects ? slot_of(address | kind) : 0;
     if (objects && objects[at].key != 0 && objects[at].ticks <= ticks)
         remove_at(at);
 }
@@ -74,8 +74,8 @@ void objects_end(uint64_t space) {
             at++;
 }
 
-bool objects_has(enum object_sort sort, uint64_t address, uint64_t ticks) {
-    uint64_t key = address | sort;
+bool objects_has(enum object_kind kind, uint64_t address, uint64_t ticks) {
+    uint64_t key = address | kind;
     size_t at = objects ? slot_of(key) : 0;
     return incomplete || (objects && objects[at].key == key && objects[at].ticks == ticks);
 }

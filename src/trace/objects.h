@@ -10,23 +10,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum object_sort { OBJECT_SEGMENT = 1, OBJECT_PAGE, OBJECT_BLOCK };
+enum object_kind { OBJECT_SEGMENT = 1, OBJECT_PAGE, OBJECT_BLOCK };
 
 /*
  * The caller of every function below holds the ring's lock. Addresses are multiples of at least 4,
- * because the low bits of a key are the sort.
+ * because the low bits of a key are the kind.
  */
 
 /** Adds an entry that is live since `ticks`. If the table is full, the entry is lost. */
-void objects_add(enum object_sort sort, uint64_t address, uint64_t space, uint64_t ticks);
+void objects_add(enum object_kind kind, uint64_t address, uint64_t space, uint64_t ticks);
 
 /** Removes an entry, unless it was added after `ticks`. */
-void objects_remove(enum object_sort sort, uint64_t address, uint64_t ticks);
+void objects_remove(enum object_kind kind, uint64_t address, uint64_t ticks);
 
 /** Removes all entries of a space, because its context ended. */
 void objects_end(uint64_t space);
 
 /** Returns whether the entry added at `ticks` is live. Returns true once an entry was lost. */
-bool objects_has(enum object_sort sort, uint64_t address, uint64_t ticks);
+bool objects_has(enum object_kind kind, uint64_t address, uint64_t ticks);
 
 #endif

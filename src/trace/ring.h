@@ -12,8 +12,8 @@
  *
  * Invariant: before a chunk is reused, all chunks were scanned since its last record was written.
  * If the end of a block is dropped, its begin is marked dead: no reader takes the block for live.
- * One lock (rank TRACE) protects the chunks; a thread fills its own chunk without it. trace.c and
- * callers.c call this file.
+ * One lock (rank TRACE) protects the chunks; a thread fills its own chunk without it. trace.c,
+ * callers.c and last.c call this file.
  */
 #ifndef GPUCACHE_TRACE_RING_H
 #define GPUCACHE_TRACE_RING_H

@@ -14,7 +14,7 @@
 #include "heap/page.h"
 #include "live/place.h"
 #include "options/options.h"
-#include "report/emitter.h"
+#include "report/file.h"
 #include "trace/callers.h"
 #include "trace/objects.h"
 #include "trace/ring.h"
@@ -150,13 +150,13 @@ static uint64_t ticks_of(uint64_t ns) {
 }
 
 /** Adds an entry to the table of objects.h, or removes it. Takes the ring's lock. */
-static void update_live_table(bool there, enum object_sort sort, uint64_t address, uint64_t space,
+static void update_live_table(bool there, enum object_kind kind, uint64_t address, uint64_t space,
                               uint64_t ticks) {
     ring_hold();
     if (there)
-        objects_add(sort, address, space, ticks);
+        objects_add(kind, address, space, ticks);
     else
-        objects_remove(sort, address, ticks);
+        objects_remove(kind, address, ticks);
     ring_release();
 }
 
@@ -321,6 +321,7 @@ static void write_header(void) {
     memcpy(header->name, of->name, sizeof of->name);
     memcpy(header->host, of->host, sizeof of->host);
     header->command_bytes = program_copy_command(header->command, sizeof header->command);
+    _Static_assert(TRACE_ALL == OPTIONS_ALL, "a trace without a bound says so in its header");
     header->events_kept = options()->trace_events;
     write_options();
     atomic_store(&header->magic, TRACE_MAGIC);

@@ -5,7 +5,7 @@
  * Each thread writes into its own chunk, without a lock or a locked instruction. The ring's lock is
  * taken to get the next chunk, which may drop old records (ring.h), and to record segments, pages,
  * native blocks, context ends and new stacks. Without a trace, allocations and frees make no check:
- * a trace disables their fast paths (driver/state/capture.h).
+ * a trace disables their fast paths (driver/state/fast_path.h).
  *
  *   | case                                | effect                                    |
  *   | ----------------------------------- | ----------------------------------------- |

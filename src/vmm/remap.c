@@ -417,9 +417,7 @@ static int remap_grow(struct source *source, const struct alloc_request *request
  * not enough to stay within the budget, or within the present reserve if that is larger, waits for
  * the other idle segments. Does not wait if all idle segments together are not enough.
  */
-static int remap_grow_within_budget(struct source *source, struct alloc_request *request,
-                                    bool over_budget) {
-    (void)over_budget; /* set only for policies with `releases_first` */
+static int remap_grow_within_budget(struct source *source, struct alloc_request *request) {
     const struct arena *arena = request->large ? &source->large : &source->small;
     uint64_t bytes = request->large ? request->bytes : PAGE_BYTES,
              last = epochs_stamp(&source->epochs);

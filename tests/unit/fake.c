@@ -134,7 +134,7 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     return 0;
 }
 
-static bool is_deadly(int code) {
+static bool is_sticky(int code) {
     return code >= 700 && code < 800;
 }
 
@@ -255,7 +255,7 @@ static void end_growth(struct backend *backend, bool gave_back) {
 }
 
 /* Other threads give back what they charged after `answers` calls. */
-static uint64_t return_count(struct backend *backend) {
+static uint64_t wait_for_in_flight(struct backend *backend) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
     if (fake->answers > 0 && --fake->answers == 0) {
@@ -273,11 +273,11 @@ static const struct backend_ops ops = {
     .reserve = reserve,
     .release = release,
     .returned = returned,
-    .is_deadly = is_deadly,
+    .is_sticky = is_sticky,
     .forget_reserve = forget_reserve,
     .begin_growth = begin_growth,
     .end_growth = end_growth,
-    .return_count = return_count,
+    .wait_for_in_flight = wait_for_in_flight,
     .record = record,
     .query = query,
     .barrier = barrier,
@@ -468,9 +468,9 @@ void fake_map_pages(struct fake *fake) {
         .unmap = unmap,
         .begin_growth = begin_growth,
         .end_growth = end_growth,
-        .return_count = return_count,
+        .wait_for_in_flight = wait_for_in_flight,
         .returned = returned,
-        .is_deadly = is_deadly,
+        .is_sticky = is_sticky,
         .record = record,
         .query = query,
         .barrier = barrier,

@@ -89,11 +89,11 @@ struct fake {
     unsigned maps, unmaps;
     unsigned idles;            /* calls of watch_idle() */
     unsigned growing, in_vain; /* running growths; growths that gave something back */
-    unsigned answers;          /* calls of return_count() until other threads give memory back */
-    uint64_t others;           /* bytes that other threads have charged */
-    uint64_t came_back;        /* number of times that other threads gave memory back */
-    uint64_t addresses;        /* bytes of reserved addresses */
-    void (*in_reserve)(void);  /* called once, in reserve_addresses() */
+    unsigned answers;   /* calls of wait_for_in_flight() until other threads give memory back */
+    uint64_t others;    /* bytes that other threads have charged */
+    uint64_t came_back; /* number of times that other threads gave memory back */
+    uint64_t addresses; /* bytes of reserved addresses */
+    void (*in_reserve)(void); /* called once, in reserve_addresses() */
     /* Number of breaches: waits for events recorded later, releases of used memory and so on. */
     unsigned broken_laws;
     const char *broken; /* the first breach, in words */

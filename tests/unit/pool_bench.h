@@ -53,7 +53,7 @@ static inline void keep_large_blocks(void) {
 static inline void let_hold(uint64_t bytes) {
     struct cache *mine = cache_mine(pool);
     lock_acquire(&pool->source.lock);
-    pool_recompute(pool); /* small budgets allow less quota */
+    slow_path_recompute(pool); /* small budgets allow less quota */
     assert_true(quota_grow(mine, bytes));
     lock_release(&pool->source.lock);
 }

@@ -715,17 +715,17 @@ static void each_change_of_a_descriptor_is_counted(void **state) {
     (void)state;
     struct arena arena;
     arena_start(&arena, owner, true);
-    uint64_t base = new_base(), before = atomic_load(&arena.recycled);
+    uint64_t base = new_base(), before = atomic_load(&arena.changes);
     for (unsigned i = 0; i < 3; i++)
         assert_int_equal(arena_add(&arena, base + i * PAGE_BYTES, PAGE_BYTES, arena.last), 0);
-    assert_int_equal(atomic_load(&arena.recycled), before + 4); /* two joins */
+    assert_int_equal(atomic_load(&arena.changes), before + 4); /* two joins */
     struct range *range = arena_take(&arena, MIB, PLACEMENT_ANYWHERE);
-    assert_int_equal(atomic_load(&arena.recycled), before + 5); /* one cut */
+    assert_int_equal(atomic_load(&arena.changes), before + 5); /* one cut */
     arena_give(&arena, range);
-    assert_int_equal(atomic_load(&arena.recycled), before + 7);
+    assert_int_equal(atomic_load(&arena.changes), before + 7);
     assert_true(arena_remove(&arena, arena.segments->next));
     /* two cuts, one recycled descriptor */
-    assert_int_equal(atomic_load(&arena.recycled), before + 10);
+    assert_int_equal(atomic_load(&arena.changes), before + 10);
 }
 
 int main(void) {

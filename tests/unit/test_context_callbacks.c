@@ -110,11 +110,11 @@ bool active_contexts_keep_all(void) {
 /* If true, there is no host memory for descriptors. */
 static bool no_memory;
 
-void *__real_host_slab_get(struct host_slab *slab);
-void *__wrap_host_slab_get(struct host_slab *slab);
+void *__real_host_freelist_get(struct host_freelist *slab);
+void *__wrap_host_freelist_get(struct host_freelist *slab);
 
-void *__wrap_host_slab_get(struct host_slab *slab) {
-    return no_memory ? NULL : __real_host_slab_get(slab);
+void *__wrap_host_freelist_get(struct host_freelist *slab) {
+    return no_memory ? NULL : __real_host_freelist_get(slab);
 }
 
 bool active_contexts_is_due(CUcontext context) {
@@ -148,8 +148,8 @@ static struct device_pool pools[5]; /* by the number of their context */
 static bool no_pool;                /* the device starts none */
 
 struct device_pool *device_pool_start(CUcontext context, struct device *device,
-                                      uint64_t reached_by) {
-    (void)device, (void)reached_by;
+                                      uint64_t peer_devices) {
+    (void)device, (void)peer_devices;
     struct device_pool *entry = &pools[(uintptr_t)context];
     entry->pool = (struct pool *)entry; /* nobody looks into it */
     return no_pool ? NULL : entry;
@@ -371,7 +371,7 @@ static void a_context_first_seen_as_a_peer_is_the_primary_one_of_its_own_device(
     unsigned before = drains;
     assert_int_equal(context_grant_access(UNSEEN, 1), CUDA_SUCCESS);
     assert_int_equal(drains, before + 1);
-    assert_int_equal(context_reached_by(UNSEEN), 2);
+    assert_int_equal(context_peer_devices(UNSEEN), 2);
     assert_null(pushed);
     lives[(uintptr_t)CONTEXT]++;
     context_register(CONTEXT, CONTEXT_RETAINED, 0);
@@ -441,13 +441,13 @@ static void a_context_without_host_memory_counts_next_to_every_other_one(void **
         context_end_done(&ending, true);
     }
     assert_int_equal(context_count(), 2);
-    uint64_t generation = context_generation;
+    uint64_t changes = context_changes;
     no_memory = false;
     gone[unknown] = false;
     context_register((CUcontext)unknown, CONTEXT_CREATED,
                      -1); /* registered now, and not the only context */
     assert_int_equal(context_count(), 3);
-    assert_true(context_generation > generation);
+    assert_true(context_changes > changes);
     assert_null(context_whole_pool());
 }
 

@@ -81,7 +81,7 @@ void device_uncharge(struct device *where, uint64_t bytes) {
     device_refund(where, bytes);
 }
 
-void device_book(struct device *where, struct metric *metric, int64_t change) {
+void device_change_metric(struct device *where, struct metric *metric, int64_t change) {
     (void)where;
     metric_change(metric, change);
 }

@@ -25,7 +25,7 @@ void context_each(void (*function)(struct context *context, void *with), void *w
 
 static void check_each(const int *codes, size_t count, bool deadly) {
     for (size_t i = 0; i < count; i++)
-        if (fault_is_deadly((CUresult)codes[i]) != deadly)
+        if (fault_is_sticky((CUresult)codes[i]) != deadly)
             fail_msg("error %d is %s", codes[i], deadly ? "not deadly" : "deadly");
 }
 

@@ -162,12 +162,12 @@ static int map_and_take_descriptors(struct backend *backend, uint64_t address, u
                                     unsigned length, const uint64_t *handles) {
     int r = fake_ops->map(backend, address, count, length, handles);
     lock_acquire(&pool->source.lock);
-    struct host_slab *slab = &pool->source.large.segment_slab;
+    struct host_freelist *slab = &pool->source.large.segment_freelist;
     fail_mappings(0, FOR_EVER);
     void *last = NULL;
-    for (void *object; (object = host_slab_get(slab)) != NULL; last = object) {
+    for (void *object; (object = host_freelist_get(slab)) != NULL; last = object) {
     }
-    host_slab_put(slab, last);
+    host_freelist_put(slab, last);
     lock_release(&pool->source.lock);
     return r;
 }
@@ -211,7 +211,7 @@ static void without_host_memory_a_segment_between_free_ones_stays(void **state) 
     for (unsigned i = 0; i < 3; i++)
         assert_int_equal(arena_add(&arena, base + i * 2 * MIB, 2 * MIB, arena.last), 0);
     fail_mappings(0, FOR_EVER);
-    while (host_slab_get(&arena.range_slab)) {
+    while (host_freelist_get(&arena.range_freelist)) {
     }
     struct segment *middle = arena.segments->next;
     for (unsigned round = 0; round < 2; round++) {
@@ -357,21 +357,21 @@ static void released_memory_takes_no_host_memory(void **state) {
 
 static void prepared_objects_need_no_more_memory(void **state) {
     (void)state;
-    struct host_slab slab = {.object_bytes = 24 * KIB}; /* a mapping holds two */
-    assert_true(host_slab_prepare(&slab, 1));
-    char *first = host_slab_get(&slab);
-    assert_true(host_slab_prepare(&slab, 2));
+    struct host_freelist slab = {.object_bytes = 24 * KIB}; /* a mapping holds two */
+    assert_true(host_freelist_prepare(&slab, 1));
+    char *first = host_freelist_get(&slab);
+    assert_true(host_freelist_prepare(&slab, 2));
     fail_mappings(0, FOR_EVER);
     for (int i = 0; i < 3; i++) {
-        char *object = host_slab_get(&slab);
+        char *object = host_freelist_get(&slab);
         assert_non_null(object);
         assert_true(object != first && object[0] == 0 && object[24 * KIB - 1] == 0);
     }
-    assert_null(host_slab_get(&slab));
-    assert_false(host_slab_prepare(&slab, 1));
-    host_slab_put(&slab, first);
-    assert_true(host_slab_prepare(&slab, 1));
-    assert_ptr_equal(host_slab_get(&slab), first);
+    assert_null(host_freelist_get(&slab));
+    assert_false(host_freelist_prepare(&slab, 1));
+    host_freelist_put(&slab, first);
+    assert_true(host_freelist_prepare(&slab, 1));
+    assert_ptr_equal(host_freelist_get(&slab), first);
     fail_mappings(FOR_EVER, 0);
 }
 

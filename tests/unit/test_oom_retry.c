@@ -53,7 +53,7 @@ uint64_t device_available(struct device *where) {
     return available;
 }
 
-bool device_pool_finish(struct device *where) {
+bool device_pool_wait_for_free_events(struct device *where) {
     assert_ptr_equal(where, &device);
     bool any = under_way + deferred_bytes > 0;
     finishes++;
@@ -77,7 +77,7 @@ int device_pool_release_idle(struct device *where) {
     return 0;
 }
 
-uint64_t device_given_back(struct device *where) {
+uint64_t device_wait_for_in_flight(struct device *where) {
     (void)where;
     waits++;
     return limit_returns;

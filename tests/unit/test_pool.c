@@ -492,11 +492,11 @@ static void blocks_that_change_hands_are_not_counted_twice(void **state) {
     bool right = true;
     for (int i = 0; i < LOOKS; i++) {
         struct peaks_sums sums = peaks_sums(pool);
-        right = right && sums.of[WATERMARK_COUNT].live <= PLACES &&
+        right = right && sums.of[WATERMARK_BLOCKS].live <= PLACES &&
                 sums.of[WATERMARK_REQUESTED].live <= PLACES * 64 * KIB;
         if (i % 32 == 0) {
             lock_acquire(&pool->source.lock);
-            pool_recompute(pool);
+            slow_path_recompute(pool);
             lock_release(&pool->source.lock);
             struct stats_device is = fake_books(pool);
             right = right && is.requested.current <= PLACES * 64 * KIB &&

@@ -221,14 +221,14 @@ static void work_before_frees_is_waited_for_at_the_exit(void **state) {
     (void)state;
     start(GIB, REUSE_BARRIER, RELAXED);
     uint64_t a = get(4096);
-    pool_wait_for_frees(pool, NOT_LONG);
+    pool_wait_for_work(pool, NOT_LONG);
     assert_int_equal(fake->records, 0); /* nothing was freed */
     use_and_drop(a);
-    pool_wait_for_frees(pool, NOT_LONG);
+    pool_wait_for_work(pool, NOT_LONG);
     assert_int_equal(fake->records, 1);
     assert_int_equal(fake->waits, 0); /* the work goes on */
     fake_finish_all(fake);
-    pool_wait_for_frees(pool, NOT_LONG);
+    pool_wait_for_work(pool, NOT_LONG);
     assert_int_equal(fake->waits, 1);
     struct stats_device books = fake_books(pool);
     assert_int_equal(books.cpu_waits, 0);
@@ -241,7 +241,7 @@ static void nothing_is_waited_for_at_the_exit_where_frees_wait(void **state) {
     start(GIB, REUSE_SYNC, RELAXED);
     use_and_drop(get(4096));
     unsigned records = fake->records, waits = fake->waits;
-    pool_wait_for_frees(pool, NOT_LONG);
+    pool_wait_for_work(pool, NOT_LONG);
     assert_int_equal(fake->records, records);
     assert_int_equal(fake->waits, waits);
     check();
@@ -252,7 +252,7 @@ static void nothing_is_waited_for_at_the_exit_while_the_context_ends(void **stat
     start(GIB, REUSE_BARRIER, RELAXED);
     use_and_drop(get(4096));
     fake->backend.suspended = true;
-    pool_wait_for_frees(pool, NOT_LONG);
+    pool_wait_for_work(pool, NOT_LONG);
     assert_int_equal(fake->records, 0);
     fake->backend.suspended = false;
     check();
@@ -350,9 +350,9 @@ static void while_a_context_may_be_ending_nothing_is_released(void **state) {
     const struct segment *idle = pool->source.large.segments->next
                                      ? pool->source.large.segments->next
                                      : pool->source.large.segments;
-    uint64_t recycled = pool->source.large.recycled;
+    uint64_t changes = pool->source.large.changes;
     pool_trim(pool, false);
-    assert_int_equal(pool->source.large.recycled, recycled);
+    assert_int_equal(pool->source.large.changes, changes);
     assert_int_equal(idle->bytes, 600 * MIB);
     fake->backend.suspended = false;
 }

@@ -46,7 +46,7 @@ static unsigned active(void) {
         before = cache;
         caches++;
     }
-    assert_int_equal(caches, pool->source.active_count);
+    assert_int_equal(caches, pool->source.active_caches);
     return caches;
 }
 
@@ -236,21 +236,21 @@ static void the_budget_follows_active_caches_and_not_former_ones(void **state) {
     for (int i = 0; i < 30; i++)
         let_it_end(let_another_ask(4, 4096));
     lock_acquire(&pool->source.lock);
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     uint64_t alone = pool->source.quotas, budget = atomic_load(&pool->source.budget);
     lock_release(&pool->source.lock);
     assert_int_equal(alone, cache_quota(mine()));
     assert_true(budget >= pool->source.goal + alone);
     pthread_t thread = let_another_cache(56);
     lock_acquire(&pool->source.lock);
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     lock_release(&pool->source.lock);
     assert_true(pool->source.quotas >= alone + theirs->bytes);
     assert_true(atomic_load(&pool->source.budget) >= pool->source.goal + pool->source.quotas);
     go_on();
     let_it_end(thread);
     lock_acquire(&pool->source.lock);
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     lock_release(&pool->source.lock);
     assert_int_equal(pool->source.quotas, alone);
     check();
@@ -262,7 +262,7 @@ static void a_small_program_of_one_thread_keeps_no_more_than_the_floor(void **st
     for (uint64_t bytes = 4096; bytes <= 512 * MIB; bytes *= 2) {
         drop(get(bytes));
         lock_acquire(&pool->source.lock);
-        pool_recompute(pool);
+        slow_path_recompute(pool);
         lock_release(&pool->source.lock);
         uint64_t peak = counter_get(&pool->source.counters.allocated.peak);
         assert_true(atomic_load(&pool->source.budget) <= peak + peak / 10 * 3 + 64 * MIB);
@@ -380,7 +380,7 @@ static void many_caches_share_the_limit_of_a_few(void **state) {
     begin();
     get(200 * MIB);
     lock_acquire(&pool->source.lock);
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     quota_grow(mine(), UINT64_MAX / 2);
     lock_release(&pool->source.lock);
     uint64_t alone = cache_quota(mine());
@@ -423,14 +423,14 @@ static void every_active_cache_has_at_least_its_first_quota(void **state) {
     get(200 * MIB);
     lock_acquire(&pool->source.lock);
     quota_grow(mine(), UINT64_MAX / 2);
-    unsigned before = pool->source.active_count;
+    unsigned before = pool->source.active_caches;
     for (unsigned many = QUOTA_CACHES + 1; many < 1000000; many *= 2) {
-        pool->source.active_count = many;
+        pool->source.active_caches = many;
         quota_grow(mine(), 0);
         assert_true(cache_quota(mine()) >= QUOTA_FIRST);
     }
     assert_int_equal(cache_quota(mine()), QUOTA_FIRST);
-    pool->source.active_count = before;
+    pool->source.active_caches = before;
     lock_release(&pool->source.lock);
     assert_int_equal(active(), before);
     check();

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "stacks/held.h"
+#include "stacks/live_blocks.h"
 #include "stacks/module.h"
 #include "stacks/stacks.h"
 #include "stats/holders.h"
@@ -26,12 +26,12 @@
 /* ---- two call sites that allocate, and the holders ---- */
 
 static __attribute__((noinline)) void directly_here(int device, uint64_t address, uint64_t bytes) {
-    stacks_take(stacks_here(device), address, bytes, false);
+    stacks_add(stacks_here(device), address, bytes, false);
     __asm__ volatile("");
 }
 
 static __attribute__((noinline)) void directly_there(int device, uint64_t address, uint64_t bytes) {
-    stacks_take(stacks_here(device), address, bytes, false);
+    stacks_add(stacks_here(device), address, bytes, false);
     __asm__ volatile("");
 }
 
@@ -64,7 +64,7 @@ static void there(int device, uint64_t address, uint64_t bytes) {
 
 static void forget(uint64_t address) {
     struct stacks_block block;
-    assert_true(stacks_give(address, &block));
+    assert_true(stacks_remove(address, &block));
     assert_int_equal(block.address, address);
 }
 
@@ -122,7 +122,7 @@ static void equal_stacks_are_one_holder(void **state) {
     for (uint64_t i = 1; i <= 8; i++)
         forget(i << 20);
     struct stacks_block block;
-    assert_false(stacks_give((uint64_t)8 << 20, &block));
+    assert_false(stacks_remove((uint64_t)8 << 20, &block));
     assert_int_equal(held(device).live.count, 0);
     assert_int_equal(held(other).live.count, 0);
 }
@@ -268,8 +268,8 @@ static void a_free_that_was_refused_changes_nothing(void **state) {
     int device = fresh_device();
     struct stacks_block block;
     here(device, 1 << 20, 100);
-    assert_true(stacks_give(1 << 20, &block));
-    stacks_keep(&block);
+    assert_true(stacks_remove(1 << 20, &block));
+    stacks_restore(&block);
     struct stats_holder holder = only_holder(device);
     assert_int_equal(holder.held.live.bytes, 100);
     assert_int_equal(holder.total.bytes, 100);
@@ -300,11 +300,11 @@ static void blocks_of_an_ended_context_are_dropped(void **state) {
     uint64_t bound = (uint64_t)100 << 20;
     for (uint64_t i = 90; i < 110; i++)
         here(device, i << 20, 10);
-    stacks_drop(is_below, &bound);
+    stacks_remove_if(is_below, &bound);
     assert_int_equal(held(device).live.count, 10);
     assert_int_equal(held(device).live.bytes, 100);
     bound = UINT64_MAX;
-    stacks_drop(is_below, &bound);
+    stacks_remove_if(is_below, &bound);
     assert_int_equal(held(device).live.count, 0);
 }
 
@@ -340,7 +340,7 @@ static void *allocate_and_free(void *number) {
         (i % 2 ? directly_here : directly_there)(busy_device, mine, 10);
         directly_here(busy_device, mine + 512, 1);
         struct stacks_block block;
-        if (!stacks_give(mine, &block) || !stacks_give(mine + 512, &block))
+        if (!stacks_remove(mine, &block) || !stacks_remove(mine + 512, &block))
             abort();
     }
     return NULL;
@@ -399,7 +399,7 @@ static void a_small_stack_is_enough(void **state) {
 
 static __attribute__((noinline)) void deep(unsigned levels, int device, uint64_t address) {
     if (levels == 0)
-        stacks_take(stacks_here(device), address, 1, false);
+        stacks_add(stacks_here(device), address, 1, false);
     else
         deep(levels - 1, device, address);
     __asm__ volatile("");
@@ -415,7 +415,7 @@ static void blocks_beyond_the_bound_are_counted(void **state) {
     assert_true(lost > 0);
     for (uint64_t i = 1; i <= 64 * BLOCKS; i++) {
         struct stacks_block block;
-        count += stacks_give(i << 20, &block);
+        count += stacks_remove(i << 20, &block);
     }
     assert_int_equal(count + lost, 64 * BLOCKS);
     assert_int_equal(held(device).peak.count, count);

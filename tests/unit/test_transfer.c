@@ -41,7 +41,7 @@ static struct alloc_request request_of(uint64_t bytes) {
 /* Raises the quota of a cache, which is that of its transfer cache, to at least `bytes`. */
 static void open_transfer(struct cache *cache, uint64_t bytes) {
     lock_acquire(&pool->source.lock);
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     quota_grow(cache, bytes);
     lock_release(&pool->source.lock);
 }

@@ -42,7 +42,7 @@ static unsigned came_back; /* number of times that memory is given back during t
 static uint64_t return_count;
 static unsigned waits;
 
-uint64_t device_given_back(struct device *where) {
+uint64_t device_wait_for_in_flight(struct device *where) {
     waits++;
     assert_false(in_flight_wait(&where->in_flight));
     return_count += return_count < came_back;
@@ -77,7 +77,7 @@ void fault_record(CUresult code) {
     (void)code;
 }
 
-void device_book(struct device *where, struct metric *metric, int64_t change) {
+void device_change_metric(struct device *where, struct metric *metric, int64_t change) {
     (void)where;
     assert_true(change >= 0 || counter_get(&metric->current) >= (uint64_t)-change);
     metric_change(metric, change);
@@ -113,7 +113,7 @@ const struct stats_stacks *stats_stacks(void) {
     return NULL;
 }
 
-bool device_pool_finish(struct device *where) {
+bool device_pool_wait_for_free_events(struct device *where) {
     assert_ptr_equal(where, &device);
     return false;
 }

@@ -1086,7 +1086,7 @@ static uint64_t free_two_gib(void) {
     drop(at[0]), drop(at[2]);
     finish_all();
     lock_acquire(&pool->source.lock);
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     lock_release(&pool->source.lock);
     return at[3];
 }
@@ -1113,7 +1113,7 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
         pool->source.remap.slack = PEAK / REMAP_SLACK_STEP * cases[i].steps;
         pool->source.remap.slack_steps = cases[i].steps;
         lock_acquire(&pool->source.lock);
-        pool_recompute(pool);
+        slow_path_recompute(pool);
         lock_release(&pool->source.lock);
         uint64_t goal = pool->source.goal, then = PEAK / REMAP_SLACK_STEP * cases[i].then;
         uint64_t more = then - pool->source.remap.slack;
@@ -1206,7 +1206,7 @@ static void get_32(uint64_t *at, uint64_t memory) {
         at[i] = get_mapped(PEAK / 32);
     finish_all();
     lock_acquire(&pool->source.lock);
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     lock_release(&pool->source.lock);
 }
 
@@ -1270,18 +1270,18 @@ static void caches_raise_the_budget_of_a_small_program(void **state) {
         start(64 * GIB, REUSE_BARRIER, 0);
         counter_set(&pool->source.counters.allocated.peak, peak);
         pool->source.quotas += GIB;
-        unsigned active = pool->source.active_count;
+        unsigned active = pool->source.active_caches;
         for (unsigned caches = 2; caches <= 8; caches++) {
             uint64_t most = (caches < 4 ? caches : 4) * 80 * MIB;
-            pool->source.active_count = caches;
+            pool->source.active_caches = caches;
             lock_acquire(&pool->source.lock);
-            pool_recompute(pool);
+            slow_path_recompute(pool);
             lock_release(&pool->source.lock);
             assert_int_equal(pool->source.goal, peak + slack);
             assert_int_equal(pool->source.budget, peak + (slack < most ? most : slack));
         }
         pool->source.quotas -= GIB;
-        pool->source.active_count = active;
+        pool->source.active_caches = active;
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -1879,7 +1879,7 @@ static void a_long_segment_is_released_in_parts(void **state) {
     lock_acquire(&pool->source.lock);
     pool->source.remap.slack = 64 * MIB;
     pool->source.remap.slack_steps = 1;
-    pool_recompute(pool);
+    slow_path_recompute(pool);
     lock_release(&pool->source.lock);
     uint64_t budget = budget_with(&pool->source, more);
     assert_in_range(fake->reserved + more - budget, 6 * 128 * MIB + 1, 7 * 128 * MIB - 17 * MIB);

@@ -279,12 +279,12 @@ void device_charge_always(struct device *where, uint64_t bytes) {
     atomic_fetch_add(&where->charged, bytes);
 }
 
-uint64_t device_given_back(struct device *where) {
+uint64_t device_wait_for_in_flight(struct device *where) {
     (void)where;
     return 0;
 }
 
-void device_pooled(struct device *where, int64_t change) {
+void device_change_pooled(struct device *where, int64_t change) {
     atomic_fetch_add(&where->pooled, (uint64_t)change);
 }
 
@@ -328,7 +328,7 @@ uint64_t device_deferred_bytes(const struct device *where) {
     return 0;
 }
 
-bool device_pool_finish(struct device *where) {
+bool device_pool_wait_for_free_events(struct device *where) {
     (void)where;
     return false;
 }
@@ -338,7 +338,7 @@ bool deferred_reclaim(CUcontext context, bool all) {
     return false;
 }
 
-bool fault_is_deadly(CUresult code) {
+bool fault_is_sticky(CUresult code) {
     return code == CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
@@ -495,7 +495,7 @@ static void handles_that_the_driver_keeps_stay_charged(void **state) {
     assert_null(vmm_kind.unavailable(&device));
     assert_int_equal(atomic_load(&device.charged), PAGE);
     backend->ops->release_handles(backend, 1, 1, &last_handle);
-    device_pooled(&device, 2 * PAGE); /* two handles that the pool never had */
+    device_change_pooled(&device, 2 * PAGE); /* two handles that the pool never had */
 }
 
 static void one_call_gives_access_to_all_handles_mapped_together(void **state) {

@@ -19,7 +19,7 @@ _Thread_local struct context_last context_last __attribute__((tls_model("initial
 static void open_pool(struct context *context) {
     struct device *device = device_current();
     struct device_pool *entry =
-        device ? device_pool_start(context->handle, device, context->reached_by) : NULL;
+        device ? device_pool_start(context->handle, device, context->peer_devices) : NULL;
     if (device)
         context->ordinal = device->ordinal;
     if (entry) {
@@ -118,11 +118,11 @@ void context_end_begin(struct context_ending *ending) {
                                            : find_primary(ending->primary_of);
     if (view) {
         ending->view = view;
-        ending->view_life = view->life;
+        ending->view_serial = view->serial;
     }
     if (own && !own->green) {
         ending->context = own;
-        ending->life = own->life;
+        ending->serial = own->serial;
         registry_count_ending(own, 1);
     }
     struct pool *pool = own ? own->pool : NULL;
@@ -135,19 +135,19 @@ void context_end_begin(struct context_ending *ending) {
 void context_end_done(struct context_ending *ending, bool over) {
     lock_acquire(&registry_lock);
     struct context *own = ending->context, *view = ending->view;
-    if (own && own->life == ending->life) {
+    if (own && own->serial == ending->serial) {
         if ((over && !ending->green) || registry_has_ended(own))
             registry_remove(own); /* still suspended: the driver has destroyed its events */
         else
             registry_count_ending(own, -1);
     }
-    if (over && view && view->life == ending->view_life)
+    if (over && view && view->serial == ending->view_serial)
         registry_remove(view);
     registry_remove_ended();
     lock_release(&registry_lock);
 }
 
-/* If another thread starts the pool later, open_pool() passes `reached_by` on. */
+/* If another thread starts the pool later, open_pool() passes `peer_devices` on. */
 CUresult context_grant_access(CUcontext handle, CUdevice by) {
     bool is_new = false;
     lock_acquire(&registry_lock);
@@ -158,7 +158,7 @@ CUresult context_grant_access(CUcontext handle, CUdevice by) {
     if (context && is_new)
         context->ordinal = current_device_of(context->handle);
     if (context)
-        context->reached_by |= device_bit(by);
+        context->peer_devices |= device_bit(by);
     lock_release(&registry_lock);
     if (is_new)
         context_drain_barriers();
@@ -181,12 +181,12 @@ CUcontext context_current_resolved(void) {
     return context_resolved(handle);
 }
 
-uint64_t context_reached_by(CUcontext handle) {
+uint64_t context_peer_devices(CUcontext handle) {
     lock_acquire(&registry_lock);
     const struct context *context = registry_find(handle);
-    uint64_t reached_by = context ? context->reached_by : 0;
+    uint64_t peer_devices = context ? context->peer_devices : 0;
     lock_release(&registry_lock);
-    return reached_by;
+    return peer_devices;
 }
 
 /* Advances *context to the next slot, or from NULL to the first one. Returns its pool's entry, and
@@ -197,7 +197,7 @@ static struct device_pool *reach_next(struct context **context, CUdevice by) {
     struct context *next = *context = *context ? (*context)->next : registry_first();
     if (next && next->handle && next->entry) {
         entry = next->entry;
-        next->reached_by |= device_bit(by);
+        next->peer_devices |= device_bit(by);
     }
     lock_release(&registry_lock);
     return entry;
@@ -239,20 +239,19 @@ static bool may_skip_driver(void) {
 }
 
 /* Caches the pool of `handle`, the current context, and returns it. The caller must have read
- * `generation` before. Each change that makes may_skip_driver() false raises context_generation
+ * `changes` before. Each change that makes may_skip_driver() false raises context_changes
  * afterwards, and so invalidates the cached pool. */
-static struct pool *cache_pool(CUcontext handle, struct pool *pool, uint64_t generation) {
-    context_last =
-        (struct context_last){may_skip_driver() ? generation : 0, pool, handle, generation};
+static struct pool *cache_pool(CUcontext handle, struct pool *pool, uint64_t changes) {
+    context_last = (struct context_last){may_skip_driver() ? changes : 0, pool, handle, changes};
     return pool;
 }
 
 __attribute__((noinline)) struct pool *context_find_pool(void) {
     CUcontext handle = NULL;
-    uint64_t generation = atomic_load(&context_generation);
+    uint64_t changes = atomic_load(&context_changes);
     bool current = REAL(cuCtxGetCurrent)(&handle) == CUDA_SUCCESS && handle;
-    if (current && handle == context_last.handle && generation == context_last.generation)
-        return cache_pool(handle, context_last.pool, generation);
+    if (current && handle == context_last.handle && changes == context_last.changes)
+        return cache_pool(handle, context_last.pool, changes);
     if (!current || !process_ready() || options()->disable)
         return NULL;
     bool is_new = false;
@@ -266,21 +265,17 @@ __attribute__((noinline)) struct pool *context_find_pool(void) {
             open_pool(context);
         pool = context->pool;
     }
-    generation = atomic_load(&context_generation);
+    changes = atomic_load(&context_changes);
     lock_release(&registry_lock);
     helper_start_requested();
     if (active_contexts_switched(handle) || is_new)
         context_drain_barriers();
-    return pool ? cache_pool(handle, pool, generation) : NULL;
+    return pool ? cache_pool(handle, pool, changes) : NULL;
 }
 
 struct pool *context_whole_pool(void) {
     return atomic_load(&context_alive) == 1 && atomic_load(&registry_views) == 0 ? context_pool()
                                                                                  : NULL;
-}
-
-void context_forked(void) {
-    context_invalidate();
 }
 
 struct pool *context_primary_pool(CUdevice device) {

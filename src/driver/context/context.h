@@ -38,12 +38,12 @@
  */
 struct context {
     CUcontext handle;          /* NULL: a free slot */
-    uint64_t life;             /* serial number; no other context of the process ever has it */
+    uint64_t serial;           /* serial number; no other context of the process ever has it */
     unsigned long long id;     /* from cuCtxGetId; 0: unknown */
     unsigned ending;           /* calls in progress that may end the context */
     bool primary;              /* a primary context, or one whose kind is unknown */
     CUdevice ordinal;          /* its device; -1: unknown */
-    uint64_t reached_by;       /* devices that have peer access to its memory, a bit for each */
+    uint64_t peer_devices;     /* devices that have peer access to its memory, a bit for each */
     struct pool *pool;         /* NULL before the first context_pool() */
     struct device_pool *entry; /* the pool's entry in the list of its device; NULL like `pool` */
     CUgreenCtx green;          /* of a view: its green context; NULL: not a view */
@@ -74,17 +74,17 @@ void context_set_callbacks(const struct context_callbacks *table, unsigned count
  * has no second context and no view.
  */
 struct context_last {
-    uint64_t sure; /* context_generation while `pool` is used without asking the driver; 0: none */
+    uint64_t sure; /* context_changes while `pool` is used without asking the driver; 0: none */
     struct pool *pool;
-    CUcontext handle;    /* the context whose pool it is */
-    uint64_t generation; /* context_generation when the pool was found */
+    CUcontext handle; /* the context whose pool it is */
+    uint64_t changes; /* context_changes when the pool was found */
 };
 extern _Thread_local struct context_last context_last
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 /* Counter of changes of the set of contexts and views (registry.c). Exit handlers and the child of
  * a fork raise it too. Never 0. */
-extern _Atomic uint64_t context_generation __attribute__((visibility("hidden")));
+extern _Atomic uint64_t context_changes __attribute__((visibility("hidden")));
 
 /** Serves the slow path of context_pool(): asks the driver which context is current. May acquire
  * the registry's lock. If the context is new or was inactive, waits for the work before the
@@ -94,8 +94,7 @@ struct pool *context_find_pool(void);
 /** Returns the pool of the current context, and creates it if there is none. NULL: the call must go
  * to the driver. May acquire the registry's lock and wait, as context_find_pool(). */
 static inline struct pool *context_pool(void) {
-    bool sure =
-        context_last.sure == atomic_load_explicit(&context_generation, memory_order_acquire);
+    bool sure = context_last.sure == atomic_load_explicit(&context_changes, memory_order_acquire);
     return likely(sure) ? context_last.pool : context_find_pool();
 }
 
@@ -106,15 +105,12 @@ static inline struct pool *context_pool(void) {
 struct pool *context_whole_pool(void);
 
 /** Makes each thread ask the driver again which context is current. Call after the change that is
- * the reason: a thread that reads the new generation must see the change too. */
+ * the reason: a thread that reads the new number must see the change too. */
 void context_invalidate(void);
 
 /** Waits until the work before the barriers of all pools has finished. Call with no lock held,
  * after one more context can reach memory that was handed out behind these barriers. */
 void context_drain_barriers(void);
-
-/** Makes context_pool() return NULL from now on, in the child of a fork. */
-void context_forked(void);
 
 /* Number of contexts of this process that have not ended, green ones excluded (registry.c). */
 extern _Atomic unsigned context_alive __attribute__((visibility("hidden")));
@@ -153,7 +149,7 @@ struct context_ending {
     CUgreenCtx green;    /* NULL: none */
     bool for_certain; /* the call ends the context unless the driver refuses, and waits for work */
     struct context *context, *view; /* set by context_end_begin(); NULL: not in the registry */
-    uint64_t life, view_life;       /* serial numbers of both: a slot may be reused */
+    uint64_t serial, view_serial;   /* serial numbers of both: a slot may be reused */
 };
 
 /**
@@ -181,7 +177,7 @@ CUcontext context_resolved(CUcontext handle);
 CUcontext context_current_resolved(void);
 
 /** Returns the devices that have peer access to the memory of a context, a bit for each. */
-uint64_t context_reached_by(CUcontext handle);
+uint64_t context_peer_devices(CUcontext handle);
 
 /** Gives the current context's device access to the memory of all pools of other devices, after the
  * driver refused a copy or fill. Returns whether any such pool now gives access: the caller then

@@ -85,7 +85,7 @@ static void wait_for_frees(void) {
         for (; p; p = p->next) {
             uint64_t now = clock_kernel_ns();
             if (now < end && atomic_load(&last_wait) == LAST_WAIT_DUE && helper_begin(&turn)) {
-                pool_wait_for_frees(p->pool, end - now);
+                pool_wait_for_work(p->pool, end - now);
                 helper_done(&turn);
             }
         }

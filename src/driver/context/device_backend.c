@@ -7,7 +7,7 @@
 #include <string.h>
 
 void device_backend_count_return(struct device_backend *own, uint64_t bytes) {
-    device_pooled(own->device, -(int64_t)bytes);
+    device_change_pooled(own->device, -(int64_t)bytes);
     device_refund(own->device, bytes);
 }
 

@@ -45,7 +45,7 @@ void device_pool_set_kinds(const struct backend_kind *segments, const struct bac
 
 /* Returns the kind of a device's backends, after choose_backend(). */
 static const struct backend_kind *kind_of(const struct device *device) {
-    return atomic_load(&device->in_pages) ? vmm_kind : segments_kind;
+    return atomic_load(&device->uses_vmm) ? vmm_kind : segments_kind;
 }
 
 /* Returns whether idle memory goes back to the driver after the decay time. If the backend prevents
@@ -83,23 +83,23 @@ static void choose_backend(struct device *device) {
         reason_for = "driver and device support them";
         break;
     }
-    atomic_store(&device->in_pages, reason_against == NULL);
+    atomic_store(&device->uses_vmm, reason_against == NULL);
     atomic_store(&device->backend_reason, reason_against ? reason_against : reason_for);
 }
 
 /* Sets up the backend of an entry. Returns 0 or the driver's code. */
 static int start_backend(struct device_pool *entry, CUcontext context, struct device *device,
-                         uint64_t reached_by) {
-    return kind_of(device)->start(entry->backend, context, device, reached_by);
+                         uint64_t peer_devices) {
+    return kind_of(device)->start(entry->backend, context, device, peer_devices);
 }
 
 /* Starts an unused pool for a new context. Returns false if the backend does not start. Acquires
  * the pool's lock: a thread that still uses the pool for the ended context must not be inside a
  * call of the backend. */
 static bool reuse_pool(struct device_pool *entry, CUcontext context, struct device *device,
-                       uint64_t reached_by) {
+                       uint64_t peer_devices) {
     pool_lock(entry->pool);
-    bool started = start_backend(entry, context, device, reached_by) == 0;
+    bool started = start_backend(entry, context, device, peer_devices) == 0;
     pool_unlock(entry->pool);
     entry->unused = !started;
     return started;
@@ -114,14 +114,15 @@ static size_t backend_bytes(void) {
 /* Creates a pool and adds it to the device's list. NULL: no host memory, or the driver refused.
  * Keeps the host memory of a failed attempt in `spare` for the next one, perhaps for another device
  * or kind: backend_kind.start() needs zeroed memory. */
-static struct device_pool *new_pool(CUcontext context, struct device *device, uint64_t reached_by) {
+static struct device_pool *new_pool(CUcontext context, struct device *device,
+                                    uint64_t peer_devices) {
     static struct device_pool *spare;
     if (!spare && !(spare = host_map(sizeof *spare, 4096)))
         return NULL;
     if (!spare->backend && !(spare->backend = host_map(backend_bytes(), 4096)))
         return NULL;
     memset(spare->backend, 0, backend_bytes());
-    if (start_backend(spare, context, device, reached_by) != 0)
+    if (start_backend(spare, context, device, peer_devices) != 0)
         return NULL;
     struct pool_config config = {
         .reuse = options()->reuse,
@@ -148,11 +149,11 @@ static struct device_pool *new_pool(CUcontext context, struct device *device, ui
 }
 
 struct device_pool *device_pool_start(CUcontext context, struct device *device,
-                                      uint64_t reached_by) {
+                                      uint64_t peer_devices) {
     choose_backend(device);
     struct device_pool *entry = unused_pool(device);
-    if (entry ? !reuse_pool(entry, context, device, reached_by)
-              : !(entry = new_pool(context, device, reached_by)))
+    if (entry ? !reuse_pool(entry, context, device, peer_devices)
+              : !(entry = new_pool(context, device, peer_devices)))
         return NULL;
     application_events_tell(entry->pool);
     report_start(entry->backend);
@@ -184,7 +185,7 @@ void device_pool_forget(const struct context *context) {
     pool_unlock(entry->pool);
     uint64_t bytes = pool_forget(entry->pool);
     trace_context_end((unsigned)device->ordinal, (uintptr_t)entry->backend, bytes, begun);
-    device_pooled(device, -(int64_t)bytes);
+    device_change_pooled(device, -(int64_t)bytes);
     device_refund(device, bytes);
     entry->unused = true;
 }
@@ -194,10 +195,10 @@ void device_pool_drain_barriers(struct device *device) {
         pool_wait_for_barriers(p->pool);
 }
 
-bool device_pool_finish(struct device *device) {
+bool device_pool_wait_for_free_events(struct device *device) {
     bool any = false;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
-        any |= !p->unused && pool_finish(p->pool);
+        any |= !p->unused && pool_wait_for_free_events(p->pool);
     return any;
 }
 

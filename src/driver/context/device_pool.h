@@ -29,9 +29,9 @@ struct device_backend;
 struct backend_kind {
     size_t bytes; /* size of the backend's state, which begins with a struct device_backend */
 
-    /** Sets up the backend; see device_backend_start(). The devices in `reached_by` get access. */
+    /** Sets up the backend; see device_backend_start(). `peer_devices` get access. */
     int (*start)(struct device_backend *own, CUcontext context, struct device *device,
-                 uint64_t reached_by);
+                 uint64_t peer_devices);
 
     /** Gives one more device access to the pool's memory. NULL: the driver does so by itself. */
     CUresult (*grant_access)(struct device_backend *own, CUdevice device);
@@ -49,10 +49,10 @@ struct backend_kind {
 void device_pool_set_kinds(const struct backend_kind *segments, const struct backend_kind *vmm);
 
 /** Returns a pool for the current context, whose handle is `context`: an unused one of the device,
- * or a new one. `reached_by` has a bit for each device with access to its memory. NULL: the context
- * gets no pool. Call with the registry's lock. */
+ * or a new one. `peer_devices` has a bit for each device with access to its memory. NULL: the
+ * context gets no pool. Call with the registry's lock. */
 struct device_pool *device_pool_start(CUcontext context, struct device *device,
-                                      uint64_t reached_by);
+                                      uint64_t peer_devices);
 
 /** Gives one more device access to the pool's memory, present and future. Returns 0 or the driver's
  * code. Call with no lock held. */
@@ -70,9 +70,9 @@ void device_pool_forget(const struct context *context);
  * held. */
 void device_pool_drain_barriers(struct device *device);
 
-/** Calls pool_finish() for each pool of a device. Returns whether one of them waited for an event.
- * Call with no lock held. */
-bool device_pool_finish(struct device *device);
+/** Calls pool_wait_for_free_events() for each pool of a device. Returns whether one of them waited
+ * for an event. Call with no lock held. */
+bool device_pool_wait_for_free_events(struct device *device);
 
 /** Gives the idle memory of all pools of a device back to the driver. Waits as pool_trim() does,
  * for each pool. Returns 0, or an error of pool_trim() if a pool keeps idle memory. Call with no

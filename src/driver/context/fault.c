@@ -10,7 +10,7 @@
  * cuda.h says of these codes that further work returns the same error until the process ends. Most
  * of them lie in two ranges of numbers. The ranges also contain a few errors that are no faults.
  */
-bool fault_is_deadly(CUresult code) {
+bool fault_is_sticky(CUresult code) {
     switch ((unsigned)code) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_NVLINK_UNCORRECTABLE:
@@ -42,7 +42,7 @@ static void ask(struct context *context, void *unused) {
  * the current context also while another thread's call may be ending it: it may stay. */
 void fault_record(CUresult code) {
     CUcontext current = NULL;
-    if (fault_is_deadly(code)) {
+    if (fault_is_sticky(code)) {
         context_each(ask, NULL);
         REAL(cuCtxGetCurrent)(&current);
         struct pool *pool = context_pool_of(current); /* NULL without a context */

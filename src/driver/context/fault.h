@@ -23,7 +23,7 @@ struct pool;
 
 /** Returns whether an error ends its context permanently, so that every later native call returns
  * it. */
-bool fault_is_deadly(CUresult code);
+bool fault_is_sticky(CUresult code);
 
 /** Returns the fault that ended the context of a pool. 0: there was no fault, or `pool` is NULL. */
 CUresult fault_of(struct pool *pool);

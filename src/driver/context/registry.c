@@ -5,17 +5,17 @@
 #include "heap/host.h"
 
 static struct context *contexts;
-static struct host_slab slab = {.object_bytes = sizeof(struct context)};
+static struct host_freelist freelist = {.object_bytes = sizeof(struct context)};
 static bool has_unknown; /* a context has no slot, for lack of host memory; see count_unknown() */
 struct lock registry_lock = LOCK_INITIALIZER(REGISTRY);
-static uint64_t last_life; /* serial number of the newest context or view; under the lock */
+static uint64_t last_serial; /* serial number of the newest context or view; under the lock */
 _Atomic unsigned registry_views;
 
-_Atomic uint64_t context_generation = 1;
+_Atomic uint64_t context_changes = 1;
 _Atomic unsigned context_alive;
 
 void context_invalidate(void) {
-    atomic_fetch_add(&context_generation, 1);
+    atomic_fetch_add(&context_changes, 1);
 }
 
 static const struct context_callbacks *callbacks;
@@ -80,7 +80,7 @@ static struct context *free_slot(void) {
     while (*at && (*at)->handle)
         at = &(*at)->next;
     if (!*at)
-        *at = host_slab_get(&slab);
+        *at = host_freelist_get(&freelist);
     return *at;
 }
 
@@ -106,7 +106,7 @@ struct context *registry_enter(struct context fresh) {
         return NULL;
     }
     fresh.next = context->next;
-    fresh.life = ++last_life;
+    fresh.serial = ++last_serial;
     *context = fresh;
     atomic_fetch_add(fresh.green ? &registry_views : &context_alive, 1);
     if (!fresh.green)

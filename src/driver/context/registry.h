@@ -3,7 +3,7 @@
  *
  *      registry_first() -> struct context -> next -> ...      the oldest first
  *
- * A slot is never unmapped, but reused: it means the same context as long as `life` is the same.
+ * A slot is never unmapped, but reused: it means the same context as long as `serial` is the same.
  * The lock of rank REGISTRY protects all slots. Callers of these functions hold it. Invariant:
  * context_alive counts the slots in use that are no views (count_unknown() adds 2). Only context.c
  * calls these functions.

@@ -56,8 +56,8 @@ static PROCESS_HOOK_TABLE table[] = {
     /* after the options are read, before any allocation */
     {.start = tracing_start, .forked = trace_forked},
     {.forked = entries_forked},
-    {.forked = context_forked},
-    {.forked = fast_path_forked},
+    {.forked = context_invalidate}, /* the child is not ready, so it finds no pool any more */
+    {.forked = fast_path_block},    /* for ever */
     {.forked = device_forked},
     {.forked = owner_forked},
     {.forked = decay_forked, .end = decay_end},

@@ -17,7 +17,7 @@
 #include "options/options.h"
 #include "pool/pool.h"
 #include "process/process.h"
-#include "report/emitter.h"
+#include "report/derived.h"
 #include "report/report.h"
 #include "trace/trace.h"
 

@@ -13,6 +13,7 @@
 #include "driver/hooks/captures.h"
 #include "driver/hooks/graph_memory.h"
 #include "driver/hooks/hook.h"
+#include "driver/hooks/stream_entries.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/reuse/pinned.h"
 #include "driver/state/fast_path.h"
@@ -24,25 +25,19 @@
 
 /* --- stream-ordered, managed --- */
 
-/* The driver's entries of one variant: of the legacy null stream, or of per-thread streams. */
-struct stream_variant {
-    CUresult (*free)(CUdeviceptr, CUstream);
-    CUresult (*capturing)(CUstream, CUstreamCaptureStatus *);
-};
-
 /* A call that allocates in the order of a stream. */
 struct ordered_call {
     CUdeviceptr *dptr;
     size_t bytes;
     CUstream stream;
-    struct stream_variant driver;
+    struct stream_entries driver;
     bool is_node;                   /* the memory belongs to a graph, not to the driver's pool */
     struct driver_pool_claim claim; /* claim.pool: NULL if no pool counts the memory */
 };
 
 /* Describes a call. The allocation becomes a node of a graph if the stream is being captured. */
 static struct ordered_call enter_stream(CUdeviceptr *dptr, size_t bytes, CUstream stream,
-                                        struct stream_variant driver) {
+                                        struct stream_entries driver) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     bool is_node = atomic_load(&capture_active) > 0 &&
                    driver.capturing(stream, &status) == CUDA_SUCCESS &&
@@ -52,14 +47,11 @@ static struct ordered_call enter_stream(CUdeviceptr *dptr, size_t bytes, CUstrea
 }
 
 static struct ordered_call enter_legacy(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
-    return enter_stream(dptr, bytes, stream,
-                        (struct stream_variant){REAL(cuMemFreeAsync), REAL(cuStreamIsCapturing)});
+    return enter_stream(dptr, bytes, stream, LEGACY_ENTRIES);
 }
 
 static struct ordered_call enter_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
-    return enter_stream(
-        dptr, bytes, stream,
-        (struct stream_variant){REAL(cuMemFreeAsync_ptsz), REAL(cuStreamIsCapturing_ptsz)});
+    return enter_stream(dptr, bytes, stream, PTSZ_ENTRIES);
 }
 
 /*

@@ -20,7 +20,7 @@ struct capturing {
 
 static struct capturing *captures;
 static unsigned unlisted; /* captures missing from the list, for lack of host memory */
-static struct host_slab slab = {.object_bytes = sizeof(struct capturing)};
+static struct host_freelist freelist = {.object_bytes = sizeof(struct capturing)};
 static struct lock lock = LOCK_INITIALIZER(CAPTURE);
 /* Its address identifies the thread. */
 static _Thread_local char this_thread __attribute__((tls_model("initial-exec")));
@@ -103,7 +103,7 @@ static void end_capture(CUstream stream, bool per_thread, bool certain) {
     struct capturing *capture = list_remove(identify(stream, per_thread));
     bool ended = capture || (certain && unlisted > 0);
     if (capture)
-        host_slab_put(&slab, capture);
+        host_freelist_put(&freelist, capture);
     else if (ended)
         unlisted--;
     lock_release(&lock);
@@ -128,7 +128,7 @@ CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream) 
         if (answer != CUDA_SUCCESS) {
             list_add(capture);
         } else {
-            host_slab_put(&slab, capture);
+            host_freelist_put(&freelist, capture);
             uncount();
         }
         lock_release(&lock);
@@ -142,7 +142,7 @@ void capture_forget(const struct context *context) {
         struct capturing *capture = *at;
         if (capture->context == context->handle) {
             *at = capture->next;
-            host_slab_put(&slab, capture);
+            host_freelist_put(&freelist, capture);
             uncount();
         } else {
             at = &capture->next;
@@ -185,7 +185,7 @@ static CUresult account_begin(CUresult answer, const struct begin_call *call) {
         uncount();
     } else if (call->is_announced) {
         lock_acquire(&lock);
-        struct capturing *capture = host_slab_get(&slab);
+        struct capturing *capture = host_freelist_get(&freelist);
         if (capture) {
             *capture = call->capture;
             list_add(capture);

@@ -7,7 +7,7 @@
 #include "pool/pool.h"
 #include "source/backend.h"
 
-static bool in_pages(struct pool *pool) {
+static bool is_vmm(struct pool *pool) {
     return pool && backend_maps(pool_backend(pool));
 }
 
@@ -16,7 +16,7 @@ static bool in_pages(struct pool *pool) {
  * ending. Returns NULL if `here` is that context or a view of it: the driver then orders the copy.
  */
 static CUcontext other_context_of(struct pool *pool, CUcontext here) {
-    if (!in_pages(pool) || pool_backend(pool)->suspended)
+    if (!is_vmm(pool) || pool_backend(pool)->suspended)
         return NULL;
     CUcontext owner = context_of_pool(pool);
     return owner != here && context_pool_of(here) != pool ? owner : NULL;
@@ -63,8 +63,8 @@ static void wait_for(CUcontext owner, bool on_device) {
 /* Does not wait if no context is current or the current one has a fault: the copy will fail. */
 __attribute__((noinline)) void cross_context_wait(struct pool *const pools[2]) {
     CUcontext here = NULL;
-    if ((!in_pages(pools[0]) && !in_pages(pools[1])) ||
-        REAL(cuCtxGetCurrent)(&here) != CUDA_SUCCESS || !here)
+    if ((!is_vmm(pools[0]) && !is_vmm(pools[1])) || REAL(cuCtxGetCurrent)(&here) != CUDA_SUCCESS ||
+        !here)
         return;
     CUcontext to = other_context_of(pools[0], here), from = other_context_of(pools[1], here);
     if ((!to && !from) || current_health() != CUDA_SUCCESS)

@@ -17,6 +17,7 @@
 #include "driver/context/fault.h"
 #include "driver/hooks/captures.h"
 #include "driver/hooks/hook.h"
+#include "driver/hooks/stream_entries.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/limit/retry.h"
 #include "driver/limit/unpooled.h"
@@ -92,7 +93,7 @@ static __attribute__((noinline, cold)) CUresult capture_error(struct pool *pool)
  */
 static bool driver_may_serve(struct pool *pool, size_t bytes) {
     size_t free_bytes = 0, total_bytes = 0;
-    return atomic_load(&device_of_pool(pool)->in_pages) &&
+    return atomic_load(&device_of_pool(pool)->uses_vmm) &&
            REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes) == CUDA_SUCCESS && bytes <= free_bytes;
 }
 
@@ -126,7 +127,7 @@ static bool pooled_alloc(struct pool *pool, CUdeviceptr *dptr, size_t bytes, CUr
     if (stack_recording_is_on()) {
         int ordinal = device_of_pool(pool)->ordinal;
         stack = stacks_here(ordinal);
-        stacks_take(stack, address, bytes, bytes <= SMALL_MAX_BYTES);
+        stacks_add(stack, address, bytes, bytes <= SMALL_MAX_BYTES);
     }
     *dptr = address;
     *result = CUDA_SUCCESS;
@@ -168,7 +169,7 @@ static CUresult account_native(CUresult answer, struct unpooled_call *request,
         request->stack = stacks_here(request->device->ordinal);
     unpooled_end(request, answer, dptr && answer == CUDA_SUCCESS ? *dptr : 0, 0);
     if (recorded)
-        stacks_take(request->stack, *dptr, request->bytes, false);
+        stacks_add(request->stack, *dptr, request->bytes, false);
     return answer;
 }
 
@@ -320,14 +321,6 @@ CUresult hook_cuMemFree_v2(CUdeviceptr dptr) {
 
 /* --- freeing in the order of a stream --- */
 
-/* The driver's entries of one variant. `per_thread`: a NULL stream is the thread's own stream. */
-struct stream_entries {
-    CUresult (*free)(CUdeviceptr, CUstream);
-    CUresult (*record)(CUevent, CUstream);
-    CUresult (*capturing)(CUstream, CUstreamCaptureStatus *);
-    bool per_thread;
-};
-
 /*
  * Returns the driver's error for a free in `stream` made now: because of the stream, the context,
  * or a capture, which the driver then invalidates. Asks the driver to free an unknown address. If
@@ -381,13 +374,11 @@ static CUresult free_in_stream(CUdeviceptr dptr, CUstream stream,
 }
 
 CUresult hook_cuMemFreeAsync(CUdeviceptr dptr, CUstream stream) {
-    const struct stream_entries driver = {REAL(cuMemFreeAsync), REAL(cuEventRecord),
-                                          REAL(cuStreamIsCapturing), false};
+    const struct stream_entries driver = LEGACY_ENTRIES;
     return free_in_stream(dptr, stream, &driver);
 }
 
 CUresult hook_cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream) {
-    const struct stream_entries driver = {REAL(cuMemFreeAsync_ptsz), REAL(cuEventRecord_ptsz),
-                                          REAL(cuStreamIsCapturing_ptsz), true};
+    const struct stream_entries driver = PTSZ_ENTRIES;
     return free_in_stream(dptr, stream, &driver);
 }

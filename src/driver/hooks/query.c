@@ -109,7 +109,7 @@ static int find_known(CUdeviceptr dptr, struct known *known) {
     return r;
 }
 
-static bool in_pages(const struct known *block) {
+static bool is_vmm(const struct known *block) {
     return block->pool && backend_maps(pool_backend(block->pool));
 }
 
@@ -119,8 +119,8 @@ static bool in_pages(const struct known *block) {
  * for a block of the vmm backend whose context is not primary.
  */
 static CUdeviceptr address_without_context(const struct known *block, CUdeviceptr dptr) {
-    bool primary = !in_pages(block) ||
-                   context_primary_pool(device_of_pool(block->pool)->ordinal) == block->pool;
+    bool primary =
+        !is_vmm(block) || context_primary_pool(device_of_pool(block->pool)->ordinal) == block->pool;
     return primary ? dptr : UNKNOWN_ADDRESS;
 }
 
@@ -243,7 +243,7 @@ static bool answer_of_pages(void *data, CUpointer_attribute attribute, const str
  */
 static void correct(void *data, CUpointer_attribute attribute, const struct known *block) {
     const struct vmm_backend *pages =
-        in_pages(block) ? (struct vmm_backend *)pool_backend(block->pool) : NULL;
+        is_vmm(block) ? (struct vmm_backend *)pool_backend(block->pool) : NULL;
     bool decompress = (unsigned)attribute == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE;
     bool ipc = (unsigned)attribute == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
     if (pages && ((decompress && vmm_can_decompress(pages)) || (ipc && vmm_can_export(pages))))
@@ -269,7 +269,7 @@ static bool answer_of_block(void *data, CUpointer_attribute attribute, const str
         return value != SYNC_UNKNOWN;
     }
     default:
-        return (in_pages(block) || block->mapped_in) && answer_of_pages(data, attribute, block);
+        return (is_vmm(block) || block->mapped_in) && answer_of_pages(data, attribute, block);
     }
 }
 
@@ -347,7 +347,7 @@ CUresult hook_cuPointerGetAttributes(unsigned int count, CUpointer_attribute *at
 static CUresult set_sync_memops_of(const void *value, CUdeviceptr dptr, const struct known *block) {
     CUresult r = REAL(cuPointerSetAttribute)(value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, dptr);
     bool refused = r == CUDA_ERROR_NOT_SUPPORTED && value;
-    return refused && (in_pages(block) || block->mapped_in) ? CUDA_SUCCESS : r;
+    return refused && (is_vmm(block) || block->mapped_in) ? CUDA_SUCCESS : r;
 }
 
 CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
@@ -362,7 +362,7 @@ CUresult hook_cuPointerSetAttribute(const void *value, CUpointer_attribute attri
         CUresult none = REAL(cuPointerSetAttribute)(value, attribute, dptr);
         if (none == CUDA_SUCCESS)
             pinned_attribute_was_set();
-        return none == CUDA_ERROR_NOT_SUPPORTED && r == 0 && (in_pages(&block) || block.mapped_in)
+        return none == CUDA_ERROR_NOT_SUPPORTED && r == 0 && (is_vmm(&block) || block.mapped_in)
                    ? CUDA_ERROR_INVALID_VALUE
                    : none;
     }

@@ -47,8 +47,8 @@ struct imported_block {
 _Atomic unsigned ipc_blocks;
 _Atomic uint64_t ipc_last_id;
 static struct address_map imports, blocks; /* by first address */
-static struct host_slab import_slab = {.object_bytes = sizeof(struct import)};
-static struct host_slab block_slab = {.object_bytes = sizeof(struct imported_block)};
+static struct host_freelist import_freelist = {.object_bytes = sizeof(struct import)};
+static struct host_freelist block_freelist = {.object_bytes = sizeof(struct imported_block)};
 /* IPC_CALLS is held across driver calls, also while a close waits for work. */
 static struct lock calls = LOCK_INITIALIZER(IPC_CALLS);
 static struct lock lock = LOCK_INITIALIZER(IPC);
@@ -88,12 +88,12 @@ static struct import *get_import(CUcontext context, CUdeviceptr base) {
     struct import *import = find_import(context, base);
     if (import && import->context == context)
         return import;
-    import = host_slab_get(&import_slab);
+    import = host_freelist_get(&import_freelist);
     if (!import)
         return NULL;
     *import = (struct import){.context = context, .base = base};
     if (!address_map_add(&imports, base, import)) {
-        host_slab_put(&import_slab, import);
+        host_freelist_put(&import_freelist, import);
         return NULL;
     }
     if (REAL(cuMemGetAddressRange_v2)(NULL, &import->bytes, base) != CUDA_SUCCESS)
@@ -109,7 +109,7 @@ static void drop_if_unused(struct import *import) {
         return;
     address_map_remove(&imports, address_map_find(&imports, import->base, import));
     unpooled_free(UNPOOLED_IMPORTS, import->base);
-    host_slab_put(&import_slab, import);
+    host_freelist_put(&import_freelist, import);
 }
 
 /* Returns the block at `offset` of an import; adds a new block. Returns NULL without host
@@ -117,14 +117,14 @@ static void drop_if_unused(struct import *import) {
 static struct imported_block *get_block(struct import *import, uint64_t offset, uint64_t bytes) {
     struct imported_block *block = find_block(import->context, import->base + offset);
     if (!block || block->import != import) {
-        block = host_slab_get(&block_slab);
+        block = host_freelist_get(&block_freelist);
         if (!block)
             return NULL;
         *block = (struct imported_block){.dptr = import->base + offset,
                                          .id = atomic_fetch_add(&ipc_last_id, 1) + 1,
                                          .import = import};
         if (!address_map_add(&blocks, block->dptr, block)) {
-            host_slab_put(&block_slab, block);
+            host_freelist_put(&block_freelist, block);
             return NULL;
         }
         atomic_fetch_add(&ipc_blocks, 1);
@@ -203,7 +203,7 @@ static void subtract_block(CUdeviceptr dptr, uint64_t id) {
     struct import *import = block->import;
     if (--block->opened == 0) {
         address_map_remove(&blocks, address_map_find(&blocks, dptr, block));
-        host_slab_put(&block_slab, block);
+        host_freelist_put(&block_freelist, block);
         atomic_fetch_sub(&ipc_blocks, 1);
     }
     import->blocks--;
@@ -257,7 +257,7 @@ void ipc_forget(const struct context *context) {
     for (size_t i = 0; i < blocks.count; i++) {
         struct imported_block *block = blocks.rows[i].what;
         if (block->import->context == context->handle) {
-            host_slab_put(&block_slab, block);
+            host_freelist_put(&block_freelist, block);
             atomic_fetch_sub(&ipc_blocks, 1);
         } else {
             blocks.rows[remaining++] = blocks.rows[i];
@@ -268,7 +268,7 @@ void ipc_forget(const struct context *context) {
     for (size_t i = 0; i < imports.count; i++) {
         struct import *import = imports.rows[i].what;
         if (import->context == context->handle)
-            host_slab_put(&import_slab, import);
+            host_freelist_put(&import_freelist, import);
         else
             imports.rows[remaining++] = imports.rows[i];
     }

@@ -17,7 +17,7 @@ struct export {
 };
 
 static struct address_map exports; /* by address */
-static struct host_slab slab = {.object_bytes = sizeof(struct export)};
+static struct host_freelist freelist = {.object_bytes = sizeof(struct export)};
 static struct lock lock = LOCK_INITIALIZER(EXPORTS);
 
 bool ipc_export_draw(void *number, size_t bytes) {
@@ -33,9 +33,9 @@ static struct export *find(uint64_t address) {
 
 /* Adds an export. Returns NULL without host memory. Lock held. */
 static struct export *add(uint64_t address) {
-    struct export *fresh = host_slab_get(&slab);
+    struct export *fresh = host_freelist_get(&freelist);
     if (fresh && !address_map_add(&exports, address, fresh)) {
-        host_slab_put(&slab, fresh);
+        host_freelist_put(&freelist, fresh);
         return NULL;
     }
     return fresh;

@@ -18,7 +18,7 @@ struct fetch {
     const struct ipc_ticket *ticket;
     struct ipc_fetched *into; /* span 0: no addresses are reserved yet */
     uint64_t mapped;          /* bytes mapped so far */
-    uint64_t reached_by;      /* devices that need access, a bit for each */
+    uint64_t peer_devices;    /* devices that need access, a bit for each */
     int64_t budget_ms;        /* time left to wait for the exporter */
     int fd;
 };
@@ -126,13 +126,13 @@ static int map_some(struct fetch *fetch) {
     return r != 0 ? r : (int)driver;
 }
 
-/* Gives access to the current device and to those of `reached_by`. */
+/* Gives access to the current device and to those of `peer_devices`. */
 static CUresult give_access(const struct fetch *fetch) {
     CUdevice here;
     CUresult r = REAL(cuCtxGetDevice)(&here);
     r = r == CUDA_SUCCESS ? ipc_fetch_grant_access(fetch->into, here) : r;
     for (CUdevice i = 0; i < STATS_MAX_DEVICES && r == CUDA_SUCCESS; i++) {
-        bool other = i != here && (fetch->reached_by & device_bit(i)) != 0;
+        bool other = i != here && (fetch->peer_devices & device_bit(i)) != 0;
         r = other ? ipc_fetch_grant_access(fetch->into, i) : r;
     }
     return r;
@@ -173,9 +173,11 @@ static int connect_and_fetch(struct fetch *fetch) {
     return r;
 }
 
-int ipc_fetch(const struct ipc_ticket *ticket, uint64_t reached_by, struct ipc_fetched *fetched) {
-    struct fetch fetch = {
-        .ticket = ticket, .into = fetched, .reached_by = reached_by, .budget_ms = WIRE_WHOLE_MS};
+int ipc_fetch(const struct ipc_ticket *ticket, uint64_t peer_devices, struct ipc_fetched *fetched) {
+    struct fetch fetch = {.ticket = ticket,
+                          .into = fetched,
+                          .peer_devices = peer_devices,
+                          .budget_ms = WIRE_WHOLE_MS};
     int saved = errno;
     *fetched = (struct ipc_fetched){0};
     CUstreamCaptureMode mode = capture_relax();

@@ -18,11 +18,11 @@ struct ipc_fetched {
 };
 
 /**
- * Maps the block for the current context's device, and for the devices of `reached_by`, one bit
+ * Maps the block for the current context's device, and for the devices of `peer_devices`, one bit
  * each. Waits for the exporter within limits. Returns 0; a negative errno if the exporter is gone
  * or does not export the block; or the driver's positive error code.
  */
-int ipc_fetch(const struct ipc_ticket *ticket, uint64_t reached_by, struct ipc_fetched *fetched);
+int ipc_fetch(const struct ipc_ticket *ticket, uint64_t peer_devices, struct ipc_fetched *fetched);
 
 /** Unmaps the block and frees its addresses. All work on the block must have completed. */
 void ipc_fetch_undo(const struct ipc_fetched *fetched);

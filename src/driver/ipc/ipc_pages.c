@@ -30,7 +30,7 @@ struct opened {
 };
 
 static struct address_map all; /* by first mapped address, which is unique */
-static struct host_slab slab = {.object_bytes = sizeof(struct opened)};
+static struct host_freelist freelist = {.object_bytes = sizeof(struct opened)};
 static struct lock lock = LOCK_INITIALIZER(IPC_PAGES);
 
 static CUdeviceptr start_of(const struct opened *opened) {
@@ -62,12 +62,12 @@ static struct opened *starting(CUdeviceptr dptr) {
 
 /* Adds a mapping to the table. Returns NULL without host memory. */
 static struct opened *enter(const struct opened *fresh) {
-    struct opened *opened = host_slab_get(&slab);
+    struct opened *opened = host_freelist_get(&freelist);
     if (!opened)
         return NULL;
     *opened = *fresh;
     if (!address_map_add(&all, opened->fetched.base, opened)) {
-        host_slab_put(&slab, opened);
+        host_freelist_put(&freelist, opened);
         return NULL;
     }
     opened->id = atomic_fetch_add(&ipc_last_id, 1) + 1;
@@ -77,7 +77,7 @@ static struct opened *enter(const struct opened *fresh) {
 
 static void remove_opened(struct opened *opened) {
     address_map_remove(&all, address_map_find(&all, opened->fetched.base, opened));
-    host_slab_put(&slab, opened);
+    host_freelist_put(&freelist, opened);
     atomic_fetch_sub(&ipc_blocks, 1);
 }
 
@@ -102,7 +102,7 @@ static bool concerns_call(CUresult r, CUcontext context) {
            r == CUDA_ERROR_CONTEXT_IS_DESTROYED || r == CUDA_ERROR_NOT_PERMITTED ||
            (r >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
             r <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) ||
-           fault_is_deadly(r);
+           fault_is_sticky(r);
 }
 
 /*
@@ -111,7 +111,7 @@ static bool concerns_call(CUresult r, CUcontext context) {
  */
 static void grant_access_since(CUcontext context, const struct ipc_fetched *fetched,
                                uint64_t before) {
-    uint64_t since = context_reached_by(context) & ~before;
+    uint64_t since = context_peer_devices(context) & ~before;
     for (CUdevice i = 0; i < STATS_MAX_DEVICES; i++)
         if (since >> i & 1)
             ipc_fetch_grant_access(fetched, i);
@@ -122,12 +122,12 @@ static void grant_access_since(CUcontext context, const struct ipc_fetched *fetc
 static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_ticket *ticket,
                          CUresult native) {
     struct opened fresh = {.context = context, .ticket = *ticket, .times = 1};
-    uint64_t reached_by = context_reached_by(context);
-    int r = ipc_fetch(ticket, reached_by, &fresh.fetched);
+    uint64_t peer_devices = context_peer_devices(context);
+    int r = ipc_fetch(ticket, peer_devices, &fresh.fetched);
     if (r == -ECONNREFUSED) /* the exporter has ended: the driver's native answer */
         return CUDA_ERROR_INVALID_HANDLE;
     if (r != 0)
-        return r == CUDA_ERROR_OUT_OF_MEMORY || fault_is_deadly((CUresult)r) ? (CUresult)r : native;
+        return r == CUDA_ERROR_OUT_OF_MEMORY || fault_is_sticky((CUresult)r) ? (CUresult)r : native;
     lock_acquire(&lock);
     bool reopened = reopen(context, ticket, dptr);
     struct opened *opened = reopened ? NULL : enter(&fresh);
@@ -138,7 +138,7 @@ static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_
     }
     lock_release(&lock);
     if (opened)
-        grant_access_since(context, &fresh.fetched, reached_by);
+        grant_access_since(context, &fresh.fetched, peer_devices);
     else /* the program has not got this mapping */
         ipc_fetch_undo(&fresh.fetched);
     return opened || reopened ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

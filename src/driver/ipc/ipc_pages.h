@@ -38,7 +38,7 @@ bool ipc_pages_touch(CUdeviceptr dptr, uint64_t bytes);
 
 /**
  * Gives a device access to the blocks that are open in a context. Later openings give access
- * themselves (context_reached_by). Returns the driver's first error.
+ * themselves (context_peer_devices). Returns the driver's first error.
  */
 CUresult ipc_pages_grant_access(CUcontext context, CUdevice device);
 

@@ -10,7 +10,7 @@
 atomic_bool driver_pool_stale;
 static struct driver_pool *pools; /* entries are never removed, but reused */
 static _Atomic(struct driver_pool *) currents[STATS_MAX_DEVICES]; /* NULL: ask the driver */
-static struct host_slab slab = {.object_bytes = sizeof(struct driver_pool)};
+static struct host_freelist freelist = {.object_bytes = sizeof(struct driver_pool)};
 struct lock driver_pool_lock = LOCK_INITIALIZER(DRIVER_POOLS);
 
 /* --- one pool; lock held --- */
@@ -24,7 +24,8 @@ void driver_pool_count(struct driver_pool *pool) {
         device_charge_always(pool->device, now - before);
     else
         device_refund(pool->device, before - now);
-    device_book(pool->device, &pool->device->unpooled.stream_ordered, (int64_t)(now - before));
+    device_change_metric(pool->device, &pool->device->unpooled.stream_ordered,
+                         (int64_t)(now - before));
 }
 
 void driver_pool_query(struct driver_pool *pool) {
@@ -84,7 +85,7 @@ static struct driver_pool *add(const struct driver_pool *as) {
         struct driver_pool *next = pool->next;
         *pool = *as;
         pool->next = next;
-    } else if ((pool = host_slab_get(&slab)) != NULL) {
+    } else if ((pool = host_freelist_get(&freelist)) != NULL) {
         *pool = *as;
         pool->next = pools;
         pools = pool;

@@ -9,7 +9,7 @@
 #include "trace/trace.h"
 
 struct lock ledger_lock = LOCK_INITIALIZER(LEDGER);
-static struct host_slab slab = {.object_bytes = sizeof(struct ledger_row)};
+static struct host_freelist freelist = {.object_bytes = sizeof(struct ledger_row)};
 static struct ledger_row *being_freed; /* rows without holders that calls in progress free */
 
 /* --- reports --- */
@@ -111,7 +111,7 @@ void ledger_rows_free(struct ledger_row *dead) {
             report_row(FLIGHT_FREE, row);
             continue;
         }
-        unpooled_kind_book(kind, row->device, -(int64_t)row->bytes);
+        unpooled_kind_count(kind, row->device, -(int64_t)row->bytes);
         report_row(FLIGHT_FREE, row);
         if (unpooled_kind_is_charged(kind))
             device_refund(row->device, row->bytes);
@@ -121,7 +121,7 @@ void ledger_rows_free(struct ledger_row *dead) {
     lock_acquire(&ledger_lock);
     while (dead) {
         struct ledger_row *next = dead->next;
-        host_slab_put(&slab, dead);
+        host_freelist_put(&freelist, dead);
         dead = next;
     }
     lock_release(&ledger_lock);
@@ -131,16 +131,16 @@ void ledger_rows_free(struct ledger_row *dead) {
 
 bool ledger_row_enter(const struct ledger_row *as, struct ledger_row **dead) {
     end_row_of_reused_key(as->key, as->space, dead);
-    struct ledger_row *row = host_slab_get(&slab);
+    struct ledger_row *row = host_freelist_get(&freelist);
     if (!row)
         return false;
     *row = *as;
     row->holders = 1;
     if (!ledger_add(row)) {
-        host_slab_put(&slab, row);
+        host_freelist_put(&freelist, row);
         return false;
     }
-    unpooled_kind_book((enum unpooled_kind)row->kind, row->device, (int64_t)row->bytes);
+    unpooled_kind_count((enum unpooled_kind)row->kind, row->device, (int64_t)row->bytes);
     unpooled_kind_attribute((enum unpooled_kind)row->kind, row->device, row->requester,
                             (int64_t)row->bytes);
     report_row(FLIGHT_ALLOCATE, row);

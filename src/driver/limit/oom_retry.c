@@ -8,15 +8,15 @@
 
 /*
  * Gives idle memory back to the driver, first with the short waits of pool_trim(). Waits for events
- * recorded in frees (device_pool_finish()) only if that is not enough: such work may depend on this
- * thread's next calls. If `bytes` is 0, the needed amount is unknown, and any returned memory is
- * enough.
+ * recorded in frees (device_pool_wait_for_free_events()) only if that is not enough: such work may
+ * depend on this thread's next calls. If `bytes` is 0, the needed amount is unknown, and any
+ * returned memory is enough.
  */
 static void release_idle(struct device *device, uint64_t bytes) {
     uint64_t returns = oom_retry_returns();
     device_pool_release_idle(device);
     bool enough = bytes > 0 ? bytes <= device_available(device) : oom_retry_returns() != returns;
-    if (!enough && device_pool_finish(device))
+    if (!enough && device_pool_wait_for_free_events(device))
         device_pool_release_idle(device);
 }
 
@@ -51,7 +51,7 @@ bool oom_retry_at_limit(struct device *device, uint64_t bytes, struct oom_retry 
     oom_retry->count++;
     if (limit && bytes > limit)
         return first;
-    oom_retry->return_count = device_given_back(device);
+    oom_retry->return_count = device_wait_for_in_flight(device);
     bool moved = first || oom_retry->return_count != return_count;
     release_if_enough(device, bytes, oom_retry, moved);
     return moved || oom_retry->gave;

@@ -22,7 +22,7 @@ struct device;
 
 struct oom_retry {
     unsigned count;        /* retries so far */
-    uint64_t return_count; /* device_given_back() at the last try */
+    uint64_t return_count; /* device_wait_for_in_flight() at the last try */
     uint64_t returns;      /* oom_retry_returns() at the last try */
     uint64_t idle;         /* idle bytes that the pools kept after the last try */
     bool gave;             /* in the last try, memory came back or other threads took idle memory */

@@ -4,8 +4,8 @@
  * for the program. Natively both kinds of calls could use all memory that the program has freed.
  *
  * After CUDA_ERROR_OUT_OF_MEMORY the pools therefore give idle memory back, and the call is
- * repeated. Further retries follow only while memory moves (oom_retry.h). Hooks and ipc_wire.c use
- * these macros with no lock held.
+ * repeated. Further retries follow only while memory moves (oom_retry.h). Hooks use these
+ * macros with no lock held.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_RETRY_H
 #define GPUCACHE_DRIVER_LIMIT_RETRY_H

@@ -259,8 +259,8 @@ void unpooled_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset
     /* The size of imported memory is unknown: counts up to the end of the furthest mapping. */
     if (answer == CUDA_SUCCESS && memory->kind == UNPOOLED_HANDLE_IMPORTED &&
         memory->bytes < offset + bytes) {
-        unpooled_kind_book(UNPOOLED_HANDLE_IMPORTED, memory->device,
-                           (int64_t)(offset + bytes - memory->bytes));
+        unpooled_kind_count(UNPOOLED_HANDLE_IMPORTED, memory->device,
+                            (int64_t)(offset + bytes - memory->bytes));
         memory->bytes = offset + bytes;
     }
     if (answer != CUDA_SUCCESS || !ledger_row_enter(&row, &dead)) {

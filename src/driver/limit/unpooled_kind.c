@@ -65,10 +65,11 @@ void unpooled_kind_attribute(enum unpooled_kind kind, struct device *device, uns
         atomic_fetch_add(&device->requested_unpooled, (uint64_t)change);
 }
 
-void unpooled_kind_book(enum unpooled_kind kind, struct device *device, int64_t change) {
+void unpooled_kind_count(enum unpooled_kind kind, struct device *device, int64_t change) {
     size_t at = kinds[kind].metric;
     if (kind == UNPOOLED_NATIVE)
         count_native(device, change);
     else if (at != NOWHERE && kind != UNPOOLED_STREAM_ORDERED)
-        device_book(device, (struct metric *)(void *)((char *)&device->unpooled + at), change);
+        device_change_metric(device, (struct metric *)(void *)((char *)&device->unpooled + at),
+                             change);
 }

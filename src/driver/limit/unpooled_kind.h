@@ -1,7 +1,7 @@
 /*
  * Gives the properties of the kinds of unpooled memory (unpooled_kind.def), and counts their bytes.
- * unpooled.c and ledger_row.c call these functions. Only unpooled_kind_book() acquires a lock, that
- * of the device.
+ * unpooled.c and ledger_row.c call these functions. Only unpooled_kind_count() acquires a lock,
+ * that of the device.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_UNPOOLED_KIND_H
 #define GPUCACHE_DRIVER_LIMIT_UNPOOLED_KIND_H
@@ -40,7 +40,7 @@ bool unpooled_kind_is_charged(enum unpooled_kind kind);
  * Adds `change` bytes to the counters of a kind on its device. Does nothing for mappings, which
  * have no bytes of their own, and for stream-ordered memory, which its pool counts.
  */
-void unpooled_kind_book(enum unpooled_kind kind, struct device *device, int64_t change);
+void unpooled_kind_count(enum unpooled_kind kind, struct device *device, int64_t change);
 
 /**
  * Adds `change` to the bytes of a requester, for kinds that are device memory of this process.

@@ -13,11 +13,11 @@ static bool must_drop(uint64_t address, const void *context) {
 
 void block_stacks_forget(const struct context *context) {
     if (stack_recording_is_on())
-        stacks_drop(must_drop, context);
+        stacks_remove_if(must_drop, context);
 }
 
 bool block_stacks_free_begin(uint64_t address, struct stacks_block *block) {
-    return stack_recording_is_on() && stacks_give(address, block);
+    return stack_recording_is_on() && stacks_remove(address, block);
 }
 
 /* Checks that the block is live: a free that returns an error may have freed the block, because the
@@ -28,5 +28,5 @@ void block_stacks_free_end(const struct stacks_block *block, bool refused) {
         refused && ((pool_find(block->address, &found) == 0 && found.address == block->address) ||
                     unpooled_find(UNPOOLED_POINTER, block->address).bytes != 0);
     if (is_live)
-        stacks_keep(block);
+        stacks_restore(block);
 }

@@ -11,7 +11,7 @@
 #include "options/options.h"
 #include "pool/pool.h"
 #include "process/ending.h"
-#include "report/emitter.h"
+#include "report/file.h"
 #include "report/memory_snapshot.h"
 #include "trace/last.h"
 #include "trace/trace.h"
@@ -266,7 +266,7 @@ static void write_settings(void) {
         pickle_key(to, print_end(&out));
         pickle_text(to, i == snapshot.devices            ? "pinned host memory"
                         : !device                        ? "not used"
-                        : atomic_load(&device->in_pages) ? "pages"
+                        : atomic_load(&device->uses_vmm) ? "pages"
                                                          : "segments");
     }
     pickle_key(to, "options");

@@ -15,7 +15,7 @@
 #include "heap/host.h"
 #include "options/options.h"
 #include "pool/pool.h"
-#include "report/emitter.h"
+#include "report/derived.h"
 #include "stacks/requester.h"
 #include "stacks/stacks.h"
 
@@ -95,7 +95,7 @@ static const char *reuse_in_effect(const struct device *device) {
 
 static void read_backend(const struct device *device, struct stats_device *out) {
     const char *reason = atomic_load(&device->backend_reason);
-    bool pages = atomic_load(&device->in_pages);
+    bool pages = atomic_load(&device->uses_vmm);
     out->backend = options()->disable || !reason ? "none" : pages ? "pages" : "segments";
     out->backend_reason = options()->disable ? options()->disable_reason
                           : reason           ? reason

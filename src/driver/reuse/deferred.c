@@ -26,8 +26,8 @@ static struct stream_queues *make_queues(CUcontext context) {
         atomic_store(&queues->context, context);
     } else if (!queues && (queues = host_map(sizeof *queues, 4096)) != NULL) {
         lock_start(&queues->lock, LOCK_DEFERRED);
-        queues->queue_slab.object_bytes = sizeof(struct stream_queue);
-        queues->free_slab.object_bytes = sizeof(struct deferred_free);
+        queues->queue_freelist.object_bytes = sizeof(struct stream_queue);
+        queues->deferred_freelist.object_bytes = sizeof(struct deferred_free);
         queues->next = atomic_load(&all_queues);
         atomic_store(&queues->context, context);
         atomic_store(&all_queues, queues);
@@ -60,7 +60,7 @@ static CUresult add_in(CUcontext context, struct stream_identity identity, CUdev
     struct stream_queues *queues = lock_queues(context);
     if (!queues)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct deferred_free *deferred = host_slab_get(&queues->free_slab);
+    struct deferred_free *deferred = host_freelist_get(&queues->deferred_freelist);
     struct stream_queue *queue = deferred ? stream_queue_of(queues, identity) : NULL;
     CUresult r =
         queue ? stream_queue_record(context, queue, stream, record) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -69,7 +69,7 @@ static CUresult add_in(CUcontext context, struct stream_identity identity, CUdev
     if (r == CUDA_SUCCESS)
         stream_queue_add(queue, deferred);
     else if (deferred)
-        host_slab_put(&queues->free_slab, deferred);
+        host_freelist_put(&queues->deferred_freelist, deferred);
     lock_release(&queues->lock);
     return r;
 }

@@ -45,7 +45,7 @@ static struct pinned *newest, *oldest;
 static struct address_map kept_by_address;           /* all kept blocks by address */
 static _Atomic uint64_t kept_blocks, requests, ends; /* numbers; `ends`: of contexts that ended */
 static uint64_t kept_bytes, frees;                   /* `frees`: kept blocks so far */
-static struct host_slab slab = {.object_bytes = sizeof(struct pinned)};
+static struct host_freelist freelist = {.object_bytes = sizeof(struct pinned)};
 static struct lock lock = LOCK_INITIALIZER(PINNED); /* protects all but `requests` */
 
 /* Returns the bytes of the machine, or of the process's memory cgroup if that has fewer. In a
@@ -105,10 +105,10 @@ static struct bucket *bucket_of(size_t bytes, unsigned kind) {
 
 /* Adds a copy of `fresh` to all lists. Returns false without host memory. */
 static bool add(const struct pinned *fresh) {
-    struct pinned *p = host_slab_get(&slab);
+    struct pinned *p = host_freelist_get(&freelist);
     if (!p || !address_map_add(&kept_by_address, (uintptr_t)fresh->host, p)) {
         if (p)
-            host_slab_put(&slab, p);
+            host_freelist_put(&freelist, p);
         return false;
     }
     struct bucket *bucket = bucket_of(fresh->bytes, fresh->kind);
@@ -137,7 +137,7 @@ static void *take_out(struct pinned *p) {
     address_map_remove(&kept_by_address, address_map_find(&kept_by_address, (uintptr_t)host, p));
     kept_bytes -= p->bytes;
     atomic_fetch_sub(&kept_blocks, 1);
-    host_slab_put(&slab, p);
+    host_freelist_put(&freelist, p);
     return host;
 }
 

@@ -34,7 +34,8 @@ struct stream_queue *stream_queue_of(struct stream_queues *queues, struct stream
     struct stream_queue **bucket = bucket_of(queues, stream), *queue = *bucket;
     while (queue && (queue->stream.number != stream.number || queue->stream.kind != stream.kind))
         queue = queue->next_in_bucket;
-    if (!queue && ((queue = queues->idle) || (queue = host_slab_get(&queues->queue_slab)))) {
+    if (!queue &&
+        ((queue = queues->idle) || (queue = host_freelist_get(&queues->queue_freelist)))) {
         queues->idle = queue == queues->idle ? queue->next : queues->idle;
         queue->stream = stream;
         queue->next_in_bucket = *bucket;
@@ -62,7 +63,7 @@ static void reclaim_oldest(struct stream_queues *queues, struct stream_queue *qu
     struct deferred_free *deferred = queue->oldest;
     queue->oldest = deferred->next;
     pool_reclaim(&deferred->block);
-    host_slab_put(&queues->free_slab, deferred);
+    host_freelist_put(&queues->deferred_freelist, deferred);
 }
 
 void stream_queue_add(struct stream_queue *queue, struct deferred_free *deferred) {
@@ -182,7 +183,7 @@ static void forget_in(struct stream_queues *queues, struct stream_queue *queue,
         struct deferred_free *deferred = rest;
         rest = deferred->next;
         if (deferred->block.pool == pool) {
-            host_slab_put(&queues->free_slab, deferred);
+            host_freelist_put(&queues->deferred_freelist, deferred);
         } else {
             deferred->next = NULL;
             *(queue->oldest ? &queue->newest->next : &queue->oldest) = deferred;
@@ -206,6 +207,6 @@ void stream_queues_end(struct stream_queues *queues) {
     while (queues->idle) { /* the events of these queues ended with the context */
         struct stream_queue *queue = queues->idle;
         queues->idle = queue->next;
-        host_slab_put(&queues->queue_slab, queue);
+        host_freelist_put(&queues->queue_freelist, queue);
     }
 }

@@ -77,7 +77,7 @@ struct stream_queues {
     struct stream_queue *buckets[DEFERRED_BUCKETS];
     struct stream_queue *first, *last; /* queues with frees; the longest without a query first */
     struct stream_queue *idle;
-    struct host_slab queue_slab, free_slab;
+    struct host_freelist queue_freelist, deferred_freelist;
     struct stream_queues *next; /* set once, before other threads see the queues */
 };
 

@@ -4,8 +4,8 @@
  * While a stream is being captured, the library must not record an event, add a barrier or wait:
  * each would invalidate the capture. It must also refuse the calls that the driver would refuse.
  * Invariant: no capture begins while a thread is between capture_hold_off() and capture_let_go().
- * The counters are atomic; no lock protects them. hooks/captures.c counts captures. Backends, hooks
- * and limit/ read the count.
+ * The counters are atomic; no lock protects them. hooks/captures.c counts captures. Backends,
+ * hooks, limit/, reuse/ and control/ read the count.
  */
 #ifndef GPUCACHE_DRIVER_STATE_CAPTURE_H
 #define GPUCACHE_DRIVER_STATE_CAPTURE_H

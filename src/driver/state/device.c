@@ -185,12 +185,12 @@ void device_refund(struct device *device, uint64_t bytes) {
     atomic_fetch_add(&in_flight_returns, 1);
 }
 
-uint64_t device_given_back(struct device *device) {
+uint64_t device_wait_for_in_flight(struct device *device) {
     in_flight_wait(&device->in_flight);
     return in_flight_given_back(&device->in_flight);
 }
 
-void device_pooled(struct device *device, int64_t change) {
+void device_change_pooled(struct device *device, int64_t change) {
     uint64_t now = atomic_fetch_add(&device->pooled, (uint64_t)change) + (uint64_t)change;
     uint64_t peak = atomic_load(&device->pooled_peak);
     while (change > 0 && now > peak &&
@@ -203,7 +203,7 @@ uint64_t device_visible_total(const struct device *device) {
     return limit && limit < device->total ? limit : device->total;
 }
 
-void device_book(struct device *device, struct metric *metric, int64_t change) {
+void device_change_metric(struct device *device, struct metric *metric, int64_t change) {
     lock_acquire(&device->lock);
     metric_change(metric, change);
     lock_release(&device->lock);

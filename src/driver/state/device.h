@@ -50,8 +50,8 @@ struct device {
     struct requester_row requesters[REQUESTERS]; /* large blocks and unpooled memory */
     _Atomic uint64_t requested_unpooled;  /* part of `requesters` that is no requested memory */
     _Atomic(struct device_pool *) pools;  /* device_pool.h */
-    atomic_bool in_pages;                 /* backend of the pools: pages (true) or segments */
-    _Atomic(const char *) backend_reason; /* why `in_pages` has its value; NULL: not set yet */
+    atomic_bool uses_vmm;                 /* backend of the pools: pages (true) or segments */
+    _Atomic(const char *) backend_reason; /* why `uses_vmm` has its value; NULL: not set yet */
 };
 
 /** Returns the device of an ordinal. The first call reads the device's name, UUID and size. NULL:
@@ -130,17 +130,17 @@ void device_uncharge(struct device *device, uint64_t bytes);
 /** Returns a number that changes when another thread gives a charge or memory back. Waits first,
  * for about 1 s at most, for the requests that other threads have in progress (in_flight_wait).
  * Call with no lock held. */
-uint64_t device_given_back(struct device *device);
+uint64_t device_wait_for_in_flight(struct device *device);
 
 /** Adds `change` to the reserved bytes of the device's pools. */
-void device_pooled(struct device *device, int64_t change);
+void device_change_pooled(struct device *device, int64_t change);
 
 /** Returns the size of the device's memory that the program sees, in bytes: the smaller one of
  * total and limit. */
 uint64_t device_visible_total(const struct device *device);
 
 /** Adds `change` to a metric of device->unpooled. Acquires the device's lock. */
-void device_book(struct device *device, struct metric *metric, int64_t change);
+void device_change_metric(struct device *device, struct metric *metric, int64_t change);
 
 /** Adds one to a counter of device->unpooled. Acquires the device's lock. */
 void device_count(struct device *device, stat_counter *counter);

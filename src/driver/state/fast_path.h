@@ -30,7 +30,4 @@ static inline void fast_path_unblock(void) {
     atomic_fetch_sub(&fast_path_blocks, 1);
 }
 
-/** Blocks the fast path for ever, in the child of a fork. */
-void fast_path_forked(void);
-
 #endif

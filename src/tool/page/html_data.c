@@ -24,8 +24,8 @@ static void put_event(struct json_put *to, const struct parsed_report *report,
     json_put_line(to);
     json_put_open(to, '[');
     json_put_u64(to, event->number);
-    json_put_u64(to, less(event->coarse_ns, began));
-    json_put_u64(to, less(event->time_ns, began));
+    json_put_u64(to, minus_or_zero(event->coarse_ns, began));
+    json_put_u64(to, minus_or_zero(event->time_ns, began));
     json_put_u64(to, event->ring);
     json_put_i64(to, event->device == FLIGHT_NO_DEVICE ? -1 : (int)event->device);
     json_put_u64(to, event->kind);
@@ -40,7 +40,7 @@ static void put_moment(struct json_put *to, const struct parsed_report *report, 
     const struct page_moment *moment = &report->moments[at];
     json_put_open(to, '{');
     json_put_named_i64(to, "device", report->devices[at].ordinal);
-    json_put_named_u64(to, "read_ns", less(moment->read_ns, report->page->started_ns));
+    json_put_named_u64(to, "read_ns", minus_or_zero(moment->read_ns, report->page->started_ns));
     json_put_named_open(to, "events", '[');
     for (unsigned ring = 0; ring < FLIGHT_RINGS; ring++)
         json_put_u64(to, moment->events[ring]);

@@ -109,8 +109,9 @@ static uint32_t group_of(struct device_output *of, uint64_t bytes, uint32_t stac
 }
 
 static void put_time(struct device_output *of, const struct trace_event *event, bool frees) {
-    uint64_t front = less(of->file->front_ns, start_of(of->file));
-    uint64_t at = event->flags & TRACE_CARRIED ? front : less(event->time_ns, start_of(of->file));
+    uint64_t front = minus_or_zero(of->file->front_ns, start_of(of->file));
+    uint64_t at =
+        event->flags & TRACE_CARRIED ? front : minus_or_zero(event->time_ns, start_of(of->file));
     at = at > of->at_ns ? at : of->at_ns;
     put_number(of, (at - of->at_ns) << 1 | frees);
     of->at_ns = at;
@@ -159,12 +160,12 @@ static void print_base64(struct print *out, const uint8_t *bytes, size_t count) 
 static void put_reserved(struct device_output *of) {
     const struct trace_file *file = of->file;
     json_put_named_open(of->to, "reserved", '[');
-    put_pair(of->to, less(file->front_ns, start_of(file)), file->before[of->device][0]);
+    put_pair(of->to, minus_or_zero(file->front_ns, start_of(file)), file->before[of->device][0]);
     for (size_t i = file->carried; i < file->count; i++) {
         const struct trace_event *event = &file->events[i];
         if (event->device == of->device && trace_metric(event->kind, event->value) == 0 &&
             !(event->flags & TRACE_CARRIED))
-            put_pair(of->to, less(event->time_ns, start_of(file)), event->detail);
+            put_pair(of->to, minus_or_zero(event->time_ns, start_of(file)), event->detail);
     }
     json_put_close(of->to, ']');
 }
@@ -254,7 +255,7 @@ static void put_marks(const struct trace_file *file, struct json_put *to) {
         if (event->kind != TRACE_MARK || !event->text)
             continue;
         json_put_open(to, '[');
-        json_put_u64(to, less(event->time_ns, start_of(file)));
+        json_put_u64(to, minus_or_zero(event->time_ns, start_of(file)));
         json_put_text(to, event->text);
         json_put_close(to, ']');
     }
@@ -269,7 +270,7 @@ static void put_moments(const struct trace_file *file, struct json_put *to) {
             continue;
         json_put_line(to);
         json_put_open(to, '[');
-        json_put_u64(to, less(event->time_ns, start_of(file)));
+        json_put_u64(to, minus_or_zero(event->time_ns, start_of(file)));
         json_put_i64(to, event->device == TRACE_NO_DEVICE ? -1 : (int)event->device);
         json_put_u64(to, event->kind);
         json_put_u64(to, event->bytes);
@@ -312,8 +313,8 @@ static void put_process(const struct trace_file *file, struct json_put *to) {
 void html_put_trace(const struct trace_file *file, struct json_put *to) {
     json_put_open(to, '{');
     put_process(file, to);
-    json_put_named_u64(to, "front_ns", less(file->front_ns, start_of(file)));
-    json_put_named_u64(to, "end_ns", less(file->end_ns, start_of(file)));
+    json_put_named_u64(to, "front_ns", minus_or_zero(file->front_ns, start_of(file)));
+    json_put_named_u64(to, "end_ns", minus_or_zero(file->end_ns, start_of(file)));
     json_put_named_u64(to, "dropped", file->dropped);
     json_put_named_bool(to, "running", file->running);
     put_kinds(to);

@@ -345,7 +345,7 @@ bool page_device(const struct page *page, unsigned ordinal, struct stats_device 
         stats->requesters[i].name[STATS_NAME - 1] = '\0';
     bool same = stats->allocations.total + stats->allocations.freed == copy->sizes_moves;
     if (sizes_age)
-        *sizes_age = same || copy->sizes_ns == 0 ? 0 : less(copy->read_ns, copy->sizes_ns);
+        *sizes_age = same || copy->sizes_ns == 0 ? 0 : minus_or_zero(copy->read_ns, copy->sizes_ns);
     if (moment) {
         moment->read_ns = copy->read_ns;
         memcpy(moment->events, copy->events, sizeof moment->events);
@@ -375,7 +375,7 @@ bool page_holders(const struct page *page, unsigned ordinal, struct live_holders
 }
 
 uint64_t page_age_ns(const struct page *page) {
-    return less(clock_ns(CLOCK_MONOTONIC), atomic_load(&page->live->refreshed_ns));
+    return minus_or_zero(clock_ns(CLOCK_MONOTONIC), atomic_load(&page->live->refreshed_ns));
 }
 
 uint64_t page_real_ns(const struct page *page, uint64_t moment_ns) {
@@ -388,7 +388,7 @@ struct report_process page_process(const struct page *page) {
                                    .version = page->version,
                                    .program = &page->program,
                                    .time_ns = page_real_ns(page, read_ns),
-                                   .uptime_ns = less(read_ns, page->started_ns)};
+                                   .uptime_ns = minus_or_zero(read_ns, page->started_ns)};
 }
 
 bool page_is_running(const struct page *page) {

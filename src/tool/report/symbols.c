@@ -5,7 +5,7 @@
 
 #ifndef GPUCACHE_LIBDW
 
-#include "report/emitter.h"
+#include "stats/holders.h"
 
 #include <stddef.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #ifndef GPUCACHE_TOOL_SCREEN_SCREEN_H
 #define GPUCACHE_TOOL_SCREEN_SCREEN_H
 
-#include "report/emitter.h"
+#include "report/derived.h"
 #include "tool/report/pages.h"
 #include "tool/screen/nvml.h"
 

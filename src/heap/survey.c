@@ -3,14 +3,14 @@
  * reports, the list of segments and live blocks for memory snapshots.
  *
  *      survey_take()       no lock; pool_survey() calls it, also in signal handlers
- *      memory_of_arena()   under the pool's lock
+ *      survey_list()   under the pool's lock
  *
  * A million blocks take a while, and no thread may wait for a report. survey_take() therefore takes
  * no lock. A block that changes during the survey may be counted twice or not at all. Reading a
  * recycled descriptor gives wrong values, never a fault. survey_take() ignores a block that does
  * not fit the memory around it. Invariant: it reads each page of the page map once.
  */
-#include "debug/survey.h"
+#include "heap/survey.h"
 
 #include "heap/arena.h"
 #include "heap/page_map.h"
@@ -268,7 +268,7 @@ static void add_range(const struct range *range, struct memory_list *to) {
     }
 }
 
-void memory_of_arena(const struct arena *arena, struct memory_list *to) {
+void survey_list(const struct arena *arena, struct memory_list *to) {
     for (const struct segment *segment = arena->segments; segment; segment = segment->next) {
         memory_list_add_segment(to, (struct memory_segment){.address = segment->base,
                                                             .bytes = segment->bytes,

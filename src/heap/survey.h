@@ -2,8 +2,8 @@
  * Reads a pool block by block: live blocks by size and the map of its memory, for reports; segments
  * and live blocks, for memory snapshots.
  */
-#ifndef GPUCACHE_DEBUG_SURVEY_H
-#define GPUCACHE_DEBUG_SURVEY_H
+#ifndef GPUCACHE_HEAP_SURVEY_H
+#define GPUCACHE_HEAP_SURVEY_H
 
 #include "stats/counters.h"
 #include "stats/memory_list.h"
@@ -40,6 +40,6 @@ void survey_take(const struct pool *pool, struct live_sizes *sizes, const stat_c
  * segments and ranges agree. Thread caches hand blocks out and take them back without that lock:
  * the list may contain a block that was freed during the call.
  */
-void memory_of_arena(const struct arena *arena, struct memory_list *to);
+void survey_list(const struct arena *arena, struct memory_list *to);
 
 #endif

@@ -11,27 +11,27 @@
  * At every change of a site, bytes x time grows by the live bytes times the time since the last
  * change. Each device has one lock. Readers take no lock: they read again if a writer interfered.
  */
-#ifndef GPUCACHE_STACKS_HOLDING_H
-#define GPUCACHE_STACKS_HOLDING_H
+#ifndef GPUCACHE_STACKS_SITE_BYTES_H
+#define GPUCACHE_STACKS_SITE_BYTES_H
 
 #include "stats/holders.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-void holding_start(void);
+void site_bytes_start(void);
 
 /**
  * Adds a block to its site. `again`: the block was removed before, and its free failed. The total
  * of the site then stays.
  */
-void holding_add(uint32_t site, uint64_t bytes, bool again);
+void site_bytes_add(uint32_t site, uint64_t bytes, bool again);
 /** Removes a block from its site. */
-void holding_remove(uint32_t site, uint64_t bytes);
-void holding_reset_peak(int device);
+void site_bytes_remove(uint32_t site, uint64_t bytes);
+void site_bytes_reset_peak(int device);
 
 /** Returns the live bytes and the peak of all sites of a device together. */
-struct stats_held holding_of_device(int device);
-void holding_read(uint32_t site, struct stats_holder *holder);
+struct stats_held site_bytes_of_device(int device);
+void site_bytes_read(uint32_t site, struct stats_holder *holder);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * A part is a hash table with chains: slots link to rows, and rows link to rows. A part's lock
- * protects its links and writes to its rows. Rows are atomic, because held_each() reads them
+ * protects its links and writes to its rows. Rows are atomic, because live_blocks_each() reads them
  * without a lock. Invariant: a row with a site is in exactly one chain.
  */
-#include "stacks/held.h"
+#include "stacks/live_blocks.h"
 
 #include "base/lock.h"
 #include "heap/host.h"
@@ -33,13 +33,13 @@ static struct part {
 static uint32_t rows_per_part;
 static _Atomic uint64_t lost;
 
-void held_start(uint32_t most_of_part) {
+void live_blocks_start(uint32_t most_of_part) {
     rows_per_part = most_of_part;
     for (unsigned i = 0; i < PARTS; i++)
-        lock_start(&parts[i].lock, LOCK_HELD);
+        lock_start(&parts[i].lock, LOCK_LIVE_BLOCKS);
 }
 
-uint64_t held_lost(void) {
+uint64_t live_blocks_lost(void) {
     return atomic_load_explicit(&lost, memory_order_relaxed);
 }
 
@@ -108,7 +108,7 @@ static uint32_t take_row(struct part *part) {
     return number;
 }
 
-bool held_add(const struct stacks_block *block, struct stacks_block *replaced) {
+bool live_blocks_add(const struct stacks_block *block, struct stacks_block *replaced) {
     struct part *part = part_of(block->address);
     bool added = false;
     replaced->site = 0;
@@ -143,7 +143,7 @@ static void unlink_row(struct part *part, uint32_t *at) {
     part->free = number;
 }
 
-bool held_remove(uint64_t address, struct stacks_block *block) {
+bool live_blocks_remove(uint64_t address, struct stacks_block *block) {
     struct part *part = part_of(address);
     lock_acquire(&part->lock);
     uint32_t *at = rows_of(part) ? find(part, address) : NULL;
@@ -156,7 +156,7 @@ bool held_remove(uint64_t address, struct stacks_block *block) {
     return found;
 }
 
-bool held_find(uint64_t address, struct stacks_block *block) {
+bool live_blocks_find(uint64_t address, struct stacks_block *block) {
     struct part *part = part_of(address);
     lock_acquire(&part->lock);
     const uint32_t *at = rows_of(part) ? find(part, address) : NULL;
@@ -167,8 +167,8 @@ bool held_find(uint64_t address, struct stacks_block *block) {
     return found;
 }
 
-bool held_remove_if(bool (*gone)(uint64_t address, const void *with), const void *with,
-                    uint64_t *at, struct stacks_block *block) {
+bool live_blocks_remove_if(bool (*gone)(uint64_t address, const void *with), const void *with,
+                           uint64_t *at, struct stacks_block *block) {
     for (; *at >> 32 < PARTS; *at = ((*at >> 32) + 1) << 32) {
         struct part *part = &parts[*at >> 32];
         uint32_t used = atomic_load_explicit(&part->used, memory_order_acquire);
@@ -176,14 +176,14 @@ bool held_remove_if(bool (*gone)(uint64_t address, const void *with), const void
         while ((uint32_t)*at < used) {
             *block = read_row(&rows[(uint32_t)++ * at]);
             if (block->site != 0 && gone(block->address, with) &&
-                held_remove(block->address, block))
+                live_blocks_remove(block->address, block))
                 return true;
         }
     }
     return false;
 }
 
-void held_each(void (*see)(const struct stacks_block *block, void *with), void *with) {
+void live_blocks_each(void (*see)(const struct stacks_block *block, void *with), void *with) {
     for (unsigned i = 0; i < PARTS; i++) {
         uint32_t used = atomic_load_explicit(&parts[i].used, memory_order_acquire);
         struct row *rows = atomic_load_explicit(&parts[i].rows, memory_order_acquire);

@@ -1,8 +1,8 @@
 /*
- * The live bytes and peaks of sites and devices (holding.h). A writer holds the device's lock.
+ * The live bytes and peaks of sites and devices (site_bytes.h). A writer holds the device's lock.
  * Invariant: the live bytes of a device are the sum of those of its sites.
  */
-#include "stacks/holding.h"
+#include "stacks/site_bytes.h"
 
 #include "base/clock.h"
 #include "base/lock.h"
@@ -28,9 +28,9 @@ static void set(_Atomic uint64_t *value, uint64_t to) {
     atomic_store_explicit(value, to, memory_order_relaxed);
 }
 
-void holding_start(void) {
+void site_bytes_start(void) {
     for (unsigned i = 0; i < STATS_MAX_DEVICES; i++)
-        lock_start(&holdings[i].lock, LOCK_HOLDERS);
+        lock_start(&holdings[i].lock, LOCK_SITE_BYTES);
 }
 
 /* Takes the device's lock and makes its version odd. */
@@ -73,7 +73,7 @@ static void new_peak(struct holding *holding) {
     set(&holding->peak_number, get(&holding->peak_number) + 1);
 }
 
-void holding_add(uint32_t number, uint64_t bytes, bool again) {
+void site_bytes_add(uint32_t number, uint64_t bytes, bool again) {
     struct site *site = site_at(number);
     uint64_t now = clock_ns(CLOCK_MONOTONIC);
     struct holding *holding = begin_writing(site->device);
@@ -89,7 +89,7 @@ void holding_add(uint32_t number, uint64_t bytes, bool again) {
     end_writing(holding);
 }
 
-void holding_remove(uint32_t number, uint64_t bytes) {
+void site_bytes_remove(uint32_t number, uint64_t bytes) {
     struct site *site = site_at(number);
     uint64_t now = clock_ns(CLOCK_MONOTONIC);
     struct holding *holding = begin_writing(site->device);
@@ -101,7 +101,7 @@ void holding_remove(uint32_t number, uint64_t bytes) {
     end_writing(holding);
 }
 
-void holding_reset_peak(int device) {
+void site_bytes_reset_peak(int device) {
     struct holding *holding = begin_writing(device);
     new_peak(holding);
     end_writing(holding);
@@ -122,7 +122,7 @@ static bool changed(const struct holding *holding, uint32_t version) {
            atomic_load_explicit(&holding->version, memory_order_relaxed) != version;
 }
 
-struct stats_held holding_of_device(int device) {
+struct stats_held site_bytes_of_device(int device) {
     const struct holding *holding = &holdings[device];
     struct stats_held held;
     for (unsigned i = 0; i < ATTEMPTS; i++) {
@@ -150,7 +150,7 @@ static void read_site(const struct site *site, const struct holding *holding,
     out->byte_seconds_ns = (uint32_t)(byte_ns % SECOND_NS);
 }
 
-void holding_read(uint32_t number, struct stats_holder *out) {
+void site_bytes_read(uint32_t number, struct stats_holder *out) {
     const struct site *site = site_at(number);
     const struct holding *holding = &holdings[site->device];
     for (unsigned i = 0; i < ATTEMPTS; i++) {
