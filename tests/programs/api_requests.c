@@ -20,7 +20,7 @@
 #define MIB ((size_t)1 << 20)
 
 static CUcontext context;
-static atomic_bool stop;
+static atomic_bool stop, ready;
 static atomic_ulong asked, disagree, wrapped;
 
 /* ---- values while everything changes ---- */
@@ -208,6 +208,27 @@ static void raised(void) {
     printf("more: %d\n", (int)cuMemAlloc(&r, 2048 * MIB));
 }
 
+/* Another thread raises the limit during the first allocation, which makes the pool. */
+static void *raise_limit(void *unused) {
+    ready = true;
+    while (!stop) {
+    }
+    gpucache_set_memory_limit(0, 8192 * MIB);
+    return unused;
+}
+
+static void first(void) {
+    CUdeviceptr p;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, raise_limit, NULL));
+    while (!ready) {
+    }
+    stop = true;
+    CHECK(cuMemAlloc(&p, 100));
+    pthread_join(thread, NULL);
+    printf("over the first limit: %d\n", (int)cuMemAlloc(&p, 2048 * MIB));
+}
+
 /* ---- release of memory while a kernel waits for the program ---- */
 
 /* Returns the number of these blocks that the driver still has. */
@@ -267,18 +288,18 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"values", values}, {"signals", signals}, {"stack", stack},
-                 {"limits", limits}, {"raised", raised},   {"pinned", pinned}};
+    } cases[] = {{"values", values}, {"signals", signals}, {"stack", stack},  {"limits", limits},
+                 {"raised", raised}, {"first", first},     {"pinned", pinned}};
     const char *name = argc > 1 ? argv[1] : "";
     if (!gpucache_get_stats)
         return 3; /* not under the library */
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(cases[i].name, name) == 0) {
-            if (cases[i].run != limits) {
-                CUdeviceptr p;
+            CUdeviceptr p;
+            if (cases[i].run != limits)
                 context = begin();
+            if (cases[i].run != limits && cases[i].run != first)
                 CHECK(cuMemAlloc(&p, 100));
-            }
             cases[i].run();
             return 0;
         }

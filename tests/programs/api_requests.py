@@ -14,6 +14,7 @@ EXPECTED = {
                "-22 -22 -22 -22 -22 -22 -22 -22 -22 -19 -19", "nothing changed: 134217728",
                "lifted: 0 0"],
     "raised": ["set: 0", "over it: 2", "far over it: 2", "raised: 0", "then: 0", "more: 0"],
+    "first": ["over the first limit: 0"],
     "pinned": ["while a kernel waits: -16", "within 5 s: 1", "afterwards: 0",
                "without a context: 0", "still there: 0"],
 }
@@ -30,7 +31,8 @@ def one(case, options):
 
 def main():
     for case in EXPECTED:
-        one(case, {"GPUCACHE_MEMORY_LIMIT": "1G"} if case == "raised" else {})
+        for _ in range(10 if case == "first" else 1):
+            one(case, {"GPUCACHE_MEMORY_LIMIT": "1G"} if case in ("raised", "first") else {})
     for case in ("values", "signals", "limits"):
         one(case, {"GPUCACHE_DISABLE": "1"})
 

@@ -142,8 +142,7 @@ static struct device_pool *new_pool(CUcontext context, struct device *device,
         return NULL;
     }
     decay_start(); /* also if nothing decays: the end of the process needs the thread */
-    entry->next = atomic_load(&device->pools);
-    atomic_store(&device->pools, entry);
+    device_add_pool(device, entry);
     spare = NULL;
     return entry;
 }

@@ -121,11 +121,22 @@ void device_forked(void) {
         atomic_store(&devices[i].used, false);
 }
 
+/* The lock orders calls: the limit that is set last is also the last capacity of each pool. */
 void device_set_limit(struct device *device, const struct device_limit *limit) {
+    lock_acquire(&devices_lock);
     atomic_store(&device->limit_source, limit_call(limit)); /* a limit always has a source */
     atomic_store(&device->limit, limit_bytes(limit, device->total));
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
         pool_set_capacity(p->pool, device_visible_total(device));
+    lock_release(&devices_lock);
+}
+
+void device_add_pool(struct device *device, struct device_pool *entry) {
+    lock_acquire(&devices_lock);
+    entry->next = atomic_load(&device->pools);
+    atomic_store(&device->pools, entry);
+    pool_set_capacity(entry->pool, device_visible_total(device));
+    lock_release(&devices_lock);
 }
 
 void device_set_limits(const struct device_limit *limit) {

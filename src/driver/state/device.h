@@ -84,8 +84,13 @@ struct device_limit {
     double fraction; /* 0: `bytes` counts; 1: no limit */
 };
 
-/** Sets the limit of a device, and the capacity of its pools. Acquires the pools' locks. */
+/** Sets the limit of a device, and the capacity of its pools. Acquires the lock of rank DEVICES,
+ * and then the pools' locks. */
 void device_set_limit(struct device *device, const struct device_limit *limit);
+
+/** Adds a pool to the device's list and sets the pool's capacity: the limit may have changed since
+ * the pool was created. Acquires the lock of rank DEVICES, and then the pool's. */
+void device_add_pool(struct device *device, struct device_pool *entry);
 
 /** Sets the limit of all devices, now and at their first use. Acquires the lock of rank DEVICES,
  * releases it, and then acquires the pools' locks. */
