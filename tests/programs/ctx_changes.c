@@ -23,6 +23,7 @@
  *   |                       | calls                                                               |
  *   | dead_current          | a context that was destroyed while another thread had it current    |
  *   | green_last            | a green context holds the last reference of the primary one         |
+ *   | streams_ended         | eight streams end with their context, then one stream works         |
  *   | reset_during_pairs    | one thread resets the primary context while another one allocates   |
  */
 #include "program.h"
@@ -458,6 +459,27 @@ static void refused_first(void) {
     printf("taken from the first device: %zu\n", before - after);
 }
 
+static void streams_ended(void) {
+    CUstream stream;
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+    CHECK(cuCtxSetCurrent(context));
+    for (unsigned i = 0; i < 8; i++)
+        CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK(cuDevicePrimaryCtxReset(0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+    CHECK(cuCtxSetCurrent(context));
+    kernels_load(&kernels);
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (unsigned i = 0; i < 500; i++) {
+        CUdeviceptr p;
+        CHECK(cuMemAlloc(&p, 16 * MIB));
+        CHECK(launch_fill(&kernels, stream, p, i, 4096));
+        CHECK(launch_sleep(&kernels, stream, 50));
+        CHECK(cuMemFree(p));
+    }
+    CHECK(cuCtxSynchronize());
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -479,6 +501,7 @@ int main(int argc, char **argv) {
         {"green_last", green_last, false},
         {"green_twice", green_twice, true},
         {"green_managed", green_managed, true},
+        {"streams_ended", streams_ended, false},
         {"reset_during_pairs", reset_during_pairs, false},
     };
     rounds = argc > 2 ? atoi(argv[2]) : rounds;

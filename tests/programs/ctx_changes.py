@@ -22,6 +22,7 @@ CASES = {
     "green_last": ({}, 2, False, True),
     "green_twice": ({}, 2, False, False),
     "green_managed": ({"GPUCACHE_MEMORY_LIMIT": "100M"}, 1, False, False),
+    "streams_ended": ({}, 1, False, True),
     "reset_during_pairs": ({"GPUCACHE_SIM_SWITCH": "10"}, 3, True, True),
 }
 
@@ -58,6 +59,9 @@ def main():
             barriers = report["devices"][0]["barriers"]
             tally.check((barriers > 0) == possible,
                         "ctx_changes: %s: %d barriers" % (case, barriers), ran.err)
+        ran, report = run_with_report([program("ctx_changes"), "streams_ended"])
+        waits = report["devices"][0]["cpu_waits"]  # a single stream gets barriers instead
+        tally.check(waits == 0, "ctx_changes: streams_ended: %d waits of the CPU" % waits, ran.err)
 
 
 tally.run(main)

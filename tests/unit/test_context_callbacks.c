@@ -13,6 +13,7 @@
 #include "driver/context/device_pool.h"
 #include "driver/control/context_callbacks.h"
 #include "driver/hooks/captures.h"
+#include "driver/hooks/stream.h"
 #include "driver/ipc/ipc.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/limit/unpooled.h"
@@ -33,7 +34,7 @@
 
 /* ---- fakes: the driver and the rest of the library ---- */
 
-static char told[768];
+static char told[1024];
 #define HANDLES 2000
 
 static bool gone[HANDLES];
@@ -80,6 +81,7 @@ ENDED(unpooled_forget)
 ENDED(pinned_forget)
 ENDED(block_stacks_forget)
 ENDED(driver_pools_invalidate)
+ENDED(stream_forget)
 ENDED(capture_forget)
 ENDED(deferred_forget)
 ENDED(device_pool_forget)
@@ -169,7 +171,8 @@ void device_pool_drain_barriers(struct device *device) {
 #define ALL_OF_A_CONTEXT                                                                           \
     "active_contexts_remove(context) ipc_forget(context) unpooled_forget(context) "                \
     "pinned_forget(context) "                                                                      \
-    "block_stacks_forget(context) driver_pools_invalidate(context) capture_forget(context) "       \
+    "block_stacks_forget(context) driver_pools_invalidate(context) stream_forget(context) "        \
+    "capture_forget(context) "                                                                     \
     "deferred_forget(context) device_pool_forget(context) "
 
 static int start(void **state) {

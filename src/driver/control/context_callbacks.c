@@ -9,6 +9,7 @@
 #include "driver/context/context.h"
 #include "driver/context/device_pool.h"
 #include "driver/hooks/captures.h"
+#include "driver/hooks/stream.h"
 #include "driver/ipc/ipc.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/limit/unpooled.h"
@@ -23,6 +24,7 @@ static const struct context_callbacks table[] = {
     {.ended = pinned_forget},       /* after unpooled_forget: the ledger has no kept blocks */
     {.ended = block_stacks_forget}, /* after unpooled_forget, before the pool drops its blocks */
     {.ended = driver_pools_invalidate},
+    {.ended = stream_forget},
     {.ended = capture_forget, .of_views = true},
     {.ended = deferred_forget, .suspended = deferred_suspend, .of_views = true},
     {.ended = device_pool_forget,

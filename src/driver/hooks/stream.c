@@ -4,6 +4,8 @@
  * The pools learn the number of streams (pool_expect_streams): streams that work at the same time
  * need more memory, so the pools may grow further. The end of a stream also ends its capture.
  */
+#include "driver/hooks/stream.h"
+
 #include "driver/context/active_contexts.h"
 #include "driver/context/context.h"
 #include "driver/context/fault.h"
@@ -33,6 +35,16 @@ static CUresult account_destroyed(CUresult answer) {
         pool_expect_streams(remaining > 0 ? (unsigned)remaining : 0);
     }
     return fault_notice(answer);
+}
+
+/* The streams of a context end with it, without a call that account_destroyed() sees. The count is
+ * right again once the last context of the process has ended. */
+void stream_forget(const struct context *context) {
+    (void)context;
+    if (context_count() == 0) {
+        atomic_store(&streams, 0);
+        pool_expect_streams(0);
+    }
 }
 
 CUresult hook_cuStreamCreate(CUstream *stream, unsigned int flags) {
