@@ -230,9 +230,11 @@ void sync_wait_submitted(struct source *source, uint64_t limit_ns) {
         return;
     epochs_poll(epochs, source->backend);
     query_until(source, number, false, limit_ns);
+    /* The event has completed: the driver only prints. The lock stays held, because a call that may
+     * end the context, and the event with it, has to take the lock first. */
     if (epochs->finished >= number && !source->backend->suspended &&
         generation == source_generation(source))
-        wait_in_driver(source, slot); /* the event has completed: the driver only prints */
+        source->backend->ops->wait(source->backend, slot);
     epochs_unpin(epochs, slot, number, -EAGAIN);
 }
 
