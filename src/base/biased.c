@@ -7,9 +7,10 @@
 #include "base/clock.h"
 
 #include <linux/membarrier.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#define SPINS 100 /* of a waiting thread before it lets others run */
 
 /* biased_wait_for_stores() */
 #define STORES_ARRIVE_NS 10000000
@@ -37,12 +38,12 @@ void biased_init(struct biased *lock, bool owned) {
     atomic_store(&lock->wanted, !on);
 }
 
-/* Spins first, then yields: the thread that is waited for may have been preempted. */
+/* Spins first, then lets other threads run: the one that is waited for may have been preempted. */
 static void spin_or_yield(unsigned spins) {
-    if (spins < 100)
+    if (spins < SPINS)
         cpu_relax();
     else
-        sched_yield();
+        let_others_run(spins - SPINS);
 }
 
 void biased_enter_slowly(struct biased *lock) {

@@ -42,6 +42,13 @@ static inline uint64_t clock_kernel_ns(void) {
 /** Sleeps for `ns` nanoseconds. Returns earlier if a signal comes, or if a sandbox refuses. */
 void sleep_ns(uint64_t ns);
 
+/**
+ * Lets other threads run in a loop that waits for one of them. `turn` counts the turns of the loop.
+ * Yields at first, and then sleeps: a real-time thread that only yields would keep its processor
+ * from threads of lower priority.
+ */
+void let_others_run(unsigned turn);
+
 /** As sleep_ns(), but signals do not end the sleep. */
 void sleep_despite_signals(uint64_t ns);
 

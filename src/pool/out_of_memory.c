@@ -7,8 +7,9 @@
  */
 #include "pool/internal.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
-#include <sched.h>
 
 /*
  * Returns whether enough memory may exist for the request: left at the driver, idle in other pools,
@@ -35,15 +36,15 @@ struct oom_state {
 };
 
 /*
- * Step 14: waits, by yielding the CPU, until as many growths have ended as were in progress on
- * entry: these may bring memory or return a charge. Releases the pool's lock while it yields.
+ * Step 14: lets other threads run until as many growths have ended as were in progress on
+ * entry: these may bring memory or return a charge. Releases the pool's lock meanwhile.
  */
 static void wait_for_growths(struct source *source) {
     ASSERT_HELD(&source->lock);
     uint64_t all = source->growing.done + source->growing.threads;
-    while (source->growing.threads > 0 && source->growing.done < all) {
+    for (unsigned turn = 0; source->growing.threads > 0 && source->growing.done < all; turn++) {
         lock_release(&source->lock);
-        sched_yield();
+        let_others_run(turn);
         lock_acquire(&source->lock);
     }
 }

@@ -1,6 +1,6 @@
 #include "driver/state/capture.h"
 
-#include <sched.h>
+#include "base/clock.h"
 
 _Atomic unsigned capture_active;
 
@@ -20,6 +20,7 @@ void capture_let_go(void) {
 }
 
 void capture_wait_for_holders(void) {
-    while (atomic_load(&waiters) > 0)
-        sched_yield(); /* natively, the other thread's free would block this thread as long */
+    /* natively, the other thread's free would block this thread as long */
+    for (unsigned turn = 0; atomic_load(&waiters) > 0; turn++)
+        let_others_run(turn);
 }
