@@ -55,13 +55,11 @@ struct block *slab_find(struct slab *slab, uint64_t address) {
     return bits != 0 && start + block_units(block) > unit ? block : NULL;
 }
 
-uint64_t slab_live_bytes(struct slab *slab) {
-    uint64_t bytes = 0;
-    for (unsigned unit = 0; slab_next_block(slab, &unit); unit++) {
-        uint64_t header = block_header(slab_unit(slab, unit));
-        bytes += header_state(header) == BLOCK_LIVE ? header_bytes(header) : 0;
-    }
-    return bytes;
+bool slab_has_live(struct slab *slab) {
+    for (unsigned unit = 0; slab_next_block(slab, &unit); unit++)
+        if (block_state(slab_unit(slab, unit)) == BLOCK_LIVE)
+            return true;
+    return false;
 }
 
 /* --- the lists of free runs --- */

@@ -164,9 +164,9 @@ static inline struct block *block_after(struct block *block, unsigned units) {
  */
 struct block *slab_find(struct slab *slab, uint64_t address);
 
-/** Returns the bytes of the live blocks of a slab. The pool's lock is held: then a block can change
- * between live and cached, but none is cut or merged. Takes some ns for each block. */
-uint64_t slab_live_bytes(struct slab *slab);
+/** Returns whether a slab has a live block. The pool's lock is held: then a block can change between
+ * live and cached, but none is cut or merged. Takes some ns for each block that is not live. */
+bool slab_has_live(struct slab *slab);
 
 /* The free runs of all slabs of a pool. The pool's lock protects them. */
 struct runs {

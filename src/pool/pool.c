@@ -249,30 +249,43 @@ uint64_t pool_unreleasable_bytes(struct pool *pool) {
     return atomic_load(&pool->unreleasable_bytes);
 }
 
+/* Returns the bytes of all live small blocks, by the counts of the caches. */
+static uint64_t small_live_bytes(const struct pool *pool) {
+    uint64_t bytes = 0;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
+        for (unsigned at = 0; at < SMALL_CLASSES; at++) {
+            uint64_t frees = counter_get(&cache->bins[at].frees);
+            bytes += (counter_get(&cache->bins[at].allocs) - frees) * size_class_bytes(at);
+        }
+    return bytes;
+}
+
+/*
+ * Returns whether a segment of the small arena has a live block. `*without`: the number of slabs
+ * without one, so far. After STUCK_SLABS_MOST of them, which take long, returns true.
+ */
+static bool segment_has_live(const struct segment *s, unsigned *without) {
+    for (const struct range *r = segment_first(s); segment_has(s, r); r = r->next) {
+        if (range_state(r) != BLOCK_SLAB)
+            continue;
+        if (*without >= STUCK_SLABS_MOST || slab_has_live(r->slab))
+            return true;
+        ++*without;
+    }
+    return false;
+}
+
 /*
  * Returns the bytes of the small arena that are not live and cannot go back to the driver: all such
  * bytes of each segment that holds a live block. Counts cached blocks too, not only free memory:
- * cuMemGetInfo then answers the same before blocks are allocated and after they are freed. In
- * segments behind the first STUCK_SLABS_MOST slabs, counts only free memory.
+ * cuMemGetInfo then answers the same before blocks are allocated and after they are freed.
  */
-static uint64_t stuck_in_slabs(const struct arena *small) {
-    uint64_t stuck = 0;
-    unsigned slabs = 0;
-    for (const struct segment *s = small->segments; s; s = s->next) {
-        uint64_t live = 0, free_bytes = s->bytes - s->used;
-        bool known = slabs < STUCK_SLABS_MOST;
-        const struct range *r = s->used > 0 ? segment_first(s) : NULL;
-        for (; r && segment_has(s, r); r = r->next) {
-            if (range_state(r) == BLOCK_SLAB) {
-                slabs++;
-                live += known ? slab_live_bytes(r->slab) : 0;
-                free_bytes += (uint64_t)(SLAB_UNITS - r->slab->used_units) << UNIT_SHIFT;
-            }
-        }
-        if (s->used > 0)
-            stuck += !known ? free_bytes : live > 0 ? s->bytes - live : 0;
-    }
-    return stuck;
+static uint64_t stuck_in_slabs(const struct pool *pool) {
+    uint64_t bytes = 0, live = small_live_bytes(pool);
+    unsigned without = 0;
+    for (const struct segment *s = pool->source.small.segments; s; s = s->next)
+        bytes += s->used > 0 && segment_has_live(s, &without) ? s->bytes : 0;
+    return bytes > live ? bytes - live : 0;
 }
 
 uint64_t pool_stuck_bytes(struct pool *pool) {
@@ -291,7 +304,7 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
         stuck -= arena_free_bytes_without_live(&source->large);
         stuck -= source->small.free_bytes - source->small.idle_bytes;
         stuck -= source->runs.free_units << UNIT_SHIFT;
-        stuck += stuck_in_slabs(&source->small);
+        stuck += stuck_in_slabs(pool);
     }
     slow_path_end(pool);
     lock_release(&source->lock);

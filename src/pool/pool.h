@@ -245,7 +245,8 @@ uint64_t pool_unused_bytes(struct pool *pool);
 /**
  * Returns the bytes that are not live and cannot go back to the driver: free memory next to a live
  * block, and freed small blocks whose segment holds a live block. Returns 0 if nothing is live and
- * no free is deferred. Queries events first. Looks at each block of up to STUCK_SLABS_MOST slabs.
+ * no free is deferred. Queries events first. Of slabs without a live block, looks at the blocks of
+ * the first STUCK_SLABS_MOST, and counts the others as slabs with one.
  */
 uint64_t pool_stuck_bytes(struct pool *pool);
 void pool_reset_peaks(struct pool *pool);

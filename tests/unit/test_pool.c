@@ -819,7 +819,7 @@ static void small_blocks_that_are_freed_change_nothing_of_what_can_go_back(void 
     assert_int_equal(cannot_go_back(), before_pairs);
 }
 
-/* Segments behind the first STUCK_SLABS_MOST slabs count with their free memory. */
+/* More slabs than STUCK_SLABS_MOST. */
 static void free_memory_between_many_small_blocks_cannot_go_back(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
