@@ -72,6 +72,8 @@ static void derive(struct stats_device *out) {
      * hands bytes out many times, so the pool knows the peak of active, but not the total. */
     out->active.total = larger_of(out->allocated.total, out->active.current);
     out->active.freed = out->active.total - out->active.current;
+    /* The pool's peak also counts free blocks in thread caches, which nobody ever requested. */
+    out->active.peak = smaller_of(out->active.peak, out->active.total);
     out->active.peak = larger_of(out->active.peak, out->allocated.peak);
     out->releasable_bytes = smaller_of(out->releasable_bytes, out->ready_bytes);
     out->non_releasable_bytes = out->ready_bytes - out->releasable_bytes;
