@@ -27,6 +27,7 @@
 #include "driver.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -122,15 +123,20 @@ static void link_remove(struct link *link) {
 
 static void *idle_run(void *unused);
 
+/* Signals of the program go to its own threads, as with a real driver. */
 static void start_idle_thread(void) {
     pthread_t thread;
     pthread_attr_t attributes;
+    sigset_t all, before;
 
     if (idle_thread || sim.options.idle_ms == 0)
         return;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     idle_thread = pthread_create(&thread, &attributes, idle_run, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
 }
 
