@@ -115,7 +115,15 @@ def _ordinal(device: Device) -> int:
         if getattr(device, "type", "cuda") != "cuda" or not hasattr(device, "index"):
             raise ValueError("%r is no CUDA device" % (device,))
         device = device.index
-    return _current_device() if device is None else int(device)
+    ordinal = _current_device() if device is None else int(device)
+    _refuse_overflow(ordinal, "device")
+    return ordinal
+
+
+def _refuse_overflow(number: int, what: str) -> None:
+    """Raises ValueError for a number that does not fit a C int: ctypes would pass its lower bits."""
+    if not -1 << 31 <= number < 1 << 31:
+        raise ValueError("%d is no %s" % (number, what))
 
 
 def _stats(device: Device) -> _Stats:
@@ -300,9 +308,12 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
 
 
 def set_memory_limit(limit: int, device: Device = None) -> None:
-    """Limits the process to so many bytes of the device's memory; 0 lifts the limit."""
-    if limit < 0:
-        raise ValueError("a limit is a number of bytes, or 0 for none")
+    """Limits the process to so many bytes of the device's memory; 0 lifts the limit.
+
+    Raises ValueError if the limit is no int from 0 to 2**64 - 1: ctypes would pass the lower bits of a larger one.
+    """
+    if not isinstance(limit, int) or not 0 <= limit < 1 << 64:
+        raise ValueError("a limit is a number of bytes below 2**64, or 0 for none")
     _call("gpucache_set_memory_limit", _ordinal(device), limit)
 
 
@@ -324,6 +335,7 @@ def write_report(file: Union[str, "os.PathLike[str]", int, BinaryIO], format: st
         if not isinstance(file, int):
             file.flush()
             file = file.fileno()
+        _refuse_overflow(file, "descriptor")
         _call("gpucache_write_report", file, kind)
 
 
