@@ -61,7 +61,8 @@ def loaded():
     stats = libgpucache.memory_stats()
     assert stats["allocated_bytes.all.peak"] == stats["allocated_bytes.all.freed"] == 300 * MIB, stats
     assert stats["allocation.all.allocated"] == 1 and stats["num_ooms"] == 0 and stats["device"] == 0
-    refused(ValueError, libgpucache.memory_stats, libgpucache.ALL)
+    for one_device in (libgpucache.memory_stats, libgpucache.mem_get_info):
+        refused(ValueError, one_device, libgpucache.ALL)
     libgpucache.reset_peak_memory_stats()
     assert libgpucache.max_memory_allocated() == 0
     libgpucache.empty_cache()
@@ -77,10 +78,13 @@ def loaded():
     assert abs(libgpucache.mem_get_info()[0] - total // 2) <= 64 * MIB
     for wrong in (0.0, 1.5):
         refused(ValueError, libgpucache.set_per_process_memory_fraction, wrong)
-    for wrong in ("cpu", "cuda:x", object()):
+    for wrong in (-1, 1 << 64, (1 << 64) + 4096, 1.5, "8G"):
+        refused(ValueError, libgpucache.set_memory_limit, wrong)
+    for wrong in ("cpu", "cuda:x", "cuda:4294967296", 1 << 32, object()):
         refused(ValueError, libgpucache.memory_allocated, wrong)
     assert refused(OSError, libgpucache.empty_cache, 77).errno == 19
     refused(ValueError, libgpucache.write_report, os.devnull, "xml")
+    refused(ValueError, libgpucache.write_report, (1 << 32) + 2)
 
     libgpucache.mark("halfway")
     assert "Allocated memory" in libgpucache.memory_summary()

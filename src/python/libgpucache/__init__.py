@@ -261,14 +261,16 @@ def mem_get_info(device: Device = None) -> Tuple[int, int]:
     """Returns free and total memory of a device in bytes, as ``cuMemGetInfo`` answers under the library: within the limit.
 
     A device other than the current one gets its primary context for the question, as with ``torch.cuda.mem_get_info()``.
-    Raises OSError where the driver is not loaded or refuses.
+    Raises OSError where the driver is not loaded or refuses. ``ALL`` is refused with ValueError.
     """
     _entry("gpucache_version")
-    driver = _driver()
+    ordinal, driver = _ordinal(device), _driver()
+    if ordinal == ALL:
+        raise ValueError("mem_get_info() takes one device")
     if driver is None:
         raise OSError(errno.ENODEV, "this process has not used CUDA yet")
-    ordinal, current = _ordinal(device), ctypes.c_int(-1)
-    free, total, context = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_void_p()
+    current, context = ctypes.c_int(-1), ctypes.c_void_p()
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
     pushed = driver.cuCtxGetDevice(ctypes.byref(current)) != 0 or current.value != ordinal
     if pushed:
         _ask(driver, "cuDevicePrimaryCtxRetain", ctypes.byref(context), ordinal)
