@@ -117,8 +117,18 @@ def broken_files():
             file.write(text)
             file.flush()
             done = place.tool("report", file.name)
-            tally.check(done.returncode == 1 and "holds no report" in done.stderr and not done.stdout,
+            words = "a report in it is not whole" if "report/1" in text else "holds no report"
+            tally.check(done.returncode == 1 and words in done.stderr and not done.stdout,
                         "processes: a broken file: %r" % text[:40], "%s %s" % (done.returncode, done.stderr))
+    whole = '{"schema":"gpucache-report/1","pid":1,"devices":[{"device":0}]}\n'
+    for text in (whole + whole[:40], whole + whole[:5], whole[:40] + "\n" + whole, whole[:40] + whole + whole):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write(text)
+            file.flush()
+            done = place.tool("report", "--format=json", file.name)
+            tally.check(done.returncode == 1 and done.stdout.count('"pid":1,') == 1 and
+                        done.stderr == "gpucache: %s: a report in it is not whole\n" % file.name,
+                        "processes: a whole report and a cut one: %r" % text, "%s %s" % (done.returncode, done.stderr))
     with tempfile.NamedTemporaryFile("w") as file:  # the right schema, but wrong contents
         file.write('{"schema":"gpucache-report/1","devices":[{"device":"x","live":3,"size_classes":[1,{"upper_bytes":-1}]},7],'
                    '"command":[1,{}],"oom":{"verdict":[[]]},"pid":"x","reason":null}\n')

@@ -21,6 +21,7 @@
 #define OLD_NS 1000000000 /* metrics are called old from this age on */
 #define SHOWN_NS 1000000  /* the smallest age that is printed, so that none reads as 0 */
 #define TOO_LARGE "takes more memory than reports of its size do"
+#define REPORT_BEGINS "{\"schema\":\"gpucache-report/1\""
 
 static struct parsed_report *add_report(struct parsed_reports *reports, const char *source) {
     struct parsed_report *report = checked(calloc(1, sizeof *report));
@@ -292,19 +293,30 @@ static bool read_line(FILE *file, char **line, size_t *capacity, int *error) {
     }
 }
 
-/** Adds the report on a line, if the line is a report. Returns NULL, or why it is refused. */
-static const char *read_line_of_json(struct parsed_reports *reports, const char *path, char *line) {
+/** Returns whether a line begins like a report, or is a beginning of one. A `{` alone is no such
+ * line: JSON over several lines begins so. */
+static bool begins_like_report(const char *line, size_t length) {
+    size_t most = strlen(REPORT_BEGINS);
+    return length > 1 && strncmp(line, REPORT_BEGINS, length < most ? length : most) == 0;
+}
+
+/** Adds the report on a line, if the line is a report. Returns NULL, or why it is refused. Sets
+ * *cut if the line begins like a report and is no JSON. */
+static const char *read_line_of_json(struct parsed_reports *reports, const char *path, char *line,
+                                     bool *cut) {
     size_t length = strlen(line), most = MEMORY_MOST + MEMORY_TIMES * length;
     struct plain values;
     char why[128];
     const char *refused = NULL;
+    bool begins = begins_like_report(line, length); /* json_read() changes the line */
     int r = json_read(line, length, most, &values, why, sizeof why);
     checked(r == -ENOMEM ? NULL : line);
     reports->memory_left += MEMORY_TIMES * length;
     if (r == -EFBIG)
         refused = TOO_LARGE;
-    else if (r == 0 &&
-             strcmp(json_text(plain_get(&values.root, "schema")), "gpucache-report/1") == 0)
+    else if (r != 0)
+        *cut |= begins;
+    else if (strcmp(json_text(plain_get(&values.root, "schema")), "gpucache-report/1") == 0)
         refused = read_report(reports, path, &values.root);
     plain_free(&values);
     return refused;
@@ -316,20 +328,22 @@ bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, 
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
     int error = file ? 0 : errno;
     const char *refused = NULL;
+    bool cut = false;
     reports->memory_left = MEMORY_MOST;
     while (file && !refused && read_line(file, &line, &capacity, &error))
         if (*line == '{')
-            refused = read_line_of_json(reports, path, line);
+            refused = read_line_of_json(reports, path, line, &cut);
     if (file && ferror(file))
         error = errno;
     *why = refused ? refused
            : error ? strerror(error)
+           : cut   ? "a report in it is not whole"
                    : "holds no report of the library as JSON in one line "
                      "(GPUCACHE_REPORT_FORMAT=json); jq -c . makes one line";
     if (file && file != stdin)
         fclose(file);
     free(line);
-    return !refused && !error && reports->count > before;
+    return !refused && !error && !cut && reports->count > before;
 }
 
 /* ---- from a live page ---- */

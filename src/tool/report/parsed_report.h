@@ -41,8 +41,12 @@ struct parsed_reports {
 
 /**
  * Adds the reports of a file. Ignores lines that are not JSON of the library. Returns false and
- * sets *why if the file has no report, or if a report has more devices or takes more memory than a
- * report of the library can. Then reads neither that report nor later ones.
+ * sets *why in three cases:
+ *
+ *   - The file has no report.
+ *   - A report was cut off. The others are added.
+ *   - A report has more devices or takes more memory than a report of the library can. The function
+ *     adds neither that report nor later ones.
  */
 bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, const char **why);
 
