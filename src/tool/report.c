@@ -220,6 +220,19 @@ static bool write_html(const struct html *page, const char *path) {
     return result == 0;
 }
 
+/** Refuses two kinds of output at once, of which one would be ignored. */
+static void check_output(const struct settings *settings) {
+    bool folded = settings->folded != FOLDED_NOT;
+    if (settings->format == REPORT_JSON && (settings->compare || folded || settings->html))
+        fail(STATUS_OWN_FAILURE, "--format=json", "does not go with --compare, --folded or --html");
+    if (settings->html && (settings->compare || settings->each || folded))
+        fail(STATUS_OWN_FAILURE, "--html", "does not go with --compare, --each or --folded");
+    if (folded && (settings->compare || settings->each))
+        fail(STATUS_OWN_FAILURE, "--folded", "does not go with --compare or --each");
+    if (settings->compare && settings->each)
+        fail(STATUS_OWN_FAILURE, "--compare", "does not go with --each");
+}
+
 int tool_report(char **arguments) {
     static char buffer[65536];
     struct settings settings = {.events = EVENTS};
@@ -232,8 +245,7 @@ int tool_report(char **arguments) {
     bool folded = settings.folded != FOLDED_NOT;
     if (!*sources)
         fail(STATUS_OWN_FAILURE, "report", "wanted is a file with reports, or a process number");
-    if (settings.format == REPORT_JSON && (settings.compare || folded || settings.html))
-        fail(STATUS_OWN_FAILURE, "--format=json", "does not go with --compare, --folded or --html");
+    check_output(&settings);
     if (settings.html)
         good = read_traces(&page, sources);
     ask_processes(&pages, sources);

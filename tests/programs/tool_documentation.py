@@ -109,6 +109,11 @@ def short_help():
     for other in ("--compare", "--folded=live", "--html=/no/such/page"):
         said = gpucache("report", other, "--format=json", "/no/such").stderr
         tally.check("--format=json: does not go with" in said, "documentation: --format=json " + other, said)
+    for words in (["--html=/no/such/page", "--folded=live"], ["--html=/no/such/page", "--compare"], ["--html=/no/such/page", "--each"],
+                  ["--folded=live", "--compare"], ["--folded=live", "--each"], ["--compare", "--each"]):
+        said = gpucache("report", *words, "/no/such")
+        tally.check(said.returncode == 125 and said.stderr.startswith("gpucache: %s: does not go with" % words[0].split("=")[0]),
+                    "documentation: report %s" % words, said.stderr)
 
 
 def what_it_was_built_with():
