@@ -41,9 +41,11 @@ static enum folded parse_folded(const char *value) {
 
 static const char no_page[] = "is no page of gpucache report --html, and is not overwritten";
 
-/** Refuses to write a page over another file, before anything is read. In `--html *.json` the first
- * report would be the value of the option. */
+/** Refuses an empty name, and a page over another file, before anything is read. In `--html *.json`
+ * the first report would be the value of the option. */
 static void check_html(const struct arguments *arguments) {
+    if (!*arguments->value)
+        fail(STATUS_OWN_FAILURE, arguments->option, "wanted is a file");
     if (html_check(arguments->value) == 0)
         return;
     fail(STATUS_OWN_FAILURE, arguments->value,

@@ -302,6 +302,8 @@ def of_a_process(place, folder):
 
 def refusals(place):
     for arguments, status, words in ((("--html",), 125, "--html=FILE"), (("--html", "/no/such/folder/x", "FILE"), 1, "No such file"),
+                                     (("--html=", "FILE"), 125, "--html=: wanted is a file"),
+                                     (("--html", "", "FILE"), 125, "--html: wanted is a file"),
                                      (("--html", "/dev/full", "FILE"), 1, "No space left")):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             file.write('{"schema":"gpucache-report/1","devices":[]}\n')
