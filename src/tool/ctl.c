@@ -268,7 +268,8 @@ int tool_ctl(char **arguments) {
              page ? "that process has ended"
              : pages_have_other(&pages, request.pid)
                  ? "it runs under another version of the library"
-                 : "no process of yours with that number uses CUDA under the library");
+                 : "no process of yours with that number uses CUDA under the library, or it has "
+                   "GPUCACHE_LIVE=off");
     if (pages_are_ambiguous(&pages, page))
         fail(EXIT_FAILURE, "ctl", "several containers have a process of that number");
     catch_signals();

@@ -116,7 +116,7 @@ static bool read_process(struct parsed_reports *reports, struct pages *all, int 
             pages_have_other(all, pid)
                 ? "no page of this version; another version of the library is in use"
                 : "no process of yours with that number uses CUDA under the library, or did so "
-                  "lately and was killed");
+                  "lately and was killed, or it has GPUCACHE_LIVE=off");
     if (!page)
         pages_print_refused();
     return page != NULL;
