@@ -267,6 +267,7 @@ def no_budget():
     rows = answers("--backend=segments", "--budget=auto,0,1G", "--delay=20", path)[0]["rows"]
     tally.check([row["name"] for row in rows] == ["segments", "segments, budget 0 B", "segments, budget 1.00 GiB"],
                 "replays: a budget of 0", [row["name"] for row in rows])
+    tally.check([row["budget_bytes"] for row in rows] == [None, 0, 1 << 30], "replays: budgets as JSON", rows)
     tally.check(rows[1]["reserved_peak_bytes"] < rows[2]["reserved_peak_bytes"] and rows[1]["barriers"] > rows[2]["barriers"],
                 "replays: what a budget of 0 does", rows)
 

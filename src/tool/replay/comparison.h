@@ -13,6 +13,7 @@
 
 #define COMPARISON_NAME 48
 #define COMPARISON_DELAYS 32 /* at most */
+#define NO_BUDGET 1          /* byte, in rerun_setting.budget: the budget 0 of the user */
 
 /* An allocator and its setting; the delay is not part of it. */
 struct candidate {

@@ -36,7 +36,9 @@ static void put_setting(struct json_put *to, const struct row *row) {
     if (!candidate->is_model) {
         json_put_named_text(to, "backend", setting->pages ? "pages" : "segments");
         json_put_named_text(to, "reuse", reuse_names[setting->reuse]);
-        json_put_named_u64(to, "budget_bytes", setting->budget);
+        json_put_key(to, "budget_bytes");
+        json_put_u64_or_null(to, setting->budget == NO_BUDGET ? 0 : setting->budget,
+                             setting->budget != 0);
         json_put_named_u64(to, "delay_us", row->delay_us);
     }
 }

@@ -23,7 +23,6 @@
 #define PERIODS_MOST 1000000
 #define DELAY_MOST_US 3600000000
 #define DECAY_US 10000000 /* the library's default */
-#define NO_BUDGET 1       /* byte: the budget 0 of the user */
 #define TEXT(number) #number
 #define TEXT_OF(macro) TEXT(macro)
 #define CAPACITY ((uint64_t)1 << 45)
