@@ -320,6 +320,11 @@ def refused(folder):
     fails("No such file", "snapshot", folder + "/none")
     fails("Is a directory", "snapshot", folder)
     fails("is no process that runs", "snapshot", 4194300)
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    for command in ("timeline", "snapshot"):
+        fails("is no process that runs", command, zombie.pid)
+    zombie.wait()
     for arguments in (["timeline"], ["snapshot"], ["timeline", "--last=0", one.path], ["snapshot", "--first", one.path],
                       ["snapshot", one.path, one.path]):
         fails("wanted is", *arguments)

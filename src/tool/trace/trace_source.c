@@ -53,15 +53,17 @@ static int open_mapped(const char *path, const struct mapped_file *file) {
 }
 
 /** Opens the trace that a process has mapped, by its path here, or by its path in the process's own
- * file system. Returns a descriptor or -1. *error is the reason if the search failed, or 0. */
+ * file system. Returns a descriptor or -1. *error is the reason if the search failed, or 0. It is
+ * ESRCH for a process without mappings: the process has ended, its parent has not waited for it. */
 static int find_mapped(int pid, char path[PATH_MAX], int *error) {
     char name[64], line[PATH_MAX + 256];
     int fd = -1;
     snprintf(name, sizeof name, "/proc/%d/maps", pid);
     FILE *maps = fopen(name, "re");
-    *error = maps ? 0 : errno;
+    *error = maps ? ESRCH : errno;
     while (maps && fd < 0 && fgets(line, sizeof line, maps)) {
         struct mapped_file file;
+        *error = 0;
         char *own = strchr(line, '/');
         if (!own || !strstr(line, " rw-s ") || !read_file(line, &file))
             continue;
@@ -78,7 +80,8 @@ static int find_mapped(int pid, char path[PATH_MAX], int *error) {
 }
 
 static bool say_no_trace(int pid, int error) {
-    bool runs = kill(pid, 0) == 0, others = !runs && errno == EPERM;
+    bool there = kill(pid, 0) == 0, others = !there && errno == EPERM;
+    bool runs = there && error != ESRCH;
     const char *why = error == 0
                           ? "records no trace; one that is started with GPUCACHE_TRACE=FILE does"
                       : others ? "is a process of another user's"
