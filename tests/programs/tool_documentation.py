@@ -61,6 +61,7 @@ def what_is_no_command():
                          (["--memory-limit=8G", "./app"], "as in `gpucache run --memory-limit=8G ./app`"),
                          (["nonsense"], "`gpucache help` lists the commands"), (["help", "snapshto"], "did you mean `snapshot`?"),
                          (["help", "a", "b"], "takes the name of one command"), (["a\033[31m" * 99], "is no command"),
+                         (["help", "--foo"], "gpucache: help: takes no option\n"),
                          (["run", "--memory-limt=8G", "true"], "did you mean --memory-limit?"),
                          (["run", "--nothing-like-it=8G", "true"], "no such option; `gpucache options` lists them")):
         said = gpucache(*words)

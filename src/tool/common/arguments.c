@@ -24,6 +24,8 @@ void arguments_refuse(const struct arguments *arguments) {
     unsigned left = 0;
     for (size_t i = 0; i < ARGUMENTS; i++)
         left += strcmp(options[i].command, arguments->command) == 0;
+    if (left == 0)
+        fail(STATUS_OWN_FAILURE, arguments->command, "takes no option");
     for (size_t i = 0, named = 0; i < ARGUMENTS; i++) {
         if (strcmp(options[i].command, arguments->command) != 0)
             continue;

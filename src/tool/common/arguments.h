@@ -30,7 +30,8 @@ struct arguments {
  * help text if it is --help or -h. */
 enum option_of_command arguments_next(struct arguments *arguments);
 
-/** Prints all options of the command with the form of their values, and ends the process. */
+/** Prints all options of the command with the form of their values, or that it takes none, and ends
+ * the process. */
 _Noreturn void arguments_refuse(const struct arguments *arguments);
 
 #endif
