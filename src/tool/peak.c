@@ -128,6 +128,6 @@ int tool_judge_peak(uint64_t most, bool or_none, char **program) {
     if (atomic_load(&peaks->processes) > 0)
         return end_like(status);
     tool_say("no process used CUDA under the library: there is no peak%s",
-             or_none ? "" : " to judge; --max-peak-or-none lets that pass");
+             passed && !or_none ? " to judge; --max-peak-or-none lets that pass" : "");
     return passed && !or_none ? STATUS_NO_PEAK : end_like(status);
 }

@@ -362,7 +362,8 @@ def peaks():
     for script, option, status in (("exit 0", "--max-peak", 122), ("exit 6", "--max-peak", 6),
                                    ("exit 0", "--max-peak-or-none", 0), ("exit 6", "--max-peak-or-none", 6)):
         got, err = judged(place, [], program=("sh", "-c", script), option=option)
-        tally.check(got == status and err.count("\n") == 1 and "no process used CUDA" in err,
+        tally.check(got == status and err.count("\n") == 1 and "no process used CUDA" in err and
+                    ("--max-peak-or-none lets that pass" in err) == (status == 122),
                     "processes: %s of nothing, %s" % (option, script), "%s %s" % (got, err))
     tally.check(judged(place, ["allocate 100000000"], option="--max-peak-or-none")[0] == 123, "processes: --max-peak-or-none judges")
     tally.check(judged(place, ["allocate 100"], option="--max-peak-or-none") == (0, ""), "processes: --max-peak-or-none")
