@@ -181,6 +181,9 @@ def manual():
         tally.check(field == "size" or re.search(r"^\.BR? .*\b%s\b" % field, page, re.M), "documentation: gpucache.h(3) has " + field)
     for name in re.findall(r"\bGPUCACHE_REPORT_\w+|-E[A-Z]+", header):
         tally.check(name in page.replace("\\-", "-"), "documentation: gpucache.h(3) has " + name)
+    for words in ("too many threads write reports", "returns the error of the write"):
+        for text in (header.replace("*", " "), re.sub(r"(?m)^\.[A-Z]+ ", "", page)):
+            tally.check(words in " ".join(text.split()), "documentation: header and gpucache.h(3) have: " + words)
     if shutil.which("mandoc"):
         for name in ("gpucache.1", "gpucache.7", "gpucache.h.3"):
             done = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", os.path.join(ROOT, "docs", name)],
