@@ -13,7 +13,8 @@ struct report_derived {
     bool unpooled_peak_exact; /* false: the peak is the sum of the kinds' peaks, an upper bound */
     uint64_t idle;            /* reserved and not allocated: pending plus free */
     uint64_t largest_free;
-    uint64_t calls_avoided; /* allocations and frees that made no driver call */
+    uint64_t calls_avoided; /* allocations plus frees, less the calls in which the pool took memory
+                             * from the driver or gave it back; 0 if those were more */
     double internal_fragmentation, external_fragmentation;
     double peak_ratio; /* peak reserved over peak requested; 1 if nothing was requested */
 };
