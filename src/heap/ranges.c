@@ -1,6 +1,6 @@
 /*
- * The sorted array of an arena's free ranges; cutting and joining ranges. ranges.h has the lock and
- * the invariant.
+ * Keeps an arena's free ranges in a sorted array, and cuts and joins ranges. ranges.h has the lock
+ * and the invariant. pool/lookup.c reads descriptors without the lock: see count_change().
  */
 #include "heap/ranges.h"
 
@@ -93,7 +93,8 @@ static void remove_at(struct arena *arena, size_t i) {
 
 /*
  * Replaces the range of entry i by one of another size. Moves only the entries between old and new
- * position.
+ * position. Entry i still has the old size, so position() does not read the address of its range,
+ * which may have changed.
  */
 static void replace(struct arena *arena, size_t i, struct range *range) {
     struct free_range *free = arena->free;
@@ -117,7 +118,8 @@ size_t ranges_index(const struct arena *arena, const struct range *range) {
 void ranges_enter(const struct range *part, struct range *range) {
     page_map_set(part->block.address, part->bytes, page_map_of_range(range));
     for (struct segment *s = part->segment; s; s = range_next_segment(part, s))
-        s->first = s->base >= part->block.address ? range : s->first;
+        if (s->base >= part->block.address) /* an earlier segment keeps its first range */
+            s->first = range;
 }
 
 /* Returns the segment that contains `address`: `from` or one behind it. */
@@ -128,8 +130,8 @@ static struct segment *segment_around(struct segment *from, uint64_t address) {
 }
 
 /*
- * Must run before a descriptor changes its meaning: a reader without the lock that sees the change
- * then sees the new count as well.
+ * Must run before a descriptor changes its address or length, or is reused: a reader without the
+ * lock (pool/lookup.c) that sees the change then sees the new count as well.
  */
 static void count_change(struct arena *arena) {
     atomic_fetch_add(&arena->changes, 1);
@@ -186,12 +188,14 @@ struct range *ranges_cut_out(struct arena *arena, size_t i, uint64_t skip, uint6
 }
 
 void ranges_recycle(struct arena *arena, struct range *range) {
+    /* BLOCK_INSIDE needs no new count: a reader that sees it finds no live block. */
     block_become(&range->block, BLOCK_INSIDE);
     count_change(arena);
     host_freelist_put(&arena->range_freelist, range);
 }
 
-/* Joins two adjacent ranges that are in no list. The longer one's descriptor remains. */
+/* Joins two adjacent ranges and recycles the shorter one's descriptor. An entry of the array may
+ * still name that descriptor: the caller replaces the entry. */
 static struct range *join(struct arena *arena, struct range *left, struct range *right) {
     bool keep_right = right->bytes > left->bytes;
     struct range *kept = keep_right ? right : left, *other = keep_right ? left : right;

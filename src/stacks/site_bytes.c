@@ -10,14 +10,15 @@
 
 #include <time.h>
 
-/* attempts of a reader, which may be a signal handler that interrupted the writer */
+/* Attempts of a reader. A signal handler that interrupted the writer fails in all of them, and then
+ * returns values that may not belong together. */
 #define ATTEMPTS 64
 
 static struct holding {
     _Alignas(64) struct lock lock;
     _Atomic uint32_t version; /* sequence lock: odd while a writer changes the counts */
     _Atomic uint64_t live_bytes, live_count, peak_bytes, peak_count;
-    _Atomic uint64_t peak_number;
+    _Atomic uint64_t peak_number; /* number of peaks so far; site->saved_at is such a number */
 } holdings[STATS_MAX_DEVICES];
 
 static uint64_t get(const _Atomic uint64_t *value) {
@@ -48,8 +49,9 @@ static void end_writing(struct holding *holding) {
 }
 
 /*
- * Adds the site's bytes x time up to `now`, and saves its live bytes if the device reached a new
- * peak since the site's last change. The device's lock is held.
+ * Adds the site's bytes x time up to `now`. If the device reached a new peak since the site's last
+ * change, saves the live bytes: they are those at the peak. Call with the device's lock, before the
+ * site's live bytes change.
  */
 static void update_site(struct site *site, const struct holding *holding, uint64_t now) {
     uint64_t since = get(&site->since_ns), low = get(&site->byte_ns_low);
@@ -59,14 +61,15 @@ static void update_site(struct site *site, const struct holding *holding, uint64
         set(&site->byte_ns_high, get(&site->byte_ns_high) + (uint64_t)(more >> 64));
         set(&site->since_ns, now);
     }
-    uint64_t number = get(&holding->peak_number);
-    if (get(&site->saved_at) != number) {
+    uint64_t peak = get(&holding->peak_number);
+    if (get(&site->saved_at) != peak) {
         set(&site->saved_bytes, get(&site->live_bytes));
         set(&site->saved_count, get(&site->live_count));
-        set(&site->saved_at, number);
+        set(&site->saved_at, peak);
     }
 }
 
+/* Makes the present live bytes the peak of the device. */
 static void new_peak(struct holding *holding) {
     set(&holding->peak_bytes, get(&holding->live_bytes));
     set(&holding->peak_count, get(&holding->live_count));

@@ -2,7 +2,8 @@
  * The chunks of a trace's file (ring.h). `lock` protects all variables, except atomic ones and the
  * chunks that threads fill. The head of a chunk:
  *
- *      who        the thread that fills the chunk; 0: no thread
+ *      who        not 0: a thread fills the chunk, or ring_take_for_good() gave it away. The hand
+ *                 skips such a chunk. 0: the chunk can be reused
  *      bytes      slots of carried records
  *      value      `scanned` when the thread returned the chunk
  *      detail     `taken` when the thread returned the chunk
@@ -24,14 +25,15 @@
 #define CHUNK_BYTES (TRACE_CHUNK_SLOTS * TRACE_RECORD_BYTES)
 #define STEP_BYTES ((uint64_t)1 << 20) /* growth of the file */
 #define POPULATE_WRITE 23              /* MADV_POPULATE_WRITE, since Linux 5.14 */
-#define SPARE_CHUNKS 64 /* that threads may leave half empty without a loss of events */
+#define SPARE_CHUNKS 64 /* more than the events need: threads leave chunks half empty */
 #define MOST_CHUNKS ((uint64_t)1 << 24) /* 64 GiB */
 #define FEWEST_CHUNKS ((uint64_t)1 << 14)
 #define MOST_CARRIED (TRACE_CHUNK_RECORDS / 2) /* carried records of a reused chunk */
 #define THREAD_CHUNKS 16384                    /* beyond the bound, when threads fill all others */
 #define STAYING_CHUNKS 16384                   /* 64 MiB of definitions */
-#define MOST_FULL_CHUNKS 16 /* passed over for their carried records, until these drop too */
-#define SCAN_AHEAD 8        /* one chunk more is scanned for this many reused chunks */
+/* A reuse passes this many chunks that are too full of carried records. Then it drops these too. */
+#define MOST_FULL_CHUNKS 16
+#define SCAN_AHEAD 8 /* in one round of the hand, one chunk in this many is scanned once more */
 
 static struct lock lock = LOCK_INITIALIZER(TRACE);
 static struct trace_header *header;
@@ -233,7 +235,8 @@ static uint64_t chunks_per_round(void) {
                                                              : used_chunks / 8 + 1;
 }
 
-/** Scans the chunks that are due for one reused chunk: a round of the hand scans all, and more. */
+/** Makes the scans that are due for one reused chunk. In one round of the hand, these are scans of
+ * all chunks, and of one chunk in SCAN_AHEAD once more. */
 static void scan_due(void) {
     uint64_t round = chunks_per_round();
     for (scan_credit += used_chunks + used_chunks / SCAN_AHEAD; scan_credit >= round;
@@ -305,8 +308,9 @@ static unsigned drop_records(struct trace_record *chunk, bool forget) {
     return kept;
 }
 
+/* Orders what ring_leave() wrote before it released the chunk in front of later reads. */
 static bool is_being_filled(const struct trace_record *chunk) {
-    return atomic_load_explicit(&chunk->who, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&chunk->who, memory_order_acquire) != 0;
 }
 
 /**
@@ -385,6 +389,9 @@ static struct trace_record *reuse_chunk(unsigned *used) {
     return NULL;
 }
 
+/* ---- chunks of threads ---- */
+
+/** Makes a chunk the thread's, and describes its free slots in *place. The caller has the lock. */
 static void assign_chunk(struct trace_record *chunk, unsigned used, uint32_t thread,
                          struct ring_place *place) {
     const uint64_t words[7] = {[2] = used, [6] = (uint64_t)thread << 32 | 1};
@@ -393,6 +400,7 @@ static void assign_chunk(struct trace_record *chunk, unsigned used, uint32_t thr
     *place = (struct ring_place){chunk + 1 + used, TRACE_CHUNK_RECORDS - used, chunk};
 }
 
+/* The head keeps its thread, so the hand always skips the chunk: never call ring_leave() for it. */
 bool ring_take_for_good(struct ring_place *place, uint32_t thread) {
     struct trace_record *chunk =
         staying < STAYING_CHUNKS ? take_new_chunk(most + THREAD_CHUNKS + staying + 1) : NULL;

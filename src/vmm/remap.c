@@ -1,6 +1,6 @@
 /*
- * Decides which segments of a vmm pool are mapped, moved and released. handles.c calls the
- * driver for handles, and this file for addresses.
+ * Decides which segments of a vmm pool are mapped, moved and released. handles.c makes the driver
+ * calls for handles; this file makes those that reserve and free addresses.
  *
  * A growth beyond the budget takes handles from idle segments, in this order:
  *
@@ -14,7 +14,8 @@
  * The remap lock admits one thread at a time. The pool's lock is released around driver calls that
  * create, map, unmap or release; event queries and the end of a context keep it. Invariant: no
  * other thread uses the addresses of such a call. They lie in no segment at that time, and the
- * remap lock keeps others from mapping there. A growth also holds the free ranges next to its gap.
+ * remap lock keeps others from mapping there. A growth also marks the free ranges next to its gap
+ * as used (handles_hold()).
  */
 #include "vmm/remap.h"
 
@@ -28,7 +29,7 @@
 #include <errno.h>
 
 /* Unmaps stale mappings whose work has completed, with the pool's lock released. A growth may then
- * use the addresses. The driver gets a handle's memory with the end of its last mapping. */
+ * use the addresses. The driver gets a released handle's memory only when its last mapping ends. */
 static void drop_stale(struct source *source) {
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);
@@ -75,9 +76,10 @@ struct vacated {
     uint64_t base;
 };
 
-/* Releases one idle segment, chosen by idle_segment() for `bytes`. Tries the next one if a segment
- * cannot go now (-EBUSY of handles_release()). Returns the bytes released and sets *vacated; or
- * returns 0. Releases the pool's lock during driver calls. */
+/* Releases one idle segment, chosen by idle_segment(). A large `bytes` only shortens the search:
+ * the segment may have any length. Tries the next one if a segment cannot go now (-EBUSY of
+ * handles_release()). Returns the bytes released and sets *vacated; or returns 0. Releases the
+ * pool's lock during driver calls. */
 static uint64_t release_one(struct source *source, uint64_t bytes, struct vacated *vacated) {
     struct arena *const arenas[] = {&source->large, &source->small};
     uint64_t released = 0;
@@ -125,8 +127,8 @@ static uint64_t remap_decay(struct source *source) {
 /* --- split --- */
 
 /* Replaces a long idle handle by short ones, if a request of `bytes` would use only a part of it.
- * Returns false if the driver or host memory refuses. Entered with the pool's lock, which is
- * released in between. */
+ * Returns true also if there is no such handle, and false if the driver or host memory refuses.
+ * Entered with the pool's lock, which is released in between. */
 static bool remap_split(struct source *source, uint64_t bytes) {
     struct arena *arena = &source->large;
     uint64_t released = 0;
@@ -281,7 +283,8 @@ static bool measure_remapping(struct source *source, uint64_t peak) {
 
 /* Allows one more step of slack if remapping took too long. Then raises the goal by the bytes by
  * which the growth exceeds the budget, as far as the steps and the device's capacity allow. Only
- * measures the time while a refusal or an option limits the budget. Returns the bytes added. */
+ * measures the time if the goal may not rise: a refusal or an option limits the budget, or the
+ * budget has reached the capacity. Returns the bytes added. */
 static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budget) {
     uint64_t capacity = source->backend->capacity;
     bool may_be_raised = !is_ablated(ABLATION_SLACK) && source->refused_at == 0 &&
@@ -300,9 +303,13 @@ static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budg
     return more;
 }
 
-/* Returns the length of handles, in bytes, for `bytes` bytes of new memory and a request of `like`
- * bytes. Within the budget a growth gets few handles, however long (VMM_HANDLES_FEW). Beyond the
- * budget it gets short ones (handles_length()), but at most VMM_HANDLES_MOST. */
+/*
+ * Returns the length of handles, in bytes, for `bytes` bytes of new memory and a request of `like`
+ * bytes:
+ *
+ *   within the budget, length not halved   at most VMM_HANDLES_FEW handles, however long
+ *   otherwise                              handles_length(), or longer: at most VMM_HANDLES_MOST
+ */
 static uint64_t growth_length(const struct source *source, uint64_t bytes, uint64_t like,
                               bool over_budget) {
     uint64_t each = handles_length(source, like);
@@ -314,8 +321,9 @@ static uint64_t growth_length(const struct source *source, uint64_t bytes, uint6
 }
 
 /*
- * Maps memory in a gap for a request of `bytes`. Holds the new memory, and the free ranges next to
- * the gap, until all is mapped: another thread could take a part, and the request would not fit.
+ * Maps memory in a gap for a request of `bytes`. Holds the free ranges next to the gap before
+ * move_to_gap() and release_excess(), which could otherwise take idle segments there. Holds the new
+ * memory too, until all is mapped: another thread could take a part, and the request would not fit.
  */
 static int grow_at(struct source *source, struct arena *arena, struct gap *gap, uint64_t bytes) {
     ASSERT_HELD(&source->remap.lock);
@@ -394,7 +402,8 @@ static int remap_grow(struct source *source, const struct alloc_request *request
     if (!source_can_grow(source, request))
         return r;
     source_begin_growth(source);
-    /* The pool may change in lock_remap(). No context ends while the remap lock is held. */
+    /* The pool may change in lock_remap(). While this thread has the remap lock, pool_forget()
+     * waits: the pool keeps its segments even if its context ends. */
     lock_remap(source);
     if (arena_largest_free(arena) >= bytes) { /* another thread mapped it */
         r = 0;

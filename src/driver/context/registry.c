@@ -4,11 +4,13 @@
 #include "driver/table/entries.h"
 #include "heap/host.h"
 
-static struct context *contexts;
+/* The lock protects these variables. Atomic ones are also used without it. All functions need the
+ * lock, except context_invalidate(). */
+static struct context *contexts; /* slots in a list; a slot is reused, never removed */
 static struct host_freelist freelist = {.object_bytes = sizeof(struct context)};
 static bool has_unknown; /* a context has no slot, for lack of host memory; see count_unknown() */
 struct lock registry_lock = LOCK_INITIALIZER(REGISTRY);
-static uint64_t last_serial; /* serial number of the newest context or view; under the lock */
+static uint64_t last_serial; /* serial number of the newest context or view */
 _Atomic unsigned registry_views;
 
 _Atomic uint64_t context_changes = 1;
@@ -42,6 +44,7 @@ static bool is_view_of(const struct context *view, const struct context *context
 }
 
 void registry_remove(struct context *context) {
+    /* The counts change before the callbacks: driver_pools_invalidate() reads context_count(). */
     if (context->green) {
         atomic_fetch_sub(&registry_views, 1);
     } else {
@@ -85,15 +88,16 @@ static struct context *free_slot(void) {
 }
 
 /*
- * Counts a context that cannot be entered as two contexts, once and permanently, because no code
- * notices its end. `context_alive` is never 1 afterwards, and no context is the only active one. No
- * pool then uses a barrier.
+ * Counts a context for which there is no slot. No code notices the end of such a context. The first
+ * one therefore adds 2 to `context_alive` permanently; later ones add nothing. `context_alive` is
+ * never 1 afterwards, and no context is the only active one. No pool then uses a barrier.
  */
 static void count_unknown(CUcontext handle) {
     if (!has_unknown) {
         has_unknown = true;
         atomic_fetch_add(&context_alive, 2);
-        active_contexts_add(handle); /* after the count, which context_drain_barriers() reads */
+        /* After the count: a drain for this activation must not find `context_alive` at 1. */
+        active_contexts_add(handle);
         active_contexts_keep_all();
         context_invalidate();
     }

@@ -8,9 +8,11 @@
 #include "process/process.h"
 
 atomic_bool driver_pool_stale;
-static struct driver_pool *pools; /* entries are never removed, but reused */
+/* No entry is ever removed: ledger rows and threads keep pointers to entries. add() reuses them. */
+static struct driver_pool *pools;
 static _Atomic(struct driver_pool *) currents[STATS_MAX_DEVICES]; /* NULL: ask the driver */
 static struct host_freelist freelist = {.object_bytes = sizeof(struct driver_pool)};
+/* Held during driver calls too: a thread may wait here for a trim or a destruction of a pool. */
 struct lock driver_pool_lock = LOCK_INITIALIZER(DRIVER_POOLS);
 
 /* --- one pool; lock held --- */
@@ -63,7 +65,8 @@ static void trim(struct driver_pool *pool, uint64_t keep) {
     driver_pool_query(pool);
 }
 
-/* Returns the pool of a handle. Handle NULL: the first destroyed pool. NULL: there is none. */
+/* Returns the entry of a handle, or NULL if there is none. For the handle NULL, returns the first
+ * entry of a destroyed pool. */
 static struct driver_pool *find(CUmemoryPool handle) {
     struct driver_pool *pool = pools;
     while (pool && (pool->is_graph_memory || pool->handle != handle))
@@ -72,9 +75,9 @@ static struct driver_pool *find(CUmemoryPool handle) {
 }
 
 /*
- * Adds a pool. Uses the entry of a destroyed pool of the same device again, if there is one without
- * live allocations: another thread may still hold a pointer to the entry, and charge the device.
- * Graph memory gets its own entry. Returns NULL without host memory.
+ * Adds a pool. Uses the entry of a destroyed pool of the same device again, if one has no live
+ * allocation and none in progress: another thread may still hold a pointer to the entry, and charge
+ * the device. Graph memory gets its own entry. Returns NULL without host memory.
  */
 static struct driver_pool *add(const struct driver_pool *as) {
     struct driver_pool *pool = as->is_graph_memory ? NULL : find(NULL); /* destroyed: no handle */
@@ -141,7 +144,7 @@ struct driver_pool *driver_pool_of(CUmemoryPool handle) {
         return NULL;
     lock_acquire(&driver_pool_lock);
     struct driver_pool *pool = find(handle);
-    if (!pool)
+    if (!pool) /* `exists` is false until driver_pool_end() sees a successful allocation */
         pool = add(&(struct driver_pool){.handle = handle, .device = device_of_default(handle)});
     lock_release(&driver_pool_lock);
     return pool && pool->device ? pool : NULL;
@@ -261,6 +264,7 @@ bool driver_pool_trim(const struct device *device) {
     return any;
 }
 
+/* Runs as a callback of registry_remove(), which has lowered context_count() before. */
 void driver_pools_invalidate(const struct context *context) {
     const struct device *device = context->primary ? device_used(context->ordinal) : NULL;
     if (!device && (context->primary || context_count() > 0))
