@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Checks that pinned host memory is reused, and only after its work has completed."""
+import os
 import re
 import shutil
 import subprocess
+import tempfile
 
 from harness import GPU, MODES, Tally, program, run
 
@@ -17,19 +19,42 @@ def calls(ran):
     return int(re.search(r"100 pairs: (\d+)", ran.out).group(1))
 
 
-def in_a_small_container():
-    """Checks that less is kept where the memory cgroup has less than the machine: here 64 KiB."""
-    small = ["unshare", "-m", "sh", "-c",
-             'mount -t tmpfs none /sys/fs/cgroup && echo 1048576 >/sys/fs/cgroup/memory.max && exec "$@"', "sh"]
-    if GPU or not shutil.which("unshare") or subprocess.run(small + ["true"], stderr=subprocess.DEVNULL).returncode != 0:
-        print("skipped: no mount namespace for a small container")
-        return
-    ran = run(small + [program("reuse_pinned"), "count"], options={"GPUCACHE_REPORT": "off"})
-    tally.check(ran.status == 0 and calls(ran) == 100, "in a container: status %s" % ran.status, ran.out + ran.err)
+# Cgroups, as name: (/proc/self/cgroup, files of /sys/fs/cgroup, whether 64 KiB may be kept at most). A limit of 1 MiB
+# allows that.
+SMALL = "1048576"
+CGROUPS = {
+    "a container": ("0::/named/outside", {"memory.max": SMALL}, True),
+    "a container, version 1": ("4:memory:/named/outside", {"memory/memory.limit_in_bytes": SMALL}, True),
+    "no list of cgroups": ("", {"memory.max": SMALL}, True),
+    "a job": ("1:name=systemd:/a\n0::/a/b", {"a/b/memory.max": SMALL, "a/memory.max": "max"}, True),
+    "in a job": ("0::/a/b/c", {"a/memory.max": SMALL, "a/b/c/memory.max": "99999999999999"}, True),
+    "a job, version 1": ("5:cpu,memory:/a:b/c\n0::/", {"memory/a:b/c/memory.limit_in_bytes": SMALL}, True),
+    "in a job, version 1": ("5:memory,cpu:/a/b\n4:cpuset:/", {"memory/a/memory.limit_in_bytes": SMALL}, True),
+    "other controllers": ("5:memory2,mem:/a\n4:name=memory:/a\n", {"memory/a/memory.limit_in_bytes": SMALL}, False),
+    "another job": ("0::/a/b", {"a/bb/memory.max": SMALL, "b/memory.max": SMALL}, False),
+}
+
+
+def in_cgroup(name, lines, files, small):
+    """Checks that less is kept where a memory cgroup of the process has less than the machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in {**files, "cgroup": lines}.items():
+            os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
+            with open(os.path.join(folder, path), "w") as file:
+                file.write(text + "\n" if text else "")
+        inside = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /sys/fs/cgroup && '
+                  'mount --bind "$0/cgroup" /proc/$$/cgroup && exec "$@"', folder]
+        if GPU or not shutil.which("unshare") or subprocess.run(inside + ["true"], stderr=subprocess.DEVNULL).returncode:
+            print("skipped: no mount namespace for %s" % name)
+            return
+        ran = run(inside + [program("reuse_pinned"), "count"], options={"GPUCACHE_REPORT": "off"})
+        tally.check(ran.status == 0 and (calls(ran) == 100) == small, "cgroup: %s: status %s" % (name, ran.status),
+                    ran.out + ran.err)
 
 
 def main():
-    in_a_small_container()
+    for name, case in CGROUPS.items():
+        in_cgroup(name, *case)
     native = run([program("reuse_pinned"), "count"], under=False)
     tally.check(native.status == 0, "natively: status %s" % native.status, native.err)
     for seed in range(1, 2 if GPU else 4):

@@ -1,6 +1,7 @@
 #include "driver/reuse/pinned.h"
 
 #include "base/lock.h"
+#include "base/print.h"
 #include "base/program.h"
 #include "driver/context/context.h"
 #include "driver/context/current.h"
@@ -14,7 +15,9 @@
 #include "tuning/tuning.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define BOUND_SHARE 16                 /* bound on kept bytes: memory_bytes() divided by this */
@@ -48,18 +51,67 @@ static uint64_t kept_bytes, frees;                   /* `frees`: kept blocks so 
 static struct host_freelist freelist = {.object_bytes = sizeof(struct pinned)};
 static struct lock lock = LOCK_INITIALIZER(PINNED); /* protects all but `requests` */
 
-/* Returns the bytes of the machine, or of the process's memory cgroup if that has fewer. In a
- * container the cgroup is the root. */
-static uint64_t memory_bytes(void) {
-    static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
-                                         "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
-    uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    int saved = errno;
-    for (unsigned i = 0; i < sizeof limits / sizeof *limits; i++) {
-        char text[24] = "";
-        program_read_file(limits[i], text, sizeof text - 1);
+/* The memory controller of cgroups, in versions 2 and 1. A line of /proc/self/cgroup has the
+ * number, the controllers and the cgroup of one hierarchy: "4:cpu,memory:/a/b". The line of version
+ * 2 names no controller. */
+static const struct hierarchy {
+    const char *controller, *root, *limit;
+} hierarchies[] = {{"", "/sys/fs/cgroup", "/memory.max"},
+                   {"memory", "/sys/fs/cgroup/memory", "/memory.limit_in_bytes"}};
+
+/* Returns the process's cgroup in a hierarchy, as /proc/self/cgroup names it, and sets *length.
+ * Returns the end of the text, and length 0, if the process has none there. */
+static const char *cgroup_in(const struct hierarchy *in, const char *lines, size_t *length) {
+    const char *at = lines + strcspn(lines, ":");
+    while (*at) {
+        bool found = false;
+        do {
+            size_t letters = strcspn(++at, ",:\n");
+            found |= letters == strlen(in->controller) && !strncmp(at, in->controller, letters);
+            at += letters;
+        } while (*at == ',');
+        at += *at == ':';
+        *length = strcspn(at, "\n");
+        if (found)
+            return at;
+        at += *length;
+        at += strcspn(at, ":");
+    }
+    *length = 0;
+    return at;
+}
+
+/* Returns the least of `least` and the limits of a cgroup and of all above it, up to the root. A
+ * file that does not exist is no limit: in a container only the root may exist. */
+static uint64_t least_limit(const struct hierarchy *in, const char *cgroup, size_t length,
+                            uint64_t least) {
+    for (;;) {
+        char path[PATH_MAX], text[24] = "";
+        struct print out;
+        print_init(&out, -1, path, sizeof path);
+        print_str(&out, in->root);
+        print_bytes(&out, cgroup, length);
+        print_str(&out, in->limit);
+        program_read_file(print_end(&out), text, sizeof text - 1);
         uint64_t limit = strtoull(text, NULL, 10); /* 0: no such file, or "max" */
-        bytes = limit > 0 && limit < bytes ? limit : bytes;
+        least = limit > 0 && limit < least ? limit : least;
+        if (length == 0)
+            return least;
+        while (cgroup[--length] != '/' && length > 0) {
+        }
+    }
+}
+
+/* Returns the bytes of the machine, or of the process's memory cgroup if that has fewer. */
+static uint64_t memory_bytes(void) {
+    uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    char lines[4096];
+    int saved = errno;
+    lines[program_read_file("/proc/self/cgroup", lines, sizeof lines - 1)] = '\0';
+    for (unsigned i = 0; i < sizeof hierarchies / sizeof *hierarchies; i++) {
+        size_t length;
+        const char *cgroup = cgroup_in(&hierarchies[i], lines, &length);
+        bytes = least_limit(&hierarchies[i], cgroup, length, bytes);
     }
     errno = saved;
     return bytes;
