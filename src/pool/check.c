@@ -69,10 +69,11 @@ static const char *check_pending(const struct source *source) {
 }
 
 /*
- * Checks all caches. Adds the bytes that they hold to `*held`, and the live bytes that they count
- * to `*live`.
+ * Checks all caches. Adds the bytes that they hold to `*held`, the live bytes that they count to
+ * `*live`, and those of large blocks to `*large`.
  */
-static const char *check_caches(struct pool *pool, uint64_t *held, uint64_t *live) {
+static const char *check_caches(struct pool *pool, uint64_t *held, uint64_t *live,
+                                uint64_t *large) {
     uint64_t quotas = 0;
     const char *broken = NULL;
     for (struct cache *c = atomic_load(&pool->caches); c && !broken; c = c->next_in_pool) {
@@ -81,6 +82,7 @@ static const char *check_caches(struct pool *pool, uint64_t *held, uint64_t *liv
         *held += c->bytes;
         quotas += cache_quota(c);
         *live += watermark_live(&c->watermarks[WATERMARK_ALLOCATED]);
+        *large += counter_get(&c->large_live_bytes);
         cache_return(c);
     }
     for (struct cache *c = atomic_load(&pool->caches); c && !broken; c = c->next_in_pool) {
@@ -98,16 +100,16 @@ static const char *check_caches(struct pool *pool, uint64_t *held, uint64_t *liv
 static const char *check_locked(struct pool *pool) {
     struct source *source = &pool->source;
     struct in_slabs small = {0};
-    uint64_t live = 0, pending = 0, held = 0, counted = 0;
+    uint64_t live = 0, pending = 0, held = 0, counted = 0, large = 0;
     const char *broken = check_arena(&source->large, &live, &pending);
     broken = broken ? broken : check_arena(&source->small, &live, &pending);
     broken = broken ? broken : check_slabs(&source->small, &small);
     broken = broken ? broken : check_pending(source);
-    broken = broken ? broken : check_caches(pool, &held, &counted);
+    broken = broken ? broken : check_caches(pool, &held, &counted, &large);
     if (broken)
         return broken;
     HOLDS(small.free_units == source->runs.free_units && small.free_runs == source->runs.count);
-    HOLDS(counted == live + small.live && source->remap.held_bytes == 0);
+    HOLDS(counted == live + small.live && large == live && source->remap.held_bytes == 0);
     HOLDS(small.cached + pending ==
           held + source->pending_bytes + atomic_load(&pool->deferred_bytes));
     return NULL;

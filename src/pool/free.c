@@ -266,6 +266,7 @@ static __attribute__((noinline)) uint64_t count_free_large(const struct claimed 
         requester_subtract(&backend->requesters[requester], requested);
     if (at < BINS)
         counter_add(&cache->bins[at].frees, 1);
+    counter_add(&cache->large_live_bytes, -range->bytes);
     cache_count_free(cache, &cache->large_frees[stats_size_class(requested)], requested,
                      range->bytes);
     if (backend->ops->freed)

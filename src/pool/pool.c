@@ -249,15 +249,12 @@ uint64_t pool_unreleasable_bytes(struct pool *pool) {
     return atomic_load(&pool->unreleasable_bytes);
 }
 
-/* Returns the bytes of all live small blocks, by the counts of the caches. */
+/* Returns the bytes of all live small blocks, by the counts of the caches. Needs source.lock. */
 static uint64_t small_live_bytes(const struct pool *pool) {
-    uint64_t bytes = 0;
+    uint64_t large = 0, all = peaks_sums(pool).of[WATERMARK_ALLOCATED].live;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
-        for (unsigned at = 0; at < SMALL_CLASSES; at++) {
-            uint64_t frees = counter_get(&cache->bins[at].frees);
-            bytes += (counter_get(&cache->bins[at].allocs) - frees) * size_class_bytes(at);
-        }
-    return bytes;
+        large += counter_get(&cache->large_live_bytes);
+    return all > large ? all - large : 0;
 }
 
 /*

@@ -138,6 +138,7 @@ void cache_forget(struct cache *cache) {
     }
     for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++)
         counter_set(&cache->large_frees[i], counter_get(&cache->large_allocs[i]));
+    counter_set(&cache->large_live_bytes, 0);
     cache->bytes = 0;
     cache->freed_others = true; /* earlier blocks of its owner ID may still be live */
     for (unsigned i = 0; i < WATERMARKS; i++)

@@ -64,11 +64,12 @@ struct cache {
     uint64_t bytes;         /* bytes of all blocks in the bins */
     _Atomic uint64_t quota; /* limit of `bytes`; written under the pool's lock */
     struct watermark watermarks[WATERMARKS];
-    uint16_t owner_id;          /* owner ID of the blocks that the cache hands out; 0: none */
-    uint16_t last_flushed;      /* bin at which cache_flush_idle() stopped */
-    uint32_t frees_since_event; /* frees by this thread since an event or event_is_due() */
-    uint64_t pressure_seen;     /* source.pressure at the last free under pressure */
-    uint64_t bytes_since_event; /* bytes of these frees */
+    stat_counter large_live_bytes; /* of large blocks handed out, less those that were freed */
+    uint16_t owner_id;             /* owner ID of the blocks that the cache hands out; 0: none */
+    uint16_t last_flushed;         /* bin at which cache_flush_idle() stopped */
+    uint32_t frees_since_event;    /* frees by this thread since an event or event_is_due() */
+    uint64_t pressure_seen;        /* source.pressure at the last free under pressure */
+    uint64_t bytes_since_event;    /* bytes of these frees */
     struct bin bins[BINS];
     /* numbers of large blocks, by requested bytes (stats_size_class()) */
     stat_counter large_allocs[STATS_SIZE_CLASSES], large_frees[STATS_SIZE_CLASSES];

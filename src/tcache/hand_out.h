@@ -38,6 +38,7 @@ static inline uint64_t cache_hand_out(struct cache *cache, const struct alloc_re
         requester_add(&requesters[request->requester], requested);
     if (header_bin(header) < BINS)
         counter_add(&cache->bins[header_bin(header)].allocs, 1);
+    counter_add(&cache->large_live_bytes, range->bytes);
     cache_count_alloc(cache, &cache->large_allocs[stats_size_class(requested)], requested,
                       range->bytes);
     return block->address;

@@ -58,6 +58,7 @@ static void move_counts(struct cache *to, struct cache *from) {
         from->bins[at].own_at_miss = 0;
         from->bins[at].all_at_miss = 0;
     }
+    move_count(&to->large_live_bytes, &from->large_live_bytes);
     for (unsigned i = 0; i < STATS_SIZE_CLASSES; i++) {
         move_count(&to->large_allocs[i], &from->large_allocs[i]);
         move_count(&to->large_frees[i], &from->large_frees[i]);
