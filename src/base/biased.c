@@ -39,7 +39,7 @@ void biased_init(struct biased *lock, bool owned) {
 }
 
 /* Spins first, then lets other threads run: the one that is waited for may have been preempted. */
-static void spin_or_yield(unsigned spins) {
+static void spin_or_let_others_run(unsigned spins) {
     if (spins < SPINS)
         cpu_relax();
     else
@@ -50,11 +50,11 @@ void biased_enter_slowly(struct biased *lock) {
     for (unsigned spins = 0; biased_is_on(lock); spins++) {
         if (!atomic_load_explicit(&lock->wanted, memory_order_acquire) && biased_try_enter(lock))
             return;
-        spin_or_yield(spins);
+        spin_or_let_others_run(spins);
     }
     for (unsigned spins = 0; atomic_exchange_explicit(&lock->locked, true, memory_order_acquire);
          spins++)
-        spin_or_yield(spins);
+        spin_or_let_others_run(spins);
     lock_note(LOCK_CACHE);
     holder_set(&lock->holder);
 }
@@ -66,7 +66,7 @@ void biased_ask(struct biased *lock) {
 
 static void wait_for_owner(struct biased *lock) {
     for (unsigned spins = 0; atomic_load_explicit(&lock->inside, memory_order_acquire); spins++)
-        spin_or_yield(spins);
+        spin_or_let_others_run(spins);
 }
 
 /*

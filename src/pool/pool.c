@@ -257,32 +257,49 @@ static uint64_t small_live_bytes(const struct pool *pool) {
     return all > large ? all - large : 0;
 }
 
-/*
- * Returns whether a segment of the small arena has a live block. `*without`: the number of slabs
- * without one, so far. After STUCK_SLABS_MOST of them, which take long, returns true.
- */
+/* Returns whether a segment of the small arena has a live block. Adds the number of slabs without
+ * one to *without. */
 static bool segment_has_live(const struct segment *s, unsigned *without) {
     for (const struct range *r = segment_first(s); segment_has(s, r); r = r->next) {
         if (range_state(r) != BLOCK_SLAB)
             continue;
-        if (*without >= STUCK_SLABS_MOST || slab_has_live(r->slab))
+        if (slab_has_live(r->slab))
             return true;
         ++*without;
     }
     return false;
 }
 
+/* Returns the free bytes of a segment of the small arena, also those inside its slabs. */
+static uint64_t segment_free_bytes(const struct segment *s) {
+    uint64_t bytes = s->bytes - s->used;
+    for (const struct range *r = segment_first(s); segment_has(s, r); r = r->next)
+        if (range_state(r) == BLOCK_SLAB)
+            bytes += (uint64_t)(SLAB_UNITS - r->slab->used_units) << UNIT_SHIFT;
+    return bytes;
+}
+
 /*
  * Returns the bytes of the small arena that are not live and cannot go back to the driver: all such
  * bytes of each segment that holds a live block. Counts cached blocks too, not only free memory:
- * cuMemGetInfo then answers the same before blocks are allocated and after they are freed.
+ * cuMemGetInfo then answers the same before blocks are allocated and after they are freed. After
+ * STUCK_SLABS_MOST slabs without a live block, which take long, counts only free memory, and
+ * assumes that the other memory is live as far as live blocks suffice.
  */
 static uint64_t stuck_in_slabs(const struct pool *pool) {
-    uint64_t bytes = 0, live = small_live_bytes(pool);
+    uint64_t bytes = 0, free_bytes = 0, used = 0, live = small_live_bytes(pool);
     unsigned without = 0;
-    for (const struct segment *s = pool->source.small.segments; s; s = s->next)
-        bytes += s->used > 0 && segment_has_live(s, &without) ? s->bytes : 0;
-    return bytes > live ? bytes - live : 0;
+    for (const struct segment *s = pool->source.small.segments; s; s = s->next) {
+        if (s->used > 0 && without >= STUCK_SLABS_MOST) {
+            uint64_t in_segment = segment_free_bytes(s);
+            free_bytes += in_segment;
+            used += s->bytes - in_segment;
+        } else if (s->used > 0 && segment_has_live(s, &without)) {
+            bytes += s->bytes;
+        }
+    }
+    live = live > used ? live - used : 0;
+    return free_bytes + (bytes > live ? bytes - live : 0);
 }
 
 uint64_t pool_stuck_bytes(struct pool *pool) {

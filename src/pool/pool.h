@@ -246,7 +246,7 @@ uint64_t pool_unused_bytes(struct pool *pool);
  * Returns the bytes that are not live and cannot go back to the driver: free memory next to a live
  * block, and freed small blocks whose segment holds a live block. Returns 0 if nothing is live and
  * no free is deferred. Queries events first. Of slabs without a live block, looks at the blocks of
- * the first STUCK_SLABS_MOST, and counts the others as slabs with one.
+ * the first STUCK_SLABS_MOST. Counts only the free memory of segments behind them.
  */
 uint64_t pool_stuck_bytes(struct pool *pool);
 void pool_reset_peaks(struct pool *pool);

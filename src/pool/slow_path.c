@@ -180,8 +180,8 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
  * limit refuses. Counts the outcome. Returns 0 with request->block, or the error. The pool's lock
  * is held on entry and on return; it is released in between.
  *
- * Sets request->over_budget only for a policy that releases idle segments first: only such a policy
- * reads it.
+ * Sets request->over_budget anew, and to false for a policy that does not release idle segments
+ * first: no cache is searched for the request any more.
  */
 static int try_growth(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;

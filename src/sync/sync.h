@@ -3,9 +3,9 @@
  * events, sync.c the price of each way. wait.c has the functions sync_wait_...().
  *
  * The pool's lock is held on entry and on return of every function. sync_in_free(),
- * sync_wait_...(), and sync_make_safe() without SYNC_NO_WAIT, release it while they wait. The
- * others keep it. "By queries" means: polls with ops->query(), and waits in the driver only after
- * QUERIES_MOST queries have failed.
+ * sync_wait_...(), and sync_make_safe() without SYNC_NO_WAIT, release it while they wait; only
+ * sync_wait_submitted() keeps it for a completed event. The others keep it. "By queries" means:
+ * polls with ops->query(), and waits in the driver only after QUERIES_MOST queries have failed.
  */
 #ifndef GPUCACHE_SYNC_SYNC_H
 #define GPUCACHE_SYNC_SYNC_H

@@ -819,6 +819,20 @@ static void small_blocks_that_are_freed_change_nothing_of_what_can_go_back(void 
     assert_int_equal(cannot_go_back(), before_pairs);
 }
 
+/* Freed blocks in more than STUCK_SLABS_MOST slabs count as free while work still uses them. */
+static void pending_small_blocks_count_as_free(void **state) {
+    static uint64_t blocks[2 * STUCK_SLABS_MOST * 8];
+    (void)state;
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
+    get(4 * MIB);
+    uint64_t before = cannot_go_back();
+    for (unsigned i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        blocks[i] = get(256 << 10);
+    for (unsigned i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        use_and_drop(blocks[i]);
+    assert_true(cannot_go_back() <= before + 4 * MIB);
+}
+
 /* More slabs than STUCK_SLABS_MOST. */
 static void free_memory_between_many_small_blocks_cannot_go_back(void **state) {
     (void)state;
@@ -863,6 +877,7 @@ int main(void) {
         TEST(counts_of_a_threads_last_destructor_are_not_lost_to_a_sum),
         TEST(a_hundred_threads_one_after_another_share_one_cache),
         TEST(small_blocks_that_are_freed_change_nothing_of_what_can_go_back),
+        TEST(pending_small_blocks_count_as_free),
         TEST(free_memory_between_many_small_blocks_cannot_go_back),
     };
     return cmocka_run_group_tests_name("pool", tests, NULL, NULL);

@@ -17,28 +17,35 @@
 
 static _Atomic int streams;
 
-/* Counts a new stream. Drains barriers if the stream keeps its context active: the context can now
- * reach memory that was handed out behind a barrier of another context. Returns `answer`. */
-static CUresult account_created(CUresult answer) {
-    if (answer == CUDA_SUCCESS && process_ready()) {
+static CUresult count_created(CUresult answer) {
+    if (answer == CUDA_SUCCESS && process_ready())
         pool_expect_streams((unsigned)(atomic_fetch_add(&streams, 1) + 1));
-        if (active_contexts_keep_current())
-            context_drain_barriers();
-    }
     return fault_notice(answer);
+}
+
+/* Counts a new stream of the current context. Drains barriers if the stream keeps the context
+ * active: the context can now reach memory that was handed out behind a barrier of another context.
+ * Returns `answer`. */
+static CUresult account_created(CUresult answer) {
+    if (answer == CUDA_SUCCESS && process_ready() && active_contexts_keep_current())
+        context_drain_barriers();
+    return count_created(answer);
 }
 
 /* Stops counting a stream. Returns `answer`. */
 static CUresult account_destroyed(CUresult answer) {
     if (answer == CUDA_SUCCESS && process_is_started()) {
-        int remaining = atomic_fetch_sub(&streams, 1) - 1;
-        pool_expect_streams(remaining > 0 ? (unsigned)remaining : 0);
+        /* Never below 0: stream_forget() may have forgotten the stream already. */
+        int before = atomic_load(&streams);
+        while (before > 0 && !atomic_compare_exchange_weak(&streams, &before, before - 1)) {
+        }
+        pool_expect_streams(before > 0 ? (unsigned)before - 1 : 0);
     }
     return fault_notice(answer);
 }
 
-/* The streams of a context end with it, without a call that account_destroyed() sees. The count is
- * right again once the last context of the process has ended. */
+/* The streams of a context end with it, without a call that account_destroyed() sees. Without any
+ * context no stream exists, so the count restarts at 0. */
 void stream_forget(const struct context *context) {
     (void)context;
     if (context_count() == 0) {
@@ -55,6 +62,12 @@ CUresult hook_cuStreamCreate(CUstream *stream, unsigned int flags) {
 CUresult hook_cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority) {
     CUresult answer = RETRY(REAL(cuStreamCreateWithPriority)(stream, flags, priority));
     return account_created(answer);
+}
+
+CUresult hook_cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned int flags,
+                                     int priority) {
+    CUresult answer = RETRY(REAL(cuGreenCtxStreamCreate)(stream, green, flags, priority));
+    return count_created(answer);
 }
 
 CUresult hook_cuStreamDestroy(CUstream stream) {

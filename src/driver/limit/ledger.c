@@ -5,11 +5,11 @@
 static struct ledger_row **rows;
 static size_t row_count, row_capacity; /* row_capacity is a power of two, or 0 */
 
-/* Returns the index at which the search for a key begins: bits of a multiplicative hash. The upper
- * half also depends on the low bits of the key, of which aligned addresses have none. */
+/* Returns the index at which the search for a key begins: the highest bits of a multiplicative
+ * hash. Only these depend on all bits of the key and on `space`. */
 static size_t first_index(uint64_t key, unsigned space) {
     uint64_t hash = (key ^ (uint64_t)space << 60) * 0x9e3779b97f4a7c15u;
-    return (size_t)(hash >> 32) & (row_capacity - 1);
+    return (size_t)(hash >> (__builtin_clzll(row_capacity) + 1));
 }
 
 struct ledger_row *ledger_find(uint64_t key, unsigned space) {

@@ -65,14 +65,17 @@ static void derive(struct stats_device *out) {
     make_consistent(&out->requested, out->allocated.current);
     uint64_t idle = reserved - out->allocated.current;
     out->ready_bytes = smaller_of(out->ready_bytes, idle);
-    out->pending_bytes = idle - out->ready_bytes;
+    /* The pool's pending bytes include free blocks in thread caches, which the program may never
+     * have requested. Pending memory is never more than the program has freed. */
+    out->pending_bytes = smaller_of(idle - out->ready_bytes, out->allocated.freed);
+    out->ready_bytes = idle - out->pending_bytes;
     out->active.current = out->allocated.current + out->pending_bytes;
     make_consistent(&out->active, reserved);
     /* Bytes become active when they are handed out. Between two updates of the pool a thread cache
      * hands bytes out many times, so the pool knows the peak of active, but not the total. */
     out->active.total = larger_of(out->allocated.total, out->active.current);
     out->active.freed = out->active.total - out->active.current;
-    /* The pool's peak also counts free blocks in thread caches, which nobody ever requested. */
+    /* The pool's peak includes free blocks in thread caches, too. */
     out->active.peak = smaller_of(out->active.peak, out->active.total);
     out->active.peak = larger_of(out->active.peak, out->allocated.peak);
     out->releasable_bytes = smaller_of(out->releasable_bytes, out->ready_bytes);
