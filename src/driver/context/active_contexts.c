@@ -15,19 +15,20 @@ static struct row {
     CUcontext context;
     _Atomic uint64_t ended_count; /* contexts of this handle that ended: handles are reused */
     bool ended;                   /* the last context of the handle ended */
-    unsigned threads;     /* threads on which the hooks saw this context become current last */
-    unsigned activations; /* does not count the addition */
-    uint64_t activation;  /* value of `activated` after the last activation or addition */
+    unsigned threads;     /* threads whose newest context, as the hooks saw it, is this one */
+    unsigned activations; /* how often the inactive context became active */
+    uint64_t activation;  /* number of the last activation or addition, counted in `activated` */
     bool permanent;       /* active until the context ends, current on a thread or not */
 } rows[ROWS];
 
-/* The lock protects these variables. The atomic ones are also read without the lock, and `drained`
- * is also written without it. */
+/* The lock protects `rows` and these variables. Atomic ones are also read without the lock.
+ * `drained` is written without it. */
 static unsigned used;                    /* rows in use; a row is never removed */
 static _Atomic(CUcontext) only;          /* the only active context; NULL: several or none */
 static _Atomic unsigned transient_count; /* contexts that may become inactive */
-static bool all_permanent;               /* never cleared: no context is the only active one */
-/* Additions and activations so far, and the first of them that were drained for. */
+static bool all_permanent;               /* `only` stays NULL; never cleared */
+/* `activated`: additions and activations so far; the count is the number of the newest one.
+ * `drained`: the barriers were drained for each number up to this one. */
 static _Atomic uint64_t activated, drained;
 static struct lock lock = LOCK_INITIALIZER(ACTIVE_CONTEXTS);
 
@@ -66,7 +67,8 @@ static void update(void) {
     atomic_store(&transient_count, transient);
 }
 
-/* Counts an activation of an inactive context. The caller then sets what makes it active. */
+/* Counts an activation if the context is inactive. The caller then makes the context active: raises
+ * `threads` or sets `permanent`. */
 static void activate(struct row *row) {
     if (!is_active(row)) {
         row->activation = atomic_fetch_add(&activated, 1) + 1;
@@ -182,7 +184,8 @@ bool active_contexts_is_due(CUcontext context) {
     return due;
 }
 
-/* Takes the lock: active_contexts_is_only() then already sees every counted activation. */
+/* Takes the lock, under which `activated` and `only` change: active_contexts_is_only() then sees
+ * every activation in the result. */
 uint64_t active_contexts_activations(void) {
     lock_acquire(&lock);
     uint64_t count = atomic_load(&activated);

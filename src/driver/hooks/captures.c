@@ -10,11 +10,11 @@
 #include "heap/host.h"
 #include "pool/pool.h"
 
-/* A capture in progress. CU_STREAM_PER_THREAD is one handle, but another stream in each thread. */
+/* A capture in progress. CU_STREAM_PER_THREAD means a different stream in each thread. */
 struct capturing {
     CUstream stream;
     CUcontext context;  /* context of the stream: its end ends the capture */
-    const void *thread; /* thread of a per-thread stream: its `this_thread`; else NULL */
+    const void *thread; /* of CU_STREAM_PER_THREAD: &this_thread in its thread; else NULL */
     struct capturing *next;
 };
 
@@ -45,11 +45,14 @@ static void wait_for_records(struct context *context, void *unused) {
 }
 
 /*
- * Announces a capture, before the driver begins it. Afterwards, until uncount():
+ * Announces a capture, before the driver begins it. Call with no lock held.
  *
- *   pools                   record no event: they record under their locks, and each lock was taken
- *   threads                 see the count, and query events in relaxed capture mode
- *   the driver's own pools  are not queried
+ *   1. Records events for freed memory, because no pool records an event during a capture.
+ *   2. Counts the capture. Threads that see the count query events in relaxed capture mode, and do
+ *      not query the driver's own pools.
+ *   3. Waits for threads that wait for a whole context (capture_hold_off()).
+ *   4. Acquires and releases each lock under which threads record or query. No record or query that
+ *      began before the count is then in progress.
  */
 static void announce(void) {
     context_each(prepare_pool, NULL);
@@ -61,7 +64,7 @@ static void announce(void) {
     driver_pool_capture_announced();
 }
 
-/* Stops counting a capture that has ended. Takes no lock. */
+/* Stops counting a capture that has ended. Needs no lock. */
 static void uncount(void) {
     atomic_fetch_sub(&capture_active, 1);
     fast_path_unblock();
@@ -77,7 +80,7 @@ static void list_add(struct capturing *capture) {
 static CUcontext context_of(CUstream stream) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
-    if (stream && stream != CU_STREAM_LEGACY) /* this query would invalidate open captures */
+    if (stream && stream != CU_STREAM_LEGACY) /* a query of that stream invalidates captures */
         REAL(cuStreamGetCtx)(stream, &context);
     return context;
 }
@@ -151,8 +154,8 @@ void capture_forget(const struct context *context) {
     lock_release(&lock);
 }
 
-/* Queries the pool's probe event, which is never recorded: the driver answers as to an allocation
- * (docs/design/captures.md). */
+/* Queries the pool's probe event, which is never recorded. The driver gives the query the same
+ * answer as an allocation (docs/design/captures.md). */
 CUresult capture_verdict(struct pool *pool) {
     const struct device_backend *backend = (struct device_backend *)pool_backend(pool);
     CUresult answer = REAL(cuEventQuery)(backend->probe);
@@ -163,11 +166,11 @@ CUresult capture_verdict(struct pool *pool) {
 
 /* A call that begins a capture. */
 struct begin_call {
-    bool is_announced;        /* false if this process counts no captures */
+    bool is_announced;        /* false: the library serves no calls in this process */
     struct capturing capture; /* the capture that the driver is about to begin */
 };
 
-/* Announces the capture, unless this process counts none. Describes the call. */
+/* Announces the capture if the library serves calls (process_ready). Returns the call. */
 static struct begin_call enter_begin(CUstream stream, bool per_thread) {
     struct begin_call call = {.is_announced = process_ready()};
     if (call.is_announced) {

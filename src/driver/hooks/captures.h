@@ -25,7 +25,7 @@ CUresult capture_verdict(struct pool *pool);
  */
 CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream);
 
-/** Removes the captures of a context that has ended. */
+/** Removes the captures of a context that has ended, or of a view. Called under REGISTRY. */
 void capture_forget(const struct context *context);
 
 #endif

@@ -3,11 +3,11 @@
  * NOTICED, BOUNDED and ORDERED rows of entry_points.def. Called with no lock held.
  *
  *   NOTICED   calls the driver, and records a fault that the driver reports (fault.h).
- *   BOUNDED   also refuses a call that leaves the block it begins in (bounds.h).
- *   ORDERED   also waits for work of other contexts, before the call (cross_context.h).
+ *   BOUNDED   also refuses a call that exceeds the block in which it begins (bounds.h).
+ *   ORDERED   as BOUNDED, and waits for work of other contexts before the call (cross_context.h).
  *
- * If the driver answers CUDA_ERROR_INVALID_VALUE, the hook gives the current device access to the
- * VMM pages of all pools, and repeats the call.
+ * If the driver answers CUDA_ERROR_INVALID_VALUE to a call that exceeds no block, the hook gives
+ * the current device access to the VMM pages of all pools and imports. It then repeats the call.
  */
 #include "backend/vmm.h"
 #include "base/likely.h"
@@ -40,13 +40,14 @@ static __attribute__((noinline, cold)) bool get_access(void) {
         answered;                                                                                  \
     })
 
-/* Returns the answer to the program. If the call `exceeds` its block, the driver has answered an
- * empty copy, and its error comes first. */
+/* Returns the answer to the program. If the call `exceeds` its block, `answer` is for an empty copy
+ * instead: an error of the driver wins over CUDA_ERROR_INVALID_VALUE. */
 static inline CUresult account_copy(CUresult answer, bool exceeds) {
     return exceeds && answer == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : fault_notice(answer);
 }
 
-/* Enters a call. `beyond` looks up `pools`, and empties a call that exceeds its block. */
+/* Enters a call. `beyond` is a call of a function in bounds.h: it sets `pools`. If the
+ * copy or fill exceeds its block, the function empties the call and returns true. */
 #define ENTER_BOUNDED(beyond)                                                                      \
     helper_start_requested();                                                                      \
     struct pool *pools[2] = {NULL, NULL};                                                          \

@@ -24,8 +24,8 @@ struct opened {
     CUcontext context;
     struct ipc_ticket ticket;
     struct ipc_fetched fetched;
-    uint64_t id;
-    unsigned times; /* openings; 0: the last close waits for work, or that wait failed */
+    uint64_t id;    /* ipc_block.id: unique in the process */
+    unsigned times; /* openings not closed; 0: the last close waits for work, or its wait failed */
     unsigned ends;  /* how often `times` has become 0 */
 };
 
@@ -96,7 +96,7 @@ static bool reopen(CUcontext context, const struct ipc_ticket *ticket, CUdevicep
 
 /* --- opening --- */
 
-/* Returns whether the driver's answer concerns the call, not the handle. */
+/* Returns whether the call fails natively for a reason other than its handle or address. */
 static bool concerns_call(CUresult r, CUcontext context) {
     return r == CUDA_ERROR_NOT_INITIALIZED || r == CUDA_ERROR_DEINITIALIZED || !context ||
            r == CUDA_ERROR_CONTEXT_IS_DESTROYED || r == CUDA_ERROR_NOT_PERMITTED ||
@@ -106,8 +106,9 @@ static bool concerns_call(CUresult r, CUcontext context) {
 }
 
 /*
- * Gives access to the devices that the context has reached since `before` was read. Their
- * ipc_pages_grant_access() may have run before the block was in the table.
+ * Gives access to the peer devices that the context got since the set `before` was read. Their
+ * ipc_pages_grant_access() may have run before the block was in the table. Call without the lock:
+ * context_peer_devices() acquires REGISTRY.
  */
 static void grant_access_since(CUcontext context, const struct ipc_fetched *fetched,
                                uint64_t before) {
@@ -117,8 +118,8 @@ static void grant_access_since(CUcontext context, const struct ipc_fetched *fetc
             ipc_fetch_grant_access(fetched, i);
 }
 
-/* Maps a block that the context has not open. Another thread may open the same block meanwhile:
- * then its mapping is used, and this one is removed. */
+/* Maps a block that is not open in the context. If another thread opens the block meanwhile, uses
+ * that thread's mapping and unmaps the new one. */
 static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_ticket *ticket,
                          CUresult native) {
     struct opened fresh = {.context = context, .ticket = *ticket, .times = 1};
@@ -139,7 +140,7 @@ static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_
     lock_release(&lock);
     if (opened)
         grant_access_since(context, &fresh.fetched, peer_devices);
-    else /* the program has not got this mapping */
+    else /* the program got no address in this mapping */
         ipc_fetch_undo(&fresh.fetched);
     return opened || reopened ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -1,6 +1,6 @@
 /*
- * Blocks in pages of other processes that are open here. hooks/ipc.c opens and closes them; ipc.c
- * and other hooks ask about addresses. The lock IPC_PAGES protects the table.
+ * Opens blocks of other processes' vmm backends ("blocks in pages"). hooks/ipc.c opens and closes
+ * them; ipc.c and other hooks ask about addresses. The lock IPC_PAGES protects the table.
  *
  * The pages are mapped once per context, however often the block is opened there, and unmapped at
  * the last close. The native close waits for the work of its context. ipc_pages_close() waits too,
@@ -45,7 +45,8 @@ CUresult ipc_pages_grant_access(CUcontext context, CUdevice device);
 /** Gives the current device access to all open blocks. Returns whether it got access to any. */
 bool ipc_pages_access_all(void);
 
-/** Unmaps and removes the blocks of a context that has ended. */
+/** Unmaps and removes the blocks of a context that has ended. Called under the lock REGISTRY.
+ * unpooled_forget() then removes the blocks from the ledger (control/context_callbacks.c). */
 void ipc_pages_forget(const struct context *context);
 
 #endif

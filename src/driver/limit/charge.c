@@ -19,7 +19,8 @@ bool device_allows(struct device *device, uint64_t bytes) {
 
 /*
  * Returns the bytes that can go back to the driver once all work has completed. Excludes free
- * memory next to live blocks: a request for all free bytes would not get that memory.
+ * memory next to live blocks: a request for all free bytes would not get that memory. First
+ * reclaims deferred frees, which may wait for a barrier (pool_reclaim_own()).
  */
 static uint64_t releasable_bytes(const struct device *device) {
     uint64_t bytes = 0;
@@ -75,8 +76,8 @@ static uint64_t free_now(struct device *device) {
 }
 
 /*
- * The unused reserve of the driver's own pools also serves the driver's other calls, except memory
- * next to live allocations.
+ * Counts the unused reserve of the driver's own pools, which the driver uses for its other calls
+ * too. The part next to live allocations stays, so the result is an upper bound.
  */
 uint64_t device_available(struct device *device) {
     return free_now(device) + driver_pool_kept(device);

@@ -28,15 +28,15 @@ bool device_allows(struct device *device, uint64_t bytes);
 
 /**
  * Adjusts the driver's values for free and total memory to the memory that the program can get.
- * Adds the idle memory that can go back to the driver, and caps both values at the limit. Call with
- * no lock held.
+ * Adds the idle memory that can go back to the driver, and caps both values at the limit. First
+ * reclaims deferred frees as pool_reclaim_own() does, with its wait. Call with no lock held.
  */
 void device_visible_memory(const struct device *device, uint64_t *free_bytes,
                            uint64_t *total_bytes);
 
 /**
- * Returns the idle bytes, plus the bytes being returned to the driver, of all pools of the device
- * except the pool of `except` (NULL: no exception).
+ * Returns the unused bytes (pool_unused_bytes()), plus the bytes being returned to the driver, of
+ * all pools of the device except the pool of `except` (NULL: no exception). Takes no lock.
  */
 uint64_t device_idle_bytes(const struct device *device, const struct device_backend *except);
 
@@ -53,8 +53,8 @@ uint64_t device_available(struct device *device);
 
 /**
  * Gives idle memory of all pools except that of `except` back until the driver has `bytes` free.
- * With `wait`, waits for the work of these pools, for a bounded time. Returns whether any memory
- * went back, or enough was free before. Call with no lock held.
+ * With `wait`, waits for the work of these pools as pool_give_back() does. Returns whether any
+ * memory went back, or enough was free before. Call with no lock held.
  */
 bool device_release_others(struct device *device, const struct device_backend *except,
                            uint64_t bytes, bool wait);

@@ -7,10 +7,10 @@
 #include "tuning/tuning.h"
 
 /*
- * Gives idle memory back to the driver, first with the short waits of pool_trim(). Waits for events
- * recorded in frees (device_pool_wait_for_free_events()) only if that is not enough: such work may
- * depend on this thread's next calls. If `bytes` is 0, the needed amount is unknown, and any
- * returned memory is enough.
+ * Gives idle memory back to the driver, with the short waits of pool_trim(). If that is not enough,
+ * waits for events recorded in frees (pool_wait_for_free_events()) and gives back again. This wait
+ * comes second because the work may depend on this thread's next calls. If `bytes` is 0, the needed
+ * amount is unknown, and any returned memory is enough.
  */
 static void release_idle(struct device *device, uint64_t bytes) {
     uint64_t returns = oom_retry_returns();
@@ -22,9 +22,12 @@ static void release_idle(struct device *device, uint64_t bytes) {
 
 /*
  * Gives idle memory back if that may be enough for `bytes`, and returns whether it tried. Stores
- * the result in *oom_retry. Counts deferred frees as idle: a barrier may delay their stream, and
- * release_idle() waits for barriers. Does not try if the pools kept all this memory at the last
- * try, unless `moved`: memory has moved since.
+ * the result in *oom_retry. Counts deferred frees as idle: a barrier may delay their streams, and
+ * release_idle() waits for the work before barriers. Tries only in one of these cases:
+ *
+ *   moved             this is the first try, or memory has moved since the last one
+ *   oom_retry->gave   memory came back in the last try, or other threads took idle memory
+ *   more idle bytes   the program has freed more than the pools kept after the last try
  */
 static bool release_if_enough(struct device *device, uint64_t bytes, struct oom_retry *oom_retry,
                               bool moved) {
@@ -35,7 +38,7 @@ static bool release_if_enough(struct device *device, uint64_t bytes, struct oom_
                        device_could_have(device, bytes);
     if (try_release) {
         release_idle(device, bytes);
-        /* Bytes that could not go back: without memory that other threads have freed since. */
+        /* Counts only bytes that could not go back. Other threads may have freed more since. */
         idle = device_unreleasable_bytes(device) + device_deferred_bytes(device);
     }
     oom_retry->idle = idle;

@@ -10,12 +10,12 @@
 #include "process/process.h"
 #include "stacks/requester.h"
 
-static struct unpooled_call *calls; /* allocations without a row yet; under LEDGER */
+static struct unpooled_call *calls; /* from unpooled_begin() to unpooled_end(); under LEDGER */
 
 /* --- allocating --- */
 
-/* Returns the current context if its end frees new memory of this kind. NULL: the memory belongs to
- * the process. */
+/* Returns the context whose end frees memory of this kind: the current one. NULL: memory of this
+ * kind belongs to the process. */
 static CUcontext context_of(enum unpooled_kind kind) {
     bool ends = unpooled_kind_space(kind) != UNPOOLED_HANDLES && kind != UNPOOLED_MAPPING;
     return ends ? context_current_resolved() : NULL;
@@ -41,7 +41,8 @@ bool unpooled_enter(enum unpooled_kind kind, struct device *device, CUcontext co
     return entered;
 }
 
-/* Charges `bytes`. Until unpooled_end(), refused requests of other threads wait for this one. */
+/* Charges `bytes`. Until unpooled_end(), other threads whose requests were refused wait for this
+ * request. */
 static bool charge_in_flight(struct device *device, uint64_t bytes) {
     in_flight_enter(&device->in_flight);
     bool charged = device_charge_or_trim(device, bytes);
@@ -71,7 +72,7 @@ bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct 
     if (!device)
         return true;
     if (!charge_or_retry(kind, device, bytes)) {
-        if (kind != UNPOOLED_NATIVE) /* the caller of NATIVE counts the refusal */
+        if (kind != UNPOOLED_NATIVE) /* its caller counts the refusal */
             device_count_oom(device, true);
         return false;
     }
@@ -144,14 +145,14 @@ struct ledger_row *unpooled_free_begin(enum unpooled_space space, uint64_t key, 
             freeing = row;
             break;
         }
-        /* A mapping has only one holder. Its row has therefore left the table, and no other free
-         * can find it: next_in_call is unused. */
+        /* A mapping has only one holder, so its row has now left the table. No other free can find
+         * the row and use its next_in_call. */
         row->next_in_call = freeing;
         freeing = row;
         if (row->bytes == 0 || at + row->bytes - key >= bytes)
             break;
     }
-    if (bytes > 0 && !row) { /* a gap, or a mapping without a row: the driver unmaps the rest too */
+    if (bytes > 0 && !row) { /* no row at `at`: the driver still unmaps the rest of the range */
         struct release_state rest = {at, key + bytes, freeing};
         ledger_each(release_if_in, &rest);
         freeing = rest.freeing;

@@ -4,7 +4,8 @@
  * calls unpooled_enter() and unpooled_free() with its own locks. unpooled_forget(), and
  * unpooled_find() from block_stacks_forget(), run under REGISTRY. Functions acquire the lock
  * LEDGER; those that drop rows then acquire DRIVER_POOLS and the device's lock. unpooled_end() and
- * unpooled_free_end() also record a fault that the driver reports (fault.h).
+ * unpooled_free_end() also record a fault that the driver reports (fault.h), under REGISTRY.
+ * unpooled_end() first removes an ended context whose pool covers the new address.
  *
  * The driver may give freed memory to another thread before the free returns, and a context may end
  * during a call. Two functions therefore bracket each driver call. Invariant: memory is charged

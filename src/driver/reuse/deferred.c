@@ -6,7 +6,7 @@
 
 static _Atomic(struct stream_queues *) all_queues;
 static struct lock all_queues_lock =
-    LOCK_INITIALIZER(DEFERRED_CONTEXTS); /* for adding or reusing an entry */
+    LOCK_INITIALIZER(DEFERRED_CONTEXTS); /* held while a context gets its queues */
 
 /* --- the contexts --- */
 
@@ -52,8 +52,8 @@ static struct stream_queues *lock_queues(CUcontext context) {
 /* --- freeing --- */
 
 /*
- * Defers the free of `dptr` in the queue of a stream of `context`. Acquires the lock. Returns the
- * same codes as deferred_add().
+ * Defers the free of `dptr` in the queues of `context`. Acquires their lock, and holds it while
+ * `record` runs. Returns the same codes as deferred_add() (deferred.h).
  */
 static CUresult add_in(CUcontext context, struct stream_identity identity, CUdeviceptr dptr,
                        CUstream stream, CUresult (*record)(CUevent, CUstream)) {
@@ -99,9 +99,9 @@ static CUresult identify(CUstream stream, bool per_thread, struct stream_identit
 }
 
 /*
- * Returns the current context, or NULL. If cuCtxGetCurrent fails, asks for the context of the
- * thread's own stream, which is the current one (NVIDIA's documentation of cuStreamGetCtx). Asking
- * for that of the legacy stream would invalidate captures of blocking streams
+ * Returns the current context, or NULL. If cuCtxGetCurrent fails, asks for the context of
+ * CU_STREAM_PER_THREAD: that is the current context (NVIDIA's documentation of cuStreamGetCtx). The
+ * same question about the legacy stream would invalidate captures of blocking streams
  * (tests/sim/test_captures.c).
  */
 static CUcontext current_context(void) {
@@ -112,9 +112,10 @@ static CUcontext current_context(void) {
 }
 
 /*
- * Returns the context whose queues take a free in `stream`, which the program created. The queues
- * must not end before the stream does. `current` is current. While it is the view of a green
- * context, asks for the stream's own context: a stream of the primary context outlives the view.
+ * Returns the context whose queues get a free in `stream`, a stream that the program created. The
+ * queues must not end before the stream does. If `current`, the current context, is the view of a
+ * green context, returns the stream's own context: a stream of the primary context outlives the
+ * view.
  */
 static CUcontext context_of_queue(CUcontext current, CUstream stream) {
     CUcontext own = NULL;
@@ -140,9 +141,9 @@ CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool
 /* --- reclaiming --- */
 
 /*
- * Waits only for the lock of the caller's own context. The holder of a lock may be recording an
- * event, and the driver may make it wait until another thread's native free in that context ends.
- * That free delays all work of its context anyway. It must not delay callers of other contexts.
+ * With `all`, waits for the lock of the caller's own context only. The holder of a lock may be
+ * recording an event. The driver may make the record wait until another thread's native free in
+ * that context ends. Such a free must not delay callers of other contexts.
  */
 bool deferred_reclaim(CUcontext context, bool all) {
     bool any = false;
@@ -159,7 +160,7 @@ bool deferred_reclaim(CUcontext context, bool all) {
 
 void deferred_reclaim_now(void) {
     CUcontext current = NULL;
-    REAL(cuCtxGetCurrent)(&current); /* if the call fails, no lock is waited for */
+    REAL(cuCtxGetCurrent)(&current); /* NULL if it fails: locks of contexts are then only tried */
     deferred_reclaim(current, true);
 }
 

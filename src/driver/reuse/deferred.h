@@ -35,7 +35,8 @@ CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool
 /**
  * Reclaims deferred frees that their streams have reached: all, or without `all` a bounded number.
  * `context` is that of the calling pool, or the current one. With `all`, waits for the lock of
- * `context`; only tries all other locks. Returns whether any free was reclaimed.
+ * `context`; only tries all other locks. Reclaiming acquires locks of pools: call with no lock
+ * held. Returns whether any free was reclaimed.
  */
 bool deferred_reclaim(CUcontext context, bool all);
 
@@ -53,7 +54,8 @@ void deferred_suspend(const struct context *context, bool suspended);
 
 /**
  * Forgets a context that has ended. Drops the deferred frees of its blocks. Reclaims the frees of
- * other contexts' blocks in its streams, which have ended too. Acquires each lock in turn.
+ * other contexts' blocks in its streams, which have ended too. Waits for the locks of all contexts,
+ * one after another. Called under the lock REGISTRY, as deferred_suspend() is.
  */
 void deferred_forget(const struct context *context);
 

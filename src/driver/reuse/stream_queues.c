@@ -74,7 +74,7 @@ void stream_queue_add(struct stream_queue *queue, struct deferred_free *deferred
 
 /* --- events --- */
 
-/* Creates an event in `context`, and makes it current for that. Returns the driver's answer. */
+/* Creates an event in `context`, which is made current meanwhile. Returns the driver's answer. */
 static CUresult make_event(CUcontext context, CUevent *event) {
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);
@@ -90,9 +90,12 @@ static CUresult make_event(CUcontext context, CUevent *event) {
 
 /*
  * Returns whether all work that the event captured has completed. If the driver does not know the
- * event, its context has ended, after all work: returns true and clears *event. The caller must not
- * query an event of a suspended context: after the context's end the query can crash
- * (tests/gpu/facts_release.cu). Uses the relaxed capture mode: others invalidate captures.
+ * event, its context and all work there have ended: returns true and clears *event. Reclaims skip
+ * suspended contexts: after the context's end the query can crash (tests/gpu/facts_release.cu).
+ *
+ * During a stream capture, queries in relaxed capture mode: in other modes the query invalidates
+ * the capture. No capture begins between the test and the query: deferred_capture_announced() waits
+ * for the lock of the queues, which the caller holds.
  */
 static bool has_completed(CUevent *event) {
     bool captures = atomic_load(&capture_active) > 0;

@@ -49,8 +49,8 @@ struct stream_identity {
 };
 
 /*
- * The deferred frees of one stream, and the events that cover them. A queue belongs to a stream
- * only while it has frees. The next new stream gets an idle queue.
+ * The deferred frees of one stream, and the events that cover them. A reclaim makes a queue without
+ * frees idle. The next stream without a queue gets an idle one.
  */
 struct stream_queue {
     struct stream_identity stream;
