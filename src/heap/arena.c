@@ -74,7 +74,8 @@ static bool is_growing_end(const struct arena *arena, const struct range *range)
  *
  * 1. vmm backend: 0.
  * 2. Segments backend, range at its segment's base: all but `bytes`, so that the block lies at the
- *    range's end. Exception, 0: the block takes the whole segment, or PLACEMENT_ANYWHERE.
+ *    range's end. UINT64_MAX if the range has only `bytes`: the block would begin at the base.
+ *    Exception, 0: the block takes the whole segment, or PLACEMENT_ANYWHERE.
  * 3. Segments backend, other ranges: 0.
  */
 static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
@@ -129,8 +130,8 @@ static bool has_live(const struct segment *segment) {
 }
 
 /*
- * Returns the range's bytes in the segment, if the segment has cached or pending blocks but nothing
- * live.
+ * Returns the range's bytes in the segment if the segment has cached or pending blocks but nothing
+ * live, else 0.
  */
 static uint64_t part_without_live(const struct range *range, const struct segment *segment) {
     return segment->used > 0 && !has_live(segment) ? overlap(range, segment) : 0;
@@ -267,6 +268,7 @@ struct segment *arena_to_split(const struct arena *arena, uint64_t bytes, uint64
     return NULL;
 }
 
+/** An idle segment lies in one free range, because adjacent free ranges are merged at once. */
 bool arena_remove(struct arena *arena, struct segment *segment) {
     struct range *range = segment->first;
     uint64_t skip = segment->base - range->block.address;

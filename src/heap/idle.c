@@ -8,8 +8,8 @@
 #include "heap/ranges.h"
 
 /*
- * Returns whether nothing is mapped on one side of the segment. Removing the segment then lengthens
- * a gap and makes no new one.
+ * Returns whether no other segment is adjacent on at least one side. Removing the segment then
+ * lengthens a gap and makes no new one.
  */
 static bool is_adjacent_to_gap(const struct segment *s) {
     return !is_ablated(ABLATION_BESIDE_GAP) &&
@@ -50,8 +50,9 @@ static struct segment *preferred_idle(const struct arena *arena, uint64_t finish
 }
 
 /*
- * Returns the greatest length of a segment to remap. One block would keep a longer segment from
- * being released at its new address, as at the old one: remap_split() splits it instead.
+ * Returns the greatest length of a segment to remap. Longer segments are not remapped, because one
+ * block would keep a whole segment from being released at the new address, too. remap_split()
+ * splits longer segments instead.
  */
 static uint64_t movable_limit(uint64_t most) {
     return min_u64(most, VMM_HANDLE);
@@ -77,7 +78,10 @@ struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finis
     return NULL;
 }
 
-/** Searches from the largest free range: removing the last entry of the array moves no others. */
+/**
+ * Searches from the largest free range: removing the last entry of the array moves no others. Does
+ * not check segment.refused: remap_decay() releases the remap lock after each segment.
+ */
 struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t finished,
                           bool *waits) {
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
@@ -99,7 +103,10 @@ uint64_t range_idle_bytes(const struct range *range) {
     return bytes;
 }
 
-/* Returns the bytes in a free range that idle_available_bytes() counts, and lowers *limits. */
+/*
+ * Returns the bytes in a free range that idle_available_bytes() counts. Subtracts the segments to
+ * remap from *limits.
+ */
 static uint64_t available_bytes(const struct range *range, uint64_t finished,
                                 struct idle_limits *limits) {
     uint64_t bytes = 0;
@@ -114,6 +121,10 @@ static uint64_t available_bytes(const struct range *range, uint64_t finished,
     return bytes;
 }
 
+/**
+ * Counts at most as many segments to remap as the arena's table of stale mappings can take. The
+ * table limits this arena only: limits->segments keeps the rest for the other arena.
+ */
 uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished, const struct gap *gap,
                               uint64_t enough, struct idle_limits *limits) {
     unsigned table_space = STALE_MOST - arena->stale_mappings.count, limit = limits->segments;

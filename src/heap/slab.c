@@ -1,5 +1,5 @@
 /*
- * Free runs of slabs: taking a block, giving it back, opening and closing slabs; look-up of an
+ * Opens and closes slabs. Takes blocks from their free runs and gives blocks back. Looks up an
  * address in a slab. slab.h has the drawing, the lock and the invariant.
  */
 #include "heap/slab.h"
@@ -39,7 +39,10 @@ void runs_start(struct runs *runs, struct pool *pool) {
     *runs = (struct runs){.pool = pool};
 }
 
-/* Finds the last block start up to the unit: in its word of heads, else by head_words before it. */
+/*
+ * Finds the last block that starts at the unit of `address` or before it. Searches the unit's own
+ * word of slab_heads(), then the last earlier word that head_words marks.
+ */
 struct block *slab_find(struct slab *slab, uint64_t address) {
     unsigned unit = (unsigned)((address & (PAGE_BYTES - 1)) >> UNIT_SHIFT), word = unit >> 6;
     const _Atomic uint64_t *heads = slab_heads(slab);
@@ -246,8 +249,9 @@ static struct slab *new_slab(struct runs *runs) {
 }
 
 /*
- * Gives back the host pages that hold only descriptors of this slab. The kernel rounds a length up
- * to whole host pages, which have up to 64 KiB on aarch64: a shorter unit would clear other slabs.
+ * Gives back the host pages that hold only descriptors of this slab. A host page has up to 64 KiB
+ * on aarch64, and madvise() rounds a length up to whole host pages. `to` is therefore rounded down:
+ * otherwise madvise() would clear descriptors of the next slab.
  */
 static void drop_descriptors(struct slab *slab) {
     uintptr_t page = (uintptr_t)getpagesize();
@@ -264,6 +268,7 @@ void runs_trim(struct runs *runs) {
             drop_descriptors(slab);
 }
 
+/** Counts `opened` before any field changes: find_small() in pool/lookup.c compares the count. */
 int runs_add_slab(struct runs *runs, struct range *range, uint64_t address) {
     struct slab *slab = new_slab(runs);
     if (!slab)

@@ -3,8 +3,9 @@
  *
  *      peak of live memory  ->  goal  -- plus quotas of caches ->  budget  ->  pressure
  *
- * The pool's lock protects all but the number of streams. budget_recompute() has the rules in
- * order; the constants are in src/tuning/tuning.def. Invariant: the goal is at most the budget.
+ * The pool's lock protects all but the number of streams. Allocations and frees read the results
+ * without it. budget_recompute() has the rules in order; the constants are in
+ * src/tuning/tuning.def. Invariant: the goal is at most the budget.
  */
 #include "policy/budget.h"
 
@@ -74,18 +75,21 @@ static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
  *   1. The goal: goal_of(), at most budget_highest_goal().
  *   2. The budget: the goal and the quotas of the caches, with 1/BUDGET_QUOTA_SHARE more, because
  *      cached blocks are cut from slabs that other caches use too. Reductions:
- *        - VMM, or one active cache and slack of at most BUDGET_FLOOR: the quotas are reduced by
- *          the slack. With VMM, remapping leaves no unusable gaps that would need the slack.
- *        - VMM: slack and quotas together are at most BUDGET_CACHES_EACH for each active cache, but
- *          for at most BUDGET_CACHES caches. In a large program the slack covers the caches.
+ *        - vmm backend, or at most one active cache and slack of at most BUDGET_FLOOR: the quotas
+ *          are reduced by the slack. With the vmm backend, remapping leaves no unusable free ranges
+ *          that would need the slack.
+ *        - vmm backend: slack and quotas together are at most BUDGET_CACHES_EACH for each active
+ *          cache, but for at most BUDGET_CACHES caches. In a large program the slack covers the
+ *          caches.
  *        - At most one active cache: at most budget_highest_goal().
  *   3. Bounds of budget and goal: the capacity of the device, and the reserve at which growing was
- *      refused. Segments leave 1/BUDGET_DEVICE_SHARE of the device to others; VMM need not, because
- *      idle handles can be released at any time.
+ *      refused. The segments backend leaves 1/BUDGET_DEVICE_SHARE of the device to others. The vmm
+ *      backend need not, because idle handles can be released at any time.
  *   4. Pressure, if one holds: mode REUSE_SYNC; the program itself records or waits for context
- *      events; a record was refused, and frees find out whether records work; a capture is in
- *      progress; the reserve is above the budget less 1/PRESSURE_SHARE of the goal.
- *   5. The bytes per event of frees under pressure. In mode REUSE_SYNC 0: every free records.
+ *      events; the last record was refused, so frees have to try again; a capture is in progress;
+ *      the reserve is above the budget less 1/PRESSURE_SHARE of the goal.
+ *   5. The bytes per event of frees under pressure. In mode REUSE_SYNC 0: every free records. A
+ *      thread that freed less than 1/EVENT_PART of them records none.
  *
  * GPUCACHE_BUDGET replaces steps 1 and 2.
  */

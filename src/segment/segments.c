@@ -1,5 +1,6 @@
 /*
- * Reserves segments for a pool within the budget, and releases them whole (segments backend).
+ * Reserves segments for a pool, within the budget if possible, and releases them whole (segments
+ * backend).
  *
  * The pool's lock is held on entry to every function. It is released around every reservation,
  * around a release that waits (release_waits), and around every wait. The context may end while the
@@ -17,7 +18,7 @@
 
 /* --- release --- */
 
-/* Frees a segment of the driver. Releases the lock if the call waits. Returns as release(). */
+/* Gives a segment back to the driver. Releases the lock if the call waits. Returns as release(). */
 static int free_segment(struct source *source, uint64_t base, uint64_t bytes) {
     ASSERT_HELD(&source->lock);
     struct backend *backend = source->backend;
@@ -74,6 +75,7 @@ static uint64_t release_one(struct source *source, struct arena *arena, uint64_t
     return segment ? release_segment(source, arena, segment) : 0;
 }
 
+/* Never called with `release_waits` (decay_is_any()). */
 static uint64_t decay_one(struct source *source) {
     struct arena *arena;
     bool waits;
@@ -117,13 +119,15 @@ static void wait_for_return(struct source *source, uint64_t limit_ns) {
 /*
  * Returns the bytes to grow by:
  *
- *      slab                          2 MiB: a live block keeps no more, as without the library
+ *      slab                          2 MiB: one live block keeps no more, as without the library
  *      large, a multiple of 2 MiB    the request's bytes
- *      large, any other size         one or more such blocks and LARGE_UNIT, rounded up to 2 MiB
+ *      large, any other size         such blocks for 1/SEGMENT_STEP_PART of the arena, but for at
+ *                                    most SEGMENT_STEP_MAX, at least one block; and LARGE_UNIT;
+ *                                    rounded up to 2 MiB
  *
- * LARGE_UNIT keeps the first block away from the segment's base (arena.h). A block of a shared
- * segment takes no more than a segment of its own, rounded up to 2 MiB. As many blocks therefore
- * fit on the device as without the library.
+ * LARGE_UNIT keeps the first block away from the segment's base (arena.h). A block takes no more
+ * memory in a shared segment than in a segment of its own, which is rounded up to 2 MiB. As many
+ * blocks therefore fit on the device as without the library.
  */
 static uint64_t preferred_growth(const struct source *source, const struct alloc_request *request) {
     uint64_t least = source_growth(request);
@@ -224,11 +228,10 @@ static bool try_before_growth(struct source *source, struct alloc_request *reque
 }
 
 /*
- * Grows, after the driver has the memory of released segments (returning_bytes). The driver has a
- * segment only after the stream that frees it reaches that free. A barrier delays that stream like
- * every other one of the context. An earlier growth would come on top of the released memory. If
- * the sum would exceed reserve_bound(), waits in sync_wait_barriers(), and then for the driver
- * GROWTH_WAIT_NS at most.
+ * Grows. If the growth and the released memory that the driver does not have yet (returning_bytes)
+ * would together exceed reserve_bound(), first waits in sync_wait_barriers(), and then for the
+ * driver, GROWTH_WAIT_NS at most. The driver has a segment only after the stream that frees it
+ * reaches that free. A barrier delays that stream like every other one of the context.
  */
 static int grow_after_returns(struct source *source, struct alloc_request *request,
                               uint64_t growth) {

@@ -1,5 +1,5 @@
 /*
- * The path of memory from a freed block to the next request:
+ * The path of a freed block that no thread cache keeps, to the next request:
  *
  *      pending_add()  ->  queue, until the stamp is safe  ->  free memory  ->  try_free()
  *
@@ -122,8 +122,10 @@ uint64_t pending_stamp(const struct source *source, uint64_t bytes) {
 /* --- the sources of a request, cheapest first --- */
 
 /*
- * Takes a small block from the runs of the slabs. The reserved first unit of a slab (slab.h) costs
- * a whole block if only a few blocks fit a slab. The block may start there only if
+ * Takes a small block from the runs of the slabs. The reserved first unit of a slab (arena.h) costs
+ * a whole block if only a few blocks fit a slab. The block may start there only if no other run
+ * fits, and
+
  *
  *   1. the request may take any memory (`any`),
  *   2. the block is larger than FIRST_UNIT_LEAST, and all slabs together than FIRST_UNIT_BYTES, or
@@ -141,8 +143,9 @@ static bool take_small(struct source *source, struct alloc_request *request) {
 }
 
 /*
- * Takes the best free range for a large block. If that is a small part of a long idle handle, takes
- * nothing and sets request->split_first: try_free_or_split() then splits the handle and retries.
+ * Takes the best free range for a large block. If the block would occupy only a part of a long idle
+ * handle, takes nothing and sets request->split_first: try_free_or_split() then splits the handle
+ * and retries.
  */
 static bool take_large(struct source *source, struct alloc_request *request) {
     request->split_first = source->policy->split && request->placement != PLACEMENT_ANYWHERE &&
@@ -174,6 +177,7 @@ bool try_free(struct source *source, struct alloc_request *request) {
     return take_small(source, request);
 }
 
+/** PLACEMENT_ANYWHERE stays set after a failed split: no later step tries to split again. */
 bool try_free_or_split(struct source *source, struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
     bool served;

@@ -3,20 +3,23 @@
  *
  *      way                       price                  allowed
  *      query                     0.1 us of CPU time     always; helps if the work has completed
- *      record, then query        0.3 us of CPU time     outside captures; for the open epoch
- *      barrier on the device     1 us; later work of    if the newest event was recorded in a free,
- *                                all streams waits      and the program has recorded none since
+ *      record, then query        0.3 us of CPU time     outside captures, if no event covers the
+ *                                                       memory; not if late_record_does_harm()
+ *      barrier on the device     1 us; later work of    outside captures, if no other context is
+ *                                all streams waits      active, the newest event was recorded in a
+ *                                                       free, and the program recorded none since
  *      wait on the CPU (wait.c)  the time of the work   without a limit: events that frees of the
  *                                                       calling thread recorded. With a limit:
  *                                                       those of other threads' frees, and before
  *                                                       out of memory all events
  *
- * A free that cannot record an event waits for all work (synchronize_in_free()). In mode REUSE_SYNC
- * each free waits for its event without a limit.
+ * A free that cannot record an event may have to wait for all work (synchronize_in_free()). The
+ * cases are at sync_in_free() in sync.h. In mode REUSE_SYNC each free waits for its event without a
+ * limit.
  *
  * Under pressure, frees record events, so that a barrier or a wait can make their memory safe when
- * it is needed. docs/policy.md has the measurements. All functions need the pool's lock, and
- * release it while they wait.
+ * it is needed. docs/policy.md has the measurements. All functions need the pool's lock. Only
+ * sync_in_free() and sync_make_safe() wait, and release the lock while they do.
  */
 #include "sync/sync.h"
 
@@ -171,10 +174,10 @@ enum way { WAY_NONE, WAY_BARRIER, WAY_WAIT };
  *   2  barrier_serialises_streams()                   CPU wait
  *   3  the newest event was not recorded in a free    CPU wait with SYNC_ANY_WAIT, else none
  *   4  otherwise                                      barrier, or CPU wait if the backend can make
- *                                                     none: other contexts reach the memory too
+ *                                                     none (-EBUSY of ops->barrier())
  *
- * With SYNC_NO_WAIT the caller does nothing instead of a CPU wait. Row 3 also holds without any
- * event, and after an application-recorded event (epochs_barrier_allowed()).
+ * With SYNC_NO_WAIT sync_make_safe() does nothing instead of a CPU wait. Row 3 also holds without
+ * any event, and after an application-recorded event (epochs_barrier_allowed()).
  *
  * The slow path (pool/slow_path.c) decides when memory has to become safe: at steps 5, 8, 11 and 12
  * if a growth would exceed the budget, after step 10 if it would exceed the goal, and at steps 14

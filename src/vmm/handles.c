@@ -1,11 +1,12 @@
 /*
  * Calls the driver for handles and keeps segments, stale mappings and counters in step with it.
- * handles.h has the locks. The remap lock stays held throughout.
+ * handles.h has the locks. The remap lock stays held throughout. Only its holder adds or removes
+ * segments, so pointers to segments stay valid while the pool's lock is released.
  *
  * Invariant: a handle belongs to a segment, to `transit`, or to a call in progress. Bytes that left
  * the reserve stay in remap.unmapping_bytes until their handle is released or mapped again.
- * Exception: the handle is lost if the driver does not unmap it and there is no host memory for its
- * segment.
+ * Exception: a handle is lost if the driver does not unmap it, and there is no host memory for its
+ * segment or the context has ended.
  */
 #include "vmm/handles.h"
 
@@ -20,7 +21,8 @@ static uint32_t pages_of(uint64_t bytes) {
     return (uint32_t)(bytes >> PAGE_SHIFT);
 }
 
-/* Keeps idle_segment() and idle_movable() from returning the segment under this remap lock. */
+/* Keeps the segment from being selected again before the remap lock is released. Exception:
+ * idle_aged(). */
 static void mark_refused(struct source *source, struct segment *segment) {
     segment->refused = true;
     source->remap.any_refused = true;
@@ -52,7 +54,8 @@ bool handles_detach(struct source *source, struct arena *arena, struct segment *
         return false;
     }
     stale_add(&arena->stale_mappings, &stale_mapping);
-    /* arena_remove() cleared the owner. Look-ups of a freed address there still need the pool. */
+    /* arena_remove() cleared the owner. A second free of an address there must still find the pool,
+     * so that the library refuses it (find_live() in pool/lookup.c). */
     page_map_set_owner(stale_mapping.base, stale_mapping.bytes, arena->pool);
     unsigned i = transit->count++;
     for (; i > 0 && transit->handles[i - 1].bytes < moved.bytes; i--)
@@ -271,9 +274,10 @@ static int create_batch(struct source *source, struct arena *arena, uint64_t bas
     return r;
 }
 
-/* A live block keeps every segment that it touches from being released. A small request therefore
- * gets a short handle, which similar requests can fill. A large request gets long handles: a driver
- * call takes as long for a short handle as for a long one. */
+/* A live block keeps every segment that it touches from being released. A request for few bytes
+ * therefore gets a short handle, which similar requests can fill. Longer requests get long handles:
+ * while the device has free memory, a driver call takes about as long for a short handle as for a
+ * long one. remap.size_shift shortens all handles (shorten_if_trapped() in remap.c). */
 uint64_t handles_length(const struct source *source, uint64_t like) {
     uint64_t each = VMM_HANDLE;
     while (each / 2 >= like && each > VMM_HANDLE_LEAST && !is_ablated(ABLATION_LENGTH))
@@ -281,13 +285,16 @@ uint64_t handles_length(const struct source *source, uint64_t like) {
     return max_u64(each >> source->remap.size_shift, VMM_HANDLE_LEAST);
 }
 
-/* Prepares all descriptors first: a mapping without a descriptor would have to be undone.
+/* Prepares all descriptors first: a mapping without a descriptor has to be undone. Other threads
+ * may still use the descriptors up while the pool's lock is released: see undo_map().
  *
+
  * Divides the `rest` bytes that need new handles:
  *
  *      1  `each` up to VMM_HANDLE   handles of `each` bytes, the last one may be shorter
- *      2  `each` longer             the same, but the last handle has at most VMM_HANDLE bytes: the
- *                                   block need not fill it, and other blocks may begin there */
+ *      2  `each` longer             handles of `each` bytes, perhaps a shorter one, and a last one
+ *                                   of at most VMM_HANDLE bytes: the block need not fill the last
+ *                                   one, and other blocks may begin there */
 int handles_make(struct source *source, struct arena *arena, const struct gap *gap, uint64_t each,
                  struct transit *transit, struct segment **last) {
     struct backend *backend = source->backend;
@@ -316,14 +323,15 @@ int handles_make(struct source *source, struct arena *arena, const struct gap *g
 /* --- split --- */
 
 /*
- * To create and map a handle takes about the same time whatever its length. A growth within the
- * budget therefore takes few long handles. A handle is released as a whole, however. Short handles
- * therefore replace an idle long one, once: before a block gets a part of it, or when only a part
- * has to go.
+ * While the device has free memory, creating and mapping a handle takes about the same time for
+ * every length. A growth within the budget therefore takes few long handles. A handle is released
+ * as a whole, however. Short handles therefore replace an idle long one before a block gets a part
+ * of it, or when only a part has to go.
  *
- * The start of a very long handle becomes MAP_BATCH short ones, or as many as the request needs: a
- * request for a small part then waits for few mappings. The rest becomes handles, each as long as
+ * The start of a very long handle becomes MAP_BATCH short ones, or more if the request needs more:
+ * a request for a small part then waits for few mappings. The rest becomes handles, each as long as
  * the start: the next split replaces one of them. With one handle for the rest, each split would
+
  * create the whole rest anew, which takes 3 to 4 ms for each GiB on a full device
  * (docs/cuda-facts.md).
  */
