@@ -1,7 +1,9 @@
 /*
- * Makes the file of the live page, publishes statistics, takes orders, and records the end of the
- * process. Invariant: readers see only complete copies of statistics (page.h).
+ * Makes the file of the live page, publishes statistics, takes the orders of `gpucache ctl`, and
+ * records the end of the process. The thread that has set `refreshing` publishes; there is no lock.
+ * Invariant: readers see only complete copies of statistics (page.h).
  *
+
  * Other processes can write to the page: the code keeps private copies of the fields it relies on.
  */
 #include "live/live.h"
@@ -36,19 +38,19 @@
 #define SIZES_MOST 100000
 #define PAGE_UNIT 4096 /* the bytes of a page are a multiple of this */
 
-static char path[PLACE_PATH + PLACE_NAME]; /* of the page; set before live_page */
-static size_t mapped;                      /* bytes of the page */
-static uint32_t slots;                     /* private copy of page.slots */
-static pid_t owner;                        /* the process that made the page */
-static atomic_flag refreshing = ATOMIC_FLAG_INIT;
-static uint64_t sizes_due_ns;     /* used only by the holder of `refreshing` */
-static struct live_device fresh;  /* used only by the holder of `refreshing` */
-static _Atomic uint32_t answered; /* private copy of page.answered */
+static char path[PLACE_PATH + PLACE_NAME];        /* of the page; set before live_page */
+static size_t mapped;                             /* bytes of the page */
+static uint32_t slots;                            /* private copy of page.slots */
+static pid_t owner;                               /* the process that made the page */
+static atomic_flag refreshing = ATOMIC_FLAG_INIT; /* no lock: live_end() runs in signal handlers */
+static uint64_t sizes_due_ns;                     /* used only by the holder of `refreshing` */
+static struct live_device fresh;                  /* used only by the holder of `refreshing` */
+static _Atomic uint32_t answered;                 /* private copy of page.answered */
 static _Atomic int driver_version;
 
 /*
- * Returns the page of this process, or NULL if there is none. A child has no page, even if no fork
- * handler ran in it: the process number tells.
+ * Returns the page of this process, or NULL if there is none. A child has no page. Process numbers
+ * are compared, because a child may have run no fork handler.
  */
 static struct live_page *own_page(void) {
     struct live_page *page = atomic_load(&live_page);
@@ -89,7 +91,8 @@ static void set_path(const char *folder, const char *name) {
     print_end(&out);
 }
 
-/** Makes the page in the folder that is open as `fd`. Returns NULL if the file cannot be made. */
+/** Makes the page in the folder that is open as `fd`. Removes pages of dead processes if the folder
+ * is full. Returns NULL if the file cannot be made. */
 static struct live_page *make_in(int fd, const char *folder, const char *name, size_t bytes) {
     set_path(folder, name);
     struct live_page *page = make_file(fd, name, bytes);
@@ -98,7 +101,7 @@ static struct live_page *make_in(int fd, const char *folder, const char *name, s
     return page;
 }
 
-/** Logs why a folder cannot be used, and which folder is used instead; NULL: none. */
+/** Logs why a folder cannot be used. `instead`: the folder that is used; NULL: none. */
 static void log_unusable(const char *folder, int error, const char *instead) {
     struct stat status;
     const char *then = instead ? "the live page lies in " : "there is no live page";
@@ -111,8 +114,8 @@ static void log_unusable(const char *folder, int error, const char *instead) {
 }
 
 /**
- * Makes the page in the first folder that can be used. If another user has made the last folder, or
- * others may enter it, the spare folder is used. Returns NULL if no folder can be used.
+ * Makes the page in the first folder that can be used. If the last folder is not a folder of this
+ * user alone, tries a spare folder (place.h). Returns NULL if no folder can be used.
  */
 static struct live_page *make_somewhere(const struct live_identity *self, size_t bytes) {
     struct live_page *page = NULL;
@@ -198,7 +201,8 @@ static void record_events(const struct live_page *page) {
 }
 
 /**
- * Reads the statistics of one device into the copy that is not published, then publishes that copy.
+ * Reads the statistics of one device into `fresh`, copies `fresh` to the copy that is not
+ * published, and publishes that copy. Without `sizes`, keeps the last count of live sizes.
  */
 static void refresh_device(struct live_page *page, int ordinal, bool sizes, uint64_t now) {
     struct live_slot *slot = &page->devices[ordinal];
@@ -245,7 +249,8 @@ static bool sizes_due(struct live_page *page, uint64_t now) {
            (now >= sizes_due_ns && blocks <= SIZES_MOST);
 }
 
-/* Updates all devices, then answers the questions so far. Call with `refreshing` set. */
+/* Updates all devices, then answers the questions that were asked before the update began. The
+ * caller has set `refreshing`. */
 static void refresh(struct live_page *page, bool sizes) {
     uint32_t asked = atomic_load(&page->asked);
     uint64_t begun = clock_ns(CLOCK_MONOTONIC), cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);

@@ -1,6 +1,8 @@
 /*
- * The state and the policies of the models (models.h). Functions return 0, -ENOMEM if the limit
- * refuses the memory, or -EINVAL if the tool has no host memory. One thread, no lock.
+ * Runs the models (models.h): the memory of the driver, the policies, and the replay. One thread
+ * runs a model, so there is no lock. Functions with an int return 0, -ENOMEM if the limit refuses
+ * the memory, or -EINVAL if the tool has no host memory. Invariant: each free chunk is in the tree
+ * of its pool, and no two neighbours are free.
  */
 #include "replay/models.h"
 
@@ -16,8 +18,8 @@
 #define SMALL_SEGMENT (2 * MIB)
 #define LARGE_SEGMENT (20 * MIB)
 #define SHARED_MOST (10 * MIB) /* below it, a LARGE_SEGMENT serves several blocks */
-#define WHOLE_TIMES 2
-#define RANGE (LARGE_SEGMENT << 22) /* addresses of a growing range: a multiple of both pages */
+#define WHOLE_TIMES 2          /* MODEL_WHOLE: a block is shorter than so many times its request */
+#define RANGE (LARGE_SEGMENT << 22) /* addresses of a growing range: a multiple of page_of() */
 
 const char *const model_names[MODELS + 1] = {"PyTorch", "PyTorch expandable", "whole blocks",
                                              "cudaMalloc", NULL};
@@ -27,7 +29,7 @@ struct state {
     enum model model;
     struct account *account;
     uint64_t limit, next_address;
-    struct chunk **trees, **tops; /* by pool: free chunks; the last chunk of a growing range */
+    struct chunk **trees, **tops; /* by pool: free chunks; the last chunk of the range, or NULL */
     uint32_t pools;
     struct chunk **live; /* by number of the allocation */
 };
@@ -49,7 +51,7 @@ static void return_segment(struct state *state, struct chunk *chunk) {
     free(chunk);
 }
 
-/** Returns a segment without a live block, or NULL. */
+/** Finds a segment without a live block: a free chunk without neighbours. Returns NULL if none. */
 static struct chunk *idle_segment(struct chunk *tree) {
     if (!tree || (!tree->before && !tree->behind))
         return tree;
@@ -58,8 +60,8 @@ static struct chunk *idle_segment(struct chunk *tree) {
 }
 
 /**
- * Returns the whole pages of a free chunk to the driver. Returns false if it has none. Their
- * addresses are not used again.
+ * Gives the whole pages of a free chunk to the driver. Returns false if the chunk has none. The
+ * addresses are not used again, so the chunks on both sides are no longer neighbours.
  */
 static bool return_pages(struct state *state, struct chunk *chunk) {
     uint64_t page = page_of(chunk->pool);
@@ -134,7 +136,8 @@ static int take_segment(struct state *state, uint32_t pool, uint64_t bytes, stru
     return r;
 }
 
-/** Returns the bytes by which a range must grow for a block at its end. The end may be free. */
+/** Returns the bytes by which a range must grow for a block at its end. A free end counts. It is
+ * shorter than `bytes`, because best_fit() found no chunk. */
 static uint64_t growth_for(const struct state *state, uint32_t pool, uint64_t bytes) {
     const struct chunk *top = state->tops[pool];
     return round_up(bytes - (top && top->free ? top->bytes : 0), page_of(pool));
@@ -224,7 +227,7 @@ static int allocate_cut(struct state *state, uint32_t stream, uint64_t bytes,
     return r == 0 ? cut_rest(state, *chunk, bytes) : r;
 }
 
-/** Allocates a whole chunk of the stream: one that is less than twice as long, or a new segment. */
+/** Allocates the best fit of the stream if it is less than twice as long, or else a new segment. */
 static int allocate_whole(struct state *state, uint32_t stream, uint64_t bytes,
                           struct chunk **chunk) {
     bytes = round_up(bytes, UNIT);
@@ -252,7 +255,7 @@ static int allocate(struct state *state, const struct history_event *event) {
 }
 
 /**
- * Frees a block: merges it with free neighbours. cudaMalloc also returns a segment that is free.
+ * Frees a block and merges it with free neighbours. MODEL_NATIVE then returns an idle segment.
  */
 static void release(struct state *state, struct chunk *chunk) {
     struct chunk **tree = &state->trees[chunk->pool];

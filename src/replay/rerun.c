@@ -18,14 +18,15 @@ static struct device {
     uint64_t now_us, delay_us, limit;
     uint64_t next_address, next_page, recorded_at[BACKEND_SLOTS];
     uint64_t barrier_until_us, waited_until_us; /* ends of the newest barrier and of all waits */
-    uint64_t returning, returns_at_us;          /* bytes released and not free yet; when they are */
-    unsigned asked;      /* failed queries of events since the last event of the history */
-    unsigned asked_back; /* the same for queries of `returning` */
+    uint64_t returning, returns_at_us;          /* bytes the driver lacks yet; when it has them */
+    unsigned asked;      /* queries of unfinished events since the last tick or history event */
+    unsigned asked_back; /* queries of `returning` before its return, since the same moment */
     uint64_t ticked_us;  /* time of the last tick */
     bool ticking;        /* some memory is idle */
 } device;
 
-/* A pool that queries so often at one moment is polling: the time then advances. */
+/* A pool that queries so often at one moment is polling. Polling would not end by itself, because
+ * the time of the history stands still during an event of the history. */
 #define ASKED_MOST 256 /* queries of an event */
 #define ASKED_US 50    /* the advance, for each further query */
 #define ASKED_BACK 16  /* queries of released memory; further ones wait for its return */
@@ -90,6 +91,7 @@ static int returned(struct backend *backend) {
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     (void)backend, (void)address;
     device.returning += bytes;
+    /* A release is work of the device (backend/segments.c): the newest barrier holds it back. */
     device.returns_at_us = device.barrier_until_us;
     account_call_for(device.account, bytes);
     finish_return();
@@ -177,7 +179,7 @@ static uint64_t clock_of_history(struct backend *backend) {
     return device.now_us * 1000 + device.account->calls_ns;
 }
 
-/* The operations that both backends share. */
+/* The operations of both backends. The pool calls the first three only with segments. */
 #define COMMON_OPS                                                                                 \
     .reserve = reserve, .release = release, .returned = returned, .record = record,                \
     .query = query, .barrier = barrier, .wait = wait, .health = succeed, .synchronize = succeed,   \
@@ -199,8 +201,8 @@ static const struct backend_ops pages = {
     COMMON_OPS,
 };
 
-/** Runs the decay of the library's helper thread up to a time, in its ticks. Waits of the helper
- * thread do not count, because the program does not wait for it. */
+/** Runs the ticks that the library's helper thread would run until `us`. Waits in a tick do not
+ * count, because the program does not wait for the helper thread. */
 static void decay_until(struct pool *pool, uint64_t us, uint64_t decay_us) {
     uint64_t tick_us = decay_us / DECAY_TICKS > TICK_US ? decay_us / DECAY_TICKS : TICK_US;
     uint64_t waited_us = device.account->waited_us;
@@ -238,7 +240,8 @@ static int run_event(const struct run *run, const struct history_event *event) {
     return allocated;
 }
 
-/** Runs the events of one thread up to the next event of another. Returns that thread. */
+/** Runs the events of one thread up to the next event of another. Returns that other thread, or
+ * LOCKSTEP_OVER at the end of the history and after an error. */
 static int run_turn(void *with) {
     struct run *run = with;
     const struct history *history = run->history;

@@ -1,6 +1,7 @@
 /*
- * Finds CPython's layout and reads frames with it (python.h). Variables are written once, at start;
- * `trust` is atomic. python_line() runs under the lock of the sites.
+ * Finds the layout of CPython's objects and reads frames with it (python.h). Variables are written
+ * once, by python_start(); `trust` is atomic. The caller of python_line() holds the lock of site.c,
+ * because text_keep() needs it.
  */
 #include "stacks/python.h"
 
@@ -26,7 +27,7 @@ struct layout {
     uint16_t through;      /* or a pointer to a structure with the frame at this offset */
     uint16_t frame_previous, frame_code;
     uint16_t frame_place; /* the instruction: an index, or an address if code_start is known */
-    uint16_t frame_owner; /* one byte; from OWNER_INTERPRETER on, the frame runs no code */
+    uint16_t frame_owner; /* one byte; from OWNER_INTERPRETER on, the frame has no Python code */
     uint16_t code_file, code_name, code_first_line, code_lines, code_start;
     uint16_t units; /* bytes for each step of the instruction index */
 };
@@ -112,8 +113,8 @@ static unsigned version_of(stacks_look_up *look_up) {
 }
 
 /*
- * Reads the layout from _PyRuntime. Returns false if the table is missing, or if the build has no
- * GIL, because its objects differ.
+ * Reads the layout from _PyRuntime. Returns false if the table is missing or of another version, or
+ * if the build has no GIL, because its objects differ.
  */
 static bool read_offsets(stacks_look_up *look_up, const struct offsets *table) {
     const uint64_t *words;
@@ -173,11 +174,11 @@ bool python_has(uint64_t address) {
 
 /* --- reading frames --- */
 
-/* Whether the layout is right: the first chain with a frame decides. */
+/* Tells whether the layout is right. The first chain of frames that is not empty decides. */
 enum trust { LAYOUT_UNCHECKED, LAYOUT_RIGHT, LAYOUT_WRONG };
 static _Atomic int trust;
 
-/* Copies memory of this process. `checked`: returns false for a bad address, instead of a crash. */
+/* Copies memory of this process. With `checked`, a bad address is no crash: returns false. */
 static inline bool fetch(uint64_t from, void *to, size_t bytes, bool checked) {
     if (!checked) {
         memcpy(to, (const void *)(uintptr_t)from, bytes);
@@ -185,7 +186,7 @@ static inline bool fetch(uint64_t from, void *to, size_t bytes, bool checked) {
     }
     struct iovec here = {to, bytes}, there = {(void *)(uintptr_t)from, bytes};
     ssize_t r = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
-    if (r < 0 && errno != EFAULT) { /* a sandbox forbids the call: trust the layout */
+    if (r < 0 && errno != EFAULT) { /* a sandbox forbids the call: the read is unchecked */
         memcpy(to, (const void *)(uintptr_t)from, bytes);
         return true;
     }
@@ -220,8 +221,8 @@ static inline bool read_position(uint64_t frame, uint64_t code, uint32_t *offset
 enum kind { FRAME_OF_CODE, FRAME_WITHOUT_CODE, FRAME_BAD };
 
 /*
- * Computes a check value of a code object. After a code object is freed, another one with the same
- * names may get its address; its line table usually differs.
+ * Computes a value that tells a code object from a later one at the same address. The later one may
+ * have the same names; its line table usually differs. Returns false for a bad address.
  */
 static inline bool read_check(uint64_t code, uint32_t *check, bool checked) {
     uint64_t file, name, lines, size, text;
@@ -301,6 +302,7 @@ unsigned python_frames(struct python_frame *frames, unsigned most) {
 
 /* --- text of a frame --- */
 
+/* Writes a character as UTF-8. Returns the end of its bytes. */
 static char *put(char *to, uint32_t point) {
     if (point < 0x80) {
         *to++ = (char)point;

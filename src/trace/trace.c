@@ -1,9 +1,13 @@
 /*
  * Writes records to the thread's chunk, and the header of the trace (trace.h).
  *
- * `place` and `self` belong to one thread. The header's fields that change are atomic. Invariant:
- * objects.c gets an entry before the record of a begin is written, and loses it before the record
- * of an end. A scan of the ring therefore never marks the record of a live object as dead.
+ * `place` and `self` belong to one thread. The header's fields that change are atomic, except the
+ * texts of `devices`. Invariant: objects.c
+ *
+ *  - gets an entry before the record of the begin is written: a scan of the ring never marks the
+ *    record of a live object as dead
+ *  - loses the entry before the record of the end is written: a scan after that record marks the
+ *    record of the begin as dead
  */
 #include "trace/trace.h"
 
@@ -31,14 +35,15 @@
 atomic_bool trace_recording;
 
 static struct trace_header *header;
-static pid_t owner;              /* the process that opened the trace */
-static atomic_bool cut_short;    /* another process truncated the file */
-static _Atomic uint64_t tick_ns; /* as header->tick_ns, which other processes could overwrite */
+static pid_t owner;           /* the process that opened the trace */
+static atomic_bool cut_short; /* another process truncated the file */
+/* Nanoseconds per tick, times 2^32. A copy of header->tick_ns, which other processes can change. */
+static _Atomic uint64_t tick_ns;
 static uint64_t first_ticks, first_ns;
 static char path[OPTIONS_PATH];
 static bool (*block_lives)(uint64_t address, uint64_t ticks);
-static _Atomic uint64_t
-    reserved[STATS_MAX_DEVICES]; /* bytes of all pools and native blocks of a device */
+/* Bytes of a device in all pools and in native blocks, which no pool serves (objects.h). */
+static _Atomic uint64_t reserved[STATS_MAX_DEVICES];
 static pthread_key_t thread_end_key;
 static bool thread_end_works;
 
@@ -47,7 +52,8 @@ static _Thread_local uint32_t self __attribute__((tls_model("initial-exec")));
 
 /* ---- the clock ---- */
 
-#define FIRST_RATE_NS 200000 /* the time that makes the first rate exact to a thousandth */
+/* start_clock() spins for this time, which makes the first rate exact to a thousandth. */
+#define FIRST_RATE_NS 200000
 
 bool trace_has_ticks;
 
@@ -85,7 +91,8 @@ static void thread_end(void *unused) {
         ring_leave(&place);
 }
 
-/** Takes a new chunk for the thread. Keeps errno. */
+/** Takes a new chunk for the thread. Returns false if there is none. Takes the ring's lock. Keeps
+ * errno. */
 static __attribute__((noinline, cold)) bool take_chunk(void) {
     int saved_errno = errno;
     if (self == 0)
@@ -98,6 +105,8 @@ static __attribute__((noinline, cold)) bool take_chunk(void) {
     return taken;
 }
 
+/** Returns whether the thread has `count` adjacent slots. Takes a new chunk if needed: a TEXT
+ * record continues the slot before it. */
 static inline bool has_slots(unsigned count) {
     return __builtin_expect(place.left >= count, 1) || (take_chunk() && place.left >= count);
 }
@@ -165,6 +174,7 @@ void trace_moment(enum flight_kind kind, unsigned device, uint64_t space, uint64
     if (!trace_on())
         return;
     uint64_t now = trace_clock(), took = since ? clock_ns(CLOCK_MONOTONIC) - since : 0;
+    /* GIVE_BACK has the time of its begin: the address may be in use again before its end. */
     bool grows = kind == FLIGHT_GROW, begins = kind == FLIGHT_GIVE_BACK;
     struct trace_entry entry = {.ticks = begins ? now - ticks_of(took) : now,
                                 .address = address,
@@ -198,7 +208,8 @@ void trace_native(unsigned device, uint64_t address, uint64_t bytes, uint64_t fr
         return;
     bool comes = freed == 0;
     uint64_t ticks = comes ? trace_clock() : freed;
-    /* The block lies within the life of its segment: one tick later, and one tick earlier. */
+    /* The block begins one tick after its segment and ends one tick before it: readers sort by
+     * ticks. */
     struct trace_entry segment = {.ticks = comes ? ticks : ticks + 1,
                                   .address = address,
                                   .bytes = bytes,
@@ -264,7 +275,7 @@ void trace_mark(const char *label) {
     char text[TRACE_LABEL + 1] = "";
     const size_t piece = TRACE_LABEL_WORDS * sizeof(uint64_t);
     strncpy(text, label, TRACE_LABEL);
-    unsigned count = 1 + (unsigned)(strlen(text) / piece);
+    unsigned count = 1 + (unsigned)(strlen(text) / piece); /* the last record has a NUL */
     if (!trace_on() || !has_slots(count))
         return;
     uint64_t now = trace_clock();
@@ -305,7 +316,7 @@ static void write_options(void) {
     print_end(&out);
 }
 
-/** Writes the header. The magic is last: a reader that sees it sees all other fields. */
+/** Writes the header. The magic is last: a reader that sees it sees all fields written here. */
 static void write_header(void) {
     const struct program *of = program();
     start_clock();
@@ -330,7 +341,7 @@ static void write_header(void) {
 /* ---- begin and end ---- */
 
 /** Returns whether the block, segment or page that a record began is live. A block in space 0 is in
- * no pool. */
+ * no pool. The caller holds the ring's lock. */
 static bool is_alive(const struct trace_record *record, unsigned kind) {
     uint64_t address = atomic_load(&record->address), ticks = atomic_load(&record->ticks);
     switch (kind) {

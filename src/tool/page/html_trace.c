@@ -1,7 +1,7 @@
 /*
- * Writes a trace into a page: size, address and stack of each block, and the times of its
- * allocation and its free. An event takes about ten bytes. html_data.c calls
- * html_put_trace() for each trace. The format of the trace is described below the includes.
+ * Writes a trace into the HTML page of `gpucache report --html`. Each block has its size, address
+ * and stack, and the times of its allocation and its free. page_trace.js reads the format that the
+ * comment below the includes describes.
  */
 #include "tool/page/html.h"
 
@@ -23,10 +23,13 @@
  *      front_ns  the first time from which the trace has all events
  *      dropped   number of events that the trace no longer has
  *      running   whether the process has not ended
- *      kinds     the words of the kinds of moments; refused: those of them that are refusals
- *      frames    texts
+ *      kinds     {number: words} of the kinds of moments
+ *      refused   numbers of the kinds that are refusals
+ *      frames    of each frame, the texts of its functions, innermost first: inlined ones and the
+ *                function that contains them
  *      marks     [ns, text]
- *      moments   [ns, device, kind, bytes, duration in ns], without growth of the pool
+ *      moments   [ns of the end, device or -1, kind, bytes, duration in ns], without growth of the
+ *                pool
  *      stacks    numbers of frames, innermost first; number 0 is the empty stack
  *      groups    [bytes, stack]: a requested size and the stack that requested it
  *      reserved  [ns, bytes]
@@ -42,7 +45,7 @@
  */
 
 #define UNIT 512
-#define FRAME 1280 /* bytes of a frame, as html_data.c has it */
+#define FRAME 1280 /* bytes of a frame's text; as in html_data.c, which makes the text a key */
 
 /** A size that one stack requested. */
 struct group {
@@ -95,7 +98,7 @@ static int compare_groups(const void *a, const void *b) {
     return (x->stack > y->stack) - (x->stack < y->stack);
 }
 
-/** Returns the number of a group, and writes the group if it is new. */
+/** Returns the number of a group. Writes a new group into the open array "groups". */
 static uint32_t group_of(struct device_output *of, uint64_t bytes, uint32_t stack) {
     struct group wanted = {bytes, stack, of->group_count};
     struct group **found = tfind(&wanted, &of->groups, compare_groups);
@@ -128,8 +131,7 @@ static void put_event(struct device_output *of, const struct trace_event *event)
         put_number(of, group_of(of, event->bytes, event->stack < known ? event->stack : 0));
         put_number(of, moved << 1 ^ (moved >> 63 ? UINT64_MAX : 0));
         of->unit = unit;
-        block.place =
-            ++of->blocks; /* read again from trace_live_set_at() when the block is freed */
+        block.place = ++of->blocks; /* here the number of the allocation, which the free reads */
         trace_live_set_apply(&of->live_set, &block);
     } else if (event->kind == TRACE_FREE) {
         const struct trace_event *block =
@@ -157,6 +159,7 @@ static void print_base64(struct print *out, const uint8_t *bytes, size_t count) 
 
 /* ---- a device ---- */
 
+/** Writes the reserved bytes of the device, which are metric 0 (trace_metric()). */
 static void put_reserved(struct device_output *of) {
     const struct trace_file *file = of->file;
     json_put_named_open(of->to, "reserved", '[');

@@ -12,7 +12,8 @@
 #include <sys/stat.h>
 
 #define LINE_MOST ((size_t)256 << 20) /* bytes; a line without an end is no report */
-/* Bytes that a report may take: MEMORY_MOST, and MEMORY_TIMES the bytes of its text. */
+/* Bytes that the reports of a file may take: MEMORY_MOST, and MEMORY_TIMES the bytes of the lines
+ * so far. The JSON values of one line have such a bound of their own. */
 #define MEMORY_MOST ((size_t)64 << 20)
 #define MEMORY_TIMES 12
 #define DEVICE_BYTES                                                                               \
@@ -232,7 +233,7 @@ static void read_oom(struct parsed_report *report, const struct plain_value *fro
 }
 
 /** Subtracts the memory of a report from reports->memory_left. Returns NULL, or why the report is
- * refused: a device that is written as `{}` takes thousands of times its bytes. */
+ * refused. A device that is written as `{}` takes thousands of times its bytes in memory. */
 static const char *take_memory(struct parsed_reports *reports, size_t devices) {
     size_t bytes = sizeof(struct parsed_report) + devices * DEVICE_BYTES;
     if (devices > STATS_MAX_DEVICES)
@@ -293,8 +294,8 @@ static bool read_line(FILE *file, char **line, size_t *capacity, int *error) {
     }
 }
 
-/** Returns whether a line begins like a report, or is a beginning of one. A `{` alone is no such
- * line: JSON over several lines begins so. */
+/** Returns whether a line begins with REPORT_BEGINS, or was cut off within it. A `{` alone does not
+ * count, because it is the first line of JSON over several lines. */
 static bool begins_like_report(const char *line, size_t length) {
     size_t most = strlen(REPORT_BEGINS);
     return length > 1 && strncmp(line, REPORT_BEGINS, length < most ? length : most) == 0;
@@ -348,7 +349,8 @@ bool parsed_reports_read_file(struct parsed_reports *reports, const char *path, 
 
 /* ---- from a live page ---- */
 
-/** Notes the age of the live sizes, which the library counts less often than all else. */
+/** Writes the note on the age of the live sizes. The library counts live sizes less often than it
+ * updates all other metrics. */
 static void note_sizes(struct parsed_report *report, uint64_t age) {
     if (age > 0)
         snprintf(report->sizes_note, sizeof report->sizes_note,
@@ -414,7 +416,8 @@ void parsed_report_print(const struct parsed_report *report, enum report_format 
                          struct print *out) {
     static struct emitter emitter;
     struct report_head head = report->head;
-    /* A live page has no peaks and totals of stacks. JSON would show them as 0: leaves them out. */
+    /* The stacks of a live page have no peaks and totals, and JSON would show these as 0. Therefore
+     * only text has these stacks. */
     bool named = report->page && format == REPORT_TEXT;
     struct parsed_stacks *now = named ? parsed_stacks_of_page(report->page) : NULL;
     parsed_stacks_resolve(now, true);

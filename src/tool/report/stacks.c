@@ -1,4 +1,8 @@
-/* Reads call stacks from reports and live pages; struct stats_stacks shows them to reports. */
+/*
+ * Reads call stacks from reports and live pages. The code that prints reports reads them through
+ * `view`, as it reads the library's own stacks (stats/holders.h). Invariant: the number of a stack
+ * is its index plus 1; 0 means no stack.
+ */
 #include "tool/report/stacks.h"
 
 #include "tool/common/tool.h"
@@ -97,6 +101,7 @@ static struct stats_frame read_frame(const struct plain_value *from) {
         frame.file = text_or_null(plain_get(from, "file"));
         frame.line = (uint32_t)json_u64(plain_get(from, "line"));
     } else {
+        /* A frame without a function has its module in `file` (struct stats_frame). */
         frame.file = text_or_null(plain_get(from, "module"));
     }
     return frame;
@@ -139,8 +144,8 @@ static struct stats_held read_held(const struct plain_value *from) {
 static void read_holder(struct parsed_stacks *stacks, int device, const struct plain_value *from) {
     const struct plain_value *byte_seconds = plain_get(from, "byte_seconds");
     uint64_t whole = json_u64(byte_seconds);
-    uint64_t rest =
-        json_seconds(byte_seconds) - whole * 1000000000; /* nanoseconds; both may wrap */
+    /* In nanoseconds. Both terms may wrap around, and their difference is right nevertheless. */
+    uint64_t rest = json_seconds(byte_seconds) - whole * 1000000000;
     struct stats_holder holder = {.stack = parsed_stacks_add(stacks, from),
                                   .held = read_held(from),
                                   .total = read_share(from, "total_bytes", "total_count"),
@@ -214,7 +219,7 @@ static void add_live_frame(struct parsed_stacks *stacks, struct stack_frames *st
 
 static void add_live_device(struct parsed_stacks *stacks, int device,
                             const struct live_holders *holders) {
-    stacks->lost_blocks = holders->lost_blocks;
+    stacks->lost_blocks = holders->lost_blocks; /* of the process: the same for each device */
     add_device(stacks, device, (struct stats_held){.live = {holders->bytes, holders->count}});
     for (uint32_t i = 0; i < holders->rows; i++) {
         const struct live_holder *from = &holders->row[i];

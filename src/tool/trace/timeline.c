@@ -47,7 +47,7 @@ struct timeline {
     struct counter counters[STATS_MAX_DEVICES][COUNTERS];
     uint64_t base_real_ns;
     uint64_t pid;
-    bool writing; /* not writing: the first pass, which finds the peaks */
+    bool writing; /* false in the first pass over the events, which finds the peaks */
 };
 
 /* ---- events ---- */
@@ -149,7 +149,8 @@ static void count(struct timeline *to, const struct trace_event *event) {
     }
 }
 
-/** Writes the counters at the front, with the blocks that are live there. */
+/** Sets the requested and allocated bytes at the front of the trace: the sums of the carried blocks
+ * (trace_file.h). */
 static void start_with_carried(struct timeline *to, uint64_t front_ns) {
     uint64_t sums[STATS_MAX_DEVICES][2] = {{0}};
     for (size_t i = 0; i < to->file->carried; i++) {
@@ -167,7 +168,8 @@ static void start_with_carried(struct timeline *to, uint64_t front_ns) {
     }
 }
 
-/** Starts with the metrics at the front, and then calls write_event() for each event. */
+/** Sets the counters at the front of the trace, then applies each event to them. Also calls
+ * write_event() for each event, unless it is NULL. */
 static void apply_events(struct timeline *to,
                          void (*write_event)(struct timeline *, const struct trace_event *)) {
     const struct trace_file *file = to->file;
@@ -204,7 +206,7 @@ static void put_arguments(struct timeline *to, const struct trace_event *event) 
     end_event(to);
 }
 
-/** Writes an event that takes no time, up to its thread. */
+/** Begins an event that takes no time. The caller adds its thread and its arguments. */
 static void put_instant(struct timeline *to, const char *name, const struct trace_event *event) {
     begin_event(to, "i", name);
     put_time(to, event->time_ns);
@@ -251,8 +253,8 @@ static void name_process(struct timeline *to) {
     name_process_as(to, print_end(&text));
 }
 
-/** Writes the last value of each counter, unless it is written already. The last report has the
- * same values. */
+/** Writes the last value of each counter, unless it is written already. The counters then end at
+ * the values of the last report (tests/programs/trace_records.py). */
 static void close_counters(struct timeline *to) {
     for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
         for (unsigned which = 0; which < COUNTERS; which++)
