@@ -1,7 +1,8 @@
 /*
  * Implements the operations that both backends share (common.h), for the context and the device in
- * struct device_backend. There is no lock: source/backend.h says which lock a caller holds.
- * record(), query() and barrier() ask the driver nothing while the backend is suspended.
+ * struct device_backend. The file has no lock of its own: source/backend.h says which lock the
+ * caller of an operation holds. record(), query() and barrier() make no driver call while the
+ * backend is suspended.
  */
 #include "backend/common.h"
 

@@ -1,9 +1,10 @@
 /*
  * Implements the vmm backend: VA ranges, handles and mappings. vmm.h has the overview.
  *
- * Callers of the operations hold the pool's remap lock (source/backend.h). vmm.lock protects
- * mappings and access; ranges_lock protects the address map of all VA ranges. Invariant: a handle
- * is charged to the device before cuMemCreate until after cuMemRelease, unless it is only a probe.
+ * Callers of the VMM operations hold the pool's remap lock (source/backend.h has the exceptions).
+ * grant_access() and vmm_touches() need no lock of their caller. vmm.lock protects mappings and
+ * access; ranges_lock protects the address map of all VA ranges. Invariant: a handle is charged to
+ * the device before cuMemCreate until after cuMemRelease, unless it is only a probe.
  */
 #include "backend/vmm_support.h"
 
@@ -47,7 +48,8 @@ static bool list_range(struct vmm_range *range) {
     return listed;
 }
 
-/* Runs before cuMemAddressFree: the driver may then hand out the addresses again. */
+/* Removes a VA range from the address map. Call before cuMemAddressFree: after that call the driver
+ * may hand out the addresses again. */
 static void unlist_range(const struct vmm_range *range) {
     lock_acquire(&ranges_lock);
     address_map_remove(&ranges, address_map_find(&ranges, range->address, range));
@@ -104,7 +106,7 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
     capture_restore(mode);
     if (r != CUDA_SUCCESS) {
         host_unmap(range, size_of_range(bytes));
-        return fault_is_sticky(r) ? (int)r : -ENOMEM; /* whichever code the driver returns for it */
+        return fault_is_sticky(r) ? (int)r : -ENOMEM; /* other codes: no such range is free */
     }
     lock_acquire(&vmm->lock);
     range->next = vmm->ranges;
@@ -255,6 +257,8 @@ static bool is_mapped(const struct vmm_range *range, uint64_t page) {
     return (range->mapped[page / 64] >> page % 64 & 1) != 0;
 }
 
+/* Changes the bits of mapped VMM pages. Call with vmm.lock and the remap lock: the VA range cannot
+ * be freed after ranges_lock is released. */
 static void set_mapped(uint64_t address, unsigned count, bool mapped) {
     lock_acquire(&ranges_lock);
     struct vmm_range *range = address_map_before(&ranges, address);

@@ -1,7 +1,8 @@
 /*
  * Tests whether a device can have the vmm backend, and chooses the properties of its handles.
  *
- * The tests run once, when the first pool of a device is made, and take no lock.
+ * The tests run once, when the first pool of a device is made. try_page() may acquire the lock
+ * DRIVER_POOLS: vmm_create_handle() trims the driver's own pools if memory is out.
  */
 #include "backend/vmm_support.h"
 

@@ -90,8 +90,9 @@ void biased_end(struct biased *lock) {
 /*
  * membarrier succeeded in biased_start() but may fail now: the process set up a sandbox, or was
  * restored from a checkpoint. membarrier is needed for one effect: an owner's earlier store to
- * `inside` arrives before this thread reads `inside`. After a failure, biased_wait_for_stores() has
- * that effect once, and all locks become spin locks for good.
+ * `inside` arrives before this thread reads `inside`. After a failure, biased_wait_for_stores() in
+ * `end_bias` has that effect once, and the locks that `end_bias` knows (those of one pool) become
+ * spin locks for good. Later locks get no bias.
  */
 void biased_seize(struct biased *first, void (*end_bias)(void *), void *argument) {
     bool any = false;

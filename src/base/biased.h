@@ -99,8 +99,8 @@ static inline void biased_leave(struct biased *lock) {
 /**
  * Seizes several locks, linked by `next_seized`, in a thread that does not own them;
  * biased_return() releases them. The callers' own lock keeps two threads from seizing the same
- * biased lock at a time. If membarrier fails for the first time, calls `end_bias(argument)` once.
- * `end_bias` must end the bias of every lock that the caller may ever seize.
+ * biased lock at a time. If membarrier fails while one of the locks is biased, first calls
+ * `end_bias(argument)`, which must end the bias of every lock that the caller may ever seize.
  */
 void biased_seize(struct biased *first, void (*end_bias)(void *), void *argument);
 void biased_return(struct biased *first);

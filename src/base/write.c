@@ -4,8 +4,8 @@
  *
  * The program must not notice a write. libc's write() is a cancellation point, at which a cancelled
  * thread would unwind out of the allocator; the system call is none. write_quietly() suppresses
- * signals. open_again() lets a write to a pipe time out. write_open() leaves the numbers of stdin,
- * stdout and stderr free. No lock. write_all() and write_in_time() keep errno.
+ * signals. open_again() lets a write to a pipe or terminal time out. write_open() leaves the
+ * numbers of stdin, stdout and stderr free. No lock. write_all() and write_in_time() keep errno.
  */
 #include "base/write.h"
 
@@ -52,8 +52,8 @@ static bool is_late(struct sink *to) {
 }
 
 /**
- * Waits until the descriptor takes more bytes. Returns false at the deadline, which the first call
- * sets.
+ * Waits until the descriptor takes more bytes, or until a signal comes. Returns false at the
+ * deadline, which the first call sets, and after an error.
  */
 static bool writable(struct sink *to) {
     if (is_late(to))

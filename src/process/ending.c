@@ -6,8 +6,9 @@
  * report is written; they wait for at most REPORT_LIMIT_MS. No lock: a thread becomes the writer by
  * a compare and exchange of `writer`.
  *
- * These functions do nothing in a child. After fork a child has a copy of the parent's state. After
- * vfork it shares the parent's memory, where a single store would change the parent.
+ * In a child these functions only call libc's function and the hooks `end` (process.h), which must
+ * do nothing there. After fork a child has a copy of the parent's state. After vfork it shares the
+ * parent's memory, where a single store would change the parent.
  */
 #include "process/ending.h"
 
@@ -28,7 +29,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define HELPER_LIMIT_MS 1000 /* time of one order, one batch of pages or one segment */
+#define HELPER_LIMIT_MS 1000 /* wait for a helper's piece of work, such as one order (helper.h) */
 #define POLL_NS 1000000      /* between two checks of `written`: 1 ms */
 #define REPORT_LIMIT_MS 3000 /* time of a report: one second for its reader, the rest for writing */
 

@@ -21,7 +21,8 @@ static void block_signal(int number) {
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-/* Whether this thread is a helper. Initial-exec, because the handler of SIGBUS reads it. */
+/* Whether this thread is a helper. The signal handler reads it. In another TLS model, the first
+ * access of a thread could allocate. */
 static _Thread_local bool is_helper __attribute__((tls_model("initial-exec")));
 
 static void *run_helper(void *run) {
@@ -57,6 +58,7 @@ bool helper_passes_on(int number, siginfo_t *info, void *context) {
     pid_t process = (pid_t)syscall(SYS_getpid);
     if (!is_helper || info->si_code > 0)
         return false;
+    /* The mask of `interrupted` blocks the signal after the handler, and block_signal() in it. */
     sigaddset(&interrupted->uc_sigmask, number);
     block_signal(number);
     if (syscall(SYS_rt_sigqueueinfo, process, number, info) != 0)

@@ -37,7 +37,8 @@ void helper_admit_sigbus(void);
 /**
  * Passes a signal that was sent to the process on from a helper thread. Returns whether it did so.
  * The signal is sent again and blocked here until helper_admit_sigbus(): the program's threads may
- * block it, and read it by sigwait() or from a signalfd. Called by the handler of SIGBUS.
+ * block it, and read it by sigwait() or from a signalfd. The signal handler calls it in any thread,
+ * for any signal.
  */
 bool helper_passes_on(int number, siginfo_t *info, void *context);
 

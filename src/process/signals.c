@@ -106,8 +106,9 @@ static void send_again(int number, siginfo_t *info) {
 static struct sigaction own_action(void);
 
 /*
- * Sets the handler for all crash signals, so that a later crash in any thread reaches die(). Starts
- * a timer of the thread's CPU time, which ends a report that loops in a broken list.
+ * Sets the handler for all crash signals: a later crash reaches die() in every thread that does not
+ * block the signal. Starts a timer of the thread's CPU time. Its SIGSEGV ends a report that loops
+ * in a broken list.
  */
 static void guard_report(void) {
     struct sigaction own = own_action();
@@ -146,11 +147,11 @@ static void die(int number, siginfo_t *info, const char *name) {
 /*
  * --- the handler ---
  *
- * The handler takes no lock and allocates nothing. It runs on a stack of the library: the
- * interrupted stack, or an alternate signal stack, may have little left. All signals are blocked
- * during it, so that a second SIGTERM does not cut the report off. Crash signals are not blocked:
- * the program may have broken the library's memory. A report that crashes is given up, and the
- * process dies of its first signal.
+ * The handler takes no lock and allocates nothing. It runs on a stack of the library while one is
+ * free: the interrupted stack, or an alternate signal stack, may have little left. The handler
+ * blocks all other signals, so that a second SIGTERM does not cut the report off. It does not block
+ * crash signals: the program may have broken the library's memory. A report that crashes is given
+ * up, and the process dies of its first signal.
  */
 
 static void respond(int number, siginfo_t *info) {
@@ -331,7 +332,7 @@ libc_handler *front___sysv_signal(int number, libc_handler *wanted) {
 }
 
 /*
- * sigset() changes the signal mask too. After it sets the default action, the library gets no
+ * sigset() changes the signal mask too. After it sets the default action, the library writes no
  * report at that signal.
  */
 libc_handler *front_sigset(int number, libc_handler *wanted) {

@@ -1,14 +1,16 @@
 /*
  * Creates a new file for each report, trace and OOM snapshot, named by a pattern. Takes no lock.
  *
- * An existing regular file is never opened: it belongs to another report, process or the user. Only
- * the name of a descriptor of the program stands for what the program has opened there.
- * O_EXCL ensures this, so any number of processes of a job may share a pattern. If a name exists,
- * the next one is tried: the next number for %n, otherwise the suffix .1, .2 and so on. After
- * ATTEMPTS names the suffix is random: another user cannot occupy all names of a shared folder.
+ * An existing regular file is never written: it belongs to another report, process or the user.
+ * O_EXCL ensures this, so any number of processes of a job may share a pattern. One exception: the
+ * name of a descriptor, such as /dev/stdout, stands for any file that the program has open there.
+ *
+ * If a name exists, the next one is tried: the next number for %n, otherwise the suffix .1, .2 and
+ * so on. After ATTEMPTS names the suffix is random: another user cannot occupy all names of a
+ * shared folder.
  *
  *      the name exists as                       then
- *      /dev/null, a terminal, a FIFO            reports are written to it; others fail
+ *      /dev/null, a terminal, a FIFO            reports are written to it; traces, snapshots fail
  *      a descriptor, such as /dev/stdout        the same, whatever the descriptor is
  *      a link or FIFO of another user           the next name is tried
  *      a directory or a block device            fails
@@ -195,7 +197,8 @@ static uint64_t random_number(void) {
     return drawn ? number : program_time_ns();
 }
 
-/** Prints the name of one attempt: from the pattern alone, with a number, and last a random one. */
+/** Prints the name of one attempt: the pattern's name, then names with a number, then a random one.
+ * Returns 0 or -ENAMETOOLONG. */
 static int print_attempt(const char *pattern, uint64_t attempt, char *path, size_t size) {
     bool numbered = has_number(pattern);
     struct print out;

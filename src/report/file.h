@@ -1,6 +1,6 @@
 /*
- * Files that the library writes: reports, traces, live pages and snapshots (file.c). No function
- * takes a lock or allocates.
+ * Files that the library writes: reports, traces and snapshots (file.c). live.c creates live pages,
+ * and uses file_error() only. No function takes a lock or allocates.
  */
 #ifndef GPUCACHE_REPORT_FILE_H
 #define GPUCACHE_REPORT_FILE_H

@@ -16,7 +16,7 @@
  *
  * Advice names only settings that the counters show to help.
  */
-#include "tuning/tuning.h" /* before emitter.h, which has another COUNT */
+#include "tuning/tuning.h" /* before lines.h (in emitter.h), which has another COUNT */
 
 #include "heap/page.h"
 #include "report/emitter.h"
@@ -25,7 +25,7 @@
 
 #define VERDICT_LINES 7
 #define NAMED_SIZES 5
-#define MUCH(total) ((total) / 10) /* bytes of others; contexts and the driver alone need less */
+#define MUCH(total) ((total) / 10) /* fewer bytes of others may be contexts and the driver alone */
 #define MIB (UINT64_C(1) << 20)
 
 enum cause { TOO_LARGE, REFUSED, PENDING, FRAGMENTED, LIMITED, UNPOOLED, OTHERS, LIVE };
@@ -82,7 +82,8 @@ static enum cause find_cause(const struct situation *now) {
 
 /**
  * Writes the variable that sets the limit, with a value for which the request would have been
- * served. Returns the length of the text, or 0 if no limit would have helped.
+ * served; without a known variable, only the value. Returns the length of the text, or 0 if no
+ * value of that variable would have helped.
  */
 static size_t larger_limit(char words[LINES_COLUMNS + 1], const struct situation *now) {
     const struct report_oom *oom = now->oom;

@@ -223,8 +223,8 @@ struct backend {
     /* Records refused in a row. If not 0, every free tries to record, and waits if refused. */
     unsigned refused;
     bool release_waits; /* release() waits for the device */
-    /* A call that ends the context is in progress or has ended it: the backend makes no call of the
-     * driver. Changed under the pool's lock. */
+    /* A call that ends the context is in progress or has ended it. The backend then records and
+     * queries no event, adds no barrier and releases no segment. Changed under the pool's lock. */
     atomic_bool suspended;
     /* Requested bytes of the device by requester: REQUESTERS rows. NULL: not counted. */
     struct requester_row *requesters;

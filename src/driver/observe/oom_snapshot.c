@@ -26,14 +26,14 @@
 #define WRITTEN (-1)     /* `writer` after the snapshot was written, or failed */
 #define WAIT_STEPS 10000 /* of WAIT_NS each: 10 s */
 #define WAIT_NS 1000000
-#define FILLS_MOST 8       /* tries to make a list complete while other threads allocate */
+#define FILLS_MOST 8       /* further fills of an incomplete list, while other threads allocate */
 #define EVENTS_MOST 200000 /* events of a trace; browsers fail beyond some 600 000 */
 #define BUFFER 65536
 
 /* Thread (gettid) that writes the snapshot, or one of the two values above. */
 static _Atomic int writer = NO_WRITER;
 
-/* State of the writer thread, which is too large for a small stack. */
+/* State of the snapshot. Only the writer thread uses it. It is too large for a small stack. */
 static struct {
     struct pickle_writer pickle;
     struct memory_snapshot format;
@@ -135,7 +135,8 @@ static int enlarge(struct memory_list *list) {
     return -ENOMEM;
 }
 
-/* Does fill() until the list is complete. Returns 0, or -ENOMEM without host memory. */
+/* Does fill() until the list is complete. Returns 0. Returns -ENOMEM without host memory, or if the
+ * list is incomplete after FILLS_MOST more tries, because other threads allocate. */
 static int make_list(const struct device *device, struct memory_list *list) {
     int r = 0;
     *list = (struct memory_list){0};

@@ -19,7 +19,8 @@
  * Writes the snapshot if this is the first out-of-memory error of the process. While another thread
  * writes it, waits for about 10 s at most: the program may end when this thread returns the error.
  * Logs one line with the name of the file or the reason for its absence. Keeps errno. Makes no CUDA
- * call. Call with no lock held: acquires the locks of pools and of the ledger to copy their lists.
+ * call. Call with no lock held: acquires the locks of pools and of the ledger to copy their lists,
+ * and locks of the trace and of the call stacks.
  */
 void oom_snapshot_write(const struct report_oom *oom);
 
