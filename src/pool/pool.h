@@ -35,10 +35,10 @@ struct pool;
 struct pool *pool_create(struct backend *backend, const struct pool_config *config);
 
 /**
- * Forgets every block, after the context has ended and its memory with it. Returns the bytes
- * that were reserved; gives none back to the driver. Also forgets the blocks of frees in progress.
- * Takes remap.lock and source.lock. The pool may be used again once its backend stands for another
- * context of the same device.
+ * Forgets every block, after the context has ended. Segments ended with the context: returns their
+ * bytes, for the caller to refund. With VMM, releases all handles to the driver and returns 0. Also
+ * forgets the blocks of frees in progress. Takes remap.lock and source.lock. The pool may be used
+ * again once its backend stands for another context of the same device.
  */
 uint64_t pool_forget(struct pool *pool);
 struct backend *pool_backend(struct pool *pool);

@@ -43,8 +43,9 @@ static struct pool *primary_pool(CUcontext handle, bool *is_new) {
 
 /* --- contexts are added --- */
 
-/* Reads the number of activations first. The caller's context is active already, so the pools of
- * other contexts add no new barrier. */
+/* Reads the number of activations first: a context that is activated during the drain needs a drain
+ * of its own. The caller's context is active already, so the pools of other contexts add no new
+ * barrier. */
 void context_drain_barriers(void) {
     uint64_t activations = active_contexts_activations();
     for (int i = 0; atomic_load(&context_alive) > 1 && i < STATS_MAX_DEVICES; i++) {
@@ -60,7 +61,7 @@ void context_register(CUcontext handle, enum context_origin origin, CUdevice ord
     lock_acquire(&registry_lock);
     struct context *context = registry_find(handle);
     if (context && (origin == CONTEXT_CREATED || context->green))
-        registry_remove(context); /* it has ended: the driver makes no context that exists */
+        registry_remove(context); /* it has ended: a new context has its handle now */
     context = registry_find_or_enter(handle, &is_new);
     if (context) {
         context->primary = origin == CONTEXT_RETAINED;
@@ -137,7 +138,7 @@ void context_end_done(struct context_ending *ending, bool over) {
     struct context *own = ending->context, *view = ending->view;
     if (own && own->serial == ending->serial) {
         if ((over && !ending->green) || registry_has_ended(own))
-            registry_remove(own); /* still suspended: the driver has destroyed its events */
+            registry_remove(own); /* never resumed: the driver has destroyed its events */
         else
             registry_count_ending(own, -1);
     }
@@ -238,9 +239,10 @@ static bool may_skip_driver(void) {
            !atomic_load(&shutdown_begun);
 }
 
-/* Caches the pool of `handle`, the current context, and returns it. The caller must have read
- * `changes` before. Each change that makes may_skip_driver() false raises context_changes
- * afterwards, and so invalidates the cached pool. */
+/* Caches the pool of `handle`, the current context, and returns it. The caller read `changes` from
+ * context_changes before this call. Each change that makes may_skip_driver() false raises
+ * context_changes afterwards. A change that this call does not see therefore invalidates the cached
+ * pool. */
 static struct pool *cache_pool(CUcontext handle, struct pool *pool, uint64_t changes) {
     context_last = (struct context_last){may_skip_driver() ? changes : 0, pool, handle, changes};
     return pool;

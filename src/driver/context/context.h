@@ -8,7 +8,7 @@
  * context.
  *
  * The registry's lock (registry.h) protects each struct context. No call that ends a context runs
- * under the lock. Invariant: between context_end_begin() and context_end_done() the library makes
+ * under the lock. Invariant: between context_end_begin() and context_end_done() the library begins
  * no driver call that names an event of that context. Hooks, backend/, control/, ipc/, limit/,
  * reuse/ and this folder call this file.
  */
@@ -55,8 +55,8 @@ struct context {
  * (control/context_callbacks.c). */
 struct context_callbacks {
     /* Stops (true) or allows again (false) driver calls that name an object of the context, because
-     * the context may be ending. The function acquires the locks of such driver calls, so no such
-     * call is in progress when the function returns. */
+     * the context may be ending. The function acquires the locks under which such calls are made.
+     * Afterwards only a call that is made without a lock, as a wait is, may be in progress. */
     void (*suspended)(const struct context *context, bool suspended);
     void (*ended)(const struct context *context);
     bool of_views; /* the registry calls them for views too, which have no pool */
@@ -153,9 +153,10 @@ struct context_ending {
 };
 
 /**
- * Announces a call that may end a context. Until context_end_done() the library makes no driver
+ * Announces a call that may end a context. Until context_end_done() the library begins no driver
  * call, from any thread, that names an event of the context. With `for_certain`, waits until no
- * thread waits for an event of the context's pool. Acquires the registry's lock.
+ * thread waits for an event of the context's pool; otherwise such a wait may go on. Acquires the
+ * registry's lock, and waits without it.
  */
 void context_end_begin(struct context_ending *ending);
 

@@ -18,14 +18,15 @@
 #include <unistd.h>
 
 #define LEAST_TICK_NS 1000000
-/* The longest wait of decay_last_wait(). Short, because the program may have submitted work after
- * its last free, for which no native free waits: even a kernel that never ends. */
+/* The longest wait of decay_last_wait(). The wait is short, because the program may have submitted
+ * work after its last free, for example a kernel that never ends. No native free waits for such
+ * work. */
 #define LAST_WAIT_NS (2 * (uint64_t)SECOND_NS)
 
 /* LAST_WAIT_DUE: the helper thread has to wait, or waits. LAST_WAIT_OVER: no other wait begins. */
 enum last_wait { LAST_WAIT_NONE, LAST_WAIT_DUE, LAST_WAIT_OVER };
 
-/* The futex on which the thread sleeps while no pool has idle memory. 1: it has to wake. */
+/* The futex on which the thread sleeps while no pool has idle memory. 1: the thread has to wake. */
 static _Atomic uint32_t wake_due;
 static _Atomic int turn; /* enum helper_turn: whether the thread is inside a call of a pool */
 /* enum last_wait, and the futex on which the thread sleeps between two ticks. */

@@ -30,7 +30,8 @@ struct device_backend {
 int device_backend_start(struct device_backend *own, const struct backend_ops *ops,
                          CUcontext context, struct device *device);
 
-/** Suspends the backend and destroys its events. For a context that goes on without a pool. */
+/** Suspends the backend and destroys its events. For a context that goes on without a pool. Call
+ * with the pool's lock if the pool exists already. */
 void device_backend_stop(struct device_backend *own);
 
 /** Suspends the backend after its context has ended. The driver destroyed the events with the

@@ -112,8 +112,9 @@ static size_t backend_bytes(void) {
 }
 
 /* Creates a pool and adds it to the device's list. NULL: no host memory, or the driver refused.
- * Keeps the host memory of a failed attempt in `spare` for the next one, perhaps for another device
- * or kind: backend_kind.start() needs zeroed memory. */
+ * Keeps the host memory of a failed attempt in `spare`, under the registry's lock. The next attempt
+ * uses this memory, perhaps for another device or kind of backend. The memory is therefore cleared:
+ * backend_kind.start() needs zeroed memory. */
 static struct device_pool *new_pool(CUcontext context, struct device *device,
                                     uint64_t peer_devices) {
     static struct device_pool *spare;

@@ -59,11 +59,13 @@ struct device_pool *device_pool_start(CUcontext context, struct device *device,
 CUresult device_pool_grant_access(struct device_pool *entry, CUdevice by);
 
 /** Stops (true) or allows again (false) the driver calls of the context's pool. Acquires the pool
- * lock, so no such call is in progress afterwards. */
+ * lock, so no call that is made under the lock is in progress afterwards. Calls that block are made
+ * without the lock (source/backend.h) and may still be in progress. */
 void device_pool_suspend(const struct context *context, bool suspended);
 
-/** Empties the pool of a context that has ended, without driver calls: its memory ended too. The
- * pool becomes unused. Call with the registry's lock. */
+/** Empties the pool of a context that has ended. The pool becomes unused. Makes no driver call for
+ * segments, which ended with the context. Unmaps and releases the handles of the vmm backend, which
+ * belong to no context. Call with the registry's lock. Acquires the pool's locks. */
 void device_pool_forget(const struct context *context);
 
 /** Waits until the work before all barriers of the device's pools has finished. Call with no lock
@@ -83,10 +85,10 @@ int device_pool_release_idle(struct device *device);
  * were released but may not be free for the driver yet. */
 uint64_t device_unreleasable_bytes(struct device *device);
 
-/** Returns the device of a pool whose context has not ended. */
+/** Returns the device of a pool. A pool never changes its device. Takes no lock. */
 struct device *device_of_pool(struct pool *pool);
 
-/** Returns the context of a pool whose context has not ended. */
+/** Returns the context of a pool whose context has not ended. Takes no lock. */
 CUcontext context_of_pool(struct pool *pool);
 
 #endif

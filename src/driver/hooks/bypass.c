@@ -56,8 +56,8 @@ static struct ordered_call enter_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream 
 
 /*
  * Charges what the driver's pool may take from the device. Returns false if the limit refuses the
- * charge. Charges nothing for a NULL result or 0 bytes, which the driver judges, or for a NULL
- * pool: host memory, or a pool whose device is unknown.
+ * charge. Charges nothing if `dptr` is NULL or `bytes` is 0: the driver then returns its own error.
+ * Charges nothing for a NULL pool: host memory, or a pool whose device is unknown.
  */
 static bool charge_pool(struct ordered_call *call, struct driver_pool *pool) {
     return !pool || !call->dptr || call->bytes == 0 ||
@@ -85,8 +85,8 @@ static CUresult give_up(const struct ordered_call *call) {
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Returns the device that a node of a capture allocates on: that of its stream or pool, which the
- * current context need not have. */
+/* Returns the device on which a node of a capture allocates: the device of its stream or pool. The
+ * current context may be of another device. */
 static struct device *device_of_node(CUdeviceptr address) {
     int ordinal = -1;
     REAL(cuPointerGetAttribute)(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);

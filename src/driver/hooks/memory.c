@@ -65,7 +65,7 @@ static __attribute__((noinline, cold)) CUresult out_of_memory(struct device *dev
                                                               bool refused_at_limit) {
     size_t free_bytes = 0, total_bytes = 0;
     uint64_t limit = atomic_load(&device->limit);
-    /* Neither pool nor driver was asked for more bytes than the limit: the limit has refused. */
+    /* The pool refuses more bytes than the limit with -ENOMEM, and does not ask the driver. */
     device_count_oom(device, refused_at_limit || (limit && bytes > limit));
     driver_pool_query_all(device);
     REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
@@ -149,8 +149,8 @@ static bool enter_native(struct pool *pool, struct unpooled_call *request, size_
 /*
  * Returns the answer to an allocation that the limit has refused, and sets *dptr as the driver
  * does. An error of the driver, for example because of a capture or a fault, wins: the program is
- * then not out of memory. Asks cuMemAlloc also for a pitched allocation, whose own size has more
- * bounds.
+ * then not out of memory. Asks cuMemAlloc for a pitched allocation too: cuMemAllocPitch has further
+ * bounds on its sizes, and could refuse IMPOSSIBLE_BYTES for another reason.
  */
 static __attribute__((noinline, cold)) CUresult refused_native(const struct unpooled_call *request,
                                                                CUdeviceptr *dptr) {

@@ -97,7 +97,8 @@ struct known {
     CUcontext mapped_in; /* context that imported VMM pages were opened in; else NULL */
 };
 
-/* Finds a block of a pool or an imported block. Returns the values of find_block(). */
+/* Finds a block of a pool or an imported block. Returns the values of find_block(), and -EINVAL
+ * also in an imported segment outside its open blocks (ipc_find()). */
 static int find_known(CUdeviceptr dptr, struct known *known) {
     struct pool_block block;
     struct ipc_block import;

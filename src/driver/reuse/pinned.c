@@ -46,10 +46,11 @@ static struct bucket { struct pinned *newest, *oldest; } buckets[BUCKETS];
 
 static struct pinned *newest, *oldest;
 static struct address_map kept_by_address;           /* all kept blocks by address */
-static _Atomic uint64_t kept_blocks, requests, ends; /* numbers; `ends`: of contexts that ended */
-static uint64_t kept_bytes, frees;                   /* `frees`: kept blocks so far */
+static _Atomic uint64_t kept_blocks, requests, ends; /* `ends`: contexts that have ended so far */
+static uint64_t kept_bytes, frees;                   /* `frees`: frees so far that kept a block */
 static struct host_freelist freelist = {.object_bytes = sizeof(struct pinned)};
-static struct lock lock = LOCK_INITIALIZER(PINNED); /* protects all but `requests` */
+/* Protects all variables above but `requests`. Atomic ones are also read without the lock. */
+static struct lock lock = LOCK_INITIALIZER(PINNED);
 
 /* The memory controller of cgroups, in versions 2 and 1. A line of /proc/self/cgroup has the
  * number, the controllers and the cgroup of one hierarchy: "4:cpu,memory:/a/b". The line of version
@@ -132,8 +133,9 @@ static uint64_t bound(void) {
 
 /*
  * Returns the pool whose events tell when a block's work has completed. NULL: no block may be kept,
- * because an option forbids it, context events are missing, or the process has several contexts.
- * Work of any context may use pinned memory, and an event covers one context only.
+ * because an option forbids it, context events are missing, the current context has no pool, or the
+ * process has several contexts or a view. Work of any context may use pinned memory, and an event
+ * covers one context only.
  */
 static struct pool *sole_pool(void) {
     struct pool *pool =

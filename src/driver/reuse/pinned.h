@@ -30,7 +30,8 @@ void *pinned_take(size_t bytes, unsigned kind);
 
 /**
  * Keeps a block that the program has freed. The block existed when pinned_ends() returned `ends`.
- * Returns false if the caller must free the block with the driver. Call with no lock held.
+ * Records an event, and may free other kept blocks. Returns false if the caller must free the block
+ * with the driver, also if the block exceeds a quarter of the bound. Call with no lock held.
  */
 bool pinned_keep(void *host, size_t bytes, unsigned kind, uint64_t ends);
 

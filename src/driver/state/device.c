@@ -15,7 +15,8 @@ void (*device_first_use)(unsigned count);
 
 static struct device devices[STATS_MAX_DEVICES];
 
-/* Protects the first use of devices and the two variables below. */
+/* Protects the first use of devices, changes of their limits and lists of pools, and the two
+ * variables below. */
 static struct lock devices_lock = LOCK_INITIALIZER(DEVICES);
 static struct device_limit limit_of_all; /* from device_set_limits() */
 static bool has_limit_of_all;            /* device_set_limits() was called */
@@ -66,8 +67,8 @@ bool device_uuid(CUdevice ordinal, char to[48]) {
     return true;
 }
 
-/* Sets the constant fields of a device. Returns false if the driver has no such device. Call with
- * devices_lock. */
+/* Sets the constant fields of a device, and its first limit. Returns false if the driver has no
+ * such device. Call with devices_lock. */
 static bool identify(struct device *device, CUdevice ordinal) {
     size_t total = 0;
     if (REAL(cuDeviceTotalMem_v2)(&total, ordinal) != CUDA_SUCCESS)
@@ -124,7 +125,7 @@ void device_forked(void) {
 /* The lock orders calls: the limit that is set last is also the last capacity of each pool. */
 void device_set_limit(struct device *device, const struct device_limit *limit) {
     lock_acquire(&devices_lock);
-    atomic_store(&device->limit_source, limit_call(limit)); /* a limit always has a source */
+    atomic_store(&device->limit_source, limit_call(limit)); /* first: each limit has a source */
     atomic_store(&device->limit, limit_bytes(limit, device->total));
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
         pool_set_capacity(p->pool, device_visible_total(device));

@@ -5,8 +5,8 @@
  * and unpooled memory. Invariant: `charged` grows before the driver is asked for memory, and
  * shrinks after the driver has the memory back. Requests therefore never exceed the limit. Memory
  * that the driver took by itself is charged afterwards (device_charge_always). `charged` is atomic;
- * `lock` protects only `unpooled`. Backends, context/ and limit/ change the charge; reports read
- * it.
+ * `lock` protects only `unpooled`. The lock of rank DEVICES orders the first use of a device and
+ * changes of `limit` and `pools`. Backends, context/ and limit/ change the charge; reports read it.
  */
 #ifndef GPUCACHE_DRIVER_STATE_DEVICE_H
 #define GPUCACHE_DRIVER_STATE_DEVICE_H
@@ -54,8 +54,9 @@ struct device {
     _Atomic(const char *) backend_reason; /* why `uses_vmm` has its value; NULL: not set yet */
 };
 
-/** Returns the device of an ordinal. The first call reads the device's name, UUID and size. NULL:
- * there is no such device. May acquire the lock of rank DEVICES. */
+/** Returns the device of an ordinal. The first call reads the device's name, UUID and size, sets
+ * its first limit, and may call device_first_use. NULL: there is no such device. May acquire the
+ * lock of rank DEVICES. */
 struct device *device_get(CUdevice ordinal);
 
 /** Returns the bit of a device in a set of devices; 0 for an ordinal from STATS_MAX_DEVICES on.
@@ -133,7 +134,7 @@ void device_refund(struct device *device, uint64_t bytes);
 void device_uncharge(struct device *device, uint64_t bytes);
 
 /** Returns a number that changes when another thread gives a charge or memory back. Waits first,
- * for about 1 s at most, for the requests that other threads have in progress (in_flight_wait).
+ * for a few seconds at most, for the requests that other threads have in progress (in_flight_wait).
  * Call with no lock held. */
 uint64_t device_wait_for_in_flight(struct device *device);
 
@@ -159,7 +160,8 @@ bool device_is_within_limit(const struct device *device, uint64_t charged, uint6
 
 /**
  * Function to call once, when the process first uses a device, with the number of the machine's
- * devices. Set when the process starts (control/lifecycle_hooks.c). NULL: none.
+ * devices. The caller may hold the lock REGISTRY, but not DEVICES. Set when the process starts
+ * (control/lifecycle_hooks.c). NULL: none.
  */
 extern void (*device_first_use)(unsigned count);
 

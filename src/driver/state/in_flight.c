@@ -77,7 +77,7 @@ void in_flight_leave(struct in_flight *in_flight) {
 _Atomic uint64_t in_flight_returns;
 
 /* Times that this thread gave a charge or memory back, on all devices together. A return on another
- * device makes the thread try once more than necessary. */
+ * device makes the thread try once more than necessary, or hides one return of another thread. */
 static _Thread_local uint64_t own_returns __attribute__((tls_model("initial-exec")));
 
 void in_flight_give_back(struct in_flight *in_flight) {
@@ -106,7 +106,9 @@ static struct in_flight_thread *other_request(struct in_flight *in_flight,
     return NULL;
 }
 
-/* Adds up its sleeps instead of reading the clock, because the clock may stand still. */
+/* Adds up its sleeps instead of reading libc's clock, which may stand still (base/clock.h). A sleep
+ * lasts longer than POLL_NS by the timer slack of Linux (50 us by default: prctl(2)). The longest
+ * wait therefore takes 2 s or more. */
 bool in_flight_wait(struct in_flight *in_flight) {
     uint64_t last = atomic_load(&in_flight->asked), waited = 0;
     struct in_flight_thread *own = find(in_flight, this_thread()), *other;

@@ -57,9 +57,10 @@ extern _Atomic uint64_t in_flight_returns;
 uint64_t in_flight_given_back(const struct in_flight *in_flight);
 
 /**
- * Waits, for about 1 s at most, for the requests that other threads have in progress now. Returns
- * whether there were any. Two threads of the table that both wait do not wait for each other. Call
- * with no lock held.
+ * Waits, for a few seconds at most, for the requests that other threads have in progress now. Marks
+ * a request that takes longer as slow: no thread waits for it any more. Returns whether there were
+ * any requests. Two threads of the table that both wait do not wait for each other. Call with no
+ * lock held.
  */
 bool in_flight_wait(struct in_flight *in_flight);
 
