@@ -2,7 +2,9 @@
  * Allocation: the fast path, and the call of the slow path.
  *
  * The calling thread enters its cache with the biased lock for steps 1 and 2 of the ladder
- * (slow_path.c). Steps 5 to 21 hold the pool's lock, source.lock; 3, 4 and 22 hold no lock.
+ * (slow_path.c). Step 2 may also take the lock of a transfer cache. Steps 3, 4 and 22 begin with no
+ * lock. Steps 5 to 21 need the pool's lock, source.lock, and release it around calls that can
+ * block. Steps 1 to 4 wait for no work of the device.
  * Invariant: a block becomes live inside the cache that hands it out, so only one thread gets it.
  * Callers: the allocation hooks (src/driver), gpucache replay, tests.
  */

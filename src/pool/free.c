@@ -1,13 +1,16 @@
 /*
- * Free: finds the owner of a block, puts it into a cache or the pool, and may record an event.
+ * Free: makes a live block cached, puts it into a cache or the pool, and may record an event.
  *
- * The calling thread enters its own cache with the biased lock. free_slow() takes the pool's lock.
+ * The calling thread enters its own cache, or the common one if it has none, with the biased lock.
+ * free_slow(), pool_reclaim() and owner_id_share() take the pool's lock. A free waits for work of
+ * the device only in sync_in_free(); sync/sync.h has the cases.
  * Invariant: only one free changes a block's header from live to cached; a second free fails.
  * Callers: the free hooks (src/driver), gpucache replay, tests.
  *
  *  1. pool_free()            a small block of the calling thread, into its cache
- *  2. free_of_other_owner()  a small block of a shared or other owner ID, into the thread's cache
- *  3. free_general()         all others: large blocks, other pools, wrong addresses
+ *  2. free_of_other_owner()  a small block of a shared owner ID, into the thread's cache
+ *  3. free_general()         all others: large or externally visible blocks, other pools, an
+ *                            exclusive owner ID of another thread, wrong addresses
  *  4. free_slow()            under the pool's lock: full caches, uncached blocks, events
  */
 #include "pool/internal.h"
@@ -45,7 +48,7 @@ static inline bool event_is_too_early(const struct source *source, struct cache 
 static bool event_is_due(const struct source *source, struct cache *cache, uint32_t in_cache,
                          uint64_t freed) {
     uint32_t frees = cache->frees_since_event;
-    bool due = source->event_bytes == 0 || /* the policy wants an event in every free */
+    bool due = source->event_bytes == 0 || /* mode REUSE_SYNC: every free records an event */
                freed > SMALL_MAX_BYTES || frees >= EVENT_FREES || frees >= in_cache;
     if (due) { /* even if the event cannot be recorded now */
         cache->frees_since_event = 0;
@@ -64,8 +67,8 @@ struct slow_work {
     unsigned bin, owner;    /* bin and owner ID of the freed block */
     bool overflows;         /* the bin or the cache has too many blocks */
     /*
-     * The free calls sync_in_free(): an event is due, or there are no context events. Then only
-     * sync_in_free() can tell whether it has to wait.
+     * The free calls sync_in_free(): an event is due, or there are no context events. Without
+     * context events only sync_in_free() can tell whether the free has to wait.
      */
     bool records;
 };
@@ -82,8 +85,8 @@ static bool has_surplus(const struct cache *cache, unsigned at, unsigned owner) 
 
 /*
  * Doubles the quota of the owner whose transfer cache refused this thread's magazines, to at least
- * one slab. If the owner has no active cache, the receiver is the common cache. The pool's lock is
- * held.
+ * the bytes of one slab, as far as quota_grow() allows. If the owner has no active cache, the
+ * receiver is the common cache. The pool's lock is held.
  */
 static void grow_receiver(struct pool *pool, unsigned owner) {
     struct cache *receiver = owner > 0 ? owner_id_cache(owner) : pool->common;
@@ -94,7 +97,8 @@ static void grow_receiver(struct pool *pool, unsigned owner) {
 
 /*
  * Moves blocks to the pool until the cache fits its quota, or raises the quota. `refused`: the
- * owner's transfer cache was full. The pool's lock is held. Enters and leaves the cache.
+ * owner's transfer cache was full, or had no quota. The pool's lock is held. Enters and leaves the
+ * cache.
  */
 static void apply_quota(struct pool *pool, struct cache *cache, const struct slow_work *work,
                         bool refused) {
@@ -157,7 +161,9 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
 /*
  * Claims a live block of the calling thread: it becomes cached. Returns false if the block is not
  * live, or belongs to another owner or to a shared owner ID. The plain store is safe: only the
- * owner writes the header, inside its cache. *header is set to the header before the claim.
+ * owner changes the state of such a block, inside its cache. Another thread may set HEADER_HAS_ID
+ * at the same time (lookup.c), and the free clears that bit anyway. *header is set to the header
+ * before the claim.
  */
 static bool claim_as_owner(struct cache *cache, struct block *block, uint64_t *header) {
     *header = atomic_load_explicit(&block->header, memory_order_relaxed);
@@ -364,7 +370,10 @@ static __attribute__((noinline)) int free_cached(struct cache *cache, uint64_t h
     return epochs_broken(&pool->source.epochs);
 }
 
-/* The fast path. free_of_other_owner() and free_general() free all other blocks. */
+/*
+ * The fast path. free_of_other_owner() and free_general() free all other blocks. A block of another
+ * pool never passes claim_as_owner(): an owner ID belongs to one cache of the process.
+ */
 int pool_free(uint64_t address) {
     struct cache *cache = cache_last;
     if (unlikely(address % ((uint64_t)1 << UNIT_SHIFT) != 0 || !biased_try_enter(&cache->lock)))

@@ -30,8 +30,8 @@ uint64_t unused_bytes(const struct pool *pool, uint64_t reserved);
 
 /**
  * Takes steps 14 to 21 of the ladder (slow_path.c), up to OTHERS_TRIES times. `refusal` is what the
- * growth returned. Returns 0 with request->block, or the refusal. The pool's lock is held on entry
- * and on return; it is released in between.
+ * growth returned. Returns 0 with request->block, the last refusal, or another error of the growth.
+ * The pool's lock is held on entry and on return; it is released in between.
  */
 int retry_refused(struct pool *pool, struct alloc_request *request, int refusal);
 

@@ -1,7 +1,10 @@
 /*
  * Finds the live block around an address. Keeps the ID and the flag of a live block, and marks its
- * memory as externally visible. Look-ups take no lock; changes need source.lock, except pool_tag().
- * Implements address.h and lookup.h. Invariant: a look-up of a block that stays live is right.
+ * memory as externally visible. Implements lookup.h, and address.h except pool_export(). Invariant:
+ * a look-up of a block that stays live is right.
+ *
+ * Look-ups take no lock, except pool_find_segment() and the first pool_block_id() of a block.
+ * Changes take source.lock, except pool_tag(). Only pool_mark_externally_visible() waits for work.
  */
 #include "pool/internal.h"
 
@@ -26,9 +29,10 @@ struct found {
  *
  *   1. If the block is live and stays live during the call, neither the page map nor the
  *      descriptors of this address change. The answer is right.
- *   2. Otherwise the look-up may read descriptors that are being freed or reused. Each slab and
- *      arena counts such reuses. find_small() and find_large() read the counter before and after,
- *      and return false if it changed; find_live() then retries.
+ *   2. Otherwise the look-up may read descriptors that are being freed or reused. A slab counts how
+ *      often it was opened, an arena the changes of its ranges. find_small() and find_large() read
+ *      the counter before and after, and return false if it changed; find_live() then retries.
+ *      Changes inside an open slab need no counter: find_small() reads state and size in one word.
  *
  * The two functions set *found if a live block covers the address.
  */
@@ -167,7 +171,10 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
 #define NAME_FLAG ((uint64_t)1 << 62)
 #define NAME_ID (NAME_FLAG - 1)
 
-/* Returns the name of a live block, or 0 if the block has none or was freed. Takes no lock. */
+/*
+ * Returns the name of a live block, or 0 if the block has none. If the block is freed meanwhile,
+ * returns 0 for a small block, perhaps the last name for a large one. Takes no lock.
+ */
 static uint64_t known_name(const struct found *found) {
     if (found->range)
         return atomic_load(&found->range->name);

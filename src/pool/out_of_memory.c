@@ -1,9 +1,10 @@
 /*
  * Out of memory: steps 14 to 21 of the ladder of an allocation (slow_path.c has the table).
  *
- * refusal_round() tries each source once. retry_refused() repeats the steps while other threads
- * free or return memory, because they may also take the memory that this thread waited for. The
- * pool's lock protects all; it is released around every wait, and state is read anew afterwards.
+ * refusal_round() tries each source once, steps 19 and 20 twice. retry_refused() repeats the
+ * steps while other threads free or return memory, because they may also take the memory that this
+ * thread waited for. The pool's lock protects all. Step 15 keeps it while it waits for threads to
+ * leave their caches. All other waits release it, and state is read anew afterwards.
  */
 #include "pool/internal.h"
 
@@ -193,7 +194,8 @@ static bool may_have_missed(const struct pool *pool, const struct try_start *sin
 }
 
 /*
- * Repeats steps 14 to 21 while memory moves. Returns 0 with request->block, or the last refusal.
+ * Repeats steps 14 to 21 while memory moves. Returns 0 with request->block, the last refusal, or
+ * another error of the growth.
  *
  * Another thread may take the memory that this thread waited for or released, and free as much.
  * A refusal is therefore final only if no more memory exists than when the last try began, or after

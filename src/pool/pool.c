@@ -1,7 +1,9 @@
 /*
- * Functions of pool.h that concern a pool as a whole: creation and end, captures, giving memory
- * back, and stamps. source.lock protects all state. Functions that only read or change an
- * atomic field take no lock.
+ * Functions of pool.h that concern a pool as a whole: creation and end, captures, waits, giving
+ * memory back, and stamps. source.lock protects all state. The caller of pool_application_syncs()
+ * holds it. Functions that only read a constant field, or read or change an atomic one, take no
+ * lock. The others take source.lock, and release it while they wait for work (sync/sync.h).
+ * pool_forget() takes remap.lock first.
  */
 #include "pool/internal.h"
 
@@ -166,8 +168,8 @@ static bool ended_meanwhile(struct source *source, uint64_t limit_ns) {
 }
 
 /*
- * Implements pool_give_back(). `ending_ns` limits the wait for a call that may end the context. The
- * pool's lock is held, and released during waits.
+ * Does the work of pool_give_back() and pool_trim(). `ending_ns` limits the wait for a call that
+ * may end the context. The pool's lock is held, and released during waits.
  */
 static int give_back(struct pool *pool, uint64_t bytes, bool wait, uint64_t ending_ns) {
     struct source *source = &pool->source;
@@ -282,9 +284,12 @@ static uint64_t segment_free_bytes(const struct segment *s) {
 /*
  * Returns the bytes of the small arena that are not live and cannot go back to the driver: all such
  * bytes of each segment that holds a live block. Counts cached blocks too, not only free memory:
- * cuMemGetInfo then answers the same before blocks are allocated and after they are freed. After
- * STUCK_SLABS_MOST slabs without a live block, which take long, counts only free memory, and
- * assumes that the other memory is live as far as live blocks suffice.
+ * cuMemGetInfo then answers the same before blocks are allocated and after they are freed.
+ *
+ * A slab without a live block takes long, because all its blocks are looked at. After
+ * STUCK_SLABS_MOST such slabs the function looks at no more blocks. Of each remaining segment it
+ * counts only the free memory, and assumes that the rest is live, up to the bytes of all live small
+ * blocks.
  */
 static uint64_t stuck_in_slabs(const struct pool *pool) {
     uint64_t bytes = 0, free_bytes = 0, used = 0, live = small_live_bytes(pool);
@@ -347,16 +352,17 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp) {
     return finished;
 }
 
-/* Returns whether the program has freed a block of the pool, or memory that pool_stamp_in_free()
- * has stamped. Needs source.lock. */
+/* Returns whether the program may have freed a block of the pool, or memory that
+ * pool_stamp_in_free() has stamped. Also true once a context has ended, or once an event was
+ * recorded for another reason, such as a capture. Needs source.lock. */
 static bool any_freed(const struct pool *pool) {
     const struct source *source = &pool->source;
     struct peaks_sum blocks = peaks_sums(pool).of[WATERMARK_BLOCKS];
     return blocks.taken > blocks.live || source->epochs.closed > 0;
 }
 
-/* The longest wait of pool_wait_for_work() for the lock. No thread holds the lock that long, but
- * one that a signal handler has interrupted: that thread may wait for the caller. */
+/* The longest wait of pool_wait_for_work() for the lock. A thread normally holds the lock that long
+ * only if a signal handler has interrupted it: that thread may wait for the caller. */
 #define LOCK_WAIT_NS 50000000
 
 void pool_wait_for_work(struct pool *pool, uint64_t limit_ns) {

@@ -1,9 +1,10 @@
 /*
  * Thread cache: the search for a block, the lists, flushes, and seizing by other threads (cache.h).
  *
- * The caller is inside the cache, or has seized it. Flushes and seizing need the pool's lock too.
- * Callers: src/pool, and the other files of src/tcache. Invariant: cache->bytes and bin->count are
- * the sums over the lists.
+ * Functions that read or change the lists are called inside the cache, or by a thread that has
+ * seized it. Flushes and seizing need the pool's lock too. Only seizing waits: for the owner to
+ * leave. Callers: src/pool, and the other files of src/tcache. Invariant: cache->bytes and
+ * bin->count are the sums over the lists.
  */
 #include "tcache/internal.h"
 
@@ -40,8 +41,8 @@ unsigned request_last_bin(const struct alloc_request *request, bool much) {
 }
 
 /*
- * Returns the last bin for a request from this cache. Allows larger blocks if the cache is over
- * half full.
+ * Returns the last bin for a request from this cache. Allows larger blocks over the budget, or if
+ * the cache holds more than half of its quota.
  */
 static unsigned last_bin(const struct cache *cache, const struct alloc_request *request) {
     return request_last_bin(request, request->over_budget || cache->bytes > cache_quota(cache) / 2);
@@ -140,7 +141,7 @@ void cache_forget(struct cache *cache) {
         counter_set(&cache->large_frees[i], counter_get(&cache->large_allocs[i]));
     counter_set(&cache->large_live_bytes, 0);
     cache->bytes = 0;
-    cache->freed_others = true; /* earlier blocks of its owner ID may still be live */
+    cache->freed_others = true; /* live_at_start is outdated: see owner_id_is_exclusive() */
     for (unsigned i = 0; i < WATERMARKS; i++)
         watermark_clear(&cache->watermarks[i]);
 }
@@ -148,8 +149,9 @@ void cache_forget(struct cache *cache) {
 /*
  * --- flush: with the pool's lock, inside the cache or seized ---
  *
- * Blocks go to the pool because the cache exceeds its quota or its thread does not need them. They
- * keep their stamps: unsafe ones become pending memory.
+ * Blocks go to the pool because the cache exceeds its quota, its thread does not need them or has
+ * ended, or memory is short. Unsafe blocks become pending memory, with their stamps or higher ones
+ * (pending_add()).
  */
 
 /* Moves the `count` oldest blocks of a bin to the pool. */

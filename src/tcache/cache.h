@@ -197,7 +197,8 @@ uint64_t cache_stamp(const struct cache *cache, const struct alloc_request *requ
 void cache_push_magazine(struct cache *cache, unsigned at, const struct magazine *magazine);
 void cache_push_free(struct cache *cache, struct block *block);
 
-/** Removes and returns the `count` oldest blocks of a bin. Reads no block if all small ones go. */
+/** Removes and returns the `count` oldest blocks of a bin. If these are all blocks of a small bin,
+ * reads only the last one. */
 struct magazine cache_take(struct cache *cache, unsigned at, uint32_t count);
 
 /** Returns whether no block of the bin was allocated since the last call. Records the count. */

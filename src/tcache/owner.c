@@ -27,9 +27,10 @@ void cache_start_common(struct cache *cache, struct pool *pool) {
 }
 
 /*
- * Moves the peaks and live counts of one cache to another: at the end of a thread to the common
- * cache, from there to the next new thread. The sum of peaks then reads one cache for all ended
- * threads. Both caches are entered or without a thread; the pool's lock is held.
+ * Moves the peaks and the counts of allocations and frees of one cache to another: at the end of a
+ * thread to the common cache, from there to the next new thread. The sum of peaks then reads one
+ * cache for all ended threads. The common cache is entered, and the other one is the calling
+ * thread's: no other thread writes it. The pool's lock is held.
  */
 static void move_watermarks(struct cache *to, struct cache *from) {
     for (unsigned i = 0; i < WATERMARKS; i++)

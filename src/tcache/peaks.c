@@ -91,8 +91,9 @@ uint64_t peaks_live_upper_bound(const struct pool *pool) {
  *   2. Several: the peak is the highest sum seen here, a lower bound. `peak_upper` is the sum of
  *      the caches' own peaks, an upper bound.
  *
- * Then restarts the watermarks of the calling thread's cache (&cache_last identifies the thread)
- * and of caches without a thread. Other caches keep theirs: only their thread may write them.
+ * Also restarts the watermarks of the calling thread's cache (&cache_last identifies the thread)
+ * and of the common cache, which has no thread. Other caches keep theirs: only their thread may
+ * write them.
  */
 static void aggregate_peaks(struct pool *pool) {
     ASSERT_HELD(&pool->source.lock);

@@ -1,8 +1,10 @@
 /*
  * Transfer caches: magazines of freed blocks on their way to the owner (transfer.h).
  *
- * Each transfer cache has its own lock. Invariant: transfer->bytes is the sum over its magazines.
- * Callers: free.c ships magazines, hand_out.h takes blocks, quota.c empties transfer caches.
+ * Each transfer cache has its own lock. A comment says where the caller holds that lock; the other
+ * functions take it, except transfer_has_any(). No function waits for work. Invariant:
+ * transfer->bytes is the sum over its magazines. Callers: free.c ships magazines, hand_out.h takes
+ * blocks, quota.c empties transfer caches, pool.c forgets them after the end of a context.
  */
 #include "tcache/internal.h"
 #include "tcache/owner_id.h"
@@ -67,8 +69,9 @@ static struct magazine take_out(struct transfer *transfer, uint32_t i) {
 
 /*
  * Moves up to `count` blocks of a bin to a transfer cache, in several magazines, so that the first
- * ones are safe before the last. Returns false if the transfer cache became full. Inside the cache,
- * with the transfer cache's lock.
+ * ones are safe before the last. A bin does not separate owners: some of the blocks may be those of
+ * a third thread. Returns false if the transfer cache is full or inactive. Inside the cache, with
+ * the transfer cache's lock.
  */
 static bool ship_magazines(struct cache *cache, struct transfer *transfer, unsigned at,
                            uint32_t count) {
@@ -115,8 +118,8 @@ bool transfer_has_any(const struct cache *cache) {
 }
 
 /*
- * Returns the oldest magazine with a block for the request, safe or not, or NULL. Sets *at to the
- * magazine's index in the ring. With the transfer cache's lock.
+ * Returns the oldest magazine whose first block fits the request, safe or not, or NULL. Sets *at to
+ * the magazine's index in the ring. With the transfer cache's lock.
  */
 static struct magazine *find(struct transfer *transfer, const struct alloc_request *request,
                              uint32_t *at) {
@@ -133,8 +136,9 @@ static struct magazine *find(struct transfer *transfer, const struct alloc_reque
 }
 
 /*
- * Moves safe magazines, oldest first, to the cache until its quota is reached, so that later
- * requests hit the cache. Inside the cache, with the transfer cache's lock.
+ * Moves magazines, oldest first, to the cache, so that later requests hit the cache. Stops at the
+ * first magazine that is not safe or would exceed the quota. Inside the cache, with the transfer
+ * cache's lock.
  */
 static void take_safe(struct transfer *transfer, struct cache *cache, uint64_t safe) {
     uint64_t most = cache_quota(cache);
