@@ -164,8 +164,8 @@ static inline struct block *block_after(struct block *block, unsigned units) {
  */
 struct block *slab_find(struct slab *slab, uint64_t address);
 
-/** Returns whether a slab has a live block. The pool's lock is held: then a block can change between
- * live and cached, but none is cut or merged. Takes some ns for each block that is not live. */
+/** Returns whether a slab has a live block. Takes some ns for each block that is not live. Needs
+ * the pool's lock, so that no block is cut or merged. A block may still become live or cached. */
 bool slab_has_live(struct slab *slab);
 
 /* The free runs of all slabs of a pool. The pool's lock protects them. */

@@ -25,7 +25,7 @@ int slow_path_alloc(struct pool *pool, struct cache *cache, struct alloc_request
  */
 bool reclaim_deferred(struct pool *pool, bool all);
 
-/** Returns what `reserved` bytes leave beside live and deferred blocks, plus unmapping_bytes. */
+/** Returns `reserved` less the bytes of live and deferred blocks, plus unmapping_bytes. No lock. */
 uint64_t unused_bytes(const struct pool *pool, uint64_t reserved);
 
 /**

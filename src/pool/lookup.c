@@ -172,8 +172,8 @@ int pool_find_segment(uint64_t address, struct pool_block *block, struct pool_se
 #define NAME_ID (NAME_FLAG - 1)
 
 /*
- * Returns the name of a live block, or 0 if the block has none. If the block is freed meanwhile,
- * returns 0 for a small block, perhaps the last name for a large one. Takes no lock.
+ * Returns the name of a live block, or 0 if the block has none. If the block is freed during
+ * the call, returns 0 for a small block, perhaps the last name for a large one. Takes no lock.
  */
 static uint64_t known_name(const struct found *found) {
     if (found->range)

@@ -37,8 +37,8 @@ struct oom_state {
 };
 
 /*
- * Step 14: lets other threads run until as many growths have ended as were in progress on
- * entry: these may bring memory or return a charge. Releases the pool's lock meanwhile.
+ * Step 14: lets other threads run until as many growths have ended as were in progress on entry:
+ * these may bring memory or return a charge. Releases the pool's lock in each turn of the loop.
  */
 static void wait_for_growths(struct source *source) {
     ASSERT_HELD(&source->lock);

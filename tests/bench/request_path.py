@@ -71,6 +71,8 @@ def main():
         return 77
     with tempfile.TemporaryDirectory() as folder:
         requests = run(build, folder)
+    if not all(requests.values()):
+        sys.exit("request_path: no function of src/ in the profile: BUILD has no debug information, or ccache copied that of another folder")
     print("%-12s %8s %10s %10s %8s" % ("request", "files", "functions", "in headers", "calls"))
     for name, functions in requests.items():
         files = {file for file, _ in functions}

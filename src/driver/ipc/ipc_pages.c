@@ -118,8 +118,8 @@ static void grant_access_since(CUcontext context, const struct ipc_fetched *fetc
             ipc_fetch_grant_access(fetched, i);
 }
 
-/* Maps a block that is not open in the context. If another thread opens the block meanwhile, uses
- * that thread's mapping and unmaps the new one. */
+/* Maps a block that is not open in the context. If another thread opens the block during the call,
+ * uses that thread's mapping and unmaps the new one. */
 static CUresult open_new(CUcontext context, CUdeviceptr *dptr, const struct ipc_ticket *ticket,
                          CUresult native) {
     struct opened fresh = {.context = context, .ticket = *ticket, .times = 1};

@@ -74,7 +74,7 @@ void stream_queue_add(struct stream_queue *queue, struct deferred_free *deferred
 
 /* --- events --- */
 
-/* Creates an event in `context`, which is made current meanwhile. Returns the driver's answer. */
+/* Creates an event in `context`, which is current during the call. Returns the driver's answer. */
 static CUresult make_event(CUcontext context, CUevent *event) {
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current);

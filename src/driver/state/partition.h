@@ -11,10 +11,10 @@
 
 #include <stdint.h>
 
-/** Reads the limits of all devices, once. Waits for about 1 s at most. A call in another thread
- * meanwhile returns at once, without the limits. Limits that arrive later apply to devices whose
- * first use is later still. Does nothing before cuInit(). Call with no lock held, before the driver
- * makes a context. */
+/** Reads the limits of all devices, once. Waits for about 1 s at most. While one thread waits,
+ * calls of other threads return at once, without the limits. Limits that arrive later apply to
+ * devices whose first use is later still. Does nothing before cuInit(). Call with no lock held,
+ * before the driver makes a context. */
 void partition_read(void);
 
 /** Returns the hard limit of a device: bytes that the cgroup gets at most. 0: no known limit. */
