@@ -1,5 +1,6 @@
 #include "driver/reuse/pinned.h"
 
+#include "base/cgroup.h"
 #include "base/lock.h"
 #include "base/print.h"
 #include "base/program.h"
@@ -17,7 +18,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define BOUND_SHARE 16                 /* bound on kept bytes: memory_bytes() divided by this */
@@ -52,35 +52,11 @@ static struct host_freelist freelist = {.object_bytes = sizeof(struct pinned)};
 /* Protects all variables above but `requests`. Atomic ones are also read without the lock. */
 static struct lock lock = LOCK_INITIALIZER(PINNED);
 
-/* The memory controller of cgroups, in versions 2 and 1. A line of /proc/self/cgroup has the
- * number, the controllers and the cgroup of one hierarchy: "4:cpu,memory:/a/b". The line of version
- * 2 names no controller. */
+/* The memory controller of cgroups, in versions 2 and 1 (base/cgroup.h). */
 static const struct hierarchy {
     const char *controller, *root, *limit;
 } hierarchies[] = {{"", "/sys/fs/cgroup", "/memory.max"},
                    {"memory", "/sys/fs/cgroup/memory", "/memory.limit_in_bytes"}};
-
-/* Returns the process's cgroup in a hierarchy, as /proc/self/cgroup names it, and sets *length.
- * Returns the end of the text, and length 0, if the process has none there. */
-static const char *cgroup_in(const struct hierarchy *in, const char *lines, size_t *length) {
-    const char *at = lines + strcspn(lines, ":");
-    while (*at) {
-        bool found = false;
-        do {
-            size_t letters = strcspn(++at, ",:\n");
-            found |= letters == strlen(in->controller) && !strncmp(at, in->controller, letters);
-            at += letters;
-        } while (*at == ',');
-        at += *at == ':';
-        *length = strcspn(at, "\n");
-        if (found)
-            return at;
-        at += *length;
-        at += strcspn(at, ":");
-    }
-    *length = 0;
-    return at;
-}
 
 /* Returns the least of `least` and the limits of a cgroup and of all above it, up to the root. A
  * file that does not exist is no limit: in a container only the root may exist. */
@@ -111,7 +87,7 @@ static uint64_t memory_bytes(void) {
     lines[program_read_file("/proc/self/cgroup", lines, sizeof lines - 1)] = '\0';
     for (unsigned i = 0; i < sizeof hierarchies / sizeof *hierarchies; i++) {
         size_t length;
-        const char *cgroup = cgroup_in(&hierarchies[i], lines, &length);
+        const char *cgroup = cgroup_find(lines, hierarchies[i].controller, &length);
         bytes = least_limit(&hierarchies[i], cgroup, length, bytes);
     }
     errno = saved;

@@ -1,5 +1,6 @@
 #include "driver/state/partition.h"
 
+#include "base/cgroup.h"
 #include "base/clock.h"
 #include "base/program.h"
 #include "driver/state/device.h"
@@ -52,11 +53,9 @@ static const char *own_cgroup(void) {
     if (length == 0 || length == sizeof text - 1)
         return NULL; /* unreadable, or longer than the buffer */
     text[length] = '\0';
-    const char *line = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
-    if (!line)
+    const char *name = cgroup_find(text, "", &length);
+    if (length == 0)
         return NULL;
-    const char *name = strchr(line, '/');
-    length = name ? strcspn(name, "\n") : 0;
     strcpy(path, CGROUPS);
     if (length > 1)
         strncat(path, name, length);
