@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import tempfile
@@ -59,6 +60,8 @@ class Terminal:
         def control():
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            for number in signal.SIGINT, signal.SIGQUIT:  # ignored if a background job runs the test
+                signal.signal(number, signal.SIG_DFL)
             more.get("first", lambda: None)()
 
         self.child = subprocess.Popen(
