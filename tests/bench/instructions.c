@@ -10,6 +10,7 @@
  *   statistics  no pair: once in 64, the statistics of 20 000 live blocks
  *   growing     no pair: an allocation of 256 bytes that stays live
  *   pinned      once in 32, a pinned block of one size, freed at once, while 2000 others are free
+ *   ordered     64 KiB of the driver's own pool, by cuMemAllocAsync, freed at once
  *
  * A warm-up of WARM pairs comes before them in every run.
  */
@@ -132,6 +133,14 @@ static void run_pinned(long pairs) {
     }
 }
 
+static void run_ordered(long pairs) {
+    CUdeviceptr p;
+    for (long i = 0; i < WARM + pairs; i++) {
+        CHECK(cuMemAllocAsync(&p, 65536, 0));
+        CHECK(cuMemFreeAsync(p, 0));
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc != 3) {
         fprintf(stderr, "usage: instructions PATTERN PAIRS\n");
@@ -155,6 +164,8 @@ int main(int argc, char **argv) {
         run_growing(pairs);
     } else if (strcmp(argv[1], "pinned") == 0) {
         run_pinned(pairs);
+    } else if (strcmp(argv[1], "ordered") == 0) {
+        run_ordered(pairs);
     } else {
         fprintf(stderr, "no pattern %s\n", argv[1]);
         return 2;

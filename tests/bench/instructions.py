@@ -21,7 +21,7 @@ import callgrind
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 TABLE = os.path.join(HERE, "instructions.txt")
-PATTERNS = ("fixed", "mixed", "large", "handover", "inside", "statistics", "growing", "pinned")
+PATTERNS = ("fixed", "mixed", "large", "handover", "inside", "statistics", "growing", "pinned", "ordered")
 PAIRS = 8192
 SLACK = 1.10
 CALLS_SLACK = 0.01  # driver calls do not depend on the compiler
