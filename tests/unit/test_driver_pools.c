@@ -193,6 +193,17 @@ static void a_wait_during_a_capture_leaves_the_query_to_the_next_wait(void **sta
     assert_int_equal(atomic_load(&device.charged), 0);
 }
 
+/* During a capture the driver is not asked, so the charge is that of the live bytes. */
+static void a_free_refunds_live_bytes_beyond_the_reserve(void **state) {
+    (void)state;
+    atomic_fetch_add(&capture_active, 1);
+    allocate(MIB);
+    assert_int_equal(atomic_load(&device.charged), MIB);
+    driver_pool_subtract(driver_pool_current(), MIB);
+    assert_int_equal(atomic_load(&device.charged), 0);
+    atomic_fetch_sub(&capture_active, 1);
+}
+
 static void an_allocation_in_progress_keeps_the_entry_of_its_pool(void **state) {
     (void)state;
     struct driver_pool_claim claim;
@@ -223,6 +234,7 @@ int main(void) {
         cmocka_unit_test_setup(counts_no_live_memory_without_a_ledger_row, begin),
         cmocka_unit_test_setup(a_request_under_a_limit_is_counted_once_at_each_moment, begin),
         cmocka_unit_test_setup(a_wait_during_a_capture_leaves_the_query_to_the_next_wait, begin),
+        cmocka_unit_test_setup(a_free_refunds_live_bytes_beyond_the_reserve, begin),
         cmocka_unit_test_setup(an_allocation_in_progress_keeps_the_entry_of_its_pool, begin),
         cmocka_unit_test_setup(the_entry_of_a_destroyed_pool_keeps_its_device, begin),
     };

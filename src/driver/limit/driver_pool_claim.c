@@ -2,8 +2,9 @@
  * Charges and counts allocations and frees in the driver's own pools (driver_pools.h).
  *
  * With a limit, an allocation is charged before the driver call as if its pool had to grow. This
- * charge is the claim. After the call the growth that the driver reports replaces the claim. The
- * lock DRIVER_POOLS protects all fields. Invariant: device->claimed is the sum of the claims in
+ * charge is the claim. After the call the growth that the driver reports replaces the claim.
+ * Without a limit there is no claim, and the functions acquire the lock DRIVER_POOLS only if the
+ * charge changes (driver_pool_state.h). Invariant: device->claimed is the sum of the claims in
  * progress.
  */
 #include "driver/context/context.h"
@@ -35,6 +36,7 @@ static bool try_claim(struct driver_pool *pool, uint64_t bytes, struct driver_po
     if (allowed) {
         device->claimed += bytes;
         claim->charged = bytes;
+        claim->in_progress = claim->bytes;
         pool->in_progress += claim->bytes;
     }
     lock_release(&driver_pool_lock);
@@ -51,29 +53,26 @@ static bool claim_or_trim(struct driver_pool *pool, uint64_t bytes,
 }
 
 /*
- * Returns whether the reserve may serve `bytes` without growth, and if so adds `bytes` to
+ * Returns whether the reserve may serve the bytes of a claim without growth, and if so adds them to
  * `in_progress`. Only a query after the driver call tells whether the pool has grown. Acquires the
  * lock.
  */
-static bool claim_from_reserve(struct driver_pool *pool, uint64_t bytes) {
+static bool claim_from_reserve(struct driver_pool *pool, struct driver_pool_claim *claim) {
     lock_acquire(&driver_pool_lock);
     driver_pool_query(pool);
-    bool enough = pool->reserve >= pool->live + pool->in_progress + bytes;
-    pool->in_progress += enough ? bytes : 0;
+    bool enough = pool->reserve >= pool->live + pool->in_progress + claim->bytes;
+    claim->in_progress = enough ? claim->bytes : 0;
+    pool->in_progress += claim->in_progress;
     lock_release(&driver_pool_lock);
     return enough;
 }
 
-bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim) {
+/* Claims the bytes of an allocation, and retries after a refusal. Returns false, and counts an out
+ * of memory, if the limit refuses them. */
+static bool claim_under_limit(struct driver_pool *pool, uint64_t limit,
+                              struct driver_pool_claim *claim) {
     struct device *device = pool->device;
-    uint64_t limit = atomic_load(&device->limit);
-    *claim = (struct driver_pool_claim){.pool = pool, .bytes = bytes};
-    if (limit == 0) {
-        lock_acquire(&driver_pool_lock);
-        pool->in_progress += bytes;
-        lock_release(&driver_pool_lock);
-        return true;
-    }
+    uint64_t bytes = claim->bytes;
     uint64_t most = bytes > limit
                         ? bytes
                         : (bytes + DRIVER_POOL_UNIT - 1) / DRIVER_POOL_UNIT * DRIVER_POOL_UNIT;
@@ -85,43 +84,63 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
             device_count(device, &device->unpooled.oom_retries);
             return true;
         }
-        if (claim_from_reserve(pool, bytes))
+        if (claim_from_reserve(pool, claim))
             return true;
     }
     device_count_oom(device, true);
     return false;
 }
 
+bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim) {
+    uint64_t limit = atomic_load(&pool->device->limit);
+    *claim = (struct driver_pool_claim){.pool = pool, .bytes = bytes};
+    atomic_fetch_add(&pool->calls, 1);
+    bool allowed = limit == 0 || claim_under_limit(pool, limit, claim);
+    if (!allowed)
+        atomic_fetch_sub(&pool->calls, 1);
+    return allowed;
+}
+
+/* Moves the bytes of a claim to the live bytes of its pool. With a limit, does so in one step: a
+ * claim of another thread must not see the bytes twice. */
+static void count_live(const struct driver_pool_claim *claim) {
+    struct driver_pool *pool = claim->pool;
+    if (claim->in_progress > 0)
+        lock_acquire(&driver_pool_lock);
+    atomic_fetch_add(&pool->live, claim->bytes);
+    if (claim->in_progress > 0) {
+        pool->in_progress -= claim->in_progress;
+        lock_release(&driver_pool_lock);
+    }
+}
+
 /*
  * Adds an allocation to the live bytes and to the ledger, in this order: once the row exists, the
- * end of its context may subtract the bytes (driver_pool_subtract). The bytes leave `in_progress`
- * in the same step: a claim of another thread must not see them twice. Acquires the lock.
+ * end of its context may subtract the bytes (driver_pool_subtract). Queries the pool if the
+ * allocation may have made it grow.
  */
 static void enter_allocation(const struct driver_pool_claim *claim, CUdeviceptr dptr) {
     struct driver_pool *pool = claim->pool;
-    uint64_t bytes = claim->bytes;
-    context_address_given(dptr, bytes);
-    lock_acquire(&driver_pool_lock);
-    pool->live += bytes;
-    pool->in_progress -= bytes;
-    lock_release(&driver_pool_lock);
-    bool entered = unpooled_enter(UNPOOLED_STREAM_ORDERED, pool->device, context_current_resolved(),
-                                  bytes, dptr, (uint64_t)pool);
+    context_address_given(dptr, claim->bytes);
+    count_live(claim);
+    if (!unpooled_enter(UNPOOLED_STREAM_ORDERED, pool->device, context_current_resolved(),
+                        claim->bytes, dptr, (uint64_t)pool))
+        atomic_fetch_sub(&pool->live, claim->bytes);
+    if (pool->exists && pool->live <= pool->reserve && atomic_load(&pool->device->limit) == 0)
+        return;
     lock_acquire(&driver_pool_lock);
     pool->exists = pool->handle != NULL;
-    pool->live -= entered ? 0 : bytes;
     if (pool->live > pool->reserve || atomic_load(&pool->device->limit))
         driver_pool_query(pool);
     lock_release(&driver_pool_lock);
 }
 
-bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUdeviceptr dptr) {
+/* Ends a claim after the driver's answer. Returns whether the device now exceeds its limit. */
+static bool end_claim(CUresult answer, const struct driver_pool_claim *claim) {
     struct driver_pool *pool = claim->pool;
     struct device *device = pool->device;
-    if (answer == CUDA_SUCCESS)
-        enter_allocation(claim, dptr);
     lock_acquire(&driver_pool_lock);
-    pool->in_progress -= answer == CUDA_SUCCESS ? 0 : claim->bytes;
+    pool->in_progress -= answer == CUDA_SUCCESS ? 0 : claim->in_progress;
     device_uncharge(device, claim->charged);
     device->claimed -= claim->charged;
     bool exceeded = answer == CUDA_SUCCESS && exceeds_limit(device);
@@ -136,15 +155,28 @@ bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUd
         in_flight_leave(&device->in_flight);
     if (exceeded)
         device_count_oom(device, true);
+    return exceeded;
+}
+
+bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUdeviceptr dptr) {
+    struct driver_pool *pool = claim->pool;
+    bool exceeded = false;
+    if (answer == CUDA_SUCCESS)
+        enter_allocation(claim, dptr);
+    if (claim->in_progress > 0 || atomic_load(&pool->device->limit))
+        exceeded = end_claim(answer, claim);
+    atomic_fetch_sub(&pool->calls, 1);
     helper_start_requested();
     return !exceeded;
 }
 
 void driver_pool_subtract(struct driver_pool *pool, uint64_t bytes) {
-    lock_acquire(&driver_pool_lock);
-    pool->live -= bytes;
-    pool->stale = true;
-    driver_pool_count(pool);
-    lock_release(&driver_pool_lock);
-    atomic_store_explicit(&driver_pool_stale, true, memory_order_relaxed);
+    atomic_fetch_sub(&pool->live, bytes);
+    atomic_store(&pool->stale, true);
+    if (pool->counted > pool->reserve) { /* live bytes are charged, which have become fewer */
+        lock_acquire(&driver_pool_lock);
+        driver_pool_count(pool);
+        lock_release(&driver_pool_lock);
+    }
+    atomic_store(&driver_pool_stale, true);
 }

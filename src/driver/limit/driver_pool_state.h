@@ -1,7 +1,8 @@
 /*
  * Defines the state of one of the driver's own pools. driver_pools.c and driver_pool_claim.c share
- * it. The lock DRIVER_POOLS protects it. Invariant: `counted` bytes of each pool are charged to
- * `device`.
+ * it. The lock DRIVER_POOLS protects it, with three exceptions: `live`, `calls` and `stale` also
+ * change without the lock, so that an allocation without a limit takes no lock here. Invariant:
+ * `counted` bytes of each pool are charged to `device`.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_DRIVER_POOL_STATE_H
 #define GPUCACHE_DRIVER_LIMIT_DRIVER_POOL_STATE_H
@@ -11,6 +12,7 @@
 
 #include <cuda.h>
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -21,18 +23,23 @@ struct driver_pool {
     CUmemoryPool handle;   /* NULL: destroyed, or graph memory */
     struct device *device; /* NULL: host memory, or an unknown pool */
     bool is_graph_memory;  /* the graph memory of `device`, not a pool with a handle */
-    bool exists;   /* the pool certainly exists, so the driver may be asked; not for graph memory */
-    bool stale;    /* a free came after the last query */
-    uint64_t live; /* bytes of live allocations, as requested */
-    uint64_t in_progress; /* bytes of allocations between driver_pool_begin() and _end() */
-    uint64_t reserve;     /* bytes, from the last query */
-    uint64_t counted;     /* larger of live and reserve: charged and counted */
+    atomic_bool exists; /* the driver may be asked: the pool certainly exists; not graph memory */
+    atomic_bool stale;  /* a free came after the last query */
+    _Atomic unsigned calls;   /* allocations between driver_pool_begin() and driver_pool_end() */
+    _Atomic uint64_t live;    /* bytes of live allocations, as requested */
+    uint64_t in_progress;     /* bytes of the claims of `calls`; 0 without a limit */
+    _Atomic uint64_t reserve; /* bytes, from the last query */
+    _Atomic uint64_t counted; /* larger of live and reserve: charged and counted */
     struct driver_pool *next;
 };
 
 extern struct lock driver_pool_lock;
 
-/** Charges and counts the larger of live bytes and reserve. Call with the lock. */
+/**
+ * Charges and counts the larger of live bytes and reserve. Call with the lock. A thread that
+ * changes `live` without the lock compares it with `reserve` and `counted` afterwards, and calls
+ * this function if they differ from what is charged.
+ */
 void driver_pool_count(struct driver_pool *pool);
 
 /**

@@ -17,11 +17,22 @@ struct lock driver_pool_lock = LOCK_INITIALIZER(DRIVER_POOLS);
 
 /* --- one pool; lock held --- */
 
+/* Returns the bytes to charge. */
+static uint64_t larger_of_live_and_reserve(const struct driver_pool *pool) {
+    uint64_t live = atomic_load(&pool->live), reserve = atomic_load(&pool->reserve);
+    return live > reserve ? live : reserve;
+}
+
 void driver_pool_count(struct driver_pool *pool) {
-    uint64_t before = pool->counted, now = pool->live > pool->reserve ? pool->live : pool->reserve;
-    if (now == before || !pool->device)
+    uint64_t before = atomic_load(&pool->counted), now;
+    if (!pool->device)
         return;
-    pool->counted = now;
+    do { /* a free that saw the old value of `counted` did not call this function */
+        now = larger_of_live_and_reserve(pool);
+        atomic_store(&pool->counted, now);
+    } while (now != larger_of_live_and_reserve(pool));
+    if (now == before)
+        return;
     if (now > before)
         device_charge_always(pool->device, now - before);
     else
@@ -37,6 +48,9 @@ void driver_pool_query(struct driver_pool *pool) {
     }
     cuuint64_t reserve = 0;
     CUresult r = CUDA_ERROR_NOT_FOUND;
+    /* Before the call, for a free during it. Also without an answer: the next wait would get none
+     * either. */
+    atomic_store(&pool->stale, false);
     if (pool->is_graph_memory) {
         r = REAL(cuDeviceGetGraphMemAttribute)(pool->device->ordinal,
                                                CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserve);
@@ -44,8 +58,8 @@ void driver_pool_query(struct driver_pool *pool) {
         r = REAL(cuMemPoolGetAttribute)(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
                                         &reserve);
     }
-    pool->reserve = r == CUDA_SUCCESS ? reserve : pool->reserve;
-    pool->stale = false; /* also without an answer: the next wait would get none either */
+    if (r == CUDA_SUCCESS)
+        atomic_store(&pool->reserve, reserve);
     driver_pool_count(pool);
 }
 
@@ -82,7 +96,7 @@ static struct driver_pool *find(CUmemoryPool handle) {
 static struct driver_pool *add(const struct driver_pool *as) {
     struct driver_pool *pool = as->is_graph_memory ? NULL : find(NULL); /* destroyed: no handle */
     while (pool && (pool->is_graph_memory || pool->handle || pool->device != as->device ||
-                    pool->live > 0 || pool->in_progress > 0))
+                    pool->live > 0 || pool->calls > 0))
         pool = pool->next;
     if (pool) {
         struct driver_pool *next = pool->next;
@@ -182,13 +196,15 @@ void driver_pool_query_all(struct device *device) {
 void driver_pool_query_stale(void) {
     bool again = false;
     lock_acquire(&driver_pool_lock);
+    atomic_store(&driver_pool_stale, false); /* first: a free during the queries sets it again */
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         if (pool->stale || pool->is_graph_memory)
             driver_pool_query(pool);
         /* graph memory changes at launches, which do no query */
         again |= pool->is_graph_memory || (pool->stale && pool->exists);
     }
-    atomic_store(&driver_pool_stale, again);
+    if (again)
+        atomic_store(&driver_pool_stale, true);
     lock_release(&driver_pool_lock);
 }
 

@@ -43,7 +43,9 @@ struct device *driver_pool_device(const struct driver_pool *pool);
 /** An allocation in progress, from before the driver call until after its answer. */
 struct driver_pool_claim {
     struct driver_pool *pool;
-    uint64_t bytes, charged; /* requested bytes; bytes charged in advance */
+    uint64_t bytes;       /* requested bytes */
+    uint64_t charged;     /* bytes charged in advance */
+    uint64_t in_progress; /* bytes of this claim in the pool's `in_progress`; 0 without a limit */
 };
 
 /**
