@@ -1,5 +1,6 @@
 /*
- * Locks, and the order in which a thread may take them: lock.def has their ranks.
+ * Locks, and the order in which a thread may take them: lock.def has their ranks. A thread that
+ * waits for a lock spins for a short time before it sleeps.
  *
  * Builds with GPUCACHE_ASSERTIONS (assert.h) check each use. A thread that takes a lock out of
  * order aborts and names both locks. A deadlock needs two threads at the wrong moment; this check
@@ -31,7 +32,7 @@ struct lock {
 #ifdef GPUCACHE_ASSERTIONS
 #define LOCK_INITIALIZER(name)                                                                     \
     {                                                                                              \
-        PTHREAD_MUTEX_INITIALIZER, LOCK_##name, {                                                  \
+        PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP, LOCK_##name, {                                      \
             NULL                                                                                   \
         }                                                                                          \
     }
@@ -44,14 +45,13 @@ void lock_note(enum lock_rank rank);
 void lock_forget(enum lock_rank rank);
 #else
 #define LOCK_INITIALIZER(name)                                                                     \
-    { PTHREAD_MUTEX_INITIALIZER }
+    { PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP }
 #define lock_check(rank) ((void)0)
 #define lock_note(rank) ((void)0)
 #define lock_forget(rank) ((void)0)
 #endif
 
-/** Initialises a lock that spins for a short time before it sleeps. LOCK_INITIALIZER: sleeps at
- * once. */
+/** Initialises a lock, as LOCK_INITIALIZER does for a static one. */
 void lock_start(struct lock *lock, enum lock_rank rank);
 
 static inline void lock_acquire(struct lock *lock) {
