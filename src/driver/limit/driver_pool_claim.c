@@ -170,13 +170,19 @@ bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUd
     return !exceeded;
 }
 
+/* Sets a flag. Does not write if it is set: other threads read the same cache line. */
+static void set_if_clear(atomic_bool *flag) {
+    if (!atomic_load(flag))
+        atomic_store(flag, true);
+}
+
 void driver_pool_subtract(struct driver_pool *pool, uint64_t bytes) {
     atomic_fetch_sub(&pool->live, bytes);
-    atomic_store(&pool->stale, true);
+    set_if_clear(&pool->stale);
     if (pool->counted > pool->reserve) { /* live bytes are charged, which have become fewer */
         lock_acquire(&driver_pool_lock);
         driver_pool_count(pool);
         lock_release(&driver_pool_lock);
     }
-    atomic_store(&driver_pool_stale, true);
+    set_if_clear(&driver_pool_stale);
 }
