@@ -1,7 +1,11 @@
 /*
- * decay [fits MIB]: frees memory, then runs a kernel for seconds. While the kernel runs, a second
- * process, this program with `fits` and without the library, must get the memory. Meant for the
- * library with a short GPUCACHE_DECAY_MS.
+ * decay [managed | fits MIB]: frees memory, then runs a kernel for seconds. While the kernel runs, a
+ * second process, this program with `fits` and without the library, must get the memory. Meant for
+ * the library with a short GPUCACHE_DECAY_MS.
+ *
+ * managed: frees memory, then allocates managed memory that needs the space. The second process must
+ * get the memory at once, also with a long GPUCACHE_DECAY_MS. Prints how long a kernel takes that
+ * writes to all pages.
  */
 #include "facts.cuh"
 
@@ -23,7 +27,45 @@ static int fits(size_t mib) {
     return 0;
 }
 
+/* Runs `fits` in a process without the library. Returns its status. */
+static int ask_another(size_t mib) {
+    std::string other = "env -u LD_PRELOAD /proc/" + std::to_string(getpid()) + "/exe fits " +
+                        std::to_string(mib);
+    fflush(stdout);
+    return system(other.c_str());
+}
+
+static __global__ void write_pages(char *p, size_t bytes) {
+    size_t step = (size_t)gridDim.x * blockDim.x << 16;
+    for (size_t i = (blockIdx.x * (size_t)blockDim.x + threadIdx.x) << 16; i < bytes; i += step)
+        p[i]++;
+}
+
+static int managed() {
+    size_t free_bytes, total;
+    void *held, *p;
+    char *pages;
+    primary();
+    CHECK(cudaMemGetInfo(&free_bytes, &total));
+    CHECK(cudaMalloc(&held, free_bytes - 24 * PIECE)); /* 24 GiB are left */
+    CHECK(cudaMalloc(&p, 18 * PIECE));
+    CHECK(cudaMemset(p, 1, 18 * PIECE));
+    CHECK(cudaFree(p));
+    CHECK(cudaMallocManaged(&pages, 20 * PIECE));
+    int status = ask_another(20 << 10);
+    printf("managed memory: other's status %d\n", status);
+    for (int turn = 0; turn < 3; turn++) {
+        double begin = now_s();
+        write_pages<<<1024, 256>>>(pages, 20 * PIECE);
+        CHECK(cudaDeviceSynchronize());
+        printf("note: kernel %d: %.0f ms\n", turn, (now_s() - begin) * 1e3);
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "managed") == 0)
+        return managed();
     if (argc > 2 && strcmp(argv[1], "fits") == 0)
         return fits((size_t)atol(argv[2]));
     primary();
@@ -43,10 +85,7 @@ int main(int argc, char **argv) {
             CHECK(cudaFree(p));
         spin_ms(kernel, RUNS_MS);
         usleep(500000);
-        std::string other = "env -u LD_PRELOAD /proc/" + std::to_string(getpid()) + "/exe fits " +
-                            std::to_string((free_bytes >> 20) * 19 / 20);
-        fflush(stdout);
-        int status = system(other.c_str());
+        int status = ask_another((free_bytes >> 20) * 19 / 20);
         printf("turn %d: other's status %d, kernel %s\n", turn, status,
                cudaStreamQuery(kernel) == cudaErrorNotReady ? "runs" : "is over");
         CHECK(cudaDeviceSynchronize());

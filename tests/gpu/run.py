@@ -504,6 +504,10 @@ def part_decay(c, out):
         good = run.ok() and run.lines.count("fits 1") == 2 and turns == 2
         c.table.add("idle memory goes to another process during a kernel: " + backend, None, None, None, good,
                     "" if good else "; ".join(run.lines), run.said())
+        run = Run([*c.program("decay"), "managed"], {"GPUCACHE_BACKEND": backend, "GPUCACHE_DECAY_MS": "60000"}, c.library, 60)
+        good = run.ok() and "fits 1" in run.lines and "managed memory: other's status 0" in run.lines
+        c.table.add("managed memory gets the space of idle memory: " + backend, None, None, None, good,
+                    "; ".join(run.lines), run.said())
 
 
 def part_ending(c, out):

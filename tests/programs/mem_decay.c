@@ -240,6 +240,22 @@ static void goes_on_often(void) {
     say("left", device_mib());
 }
 
+/* Allocates managed memory that, with the memory freed before, is nearly all of the device. Then
+ * does so in the other order. The simulated driver keeps managed memory on the host. */
+static void managed(void) {
+    size_t total;
+    CUdeviceptr p;
+    CHECK(cuDeviceTotalMem(&total, 0));
+    size_t half = total / 200 * 98 & ~(2 * MIB - 1);
+    use(1, half);
+    CHECK(cuMemAllocManaged(&p, half, CU_MEM_ATTACH_GLOBAL));
+    say("left", device_mib());
+    use(1, half);
+    budget_ms = 11000;
+    wait_for(2);
+    say("later", device_mib());
+}
+
 static void counts_threads(void) {
     use(4, 20 * MIB);
     say("threads", threads());
@@ -258,6 +274,7 @@ int main(int count, char **arguments) {
                   {"goes_on", goes_on},
                   {"goes_on_often", goes_on_often},
                   {"in_a_stream", in_a_stream},
+                  {"managed", managed},
                   {"threads", counts_threads}};
     const char *scene = count > 1 ? arguments[1] : "";
     if (strcmp(scene, "sleeps") == 0 && count == 3)

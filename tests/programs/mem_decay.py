@@ -96,6 +96,14 @@ def in_a_stream(name, backend):
     tally.check(said.get("left", 99) <= 2, "decay: %s: what was freed in the order of a stream" % name, said)
 
 
+def managed(name, backend):
+    said = scene(["managed"], {**backend, "GPUCACHE_DECAY_MS": "12000", "GPUCACHE_SIM_MEMORY": "1G"})
+    tally.check(said.get("left", 99) <= 2,
+                "decay: %s: managed memory that needs the space gets it at once" % name, said)
+    tally.check(said.get("later", 99) <= 2,
+                "decay: %s: next to managed memory one tick is enough" % name, said)
+
+
 def captures(name, backend):
     said = scene(["captures"], {**backend, **SOON})
     tally.check(said.get("graph") == 0, "decay: %s: during a capture" % name, said)
@@ -152,7 +160,7 @@ def free_that_waits():
     tally.check(said.get("left", 0) == said.get("held") != None, "decay: a free that is refused", said)
 
 
-PARTS = (sleeps, shown, during_a_kernel, steady, in_a_stream, captures, forks, ends, threads)
+PARTS = (sleeps, shown, during_a_kernel, steady, in_a_stream, managed, captures, forks, ends, threads)
 
 
 def main():

@@ -60,15 +60,17 @@ static bool take_turn(bool (*work)(struct pool *pool), struct pool *pool, bool *
 }
 
 /* Advances the clock of each pool, and gives back memory that was idle for the decay time. Includes
- * pools whose context has ended, so that their caches become inactive. Returns whether the next
- * tick may have work. */
+ * pools whose context has ended, so that their caches become inactive. On an overcommitted device,
+ * one tick counts as the whole decay time. Returns whether the next tick may have work. */
 static bool tick_all(void) {
     bool later = false, refused = false;
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {
         const struct device *device = device_used(i);
         struct device_pool *p = device ? atomic_load(&device->pools) : NULL;
         for (; p; p = p->next) {
-            later |= take_turn(pool_tick, p->pool, &refused);
+            unsigned ticks = device_is_overcommitted(device) ? DECAY_TICKS + 1 : 1;
+            while (ticks-- > 0)
+                later |= take_turn(pool_tick, p->pool, &refused);
             while (take_turn(pool_decay, p->pool, &refused)) {
             }
         }

@@ -14,6 +14,7 @@
 #include "driver/hooks/graph_memory.h"
 #include "driver/hooks/hook.h"
 #include "driver/hooks/stream_entries.h"
+#include "driver/limit/charge.h"
 #include "driver/limit/driver_pools.h"
 #include "driver/reuse/pinned.h"
 #include "driver/state/fast_path.h"
@@ -161,7 +162,12 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int fl
     if (!unpooled_begin(&call, UNPOOLED_MANAGED, device, bytes))
         return refused(REAL(cuMemAllocManaged)(dptr, bytes | IMPOSSIBLE_BYTES, flags));
     CUresult answer = RETRY_FOR(bytes, device, REAL(cuMemAllocManaged)(dptr, bytes, flags));
-    return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? *dptr : 0, 0);
+    unpooled_end(&call, answer, answer == CUDA_SUCCESS ? *dptr : 0, 0);
+    /* Natively the memory that the program has freed would be free for the pages. */
+    if (answer == CUDA_SUCCESS && device && device_is_overcommitted(device) &&
+        device_idle_bytes(device, NULL) > device_unreleasable_bytes(device))
+        device_pool_release_idle(device);
+    return answer;
 }
 
 /* --- pinned host memory: counted, but not as device memory; kept for the next request --- */

@@ -8,6 +8,7 @@
 #include "process/process.h"
 #include "stats/stats.h"
 #include "trace/trace.h"
+#include "tuning/tuning.h"
 
 #include <string.h>
 
@@ -195,6 +196,12 @@ void device_uncharge(struct device *device, uint64_t bytes) {
 void device_refund(struct device *device, uint64_t bytes) {
     device_uncharge(device, bytes);
     atomic_fetch_add(&in_flight_returns, 1);
+}
+
+bool device_is_overcommitted(const struct device *device) {
+    uint64_t uncharged = device->total / UNCHARGED_SHARE;
+    return counter_get(&device->unpooled.managed.current) > 0 &&
+           atomic_load(&device->charged) > device->total - uncharged;
 }
 
 uint64_t device_wait_for_in_flight(struct device *device) {
