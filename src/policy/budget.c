@@ -151,15 +151,3 @@ void budget_count_reserve(struct source *source) {
     counter_set(&counters->free_blocks,
                 source->large.free_count + source->small.free_count + source->runs.count);
 }
-
-void budget_update(struct source *source, bool changed) {
-    struct counters *counters = &source->counters;
-    if (changed || source->budget_stale)
-        budget_recompute(source);
-    if (changed || source_free(source) != counter_get(&counters->ready_bytes))
-        budget_count_reserve(source);
-    counter_set(&counters->epochs, source->epochs.closed);
-    counter_set(&counters->barriers, source->epochs.barriers);
-    counter_set(&counters->cpu_waits, source->epochs.cpu_waits);
-    counter_set(&counters->cpu_wait_ns, source->epochs.cpu_wait_ns);
-}

@@ -11,12 +11,6 @@
 /** Computes goal, budget, pressure and the bytes per event from peak, quotas and refusals. */
 void budget_recompute(struct source *source);
 
-/**
- * Updates budget and counters at the end of every slow path. `changed`: the result of
- * budget_has_changed().
- */
-void budget_update(struct source *source, bool changed);
-
 /** Updates the metrics of reserved and free memory. */
 void budget_count_reserve(struct source *source);
 
@@ -49,12 +43,6 @@ static inline uint64_t budget_event_bytes(const struct source *source, uint64_t 
     uint64_t growable = source->refused_at == 0 && used < capacity ? capacity - used : 0;
     uint64_t most = clamp_u64(EVENT_BYTES_LAST, growable / EVENT_PART, EVENT_BYTES);
     return min_u64(budget / EVENT_SHARE + SMALL_MAX_BYTES, most);
-}
-
-/** Returns whether the reserve or refused records changed since the counters were last updated. */
-static inline bool budget_has_changed(const struct source *source) {
-    return source_reserved(source) != counter_get(&source->counters.reserved.current) ||
-           source->backend->refused != source->refused_seen;
 }
 
 /** Returns whether the reserve, all growths in progress and `growth` together exceed `most`. */

@@ -197,7 +197,7 @@ static int try_growth(struct pool *pool, struct alloc_request *request) {
             r = source->policy->grow(source, request);
     if (source_refused(r)) {
         source->refused_at = source_reserved(source) > 0 ? source_reserved(source) : 1;
-        source->budget_stale = true; /* budget_update() at the end of this slow path */
+        source->budget_stale = true; /* slow_path_end() recomputes it */
         r = retry_refused(pool, request, r);
         counter_add(&source->counters.oom_retries, r == 0);
     }

@@ -62,8 +62,7 @@ struct epochs {
     /* The program recorded a context event after the pool's last event recorded in a free. No
      * barrier is allowed until the next such event: it would wait for the program's event too. */
     bool application_recorded;
-    uint64_t closed, barriers, cpu_waits; /* epochs closed, barriers, CPU waits, in total */
-    uint64_t cpu_wait_ns;                 /* duration of all CPU waits, in ns */
+    uint64_t closed, barriers; /* epochs closed, barriers, in total */
 };
 
 /** Opens epoch 1, with no safe epoch. No lock is needed, since no other thread uses it yet. */

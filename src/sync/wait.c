@@ -14,8 +14,8 @@
 #include <errno.h>
 
 void count_wait(struct source *source, uint64_t since) {
-    source->epochs.cpu_waits++;
-    source->epochs.cpu_wait_ns += backend_clock(source->backend) - since;
+    counter_add(&source->counters.cpu_waits, 1);
+    counter_add(&source->counters.cpu_wait_ns, backend_clock(source->backend) - since);
 }
 
 /* Waits for a pinned event in the driver, with the lock released. Returns as ops->wait(). */

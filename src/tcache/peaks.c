@@ -157,12 +157,19 @@ void slow_path_end(struct pool *pool) {
      */
     uint64_t updates = ++pool->peaks.updates - pool->peaks.summed_at;
     bool large = pool->caches_owned > 1 && pool->peaks.has_large;
-    bool changed = budget_has_changed(source);
+    struct counters *counters = &source->counters;
+    bool changed = source_reserved(source) != counter_get(&counters->reserved.current) ||
+                   source->backend->refused != source->refused_seen;
     if (updates >= UPDATES_PER_SUM || ((large || changed) && may_aggregate(pool))) {
         aggregate_peaks(pool);
         source->budget_stale = true;
     }
-    budget_update(source, changed);
+    if (changed || source->budget_stale)
+        budget_recompute(source);
+    if (changed || source_free(source) != counter_get(&counters->ready_bytes))
+        budget_count_reserve(source);
+    counter_set(&counters->epochs, source->epochs.closed);
+    counter_set(&counters->barriers, source->epochs.barriers);
     pool->peaks.budget_is_fresh = false;
     decay_watch(pool);
 }

@@ -41,13 +41,13 @@ static void at_the_capacity_hardly_any_freed_byte_is_without_an_event(void **sta
             fake->refusals = UINT_MAX;
             assert_true(is_out_of_memory(try(16 * MIB, &more)));
         }
-        uint64_t waits = pool->source.epochs.cpu_waits;
+        uint64_t waits = counter_get(&pool->source.counters.cpu_waits);
         for (unsigned i = 0; i < 6; i++)
             use_and_drop(at[i]);
         fake_submit(fake, 0);
         assert_int_equal(try(96 * MIB, &more), 0);
         assert_int_equal(more, at[0]);
-        assert_int_equal(pool->source.epochs.cpu_waits, waits);
+        assert_int_equal(counter_get(&pool->source.counters.cpu_waits), waits);
         assert_int_equal(fake->reserved, GIB);
         fake_finish_all(fake);
         assert_int_equal(stop(NULL), 0);
