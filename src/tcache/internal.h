@@ -5,7 +5,6 @@
 #include "policy/budget.h"
 #include "sync/pending.h"
 #include "sync/sync.h"
-#include "tcache/decay.h"
 #include "tcache/owner.h"
 #include "tcache/peaks.h"
 #include "tcache/pool_state.h"

@@ -145,6 +145,14 @@ bool peaks_over_budget(struct pool *pool, uint64_t bytes) {
     return !budget_allows(source, bytes);
 }
 
+bool decay_is_any(const struct pool *pool) {
+    const struct source *source = &pool->source;
+    return !source->backend->release_waits && epochs_broken(&source->epochs) == 0 &&
+           source_idle(source) + source->returning_bytes + source->pending_bytes + source->quotas +
+                   atomic_load_explicit(&pool->deferred_bytes, memory_order_relaxed) >
+               0;
+}
+
 void slow_path_end(struct pool *pool) {
     ASSERT_HELD(&pool->source.lock);
     struct source *source = &pool->source;
@@ -171,7 +179,11 @@ void slow_path_end(struct pool *pool) {
     counter_set(&counters->epochs, source->epochs.closed);
     counter_set(&counters->barriers, source->epochs.barriers);
     pool->peaks.budget_is_fresh = false;
-    decay_watch(pool);
+    /* Asks for periodic calls of pool_tick() if memory is idle, unless it has asked already. */
+    if (source->config.decays && !source->decay.watched && decay_is_any(pool)) {
+        source->decay.watched = true;
+        source->backend->ops->watch_idle(source->backend);
+    }
 }
 
 void slow_path_recompute(struct pool *pool) {

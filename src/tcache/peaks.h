@@ -31,5 +31,10 @@ void peaks_aggregate_if_due(struct pool *pool);
  * budget, at most once per slow path.
  */
 bool peaks_over_budget(struct pool *pool, uint64_t bytes);
+/*
+ * Returns whether memory may go back to the driver later. Counts quotas and deferred frees too: a
+ * thread may free into its cache without a slow path, which would ask for decay.
+ */
+bool decay_is_any(const struct pool *pool);
 
 #endif
