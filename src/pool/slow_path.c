@@ -375,7 +375,9 @@ static int alloc_once(struct pool *pool, struct cache *cache, struct alloc_reque
             return 0;
         lock_acquire(&source->lock); /* another thread took the safe block back for the pool */
     }
-    quota_follow_miss(cache);
+    /* Activates the cache, or doubles a quota that made it flush blocks since the last miss. */
+    quota_grow(cache, cache->overflowed ? 2 * cache_quota(cache) : 0);
+    cache->overflowed = false;
     cache->in_slow_path = true;
     bool safe = make_own_safe(pool, request, stamp);
     if (advancing) /* another thread may query now */

@@ -105,11 +105,6 @@ void quota_flush_for(struct cache *cache, unsigned keep, uint64_t bytes) {
     }
 }
 
-void quota_follow_miss(struct cache *cache) {
-    quota_grow(cache, cache->overflowed ? 2 * cache_quota(cache) : 0);
-    cache->overflowed = false;
-}
-
 void quota_deactivate(struct cache *cache) {
     struct pool *pool = cache->pool;
     if (!quota_is_inactive(cache)) {

@@ -25,12 +25,6 @@ bool quota_grow(struct cache *cache, uint64_t bytes);
 void quota_flush_for(struct cache *cache, unsigned keep, uint64_t bytes);
 
 /**
- * Follows a miss of the cache's thread: activates the cache, or doubles its quota if it lost
- * blocks since the last miss because of its quota.
- */
-void quota_follow_miss(struct cache *cache);
-
-/**
  * Moves all blocks of a cache and its transfer cache to the pool and sets the quota to 0. The
  * cache is entered by its owner, or seized.
  */
