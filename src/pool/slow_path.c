@@ -366,9 +366,13 @@ static int alloc_once(struct pool *pool, struct cache *cache, struct alloc_reque
         return code;
     if (reclaimed)
         reclaim_deferred(pool, true);
-    cache_enter(cache);
-    uint64_t stamp = cache_stamp_of_any(cache, request);
-    cache_leave(cache);
+    uint64_t stamp = 0; /* the safe epoch with which cache_find_any() finds a block; 0: none fits */
+    if (request->bin < BINS) {
+        cache_enter(cache);
+        stamp = cache_stamp(cache, request);
+        stamp = stamp > 0 ? stamp : transfer_stamp(cache, request);
+        cache_leave(cache);
+    }
     bool advancing;
     if (!lock_unless_safe(pool, stamp, &advancing)) {
         if (cache_alloc(cache, request, requested, address))

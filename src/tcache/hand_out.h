@@ -54,19 +54,10 @@ static inline bool cache_find_any(struct cache *cache, struct alloc_request *req
     request->block = NULL;
     if (request->bin < BINS) {
         request->block = cache_find(cache, request, safe);
-        if (!request->block && transfer_has_any(cache))
+        if (!request->block)
             request->block = transfer_take(cache, request, safe);
     }
     return request->block != NULL;
-}
-
-/** Returns the safe epoch with which cache_find_any() finds a block, or 0 if none fits. */
-static inline uint64_t cache_stamp_of_any(struct cache *cache,
-                                          const struct alloc_request *request) {
-    uint64_t stamp = request->bin < BINS ? cache_stamp(cache, request) : 0;
-    return stamp == 0 && request->bin < BINS && transfer_has_any(cache)
-               ? transfer_stamp(cache, request)
-               : stamp;
 }
 
 /**

@@ -2,7 +2,7 @@
  * Transfer caches: magazines of freed blocks on their way to the owner (transfer.h).
  *
  * Each transfer cache has its own lock. A comment says where the caller holds that lock; the other
- * functions take it, except transfer_has_any(). No function waits for work. Invariant:
+ * functions take it. No function waits for work. Invariant:
  * transfer->bytes is the sum over its magazines. Callers: free.c ships magazines, hand_out.h takes
  * blocks, quota.c empties transfer caches, pool.c forgets them after the end of a context.
  */
@@ -105,18 +105,6 @@ bool transfer_ship(struct cache *cache, unsigned at, unsigned owner_id) {
 
 /* --- from the transfer cache to the owner --- */
 
-/* Returns a transfer cache that may have blocks for a cache: 0 its own, 1 the common one. */
-#define SOURCES 2
-static struct transfer *transfer_source(const struct cache *cache, unsigned i) {
-    return i == 0 ? &((struct cache *)cache)->transfer : &cache->pool->common->transfer;
-}
-
-bool transfer_has_any(const struct cache *cache) {
-    return counter_get(&transfer_source(cache, 0)->bytes) +
-               counter_get(&transfer_source(cache, 1)->bytes) >
-           0;
-}
-
 /*
  * Returns the oldest magazine whose first block fits the request, safe or not, or NULL. Sets *at to
  * the magazine's index in the ring. With the transfer cache's lock.
@@ -188,27 +176,29 @@ static struct block *take_from(struct transfer *transfer, struct cache *cache,
 
 struct block *transfer_take(struct cache *cache, const struct alloc_request *request,
                             uint64_t safe) {
+    struct transfer *const transfers[] = {&cache->transfer, &cache->pool->common->transfer};
     struct block *block = NULL;
-    for (unsigned i = 0; i < SOURCES && !block; i++) {
-        struct transfer *transfer = transfer_source(cache, i);
-        if (counter_get(&transfer->bytes) > 0) {
-            lock_acquire(&transfer->lock);
-            block = take_from(transfer, cache, request, safe);
-            lock_release(&transfer->lock);
+    for (unsigned i = 0; i < 2 && !block; i++) {
+        if (counter_get(&transfers[i]->bytes) > 0) {
+            lock_acquire(&transfers[i]->lock);
+            block = take_from(transfers[i], cache, request, safe);
+            lock_release(&transfers[i]->lock);
         }
     }
     return block;
 }
 
 uint64_t transfer_stamp(struct cache *cache, const struct alloc_request *request) {
+    struct transfer *const transfers[] = {&cache->transfer, &cache->pool->common->transfer};
     uint64_t stamp = 0;
-    for (unsigned i = 0; i < SOURCES && stamp == 0; i++) {
-        struct transfer *transfer = transfer_source(cache, i);
-        lock_acquire(&transfer->lock);
-        uint32_t at;
-        const struct magazine *found = find(transfer, request, &at);
-        stamp = found ? found->stamp : 0;
-        lock_release(&transfer->lock);
+    for (unsigned i = 0; i < 2 && stamp == 0; i++) {
+        if (counter_get(&transfers[i]->bytes) > 0) {
+            uint32_t at;
+            lock_acquire(&transfers[i]->lock);
+            const struct magazine *found = find(transfers[i], request, &at);
+            stamp = found ? found->stamp : 0;
+            lock_release(&transfers[i]->lock);
+        }
     }
     return stamp;
 }

@@ -83,12 +83,10 @@ void transfer_put(struct transfer *transfer, const struct magazine *magazine);
  */
 bool transfer_ship(struct cache *cache, unsigned at, unsigned owner_id);
 
-/** Returns whether a cache's own or the common transfer cache has any block. Needs no lock. */
-bool transfer_has_any(const struct cache *cache);
-
 /**
- * Moves safe magazines to the cache, within its quota, then removes and returns a block for the
- * request. Returns NULL if no safe block fits. Inside the cache.
+ * Moves safe magazines of the cache's own transfer cache, then of the common one, to the cache,
+ * within its quota. Then removes and returns a block for the request, or NULL if no safe block
+ * fits. Takes no lock of an empty transfer cache. Inside the cache.
  */
 struct block *transfer_take(struct cache *cache, const struct alloc_request *request,
                             uint64_t safe);
