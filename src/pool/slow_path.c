@@ -7,7 +7,7 @@
  *    2  cache_find_any()            larger bins, then transfer caches      cache none
  *    3  reclaim_deferred()          deferred frees: large, or pressure     none  none
  *    4  lock_unless_safe()          result of another thread's query       none  SPINS_BEFORE_LOCK
- *    5  make_own_safe()             own cached blocks: query or barrier    pool* event (1)
+ *    5  try_own_blocks()            own cached blocks: query or barrier    pool* event (1)
  *    6  try_free_or_reclaim()       a few deferred frees: small            pool* none
  *    7  sync_wait_while_suspended() over budget: another thread's call     pool* GROWTH_WAIT_NS
  *    8  barrier_ahead()             over budget: barrier for all pending   pool  none
@@ -88,17 +88,6 @@ static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing)
     }
     lock_acquire(&source->lock);
     return true;
-}
-
-/*
- * Begins step 5: makes the stamp of a cached block of the calling thread safe, by a query; over the
- * budget by a barrier or a wait too. Returns whether it is safe. `stamp` 0: no cached block fits.
- */
-static bool make_own_safe(struct pool *pool, const struct alloc_request *request, uint64_t stamp) {
-    struct source *source = &pool->source;
-    return stamp > 0 &&
-           (sync_query(source, stamp) || (peaks_over_budget(pool, source_growth(request)) &&
-                                          sync_make_safe(source, stamp, SYNC_WAIT)));
 }
 
 /*
@@ -207,7 +196,7 @@ static int try_growth(struct pool *pool, struct alloc_request *request) {
 
 /*
  * Ends step 5 and takes steps 6 to 21, with the pool's lock, which is released in between. `safe`:
- * the result of make_own_safe(). `reclaimed`: step 3 has reclaimed deferred frees, so step 6 is
+ * a cached block's stamp is safe. `reclaimed`: step 3 has reclaimed deferred frees, so step 6 is
  * skipped. Returns 0 with request->block, or the error. The cache is not entered.
  *
  * Step 7: until another thread's call that may end the context returns, the backend answers no
@@ -383,7 +372,10 @@ static int alloc_once(struct pool *pool, struct cache *cache, struct alloc_reque
     quota_grow(cache, cache->overflowed ? 2 * cache_quota(cache) : 0);
     cache->overflowed = false;
     cache->in_slow_path = true;
-    bool safe = make_own_safe(pool, request, stamp);
+    /* Begins step 5: a query; over the budget a barrier or a wait too. */
+    bool safe = stamp > 0 && (sync_query(source, stamp) ||
+                              (peaks_over_budget(pool, source_growth(request)) &&
+                               sync_make_safe(source, stamp, SYNC_WAIT)));
     if (advancing) /* another thread may query now */
         atomic_store_explicit(&pool->advancing, false, memory_order_release);
     int r = alloc_under_lock(pool, cache, request, safe, reclaimed);
