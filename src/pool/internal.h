@@ -6,7 +6,6 @@
 #define GPUCACHE_POOL_INTERNAL_H
 
 #include "pool/pool.h"
-#include "segment/segments.h"
 #include "source/source.h"
 #include "tcache/internal.h"
 

@@ -9,7 +9,6 @@
 
 #include "base/clock.h"
 #include "heap/host.h"
-#include "vmm/remap.h"
 
 #include <errno.h>
 

@@ -6,8 +6,6 @@
  * around a release that waits (release_waits), and around every wait. The context may end while the
  * lock is released: release_segment() and grow_by() compare source_generation() before and after.
  */
-#include "segment/segments.h"
-
 #include "base/clock.h"
 #include "heap/page_map.h"
 #include "policy/budget.h"

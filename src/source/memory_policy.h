@@ -72,4 +72,6 @@ struct memory_policy {
                                   UINT64_MAX: none */
 };
 
+extern const struct memory_policy segments_policy, vmm_policy; /* in segment/ and vmm/ */
+
 #endif

@@ -17,8 +17,6 @@
  * remap lock keeps others from mapping there. A growth also marks the free ranges next to its gap
  * as used (handles_hold()).
  */
-#include "vmm/remap.h"
-
 #include "heap/page_map.h"
 #include "heap/va_range.h"
 #include "policy/budget.h"

@@ -7,7 +7,6 @@
 #include "heap/idle.h"
 #include "heap/page_map.h"
 #include "heap/va_range.h"
-#include "vmm/remap.h"
 
 #include <sched.h>
 
