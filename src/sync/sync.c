@@ -164,10 +164,8 @@ static bool barrier_serialises_streams(const struct source *source, uint64_t sta
            behind * budget_event_bytes(source, budget) >= budget / BEHIND_SHARE;
 }
 
-enum way { WAY_NONE, WAY_BARRIER, WAY_WAIT };
-
 /*
- * The decision on barriers: returns what makes `stamp` safe. The first row that holds decides.
+ * The decision on barriers: what makes `stamp` safe. The first row that holds decides.
  *
  *      condition                                      way
  *   1  the reuse mode has no barriers                 CPU wait
@@ -176,30 +174,20 @@ enum way { WAY_NONE, WAY_BARRIER, WAY_WAIT };
  *   4  otherwise                                      barrier, or CPU wait if the backend can make
  *                                                     none (-EBUSY of ops->barrier())
  *
- * With SYNC_NO_WAIT sync_make_safe() does nothing instead of a CPU wait. Row 3 also holds without
+ * With SYNC_NO_WAIT the function does nothing instead of a CPU wait. Row 3 also holds without
  * any event, and after an application-recorded event (epochs_barrier_allowed()).
  *
  * The slow path (pool/slow_path.c) decides when memory has to become safe: at steps 5, 8, 11 and 12
  * if a growth would exceed the budget, after step 10 if it would exceed the goal, and at steps 14
  * to 21 after a refusal.
  */
-static enum way choose_way(const struct source *source, uint64_t stamp, enum sync_effort effort) {
-    if (source->config.reuse != REUSE_BARRIER || barrier_serialises_streams(source, stamp))
-        return WAY_WAIT;
-    if (!epochs_barrier_allowed(&source->epochs))
-        return effort == SYNC_ANY_WAIT ? WAY_WAIT : WAY_NONE;
-    return WAY_BARRIER;
-}
-
 bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effort) {
     ASSERT_HELD(&source->lock);
-    enum way way = choose_way(source, stamp, effort);
-    int r = -ENOENT;
-    if (way == WAY_BARRIER) {
-        r = epochs_barrier(&source->epochs, source->backend);
-        way = r == -EBUSY ? WAY_WAIT : WAY_NONE;
-    }
-    if (way == WAY_WAIT && effort != SYNC_NO_WAIT)
+    bool no_barrier =
+        source->config.reuse != REUSE_BARRIER || barrier_serialises_streams(source, stamp);
+    int r = no_barrier ? -EBUSY : epochs_barrier(&source->epochs, source->backend);
+    bool waits = r == -EBUSY || (r == -ENOENT && effort == SYNC_ANY_WAIT); /* -ENOENT: row 3 */
+    if (waits && effort != SYNC_NO_WAIT)
         r = wait_for_free_event(source, stamp, false);
     return r == 0 && epochs_is_safe(&source->epochs, stamp);
 }

@@ -51,7 +51,7 @@ enum sync_effort {
 };
 
 /**
- * Makes `stamp` safe by a barrier or by a wait on the CPU, as choose_way() in sync.c decides.
+ * Makes `stamp` safe by a barrier or by a wait on the CPU; sync.c has the table of the decision.
  * Waits for events recorded in frees only. Returns whether `stamp` is safe.
  */
 bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effort);
