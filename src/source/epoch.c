@@ -89,28 +89,19 @@ static void list_newest(struct epochs *epochs, unsigned slot, uint64_t number, b
     epochs->slots[epochs->count++] = (uint8_t)slot;
 }
 
-/*
- * Records an event. Some drivers export the function and refuse every call: after BACKEND_REFUSALS
- * refusals in a row the backend counts as one without context events. Returns as ops->record().
- */
-static int record(struct backend *backend, unsigned slot) {
-    int r = backend->ops->record(backend, slot);
-    if (r == 0)
-        backend->refused = 0;
-    else if (r == -EIO && ++backend->refused >= BACKEND_REFUSALS)
-        atomic_store(&backend->has_events, false);
-    return r;
-}
-
 int epochs_close(struct epochs *epochs, struct backend *backend, bool in_free) {
     drop_finished(epochs);
     unsigned slot = next_slot(epochs, in_free);
     if (slot == BACKEND_SLOTS)
         return -EAGAIN;
     uint64_t number = atomic_fetch_add(&epochs->open, 1);
-    int r = record(backend, slot);
+    int r = backend->ops->record(backend, slot);
+    /* Some drivers export the function and refuse every call. */
+    if (r == -EIO && ++backend->refused >= BACKEND_REFUSALS)
+        atomic_store(&backend->has_events, false);
     if (r != 0)
         return r; /* the event of the next epoch covers this one too */
+    backend->refused = 0;
     epochs->application_recorded = epochs->application_recorded && !in_free;
     list_newest(epochs, slot, number, in_free);
     epochs->closed++;
