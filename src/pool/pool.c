@@ -51,13 +51,16 @@ static void forget_requesters(struct source *source) {
 
 /* Forgets the blocks of all caches and transfer caches. Needs source.lock. */
 static void forget_caches(struct pool *pool) {
-    cache_seize_all(pool);
+    struct biased *all = NULL;
+    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
+        all = cache_listed(cache, all);
+    cache_seize_list(pool, all);
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {
         cache_forget(cache);
         transfer_forget(&cache->transfer);
     }
     forget_requesters(&pool->source);
-    cache_return_all(pool);
+    biased_return(all);
 }
 
 /*

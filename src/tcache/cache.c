@@ -229,15 +229,3 @@ void cache_seize(struct cache *cache) {
 void cache_return(struct cache *cache) {
     biased_return(cache_listed(cache, NULL));
 }
-
-void cache_seize_all(struct pool *pool) {
-    struct biased *all = NULL;
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
-        all = cache_listed(cache, all);
-    cache_seize_list(pool, all);
-}
-
-void cache_return_all(struct pool *pool) {
-    for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
-        cache_return(cache);
-}

@@ -106,11 +106,9 @@ static inline void cache_leave(struct cache *cache) {
     biased_leave(&cache->lock);
 }
 
-/* Enter and leave the cache of another thread, or all caches of a pool. The pool's lock is held. */
+/* Enter and leave the cache of another thread. The pool's lock is held. */
 void cache_seize(struct cache *cache);
 void cache_return(struct cache *cache);
-void cache_seize_all(struct pool *pool);
-void cache_return_all(struct pool *pool);
 
 /*
  * Seizes a list of caches at once: until biased_return(), no block moves between them or to a
