@@ -59,15 +59,6 @@ bool pool_tick(struct pool *pool) {
 }
 
 /*
- * Returns whether a segment may be released. Otherwise sets `*waits` if one is old enough, but its
- * work has not completed. Needs source.lock.
- */
-static bool any_aged(struct source *source, bool *waits) {
-    struct arena *arena;
-    return source_aged(source, &arena, waits) != NULL;
-}
-
-/*
  * Releases nothing while a thread grows the pool, because that thread may need the memory. The lock
  * is not handed over in order: the thread might get it only after all segments were released.
  */
@@ -79,10 +70,12 @@ bool pool_decay(struct pool *pool) {
         lock_release(&source->lock);
         return false;
     }
-    bool waits = false, aged = any_aged(source, &waits);
+    struct arena *arena;
+    bool waits;
+    const struct segment *aged = source_aged(source, &arena, &waits);
     if (!aged && waits) {
         epochs_poll(&source->epochs, source->backend);
-        aged = any_aged(source, &waits);
+        aged = source_aged(source, &arena, &waits);
     }
     if (aged && decay_is_any(pool)) {
         released = source->policy->decay(source);
