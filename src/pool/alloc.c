@@ -14,15 +14,6 @@
 
 #include <errno.h>
 
-/* Tells the backend of a large block, if one was handed out. Called with no lock. */
-static __attribute__((noinline)) void notify_large(struct pool *pool,
-                                                   const struct alloc_request *request,
-                                                   const uint64_t *address, uint64_t requested) {
-    struct source *source = &pool->source;
-    if (request->block && source->backend->ops->allocated)
-        source->backend->ops->allocated(source->backend, *address, requested);
-}
-
 /* Serves all requests that pool_alloc() does not serve itself. Returns as pool_alloc() does. */
 static __attribute__((noinline)) int alloc_general(struct pool *pool, uint64_t bytes,
                                                    uint64_t *address) {
@@ -47,8 +38,8 @@ static __attribute__((noinline)) int alloc_general(struct pool *pool, uint64_t b
     struct cache *cache = cache_mine(pool);
     bool hit = cache_alloc(cache, &request, bytes, address);
     int r = likely(hit) ? 0 : slow_path_alloc(pool, cache, &request, bytes, address);
-    if (unlikely(request.large))
-        notify_large(pool, &request, address, bytes);
+    if (unlikely(request.large) && request.block && source->backend->ops->allocated)
+        source->backend->ops->allocated(source->backend, *address, bytes);
     return r;
 }
 
