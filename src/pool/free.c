@@ -237,8 +237,9 @@ static int claim(uint64_t address, struct claimed *c) {
     if (refused)
         return refused;
     c->cache = cache_mine(c->at.pool);
-    if (header_owner(c->at.header) != c->cache->owner_id)
-        owner_id_share_once(header_owner(c->at.header));
+    unsigned owner = header_owner(c->at.header);
+    if (owner != c->cache->owner_id && unlikely(!owner_id_is_shared(owner)))
+        owner_id_share(owner);
     cache_enter(c->cache);
     struct block_at again = find_block_at(address);
     bool found = again.pool == c->at.pool && again.block == c->at.block;

@@ -9,8 +9,6 @@
 #ifndef GPUCACHE_TCACHE_OWNER_ID_H
 #define GPUCACHE_TCACHE_OWNER_ID_H
 
-#include "base/likely.h"
-
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -20,21 +18,15 @@ struct cache;
 #define OWNER_IDS (1u << 16)
 extern atomic_bool owner_id_shared[OWNER_IDS];
 
-/** Makes an owner ID shared. Called with no lock; takes source.lock and seizes the ID's cache. */
+/**
+ * Makes an owner ID shared. Must run before a thread frees a block of another owner. Called with no
+ * lock; takes source.lock and seizes the ID's cache.
+ */
 void owner_id_share(unsigned owner_id);
 
 /** Returns whether an owner ID is shared. Needs no lock. */
 static inline bool owner_id_is_shared(unsigned owner_id) {
     return atomic_load_explicit(&owner_id_shared[owner_id], memory_order_acquire);
-}
-
-/**
- * Makes an owner ID shared if it is not. Must run before a thread frees a block of another owner.
- * Called with no lock.
- */
-static inline void owner_id_share_once(unsigned owner_id) {
-    if (unlikely(!owner_id_is_shared(owner_id)))
-        owner_id_share(owner_id);
 }
 
 /** Returns the cache that has or had an owner ID, which must have been found in a block. */
