@@ -22,7 +22,7 @@ static bool thread_end_works;
 void cache_start_common(struct cache *cache, struct pool *pool) {
     cache->pool = pool;
     biased_init(&cache->lock, false);
-    owner_id_clear(cache);
+    owner_id_take(cache);
     transfer_start(&cache->transfer, cache);
 }
 

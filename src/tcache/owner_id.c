@@ -53,10 +53,6 @@ void owner_id_mark_shared(struct cache *cache) {
     atomic_store(&owner_id_shared[cache->owner_id], true);
 }
 
-void owner_id_clear(struct cache *cache) {
-    set_id(cache, 0);
-}
-
 struct cache *owner_id_cache(unsigned owner_id) {
     return atomic_load(&cache_of_id[owner_id]);
 }

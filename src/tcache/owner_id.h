@@ -32,12 +32,11 @@ static inline bool owner_id_is_shared(unsigned owner_id) {
 /** Returns the cache that has or had an owner ID, which must have been found in a block. */
 struct cache *owner_id_cache(unsigned owner_id);
 
-/*
- * Give a cache a new owner ID (take) or ID 0 (clear). The new ID is 0 without a biased lock, or if
- * all IDs are used. The pool's lock is held, and the cache has no owner yet.
+/**
+ * Gives a cache a new owner ID: 0 without a biased lock, as in the common cache, or if all IDs are
+ * used. The pool's lock is held, and the cache has no owner yet.
  */
 void owner_id_take(struct cache *cache);
-void owner_id_clear(struct cache *cache);
 
 /**
  * Returns whether no live block can have the cache's ID: only the cache's thread freed blocks of
