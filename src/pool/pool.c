@@ -25,7 +25,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
     biased_start();
     const struct memory_policy *policy = backend_maps(backend) ? &vmm_policy : &segments_policy;
     source_start(&pool->source, pool, backend, policy, config);
-    pool->quota_most = quota_of_capacity(backend->capacity);
+    pool->quota_most = clamp_u64(QUOTA_LEAST, backend->capacity / QUOTA_SHARE, QUOTA_MOST);
     cache_start_common(common, pool);
     pool->common = common;
     atomic_store(&pool->caches, common);

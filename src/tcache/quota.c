@@ -14,10 +14,6 @@
  */
 #include "tcache/internal.h"
 
-uint64_t quota_of_capacity(uint64_t capacity) {
-    return clamp_u64(QUOTA_LEAST, capacity / QUOTA_SHARE, QUOTA_MOST);
-}
-
 /*
  * Returns the quota in bytes of one of many caches. All caches with their transfer caches then
  * hold at most 1/QUOTA_MANY_SHARE of the peak of allocated bytes, plus BUDGET_FLOOR.

@@ -1,14 +1,11 @@
 /*
  * Quotas: how many bytes caches may hold, and when idle caches lose their blocks (quota.c). The
- * pool's lock is held, except in quota_of_capacity(), quota_is_inactive() and quota_is_little().
+ * pool's lock is held, except in quota_is_inactive() and quota_is_little().
  */
 #ifndef GPUCACHE_TCACHE_QUOTA_H
 #define GPUCACHE_TCACHE_QUOTA_H
 
 #include "tcache/pool_state.h"
-
-/** Returns the largest quota of one cache, in bytes, on a device of that capacity in bytes. */
-uint64_t quota_of_capacity(uint64_t capacity);
 
 /**
  * Raises a cache's quota to `bytes`, within quota_limit(), and activates the cache. Lowers a quota
