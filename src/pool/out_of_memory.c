@@ -164,7 +164,7 @@ static uint64_t wait_for_in_flight(struct source *source) {
  * every reclaimed deferred free.
  */
 static uint64_t count_frees(const struct pool *pool) {
-    return peaks_sums(pool).of[WATERMARK_BLOCKS].given + atomic_load(&pool->reclaims);
+    return peaks_sums(pool, false).of[WATERMARK_BLOCKS].given + atomic_load(&pool->reclaims);
 }
 
 /* The state of the pool when one try of a refused request began. */

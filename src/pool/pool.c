@@ -255,7 +255,7 @@ uint64_t pool_unreleasable_bytes(struct pool *pool) {
 
 /* Returns the bytes of all live small blocks, by the counts of the caches. Needs source.lock. */
 static uint64_t small_live_bytes(const struct pool *pool) {
-    uint64_t large = 0, all = peaks_sums(pool).of[WATERMARK_ALLOCATED].live;
+    uint64_t large = 0, all = peaks_sums(pool, false).of[WATERMARK_ALLOCATED].live;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)
         large += counter_get(&cache->large_live_bytes);
     return all > large ? all - large : 0;
@@ -329,7 +329,7 @@ uint64_t pool_stuck_bytes(struct pool *pool) {
     }
     slow_path_end(pool);
     lock_release(&source->lock);
-    bool live = peaks_live_upper_bound(pool) > 0;
+    bool live = peaks_sums(pool, true).of[WATERMARK_ALLOCATED].live > 0;
     return live || deferred ? stuck : 0;
 }
 
@@ -359,7 +359,7 @@ bool pool_has_finished(struct pool *pool, uint64_t stamp) {
  * recorded for another reason, such as a capture. Needs source.lock. */
 static bool any_freed(const struct pool *pool) {
     const struct source *source = &pool->source;
-    struct peaks_sum blocks = peaks_sums(pool).of[WATERMARK_BLOCKS];
+    struct peaks_sum blocks = peaks_sums(pool, false).of[WATERMARK_BLOCKS];
     return blocks.taken > blocks.live || source->epochs.closed > 0;
 }
 

@@ -71,7 +71,7 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
 #include "stats/fields.def"
     stats->largest_free_bytes = largest > largest_of_others ? largest : largest_of_others;
     add_classes(pool, stats);
-    struct peaks_sums sums = peaks_sums(pool);
+    struct peaks_sums sums = peaks_sums(pool, false);
     if (locked)
         lock_release(&source->lock);
     bool shared = counter_get(&counters->peaks_shared) || sums.used > 1;
@@ -91,7 +91,8 @@ void pool_read(struct pool *pool, struct stats_device *stats) {
 }
 
 uint64_t unused_bytes(const struct pool *pool, uint64_t reserved) {
-    uint64_t in_use = peaks_live_upper_bound(pool) + atomic_load(&pool->deferred_bytes);
+    uint64_t live = peaks_sums(pool, true).of[WATERMARK_ALLOCATED].live;
+    uint64_t in_use = live + atomic_load(&pool->deferred_bytes);
     return (reserved > in_use ? reserved - in_use : 0) +
            atomic_load(&pool->source.remap.unmapping_bytes);
 }

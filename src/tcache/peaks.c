@@ -65,7 +65,7 @@ static unsigned wait_for_move(const struct pool *pool, unsigned *turns) {
 }
 
 /* Repeats the sum if a cache was added or removed meanwhile, at most MOVE_TURNS times. */
-static struct peaks_sums sum_up_at_rest(const struct pool *pool, bool upper_bound) {
+struct peaks_sums peaks_sums(const struct pool *pool, bool upper_bound) {
     struct peaks_sums sums;
     unsigned before, turns = 0;
     do {
@@ -74,14 +74,6 @@ static struct peaks_sums sum_up_at_rest(const struct pool *pool, bool upper_boun
         atomic_thread_fence(memory_order_acquire);
     } while (before != atomic_load(&pool->moves) && ++turns < MOVE_TURNS);
     return sums;
-}
-
-struct peaks_sums peaks_sums(const struct pool *pool) {
-    return sum_up_at_rest(pool, false);
-}
-
-uint64_t peaks_live_upper_bound(const struct pool *pool) {
-    return sum_up_at_rest(pool, true).of[WATERMARK_ALLOCATED].live;
 }
 
 /*
@@ -100,7 +92,7 @@ static void aggregate_peaks(struct pool *pool) {
     struct counters *counters = &pool->source.counters;
     struct metric *const metrics[WATERMARKS] = {&counters->requested, &counters->allocated,
                                                 &counters->allocations};
-    struct peaks_sums sums = peaks_sums(pool);
+    struct peaks_sums sums = peaks_sums(pool, false);
     pool->peaks.summed_at = pool->peaks.updates;
     pool->peaks.has_large = false;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool) {

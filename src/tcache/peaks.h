@@ -1,7 +1,6 @@
 /*
- * Peaks of live memory over all caches of a pool. peaks_sums() and peaks_live_upper_bound() take no
- * lock. All other functions need source.lock, and enter the calling thread's cache: call them
- * outside that cache.
+ * Peaks of live memory over all caches of a pool. peaks_sums() takes no lock. All other functions
+ * need source.lock; those that aggregate enter the calling thread's cache: call them outside it.
  */
 #ifndef GPUCACHE_TCACHE_PEAKS_H
 #define GPUCACHE_TCACHE_PEAKS_H
@@ -15,8 +14,8 @@ struct peaks_sums {
     } of[WATERMARKS];
     unsigned used; /* number of caches that have counted an allocation or a free */
 };
-struct peaks_sums peaks_sums(const struct pool *pool);    /* over all caches; `live`: lower bound */
-uint64_t peaks_live_upper_bound(const struct pool *pool); /* upper bound of allocated bytes */
+/* Sums over all caches. `live` is a lower bound, or with `upper_bound` an upper bound. */
+struct peaks_sums peaks_sums(const struct pool *pool, bool upper_bound);
 
 /* Ends a slow path of an allocation or a free, or another call that may change the reserve or the
  * peak. Aggregates the peaks if that is due, recomputes budget and pressure, publishes the

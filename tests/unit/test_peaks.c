@@ -188,8 +188,8 @@ static void reading_peaks_does_not_wait_for_ever_for_a_new_cache(void **state) {
     start(GIB, REUSE_BARRIER, 0);
     get(64 * MIB);
     atomic_fetch_add(&pool->moves, 1);
-    uint64_t seen = peaks_sums(pool).of[WATERMARK_ALLOCATED].live;
-    uint64_t most = peaks_live_upper_bound(pool);
+    uint64_t seen = peaks_sums(pool, false).of[WATERMARK_ALLOCATED].live;
+    uint64_t most = peaks_sums(pool, true).of[WATERMARK_ALLOCATED].live;
     atomic_fetch_add(&pool->moves, 1);
     assert_int_equal(seen, 64 * MIB);
     assert_int_equal(most, 64 * MIB);

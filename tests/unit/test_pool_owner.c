@@ -278,7 +278,7 @@ static void sums_are_right_while_threads_come_and_go(void **state) {
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, churn, NULL), 0);
     for (int i = 0; i < 200000; i++) {
-        uint64_t live = peaks_sums(pool).of[WATERMARK_ALLOCATED].live;
+        uint64_t live = peaks_sums(pool, false).of[WATERMARK_ALLOCATED].live;
         /* plus or minus one pair of an allocation and a free in flight */
         if (live < MIB + 31 * 4096 || live > MIB + 33 * 4096) {
             churns = false;
