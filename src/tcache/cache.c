@@ -71,9 +71,10 @@ static struct block *pop_large(struct cache *cache, unsigned at, uint64_t bytes,
 struct block *cache_find(struct cache *cache, const struct alloc_request *request, uint64_t safe) {
     unsigned last = last_bin(cache, request);
     struct block *block = NULL;
+    uint64_t header;
     for (unsigned at = request->bin; !block && at <= last; at++) {
         block = request->large ? pop_large(cache, at, request->bytes, safe)
-                               : cache_pop(cache, at, safe);
+                               : cache_pop_from(cache, &cache->bins[at], safe, &header);
     }
     return block;
 }

@@ -153,12 +153,6 @@ static inline struct block *cache_pop_from(struct cache *cache, struct bin *bin,
     return block;
 }
 
-/** Calls cache_pop_from() for the bin of size class `at`, without the header. */
-static inline struct block *cache_pop(struct cache *cache, unsigned at, uint64_t safe) {
-    uint64_t header;
-    return cache_pop_from(cache, &cache->bins[at], safe, &header);
-}
-
 /**
  * Appends a block of `bytes`. Its stamp must not be older than that of any block this thread
  * freed before.

@@ -34,6 +34,11 @@ static void push_small(struct block *block, unsigned at, uint64_t stamp) {
     cache_push(&cache, &cache.bins[at], block, size_class_bytes(at));
 }
 
+static struct block *pop(unsigned at, uint64_t safe) {
+    uint64_t header;
+    return cache_pop_from(&cache, &cache.bins[at], safe, &header);
+}
+
 static void push_large(struct range *range, uint64_t bytes, uint64_t stamp) {
     unsigned at = bin_of_large(bytes);
     *range = (struct range){.bytes = bytes, .block.stamp = stamp};
@@ -79,11 +84,11 @@ static void the_oldest_block_is_handed_out_first_and_not_before_its_epoch(void *
     for (uint64_t i = 0; i < 8; i++)
         push_small(&blocks[i], 0, 10 + i / 2);
     assert_int_equal(cache.bytes, 8 * 512);
-    assert_null(cache_pop(&cache, 0, 9));
+    assert_null(pop(0, 9));
     for (uint64_t safe = 10; safe < 14; safe++) {
-        assert_ptr_equal(cache_pop(&cache, 0, safe), &blocks[2 * (safe - 10)]);
-        assert_ptr_equal(cache_pop(&cache, 0, safe), &blocks[2 * (safe - 10) + 1]);
-        assert_null(cache_pop(&cache, 0, safe));
+        assert_ptr_equal(pop(0, safe), &blocks[2 * (safe - 10)]);
+        assert_ptr_equal(pop(0, safe), &blocks[2 * (safe - 10) + 1]);
+        assert_null(pop(0, safe));
     }
     assert_int_equal(cache.bytes, 0);
     assert_int_equal(cache.bins[0].count, 0);
@@ -99,15 +104,15 @@ static void free_blocks_go_in_front(void **state) {
     (void)state;
     push_small(&blocks[0], 0, 5);
     push_free(&blocks[1]);
-    assert_ptr_equal(cache_pop(&cache, 0, 0), &blocks[1]);
-    assert_null(cache_pop(&cache, 0, 4));
+    assert_ptr_equal(pop(0, 0), &blocks[1]);
+    assert_null(pop(0, 4));
     push_free(&blocks[1]);
-    assert_ptr_equal(cache_pop(&cache, 0, 5), &blocks[1]);
-    assert_ptr_equal(cache_pop(&cache, 0, 5), &blocks[0]);
+    assert_ptr_equal(pop(0, 5), &blocks[1]);
+    assert_ptr_equal(pop(0, 5), &blocks[0]);
     push_free(&blocks[2]); /* into an empty list, so it becomes the tail */
     push_small(&blocks[3], 0, 6);
-    assert_ptr_equal(cache_pop(&cache, 0, 6), &blocks[2]);
-    assert_ptr_equal(cache_pop(&cache, 0, 6), &blocks[3]);
+    assert_ptr_equal(pop(0, 6), &blocks[2]);
+    assert_ptr_equal(pop(0, 6), &blocks[3]);
 }
 
 static void
@@ -146,9 +151,9 @@ static void the_oldest_blocks_are_taken_and_the_list_stays_whole(void **state) {
     assert_int_equal(taken.count, 6);
     assert_int_equal(taken.bytes, 6 * size_class_bytes(SMALL_BIN));
     assert_lists_whole();
-    assert_null(cache_pop(&cache, SMALL_BIN, 100));
+    assert_null(pop(SMALL_BIN, 100));
     push_small(&blocks[0], SMALL_BIN, 1); /* the bin can be used again */
-    assert_ptr_equal(cache_pop(&cache, SMALL_BIN, 100), &blocks[0]);
+    assert_ptr_equal(pop(SMALL_BIN, 100), &blocks[0]);
 }
 
 static void a_magazine_is_as_young_as_its_youngest_block(void **state) {
