@@ -57,7 +57,7 @@ static inline bool budget_would_exceed(const struct source *source, uint64_t gro
  */
 static inline bool budget_allows(const struct source *source, uint64_t bytes) {
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
-    return !budget_would_exceed(source, bytes, budget);
+    return source_reserved_soon(source) + bytes <= budget;
 }
 
 #endif
