@@ -31,7 +31,8 @@ static inline bool event_is_too_early(const struct source *source, struct cache 
     if (likely(pressure == 0))
         return true;
     if (unlikely(pressure != cache->pressure_seen)) {
-        bool first = pressure_is_new(pressure); /* this free may then record an event */
+        /* No free has recorded an event since pressure began: this one may (pressure_since()). */
+        bool first = pressure % 2 == 0;
         cache->frees_since_event = first ? FREES_PER_EVENT : 0;
         cache->bytes_since_event = first ? UINT64_MAX / 2 : 0;
         cache->pressure_seen = pressure;

@@ -132,11 +132,6 @@ static inline uint64_t pressure_since(uint64_t epoch, bool by_event) {
     return 2 * epoch + by_event;
 }
 
-/* Returns whether no free has recorded an event since pressure began. */
-static inline bool pressure_is_new(uint64_t pressure) {
-    return pressure % 2 == 0;
-}
-
 /*
  * Returns the generation. The caller holds the pool's lock, or has entered a cache of the pool:
  * pool_forget() waits until all caches are left.
