@@ -32,10 +32,6 @@ struct transfer *transfer_lock(struct pool *pool, unsigned owner_id) {
     return transfer;
 }
 
-void transfer_unlock(struct transfer *transfer) {
-    lock_release(&transfer->lock);
-}
-
 bool transfer_would_take(const struct transfer *transfer, uint64_t bytes) {
     return !is_ablated(ABLATION_TRANSFER) && transfer->count < TRANSFER_MAGAZINES &&
            counter_get(&transfer->bytes) + bytes <= cache_quota(transfer->cache);
@@ -99,7 +95,7 @@ bool transfer_ship(struct cache *cache, unsigned at, unsigned owner_id) {
         if (bin->count > 0 && cache_bin_check_idle(bin))
             any = ship_magazines(cache, transfer, other, bin->count);
     }
-    transfer_unlock(transfer);
+    lock_release(&transfer->lock);
     return any;
 }
 

@@ -63,10 +63,9 @@ void transfer_set_owner_id(struct transfer *transfer, unsigned owner_id);
 
 /**
  * Locks and returns the transfer cache for blocks of an owner ID: the owner's, or the common one
- * if the owner has ended or is inactive. transfer_unlock() releases it.
+ * if the owner has ended or is inactive. The caller releases its lock.
  */
 struct transfer *transfer_lock(struct pool *pool, unsigned owner_id);
-void transfer_unlock(struct transfer *transfer);
 
 /**
  * Returns whether a magazine of `bytes` fits the quota and the ring. With the transfer cache's

@@ -77,7 +77,7 @@ static bool put(struct cache *cache, const struct magazine *magazine) {
     bool fits = transfer_would_take(transfer, magazine->bytes);
     if (fits)
         transfer_put(transfer, magazine);
-    transfer_unlock(transfer);
+    lock_release(&transfer->lock);
     return fits;
 }
 
@@ -353,10 +353,10 @@ static void blocks_without_an_owner_wait_in_the_common_transfer_cache(void **sta
     struct cache *own = cache_mine(pool);
     open_transfer(own, MIB);
     struct transfer *transfer = transfer_lock(pool, own->owner_id);
-    transfer_unlock(transfer);
+    lock_release(&transfer->lock);
     assert_ptr_equal(transfer, &own->transfer);
     transfer = transfer_lock(pool, 0);
-    transfer_unlock(transfer);
+    lock_release(&transfer->lock);
     assert_ptr_equal(transfer, &pool->common->transfer);
     lock_acquire(&pool->source.lock);
     cache_enter(own);
@@ -365,7 +365,7 @@ static void blocks_without_an_owner_wait_in_the_common_transfer_cache(void **sta
     lock_release(&pool->source.lock);
     assert_int_equal(cache_quota(own), 0);
     transfer = transfer_lock(pool, own->owner_id); /* no thread takes blocks of an inactive cache */
-    transfer_unlock(transfer);
+    lock_release(&transfer->lock);
     assert_ptr_equal(transfer, &pool->common->transfer);
 }
 
