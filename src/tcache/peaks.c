@@ -179,9 +179,7 @@ void slow_path_end(struct pool *pool) {
 }
 
 void slow_path_recompute(struct pool *pool) {
-    struct source *source = &pool->source;
     aggregate_peaks(pool);
-    budget_recompute(source);
-    budget_count_reserve(source);
+    pool->source.budget_stale = true;
     slow_path_end(pool);
 }
