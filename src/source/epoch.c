@@ -73,8 +73,8 @@ static unsigned next_slot(const struct epochs *epochs, bool in_free) {
     }
     while (i > 0 && event_at(epochs, i - 1)->waiters > 0)
         i--;
-    return i == 0 || (event_at(epochs, i - 1)->in_free && !in_free) ? BACKEND_SLOTS
-                                                                    : epochs->slots[i - 1];
+    return i == 0 || (event_at(epochs, i - 1)->recorder && !in_free) ? BACKEND_SLOTS
+                                                                     : epochs->slots[i - 1];
 }
 
 /* Makes a recorded event the newest of `slots`, and removes an older event of its slot. */
@@ -84,7 +84,6 @@ static void list_newest(struct epochs *epochs, unsigned slot, uint64_t number, b
             unlist(epochs, i);
     epochs->events[slot] = (struct epoch_event){.number = number,
                                                 .recorder = in_free ? &this_thread : NULL,
-                                                .in_free = in_free,
                                                 .in_use = true};
     epochs->slots[epochs->count++] = (uint8_t)slot;
 }
@@ -132,7 +131,7 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend) {
 static const struct epoch_event *in_free_event(const struct epochs *epochs, uint64_t stamp) {
     for (unsigned i = 0; i < epochs->count; i++) {
         const struct epoch_event *event = event_at(epochs, i);
-        if (event->in_free && event->number >= stamp)
+        if (event->recorder && event->number >= stamp)
             return event;
     }
     return NULL;
@@ -143,7 +142,7 @@ unsigned epochs_behind(const struct epochs *epochs, uint64_t stamp) {
     const struct epoch_event *first = in_free_event(epochs, stamp);
     for (unsigned i = 0; first && i < epochs->count; i++) {
         const struct epoch_event *event = event_at(epochs, i);
-        behind += event->in_free && event->number > first->number;
+        behind += event->recorder && event->number > first->number;
     }
     return behind;
 }
@@ -151,7 +150,7 @@ unsigned epochs_behind(const struct epochs *epochs, uint64_t stamp) {
 uint64_t epochs_latest_in_free(const struct epochs *epochs) {
     for (unsigned i = epochs->count; i-- > 0;) {
         const struct epoch_event *event = event_at(epochs, i);
-        if (event->in_free)
+        if (event->recorder)
             return event->number;
     }
     return 0;
@@ -177,7 +176,7 @@ uint64_t epochs_latest(const struct epochs *epochs) {
 
 bool epochs_barrier_allowed(const struct epochs *epochs) {
     const struct epoch_event *event = newest(epochs);
-    return event && event->in_free && !epochs->application_recorded;
+    return event && event->recorder && !epochs->application_recorded;
 }
 
 int epochs_barrier(struct epochs *epochs, struct backend *backend) {

@@ -40,9 +40,9 @@
  */
 struct epoch_event {
     uint64_t number;      /* epoch that the event closed */
-    const void *recorder; /* address that identifies the recording thread; NULL if not in_free */
+    /* Address that identifies the thread whose free recorded the event; NULL: recorded later. */
+    const void *recorder;
     unsigned waiters;     /* threads that wait for the event: it may not be recorded again */
-    bool in_free;         /* recorded in a free of the program */
     bool in_use;          /* listed in `slots`: not known to have completed, or has waiters */
 };
 
