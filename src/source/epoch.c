@@ -107,8 +107,7 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool in_free) {
     return 0;
 }
 
-bool epochs_poll(struct epochs *epochs, struct backend *backend) {
-    uint64_t before = atomic_load_explicit(&epochs->safe, memory_order_relaxed);
+void epochs_poll(struct epochs *epochs, struct backend *backend) {
     for (unsigned i = 0; i < epochs->count; i++) {
         const struct epoch_event *event = event_at(epochs, i);
         if (event->number <= epochs->finished)
@@ -124,7 +123,6 @@ bool epochs_poll(struct epochs *epochs, struct backend *backend) {
         break;
     }
     drop_finished(epochs);
-    return atomic_load_explicit(&epochs->safe, memory_order_relaxed) > before;
 }
 
 /* Returns the oldest event recorded in a free that covers `stamp`, or NULL. */

@@ -106,8 +106,8 @@ static inline int epochs_broken(const struct epochs *epochs) {
  */
 int epochs_close(struct epochs *epochs, struct backend *backend, bool in_free);
 
-/** Queries events, oldest first, up to the first that has not completed. True if `safe` rose. */
-bool epochs_poll(struct epochs *epochs, struct backend *backend);
+/** Queries events, oldest first, up to the first that has not completed. */
+void epochs_poll(struct epochs *epochs, struct backend *backend);
 
 /** Returns the number of the newest event in use, or 0. It covers every stamp up to that number. */
 uint64_t epochs_latest(const struct epochs *epochs);

@@ -54,15 +54,15 @@ static void memory_is_not_safe_until_its_epoch_closes_and_finishes(void **state)
     (void)state;
     uint64_t stamp = work_and_free();
     assert_false(epochs_is_safe(&epochs, stamp));
-    assert_false(epochs_poll(&epochs, &fake->backend));
+    epochs_poll(&epochs, &fake->backend);
     assert_int_equal(close_outside_free(), 0);
-    assert_false(epochs_poll(&epochs, &fake->backend));
+    epochs_poll(&epochs, &fake->backend);
     assert_false(epochs_is_safe(&epochs, stamp));
     fake_finish_all(fake);
     assert_false(epochs_is_safe(&epochs, stamp)); /* not queried yet */
-    assert_true(epochs_poll(&epochs, &fake->backend));
+    epochs_poll(&epochs, &fake->backend);
     assert_true(epochs_is_safe(&epochs, stamp));
-    assert_false(epochs_poll(&epochs, &fake->backend));
+    epochs_poll(&epochs, &fake->backend);
 }
 
 static void memory_freed_after_the_record_is_not_covered_by_it(void **state) {
@@ -116,14 +116,14 @@ static void a_refused_record_leaves_its_frees_to_the_next_one(void **state) {
     fake->record_code = -EBUSY;
     assert_int_equal(close_in_free(), -EBUSY);
     fake_finish_all(fake);
-    assert_false(epochs_poll(&epochs, &fake->backend));
+    epochs_poll(&epochs, &fake->backend);
     assert_false(epochs_is_safe(&epochs, stamp));
     assert_true(epochs_latest(&epochs) < stamp);
     assert_int_equal(epochs.closed, 0);
     fake->record_code = 0;
     assert_int_equal(close_in_free(), 0);
     assert_true(epochs_latest(&epochs) >= stamp);
-    assert_true(epochs_poll(&epochs, &fake->backend));
+    epochs_poll(&epochs, &fake->backend);
     assert_true(epochs_is_safe(&epochs, stamp));
 }
 
@@ -384,7 +384,7 @@ static void a_dead_context_is_noticed_by_a_query(void **state) {
     uint64_t stamp = work_and_free();
     close_outside_free();
     fake->query_code = 700;
-    assert_false(epochs_poll(&epochs, &fake->backend));
+    epochs_poll(&epochs, &fake->backend);
     assert_int_equal(epochs.broken, 700);
     assert_false(epochs_is_safe(&epochs, stamp));
 }
