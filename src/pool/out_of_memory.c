@@ -13,6 +13,22 @@
 #include <errno.h>
 
 /*
+ * Returns the bytes that the driver has left for the pool. Sets *others to the idle bytes of other
+ * pools if the backend has available(). Releases the lock to ask.
+ */
+static uint64_t available_bytes(struct source *source, uint64_t *others) {
+    struct backend *backend = source->backend;
+    uint64_t used = source_reserved(source);
+    uint64_t available = backend->capacity > used ? backend->capacity - used : 0;
+    if (backend->ops->available) {
+        lock_release(&source->lock);
+        available = backend->ops->available(backend, others);
+        lock_acquire(&source->lock);
+    }
+    return available;
+}
+
+/*
  * Returns whether enough memory may exist for the request: left at the driver, idle in other pools,
  * on its way to the driver, or unused_bytes() of this pool. Otherwise another request to the driver
  * or a wait is useless.
@@ -23,7 +39,7 @@
  */
 static bool may_suffice(struct pool *pool, const struct alloc_request *request, bool *none) {
     struct source *source = &pool->source;
-    uint64_t others = 0, available = source_available(source, &others);
+    uint64_t others = 0, available = available_bytes(source, &others);
     *none = source->pending_bytes + source->returning_bytes + source_idle(source) + others == 0;
     uint64_t unused = unused_bytes(pool, source_reserved(source));
     return request->bytes <= available + others + source->returning_bytes + unused;
@@ -104,7 +120,7 @@ static int try_release(struct source *source, struct alloc_request *request, str
     if (r == -EAGAIN && try_other_pools(source, request, wait)) {
         r = try_grow(source, request, refusal);
         /* if enough is available for the growth, the driver refuses for another reason */
-        oom->taken_by_others = r == -EAGAIN && source_available(source, &others) < need;
+        oom->taken_by_others = r == -EAGAIN && available_bytes(source, &others) < need;
     }
     return r;
 }

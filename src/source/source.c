@@ -56,19 +56,6 @@ uint64_t source_forget(struct source *source) {
 
 /* --- growth and release --- */
 
-uint64_t source_available(struct source *source, uint64_t *others) {
-    ASSERT_HELD(&source->lock);
-    struct backend *backend = source->backend;
-    uint64_t used = source_reserved(source);
-    uint64_t available = backend->capacity > used ? backend->capacity - used : 0;
-    if (backend->ops->available) {
-        lock_release(&source->lock);
-        available = backend->ops->available(backend, others);
-        lock_acquire(&source->lock);
-    }
-    return available;
-}
-
 void source_begin_growth(struct source *source) {
     ASSERT_HELD(&source->lock);
     source->growing.threads++;

@@ -64,12 +64,6 @@ void source_leave_map(struct source *source);
 uint64_t source_forget(struct source *source);
 
 /**
- * Returns the bytes that the driver has left for the pool. Sets *others to the idle bytes of other
- * pools if the backend has available(), else does not set it. Releases the lock to ask.
- */
-uint64_t source_available(struct source *source, uint64_t *others);
-
-/**
  * Marks the begin and end of a growth, for which other threads may wait. `gave_back`: the growth
  * may have taken and returned memory that the request of another thread missed.
  */
