@@ -12,12 +12,8 @@
  * Stands for "no cache": belongs to no pool, and `wanted` makes biased_try_enter() fail. Fast paths
  * therefore need no check for NULL.
  */
-static struct cache no_cache = {.lock.wanted = true};
+struct cache no_cache = {.lock.wanted = true};
 _Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec"))) = &no_cache;
-
-void cache_forget_last(void) {
-    cache_last = &no_cache;
-}
 
 /*
  * Allows blocks of larger bins than request->bin:

@@ -133,7 +133,7 @@ static void thread_end(void *unused) {
     (void)unused;
     struct cache *cache = my_caches;
     my_caches = CACHES_GONE; /* later destructors of this thread use the common cache */
-    cache_forget_last();
+    cache_last = &no_cache;
     while (cache && cache != CACHES_GONE) {
         struct cache *next = cache->next_in_thread;
         release_cache(cache);

@@ -21,8 +21,7 @@ struct cache *cache_of_thread(struct pool *pool);
  */
 extern _Thread_local struct cache *cache_last __attribute__((tls_model("initial-exec")));
 
-/** Resets cache_last to the cache of no pool. */
-void cache_forget_last(void);
+extern struct cache no_cache; /* the cache of no pool */
 
 /**
  * Returns the calling thread's cache for a pool, as cache_of_thread(), without a call in the
