@@ -2,7 +2,7 @@
  * The events of a pool: closing epochs, queries, barriers, pins. epoch.h explains epochs.
  *
  * Invariant: `slots` lists the events in use, oldest first. A completed event is removed, unless a
- * thread waits for it. The caller of every function but epochs_start() holds the pool's lock.
+ * thread waits for it. The caller of every function holds the pool's lock.
  */
 #include "source/epoch.h"
 
@@ -19,12 +19,6 @@ static const struct epoch_event *event_at(const struct epochs *epochs, unsigned 
 
 static const struct epoch_event *newest(const struct epochs *epochs) {
     return epochs->count > 0 ? event_at(epochs, epochs->count - 1) : NULL;
-}
-
-void epochs_start(struct epochs *epochs) {
-    *epochs = (struct epochs){0};
-    atomic_init(&epochs->open, 1);
-    atomic_init(&epochs->safe, 0);
 }
 
 /* Makes stamps up to `number` safe. Called after its event has completed or has a barrier. */

@@ -65,9 +65,6 @@ struct epochs {
     uint64_t closed, barriers; /* epochs closed, barriers, in total */
 };
 
-/** Opens epoch 1, with no safe epoch. No lock is needed, since no other thread uses it yet. */
-void epochs_start(struct epochs *epochs);
-
 /**
  * Marks every epoch as finished, because the context has ended, and opens the next one. Numbers are
  * not restarted: blocks and threads may still have old ones. The pool's lock is held.

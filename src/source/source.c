@@ -12,7 +12,7 @@ void source_start(struct source *source, struct pool *pool, struct backend *back
     lock_start(&source->remap.lock, LOCK_REMAP);
     source->backend = backend;
     source->config = *config;
-    epochs_start(&source->epochs);
+    atomic_init(&source->epochs.open, 1); /* a stamp of 0 is always safe */
     source->policy = policy;
     arena_start(&source->large, pool, source->policy->has_handles);
     arena_start(&source->small, pool, source->policy->has_handles);

@@ -19,7 +19,7 @@ static struct epochs epochs;
 static int set_up(void **state) {
     (void)state;
     fake = fake_new(64 * MIB);
-    epochs_start(&epochs);
+    epochs = (struct epochs){.open = 1};
     return 0;
 }
 
