@@ -58,16 +58,12 @@ static uint64_t safe_stamp(const struct source *source, enum reach reach) {
                : atomic_load_explicit(&source->epochs.safe, memory_order_acquire);
 }
 
-static enum reach reach_of(struct block *block) {
+void pending_add(struct source *source, struct block *block) {
+    ASSERT_HELD(&source->lock);
     bool visible = block_is_large(block) ? range_is_externally_visible(range_of(block))
                                          : atomic_load_explicit(&slab_of(block)->externally_visible,
                                                                 memory_order_relaxed);
-    return visible ? REACH_EXTERNAL : REACH_CONTEXT;
-}
-
-void pending_add(struct source *source, struct block *block) {
-    ASSERT_HELD(&source->lock);
-    enum reach reach = reach_of(block);
+    enum reach reach = visible ? REACH_EXTERNAL : REACH_CONTEXT;
     if (block->stamp <= safe_stamp(source, reach)) {
         free_block(source, block); /* no need to wait for blocks ahead in the queue */
         return;

@@ -66,24 +66,18 @@ int sync_close_in_free(struct source *source) {
 }
 
 /*
- * Returns whether frees record events for decay, so that idle memory can go back although later
- * work still runs. False if a record may be refused, because the free would then wait for all work.
- */
-static bool records_for_decay(const struct source *source) {
-    return source->config.decays && source->backend->has_events && source->backend->refused == 0 &&
-           !backend_is_captured(source->backend);
-}
-
-/*
  * Pending blocks may not fit the next requests. The pool then grows by up to as much as is pending.
  *
  *   such a growth would     frees of large blocks record an event, even without pressure
  *   exceed the budget       once per budget_event_bytes()
- *   not exceed it           for decay only, once per 1/EVENT_PART of the reserve if that is more
+ *   not exceed it           for decay only, once per 1/EVENT_PART of the reserve if that is more:
+ *                           idle memory can then go back although later work still runs. Not if a
+ *                           record may be refused: the free would wait for all work
  */
 bool sync_event_is_due(struct source *source, uint64_t freed) {
     bool within_budget = budget_allows(source, source->pending_bytes + freed);
-    if (within_budget && !records_for_decay(source))
+    if (within_budget && (!source->config.decays || !source->backend->has_events ||
+                          source->backend->refused > 0 || backend_is_captured(source->backend)))
         return false;
     uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
     source->freed_large += freed;
