@@ -50,12 +50,6 @@ struct unchanged {
     uint64_t number, since;
 };
 
-/* State of the scans for idle threads (quota.c). */
-struct seen {
-    struct unchanged operations;       /* allocations and frees, with the time in ns */
-    struct unchanged operations_ticks; /* the same, with the time in ticks (pool/decay.c) */
-};
-
 struct cache {
     _Alignas(64) struct biased lock; /* first field: see cache_of() */
     struct pool *pool;               /* never changes: threads reuse a cache, pools do not */
@@ -78,7 +72,8 @@ struct cache {
     const void *thread; /* address unique to the cache's thread, or NULL; under the pool's lock */
     struct cache *next_in_thread;                /* only for the cache's thread */
     struct cache *next_active, *previous_active; /* under the pool's lock */
-    struct seen seen;
+    /* Allocations and frees, with the time in ns or ticks: scans for idle threads (quota.c). */
+    struct unchanged seen_ns, seen_ticks;
     bool in_slow_path;        /* the thread is in alloc_once(), perhaps without the pool's lock */
     uint32_t refill_failures; /* refills without memory; reset at REFILL_FAILURES */
     bool overflowed;          /* its quota made the cache flush bins in use since the last miss */

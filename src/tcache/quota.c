@@ -74,7 +74,7 @@ bool quota_grow(struct cache *cache, uint64_t bytes) {
     uint64_t before = cache_quota(cache);
     if (before == 0) {
         pool->source.active_caches++;
-        cache->seen = (struct seen){0};
+        cache->seen_ns = cache->seen_ticks = (struct unchanged){0};
         link_active(pool, cache);
         transfer_set_owner_id(&cache->transfer, cache->owner_id);
     }
@@ -155,7 +155,7 @@ bool quota_deactivate_idle(struct pool *pool, uint64_t growth) {
     struct biased *idle = NULL;
     uint64_t now = backend_clock(source->backend);
     for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
-        bool idle_now = is_unchanged(&cache->seen.operations, operations(cache), now, IDLE_NS);
+        bool idle_now = is_unchanged(&cache->seen_ns, operations(cache), now, IDLE_NS);
         if (idle_now && !cache->in_slow_path)
             idle = cache_listed(cache, idle);
     }
@@ -165,7 +165,7 @@ bool quota_deactivate_idle(struct pool *pool, uint64_t growth) {
 struct biased *quota_take_idle_threads(struct pool *pool) {
     struct biased *idle = NULL;
     for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
-        bool idle_now = is_unchanged(&cache->seen.operations_ticks, operations(cache),
+        bool idle_now = is_unchanged(&cache->seen_ticks, operations(cache),
                                      pool->source.decay.tick, DECAY_TICKS);
         /* If the transfer cache had blocks, the cache is left for the next scan. */
         if (idle_now && !cache->in_slow_path && !transfer_empty(&cache->transfer))
