@@ -122,8 +122,6 @@ void peaks_aggregate_if_due(struct pool *pool) {
         aggregate_peaks(pool);
 }
 
-/* Recomputes the budget once per slow path before it returns true, and aggregates first if that is
- * due: the peak may have risen since. */
 bool peaks_over_budget(struct pool *pool, uint64_t bytes) {
     struct source *source = &pool->source;
     if (budget_allows(source, bytes))

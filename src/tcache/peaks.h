@@ -27,7 +27,7 @@ void slow_path_recompute(struct pool *pool);
 void peaks_aggregate_if_due(struct pool *pool);
 /*
  * Returns whether growth by `bytes` exceeds the budget. Before returning true recomputes the
- * budget, at most once per slow path.
+ * budget, at most once per slow path: the peak may have risen since. Aggregates if that is due.
  */
 bool peaks_over_budget(struct pool *pool, uint64_t bytes);
 /*
