@@ -8,6 +8,7 @@
 #include "heap/arena.h"
 #include "heap/page_map.h"
 #include "heap/slab.h"
+#include "heap/va_range.h"
 
 /* Returns whether stale mappings are sorted, and overlap neither each other nor a segment. */
 static bool stale_mappings_are_apart(const struct arena *arena) {

@@ -32,7 +32,6 @@
 
 #include "heap/host.h"
 #include "heap/segment.h"
-#include "heap/stale.h"
 #include "tuning/tuning.h"
 
 #include <stdatomic.h>
@@ -48,13 +47,35 @@ struct free_range {
     struct range *range;
 };
 
+/*
+ * A stale mapping: addresses at which a handle is still mapped after it was mapped elsewhere.
+ *
+ *      VA range  | segment |  stale  |    gap   | segment |  stale  |
+ *                          ^ kernels submitted before the remap may still use these addresses
+ *
+ * An idle segment may be free because of a barrier, while the earlier work still runs. The
+ * addresses must stay mapped until that work has completed. The handle can be mapped elsewhere at
+ * once: its new user is behind the same barrier. Remapping therefore waits for nothing. Nothing
+ * else is mapped at the old addresses before the earlier work has completed.
+ */
+struct stale_mapping {
+    uint64_t base, bytes;
+    uint64_t stamp; /* epoch whose event must complete before the mapping is removed */
+};
+
+/* vmm/handles.c adds entries, and unmaps and removes them when their epoch has completed. */
+struct stale_mappings {
+    unsigned count;
+    struct stale_mapping at[STALE_MOST]; /* sorted by address, without overlap (va_range.h) */
+};
+
 struct arena {
     struct pool *pool;
     bool in_address_order;                /* see arena_start() */
     struct va_range *va_ranges;           /* reserved addresses, for the vmm backend (va_range.h) */
     struct segment *segments, *last;      /* vmm backend: in order of addresses */
     struct segment *gap_list;             /* segments with a gap behind them, in no order */
-    struct stale_mappings stale_mappings; /* where moved handles are still mapped (stale.h) */
+    struct stale_mappings stale_mappings; /* where moved handles are still mapped */
     struct host_freelist range_freelist, segment_freelist, va_range_freelist;
     struct free_range *free;          /* all free ranges, sorted (ranges.h) */
     size_t free_count, free_capacity; /* entries of `free`: used, allocated */

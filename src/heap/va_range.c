@@ -1,6 +1,6 @@
 /*
- * Finds the gap in the reserved addresses where a growth needs the least new memory. va_range.h has
- * the drawing and the lock.
+ * Finds the gap in the reserved addresses where a growth needs the least new memory, and keeps the
+ * table of stale mappings. va_range.h has the drawing and the lock.
  */
 #include "heap/va_range.h"
 
@@ -8,6 +8,7 @@
 #include "heap/page_map.h"
 
 #include <stddef.h>
+#include <string.h>
 
 static uint64_t end_of(const struct segment *segment) {
     return segment->base + segment->bytes;
@@ -123,4 +124,43 @@ bool va_range_remove(struct arena *arena, uint64_t *base, uint64_t *bytes) {
         host_freelist_put(&arena->va_range_freelist, va_range);
     }
     return va_range != NULL;
+}
+
+/* --- the table of stale mappings --- */
+
+/* Returns the index of the first entry that ends after `address`. */
+static unsigned first_behind(const struct stale_mappings *stale_mappings, uint64_t address) {
+    unsigned low = 0, high = stale_mappings->count;
+    while (low < high) {
+        unsigned middle = low + (high - low) / 2;
+        const struct stale_mapping *stale_mapping = &stale_mappings->at[middle];
+        if (stale_mapping->base + stale_mapping->bytes <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void stale_add(struct stale_mappings *stale_mappings, const struct stale_mapping *stale_mapping) {
+    unsigned i = first_behind(stale_mappings, stale_mapping->base);
+    memmove(&stale_mappings->at[i + 1], &stale_mappings->at[i],
+            (stale_mappings->count - i) * sizeof *stale_mapping);
+    stale_mappings->at[i] = *stale_mapping;
+    stale_mappings->count++;
+}
+
+const struct stale_mapping *stale_behind(const struct stale_mappings *stale_mappings,
+                                         uint64_t address) {
+    unsigned i = first_behind(stale_mappings, address);
+    return i < stale_mappings->count ? &stale_mappings->at[i] : NULL;
+}
+
+void stale_remove(struct stale_mappings *stale_mappings, uint64_t base) {
+    unsigned i = first_behind(stale_mappings, base);
+    if (i < stale_mappings->count && stale_mappings->at[i].base == base) {
+        stale_mappings->count--;
+        memmove(&stale_mappings->at[i], &stale_mappings->at[i + 1],
+                (stale_mappings->count - i) * sizeof stale_mappings->at[0]);
+    }
 }

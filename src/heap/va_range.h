@@ -7,7 +7,7 @@
  * Addresses cost nothing, so there are always gaps. The pool grows in a gap, next to a free range,
  * by only the bytes that the request lacks. Memory therefore stays in few large ranges. Idle
  * segments in other places can provide the handles: vmm/remap.c maps them into the gap, or
- * releases them. A remapped segment leaves a stale mapping (stale.h).
+ * releases them. A remapped segment leaves a stale mapping (arena.h).
  *
  * The pool's lock protects everything. Invariant: `va_ranges` is sorted, and every segment lies in
  * one VA range. vmm/remap.c is the caller.
@@ -53,5 +53,19 @@ void va_range_add(struct arena *arena, uint64_t base, uint64_t bytes);
  * false if there is none.
  */
 bool va_range_remove(struct arena *arena, uint64_t *base, uint64_t *bytes);
+
+static inline bool stale_is_full(const struct stale_mappings *stale_mappings) {
+    return stale_mappings->count == STALE_MOST;
+}
+
+/** Adds an entry. The caller checks stale_is_full(), and that no entry overlaps. */
+void stale_add(struct stale_mappings *stale_mappings, const struct stale_mapping *stale_mapping);
+
+/** Returns the first entry that ends after `address`, or NULL. */
+const struct stale_mapping *stale_behind(const struct stale_mappings *stale_mappings,
+                                         uint64_t address);
+
+/** Removes the entry that begins at `base`, if there is one. */
+void stale_remove(struct stale_mappings *stale_mappings, uint64_t base);
 
 #endif

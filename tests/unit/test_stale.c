@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "heap/stale.h"
+#include "heap/va_range.h"
 
 #define PAGE ((uint64_t)2 << 20)
 
