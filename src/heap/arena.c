@@ -195,27 +195,6 @@ static void unlink(struct arena *arena, struct segment *segment) {
     update_gap_list(arena, segment);
 }
 
-/* Returns the range that covers the segment's last byte. */
-static struct range *last_in(const struct segment *segment) {
-    struct range *range = segment->first;
-    while (range->block.address + range->bytes < segment->base + segment->bytes)
-        range = range->next;
-    return range;
-}
-
-static bool touches(const struct segment *left, const struct segment *right) {
-    return left && right && left->base + left->bytes == right->base;
-}
-
-struct range *arena_free_end(const struct segment *segment) {
-    struct range *range = last_in(segment);
-    return range_state(range) == BLOCK_FREE ? range : NULL;
-}
-
-struct range *arena_free_start(const struct segment *segment) {
-    return range_state(segment->first) == BLOCK_FREE ? segment->first : NULL;
-}
-
 struct segment *arena_before(const struct arena *arena, uint64_t address) {
     struct segment *segment = arena->last;
     while (segment && segment->base > address)
@@ -236,11 +215,11 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
     range->block.address = base;
     range->bytes = bytes;
     range->segment = segment;
-    if (arena->in_address_order && touches(after, segment)) {
-        range->previous = last_in(after);
+    if (arena->in_address_order && after && !after->gap_follows) {
+        range->previous = segment_last(after);
         range->previous->next = range;
     }
-    if (arena->in_address_order && touches(segment, segment->next)) {
+    if (arena->in_address_order && segment->next && !segment->gap_follows) {
         range->next = segment->next->first;
         range->next->previous = range;
     }

@@ -116,15 +116,6 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
 /** Returns the last segment whose base is at most `address`, or NULL. For the vmm backend only. */
 struct segment *arena_before(const struct arena *arena, uint64_t address);
 
-/**
- * Returns the free range that contains the segment's last byte, or NULL if that byte is in use. The
- * range may extend into segments before it. For the vmm backend only.
- */
-struct range *arena_free_end(const struct segment *segment);
-
-/** Returns the free range that contains the segment's first byte, or NULL; as arena_free_end(). */
-struct range *arena_free_start(const struct segment *segment);
-
 /** Marks a free range as used until arena_give(), so that no other request gets its memory. */
 void arena_hold(struct arena *arena, struct range *range);
 

@@ -114,6 +114,14 @@ static inline struct range *segment_first(const struct segment *segment) {
     return first->block.address >= segment->base ? first : first->next;
 }
 
+/** Returns the range that covers the segment's last byte. It may extend into the next segment. */
+static inline struct range *segment_last(const struct segment *segment) {
+    struct range *range = segment->first;
+    while (range->block.address + range->bytes < segment->base + segment->bytes)
+        range = range->next;
+    return range;
+}
+
 static inline bool segment_has(const struct segment *segment, const struct range *range) {
     return range && range->block.address < segment->base + segment->bytes;
 }

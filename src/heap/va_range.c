@@ -14,23 +14,19 @@ static uint64_t end_of(const struct segment *segment) {
     return segment->base + segment->bytes;
 }
 
-/* Finds the free ranges on both sides of the gap [base, end), which lies behind `after`. */
-static void find_free_neighbours(const struct arena *arena, uint64_t base, uint64_t end,
-                                 struct segment *after, struct gap *gap) {
-    const struct segment *before = after ? after->next : arena->segments;
-    gap->left = after && end_of(after) == base ? arena_free_end(after) : NULL;
-    gap->right = before && before->base == end ? arena_free_start(before) : NULL;
-}
-
 /*
- * Computes which part of the gap [base, end) a request of `bytes` needs: the start or the end, next
- * to a free range, or the whole gap between two. Returns false if gap and free ranges together are
- * too short.
+ * Computes which part of the gap [base, end), which lies behind `after`, a request of `bytes`
+ * needs: the start or the end, next to a free range, or the whole gap between two. Returns false if
+ * gap and free ranges together are too short.
  */
 static bool measure_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
                         struct segment *after, struct gap *gap) {
+    const struct segment *before = after ? after->next : arena->segments;
+    struct range *in_front = after && end_of(after) == base ? segment_last(after) : NULL;
+    struct range *behind = before && before->base == end ? before->first : NULL;
     *gap = (struct gap){.base = base, .longest = end - base};
-    find_free_neighbours(arena, base, end, after, gap);
+    gap->left = in_front && range_state(in_front) == BLOCK_FREE ? in_front : NULL;
+    gap->right = behind && range_state(behind) == BLOCK_FREE ? behind : NULL;
     uint64_t left = gap->left ? gap->left->bytes : 0, gap_bytes = end - base;
     uint64_t right = gap->right ? gap->right->bytes : 0;
     uint64_t with_left = round_up(bytes - min_u64(left, bytes), PAGE_BYTES);
@@ -48,22 +44,18 @@ static bool measure_gap(const struct arena *arena, uint64_t bytes, uint64_t base
     return left + gap_bytes + right >= bytes;
 }
 
-/* Copies *gap to *best if it needs less new memory, or as much at a lower address. */
-static void keep_better(const struct gap *gap, struct gap *best) {
-    bool lower = gap->bytes == best->bytes && gap->base < best->base;
-    if (best->bytes == 0 || gap->bytes < best->bytes || lower)
-        *best = *gap;
-}
-
-/* Measures the parts of [base, end) without stale mappings, and keeps the best. */
+/* Measures the parts of [base, end) without stale mappings. Keeps the best: the one that needs the
+ * least new memory, at the lowest address. */
 static void search_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
                        struct segment *after, struct gap *best) {
     struct gap gap;
     while (base < end) {
         const struct stale_mapping *stale_mapping = stale_behind(&arena->stale_mappings, base);
         uint64_t until = stale_mapping && stale_mapping->base < end ? stale_mapping->base : end;
-        if (until > base && measure_gap(arena, bytes, base, until, after, &gap))
-            keep_better(&gap, best);
+        if (until > base && measure_gap(arena, bytes, base, until, after, &gap) &&
+            (best->bytes == 0 || gap.bytes < best->bytes ||
+             (gap.bytes == best->bytes && gap.base < best->base)))
+            *best = gap;
         base = stale_mapping && stale_mapping->base < end
                    ? stale_mapping->base + stale_mapping->bytes
                    : end;
@@ -102,17 +94,10 @@ void gap_become(struct gap *gap, uint64_t bytes) {
     gap->bytes = bytes;
 }
 
-bool va_range_prepare(struct arena *arena) {
-    return host_freelist_prepare(&arena->va_range_freelist, 1);
-}
-
 void va_range_add(struct arena *arena, uint64_t base, uint64_t bytes) {
-    struct va_range *va_range = host_freelist_get(&arena->va_range_freelist),
-                    **at = &arena->va_ranges;
-    while (*at && (*at)->base < base)
-        at = &(*at)->next;
-    *va_range = (struct va_range){.base = base, .bytes = bytes, .next = *at};
-    *at = va_range;
+    struct va_range *va_range = host_freelist_get(&arena->va_range_freelist);
+    *va_range = (struct va_range){.base = base, .bytes = bytes, .next = arena->va_ranges};
+    arena->va_ranges = va_range;
 }
 
 bool va_range_remove(struct arena *arena, uint64_t *base, uint64_t *bytes) {

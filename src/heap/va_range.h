@@ -9,8 +9,8 @@
  * segments in other places can provide the handles: vmm/remap.c maps them into the gap, or
  * releases them. A remapped segment leaves a stale mapping (arena.h).
  *
- * The pool's lock protects everything. Invariant: `va_ranges` is sorted, and every segment lies in
- * one VA range. vmm/remap.c is the caller.
+ * The pool's lock protects everything. Invariant: every segment lies in one VA range. The caller is
+ * vmm/remap.c.
  */
 #ifndef GPUCACHE_HEAP_VA_RANGE_H
 #define GPUCACHE_HEAP_VA_RANGE_H
@@ -19,7 +19,7 @@
 
 struct va_range {
     uint64_t base, bytes;
-    struct va_range *next; /* next by address */
+    struct va_range *next; /* in no order */
 };
 
 /* A gap, or a part of one, in which an arena can grow for a request. */
@@ -39,13 +39,7 @@ bool va_range_find(const struct arena *arena, uint64_t bytes, struct gap *gap);
 /** Changes how much memory is added at the gap, to at most gap->longest bytes. */
 void gap_become(struct gap *gap, uint64_t bytes);
 
-/**
- * Prepares the descriptor of one more VA range. Another thread may use it up while the lock is
- * released. Returns false without host memory.
- */
-bool va_range_prepare(struct arena *arena);
-
-/** Adds a VA range. Requires va_range_prepare(). */
+/** Adds a VA range. Requires a descriptor in arena.va_range_freelist (host_freelist_prepare()). */
 void va_range_add(struct arena *arena, uint64_t base, uint64_t bytes);
 
 /**

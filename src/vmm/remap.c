@@ -151,7 +151,7 @@ static bool reserve_addresses(struct source *source, struct arena *arena, uint64
     struct backend *backend = source->backend;
     uint64_t bytes = (backend->capacity & ~(PAGE_BYTES - 1)) * VMM_ADDRESS_TIMES, base;
     int r;
-    if (!va_range_prepare(arena))
+    if (!host_freelist_prepare(&arena->va_range_freelist, 1))
         return false;
     lock_release(&source->lock);
     least = round_up(least, PAGE_BYTES);

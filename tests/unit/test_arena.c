@@ -610,7 +610,8 @@ static void check_gaps(struct arena *arena) {
 static struct range *hold_or_take(struct arena *arena) {
     struct range *range = NULL;
     if (rand() % 8 == 0 && arena->last) {
-        range = rand() % 2 ? arena_free_end(arena->last) : arena_free_start(arena->segments);
+        range = rand() % 2 ? segment_last(arena->last) : arena->segments->first;
+        range = range_state(range) == BLOCK_FREE ? range : NULL;
         if (range)
             arena_hold(arena, range);
     } else {
