@@ -52,17 +52,9 @@ void *host_grow(void *old, size_t old_bytes, size_t used, size_t bytes) {
     return larger;
 }
 
-/* Returns the object after `object` in the free list. */
-static void *next_recycled(const void *object) {
-    void *next;
-    memcpy(&next, object, sizeof next);
-    return next;
-}
-
 bool host_freelist_prepare(struct host_freelist *freelist, unsigned count) {
-    size_t spare = (size_t)(freelist->fresh_end - freelist->fresh) / freelist->object_bytes;
-    for (const void *object = freelist->recycled; object && spare < count; spare++)
-        object = next_recycled(object);
+    size_t spare = freelist->recycled_count +
+                   (size_t)(freelist->fresh_end - freelist->fresh) / freelist->object_bytes;
     if (spare >= count)
         return true;
     size_t bytes = (count - spare) * freelist->object_bytes;
@@ -83,7 +75,8 @@ void *host_freelist_get(struct host_freelist *freelist) {
         return NULL;
     void *object = freelist->recycled;
     if (object) {
-        freelist->recycled = next_recycled(object);
+        memcpy(&freelist->recycled, object, sizeof freelist->recycled);
+        freelist->recycled_count--;
         memset(object, 0, freelist->object_bytes);
         return object;
     }
@@ -95,4 +88,5 @@ void *host_freelist_get(struct host_freelist *freelist) {
 void host_freelist_put(struct host_freelist *freelist, void *object) {
     memcpy(object, &freelist->recycled, sizeof(void *));
     freelist->recycled = object;
+    freelist->recycled_count++;
 }

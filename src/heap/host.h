@@ -47,6 +47,7 @@ void *host_grow(void *old, size_t old_bytes, size_t used, size_t bytes);
 struct host_freelist {
     size_t object_bytes;     /* at least the size of a pointer */
     void *recycled;          /* free list: each object begins with the pointer to the next */
+    size_t recycled_count;   /* objects in the free list */
     char *fresh, *fresh_end; /* part of the newest mapping that was never handed out */
 };
 
