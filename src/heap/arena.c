@@ -112,7 +112,7 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placeme
     uint64_t skip = bytes_to_skip(range, bytes, placement);
     bool keep_whole = placement == PLACEMENT_KEEP_LONG && !arena->in_address_order &&
                       is_worth_keeping(range, bytes);
-    if (keep_whole || (range->bytes > bytes && !ranges_prepare(arena, 0)))
+    if (keep_whole || (range->bytes > bytes && !arena_prepare(arena, 0)))
         return NULL;
     range = ranges_cut_out(arena, i, skip, bytes);
     count_used(arena, range);
@@ -152,8 +152,26 @@ uint64_t arena_free_bytes_without_live(const struct arena *arena) {
 
 /* --- segments --- */
 
+/**
+ * Makes the array large enough for all ranges before anything changes, so that making memory free
+ * needs no host memory.
+ */
 bool arena_prepare(struct arena *arena, unsigned count) {
-    return ranges_prepare(arena, count) && host_freelist_prepare(&arena->segment_freelist, count);
+    unsigned more = count + 2;
+    size_t capacity = arena->free_capacity ? arena->free_capacity : 512;
+    while (capacity < arena->range_count + more)
+        capacity *= 2;
+    if (capacity > arena->free_capacity) {
+        struct free_range *wider =
+            host_grow(arena->free, arena->free_capacity * sizeof *wider,
+                      arena->free_count * sizeof *wider, capacity * sizeof *wider);
+        if (!wider)
+            return false;
+        arena->free = wider;
+        arena->free_capacity = capacity;
+    }
+    return host_freelist_prepare(&arena->range_freelist, more) &&
+           host_freelist_prepare(&arena->segment_freelist, count);
 }
 
 /* Links the segment into arena.gap_list, or unlinks it, after its neighbours have changed. */
@@ -251,7 +269,7 @@ struct segment *arena_to_split(const struct arena *arena, uint64_t bytes, uint64
 bool arena_remove(struct arena *arena, struct segment *segment) {
     struct range *range = segment->first;
     uint64_t skip = segment->base - range->block.address;
-    if (range->bytes > segment->bytes && !ranges_prepare(arena, 0))
+    if (range->bytes > segment->bytes && !arena_prepare(arena, 0))
         return false;
     range = ranges_cut_out(arena, ranges_index(arena, range), skip, segment->bytes);
     if (range->previous)

@@ -99,9 +99,9 @@ struct arena {
 void arena_start(struct arena *arena, struct pool *pool, bool in_address_order);
 
 /**
- * Prepares descriptors and array entries for `count` more segments and one range cut from them, so
- * that later calls cannot fail. Another thread may use them up while the lock is released. Returns
- * false without host memory.
+ * Prepares descriptors and array entries for `count` more segments and for two cuts, so that later
+ * calls cannot fail. Another thread may use them up while the lock is released. Returns false
+ * without host memory.
  */
 bool arena_prepare(struct arena *arena, unsigned count);
 

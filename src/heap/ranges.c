@@ -25,12 +25,13 @@ size_t ranges_of_size(const struct arena *arena, uint64_t bytes) {
     return (size_t)(at - arena->free) + (count == 1 && at->bytes < bytes);
 }
 
-/*
- * Returns the index of the first entry that is not less than (bytes, address). Mostly the entry is
- * the only one of its size, so the second search is rare.
+/**
+ * Finds the first entry that is not less than (bytes, address). Mostly the entry is the only one of
+ * its size, so the second search is rare.
  */
-static size_t position(const struct arena *arena, uint64_t bytes, uint64_t address) {
+size_t ranges_index(const struct arena *arena, const struct range *range) {
     const struct free_range *free = arena->free;
+    uint64_t bytes = range->bytes, address = range->block.address;
     size_t low = ranges_of_size(arena, bytes), high = low;
     if (low < arena->free_count && free[low].bytes == bytes &&
         free[low].range->block.address < address)
@@ -44,32 +45,6 @@ static size_t position(const struct arena *arena, uint64_t bytes, uint64_t addre
     return low;
 }
 
-/*
- * Makes the array large enough for `more` ranges than there are, before anything changes, so that
- * making memory free needs no host memory. Returns false without host memory.
- */
-static bool ensure_capacity(struct arena *arena, unsigned more) {
-    size_t least = arena->range_count + more;
-    if (least <= arena->free_capacity)
-        return true;
-    size_t capacity = arena->free_capacity ? arena->free_capacity : 512;
-    while (capacity < least)
-        capacity *= 2;
-    struct free_range *wider =
-        host_grow(arena->free, arena->free_capacity * sizeof *wider,
-                  arena->free_count * sizeof *wider, capacity * sizeof *wider);
-    if (!wider)
-        return false;
-    arena->free = wider;
-    arena->free_capacity = capacity;
-    return true;
-}
-
-bool ranges_prepare(struct arena *arena, unsigned segments) {
-    unsigned more = segments + 2;
-    return ensure_capacity(arena, more) && host_freelist_prepare(&arena->range_freelist, more);
-}
-
 /* Writes the range into entry i, whose old content is moved or not needed, and marks it free. */
 static void put(struct arena *arena, size_t i, struct range *range) {
     arena->free[i] = (struct free_range){.bytes = range->bytes, .range = range};
@@ -78,8 +53,8 @@ static void put(struct arena *arena, size_t i, struct range *range) {
 }
 
 static void insert(struct arena *arena, struct range *range) {
-    size_t i = position(arena, range->bytes, range->block.address);
-    ASSERT(arena->free_count < arena->free_capacity); /* ranges_prepare() */
+    size_t i = ranges_index(arena, range);
+    ASSERT(arena->free_count < arena->free_capacity); /* arena_prepare() */
     memmove(&arena->free[i + 1], &arena->free[i], (arena->free_count - i) * sizeof *arena->free);
     arena->free_count++;
     put(arena, i, range);
@@ -93,12 +68,12 @@ static void remove_at(struct arena *arena, size_t i) {
 
 /*
  * Replaces the range of entry i by one of another size. Moves only the entries between old and new
- * position. Entry i still has the old size, so position() does not read the address of its range,
- * which may have changed.
+ * position. Entry i still has the old size, so ranges_index() does not read the address of its
+ * range, which may have changed.
  */
 static void replace(struct arena *arena, size_t i, struct range *range) {
     struct free_range *free = arena->free;
-    size_t at = position(arena, range->bytes, range->block.address);
+    size_t at = ranges_index(arena, range);
     arena->free_bytes -= free[i].bytes;
     if (at > i) {
         at--;
@@ -109,10 +84,6 @@ static void replace(struct arena *arena, size_t i, struct range *range) {
     put(arena, at, range);
 }
 
-size_t ranges_index(const struct arena *arena, const struct range *range) {
-    return position(arena, range->bytes, range->block.address);
-}
-
 /* --- cutting and merging --- */
 
 void ranges_enter(const struct range *part, struct range *range) {
@@ -120,13 +91,6 @@ void ranges_enter(const struct range *part, struct range *range) {
     for (struct segment *s = part->segment; s; s = range_next_segment(part, s))
         if (s->base >= part->block.address) /* an earlier segment keeps its first range */
             s->first = range;
-}
-
-/* Returns the segment that contains `address`: `from` or one behind it. */
-static struct segment *segment_around(struct segment *from, uint64_t address) {
-    while (from->base + from->bytes <= address)
-        from = from->next;
-    return from;
 }
 
 /*
@@ -145,14 +109,16 @@ static void count_change(struct arena *arena) {
 static void cut(struct arena *arena, struct range *range, uint64_t bytes, struct range **left,
                 struct range **right) {
     struct range *other = host_freelist_get(&arena->range_freelist);
-    ASSERT(other != NULL); /* ranges_prepare() */
+    ASSERT(other != NULL); /* arena_prepare() */
     uint64_t rest = range->bytes - bytes;
     bool left_is_new = bytes < rest;
     *left = left_is_new ? other : range;
     *right = left_is_new ? range : other;
     struct range *previous = range->previous, *next = range->next;
     uint64_t address = range->block.address;
-    struct segment *segment = range->segment;
+    struct segment *segment = range->segment, *border = segment;
+    while (border->base + border->bytes <= address + bytes)
+        border = border->next; /* to the segment in which the right part begins */
     count_change(arena);
     (*left)->block.address = address;
     (*left)->bytes = bytes;
@@ -161,7 +127,7 @@ static void cut(struct arena *arena, struct range *range, uint64_t bytes, struct
     (*left)->next = *right;
     (*right)->block.address = address + bytes;
     (*right)->bytes = rest;
-    (*right)->segment = segment_around(segment, address + bytes);
+    (*right)->segment = border;
     (*right)->previous = *left;
     (*right)->next = next;
     if (previous)

@@ -19,18 +19,12 @@
  */
 size_t ranges_of_size(const struct arena *arena, uint64_t bytes);
 
-/** Returns the index of a free range. */
+/** Returns the index of a free range, or the index at which it has to be inserted. */
 size_t ranges_index(const struct arena *arena, const struct range *range);
 
 /**
- * Prepares descriptors and array capacity for `segments` more segments, and for two cuts. Returns
- * false without host memory.
- */
-bool ranges_prepare(struct arena *arena, unsigned segments);
-
-/**
  * Takes `bytes` out of the free range at index i, after its first `skip` bytes. The parts before
- * and behind stay free. Requires ranges_prepare() if a part stays free. Returns the range taken;
+ * and behind stay free. Requires arena_prepare() if a part stays free. Returns the range taken;
  * the caller sets its state.
  */
 struct range *ranges_cut_out(struct arena *arena, size_t i, uint64_t skip, uint64_t bytes);

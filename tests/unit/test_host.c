@@ -289,7 +289,7 @@ static void host_bytes_stays_right_when_the_list_of_free_ranges_grows(void **sta
     arena_start(&arena, (struct pool *)0x1000, true);
     for (size_t capacity = 0; wider<4; wider += arena.free_capacity> capacity) {
         capacity = arena.free_capacity;
-        assert_true(ranges_prepare(&arena, (unsigned)capacity));
+        assert_true(arena_prepare(&arena, (unsigned)capacity));
         assert_int_equal(host_bytes(), mapped - others);
     }
     assert_true(mapped > before);
