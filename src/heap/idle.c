@@ -25,6 +25,19 @@ static bool is_preferred(const struct segment *s, const struct segment *other) {
 }
 
 /*
+ * Returns whether the segment's handle may be mapped elsewhere: it is idle, has at most `most` and
+ * at most VMM_HANDLE bytes, and is not externally visible. Its epoch need not have completed: the
+ * new user of the memory waits behind the same barrier as a user of the memory here. Longer
+ * segments are not remapped, because one block would keep a whole segment from being released at
+ * the new address, too. remap_split() splits longer segments instead.
+ */
+static bool is_movable(const struct segment *s, uint64_t most) {
+    return s->used == 0 && s->bytes <= min_u64(most, VMM_HANDLE) && !s->refused &&
+           !atomic_load_explicit(&s->externally_visible, memory_order_relaxed) &&
+           !is_ablated(ABLATION_REMAPPING);
+}
+
+/*
  * Returns the preferred idle segment, or NULL.
  *
  *      most = 0   considers segments that may be released: stamp at most `finished`
@@ -39,7 +52,7 @@ static struct segment *preferred_idle(const struct arena *arena, uint64_t finish
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
         const struct range *range = arena->free[i].range;
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-            bool allowed = most > 0 ? segment_is_movable(s, most) && s->stamp >= from
+            bool allowed = most > 0 ? is_movable(s, most) && s->stamp >= from
                                     : segment_is_releasable(s, finished);
             preferred = allowed && (first_found || is_preferred(s, preferred)) ? s : preferred;
             if (first_found && preferred)
@@ -49,19 +62,9 @@ static struct segment *preferred_idle(const struct arena *arena, uint64_t finish
     return preferred;
 }
 
-/*
- * Returns the greatest length of a segment to remap. Longer segments are not remapped, because one
- * block would keep a whole segment from being released at the new address, too. remap_split()
- * splits longer segments instead.
- */
-static uint64_t movable_limit(uint64_t most) {
-    return min_u64(most, VMM_HANDLE);
-}
-
 struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t from) {
-    bool allowed =
-        most > 0 && !stale_is_full(&arena->stale_mappings) && !is_ablated(ABLATION_REMAPPING);
-    return allowed ? preferred_idle(arena, 0, movable_limit(most), from, false) : NULL;
+    bool allowed = most > 0 && !stale_is_full(&arena->stale_mappings);
+    return allowed ? preferred_idle(arena, 0, most, from, false) : NULL;
 }
 
 struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finished) {
@@ -103,24 +106,6 @@ uint64_t range_idle_bytes(const struct range *range) {
     return bytes;
 }
 
-/*
- * Returns the bytes in a free range that idle_available_bytes() counts. Subtracts the segments to
- * remap from *limits.
- */
-static uint64_t available_bytes(const struct range *range, uint64_t finished,
-                                struct idle_limits *limits) {
-    uint64_t bytes = 0;
-    for (const struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-        bool releasable = segment_is_releasable(s, finished);
-        bool movable = !releasable && limits->segments > 0 && !is_ablated(ABLATION_REMAPPING) &&
-                       segment_is_movable(s, movable_limit(limits->bytes));
-        limits->bytes -= movable ? s->bytes : 0;
-        limits->segments -= movable;
-        bytes += releasable || movable ? s->bytes : 0;
-    }
-    return bytes;
-}
-
 /**
  * Counts at most as many segments to remap as the arena's table of stale mappings can take. The
  * table limits this arena only: limits->segments keeps the rest for the other arena.
@@ -134,7 +119,14 @@ uint64_t idle_available_bytes(const struct arena *arena, uint64_t finished, cons
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0 && bytes < enough;) {
         const struct range *range = arena->free[i].range;
         bool adjacent = range == gap->left || range == gap->right;
-        bytes += adjacent ? 0 : available_bytes(range, finished, limits);
+        for (const struct segment *s = adjacent ? NULL : range->segment; s;
+             s = range_next_segment(range, s)) {
+            bool releasable = segment_is_releasable(s, finished);
+            bool movable = !releasable && limits->segments > 0 && is_movable(s, limits->bytes);
+            limits->bytes -= movable ? s->bytes : 0;
+            limits->segments -= movable;
+            bytes += releasable || movable ? s->bytes : 0;
+        }
     }
     limits->segments = limit - (most - limits->segments);
     return bytes;

@@ -134,16 +134,6 @@ static inline bool segment_is_releasable(const struct segment *segment, uint64_t
     return segment->used == 0 && segment->stamp <= finished && !segment->refused;
 }
 
-/**
- * Returns whether the segment's handle may be mapped elsewhere: it is idle, at most `most` bytes
- * long, and not externally visible. Its epoch need not have completed: the new user of the memory
- * waits behind the same barrier as a user of the memory here (stale.h).
- */
-static inline bool segment_is_movable(const struct segment *segment, uint64_t most) {
-    return segment->used == 0 && segment->bytes <= most && !segment->refused &&
-           !atomic_load_explicit(&segment->externally_visible, memory_order_relaxed);
-}
-
 /** Returns whether the range begins at its segment's base. */
 static inline bool range_is_first(const struct range *range) {
     return range->block.address == range->segment->base;
