@@ -34,16 +34,12 @@ static void count_used(struct arena *arena, const struct range *range) {
     }
 }
 
-/* Subtracts a range that becomes free from `used` of its segments; the reverse of count_used(). */
-static void count_free(struct arena *arena, const struct range *range) {
+/** Reverses count_used(). */
+void arena_give(struct arena *arena, struct range *range) {
     for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
         s->used -= overlap(range, s);
         arena->idle_bytes += s->used == 0 ? s->bytes : 0;
     }
-}
-
-void arena_give(struct arena *arena, struct range *range) {
-    count_free(arena, range);
     ranges_merge(arena, range);
 }
 
@@ -54,12 +50,6 @@ void arena_hold(struct arena *arena, struct range *range) {
 }
 
 /* --- taking --- */
-
-/* Returns whether PLACEMENT_KEEP_LONG keeps the range for larger requests. */
-static bool is_worth_keeping(const struct range *range, uint64_t bytes) {
-    return !is_ablated(ABLATION_KEEP_LONG) && range->bytes >= ARENA_KEEP_LONG_BYTES &&
-           range->bytes / ARENA_KEEP_LONG_FACTOR > bytes;
-}
 
 /* Returns whether the range ends where the arena grows (vmm backend). */
 static bool is_growing_end(const struct arena *arena, const struct range *range) {
@@ -81,8 +71,8 @@ static bool is_growing_end(const struct arena *arena, const struct range *range)
 static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
                               enum arena_placement placement) {
     bool is_allocation = range->segment->is_allocation;
-    bool from_end = is_allocation && placement != PLACEMENT_ANYWHERE && range_is_first(range) &&
-                    bytes < range->segment->bytes;
+    bool from_end = is_allocation && placement != PLACEMENT_ANYWHERE &&
+                    range->block.address == range->segment->base && bytes < range->segment->bytes;
     bool fits = from_end ? range->bytes > bytes : range->bytes >= bytes;
     return fits ? (from_end ? range->bytes - bytes : 0) : UINT64_MAX;
 }
@@ -111,7 +101,8 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placeme
     struct range *range = arena->free[i].range;
     uint64_t skip = bytes_to_skip(range, bytes, placement);
     bool keep_whole = placement == PLACEMENT_KEEP_LONG && !arena->in_address_order &&
-                      is_worth_keeping(range, bytes);
+                      !is_ablated(ABLATION_KEEP_LONG) && range->bytes >= ARENA_KEEP_LONG_BYTES &&
+                      range->bytes / ARENA_KEEP_LONG_FACTOR > bytes;
     if (keep_whole || (range->bytes > bytes && !arena_prepare(arena, 0)))
         return NULL;
     range = ranges_cut_out(arena, i, skip, bytes);
@@ -122,19 +113,15 @@ struct range *arena_take(struct arena *arena, uint64_t bytes, enum arena_placeme
     return range;
 }
 
-static bool has_live(const struct segment *segment) {
-    bool live = false;
-    for (const struct range *r = segment->first; segment_has(segment, r) && !live; r = r->next)
-        live = range_state(r) == BLOCK_LIVE || range_state(r) == BLOCK_SLAB;
-    return live;
-}
-
 /*
  * Returns the range's bytes in the segment if the segment has cached or pending blocks but nothing
  * live, else 0.
  */
 static uint64_t part_without_live(const struct range *range, const struct segment *segment) {
-    return segment->used > 0 && !has_live(segment) ? overlap(range, segment) : 0;
+    for (const struct range *r = segment->first; segment_has(segment, r); r = r->next)
+        if (range_state(r) == BLOCK_LIVE || range_state(r) == BLOCK_SLAB)
+            return 0;
+    return segment->used > 0 ? overlap(range, segment) : 0;
 }
 
 /** Checks only the first and the last segment of each free range: those between are idle. */
@@ -307,14 +294,12 @@ void arena_leave_map(struct arena *arena) {
 }
 
 void arena_forget(struct arena *arena) {
-    for (struct segment *segment = arena->segments; segment; segment = segment->next) {
+    for (struct segment *segment = arena->segments, *after; segment; segment = after) {
         for (struct range *r = segment_first(segment), *next; segment_has(segment, r); r = next) {
             next = r->next;
             ranges_recycle(arena, r);
         }
-    }
-    for (struct segment *segment = arena->segments, *next; segment; segment = next) {
-        next = segment->next;
+        after = segment->next;
         host_freelist_put(&arena->segment_freelist, segment);
     }
     arena->segments = arena->last = arena->gap_list = NULL;

@@ -134,11 +134,6 @@ static inline bool segment_is_releasable(const struct segment *segment, uint64_t
     return segment->used == 0 && segment->stamp <= finished && !segment->refused;
 }
 
-/** Returns whether the range begins at its segment's base. */
-static inline bool range_is_first(const struct range *range) {
-    return range->block.address == range->segment->base;
-}
-
 /**
  * Reads address and requested bytes of a live large block without a lock. Returns false if the
  * range is NULL or not live. A caller that does not hold the block must check afterwards that it
