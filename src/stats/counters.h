@@ -57,34 +57,21 @@ static inline void counter_raise(stat_counter *peak, uint64_t value) {
         counter_set(peak, value);
 }
 
-/** Counts `amount` as taken: raises current, total and, if exceeded, peak. */
-static inline void metric_enter(struct metric *metric, uint64_t amount) {
-    counter_add(&metric->current, amount);
-    counter_add(&metric->total, amount);
-    counter_raise(&metric->peak, counter_get(&metric->current));
-}
-
-/** Counts `amount` as given back: lowers current, raises freed. */
-static inline void metric_subtract(struct metric *metric, uint64_t amount) {
-    counter_set(&metric->current, counter_get(&metric->current) - amount);
-    counter_add(&metric->freed, amount);
-}
-
-/** Counts a positive change as taken, a negative one as given back. */
+/** Counts a positive change as taken: raises current, total and, if exceeded, peak. Counts a
+ * negative one as given back: lowers current, raises freed. */
 static inline void metric_change(struct metric *metric, int64_t change) {
-    if (change > 0)
-        metric_enter(metric, (uint64_t)change);
-    else
-        metric_subtract(metric, (uint64_t)-change);
+    counter_add(&metric->current, (uint64_t)change);
+    if (change > 0) {
+        counter_add(&metric->total, (uint64_t)change);
+        counter_raise(&metric->peak, counter_get(&metric->current));
+    } else {
+        counter_add(&metric->freed, (uint64_t)-change);
+    }
 }
 
 /** Sets `current`, and counts the difference as taken or freed. */
 static inline void metric_become(struct metric *metric, uint64_t value) {
-    uint64_t before = counter_get(&metric->current);
-    if (value > before)
-        metric_enter(metric, value - before);
-    else if (value < before)
-        metric_subtract(metric, before - value);
+    metric_change(metric, (int64_t)(value - counter_get(&metric->current)));
 }
 
 /** Sets every peak to the current value. */
