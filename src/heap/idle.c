@@ -99,13 +99,6 @@ struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t fin
     return NULL;
 }
 
-uint64_t range_idle_bytes(const struct range *range) {
-    uint64_t bytes = 0;
-    for (const struct segment *s = range->segment; s; s = range_next_segment(range, s))
-        bytes += s->used == 0 && !s->refused ? s->bytes : 0;
-    return bytes;
-}
-
 /**
  * Counts at most as many segments to remap as the arena's table of stale mappings can take. The
  * table limits this arena only: limits->segments keeps the rest for the other arena.

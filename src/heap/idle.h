@@ -35,12 +35,6 @@ struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t 
  */
 struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t finished, bool *waits);
 
-/**
- * Returns the bytes of the idle segments in a free range, without those whose release has failed
- * (segment.refused).
- */
-uint64_t range_idle_bytes(const struct range *range);
-
 /* Upper bound of what one growth may still remap into its gap. */
 struct idle_limits {
     uint64_t bytes;

@@ -48,21 +48,16 @@ static void lock_remap(struct source *source) {
     drop_stale(source);
 }
 
-/* Clears segment.refused: the next thread with the remap lock tries the segments again. */
-static void clear_refusals(struct arena *arena) {
-    for (struct segment *s = arena->segments; s; s = s->next)
-        s->refused = false;
-}
-
-/* Releases the remap lock and keeps the pool's lock. */
+/* Releases the remap lock and keeps the pool's lock. Clears segment.refused: the next thread with
+ * the remap lock tries the segments again. */
 static void unlock_remap(struct source *source) {
+    struct arena *const arenas[] = {&source->large, &source->small};
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);
-    if (source->remap.any_refused) {
-        clear_refusals(&source->large);
-        clear_refusals(&source->small);
-        source->remap.any_refused = false;
-    }
+    for (unsigned i = 0; i < 2 && source->remap.any_refused; i++)
+        for (struct segment *s = arenas[i]->segments; s; s = s->next)
+            s->refused = false;
+    source->remap.any_refused = false;
     lock_release(&source->remap.lock);
 }
 
@@ -388,7 +383,9 @@ static struct growth growth_at(const struct source *source, const struct arena *
     }
     const struct range *const adjacent[] = {gap.left, gap.right};
     for (unsigned i = 0; i < 2 && over > 0; i++)
-        growth.idle -= adjacent[i] ? range_idle_bytes(adjacent[i]) : 0;
+        for (const struct segment *s = adjacent[i] ? adjacent[i]->segment : NULL; s;
+             s = range_next_segment(adjacent[i], s))
+            growth.idle -= s->used == 0 && !s->refused ? s->bytes : 0;
     return growth;
 }
 
