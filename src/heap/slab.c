@@ -232,22 +232,6 @@ bool runs_prepare(struct runs *runs) {
     return true;
 }
 
-static struct slab *new_slab(struct runs *runs) {
-    if (!runs_prepare(runs))
-        return NULL;
-    struct slab *slab = runs->closed;
-    if (slab) {
-        runs->closed = slab->next;
-    } else {
-        slab = (struct slab *)runs->fresh;
-        runs->fresh += SLAB_STRIDE;
-        runs->fresh_count--;
-        slab->pool = runs->pool;
-    }
-    slab->resident = true;
-    return slab;
-}
-
 /*
  * Gives back the host pages that hold only descriptors of this slab. A host page has up to 64 KiB
  * on aarch64, and madvise() rounds a length up to whole host pages. `to` is therefore rounded down:
@@ -269,19 +253,28 @@ void runs_trim(struct runs *runs) {
 }
 
 /** Counts `opened` before any field changes: find_small() in pool/lookup.c compares the count. */
-int runs_add_slab(struct runs *runs, struct range *range, uint64_t address) {
-    struct slab *slab = new_slab(runs);
-    if (!slab)
+int runs_add_slab(struct runs *runs, struct range *range) {
+    if (!runs_prepare(runs))
         return -ENOMEM;
+    struct slab *slab = runs->closed;
+    if (slab) {
+        runs->closed = slab->next;
+    } else {
+        slab = (struct slab *)runs->fresh;
+        runs->fresh += SLAB_STRIDE;
+        runs->fresh_count--;
+        slab->pool = runs->pool;
+    }
+    slab->resident = true;
     atomic_fetch_add_explicit(&slab->opened, 1, memory_order_release);
-    slab->address = address;
+    slab->address = range->block.address;
     slab->range = range;
     range->slab = slab;
     slab->used_units = 0;
     bool visible = range->segment->externally_visible;
     atomic_store(&slab->externally_visible, visible);
     insert_run(runs, &slab->blocks[0], SLAB_UNITS);
-    page_map_set(address, PAGE_BYTES, page_map_of_slab(slab, visible));
+    page_map_set(slab->address, PAGE_BYTES, page_map_of_slab(slab, visible));
     runs->slab_count++;
     return 0;
 }

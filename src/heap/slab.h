@@ -189,11 +189,8 @@ void runs_start(struct runs *runs, struct pool *pool);
  */
 bool runs_prepare(struct runs *runs);
 
-/**
- * Opens a slab in a 2 MiB range of the arena, at device address `address`. Returns 0, or -ENOMEM
- * without host memory.
- */
-int runs_add_slab(struct runs *runs, struct range *range, uint64_t address);
+/** Opens a slab in a 2 MiB range of the arena. Returns 0, or -ENOMEM without host memory. */
+int runs_add_slab(struct runs *runs, struct range *range);
 
 /**
  * Takes the shortest free run of at least `units` units and cuts it to size. Returns a BLOCK_CACHED

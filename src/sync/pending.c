@@ -165,7 +165,7 @@ bool try_free(struct source *source, struct alloc_request *request) {
     if (!range)
         return false;
     block_become(&range->block, BLOCK_SLAB);
-    if (runs_add_slab(&source->runs, range, range->block.address) != 0) {
+    if (runs_add_slab(&source->runs, range) != 0) {
         arena_give(&source->small, range);
         return false;
     }

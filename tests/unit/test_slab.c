@@ -32,7 +32,7 @@ static struct slab *open_slab(struct bench *bench) {
     struct range *range = arena_take(&bench->arena, PAGE_BYTES, PLACEMENT_ANYWHERE);
     assert_non_null(range);
     block_become(&range->block, BLOCK_SLAB);
-    assert_int_equal(runs_add_slab(&bench->runs, range, range->block.address), 0);
+    assert_int_equal(runs_add_slab(&bench->runs, range), 0);
     struct slab *slab = page_map_slab(page_map_get(range->block.address));
     assert_non_null(slab);
     assert_ptr_equal(slab->range, range);
