@@ -173,7 +173,6 @@ static void close_slab(struct runs *runs, struct slab *slab) {
     become(&slab->blocks[0], BLOCK_INSIDE, 0);
     slab->next = runs->closed;
     runs->closed = slab;
-    runs->slab_count--;
 }
 
 struct range *runs_give(struct runs *runs, struct block *block) {
@@ -275,7 +274,6 @@ int runs_add_slab(struct runs *runs, struct range *range) {
     atomic_store(&slab->externally_visible, visible);
     insert_run(runs, &slab->blocks[0], SLAB_UNITS);
     page_map_set(slab->address, PAGE_BYTES, page_map_of_slab(slab, visible));
-    runs->slab_count++;
     return 0;
 }
 

@@ -179,7 +179,6 @@ struct runs {
     unsigned fresh_count;
     uint64_t free_units;
     uint64_t count; /* of free runs */
-    uint64_t slab_count;
 };
 
 void runs_start(struct runs *runs, struct pool *pool);
