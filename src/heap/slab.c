@@ -35,10 +35,6 @@ static uint64_t up_to(uint64_t word, unsigned bit) {
     return word & ~(uint64_t)0 >> (63 - bit);
 }
 
-void runs_start(struct runs *runs, struct pool *pool) {
-    *runs = (struct runs){.pool = pool};
-}
-
 /*
  * Finds the last block that starts at the unit of `address` or before it. Searches the unit's own
  * word of slab_heads(), then the last earlier word that head_words marks.

@@ -181,8 +181,6 @@ struct runs {
     uint64_t count; /* of free runs */
 };
 
-void runs_start(struct runs *runs, struct pool *pool);
-
 /**
  * Makes sure that the next runs_add_slab() finds descriptors. Returns false without host memory.
  */

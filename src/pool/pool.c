@@ -75,7 +75,8 @@ uint64_t pool_forget(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->remap.lock);
     lock_acquire(&source->lock);
-    source_leave_map(source);
+    arena_leave_map(&source->small);
+    arena_leave_map(&source->large);
     forget_caches(pool);
     uint64_t bytes = source_forget(source);
     atomic_store(&pool->deferred_bytes, 0);

@@ -16,14 +16,7 @@ void source_start(struct source *source, struct pool *pool, struct backend *back
     source->policy = policy;
     arena_start(&source->large, pool, source->policy->has_handles);
     arena_start(&source->small, pool, source->policy->has_handles);
-    runs_start(&source->runs, pool);
-}
-
-void source_leave_map(struct source *source) {
-    ASSERT_HELD(&source->remap.lock);
-    ASSERT_HELD(&source->lock);
-    arena_leave_map(&source->small);
-    arena_leave_map(&source->large);
+    source->runs.pool = pool;
 }
 
 /* Forgets all slabs and free runs. Both locks are held. */

@@ -51,15 +51,9 @@ void source_start(struct source *source, struct pool *pool, struct backend *back
                   const struct memory_policy *policy, const struct pool_config *config);
 
 /**
- * Takes all memory out of the page map after its context has ended, so that no thread finds it any
- * more. remap.lock and the pool's lock are held, and kept.
- */
-void source_leave_map(struct source *source);
-
-/**
- * Forgets the memory of a context that has ended. Called after source_leave_map(), once no thread
- * uses an earlier result of the page map. Returns the bytes that ended with the context
- * (memory_policy.end). remap.lock and the pool's lock are held, and kept.
+ * Forgets the memory of a context that has ended. Called after arena_leave_map() for both arenas,
+ * once no thread uses an earlier result of the page map. Returns the bytes that ended with the
+ * context (memory_policy.end). remap.lock and the pool's lock are held, and kept.
  */
 uint64_t source_forget(struct source *source);
 

@@ -45,7 +45,7 @@ static void start_at_segment(struct bench *bench, unsigned slabs) {
     struct pool *owner = (struct pool *)0x1000;
     arena_start(&bench->arena, owner, false);
     assert_int_equal(arena_add(&bench->arena, bench->base, slabs * PAGE_BYTES, NULL), 0);
-    runs_start(&bench->runs, owner);
+    bench->runs = (struct runs){.pool = owner};
 }
 
 static void start(struct bench *bench) {
