@@ -97,31 +97,24 @@ static void release_handle(struct source *source, const struct detached *moved) 
     atomic_fetch_sub(&source->remap.unmapping_bytes, moved->bytes);
 }
 
-/* Adds the handle's segment again. Returns false without host memory: the caller then releases the
- * handle, and the driver has the memory once the stale mapping is unmapped. */
-static bool reattach(struct source *source, const struct detached *moved) {
+/* The driver has the memory of a released handle once the stale mapping is unmapped. */
+void handles_reattach(struct source *source, const struct transit *transit) {
     struct backend *backend = source->backend;
-    struct segment *after = arena_before(moved->arena, moved->base);
-    if (!add_segment(source, moved->arena, moved->base, moved, after))
-        return false;
-    stale_remove(&moved->arena->stale_mappings, moved->base);
-    atomic_fetch_sub(&source->remap.unmapping_bytes, moved->bytes);
-    if (backend->ops->mark_stale)
-        backend->ops->mark_stale(backend, moved->base, pages_of(moved->bytes), true);
-    return true;
-}
-
-void handles_reattach(struct source *source, struct transit *transit) {
     for (unsigned i = 0; i < transit->count; i++) {
-        if (!reattach(source, &transit->handles[i])) {
+        const struct detached *moved = &transit->handles[i];
+        struct segment *after = arena_before(moved->arena, moved->base);
+        if (add_segment(source, moved->arena, moved->base, moved, after)) {
+            stale_remove(&moved->arena->stale_mappings, moved->base);
+            atomic_fetch_sub(&source->remap.unmapping_bytes, moved->bytes);
+            if (backend->ops->mark_stale)
+                backend->ops->mark_stale(backend, moved->base, pages_of(moved->bytes), true);
+        } else {
             lock_release(&source->lock);
-            release_handle(source, &transit->handles[i]);
+            release_handle(source, moved);
             lock_acquire(&source->lock);
             counter_add(&source->counters.driver_frees, 1);
         }
     }
-    transit->count = 0;
-    transit->bytes = 0;
 }
 
 /* --- release --- */
@@ -288,7 +281,6 @@ uint64_t handles_length(const struct source *source, uint64_t like) {
 /* Prepares all descriptors first: a mapping without a descriptor has to be undone. Other threads
  * may still use the descriptors up while the pool's lock is released: see undo_map().
  *
-
  * Divides the `rest` bytes that need new handles:
  *
  *      1  `each` up to VMM_HANDLE   handles of `each` bytes, the last one may be shorter
@@ -331,7 +323,6 @@ int handles_make(struct source *source, struct arena *arena, const struct gap *g
  * The start of a very long handle becomes MAP_BATCH short ones, or more if the request needs more:
  * a request for a small part then waits for few mappings. The rest becomes handles, each as long as
  * the start: the next split replaces one of them. With one handle for the rest, each split would
-
  * create the whole rest anew, which takes 3 to 4 ms for each GiB on a full device
  * (docs/cuda-facts.md).
  */
@@ -363,7 +354,6 @@ bool handles_end(struct source *source, struct arena *arena) {
         all &= backend->ops->unmap(backend, stale_mapping->base, pages_of(stale_mapping->bytes),
                                    true) == 0;
     }
-    arena->stale_mappings.count = 0;
     for (const struct segment *s = arena->segments; s; s = s->next) {
         bool refused = backend->ops->unmap(backend, s->base, pages_of(s->bytes), false) != 0;
         if (!refused)

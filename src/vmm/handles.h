@@ -42,7 +42,7 @@ void handles_drop_stale(struct source *source, struct arena *arena);
 
 /** Turns the handles that remain in transit into segments again, at their old addresses, where they
  * are still mapped. Releases a handle for which there is no host memory. */
-void handles_reattach(struct source *source, struct transit *transit);
+void handles_reattach(struct source *source, const struct transit *transit);
 
 /** Fills a gap with segments: first the handles in transit, then new ones of `each` bytes. Links
  * them behind *last, and sets *last to the last new segment. All are held (handles_hold()). Returns
