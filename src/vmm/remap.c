@@ -63,37 +63,35 @@ static void unlock_remap(struct source *source) {
 
 /* --- release --- */
 
-/* Arena and address of a released segment. */
+/* A released segment. */
 struct vacated {
     struct arena *arena;
-    uint64_t base;
+    uint64_t base, bytes; /* bytes 0: none was released */
 };
 
 /* Releases one idle segment, chosen by idle_segment(). A large `bytes` only shortens the search:
  * the segment may have any length. Tries the next one if a segment cannot go now (-EBUSY of
- * handles_release()). Returns the bytes released and sets *vacated; or returns 0. Releases the
- * pool's lock during driver calls. */
-static uint64_t release_one(struct source *source, uint64_t bytes, struct vacated *vacated) {
+ * handles_release()). Releases the pool's lock during driver calls. */
+static struct vacated release_one(struct source *source, uint64_t bytes) {
     struct arena *const arenas[] = {&source->large, &source->small};
-    uint64_t released = 0;
-    for (unsigned i = 0; i < 2 && released == 0; i++) {
+    struct vacated vacated = {0};
+    for (unsigned i = 0; i < 2 && vacated.bytes == 0; i++) {
         struct segment *segment;
         int r = -EBUSY;
         while (r == -EBUSY && arenas[i]->idle_bytes > 0 &&
                (segment = idle_segment(arenas[i], bytes, source->epochs.finished)) != NULL) {
-            *vacated = (struct vacated){arenas[i], segment->base};
-            r = handles_release(source, arenas[i], segment, &released);
+            vacated = (struct vacated){.arena = arenas[i], .base = segment->base};
+            r = handles_release(source, arenas[i], segment, &vacated.bytes);
         }
     }
-    return released;
+    return vacated;
 }
 
 static uint64_t remap_release(struct source *source, uint64_t bytes) {
     uint64_t released = 0, size = 1;
-    struct vacated vacated = {0};
     lock_remap(source);
     while (released < bytes && size > 0) {
-        size = release_one(source, bytes - released, &vacated);
+        size = release_one(source, bytes - released).bytes;
         released += size;
     }
     /* A released handle may have a stale mapping whose work completed while the pool's lock was
@@ -210,14 +208,12 @@ static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
  * than needed, maps short ones at its addresses for the surplus. Releases the pool's lock for
  * calls of the driver. */
 static void release_excess(struct source *source, uint64_t bytes, uint64_t budget) {
-    uint64_t size = 1;
-    while (size > 0 && budget_would_exceed(source, bytes, budget)) {
-        uint64_t over = source_reserved_soon(source) + bytes - budget;
-        struct vacated vacated = {0};
-        over = round_up(over, VMM_HANDLE);
-        size = release_one(source, over, &vacated);
-        if (size > over)
-            handles_make_short(source, vacated.arena, vacated.base, size - over, bytes);
+    struct vacated vacated = {.bytes = 1};
+    while (vacated.bytes > 0 && budget_would_exceed(source, bytes, budget)) {
+        uint64_t over = round_up(source_reserved_soon(source) + bytes - budget, VMM_HANDLE);
+        vacated = release_one(source, over);
+        if (vacated.bytes > over)
+            handles_make_short(source, vacated.arena, vacated.base, vacated.bytes - over, bytes);
     }
 }
 
@@ -322,7 +318,6 @@ static int grow_at(struct source *source, struct arena *arena, struct gap *gap, 
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);
     uint64_t before = source_reserved(source), budget = budget_with(source, bytes), size = 1;
-    struct vacated vacated = {0};
     struct transit transit;
     struct range *const adjacent[] = {gap->left, gap->right};
     transit.count = 0;
@@ -351,7 +346,7 @@ static int grow_at(struct source *source, struct arena *arena, struct gap *gap, 
             handles_unhold(source, arena, adjacent[i]);
     /* A failed growth releases as much as it has mapped: another thread may need the memory. */
     while (r != 0 && source_reserved(source) > before && size > 0)
-        size = release_one(source, 0, &vacated);
+        size = release_one(source, 0).bytes;
     return r;
 }
 
