@@ -14,6 +14,8 @@
 #include "stacks/requester.h"
 #include "trace/trace.h"
 
+extern const struct backend_kind segments_kind; /* segments.c; vmm.h has the other one */
+
 /** Converts a code of the driver for the pool: keeps 0 and sticky errors. Returns -EBUSY for all
  * others, because the next call may succeed. */
 int device_backend_answer(CUresult r);

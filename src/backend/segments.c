@@ -1,19 +1,27 @@
 /*
- * Implements the segments backend: reserves a segment with cuMemAlloc and frees it in a stream.
+ * Implements the segments backend: reserves a segment with cuMemAlloc and frees it in a stream. It
+ * works with every driver. A segment is an allocation of the driver, so legacy IPC handles, pointer
+ * attributes, registration for RDMA and tools see ordinary memory.
  *
  * source/backend.h says which lock a caller holds. Invariant: a segment is charged to the device
  * before cuMemAlloc, and until the driver has its memory back (`returning`).
  */
-#include "backend/segments.h"
+#include "backend/common.h"
 
 #include "driver/context/context.h"
 #include "driver/context/current.h"
+#include "driver/context/device_pool.h"
 #include "driver/limit/charge.h"
 #include "driver/state/capture.h"
 #include "driver/state/device.h"
 #include "driver/table/entries.h"
 
 #include <errno.h>
+
+struct segments_backend {
+    struct device_backend common; /* first */
+    CUstream free_stream; /* stream that segments are freed in; NULL before the first free */
+};
 
 static int reserve(struct backend *backend, uint64_t bytes, uint64_t *address) {
     struct segments_backend *segments = (struct segments_backend *)backend;

@@ -3,7 +3,6 @@
  * calls each column from the first row to the last. `.forked` runs in the child, where any lock may
  * be held for ever. `.report` and `.end` may run in a signal handler (process/process.h).
  */
-#include "backend/segments.h"
 #include "backend/vmm.h"
 #include "driver/context/context.h"
 #include "driver/context/decay.h"
