@@ -118,21 +118,16 @@ static int reserve_addresses(struct backend *backend, uint64_t bytes, uint64_t *
 
 static void free_addresses(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct vmm_backend *vmm = (struct vmm_backend *)backend;
-    lock_acquire(&vmm->lock);
-    struct vmm_range **at = &vmm->ranges, *range;
-    while ((range = *at) != NULL && range->address != address)
-        at = &range->next;
-    if (range)
-        *at = range->next;
-    lock_release(&vmm->lock);
-    if (!range)
-        return;
-    unlist_range(range);
-    host_unmap(range, size_of_range(bytes));
     CUstreamCaptureMode mode = capture_relax();
     lock_acquire(&vmm->lock);
+    struct vmm_range **at = &vmm->ranges, *range;
+    while ((range = *at)->address != address)
+        at = &range->next;
+    *at = range->next;
     free_leaked(vmm);
     lock_release(&vmm->lock);
+    unlist_range(range);
+    host_unmap(range, size_of_range(bytes));
     REAL(cuMemAddressFree)(address, bytes);
     capture_restore(mode);
 }
@@ -253,10 +248,6 @@ CUresult vmm_give_access(const struct vmm_backend *vmm, uint64_t address, uint64
     return REAL(cuMemSetAccess)(address, bytes, accesses, count);
 }
 
-static bool is_mapped(const struct vmm_range *range, uint64_t page) {
-    return (range->mapped[page / 64] >> page % 64 & 1) != 0;
-}
-
 /* Changes the bits of mapped VMM pages. Call with vmm.lock and the remap lock: the VA range cannot
  * be freed after ranges_lock is released. */
 static void set_mapped(uint64_t address, unsigned count, bool mapped) {
@@ -330,7 +321,7 @@ static CUresult grant_range_access(const struct vmm_range *range, const CUmemAcc
     CUresult r = CUDA_SUCCESS;
     while (r == CUDA_SUCCESS && from < count) {
         uint64_t to = from;
-        while (to < count && is_mapped(range, to))
+        while (to < count && (range->mapped[to / 64] >> to % 64 & 1) != 0)
             to++;
         if (to > from) {
             r = REAL(cuMemSetAccess)(range->address + from * PAGE_BYTES, (to - from) * PAGE_BYTES,
