@@ -125,23 +125,18 @@ static void show_wait(const struct device_backend *own, uint64_t since) {
 }
 
 /*
- * Waits for an event with cancellation disabled: the driver may wait at a cancellation point
- * (base/clock.h). A thread that ended there would never return from the backend's wait(), and the
- * end of the context waits for that return. Without the library an allocation does not wait.
+ * Waits with cancellation disabled: the driver may wait at a cancellation point (base/clock.h). A
+ * thread that ended there would never return from the backend's wait(), and the end of the context
+ * waits for that return. Without the library an allocation does not wait.
  */
-static CUresult wait_uncancelled(CUevent event) {
-    int before, unused;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    CUresult r = REAL(cuEventSynchronize)(event);
-    pthread_setcancelstate(before, &unused);
-    return r;
-}
-
 int device_backend_wait(struct backend *backend, unsigned slot) {
     struct device_backend *own = (struct device_backend *)backend;
     uint64_t since = device_backend_begin();
+    int before, unused;
     CUstreamCaptureMode mode = capture_relax();
-    CUresult r = wait_uncancelled(own->events[slot]);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    CUresult r = REAL(cuEventSynchronize)(own->events[slot]);
+    pthread_setcancelstate(before, &unused);
     capture_restore(mode);
     show_wait(own, since);
     return device_backend_answer(r);
