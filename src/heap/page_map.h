@@ -92,7 +92,7 @@ static inline void page_map_set_start(uint64_t address, struct range *range) {
 
 /*
  * Tags in the low bits of an entry. PAGE_MAP_EXTERNAL says that the slab is externally visible
- * (slab.h).
+ * (slab.h). The entry of a range has no tag: it is the pointer.
  */
 #define PAGE_MAP_SLAB ((page_map_entry)1)
 #define PAGE_MAP_EXTERNAL ((page_map_entry)2)
@@ -113,10 +113,6 @@ static inline struct slab *page_map_plain_slab(page_map_entry entry) {
 
 static inline page_map_entry page_map_of_slab(const struct slab *slab, bool external) {
     return (page_map_entry)slab | PAGE_MAP_SLAB | (external ? PAGE_MAP_EXTERNAL : 0);
-}
-
-static inline page_map_entry page_map_of_range(const struct range *range) {
-    return (page_map_entry)range;
 }
 
 /**

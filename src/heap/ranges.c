@@ -87,7 +87,7 @@ static void replace(struct arena *arena, size_t i, struct range *range) {
 /* --- cutting and merging --- */
 
 void ranges_enter(const struct range *part, struct range *range) {
-    page_map_set(part->block.address, part->bytes, page_map_of_range(range));
+    page_map_set(part->block.address, part->bytes, (page_map_entry)range);
     for (struct segment *s = part->segment; s; s = range_next_segment(part, s))
         if (s->base >= part->block.address) /* an earlier segment keeps its first range */
             s->first = range;

@@ -198,7 +198,7 @@ struct range *runs_give(struct runs *runs, struct block *block) {
         insert_run(runs, block, units);
         return NULL;
     }
-    page_map_set(slab->address, PAGE_BYTES, page_map_of_range(slab->range));
+    page_map_set(slab->address, PAGE_BYTES, (page_map_entry)slab->range);
     close_slab(runs, slab);
     return slab->range;
 }

@@ -73,8 +73,8 @@ static void a_slab_and_a_range_are_told_apart(void **state) {
     assert_ptr_equal(page_map_slab(page_map_of_slab(slab, true)), slab);
     assert_true(page_map_is_plain_slab(page_map_of_slab(slab, false)));
     assert_false(page_map_is_plain_slab(page_map_of_slab(slab, true)));
-    assert_false(page_map_is_plain_slab(page_map_of_range(range)));
-    assert_null(page_map_slab(page_map_of_range(range)));
+    assert_false(page_map_is_plain_slab((page_map_entry)range));
+    assert_null(page_map_slab((page_map_entry)range));
     assert_null(page_map_slab(0));
 }
 
