@@ -83,7 +83,7 @@ _Static_assert(SMALL_MAX_BYTES < (uint64_t)1 << (64 - HEADER_REQUESTED_SHIFT),
  * Returns BIN_NONE if the block is too large for a bin.
  */
 static inline unsigned bin_of_large(uint64_t bytes) {
-    return bytes <= BIN_MAX_BYTES ? size_class_below(bytes) + 1 : BIN_NONE;
+    return bytes <= BIN_MAX_BYTES ? size_class_of(bytes + 1) : BIN_NONE;
 }
 _Static_assert(BIN_MAX_BYTES == SMALL_MAX_BYTES << (LARGE_BINS - 1) / 16,
                "sixteen bins for each doubling, and one for BIN_MAX_BYTES");

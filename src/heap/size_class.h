@@ -22,11 +22,6 @@ static inline unsigned size_class_of(uint64_t bytes) {
     return shift * 16 + (unsigned)(above >> shift);
 }
 
-/** Returns the largest class of at most `bytes`, which must be at least 512. */
-static inline unsigned size_class_below(uint64_t bytes) {
-    return size_class_of(bytes + 1) - 1;
-}
-
 /** Returns the size of a class in units of 512 bytes. */
 static inline unsigned size_class_units(unsigned size_class) {
     if (size_class < 32)
