@@ -11,12 +11,6 @@ _Atomic(struct page_map_leaf *) page_map_root[1 << PAGE_MAP_ROOT_BITS];
 
 static _Atomic(struct page_map_leaf *) spare;
 
-/* Takes the spare leaf, or maps one. Returns NULL without host memory. */
-static struct page_map_leaf *new_leaf(void) {
-    struct page_map_leaf *leaf = atomic_exchange(&spare, NULL);
-    return leaf ? leaf : host_map(sizeof *leaf, 4096);
-}
-
 /* Keeps a leaf that no other thread has seen as the spare, or unmaps it if there is a spare. */
 static void keep_leaf(struct page_map_leaf *leaf) {
     struct page_map_leaf *none = NULL;
@@ -42,10 +36,10 @@ int page_map_prepare(uint64_t address, uint64_t bytes) {
     for (uint64_t i = address >> shift; i <= last >> shift; i++) {
         if (atomic_load_explicit(&page_map_root[i], memory_order_acquire))
             continue;
-        struct page_map_leaf *fresh = new_leaf();
+        struct page_map_leaf *fresh = atomic_exchange(&spare, NULL), *expected = NULL;
+        fresh = fresh ? fresh : host_map(sizeof *fresh, 4096);
         if (!fresh)
             return -ENOMEM;
-        struct page_map_leaf *expected = NULL;
         if (!atomic_compare_exchange_strong(&page_map_root[i], &expected, fresh))
             keep_leaf(fresh); /* another pool was first */
     }
