@@ -52,17 +52,20 @@ static bool is_late(struct sink *to) {
 }
 
 /**
- * Waits until the descriptor takes more bytes, or until a signal comes. Returns false at the
+ * Waits until the descriptor takes more bytes; signals do not end the wait. Returns false at the
  * deadline, which the first call sets, and after an error.
  */
 static bool writable(struct sink *to) {
-    if (is_late(to))
-        return false;
     struct pollfd wait = {.fd = to->fd, .events = POLLOUT};
-    uint64_t now = clock_kernel_ns();
-    struct timespec left = clock_from_ns(now < to->deadline ? to->deadline - now : 0);
-    long ready = syscall(SYS_ppoll, &wait, 1, &left, NULL, 0);
-    return ready > 0 || (ready < 0 && errno == EINTR);
+    long ready = -1;
+    do {
+        if (is_late(to))
+            return false;
+        uint64_t now = clock_kernel_ns();
+        struct timespec left = clock_from_ns(now < to->deadline ? to->deadline - now : 0);
+        ready = syscall(SYS_ppoll, &wait, 1, &left, NULL, 0);
+    } while (ready < 0 && errno == EINTR);
+    return ready > 0;
 }
 
 static long write_some(struct sink *to, const char *bytes, size_t length) {

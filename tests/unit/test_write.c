@@ -26,6 +26,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <time.h>
@@ -175,6 +176,39 @@ static void a_full_pipe_that_cannot_be_reopened_does_not_block_either(void **sta
     setrlimit(RLIMIT_NOFILE, &before);
     drain(ends[0], 65536);
     assert_int_equal(write_in_time(ends[1], "x", 1), 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void interrupt(int number) {
+    (void)number;
+}
+
+/* The text is longer than the pipe, so it is written in pieces. Signals would restart a write that
+ * blocks (SA_RESTART). */
+static void a_signal_does_not_make_the_writer_block(void **state) {
+    (void)state;
+    static char more_than_it_holds[200000];
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    fill(ends[1]);
+    pid_t child = fork();
+    if (child == 0) {
+        const struct itimerval often = {{0, 20000}, {0, 20000}};
+        struct sigaction action = {.sa_handler = interrupt, .sa_flags = SA_RESTART};
+        struct rlimit one = {1, 1}; /* the pipe cannot be opened again */
+        setrlimit(RLIMIT_NOFILE, &one);
+        sigaction(SIGALRM, &action, NULL);
+        setitimer(ITIMER_REAL, &often, NULL);
+        int r = write_in_time(ends[1], more_than_it_holds, sizeof more_than_it_holds);
+        _exit(r == -EAGAIN ? 0 : 1);
+    }
+    int status = -1;
+    for (int i = 0; i < 1000 && waitpid(child, &status, WNOHANG) == 0; i++)
+        usleep(10000);
+    if (status == -1)
+        kill(child, SIGKILL);
+    assert_int_equal(status, 0);
     close(ends[0]);
     close(ends[1]);
 }
@@ -378,6 +412,7 @@ int main(void) {
         TEST(a_full_non_blocking_pipe_is_waited_for_briefly),
         TEST(a_full_blocking_pipe_does_not_block_the_writer),
         TEST(a_full_pipe_that_cannot_be_reopened_does_not_block_either),
+        TEST(a_signal_does_not_make_the_writer_block),
         TEST(a_full_blocking_socket_does_not_block_the_writer),
         TEST(a_terminal_without_a_reader_does_not_block_the_writer),
         TEST(a_text_too_long_for_a_pipe_is_dropped_whole),
