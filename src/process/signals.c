@@ -36,6 +36,7 @@
 #define STACKS 4                 /* handlers that run at once, or inside each other */
 #define STACK_BYTES 32768        /* a report takes some 4 KiB */
 #define CPU_NS 2000000000        /* of a dying thread for its report, which takes less than 1 ms */
+#define SHELL_STATUS 128         /* plus a signal: the exit status that a shell shows for it */
 #define RESTORER_FLAG 0x04000000 /* added by libc to the flags on x86_64, and visible */
 
 static const struct {
@@ -128,7 +129,9 @@ static void die(int number, siginfo_t *info, const char *name) {
     if (atomic_load(&dying) == self) { /* the report itself crashed */
         send_again(dying_of, &dying_info);
         mask_signal(SIG_UNBLOCK, dying_of);
-        return;
+        /* Only the first process of a container is still alive: it ignores signals that are sent
+         * with the default action. */
+        syscall(SYS_exit_group, SHELL_STATUS + dying_of);
     }
     if (atomic_compare_exchange_strong(&dying, &none, self)) {
         dying_of = number;
@@ -151,7 +154,8 @@ static void die(int number, siginfo_t *info, const char *name) {
  * free: the interrupted stack, or an alternate signal stack, may have little left. The handler
  * blocks all other signals, so that a second SIGTERM does not cut the report off. It does not block
  * crash signals: the program may have broken the library's memory. A report that crashes is given
- * up, and the process dies of its first signal.
+ * up, and the process dies of its first signal. The first process of a container may have to exit
+ * instead, with the status that a shell shows for that signal.
  */
 
 static void respond(int number, siginfo_t *info) {
@@ -165,7 +169,7 @@ static void respond(int number, siginfo_t *info) {
     }
     if (!name || number == options()->report_signal)
         process_report("signal");
-    else if (syscall(SYS_getpid) == 1 && !crash)
+    else if (syscall(SYS_getpid) == 1 && !crash && atomic_load(&dying) != this_thread())
         process_report(name); /* the first process of a container does not die of it by default */
     else
         die(number, info, name);

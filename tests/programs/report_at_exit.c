@@ -723,6 +723,8 @@ static int broken(const char *how, size_t which) {
                 *(volatile uint64_t *)(after[i].from + at) = 0;
         if (strcmp(how, "zero, crash") == 0)
             null_pointer();
+        if (strcmp(how, "unreadable, file") == 0)
+            truncated_file();
         kill(getpid(), SIGTERM);
     }
     syscall(SYS_exit_group, 0); /* there is no such range */

@@ -349,6 +349,13 @@ def first_of_container():
         tally.check((ran.status, ran.out, got) == (native.status, native.out, reasons),
                     "report_at_exit: first of a container: %s: status %s, natively %s, reports %s" % (
                         way, ran.status, native.status, got), ran.out + ran.err)
+    command.insert(1, "--mount-proc")
+    statuses = []  # a SIGBUS whose report crashes by SIGSEGV
+    while statuses[-1:] != [0] and len(statuses) < 64:
+        ran = run(command + ["broken", "unreadable, file", str(len(statuses))], options={"GPUCACHE_SIM_IDLE_MS": "0"})
+        statuses.append(ran.status)
+    tally.check(set(statuses) == {0, -signal.SIGBUS, 128 + signal.SIGBUS},
+                "report_at_exit: first of a container: its report crashes: statuses %s" % statuses)
 
 
 def main():
