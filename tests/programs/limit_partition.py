@@ -19,6 +19,20 @@ total = ctypes.c_size_t()
 assert cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0) == 0
 print(total.value, "libnvidia-ml" in open("/proc/self/maps").read())
 """
+# The second thread asks while the first one waits for NVML.
+TOGETHER = """
+import ctypes, threading, time
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+totals = [ctypes.c_size_t(), ctypes.c_size_t()]
+def ask(i):
+    time.sleep(0.05 * i)
+    assert cuda.cuDeviceTotalMem_v2(ctypes.byref(totals[i]), 0) == 0
+threads = [threading.Thread(target=ask, args=(i,)) for i in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(*(total.value for total in totals))
+"""
 tally = Tally()
 
 
@@ -79,6 +93,15 @@ def soft(folder):
     tally.check(said == ["1048576"], "partition: the budget is said", said)
 
 
+def together(folder):
+    """Checks that each of two threads waits for the limits."""
+    driver = Driver(folder, 0, 4 << 30)
+    options = {**driver.options, "GPUCACHE_SIM_NVML_LIMITS": "0 %d 300" % (4 << 30), "GPUCACHE_REPORT": "off"}
+    if not EMULATED:
+        ran = run([sys.executable, "-c", TOGETHER], options=options)
+        tally.check((ran.status, ran.out) == (0, "%d %d\n" % (4 << 30, 4 << 30)), "partition: two threads", ran.out + ran.err)
+
+
 def as_natively(folder):
     """Checks that NVML is unloaded again, and never loaded for a driver without these limits. Free memory is that of the cgroup also if nothing tells the limit."""
     driver = Driver(folder, 0, 4 << 30)
@@ -106,7 +129,7 @@ def main():
             print("SKIPPED: this process has no cgroup of version 2")
             sys.exit(77)
     with tempfile.TemporaryDirectory() as folder:
-        for part in (hard, none, soft, as_natively):
+        for part in (hard, none, soft, together, as_natively):
             part(folder)
 
 

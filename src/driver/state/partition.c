@@ -17,7 +17,7 @@
 #define LIMITS_SINCE 13040 /* first driver version with nvmlDeviceGetMemoryLimits_v1 */
 #define CGROUPS "/sys/fs/cgroup"
 #define POLL_NS 1000000 /* time between two tests for the limits */
-#define POLLS_MOST 1000 /* tests after which the program goes on without the limits */
+#define POLLS_MOST 1000 /* tests after which a thread goes on without the limits */
 
 /* NVML's ABI, declared here because the build machine may lack nvml.h (see hooks/nvml.h). */
 enum { NVML_DONE = 0 };
@@ -110,21 +110,19 @@ static void *read_all_limits(void *unused) {
     return unused;
 }
 
+static atomic_flag begun = ATOMIC_FLAG_INIT; /* a thread reads the limits, or has read them */
+static atomic_bool done;
+
 /*
  * Lets a helper thread load NVML, and waits for a bounded time only. dlopen() may wait for
  * constructors that run in another thread. Such a constructor may wait for a lock of the CUDA
  * runtime that the caller of partition_read() holds.
  */
-void partition_read(void) {
-    static atomic_flag begun = ATOMIC_FLAG_INIT;
-    static atomic_bool done;
-    int version = 0, saved = errno;
-    if (atomic_load_explicit(&done, memory_order_relaxed) || atomic_flag_test_and_set(&begun))
-        return;
+static void read_once(void) {
+    int version = 0;
     REAL(cuDriverGetVersion)(&version);
     if (version >= LIMITS_SINCE && REAL(cuDeviceGetCount)(&reader.count) != CUDA_SUCCESS) {
         atomic_flag_clear(&begun); /* before cuInit(): the next call tries again */
-        errno = saved;
         return;
     }
     reader.cgroup = version >= LIMITS_SINCE ? own_cgroup() : NULL;
@@ -132,5 +130,18 @@ void partition_read(void) {
         for (int i = 0; i < POLLS_MOST && !atomic_load(&reader.finished); i++)
             sleep_ns(POLL_NS);
     atomic_store(&done, true);
+}
+
+void partition_read(void) {
+    int saved = errno, polls = 0;
+    while (!atomic_load_explicit(&done, memory_order_relaxed)) {
+        if (!atomic_flag_test_and_set(&begun)) {
+            read_once();
+            break;
+        }
+        sleep_ns(POLL_NS); /* another thread reads the limits; none does in the child of a fork */
+        if (++polls == POLLS_MOST)
+            atomic_store(&done, true);
+    }
     errno = saved;
 }

@@ -11,10 +11,9 @@
 
 #include <stdint.h>
 
-/** Reads the limits of all devices, once. Waits for about 1 s at most. While one thread waits,
- * calls of other threads return at once, without the limits. Limits that arrive later apply to
- * devices whose first use is later still. Does nothing before cuInit(). Call with no lock held,
- * before the driver makes a context. */
+/** Reads the limits of all devices, once, or waits for a thread that reads them. Each wait ends
+ * after about 1 s. Limits that arrive later apply to devices whose first use is later still. Does
+ * nothing before cuInit(). Call with no lock held, before the driver makes a context. */
 void partition_read(void);
 
 /** Returns the hard limit of a device: bytes that the cgroup gets at most. 0: no known limit. */

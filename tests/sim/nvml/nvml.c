@@ -9,7 +9,8 @@
  * Without the file nvmlInit fails.
  *
  * GPUCACHE_SIM_NVML_LIMITS is "SOFT HARD", the limits of the process's cgroup in bytes; without it
- * no cgroup has limits, and with "hang" nvmlInit never returns.
+ * no cgroup has limits, and with "hang" nvmlInit never returns. "SOFT HARD MS": nvmlInit takes MS
+ * milliseconds.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,8 +64,11 @@ int nvmlInit_v2(void) {
     char kind[8];
     long long used, total;
     const char *limits = getenv("GPUCACHE_SIM_NVML_LIMITS");
+    unsigned ms;
     while (limits && strcmp(limits, "hang") == 0)
         pause();
+    if (limits && sscanf(limits, "%*u %*u %u", &ms) == 1)
+        usleep(ms * 1000);
     FILE *file = open_file(kind, &used, &total);
     if (file)
         fclose(file);
