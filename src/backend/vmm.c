@@ -370,7 +370,9 @@ static int start(struct device_backend *own, CUcontext context, struct device *d
         vmm->prop = vmm_prop_of(device);
         vmm->started = true;
     }
+    lock_acquire(&vmm->lock); /* grant_access() of a context that has ended may still run */
     vmm->peer_devices = peer_devices;
+    lock_release(&vmm->lock);
     return device_backend_start(&vmm->common, &ops, context, device);
 }
 
