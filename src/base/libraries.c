@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <stdatomic.h>
 
-#define SLEEPS 10000 /* in one wait, 1 s: a thread that forks inside a callback waits for itself */
+/* In one wait: a thread that forks inside a callback waits for itself. Each sleep lasts longer than
+ * SLEEP_NS by the timer slack (50 us by default: prctl(2)), so a wait takes some 1.5 s. */
+#define SLEEPS 10000
 #define SLEEP_NS 100000
 
 static _Atomic int readers, forks; /* each thread counts itself before it checks the other count */

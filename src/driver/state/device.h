@@ -139,7 +139,7 @@ void device_uncharge(struct device *device, uint64_t bytes);
 bool device_is_overcommitted(const struct device *device);
 
 /** Returns a number that changes when another thread gives a charge or memory back. Waits first,
- * for a few seconds at most, for the requests that other threads have in progress (in_flight_wait).
+ * for one second at most, for the requests that other threads have in progress (in_flight_wait).
  * Call with no lock held. */
 uint64_t device_wait_for_in_flight(struct device *device);
 

@@ -4,12 +4,9 @@
 #include "heap/host.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stddef.h>
 
-#define YIELDS 100 /* times that a waiting thread yields before it sleeps */
-#define POLL_NS 50000
-#define WAIT_NS 1000000000
+#define WAIT_NS SECOND_NS
 
 static uintptr_t this_thread(void) {
     return (uintptr_t)pthread_self();
@@ -106,28 +103,18 @@ static struct in_flight_thread *other_request(struct in_flight *in_flight,
     return NULL;
 }
 
-/* Adds up its sleeps instead of reading libc's clock, which may stand still (base/clock.h). A sleep
- * lasts longer than POLL_NS by the timer slack of Linux (50 us by default: prctl(2)). The longest
- * wait therefore takes 2 s or more. */
 bool in_flight_wait(struct in_flight *in_flight) {
-    uint64_t last = atomic_load(&in_flight->asked), waited = 0;
+    uint64_t last = atomic_load(&in_flight->asked), begun = clock_kernel_ns();
     struct in_flight_thread *own = find(in_flight, this_thread()), *other;
-    unsigned yields = 0;
-    bool any = false;
+    unsigned turns = 0;
     if (own)
         atomic_store(&own->waits, true);
-    while ((other = other_request(in_flight, own, last)) != NULL) {
-        any = true;
-        if (waited >= WAIT_NS) {
+    for (; (other = other_request(in_flight, own, last)) != NULL; turns++)
+        if (clock_kernel_ns() - begun >= WAIT_NS)
             atomic_store(&other->slow, true);
-        } else if (yields++ < YIELDS) {
-            sched_yield();
-        } else {
-            sleep_ns(POLL_NS);
-            waited += POLL_NS;
-        }
-    }
+        else
+            let_others_run(turns);
     if (own)
         atomic_store(&own->waits, false);
-    return any;
+    return turns > 0;
 }

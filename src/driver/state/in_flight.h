@@ -57,7 +57,7 @@ extern _Atomic uint64_t in_flight_returns;
 uint64_t in_flight_given_back(const struct in_flight *in_flight);
 
 /**
- * Waits, for a few seconds at most, for the requests that other threads have in progress now. Marks
+ * Waits, for one second at most, for the requests that other threads have in progress now. Marks
  * a request that takes longer as slow: no thread waits for it any more. Returns whether there were
  * any requests. Two threads of the table that both wait do not wait for each other. Call with no
  * lock held.
