@@ -166,7 +166,8 @@ def forked():
 
 
 def refused():
-    for place, why in (("/proc/none/snapshot", "no such directory"), ("/dev/full", "not a file"), ("/", "is a directory")):
+    for place, why in (("/proc/none/snapshot", "no such directory"), ("/dev/full", "not a file"), ("/", "is a directory"),
+                       ("/proc/none" + "/" * 1000 + "snapshot", "no such directory")):
         ran = run([SNAPSHOT, "fill=1", "oom", "oom"], options={"GPUCACHE_OOM_SNAPSHOT": place, "GPUCACHE_REPORT": "off"})
         lines = [line for line in ran.err.splitlines() if "GPUCACHE_OOM_SNAPSHOT" in line]
         tally.check(ran.status == 0 and len(lines) == 1 and why in lines[0] and "no memory snapshot is written" in lines[0],

@@ -319,11 +319,13 @@ static int make_snapshot(int fd, const struct report_oom *oom) {
 /* Logs the result of the snapshot: 0 or a negative errno. */
 static void log_result(int r) {
     const char *why = r == -ENOMEM ? "no memory of the host for it" : file_error(r);
+    char shown[FILE_SHOWN];
     if (r == 0) {
         log_warn("out of memory: memory snapshot written to %s", snapshot.path);
     } else {
         log_warn("GPUCACHE_OOM_SNAPSHOT=%s: %s; no memory snapshot is written",
-                 options()->oom_snapshot_pattern, why ? why : "cannot be written");
+                 file_shown(shown, options()->oom_snapshot_pattern),
+                 why ? why : "cannot be written");
     }
 }
 
