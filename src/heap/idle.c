@@ -81,16 +81,13 @@ struct segment *idle_segment(struct arena *arena, uint64_t bytes, uint64_t finis
     return NULL;
 }
 
-/**
- * Searches from the largest free range: removing the last entry of the array moves no others. Does
- * not check segment.refused: remap_decay() releases the remap lock after each segment.
- */
+/** Searches from the largest free range: removing the last entry of the array moves no others. */
 struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t finished,
                           bool *waits) {
     for (size_t i = arena->idle_bytes > 0 ? arena->free_count : 0; i-- > 0;) {
         const struct range *range = arena->free[i].range;
         for (struct segment *s = range->segment; s; s = range_next_segment(range, s)) {
-            bool aged = s->used == 0 && tick - s->since > DECAY_TICKS;
+            bool aged = s->used == 0 && !s->refused && tick - s->since > DECAY_TICKS;
             if (aged && s->stamp <= finished)
                 return s;
             *waits |= aged;

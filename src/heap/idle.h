@@ -30,8 +30,8 @@ struct segment *idle_movable(const struct arena *arena, uint64_t most, uint64_t 
 
 /**
  * Returns a segment that has been idle for the whole decay time at `tick`, with a stamp of at most
- * `finished`. Otherwise returns NULL, and sets *waits to true if there is such a segment with a
- * later stamp. Never clears *waits.
+ * `finished`, and whose release has not failed (segment.refused). Otherwise returns NULL, and sets
+ * *waits to true if there is such a segment with a later stamp. Never clears *waits.
  */
 struct segment *idle_aged(const struct arena *arena, uint64_t tick, uint64_t finished, bool *waits);
 

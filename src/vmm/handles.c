@@ -21,8 +21,7 @@ static uint32_t pages_of(uint64_t bytes) {
     return (uint32_t)(bytes >> PAGE_SHIFT);
 }
 
-/* Keeps the segment from being selected again before the remap lock is released. Exception:
- * idle_aged(). */
+/* Keeps the segment from being selected again before the remap lock is released. */
 static void mark_refused(struct source *source, struct segment *segment) {
     segment->refused = true;
     source->remap.any_refused = true;

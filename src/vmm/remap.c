@@ -101,16 +101,17 @@ static uint64_t remap_release(struct source *source, uint64_t bytes) {
     return released;
 }
 
+/* Tries the next segment if one cannot go now, as release_one() does. */
 static uint64_t remap_decay(struct source *source) {
     struct arena *arena;
+    struct segment *aged;
     uint64_t released = 0;
+    int r = -EBUSY;
     bool waits;
     lock_remap(source);
-    struct segment *aged = source_aged(source, &arena, &waits);
-    if (aged) {
-        handles_release(source, arena, aged, &released);
-        drop_stale(source); /* as in remap_release() */
-    }
+    while (r == -EBUSY && (aged = source_aged(source, &arena, &waits)) != NULL)
+        r = handles_release(source, arena, aged, &released);
+    drop_stale(source); /* as in remap_release() */
     unlock_remap(source);
     return released;
 }

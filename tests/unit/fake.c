@@ -426,7 +426,7 @@ static void mark_stale(struct backend *backend, uint64_t address, unsigned count
 static int unmap(struct backend *backend, uint64_t address, unsigned count, bool stale) {
     struct fake *fake = of(backend);
     pthread_mutex_lock(&fake->lock);
-    int r = fake->unmap_code;
+    int r = address == fake->kept_address ? -EBUSY : fake->unmap_code;
     fake->unmaps += r == 0 ? count : 0;
     for (unsigned i = 0; i < count && r == 0; i++) {
         struct fake_mapping *at = mapping_at(fake, address + i * 2 * MIB);

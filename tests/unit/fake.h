@@ -86,6 +86,7 @@ struct fake {
     struct fake_page pages[FAKE_PAGES];
     struct fake_mapping mappings[FAKE_MAPPED];
     int map_code, unmap_code; /* if not 0, returned by map() and unmap() without effect */
+    uint64_t kept_address;    /* if not 0, unmap() returns -EBUSY for this address */
     unsigned maps, unmaps;
     unsigned idles;            /* calls of watch_idle() */
     unsigned growing, in_vain; /* running growths; growths that gave something back */

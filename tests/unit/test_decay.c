@@ -447,6 +447,26 @@ static void a_refused_request_waits_for_memory_that_is_being_freed(void **state)
     assert_int_equal(r, 0);
 }
 
+static void a_segment_that_stays_does_not_keep_the_others(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    uint64_t blocks[3];
+    for (int i = 0; i < 3; i++)
+        blocks[i] = get(32 * MIB);
+    for (int i = 0; i < 3; i++)
+        drop(blocks[i]);
+    finish_all();
+    const struct segment *first = pool->source.large.segments;
+    uint64_t kept = first->bytes;
+    fake->kept_address = first->base;
+    assert_in_range(kept, 2 * MIB, 32 * MIB);
+    ticks(WHOLE);
+    assert_int_equal(fake->reserved, kept);
+    fake->kept_address = 0;
+    ticks(1);
+    assert_int_equal(fake->reserved, 0);
+}
+
 static void while_a_context_may_be_ending_nothing_is_released(void **state) {
     (void)state;
     begin(GIB, RELAXED);
@@ -553,6 +573,7 @@ int main(void) {
         BOTH(after_a_fault_nothing_is_released),
         BOTH(the_helper_is_woken_once_for_each_idle_period),
         BOTH(a_deferred_free_starts_the_decay_time_when_reclaimed),
+        PAGES(a_segment_that_stays_does_not_keep_the_others),
         PAGES(new_memory_is_mapped_where_memory_was_released),
         BOTH(a_new_context_is_watched_anew),
         SEGMENTS(a_segment_is_released_whole),
