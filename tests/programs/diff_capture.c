@@ -308,6 +308,26 @@ static void in_other_context(void) {
     line("capture: and going on %u", good);
 }
 
+/* One thread captures its own stream in two contexts. The capture in the second one goes on when
+ * the first context ends. */
+static void of_two_contexts(void) {
+    CUcontext away;
+    CUgraph graph = NULL;
+    CHECK(cuCtxCreate_v2(&away, 0, 0));
+    CHECK(cuStreamBeginCapture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuStreamBeginCapture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK(cuCtxSetCurrent(away));
+    CODES("capture: end in one context", cuStreamEndCapture(CU_STREAM_PER_THREAD, &graph),
+          cuGraphDestroy(graph));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuCtxDestroy(away));
+    for (unsigned i = 0; i < 20; i++)
+        CHECK(cuMemFree(take(4 * MIB)));
+    CODES("capture: end in the other one", cuStreamEndCapture(CU_STREAM_PER_THREAD, &graph),
+          cuGraphDestroy(graph));
+}
+
 static void end_without_graph(void) {
     CUgraph graph = NULL;
     CUstreamCaptureStatus status;
@@ -425,6 +445,8 @@ int main(void) {
         many();
     if (section("elsewhere"))
         in_other_context();
+    if (section("two contexts"))
+        of_two_contexts();
     if (section("no place for the graph"))
         end_without_graph();
     return 0;

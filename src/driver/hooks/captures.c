@@ -10,7 +10,7 @@
 #include "heap/host.h"
 #include "pool/pool.h"
 
-/* A capture in progress. CU_STREAM_PER_THREAD means a different stream in each thread. */
+/* A capture in progress. CU_STREAM_PER_THREAD means a different stream in each thread and context. */
 struct capturing {
     CUstream stream;
     CUcontext context;  /* context of the stream: its end ends the capture */
@@ -25,11 +25,23 @@ static struct lock lock = LOCK_INITIALIZER(CAPTURE);
 /* Its address identifies the thread. */
 static _Thread_local char this_thread __attribute__((tls_model("initial-exec")));
 
-/* Returns the key of a stream in the list. `per_thread`: a NULL stream is the per-thread stream. */
+/* Returns the context of a stream, which may differ from the current one. */
+static CUcontext context_of(CUstream stream) {
+    CUcontext context = NULL;
+    REAL(cuCtxGetCurrent)(&context);
+    if (stream && stream != CU_STREAM_LEGACY) /* a query of that stream invalidates captures */
+        REAL(cuStreamGetCtx)(stream, &context);
+    return context;
+}
+
+/* Returns the key of a stream in the list; the context belongs to the key of the per-thread stream
+ * only. `per_thread`: a NULL stream is the per-thread stream. */
 static struct capturing identify(CUstream stream, bool per_thread) {
-    bool is_own = stream == CU_STREAM_PER_THREAD || (!stream && per_thread);
-    return (struct capturing){.stream = is_own ? CU_STREAM_PER_THREAD : stream,
-                              .thread = is_own ? &this_thread : NULL};
+    if (stream != CU_STREAM_PER_THREAD && (stream || !per_thread))
+        return (struct capturing){.stream = stream};
+    return (struct capturing){.stream = CU_STREAM_PER_THREAD,
+                              .context = context_of(CU_STREAM_PER_THREAD),
+                              .thread = &this_thread};
 }
 
 /* Records an event for the pool's memory that was freed so far. */
@@ -76,20 +88,16 @@ static void list_add(struct capturing *capture) {
     captures = capture;
 }
 
-/* Returns the context of a stream, which may differ from the current one. */
-static CUcontext context_of(CUstream stream) {
-    CUcontext context = NULL;
-    REAL(cuCtxGetCurrent)(&context);
-    if (stream && stream != CU_STREAM_LEGACY) /* a query of that stream invalidates captures */
-        REAL(cuStreamGetCtx)(stream, &context);
-    return context;
+static bool is_same(const struct capturing *capture, const struct capturing *key) {
+    return capture->stream == key->stream && capture->thread == key->thread &&
+           (!key->thread || capture->context == key->context);
 }
 
-/* Removes the stream's capture from the list; it stays counted. Returns the capture, or NULL if
- * the stream has none. Called with `lock` held. */
-static struct capturing *list_remove(struct capturing which) {
+/* Removes the capture of an identify() key from the list; it stays counted. Returns the capture,
+ * or NULL if the stream has none. Called with `lock` held. */
+static struct capturing *list_remove(const struct capturing *key) {
     struct capturing **at = &captures;
-    while (*at && ((*at)->stream != which.stream || (*at)->thread != which.thread))
+    while (*at && !is_same(*at, key))
         at = &(*at)->next;
     struct capturing *found = *at;
     if (found)
@@ -102,8 +110,9 @@ static struct capturing *list_remove(struct capturing which) {
  * with success. A certain capture that is not in the list is one of the unlisted ones.
  */
 static void end_capture(CUstream stream, bool per_thread, bool certain) {
+    const struct capturing key = identify(stream, per_thread);
     lock_acquire(&lock);
-    struct capturing *capture = list_remove(identify(stream, per_thread));
+    struct capturing *capture = list_remove(&key);
     bool ended = capture || (certain && unlisted > 0);
     if (capture)
         host_freelist_put(&freelist, capture);
@@ -122,7 +131,7 @@ CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream) 
     struct capturing *capture = NULL;
     if (atomic_load(&capture_active) > 0) {
         lock_acquire(&lock);
-        capture = list_remove(identify(stream, false));
+        capture = list_remove(&(struct capturing){.stream = stream});
         lock_release(&lock);
     }
     CUresult answer = destroy(stream);
@@ -175,7 +184,7 @@ static struct begin_call enter_begin(CUstream stream, bool per_thread) {
     struct begin_call call = {.is_announced = process_ready()};
     if (call.is_announced) {
         call.capture = identify(stream, per_thread);
-        call.capture.context = context_of(stream);
+        call.capture.context = context_of(call.capture.stream);
         announce();
     }
     return call;
