@@ -9,9 +9,12 @@
 #include "heap/va_range.h"
 
 #include <errno.h>
+#include <string.h>
 
 void arena_start(struct arena *arena, struct pool *pool, bool in_address_order) {
-    *arena = (struct arena){.pool = pool, .in_address_order = in_address_order};
+    memset(arena, 0, sizeof *arena); /* a compound literal would lie on the stack at -O0 */
+    arena->pool = pool;
+    arena->in_address_order = in_address_order;
     arena->range_freelist.object_bytes = sizeof(struct range);
     arena->segment_freelist.object_bytes = sizeof(struct segment);
     arena->va_range_freelist.object_bytes = sizeof(struct va_range);

@@ -21,11 +21,11 @@
 #include <unistd.h>
 
 #define STAT_BYTES 1024
-#define ENTRIES_BYTES 8192
+#define ENTRIES_BYTES 2048    /* on the stack of a thread of the program, which may be short */
 #define FULL (2 * PLACE_KEEP) /* a folder with more names than this is full */
 #define ALIVE_MOST 16         /* live processes for which a sweep reads /proc */
 #define SHARED "/dev/shm"
-#define SPARE_READS 64 /* reads of about 200 names each in SHARED, to find spare folders */
+#define SPARE_READS 256 /* reads of about 50 names each in SHARED, to find spare folders */
 
 /* Numbers of the fields of /proc/PID/stat, from proc(5). */
 enum { STAT_STATE = 3, STAT_THREADS = 20, STAT_START = 22, STAT_STACK = 28 };

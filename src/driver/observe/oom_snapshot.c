@@ -48,6 +48,7 @@ static struct {
     size_t event_count;
     char names[STATS_MAX_DEVICES + 1][24]; /* keys, which must stay valid */
     char path[OPTIONS_PATH + 32];
+    char option[OPTIONS_PATH + 64]; /* name and value */
     char buffer[BUFFER];
 } snapshot;
 
@@ -246,10 +247,9 @@ static void write_traces(const struct report_oom *oom, uint32_t stack) {
 
 static void write_options(void) {
     struct print out;
-    char text[OPTIONS_PATH + 64];
     pickle_list(&snapshot.pickle);
     for (int id = 0; id < OPTION_COUNT; id++) {
-        print_init(&out, -1, text, sizeof text);
+        print_init(&out, -1, snapshot.option, sizeof snapshot.option);
         print_format(&out, "%s=%s", option_table[id].name, options_text((enum option_id)id));
         pickle_text(&snapshot.pickle, print_end(&out));
     }
