@@ -42,6 +42,18 @@ struct decay {
     uint64_t before[DECAY_TICKS];
 };
 
+/* Handles in transit: detached from their segments, until they are mapped in the gap or reattached.
+ * The longest comes first. A growth that maps them again saves cuMemRelease and cuMemCreate. */
+struct transit {
+    uint64_t bytes;
+    unsigned count;
+    struct detached {
+        uint64_t handle, bytes, stamp; /* of the segment */
+        struct arena *arena;           /* arena of the segment */
+        uint64_t base;                 /* the segment's address: a mapping is still there */
+    } handles[TRANSIT_MOST];
+};
+
 /*
  * Remapping of handles (src/vmm). One thread at a time remaps. All fields but unmapping_bytes
  * change under both locks only. A thread that holds remap.lock therefore finds them unchanged after
@@ -60,6 +72,8 @@ struct remap {
     uint64_t held_bytes;  /* free bytes that handles_hold() keeps for the growing thread */
     /* Bytes that are no longer in the reserve, and that the driver does not have yet. */
     _Atomic uint64_t unmapping_bytes;
+    /* Empty unless a thread with `lock` grows the pool. Too large for the stack of that thread. */
+    struct transit transit;
 };
 
 /* Growths in progress, of all threads. */

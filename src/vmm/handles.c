@@ -3,8 +3,8 @@
  * handles.h has the locks. The remap lock stays held throughout. Only its holder adds or removes
  * segments, so pointers to segments stay valid while the pool's lock is released.
  *
- * Invariant: a handle belongs to a segment, to `transit`, or to a call in progress. Bytes that left
- * the reserve stay in remap.unmapping_bytes until their handle is released or mapped again.
+ * Invariant: a handle belongs to a segment, to remap.transit, or to a call in progress. Bytes that
+ * left the reserve stay in remap.unmapping_bytes until their handle is released or mapped again.
  * Exception: a handle is lost if the driver does not unmap it, and there is no host memory for its
  * segment or the context has ended.
  */
@@ -42,9 +42,9 @@ static struct segment *add_segment(struct source *source, struct arena *arena, u
 
 /* --- handles in transit --- */
 
-bool handles_detach(struct source *source, struct arena *arena, struct segment *segment,
-                    struct transit *transit) {
+bool handles_detach(struct source *source, struct arena *arena, struct segment *segment) {
     struct backend *backend = source->backend;
+    struct transit *transit = &source->remap.transit;
     const struct stale_mapping stale_mapping = {segment->base, segment->bytes, segment->stamp};
     const struct detached moved = {segment->handle, segment->bytes, segment->stamp, arena,
                                    segment->base};
@@ -97,7 +97,8 @@ static void release_handle(struct source *source, const struct detached *moved) 
 }
 
 /* The driver has the memory of a released handle once the stale mapping is unmapped. */
-void handles_reattach(struct source *source, const struct transit *transit) {
+void handles_reattach(struct source *source) {
+    struct transit *transit = &source->remap.transit;
     struct backend *backend = source->backend;
     for (unsigned i = 0; i < transit->count; i++) {
         const struct detached *moved = &transit->handles[i];
@@ -114,6 +115,8 @@ void handles_reattach(struct source *source, const struct transit *transit) {
             counter_add(&source->counters.driver_frees, 1);
         }
     }
+    transit->count = 0;
+    transit->bytes = 0;
 }
 
 /* --- release --- */
@@ -169,27 +172,24 @@ void handles_unhold_all(struct source *source, struct arena *arena, const struct
 
 /* Unmaps and releases `count` mapped handles that have no segment: there was no host memory for
  * one. If the driver refuses to unmap them, they stay with it, and are not counted as freed. */
-static void undo_map(struct source *source, uint64_t base, uint64_t each,
-                     const struct detached *moved, unsigned count) {
+static void undo_map(struct source *source, uint64_t base, uint64_t each, const uint64_t *handles,
+                     unsigned count) {
     struct backend *backend = source->backend;
     lock_release(&source->lock);
     bool unmapped = backend->ops->unmap(backend, base, count * pages_of(each), false) == 0;
-    for (unsigned i = 0; i < count && unmapped; i++)
-        backend->ops->release_handles(backend, 1, pages_of(each), &moved[i].handle);
+    if (unmapped)
+        backend->ops->release_handles(backend, count, pages_of(each), handles);
     lock_acquire(&source->lock);
     counter_add(&source->counters.driver_frees, unmapped ? count : 0);
 }
 
-/* Maps `count` handles, at most MAP_BATCH, of `each` bytes at consecutive addresses. Clears *mapped
- * if the driver refused: the handles then still belong to the caller. Else they have segments, or
- * are released again. Returns 0, -ENOMEM or -ERANGE. */
+/* Maps `count` handles of `each` bytes at consecutive addresses. `moved`: the same handles in
+ * transit, or NULL for new ones. Clears *mapped if the driver refused: the handles then still belong
+ * to the caller. Else they have segments, or are released again. Returns 0, -ENOMEM or -ERANGE. */
 static int map_batch(struct source *source, struct arena *arena, uint64_t base, uint64_t each,
-                     const struct detached *moved, unsigned count, struct segment **last,
-                     bool *mapped) {
+                     const uint64_t *handles, const struct detached *moved, unsigned count,
+                     struct segment **last, bool *mapped) {
     struct backend *backend = source->backend;
-    uint64_t handles[MAP_BATCH];
-    for (unsigned i = 0; i < count; i++)
-        handles[i] = moved[i].handle;
     lock_release(&source->lock);
     int r = backend->ops->map(backend, base, count, pages_of(each), handles);
     lock_acquire(&source->lock);
@@ -198,9 +198,11 @@ static int map_batch(struct source *source, struct arena *arena, uint64_t base, 
         return r == -ENOMEM ? -ENOMEM : -ERANGE;
     source->remap.made_bytes += count * each;
     for (unsigned i = 0; i < count; i++) {
-        struct segment *added = add_segment(source, arena, base + i * each, &moved[i], *last);
+        const struct detached one = {
+            .handle = handles[i], .bytes = each, .stamp = moved ? moved[i].stamp : 0};
+        struct segment *added = add_segment(source, arena, base + i * each, &one, *last);
         if (!added) {
-            undo_map(source, base + i * each, each, moved + i, count - i);
+            undo_map(source, base + i * each, each, handles + i, count - i);
             return -ERANGE;
         }
         *last = added;
@@ -218,13 +220,15 @@ static int map_transit(struct source *source, struct arena *arena, uint64_t base
     bool mapped = true;
     while (r == 0 && done < transit->count) {
         const struct detached *batch = transit->handles + done;
-        unsigned count = 1;
-        while (count < MAP_BATCH && done + count < transit->count &&
-               batch[count].bytes == batch->bytes)
-            count++;
+        uint64_t handles[MAP_BATCH];
+        unsigned count = 0;
+        for (; count < MAP_BATCH && done + count < transit->count &&
+               batch[count].bytes == batch->bytes;
+             count++)
+            handles[count] = batch[count].handle;
         uint64_t bytes = count * batch->bytes;
         source->growing.bytes += bytes;
-        r = map_batch(source, arena, base, batch->bytes, batch, count, last, &mapped);
+        r = map_batch(source, arena, base, batch->bytes, handles, batch, count, last, &mapped);
         source->growing.bytes -= bytes;
         if (mapped) {
             atomic_fetch_sub(&source->remap.unmapping_bytes, bytes);
@@ -243,7 +247,6 @@ static int map_transit(struct source *source, struct arena *arena, uint64_t base
 static int create_batch(struct source *source, struct arena *arena, uint64_t base, unsigned count,
                         uint64_t each, struct segment **last) {
     struct backend *backend = source->backend;
-    struct detached created[MAP_BATCH];
     uint64_t handles[MAP_BATCH], bytes = count * each;
     bool mapped;
     source->growing.bytes += bytes;
@@ -252,9 +255,7 @@ static int create_batch(struct source *source, struct arena *arena, uint64_t bas
     lock_acquire(&source->lock);
     if (r == 0) {
         counter_add(&source->counters.driver_allocs, count);
-        for (unsigned i = 0; i < count; i++)
-            created[i] = (struct detached){.handle = handles[i], .bytes = each};
-        r = map_batch(source, arena, base, each, created, count, last, &mapped);
+        r = map_batch(source, arena, base, each, handles, NULL, count, last, &mapped);
         if (!mapped) {
             lock_release(&source->lock);
             backend->ops->release_handles(backend, count, pages_of(each), handles);
@@ -289,12 +290,12 @@ uint64_t handles_length(const struct source *source, uint64_t like) {
 int handles_make(struct source *source, struct arena *arena, const struct gap *gap, uint64_t each,
                  struct transit *transit, struct segment **last) {
     struct backend *backend = source->backend;
-    uint64_t moved_bytes = transit->bytes;
+    uint64_t moved_bytes = transit ? transit->bytes : 0;
     uint64_t base = gap->base + moved_bytes, rest = gap->bytes - moved_bytes;
-    unsigned all = transit->count + (unsigned)((rest + each - 1) / each);
+    unsigned all = (transit ? transit->count : 0) + (unsigned)((rest + each - 1) / each);
     if (!arena_prepare(arena, all + 1) || page_map_prepare(gap->base, gap->bytes) != 0)
         return -ERANGE;
-    int r = map_transit(source, arena, gap->base, transit, last);
+    int r = transit ? map_transit(source, arena, gap->base, transit, last) : 0;
     if (r == 0 && rest > each && backend->ops->probe_handles) {
         lock_release(&source->lock);
         r = backend->ops->probe_handles(backend, pages_of(rest));
@@ -333,12 +334,9 @@ int handles_make_short(struct source *source, struct arena *arena, uint64_t base
     const struct gap front = {.base = base, .bytes = split};
     const struct gap rest = {.base = base + split, .bytes = bytes - split};
     struct segment *in_front = arena_before(arena, base), *last = in_front;
-    struct transit none;
-    none.count = 0;
-    none.bytes = 0;
-    int r = handles_make(source, arena, &front, min_u64(each, split), &none, &last);
+    int r = handles_make(source, arena, &front, min_u64(each, split), NULL, &last);
     if (r == 0 && rest.bytes > 0)
-        r = handles_make(source, arena, &rest, min_u64(split, rest.bytes), &none, &last);
+        r = handles_make(source, arena, &rest, min_u64(split, rest.bytes), NULL, &last);
     handles_unhold_all(source, arena, in_front, last);
     return r;
 }

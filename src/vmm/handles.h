@@ -13,23 +13,10 @@
 
 struct gap;
 
-/* Handles in transit: detached from their segments, until they are mapped in the gap or reattached.
- * The longest comes first. A growth that maps them again saves cuMemRelease and cuMemCreate. */
-struct transit {
-    uint64_t bytes;
-    unsigned count;
-    struct detached {
-        uint64_t handle, bytes, stamp; /* of the segment */
-        struct arena *arena;           /* arena of the segment */
-        uint64_t base;                 /* the segment's address: a mapping is still there */
-    } handles[TRANSIT_MOST];
-};
-
-/** Takes an idle segment out of the arena and adds its handle to `transit`, which has a free entry.
- * The segment's addresses become a stale mapping. Returns false without host memory: the segment
- * then stays, and is marked as refused until the remap lock is released. */
-bool handles_detach(struct source *source, struct arena *arena, struct segment *segment,
-                    struct transit *transit);
+/** Takes an idle segment out of the arena and adds its handle to remap.transit, which has a free
+ * entry. The segment's addresses become a stale mapping. Returns false without host memory: the
+ * segment then stays, and is marked as refused until the remap lock is released. */
+bool handles_detach(struct source *source, struct arena *arena, struct segment *segment);
 
 /** Unmaps an idle segment whose work has completed, and releases its handle. Returns 0 and sets
  * *released to its bytes. Returns -EBUSY (no host memory, or the driver does not unmap the segment
@@ -42,12 +29,13 @@ void handles_drop_stale(struct source *source, struct arena *arena);
 
 /** Turns the handles that remain in transit into segments again, at their old addresses, where they
  * are still mapped. Releases a handle for which there is no host memory. */
-void handles_reattach(struct source *source, const struct transit *transit);
+void handles_reattach(struct source *source);
 
-/** Fills a gap with segments: first the handles in transit, then new ones of `each` bytes. Links
- * them behind *last, and sets *last to the last new segment. All are held (handles_hold()). Returns
- * 0 if the gap is full. Else returns -ENOMEM (driver), -EDQUOT (limit), -ERANGE (no host memory, or
- * the driver does not map) or the driver's code; the segments made so far stay. */
+/** Fills a gap with segments: first the handles of `transit` (NULL: none), then new ones of `each`
+ * bytes. Links them behind *last, and sets *last to the last new segment. All are held
+ * (handles_hold()). Returns 0 if the gap is full. Else returns -ENOMEM (driver), -EDQUOT (limit),
+ * -ERANGE (no host memory, or the driver does not map) or the driver's code; the segments made so
+ * far stay. */
 int handles_make(struct source *source, struct arena *arena, const struct gap *gap, uint64_t each,
                  struct transit *transit, struct segment **last);
 

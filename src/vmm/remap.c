@@ -160,12 +160,11 @@ static bool reserve_addresses(struct source *source, struct arena *arena, uint64
 
 /* Detaches one idle segment of at most `most` bytes whose stamp is at least `from`. Keeps both
  * locks. */
-static bool detach_one(struct source *source, uint64_t most, uint64_t from,
-                       struct transit *transit) {
+static bool detach_one(struct source *source, uint64_t most, uint64_t from) {
     struct arena *const arenas[] = {&source->large, &source->small};
-    for (unsigned i = 0; i < 2 && transit->count < TRANSIT_MOST; i++) {
+    for (unsigned i = 0; i < 2 && source->remap.transit.count < TRANSIT_MOST; i++) {
         struct segment *segment = idle_movable(arenas[i], most, from);
-        if (segment && handles_detach(source, arenas[i], segment, transit))
+        if (segment && handles_detach(source, arenas[i], segment))
             return true;
     }
     return false;
@@ -186,14 +185,14 @@ static uint64_t releasable_bytes(const struct source *source, const struct gap *
  * If completed segments alone cannot bring the growth within the budget, takes pending ones first:
  * completed ones can be released instead, and one growth moves at most TRANSIT_MOST.
  */
-static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap,
-                        struct transit *transit) {
+static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap) {
+    const struct transit *transit = &source->remap.transit;
     uint64_t least = gap->bytes, from = source->epochs.finished + 1;
     uint64_t available = releasable_bytes(source, gap);
     gap_become(gap, round_up(least, VMM_HANDLE >> source->remap.size_shift));
     while (budget_would_exceed(source, gap->bytes, budget)) {
         from = budget_would_exceed(source, gap->bytes, budget + available) ? from : 0;
-        if (!detach_one(source, gap->bytes - transit->bytes, from, transit)) {
+        if (!detach_one(source, gap->bytes - transit->bytes, from)) {
             if (from == 0)
                 break;
             from = available = 0; /* no such segment is left: detach any */
@@ -319,10 +318,8 @@ static int grow_at(struct source *source, struct arena *arena, struct gap *gap, 
     ASSERT_HELD(&source->remap.lock);
     ASSERT_HELD(&source->lock);
     uint64_t before = source_reserved(source), budget = budget_with(source, bytes), size = 1;
-    struct transit transit;
+    struct transit *transit = &source->remap.transit;
     struct range *const adjacent[] = {gap->left, gap->right};
-    transit.count = 0;
-    transit.bytes = 0;
     for (unsigned i = 0; i < 2; i++)
         if (adjacent[i])
             handles_hold(source, arena, adjacent[i]);
@@ -330,18 +327,18 @@ static int grow_at(struct source *source, struct arena *arena, struct gap *gap, 
     uint64_t since = over_budget ? backend_clock(source->backend) : 0;
     if (over_budget) {
         budget += raise_slack(source, gap->bytes, budget);
-        move_to_gap(source, budget, gap, &transit);
+        move_to_gap(source, budget, gap);
         budget_count_reserve(source);
         release_excess(source, gap->bytes, budget);
         shorten_if_trapped(source, gap->bytes, budget);
     }
     struct segment *in_front = arena_before(arena, gap->base), *last = in_front;
-    uint64_t each = growth_length(source, gap->bytes - transit.bytes, bytes, over_budget);
-    int r = handles_make(source, arena, gap, each, &transit, &last);
+    uint64_t each = growth_length(source, gap->bytes - transit->bytes, bytes, over_budget);
+    int r = handles_make(source, arena, gap, each, transit, &last);
     source->remap.remap_ns += over_budget ? backend_clock(source->backend) - since : 0;
     handles_unhold_all(source, arena, in_front, last);
     /* After handles_unhold_all(): a reattached segment may lie between in_front and `last`. */
-    handles_reattach(source, &transit);
+    handles_reattach(source);
     for (unsigned i = 0; i < 2; i++)
         if (adjacent[i])
             handles_unhold(source, arena, adjacent[i]);

@@ -4,10 +4,12 @@
  * behaviour. mem_pages.py compares the lines on the pages backend with the native ones.
  *
  * `mem_pages LIBRARY` allocates blocks of many sizes, loads a library, and allocates others.
+ * `mem_pages stack` prints the bytes of stack that a thread takes to allocate such blocks.
  */
 #include "diff.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <string.h>
 
 #define MAPPING (2 * MIB) /* granularity of the driver's mappings, bytes */
@@ -230,8 +232,39 @@ static void sizes_in_turn(unsigned from) {
     }
 }
 
+static void *grow(void *unused) {
+    CHECK(cuCtxSetCurrent(context));
+    for (unsigned i = 0; i < 20; i++) {
+        CUdeviceptr p = take((200 + i * 70 % 200) * MIB), q = take((20 + i) * MIB);
+        CHECK(cuMemFree(p));
+        CHECK(cuCtxSynchronize());
+        CHECK(cuMemFree(take((40 + i * 110 % 300) * MIB)));
+        CHECK(cuMemFree(q));
+    }
+    return unused;
+}
+
+static void stack(void) {
+    static _Alignas(4096) char memory[1 << 18];
+    pthread_attr_t attributes;
+    pthread_t thread;
+    size_t unused = 0;
+    memset(memory, 0x5a, sizeof memory);
+    CHECK(pthread_attr_init(&attributes));
+    CHECK(pthread_attr_setstack(&attributes, memory, sizeof memory));
+    CHECK(pthread_create(&thread, &attributes, grow, NULL));
+    CHECK(pthread_join(thread, NULL));
+    while (memory[unused] == 0x5a)
+        unused++;
+    printf("%zu\n", sizeof memory - unused);
+}
+
 int main(int argc, char **argv) {
     context = begin();
+    if (argc > 1 && strcmp(argv[1], "stack") == 0) {
+        stack();
+        return 0;
+    }
     if (argc > 1) {
         sizes_in_turn(0);
         void *library = dlopen(argv[1], RTLD_NOW);

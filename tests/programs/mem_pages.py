@@ -89,9 +89,17 @@ def choices():
                     "mem_pages: %sa device without VMM: the reason in the log" % name, ran.err)
 
 
+def little_stack():
+    """Checks that the first allocations and growths fit on the smallest stack of a thread (PTHREAD_STACK_MIN)."""
+    ran = run([program("mem_pages"), "stack"], options={**PAGES, "GPUCACHE_BUDGET": "256M", "GPUCACHE_REPORT": "off"})
+    tally.check(ran.status == 0 and int(ran.out) <= 16384, "mem_pages: bytes of stack", ran.out + ran.err)
+
+
 def main():
     answers()
     choices()
+    if not GPU:
+        little_stack()
 
 
 tally.run(main)
