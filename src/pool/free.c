@@ -197,7 +197,8 @@ struct claimed {
 
 /*
  * Returns the code with which the driver refuses all calls of the calling thread, which then runs a
- * host function, or 0. Does not ask for a thread with a cache: threads of host functions get none.
+ * host function, or 0. Does not ask for a thread with a cache: threads of host functions get none,
+ * because cuCtxGetCurrent() gives them no context (the test ctx_changes, host_function).
  */
 static int refused_thread(const struct pool *pool) {
     struct backend *backend = pool->source.backend;

@@ -155,8 +155,11 @@ struct context_ending {
 /**
  * Announces a call that may end a context. Until context_end_done() the library begins no driver
  * call, from any thread, that names an event of the context. With `for_certain`, waits until no
- * thread waits for an event of the context's pool; otherwise such a wait may go on. Acquires the
- * registry's lock, and waits without it.
+ * thread waits for an event of the context's pool. Otherwise such a wait may go on: a release that
+ * is not the last one must not wait for work. Unless queries fail, only allocations in the context
+ * and frees of its blocks wait for its events in the driver. A program that makes such a call holds
+ * a reference, so the context does not end meanwhile. Acquires the registry's lock, and waits
+ * without it.
  */
 void context_end_begin(struct context_ending *ending);
 

@@ -18,7 +18,8 @@ static struct stream_queues *find_queues(CUcontext context) {
 }
 
 /* Returns the queues of a context. Reuses those of an ended context, or creates new ones. NULL
- * without host memory. */
+ * without host memory. The queues are not suspended, even if another thread's call may be ending
+ * the context: the caller's program uses the context, so that call is not the one that ends it. */
 static struct stream_queues *make_queues(CUcontext context) {
     lock_acquire(&all_queues_lock);
     struct stream_queues *queues = find_queues(context);
