@@ -1,8 +1,13 @@
-"""Texts that scripts/coverage.py makes from src/tool/common/commands.def: parts of the manual page, and the completion of shells."""
+#!/usr/bin/env python3
+"""commands.py bash|zsh|fish: prints the completion of a shell, from src/tool/common/commands.def and src/options/options.def.
+
+The build installs these completions. scripts/coverage.py makes parts of the manual page with this file.
+"""
 import re
+import sys
 
 MACROS = ["COMMAND", "FLAG", "VALUE", "LIST"]
-MADE = "Made by scripts/coverage.py from src/tool/common/commands.def and src/options/options.def. Do not edit."
+MADE = "Made by scripts/commands.py from src/tool/common/commands.def and src/options/options.def."
 
 
 class Command:
@@ -249,3 +254,16 @@ def fish(found, variables):
         if command.name == "run":
             lines.append("complete -c gpucache -n '%srun' -a '(__fish_complete_subcommand)'" % at)
     return "\n".join(lines) + "\n"
+
+
+def completion(shell):
+    """Returns the text of a completion."""
+    import coverage  # which imports this file
+    found = commands(coverage.rows(coverage.COMMANDS, MACROS))
+    variables = [Variable(row[0], row[3], row[4]) for _, row in coverage.rows(coverage.OPTIONS, ["OPTION"])]
+    return {"bash": bash, "zsh": zsh, "fish": fish}[shell](found, variables)
+
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    sys.stdout.write(completion(sys.argv[1]))

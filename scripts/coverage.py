@@ -7,7 +7,6 @@
     docs/policy.md, constants   from src/tuning/tuning.def
     docs/gpucache.1, commands   from src/tool/common/commands.def
     docs/gpucache.1, top        from src/tool/screen/top.def
-    src/tool/completion/        from src/tool/common/commands.def and src/options/options.def
     docs/report-schema.json     descriptions and statistics, from src/stats/fields.def
     docs/report-schema.md       from docs/report-schema.json
     docs/gpucache.7, kinds      from src/stats/fields.def
@@ -273,7 +272,6 @@ def main():
     if sys.argv[1:] and not check:
         sys.exit(__doc__.strip())
     found = tool.commands(rows(COMMANDS, tool.MACROS))
-    variables = [tool.Variable(row[0], row[3], row[4]) for _, row in rows(OPTIONS, ["OPTION"])]
     mark = '.\\" Begin: made by scripts/coverage.py from src/tool/common/commands.def, '
     manual = between("docs/gpucache.1", mark + "synopsis", '.\\" End: synopsis', tool.man_synopsis(found))
     manual = between_in(manual, "docs/gpucache.1", mark.replace(COMMANDS, TOP) + "keys and columns", '.\\" End: keys and columns',
@@ -286,9 +284,6 @@ def main():
         '.\\" End: made by scripts/coverage.py', man_options())
     made = {
         "docs/gpucache.1": between_in(manual, "docs/gpucache.1", mark + "examples", '.\\" End: examples', tool.man_examples(found)),
-        "src/tool/completion/gpucache.bash": tool.bash(found, variables),
-        "src/tool/completion/_gpucache": tool.zsh(found, variables),
-        "src/tool/completion/gpucache.fish": tool.fish(found, variables),
         "docs/coverage.md": coverage(),
         "docs/gpucache.7": between_in(
             manual_7, "docs/gpucache.7",

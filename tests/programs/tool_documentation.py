@@ -18,7 +18,7 @@ from harness import LIBRARY, Tally, environment
 
 tally = Tally()
 COMMAND = os.path.join(os.path.dirname(LIBRARY), "gpucache")
-COMPLETION = os.path.join(ROOT, "src", "tool", "completion")
+COMPLETION = os.path.join(os.path.dirname(LIBRARY), "src", "tool", "completion")
 FOUND = tool.commands(coverage.rows(coverage.COMMANDS, tool.MACROS))
 VARIABLES = ["--" + row[0].lower().replace("_", "-") + "=" for _, row in coverage.rows(coverage.OPTIONS, ["OPTION"])]
 
@@ -128,8 +128,8 @@ def what_it_was_built_with():
 def hidden():
     """Checks that GPUCACHE_PEAKS works and is in no list for users: only run --max-peak sets it."""
     listed = gpucache("help", "run").stdout + gpucache("options").stdout
-    for name in ("docs/gpucache.1", "docs/gpucache.7", "README.md", "src/tool/completion/gpucache.bash",
-                 "src/tool/completion/_gpucache", "src/tool/completion/gpucache.fish"):
+    completions = [os.path.join(COMPLETION, name) for name in ("gpucache", "_gpucache", "gpucache.fish")]
+    for name in ["docs/gpucache.1", "docs/gpucache.7", "README.md"] + completions:
         listed += open(os.path.join(ROOT, name), encoding="utf-8").read().replace("\\-", "-")
     tally.check(not re.search(r"--peaks\b|GPUCACHE_PEAKS| -l peaks\b", listed), "documentation: --peaks is in a list for users")
     shown = gpucache("run", "--peaks=/dev/null", "sh", "-c", "echo $GPUCACHE_PEAKS")
@@ -204,7 +204,7 @@ def in_bash(line):
     script = ("source %s\nCOMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=() COMP_TYPE=9\ncompopt() { :; }\n"
               "IFS=$'\\n' read -r -d '' -a COMP_WORDS < <(sed 's/=/\\n=\\n/g; s/ /\\n/g' <<<\"$1\")\n"
               "[[ $1 == *[\\ =] ]] && COMP_WORDS+=('')\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_gpucache\n"
-              "printf '%%s\\n' \"${COMPREPLY[@]}\"" % os.path.join(COMPLETION, "gpucache.bash"))
+              "printf '%%s\\n' \"${COMPREPLY[@]}\"" % os.path.join(COMPLETION, "gpucache"))
     path = os.path.dirname(COMMAND) + ":" + os.environ["PATH"]
     done = subprocess.run(["bash", "--norc", "-c", script, "bash", line], capture_output=True, text=True, timeout=60,
                           env={**environment(False), "PATH": path})
@@ -225,7 +225,7 @@ def completion():
                 offered = in_bash("gpucache %s --%s=" % (command.name, option.name))
                 tally.check(offered == option.words, "documentation: bash: values of --" + option.name, offered)
         if re.search("FILE|TRACE", command.operands):
-            text = open(os.path.join(COMPLETION, "gpucache.bash"), encoding="utf-8").read()
+            text = open(os.path.join(COMPLETION, "gpucache"), encoding="utf-8").read()
             words = re.findall(r"(?m)^ +%s:\*\).*" % command.name, text)
             tally.check(len(words) == 1 and "compopt -o default" in words[0], "documentation: bash: files of " + command.name, words)
             text = open(os.path.join(COMPLETION, "_gpucache"), encoding="utf-8").read()
