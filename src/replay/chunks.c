@@ -1,6 +1,8 @@
 /* Chunks, and treaps of free chunks: search trees by size and address (chunks.h). */
 #include "replay/chunks.h"
 
+#include "replay/memory.h"
+
 #include <stdlib.h>
 
 static bool is_less(const struct chunk *a, uint64_t bytes, uint64_t address) {
@@ -62,9 +64,7 @@ void chunks_remove(struct chunk **tree, struct chunk *chunk) {
 
 struct chunk *chunk_new(uint64_t address, uint64_t bytes, uint32_t pool) {
     static uint32_t random = 1;
-    struct chunk *chunk = calloc(1, sizeof *chunk);
-    if (!chunk)
-        return NULL;
+    struct chunk *chunk = checked(malloc(sizeof *chunk));
     random ^= random << 13; /* xorshift32 */
     random ^= random >> 17;
     random ^= random << 5;
@@ -74,8 +74,6 @@ struct chunk *chunk_new(uint64_t address, uint64_t bytes, uint32_t pool) {
 
 struct chunk *chunk_cut(struct chunk *chunk, uint64_t bytes) {
     struct chunk *rest = chunk_new(chunk->address + bytes, chunk->bytes - bytes, chunk->pool);
-    if (!rest)
-        return NULL;
     rest->before = chunk;
     rest->behind = chunk->behind;
     if (rest->behind)

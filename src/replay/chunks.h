@@ -24,12 +24,9 @@ struct chunk *chunks_at_least(struct chunk *tree, uint64_t bytes);
 void chunks_insert(struct chunk **tree, struct chunk *chunk);
 void chunks_remove(struct chunk **tree, struct chunk *chunk);
 
-/** Makes a chunk without neighbours. Returns NULL without memory. */
+/** Makes a chunk without neighbours. */
 struct chunk *chunk_new(uint64_t address, uint64_t bytes, uint32_t pool);
-/**
- * Cuts a chunk after `bytes` and returns the rest, its neighbour. Neither may be in a tree. Returns
- * NULL without memory.
- */
+/** Cuts a chunk after `bytes` and returns the rest, its neighbour. Neither may be in a tree. */
 struct chunk *chunk_cut(struct chunk *chunk, uint64_t bytes);
 /** Merges a chunk with the neighbour behind it, and frees the neighbour. Neither is in a tree. */
 void chunk_merge(struct chunk *chunk);

@@ -4,10 +4,9 @@
  */
 #include "replay/history.h"
 
-#include "replay/grow.h"
 #include "replay/hash.h"
+#include "replay/memory.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,30 +20,26 @@ static size_t place_of(const struct history_map *map, uint64_t key) {
     return at;
 }
 
-/** Doubles the map when it is half full. Returns 0 or -ENOMEM. */
-static int enlarge_if_half_full(struct history_map *map) {
+/** Doubles the map when it is half full. */
+static void enlarge_if_half_full(struct history_map *map) {
     struct history_map larger = {.capacity = map->capacity ? 2 * map->capacity : 64,
                                  .count = map->count};
     if (2 * map->count < map->capacity)
-        return 0;
-    larger.entries = calloc(larger.capacity, sizeof *larger.entries);
-    if (!larger.entries)
-        return -ENOMEM;
+        return;
+    larger.entries = checked(calloc(larger.capacity, sizeof *larger.entries));
     for (size_t i = 0; i < map->capacity; i++)
         if (map->entries[i].used)
             larger.entries[place_of(&larger, map->entries[i].key)] = map->entries[i];
     free(map->entries);
     *map = larger;
-    return 0;
 }
 
-/** Returns the value of a key, with `absent` for a new key. Returns NULL without memory. */
-static uint32_t *value_of(struct history_map *map, uint64_t key, uint32_t absent) {
-    if (enlarge_if_half_full(map) != 0)
-        return NULL;
+/** Returns the value of a key, which is NONE for a new key. */
+static uint32_t *value_of(struct history_map *map, uint64_t key) {
+    enlarge_if_half_full(map);
     struct history_entry *entry = &map->entries[place_of(map, key)];
     if (!entry->used) {
-        *entry = (struct history_entry){key, absent, true};
+        *entry = (struct history_entry){key, NONE, true};
         map->count++;
     }
     return &entry->value;
@@ -61,12 +56,10 @@ bool history_has(const struct history *history, uint64_t key) {
     return find(&history->live, key, &event);
 }
 
-static int add_event(struct history *history, uint64_t time_us, uint64_t bytes, uint32_t block,
-                     uint32_t stream) {
+static void add_event(struct history *history, uint64_t time_us, uint64_t bytes, uint32_t block,
+                      uint32_t stream) {
     struct history_event *events =
-        grow(history->events, history->count, &history->capacity, sizeof *events);
-    if (!events)
-        return -ENOMEM;
+        grown_for_one(history->events, history->count, &history->capacity, sizeof *events);
     history->events = events;
     if (!history->begun) {
         history->begin_us = time_us;
@@ -77,74 +70,58 @@ static int add_event(struct history *history, uint64_t time_us, uint64_t bytes, 
     events[history->count++] =
         (struct history_event){since > before ? since : before, bytes, block, stream & STREAM_MOST,
                                (uint8_t)history->thread};
-    return 0;
 }
 
-int history_free(struct history *history, uint64_t time_us, uint64_t key) {
+void history_free(struct history *history, uint64_t time_us, uint64_t key) {
     uint32_t event;
     if (!find(&history->live, key, &event)) {
         history->unknown_frees++;
-        return 0;
+        return;
     }
-    *value_of(&history->live, key, NONE) = NONE;
+    *value_of(&history->live, key) = NONE;
     const struct history_event *allocation = &history->events[event];
     history->requested -= allocation->bytes;
-    return add_event(history, time_us, 0, allocation->block, allocation->stream);
+    add_event(history, time_us, 0, allocation->block, allocation->stream);
 }
 
-int history_allocate(struct history *history, uint64_t time_us, uint64_t key, uint64_t bytes,
-                     uint64_t stream) {
+void history_allocate(struct history *history, uint64_t time_us, uint64_t key, uint64_t bytes,
+                      uint64_t stream) {
     if (history_has(history, key)) {
         history->lost_frees++;
-        if (history_free(history, time_us, key) != 0)
-            return -ENOMEM;
+        history_free(history, time_us, key);
     }
-    uint32_t *event = value_of(&history->live, key, NONE);
-    uint32_t *number = value_of(&history->stream_numbers, stream, NONE);
-    if (!event || !number || history->count >= NONE)
-        return -ENOMEM;
+    uint32_t *event = value_of(&history->live, key);
+    uint32_t *number = value_of(&history->stream_numbers, stream);
     *number = *number == NONE ? history->streams++ : *number;
     bytes = bytes > 0 ? bytes : 1;
-    if (add_event(history, time_us, bytes, history->blocks, *number) != 0)
-        return -ENOMEM;
+    add_event(history, time_us, bytes, history->blocks, *number);
     *event = (uint32_t)(history->count - 1);
     history->blocks++;
     history->requested += bytes;
     if (history->requested > history->requested_peak)
         history->requested_peak = history->requested;
-    return 0;
 }
 
-int history_on_thread(struct history *history, uint64_t thread) {
-    uint32_t *number = value_of(&history->thread_numbers, thread, NONE);
-    if (!number)
-        return -ENOMEM;
+void history_on_thread(struct history *history, uint64_t thread) {
+    uint32_t *number = value_of(&history->thread_numbers, thread);
     *number = *number == NONE ? history->threads++ : *number;
     history->thread = *number % HISTORY_THREADS_MOST;
-    return 0;
 }
 
-int history_period(struct history *history) {
-    size_t *periods = grow(history->periods, history->period_count, &history->period_capacity,
-                           sizeof *history->periods);
-    if (!periods)
-        return -ENOMEM;
-    history->periods = periods;
-    periods[history->period_count++] = history->count;
-    return 0;
+void history_period(struct history *history) {
+    history->periods = grown_for_one(history->periods, history->period_count,
+                                     &history->period_capacity, sizeof *history->periods);
+    history->periods[history->period_count++] = history->count;
 }
 
-int history_cut_into(struct history *history, size_t periods) {
-    size_t *list = malloc((periods + 1) * sizeof *list);
-    if (!list)
-        return -ENOMEM;
+void history_cut_into(struct history *history, size_t periods) {
+    size_t *list = checked(malloc((periods + 1) * sizeof *list));
     for (size_t i = 0; i < periods; i++)
         list[i] = history->count * i / periods;
     free(history->periods);
     history->periods = list;
     history->period_count = periods;
     history->period_capacity = periods + 1;
-    return 0;
 }
 
 struct history *histories_of(struct histories *histories, int device) {
@@ -153,9 +130,8 @@ struct history *histories_of(struct histories *histories, int device) {
         at++;
     if (at < histories->count && histories->list[at].device == device)
         return &histories->list[at];
-    struct history *list = realloc(histories->list, (histories->count + 1) * sizeof *list);
-    if (!list)
-        return NULL;
+    struct history *list =
+        grown(histories->list, histories->count, histories->count + 1, sizeof *list);
     memmove(&list[at + 1], &list[at], (histories->count - at) * sizeof *list);
     list[at] = (struct history){.device = device};
     histories->list = list;

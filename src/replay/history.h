@@ -60,23 +60,23 @@ struct histories {
     char why[HISTORY_WHY]; /* the error in the file, for the user */
 };
 
-/** Returns the history of a device, and makes it if there is none. Returns NULL without memory. */
+/** Returns the history of a device, and makes it if there is none. */
 struct history *histories_of(struct histories *histories, int device);
 void histories_free(struct histories *histories);
 
-/* Add an event, or begin a period. Return 0 or -ENOMEM. Times may begin at any value. A time before
- * the last one counts as the last one. */
-int history_allocate(struct history *history, uint64_t time_us, uint64_t key, uint64_t bytes,
-                     uint64_t stream);
-int history_free(struct history *history, uint64_t time_us, uint64_t key);
-int history_period(struct history *history);
+/* Add an event, or begin a period. Times may begin at any value. A time before the last one counts
+ * as the last one. */
+void history_allocate(struct history *history, uint64_t time_us, uint64_t key, uint64_t bytes,
+                      uint64_t stream);
+void history_free(struct history *history, uint64_t time_us, uint64_t key);
+void history_period(struct history *history);
 
-/** Sets the thread of the events that follow. `thread` is any number. Returns 0 or -ENOMEM. Without
- * a call, all events have the same thread. */
-int history_on_thread(struct history *history, uint64_t thread);
+/** Sets the thread of the events that follow. `thread` is any number. Without a call, all events
+ * have the same thread. */
+void history_on_thread(struct history *history, uint64_t thread);
 
-/** Replaces the periods of a history by periods of equally many events. Returns 0 or -ENOMEM. */
-int history_cut_into(struct history *history, size_t periods);
+/** Replaces the periods of a history by periods of equally many events. */
+void history_cut_into(struct history *history, size_t periods);
 /** Frees the memory of a history. */
 void history_end(struct history *history);
 

@@ -1,6 +1,8 @@
 /* Reads and unpacks files, and chooses the reader of their format by the first bytes (input.h). */
 #include "replay/input.h"
 
+#include "replay/memory.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -24,17 +26,14 @@ static int complain(char why[HISTORY_WHY], int code, const char *text) {
     return code;
 }
 
-/** Enlarges the buffer for `more` bytes and a NUL. Returns 0, -EFBIG or -ENOMEM. */
+/** Enlarges the buffer for `more` bytes and a NUL. Returns 0 or -EFBIG. */
 static int enlarge(struct input *input, size_t *capacity, size_t more) {
     if (input->count + more >= INPUT_MOST || input->count + more >= input->most)
         return -EFBIG;
     if (input->count + more < *capacity)
         return 0;
     size_t larger = 2 * *capacity > input->count + more ? 2 * *capacity : input->count + more + 1;
-    char *bytes = realloc(input->bytes, larger);
-    if (!bytes)
-        return -ENOMEM;
-    input->bytes = bytes;
+    input->bytes = checked(realloc(input->bytes, larger));
     *capacity = larger;
     return 0;
 }
@@ -89,10 +88,10 @@ static int unpack_xz(const struct input *packed, struct input *input, char why[H
 
 #ifdef GPUCACHE_ZSTD
 static int unpack_zstd(const struct input *packed, struct input *input, char why[HISTORY_WHY]) {
-    ZSTD_DStream *stream = ZSTD_createDStream();
+    ZSTD_DStream *stream = checked(ZSTD_createDStream());
     ZSTD_inBuffer in = {packed->bytes, packed->count, 0};
-    size_t capacity = 0, left = stream ? 1 : 0;
-    int r = stream ? 0 : -ENOMEM;
+    size_t capacity = 0, left = 1;
+    int r = 0;
     while (r == 0 && (in.pos < in.size || left != 0) && !ZSTD_isError(left)) {
         r = enlarge(input, &capacity, 1 << 16);
         ZSTD_outBuffer out = {input->bytes + input->count, 1 << 16, 0};
@@ -189,8 +188,6 @@ int input_histories(const struct input *input, struct histories *histories) {
             "is of no known format: rows of time_us,thread,op,id,bytes, RMM's log, "
             "PyTorch's memory snapshot, or a trace of GPUCACHE_TRACE (a file, not packed, not -)");
     }
-    if (r == -ENOMEM)
-        return complain(histories->why, r, strerror(ENOMEM));
     for (size_t i = 0; r == 0 && i < histories->count; i++)
         if (histories->list[i].count > 0)
             return 0;

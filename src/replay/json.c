@@ -226,7 +226,7 @@ int json_read(char *bytes, size_t count, size_t most, struct plain *values, char
     int r = run(&reader);
     if (r == 0) {
         values->root = reader.machine.stack[0];
-    } else if (reader.machine.wrong) {
+    } else {
         snprintf(why, why_size, "is broken JSON at byte %zu: %s",
                  (size_t)(reader.machine.at - begin), reader.machine.wrong);
     }

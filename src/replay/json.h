@@ -11,8 +11,8 @@
  * and must outlive the values. A NUL follows the `count` bytes, and ends each text.
  * U+FFFD stands for a NUL in a text, and for a surrogate without its other half.
  *
- * Returns 0, -ENOMEM, -EFBIG if the values take more than `most` bytes, or -EINVAL. Writes the
- * error and its offset to `why`, except for -ENOMEM. The caller frees the values in all cases.
+ * Returns 0, -EFBIG if the values take more than `most` bytes, or -EINVAL. Writes the error and its
+ * offset to `why`. The caller frees the values in all cases.
  */
 int json_read(char *bytes, size_t count, size_t most, struct plain *values, char *why,
               size_t why_size);

@@ -1,15 +1,14 @@
 /*
  * Runs the models (models.h): the memory of the driver, the policies, and the replay. One thread
- * runs a model, so there is no lock. Functions with an int return 0, -ENOMEM if the limit refuses
- * the memory, or -EINVAL if the tool has no host memory. Invariant: each free chunk is in the tree
- * of its pool, and no two neighbours are free.
+ * runs a model, so there is no lock. Functions that allocate return NULL if the limit refuses the
+ * memory. Invariant: each free chunk is in the tree of its pool, and no two neighbours are free.
  */
 #include "replay/models.h"
 
 #include "heap/page.h"
 #include "replay/chunks.h"
+#include "replay/memory.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #define UNIT 512
@@ -75,13 +74,13 @@ static bool return_pages(struct state *state, struct chunk *chunk) {
     struct chunk *rest =
         end < chunk->address + chunk->bytes ? chunk_cut(chunk, end - chunk->address) : NULL;
     struct chunk *gone = begin > chunk->address ? chunk_cut(chunk, begin - chunk->address) : chunk;
-    if (gone && gone != chunk) {
+    if (gone != chunk) {
         chunk->behind = NULL;
         chunks_insert(&state->trees[chunk->pool], chunk);
-    } else if (gone && gone->before) {
+    } else if (gone->before) {
         gone->before->behind = NULL;
     }
-    if (gone && gone->behind)
+    if (gone->behind)
         gone->behind->before = NULL;
     if (rest)
         chunks_insert(&state->trees[rest->pool], rest);
@@ -117,23 +116,15 @@ static bool fits_limit(struct state *state, uint64_t bytes) {
     return state->account->reserved + bytes <= state->limit;
 }
 
-static int reserve_bytes(struct state *state, uint64_t bytes) {
-    if (!fits_limit(state, bytes))
-        return -ENOMEM;
-    account_take(state->account, bytes);
-    return 0;
-}
-
 /** Allocates a segment from the driver, as a free chunk that is in no tree. */
-static int take_segment(struct state *state, uint32_t pool, uint64_t bytes, struct chunk **chunk) {
-    int r = reserve_bytes(state, bytes);
-    if (r == 0) {
-        *chunk = chunk_new(state->next_address, bytes, pool);
-        state->next_address += round_up(bytes, LARGE_SEGMENT) + LARGE_SEGMENT;
-        account_call_for(state->account, bytes);
-        r = *chunk ? 0 : -EINVAL;
-    }
-    return r;
+static struct chunk *take_segment(struct state *state, uint32_t pool, uint64_t bytes) {
+    uint64_t address = state->next_address;
+    if (!fits_limit(state, bytes))
+        return NULL;
+    account_take(state->account, bytes);
+    account_call_for(state->account, bytes);
+    state->next_address += round_up(bytes, LARGE_SEGMENT) + LARGE_SEGMENT;
+    return chunk_new(address, bytes, pool);
 }
 
 /** Returns the bytes by which a range must grow for a block at its end. A free end counts. It is
@@ -143,34 +134,32 @@ static uint64_t growth_for(const struct state *state, uint32_t pool, uint64_t by
     return round_up(bytes - (top && top->free ? top->bytes : 0), page_of(pool));
 }
 
-/** Grows a range at its end. */
-static int grow_range(struct state *state, uint32_t pool, uint64_t bytes, struct chunk **chunk) {
+/** Grows a range at its end. Returns its last chunk, which is in no tree. */
+static struct chunk *grow_range(struct state *state, uint32_t pool, uint64_t bytes) {
     /* fits_limit() may return the free end, which changes the growth. */
     fits_limit(state, growth_for(state, pool, bytes));
     uint64_t more = growth_for(state, pool, bytes);
     struct chunk *top = state->tops[pool];
     if (state->limit && state->account->reserved + more > state->limit)
-        return -ENOMEM;
+        return NULL;
     account_take(state->account, more);
     account_call(state->account, more / page_of(pool), COST_CREATE_NS + COST_MAP_NS);
     account_map(state->account, more / PAGE_BYTES);
     if (top && top->free) {
         chunks_remove(&state->trees[pool], top);
         top->bytes += more;
-        *chunk = top;
-        return 0;
+        return top;
     }
-    *chunk = chunk_new(top ? top->address + top->bytes : state->next_address, more, pool);
-    if (!*chunk)
-        return -EINVAL;
+    struct chunk *chunk =
+        chunk_new(top ? top->address + top->bytes : state->next_address, more, pool);
     if (top) {
-        (*chunk)->before = top;
-        top->behind = *chunk;
+        chunk->before = top;
+        top->behind = chunk;
     } else {
         state->next_address += RANGE;
     }
-    state->tops[pool] = *chunk;
-    return 0;
+    state->tops[pool] = chunk;
+    return chunk;
 }
 
 /* ---- policies ---- */
@@ -195,62 +184,56 @@ static struct chunk *best_fit(struct state *state, uint32_t pool, uint64_t bytes
     return found;
 }
 
-static int cut_rest(struct state *state, struct chunk *chunk, uint64_t bytes) {
+static void cut_rest(struct state *state, struct chunk *chunk, uint64_t bytes) {
     bool small = chunk->pool % 2 == 0;
     bool always = small || state->model != MODEL_PYTORCH;
     uint64_t rest = chunk->bytes - bytes;
     if (always ? rest < UNIT : rest <= SMALL_MOST)
-        return 0;
+        return;
     struct chunk *cut = chunk_cut(chunk, bytes);
-    if (!cut)
-        return -EINVAL;
     if (state->tops[chunk->pool] == chunk)
         state->tops[chunk->pool] = cut;
     chunks_insert(&state->trees[chunk->pool], cut);
-    return 0;
 }
 
-static int allocate_cut(struct state *state, uint32_t stream, uint64_t bytes,
-                        struct chunk **chunk) {
+static struct chunk *allocate_cut(struct state *state, uint32_t stream, uint64_t bytes) {
     bytes = round_up(bytes, UNIT);
     uint32_t pool = 2 * stream + (bytes > SMALL_MOST);
-    int r = 0;
-    *chunk = best_fit(state, pool, bytes);
-    if (*chunk) {
-        chunks_remove(&state->trees[pool], *chunk);
+    struct chunk *chunk = best_fit(state, pool, bytes);
+    if (chunk) {
+        chunks_remove(&state->trees[pool], chunk);
     } else if (state->model == MODEL_EXPANDABLE) {
-        r = grow_range(state, pool, bytes, chunk);
+        chunk = grow_range(state, pool, bytes);
     } else {
         uint64_t segment = state->model == MODEL_NATIVE ? SMALL_SEGMENT : segment_for(bytes);
-        r = take_segment(state, pool, segment, chunk);
+        chunk = take_segment(state, pool, segment);
     }
-    return r == 0 ? cut_rest(state, *chunk, bytes) : r;
+    if (chunk)
+        cut_rest(state, chunk, bytes);
+    return chunk;
 }
 
 /** Allocates the best fit of the stream if it is less than twice as long, or else a new segment. */
-static int allocate_whole(struct state *state, uint32_t stream, uint64_t bytes,
-                          struct chunk **chunk) {
+static struct chunk *allocate_whole(struct state *state, uint32_t stream, uint64_t bytes) {
     bytes = round_up(bytes, UNIT);
     uint32_t pool = 2 * stream;
-    *chunk = chunks_at_least(state->trees[pool], bytes);
-    if (*chunk && (*chunk)->bytes < WHOLE_TIMES * bytes) {
-        chunks_remove(&state->trees[pool], *chunk);
-        return 0;
-    }
-    return take_segment(state, pool, bytes, chunk);
+    struct chunk *chunk = chunks_at_least(state->trees[pool], bytes);
+    if (!chunk || chunk->bytes >= WHOLE_TIMES * bytes)
+        return take_segment(state, pool, bytes);
+    chunks_remove(&state->trees[pool], chunk);
+    return chunk;
 }
 
-static int allocate(struct state *state, const struct history_event *event) {
-    struct chunk **chunk = &state->live[event->block];
+static struct chunk *allocate(struct state *state, const struct history_event *event) {
     switch (state->model) {
     case MODEL_WHOLE:
-        return allocate_whole(state, event->stream, event->bytes, chunk);
+        return allocate_whole(state, event->stream, event->bytes);
     case MODEL_NATIVE:
         if (event->bytes > SMALL_MOST)
-            return take_segment(state, 1, round_up(event->bytes, SMALL_SEGMENT), chunk);
-        return allocate_cut(state, 0, event->bytes, chunk);
+            return take_segment(state, 1, round_up(event->bytes, SMALL_SEGMENT));
+        return allocate_cut(state, 0, event->bytes);
     default:
-        return allocate_cut(state, event->stream, event->bytes, chunk);
+        return allocate_cut(state, event->stream, event->bytes);
     }
 }
 
@@ -280,19 +263,21 @@ static void release(struct state *state, struct chunk *chunk) {
 
 /* ---- the replay ---- */
 
-static int run_event(struct state *state, const struct history_event *event, uint64_t *sizes) {
+/** Returns false if the limit refuses the memory. */
+static bool run_event(struct state *state, const struct history_event *event, uint64_t *sizes) {
+    struct chunk **chunk = &state->live[event->block];
     if (event->bytes == 0) {
         state->account->requested -= sizes[event->block];
-        release(state, state->live[event->block]);
-        state->live[event->block] = NULL;
-        return 0;
+        release(state, *chunk);
+        *chunk = NULL;
+        return true;
     }
-    int r = allocate(state, event);
-    if (r == 0) {
+    *chunk = allocate(state, event);
+    if (*chunk) {
         sizes[event->block] = event->bytes;
         state->account->requested += event->bytes;
     }
-    return r;
+    return *chunk != NULL;
 }
 
 static void free_tree(struct chunk *tree) {
@@ -305,27 +290,25 @@ static void free_tree(struct chunk *tree) {
 
 void model_run(enum model model, uint64_t limit, struct account *account) {
     const struct history *history = account->history;
+    uint32_t pools = 2 * history->streams + 2;
     struct state state = {.model = model,
                           .account = account,
                           .limit = limit,
                           .next_address = RANGE,
-                          .pools = 2 * history->streams + 2,
-                          .trees = calloc(2 * history->streams + 2, sizeof(struct chunk *)),
-                          .tops = calloc(2 * history->streams + 2, sizeof(struct chunk *)),
-                          .live = calloc(history->blocks + 1, sizeof(struct chunk *))};
-    uint64_t *sizes = calloc(history->blocks + 1, sizeof *sizes);
-    int r = state.trees && state.tops && state.live && sizes ? 0 : -EINVAL;
-    for (size_t i = 0; i < history->count && r == 0; i++) {
+                          .pools = pools,
+                          .trees = grown(NULL, 0, pools, sizeof(struct chunk *)),
+                          .tops = grown(NULL, 0, pools, sizeof(struct chunk *)),
+                          .live = grown(NULL, 0, history->blocks + 1, sizeof(struct chunk *))};
+    uint64_t *sizes = grown(NULL, 0, history->blocks + 1, sizeof *sizes);
+    for (size_t i = 0; i < history->count && !account->out_of_memory; i++) {
         account_begin_event(account, i);
-        r = run_event(&state, &history->events[i], sizes);
-        if (r == 0)
+        account->out_of_memory = !run_event(&state, &history->events[i], sizes);
+        if (!account->out_of_memory)
             account_end_event(account);
     }
-    account->out_of_memory = r == -ENOMEM;
-    account->error = r == -EINVAL ? -ENOMEM : 0;
-    for (uint32_t i = 0; state.trees && i < state.pools; i++)
+    for (uint32_t i = 0; i < state.pools; i++)
         free_tree(state.trees[i]);
-    for (uint32_t i = 0; state.live && i < history->blocks; i++)
+    for (uint32_t i = 0; i < history->blocks; i++)
         free(state.live[i]);
     free(state.trees);
     free(state.tops);

@@ -174,7 +174,7 @@ int pickle_read(const char *bytes, size_t count, size_t most, struct plain *valu
     int r = run(&machine);
     if (r == 0) {
         values->root = machine.stack[0];
-    } else if (machine.wrong) {
+    } else {
         snprintf(why, why_size, "is a broken or refused pickle at byte %zu: %s",
                  (size_t)(machine.at - begin), machine.wrong);
     }

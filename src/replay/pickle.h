@@ -13,9 +13,9 @@
 #include "replay/plain.h"
 
 /**
- * Reads a pickle. Returns 0, -ENOMEM, -EFBIG beyond the bound, or -EINVAL. Writes the error and its
- * offset to `why`, except for -ENOMEM. Texts point into `bytes`; lists take at most `most` bytes.
- * The caller frees the values in all cases.
+ * Reads a pickle. Returns 0, -EFBIG beyond the bound, or -EINVAL. Writes the error and its offset
+ * to `why`. Texts point into `bytes`; lists take at most `most` bytes. The caller frees the values
+ * in all cases.
  */
 int pickle_read(const char *bytes, size_t count, size_t most, struct plain *values, char *why,
                 size_t why_size);

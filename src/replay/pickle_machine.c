@@ -1,6 +1,8 @@
 /* The operations of the stack machine (pickle_machine.h). machine->most bounds all memory. */
 #include "replay/pickle_machine.h"
 
+#include "replay/memory.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,21 +32,18 @@ static int count_memory(struct machine *machine, size_t bytes) {
     return 0;
 }
 
-/** Enlarges a list for one more item. Returns 0, -ENOMEM, or -EFBIG beyond the bound. */
+/** Enlarges a list for one more item. Returns 0, or -EFBIG beyond the bound. */
 static int grow(struct machine *machine, void *list, size_t count, size_t *capacity, size_t each) {
     void **of = list;
     if (count < *capacity)
         return 0;
     size_t more = *capacity ? 2 * *capacity : 16;
     int r = count_memory(machine, (more - *capacity) * each);
-    if (r != 0)
-        return r;
-    void *larger = realloc(*of, more * each);
-    if (!larger)
-        return -ENOMEM;
-    *of = larger;
-    *capacity = more;
-    return 0;
+    if (r == 0) {
+        *of = checked(realloc(*of, more * each));
+        *capacity = more;
+    }
+    return r;
 }
 
 int machine_push(struct machine *machine, struct plain_value value) {
@@ -128,15 +127,13 @@ int machine_push_text(struct machine *machine, unsigned length_bytes) {
 /** Pops the uppermost items and pushes a list of them. */
 int machine_push_list(struct machine *machine, enum plain_kind kind, size_t items) {
     int r = count_memory(machine, sizeof *machine->values->lists + items * sizeof *machine->stack);
-    struct plain_list *list = r == 0 ? calloc(1, sizeof *list) : NULL;
-    if (!list)
-        return r != 0 ? r : -ENOMEM;
+    if (r != 0)
+        return r;
+    struct plain_list *list = checked(calloc(1, sizeof *list));
     list->next = machine->values->lists;
     machine->values->lists = list;
     if (items > 0) {
-        list->items = malloc(items * sizeof *list->items);
-        if (!list->items)
-            return -ENOMEM;
+        list->items = checked(malloc(items * sizeof *list->items));
         machine->depth -= items;
         memcpy(list->items, &machine->stack[machine->depth], items * sizeof *list->items);
         list->count = list->capacity = items;

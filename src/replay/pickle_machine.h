@@ -1,9 +1,9 @@
 /*
  * The stack machine that executes a pickle with plain data: a stack with marks, and a memo.
  *
- * Functions return 0, -ENOMEM, or -EINVAL or -EFBIG with the error in `wrong`. A read past the end
- * of the file is an error, and so is a pop below the last mark. The reader of JSON uses the stack,
- * marks and lists too.
+ * Functions return 0, or -EINVAL or -EFBIG with the error in `wrong`. A read past the end of the
+ * file is an error, and so is a pop below the last mark. The reader of JSON uses the stack, marks
+ * and lists too.
  */
 #ifndef GPUCACHE_REPLAY_PICKLE_MACHINE_H
 #define GPUCACHE_REPLAY_PICKLE_MACHINE_H

@@ -6,6 +6,7 @@
 
 #include "heap/page.h"
 #include "replay/lockstep.h"
+#include "replay/memory.h"
 #include "stats/stats.h"
 #include "tuning/tuning.h"
 
@@ -288,21 +289,19 @@ void rerun(const struct rerun_setting *setting, struct account *account) {
     };
     struct run run = {
         .history = history,
-        .pool = pool_create(&device.backend, &config),
-        .addresses = calloc(history->blocks + 1, sizeof *run.addresses),
-        .sizes = calloc(history->blocks + 1, sizeof *run.sizes),
+        .pool = checked(pool_create(&device.backend, &config)),
+        .addresses = checked(calloc(history->blocks + 1, sizeof *run.addresses)),
+        .sizes = checked(calloc(history->blocks + 1, sizeof *run.sizes)),
         .decay_us = setting->decay_us,
     };
-    account->error = run.pool && run.addresses && run.sizes ? 0 : -ENOMEM;
-    if (history->count > 0 && account->error == 0) {
+    if (history->count > 0) {
         unsigned threads =
             history->threads < HISTORY_THREADS_MOST ? history->threads : HISTORY_THREADS_MOST;
         int r =
             lockstep_run(threads > 1 ? threads : 1, (int)history->events[0].thread, run_turn, &run);
         account->error = r != 0 ? r : account->error;
     }
-    if (run.pool)
-        finish(run.pool, account);
+    finish(run.pool, account);
     free(run.addresses);
     free(run.sizes);
 }

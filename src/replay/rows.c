@@ -114,62 +114,67 @@ static bool size_of(struct field field, uint64_t *bytes) {
     return number_of(field, 10, bytes) && *bytes <= HISTORY_BYTES_MOST;
 }
 
-/** Reads an event. Returns 0, -ENOMEM, or -EINVAL for a line in another format. */
-static int read_trace(struct rows *rows, const struct field *fields, size_t count) {
+/** Reads an event. Returns false for a line in another format. */
+static bool read_trace(struct rows *rows, const struct field *fields, size_t count) {
     uint64_t time, thread, id, bytes = 0;
     if (count < 4 || count > 5 || !number_of(fields[0], 10, &time) || time > TIME_MOST ||
         !number_of(fields[1], 10, &thread) || !number_of(fields[3], 10, &id))
-        return -EINVAL;
+        return false;
     bool frees = is(fields[2], "f");
     if (!frees && (!is(fields[2], "a") || count != 5 || !size_of(fields[4], &bytes)))
-        return -EINVAL;
-    int r = history_on_thread(rows->history, thread);
-    return r != 0  ? r
-           : frees ? history_free(rows->history, time, id)
-                   : history_allocate(rows->history, time, id, bytes, 0);
+        return false;
+    history_on_thread(rows->history, thread);
+    if (frees)
+        history_free(rows->history, time, id);
+    else
+        history_allocate(rows->history, time, id, bytes, 0);
+    return true;
 }
 
 /** Reads an event without a time. The events get times one microsecond apart. */
-static int read_plain(struct rows *rows, const struct field *fields, size_t count) {
-    uint64_t id, bytes;
+static bool read_plain(struct rows *rows, const struct field *fields, size_t count) {
+    uint64_t id, bytes = 0;
     if (count < 2 || !number_of(fields[1], 10, &id))
-        return -EINVAL;
-    if (count == 2 && is(fields[0], "f"))
-        return history_free(rows->history, rows->number, id);
-    if (count != 3 || !is(fields[0], "a") || !size_of(fields[2], &bytes))
-        return -EINVAL;
-    return history_allocate(rows->history, rows->number, id, bytes, 0);
+        return false;
+    bool frees = count == 2 && is(fields[0], "f");
+    if (!frees && (count != 3 || !is(fields[0], "a") || !size_of(fields[2], &bytes)))
+        return false;
+    if (frees)
+        history_free(rows->history, rows->number, id);
+    else
+        history_allocate(rows->history, rows->number, id, bytes, 0);
+    return true;
 }
 
-static int read_rmm(struct rows *rows, const struct field *fields, size_t count) {
+static bool read_rmm(struct rows *rows, const struct field *fields, size_t count) {
     uint64_t thread, time, pointer, bytes, stream;
     if (count != 6 || !time_of(rows, fields[1], &time) || !pointer_of(fields[3], &pointer) ||
         !size_of(fields[4], &bytes) || !pointer_of(fields[5], &stream))
-        return -EINVAL;
+        return false;
     bool has_thread = number_of(fields[0], 10, &thread);
-    int r = history_on_thread(rows->history, has_thread ? thread : 0);
-    if (r != 0)
-        return r;
-    if (is(fields[2], "allocate failure")) {
-        rows->history->failures++;
-        return 0;
-    }
-    if (is(fields[2], "free") || is(fields[2], "deallocate"))
-        return pointer ? history_free(rows->history, time, pointer) : 0;
-    if (!is(fields[2], "allocate"))
-        return -EINVAL;
-    return pointer ? history_allocate(rows->history, time, pointer, bytes, stream) : 0;
+    bool frees = is(fields[2], "free") || is(fields[2], "deallocate");
+    bool allocates = is(fields[2], "allocate"), fails = is(fields[2], "allocate failure");
+    history_on_thread(rows->history, has_thread ? thread : 0);
+    rows->history->failures += fails;
+    if (frees && pointer)
+        history_free(rows->history, time, pointer);
+    else if (allocates && pointer)
+        history_allocate(rows->history, time, pointer, bytes, stream);
+    return frees || allocates || fails;
 }
 
-static int read_line(struct rows *rows, const char *line, size_t length) {
+static bool read_line(struct rows *rows, const char *line, size_t length) {
     struct field fields[FIELDS] = {0};
     const char *head = formats[rows->format].head;
     if (length > 0 && line[length - 1] == '\r')
         length--;
     if (length == 0 || (head && is((struct field){line, length}, head)))
-        return 0;
-    if (line[0] == '#')
-        return length >= 8 && memcmp(line, "# period", 8) == 0 ? history_period(rows->history) : 0;
+        return true;
+    if (line[0] == '#') {
+        if (length >= 8 && memcmp(line, "# period", 8) == 0)
+            history_period(rows->history);
+        return true;
+    }
     size_t count = split(line, length, rows->format == ROWS_PLAIN ? ' ' : ',', fields);
     return rows->format == ROWS_TRACE   ? read_trace(rows, fields, count)
            : rows->format == ROWS_PLAIN ? read_plain(rows, fields, count)
@@ -218,20 +223,17 @@ int rows_read(const struct input *input, struct histories *histories) {
     struct rows rows = {.format = (enum rows_format)format_of(input),
                         .history = histories_of(histories, -1)};
     const char *at = input->bytes, *end = input->bytes + input->count;
-    while (rows.history && at < end) {
+    while (at < end) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         struct field line = {at, (size_t)((stop ? stop : end) - at)};
         rows.number++;
-        int r = read_line(&rows, line.text, line.length);
-        if (r == -EINVAL && !stop) {
-            rows.history->cut = true;
-            return 0;
-        }
-        if (r == -EINVAL)
+        bool good = read_line(&rows, line.text, line.length);
+        rows.history->cut = !good && !stop;
+        if (!good && stop) {
             explain(histories, &rows, line);
-        if (r != 0)
-            return r;
+            return -EINVAL;
+        }
         at = stop ? stop + 1 : end;
     }
-    return rows.history ? 0 : -ENOMEM;
+    return 0;
 }

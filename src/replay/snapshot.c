@@ -7,9 +7,9 @@
  * at the end or freed by an entry. The history allocates such blocks first. The memory reserved
  * before the first entry is the memory at the end minus the changes of all entries.
  */
-#include "replay/grow.h"
 #include "replay/input.h"
 #include "replay/json.h"
+#include "replay/memory.h"
 #include "replay/pickle.h"
 
 #include <errno.h>
@@ -97,17 +97,13 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
     return 0;
 }
 
-static int add_first_block(struct reader *reader, uint64_t address, uint64_t bytes,
-                           uint64_t stream) {
-    void *list =
-        grow(reader->first, reader->first_count, &reader->first_capacity, sizeof *reader->first);
-    if (!list)
-        return -ENOMEM;
-    reader->first = list;
+static void add_first_block(struct reader *reader, uint64_t address, uint64_t bytes,
+                            uint64_t stream) {
+    reader->first = grown_for_one(reader->first, reader->first_count, &reader->first_capacity,
+                                  sizeof *reader->first);
     reader->first[reader->first_count].address = address;
     reader->first[reader->first_count].bytes = bytes;
     reader->first[reader->first_count++].stream = stream;
-    return 0;
 }
 
 static int count_segment(struct reader *reader, const struct entry *entry) {
@@ -128,15 +124,15 @@ static int first_pass(struct reader *reader, const struct entry *entry) {
     struct history *scratch = &reader->scratch;
     switch (entry->action) {
     case ALLOC:
-        return history_allocate(scratch, entry->time_us, entry->address, entry->bytes, 0);
+        history_allocate(scratch, entry->time_us, entry->address, entry->bytes, 0);
+        return 0;
     case FREE_REQUESTED:
-        if (!history_has(scratch, entry->address))
-            return add_first_block(reader, entry->address, entry->bytes, entry->stream);
-        return history_free(scratch, entry->time_us, entry->address);
     case FREE_COMPLETED: /* usually follows a FREE_REQUESTED of the same block */
-        return history_has(scratch, entry->address)
-                   ? history_free(scratch, entry->time_us, entry->address)
-                   : 0;
+        if (history_has(scratch, entry->address))
+            history_free(scratch, entry->time_us, entry->address);
+        else if (entry->action == FREE_REQUESTED)
+            add_first_block(reader, entry->address, entry->bytes, entry->stream);
+        return 0;
     case SEGMENT_MORE:
     case SEGMENT_LESS:
         return count_segment(reader, entry);
@@ -160,7 +156,8 @@ static int read_block(struct reader *reader, const struct plain_value *block, ui
         return 0;
     if (!plain_u64(plain_get(block, "requested_size"), size, &bytes))
         bytes = size;
-    return add_first_block(reader, own, bytes, stream);
+    add_first_block(reader, own, bytes, stream);
+    return 0;
 }
 
 /** Reads a segment at the end, if it is on the device, and adds its size to *total. */
@@ -187,35 +184,26 @@ static int read_segment(struct reader *reader, const struct plain_value *segment
 }
 
 /** Second pass: adds an entry to the history. Ignores frees of blocks that are not live. */
-static int second_pass(struct history *history, const struct entry *entry) {
-    switch (entry->action) {
-    case ALLOC:
-        return history_allocate(history, entry->time_us, entry->address, entry->bytes,
-                                entry->stream);
-    case FREE_REQUESTED:
-    case FREE_COMPLETED:
-        return history_has(history, entry->address)
-                   ? history_free(history, entry->time_us, entry->address)
-                   : 0;
-    case OOM:
-        history->failures++;
-        return 0;
-    default:
-        return 0;
-    }
+static void second_pass(struct history *history, const struct entry *entry) {
+    bool frees = entry->action == FREE_REQUESTED || entry->action == FREE_COMPLETED;
+    if (entry->action == ALLOC)
+        history_allocate(history, entry->time_us, entry->address, entry->bytes, entry->stream);
+    else if (frees && history_has(history, entry->address))
+        history_free(history, entry->time_us, entry->address);
+    history->failures += entry->action == OOM;
 }
 
 /** Fills the history: first the blocks that were live before, then all entries. */
 static int fill(struct reader *reader, struct history *history) {
     struct entry entry = {0};
     int r = plain_count(reader->trace) > 0 ? read_entry(reader, 0, &entry) : 0;
-    for (size_t i = 0; i < reader->first_count && r == 0; i++) {
-        r = history_allocate(history, entry.time_us, reader->first[i].address,
-                             reader->first[i].bytes, reader->first[i].stream);
-    }
+    for (size_t i = 0; i < reader->first_count && r == 0; i++)
+        history_allocate(history, entry.time_us, reader->first[i].address, reader->first[i].bytes,
+                         reader->first[i].stream);
     for (size_t i = 0; i < plain_count(reader->trace) && r == 0; i++) {
         r = read_entry(reader, i, &entry);
-        r = r == 0 ? second_pass(history, &entry) : r;
+        if (r == 0)
+            second_pass(history, &entry);
     }
     return r;
 }
@@ -239,8 +227,6 @@ static int read_device(struct reader *reader) {
     int r = run_first_pass(reader, &total);
     if (r == 0 && (reader->scratch.count > 0 || reader->first_count > 0)) {
         struct history *history = histories_of(reader->histories, reader->device);
-        if (!history)
-            return -ENOMEM;
         r = fill(reader, history);
         int64_t before = (int64_t)total - reader->reserved;
         before = before > 0 ? before : 0;

@@ -234,9 +234,9 @@ static void find_job(const struct page *page, char job[LABEL]) {
 /** Returns a sample of each device of each running process. The caller frees the list. `jobs` has
  * one text for each page. */
 static struct sample *read_samples(const struct pages *pages, char (*jobs)[LABEL], size_t *count) {
-    struct sample *samples = calloc(pages->count * STATS_MAX_DEVICES + 1, sizeof *samples);
+    struct sample *samples = checked(calloc(pages->count * STATS_MAX_DEVICES + 1, sizeof *samples));
     *count = 0;
-    for (size_t i = 0; samples && i < pages->count; i++) {
+    for (size_t i = 0; i < pages->count; i++) {
         const struct page *page = pages->list[i];
         if (!page_is_running(page))
             continue;
@@ -260,8 +260,8 @@ static int write_metrics(int fd, bool prometheus, bool scraped) {
     pages_ask(&pages, false, ANSWER_MS);
     if (pages.count == 0 && !scraped)
         pages_print_refused();
-    char(*jobs)[LABEL] = calloc(pages.count + 1, sizeof *jobs);
-    struct sample *samples = jobs ? read_samples(&pages, jobs, &to.count) : NULL;
+    char(*jobs)[LABEL] = checked(calloc(pages.count + 1, sizeof *jobs));
+    struct sample *samples = read_samples(&pages, jobs, &to.count);
     to.samples = samples;
     print_init(&to.out, fd, buffer, sizeof buffer);
     to.out.in_time = scraped; /* a client that does not read must not block the others */

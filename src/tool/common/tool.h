@@ -5,6 +5,8 @@
 #ifndef GPUCACHE_TOOL_COMMON_TOOL_H
 #define GPUCACHE_TOOL_COMMON_TOOL_H
 
+#include "replay/memory.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,13 +37,6 @@ void tool_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /** Writes `gpucache: what: why` to stderr like tool_say(), and ends the process. */
 _Noreturn void fail(int status, const char *what, const char *why);
-
-/** Returns `memory`. Ends the process if `memory` is NULL: an allocation has failed. */
-void *checked(void *memory) __attribute__((returns_nonnull));
-
-/** Enlarges a list of `from` elements of `each` bytes to `to` elements. The new ones are zero. Ends
- * the process without memory. */
-void *grown(void *list, size_t from, size_t to, size_t each) __attribute__((returns_nonnull));
 
 /** Opens a regular file for reading, without blocking. Returns a descriptor or a negative errno;
  * -EINVAL: the file is not regular. */

@@ -1,6 +1,8 @@
 /* Runs each row of a comparison in a child process, which writes to a shared account. */
 #include "tool/replay/comparison.h"
 
+#include "replay/memory.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -10,24 +12,20 @@
 /* The state of a row whose process has not written its result yet. */
 #define UNFINISHED (-ECHILD)
 
-/** Maps memory that all children share, with an account for each row. Returns 0 or -ENOMEM. */
-static int share(struct comparison *comparison) {
+/** Maps memory that all children share, with an account for each row. */
+static void share(struct comparison *comparison) {
     size_t periods = comparison->history->period_count;
     size_t each = sizeof(struct account) + periods * sizeof(uint64_t);
     comparison->shared_bytes = each * comparison->count;
-    comparison->shared = mmap(NULL, comparison->shared_bytes, PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (comparison->shared == MAP_FAILED) {
-        comparison->shared = NULL;
-        return -ENOMEM;
-    }
+    void *memory = mmap(NULL, comparison->shared_bytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    comparison->shared = checked(memory == MAP_FAILED ? NULL : memory);
     for (size_t i = 0; i < comparison->count; i++) {
         struct account *account = (struct account *)((char *)comparison->shared + i * each);
         account_start(account, comparison->history, (uint64_t *)(account + 1));
         account->error = UNFINISHED;
         comparison->rows[i].account = account;
     }
-    return 0;
 }
 
 static void run_row(const struct row *row) {
@@ -76,9 +74,7 @@ static int run_rows(struct comparison *comparison) {
 
 int comparison_run(struct comparison *comparison, const struct replay_request *request) {
     size_t most = request->candidate_count * request->delay_count;
-    comparison->rows = calloc(most + 1, sizeof *comparison->rows);
-    if (!comparison->rows || !request->candidates)
-        return -ENOMEM;
+    comparison->rows = checked(calloc(most + 1, sizeof *comparison->rows));
     for (size_t i = 0; i < request->candidate_count; i++) {
         const struct candidate *candidate = &request->candidates[i];
         size_t delays = candidate->is_model ? 1 : request->delay_count;
@@ -89,12 +85,11 @@ int comparison_run(struct comparison *comparison, const struct replay_request *r
             };
         }
     }
-    int r = share(comparison);
-    return r == 0 ? run_rows(comparison) : r;
+    share(comparison);
+    return run_rows(comparison);
 }
 
 void comparison_free(struct comparison *comparison) {
-    if (comparison->shared)
-        munmap(comparison->shared, comparison->shared_bytes);
+    munmap(comparison->shared, comparison->shared_bytes);
     free(comparison->rows);
 }

@@ -6,7 +6,6 @@
 #include "tool/common/tool.h"
 #include "tool/trace/snapshot.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,9 +81,7 @@ static void write_no_stack(void *with) {
 
 void snapshot_frames_begin(struct snapshot *to) {
     struct trace_callers *callers = to->file->callers;
-    struct snapshot_frames *frames = calloc(1, sizeof *frames);
-    if (!frames)
-        fail(STATUS_OWN_FAILURE, "memory", strerror(ENOMEM));
+    struct snapshot_frames *frames = checked(calloc(1, sizeof *frames));
     frames->stack_count = trace_callers_stacks(callers);
     frames->frame_count = trace_callers_frames(callers);
     frames->stacks = new_memo(frames->stack_count);

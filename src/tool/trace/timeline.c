@@ -325,8 +325,8 @@ int tool_timeline(char **arguments) {
     size_t count = 0, read = 0;
     while (arguments[count])
         count++;
-    struct source *sources = calloc(count + 1, sizeof *sources);
-    if (count == 0 || !sources)
+    struct source *sources = checked(calloc(count + 1, sizeof *sources));
+    if (count == 0)
         fail(STATUS_OWN_FAILURE, "timeline",
              "wanted is a trace, or the number of a process that records one");
     for (size_t i = 0; i < count; i++)

@@ -8,7 +8,6 @@
  * page.
  */
 #include "heap/page.h"
-#include "replay/grow.h"
 #include "tool/common/tool.h"
 #include "tool/trace/trace_file.h"
 
@@ -33,7 +32,7 @@ struct pass {
 
 static void append(struct trace_event **list, size_t *count, size_t *capacity,
                    const struct trace_event *event) {
-    *list = checked(grow(*list, *count, capacity, sizeof **list));
+    *list = grown_for_one(*list, *count, capacity, sizeof **list);
     (*list)[(*count)++] = *event;
 }
 

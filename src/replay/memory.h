@@ -1,0 +1,17 @@
+/* Memory of the tool. These functions end the process with a message if memory is missing. */
+#ifndef GPUCACHE_REPLAY_MEMORY_H
+#define GPUCACHE_REPLAY_MEMORY_H
+
+#include <stddef.h>
+
+/** Returns `memory`. Ends the process if `memory` is NULL: an allocation has failed. */
+void *checked(void *memory) __attribute__((returns_nonnull));
+
+/** Enlarges a list of `from` elements of `each` bytes to `to` elements. The new ones are zero. */
+void *grown(void *list, size_t from, size_t to, size_t each) __attribute__((returns_nonnull));
+
+/** Returns `list` with space for one more than `count` elements, and updates *capacity. */
+void *grown_for_one(void *list, size_t count, size_t *capacity, size_t each)
+    __attribute__((returns_nonnull));
+
+#endif
