@@ -9,28 +9,11 @@
 
 #include <stddef.h>
 
-struct symbols {
-    char unused;
-};
-
-struct symbols *symbols_open(void) {
-    static struct symbols only;
-    return &only;
-}
-
-void symbols_close(struct symbols *symbols) {
-    (void)symbols;
-}
-
-void symbols_say_missing(const struct stats_frame *frames, unsigned count) {
-    (void)frames, (void)count;
-}
-
-unsigned symbols_find(struct symbols *symbols, const char *path, const char *build_id,
-                      uint64_t offset, const struct symbol **list) {
+unsigned symbols_find(const char *path, const char *build_id, uint64_t offset,
+                      const struct symbol **list) {
     static const struct symbol known[] = {
         {"step", "train.c", 7}, {"operator new(unsigned long)", NULL, 0}, {"main", "main.c", 0}};
-    (void)symbols, (void)path, (void)build_id;
+    (void)path, (void)build_id;
     *list = known;
     return (unsigned)(offset % 4);
 }

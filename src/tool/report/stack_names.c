@@ -18,14 +18,13 @@ static const char *build_id_of(const struct parsed_stacks *stacks, const char *p
     return "";
 }
 
-void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbols *symbols,
-                          const char *build_id) {
+void stack_frames_resolve(struct stack_frames *stack, unsigned at, const char *build_id) {
     const struct symbol *found;
     const struct stats_frame frame = stack->frames[at];
     /* A return address is after the call instruction, so look up the byte before it. */
     unsigned count = frame.function || !frame.file || frame.offset == 0
                          ? 0
-                         : symbols_find(symbols, frame.file, build_id, frame.offset - 1, &found);
+                         : symbols_find(frame.file, build_id, frame.offset - 1, &found);
     if (count == 0)
         return;
     struct stats_frame *list =
@@ -47,12 +46,11 @@ void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbol
 }
 
 /** Resolves the frames of a stack, outermost first, because one frame may become several. */
-static void resolve(const struct parsed_stacks *stacks, struct symbols *symbols,
-                    struct stack_frames *stack) {
+static void resolve(const struct parsed_stacks *stacks, struct stack_frames *stack) {
     for (unsigned i = stack->count; i > 0; i--) {
         const char *file = stack->frames[i - 1].file;
         if (file)
-            stack_frames_resolve(stack, i - 1, symbols, build_id_of(stacks, file));
+            stack_frames_resolve(stack, i - 1, build_id_of(stacks, file));
     }
 }
 
@@ -123,17 +121,11 @@ static void keep_python_frames(struct stack_frames *stack) {
 }
 
 void parsed_stacks_resolve(struct parsed_stacks *stacks, bool brief) {
-    /* Never closed: gpucache top resolves the same addresses again and again. */
-    static struct symbols *symbols;
-    symbols = symbols ? symbols : symbols_open();
     for (size_t i = 0; stacks && i < stacks->stack_count; i++) {
         if (brief)
             keep_python_frames(&stacks->stacks[i]);
-        if (symbols)
-            resolve(stacks, symbols, &stacks->stacks[i]);
+        resolve(stacks, &stacks->stacks[i]);
     }
-    for (size_t i = 0; stacks && i < stacks->stack_count; i++)
-        symbols_say_missing(stacks->stacks[i].frames, stacks->stacks[i].count);
     if (stacks)
         merge(stacks);
 }

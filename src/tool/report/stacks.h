@@ -62,12 +62,9 @@ const struct stats_stacks *parsed_stacks_view(const struct parsed_stacks *stacks
 char *stack_text(const char *text, size_t length);
 void stack_frame_free(const struct stats_frame *frame);
 
-struct symbols;
-
 /** Replaces a native frame, in a file of that build id, by the functions at its address: the
  * inlined ones, and the one that contains them. Changes nothing if they are not known. */
-void stack_frames_resolve(struct stack_frames *stack, unsigned at, struct symbols *symbols,
-                          const char *build_id);
+void stack_frames_resolve(struct stack_frames *stack, unsigned at, const char *build_id);
 
 /** Adds the stack of a holder or of a live size (its member "frames"), and returns its number. */
 uint32_t parsed_stacks_add(struct parsed_stacks *stacks, const struct plain_value *holder);

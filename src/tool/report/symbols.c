@@ -1,42 +1,27 @@
-/* Looks up names with libdw, and keeps files and results for the session (symbols.h). */
+/* Looks up names with libdw, and keeps files and results until the process ends (symbols.h). */
 #include "tool/report/symbols.h"
-
-#include "tool/common/tool.h"
 
 #ifndef GPUCACHE_LIBDW
 
-#include "stats/holders.h"
-
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 
-struct symbols *symbols_open(void) {
-    return NULL;
-}
-
-void symbols_close(struct symbols *symbols) {
-    (void)symbols;
-}
-
-void symbols_say_missing(const struct stats_frame *frames, unsigned count) {
+unsigned symbols_find(const char *path, const char *build_id, uint64_t offset,
+                      const struct symbol **list) {
     static bool said;
-    for (unsigned i = 0; i < count && !said; i++) {
-        if (frames[i].function || !frames[i].file || frames[i].offset == 0)
-            continue;
+    (void)path, (void)build_id, (void)offset, (void)list;
+    if (!said)
         fputs("gpucache: call stacks show files and offsets instead of names: this gpucache was "
               "built without libdw\n",
               stderr);
-        said = true;
-    }
-}
-
-unsigned symbols_find(struct symbols *symbols, const char *path, const char *build_id,
-                      uint64_t offset, const struct symbol **list) {
-    (void)symbols, (void)path, (void)build_id, (void)offset, (void)list;
+    said = true;
     return 0;
 }
 
 #else
+
+#include "tool/common/tool.h"
 
 #include <dlfcn.h>
 #include <dwarf.h>
@@ -49,8 +34,7 @@ unsigned symbols_find(struct symbols *symbols, const char *path, const char *bui
 
 /** A file that was opened, or that could not be opened. */
 struct opened {
-    char *path;
-    Dwfl *session;
+    char *path, *build_id;
     Dwfl_Module *module; /* NULL: no symbols are known */
     struct opened *next;
 };
@@ -67,44 +51,8 @@ struct known {
 #define SLOTS 4096
 #define INLINED_MOST 64 /* at one address; a damaged file may have any number */
 
-struct symbols {
-    struct opened *files;
-    struct known *known[SLOTS];
-    char *(*demangle)(const char *name, char *buffer, size_t *size, int *status);
-};
-
-void symbols_say_missing(const struct stats_frame *frames, unsigned count) {
-    (void)frames, (void)count;
-}
-
-struct symbols *symbols_open(void) {
-    struct symbols *symbols = checked(calloc(1, sizeof *symbols));
-    void *library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_LOCAL);
-    void *found = library ? dlsym(library, "__cxa_demangle") : NULL;
-    memcpy(&symbols->demangle, &found, sizeof found);
-    return symbols;
-}
-
-void symbols_close(struct symbols *symbols) {
-    for (struct opened *file = symbols->files, *next; file; file = next) {
-        next = file->next;
-        dwfl_end(file->session);
-        free(file->path);
-        free(file);
-    }
-    for (size_t i = 0; i < SLOTS; i++) {
-        for (struct known *known = symbols->known[i], *next; known; known = next) {
-            next = known->next;
-            for (unsigned k = 0; k < known->count; k++) {
-                free((char *)(uintptr_t)known->list[k].function);
-                free((char *)(uintptr_t)known->list[k].file);
-            }
-            free(known->list);
-            free(known);
-        }
-    }
-    free(symbols);
-}
+static struct opened *all_opened;
+static struct known *all_known[SLOTS];
 
 /* ---- a file ---- */
 
@@ -127,26 +75,29 @@ static const Dwfl_Callbacks callbacks = {.find_elf = dwfl_build_id_find_elf,
 
 /** Opens a file at its first use, and keeps the result. The file has no symbols if its build ID
  * differs, which is printed once. */
-static struct opened *open_file(struct symbols *symbols, const char *path, const char *build_id) {
-    for (struct opened *file = symbols->files; file; file = file->next)
-        if (strcmp(file->path, path) == 0)
+static struct opened *open_file(const char *path, const char *build_id) {
+    for (struct opened *file = all_opened; file; file = file->next)
+        if (strcmp(file->path, path) == 0 && strcmp(file->build_id, build_id) == 0)
             return file;
     struct opened *file = checked(calloc(1, sizeof *file));
-    file->path = strdup(path);
-    file->next = symbols->files;
-    symbols->files = file;
-    file->session = dwfl_begin(&callbacks);
-    dwfl_report_begin(file->session);
+    file->path = checked(strdup(path));
+    file->build_id = checked(strdup(build_id));
+    file->next = all_opened;
+    all_opened = file;
+    Dwfl *session = dwfl_begin(&callbacks);
+    dwfl_report_begin(session);
     int fd = *path == '/' ? tool_open_regular(path) : -1;
     if (fd >= 0)
-        file->module = dwfl_report_elf(file->session, path, path, fd, 0, true);
-    if (fd >= 0 && !file->module) /* otherwise dwfl_end() closes the file */
+        file->module = dwfl_report_elf(session, path, path, fd, 0, true);
+    if (fd >= 0 && !file->module) /* otherwise the session owns the file */
         close(fd);
-    dwfl_report_end(file->session, NULL, NULL);
+    dwfl_report_end(session, NULL, NULL);
     if (file->module && !has_build_id(file->module, build_id)) {
         tool_say("%s is another file than the one that the report is of", path);
         file->module = NULL;
     }
+    if (!file->module)
+        dwfl_end(session);
     return file;
 }
 
@@ -166,12 +117,23 @@ static void shorten(char *name) {
     }
 }
 
+/** Demangles a name of C++ with libstdc++. Returns NULL for other names and without the library. */
+static char *demangle(const char *name, int *status) {
+    static char *(*function)(const char *name, char *buffer, size_t *size, int *status);
+    static bool looked;
+    if (!looked) {
+        void *library = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_LOCAL);
+        void *found = library ? dlsym(library, "__cxa_demangle") : NULL;
+        memcpy(&function, &found, sizeof found);
+        looked = true;
+    }
+    return function && strncmp(name, "_Z", 2) == 0 ? function(name, NULL, NULL, status) : NULL;
+}
+
 /** Returns the demangled name without parameters, or a copy of the name. */
-static char *readable(const struct symbols *symbols, const char *name) {
+static char *readable(const char *name) {
     int status = -1;
-    char *plain = symbols->demangle && strncmp(name, "_Z", 2) == 0
-                      ? symbols->demangle(name, NULL, NULL, &status)
-                      : NULL;
+    char *plain = demangle(name, &status);
     if (plain && status == 0)
         shorten(plain);
     return plain ? plain : strndup(name, strcspn(name, "@")); /* without the symbol version */
@@ -189,12 +151,12 @@ static void add(struct known *known, char *function, struct place place) {
     known->list[known->count++] = (struct symbol){checked(function), file, place.line};
 }
 
-static char *name_of(const struct symbols *symbols, Dwarf_Die *die) {
+static char *name_of(Dwarf_Die *die) {
     Dwarf_Attribute attribute;
     Dwarf_Attribute *linkage = dwarf_attr_integrate(die, DW_AT_linkage_name, &attribute);
     const char *name = linkage ? dwarf_formstring(linkage) : NULL;
     name = name ? name : dwarf_diename(die);
-    return readable(symbols, name ? name : "?");
+    return readable(name ? name : "?");
 }
 
 static Dwarf_Word number_of(Dwarf_Die *die, unsigned name) {
@@ -217,8 +179,7 @@ static struct place call_of(Dwarf_Die *unit, Dwarf_Die *inlined) {
  * Adds the functions that were inlined at the address, innermost first. Returns the place of the
  * outermost call in the function around them, or the place of the address if none was inlined.
  */
-static struct place add_inlined(const struct symbols *symbols, struct known *known,
-                                struct place place) {
+static struct place add_inlined(struct known *known, struct place place) {
     Dwarf_Addr bias;
     Dwarf_Die *unit = dwfl_module_addrdie(known->in->module, known->offset, &bias);
     Dwarf_Die *scopes = NULL, *around = NULL;
@@ -232,7 +193,7 @@ static struct place add_inlined(const struct symbols *symbols, struct known *kno
         if (dwarf_tag(&around[i]) == DW_TAG_subprogram)
             break;
         if (dwarf_tag(&around[i]) == DW_TAG_inlined_subroutine) {
-            add(known, name_of(symbols, &around[i]), place);
+            add(known, name_of(&around[i]), place);
             place = call_of(unit, &around[i]);
         }
     }
@@ -251,7 +212,7 @@ static Dwfl_Line *line_of(Dwfl_Module *module, uint64_t offset) {
     return unit && dwarf_haspc(unit, offset - bias) > 0 ? dwfl_module_getsrc(module, offset) : NULL;
 }
 
-static void find_functions(const struct symbols *symbols, struct known *known) {
+static void find_functions(struct known *known) {
     Dwfl_Module *module = known->in->module;
     GElf_Sym symbol;
     GElf_Off offset;
@@ -263,14 +224,14 @@ static void find_functions(const struct symbols *symbols, struct known *known) {
     Dwfl_Line *source = line_of(module, known->offset);
     const char *file = source ? dwfl_lineinfo(source, NULL, &line, NULL, NULL, NULL) : NULL;
     struct place place = {file, file ? (unsigned)line : 0};
-    place = add_inlined(symbols, known, place);
-    add(known, readable(symbols, name), place);
+    place = add_inlined(known, place);
+    add(known, readable(name), place);
 }
 
-unsigned symbols_find(struct symbols *symbols, const char *path, const char *build_id,
-                      uint64_t offset, const struct symbol **list) {
-    const struct opened *file = open_file(symbols, path, build_id);
-    struct known **slot = &symbols->known[(offset ^ offset >> 12) % SLOTS], *known = *slot;
+unsigned symbols_find(const char *path, const char *build_id, uint64_t offset,
+                      const struct symbol **list) {
+    const struct opened *file = open_file(path, build_id);
+    struct known **slot = &all_known[(offset ^ offset >> 12) % SLOTS], *known = *slot;
     while (known && (known->in != file || known->offset != offset))
         known = known->next;
     if (!known) {
@@ -280,7 +241,7 @@ unsigned symbols_find(struct symbols *symbols, const char *path, const char *bui
         known->next = *slot;
         *slot = known;
         if (file->module)
-            find_functions(symbols, known);
+            find_functions(known);
     }
     *list = known->list;
     return known->count;

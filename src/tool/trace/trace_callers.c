@@ -3,7 +3,6 @@
 
 #include "tool/common/tool.h"
 #include "tool/report/stacks.h"
-#include "tool/report/symbols.h"
 #include "trace/format.h"
 
 #include <stdlib.h>
@@ -27,8 +26,6 @@ struct trace_callers {
     struct stack_frames *frames; /* by number; each has one frame until it is resolved */
     bool *frame_known;
     uint32_t frame_capacity;
-    struct symbols *symbols;
-    bool looked_for_symbols;
     uint32_t numbers[MOST_OF_STACK];
     /* the text that is being assembled from records */
     unsigned kind;
@@ -56,8 +53,6 @@ void trace_callers_free(struct trace_callers *callers) {
     }
     free(callers->frames);
     free(callers->frame_known);
-    if (callers->symbols)
-        symbols_close(callers->symbols);
     free(callers);
 }
 
@@ -135,13 +130,9 @@ static const char *build_id_of(const struct trace_callers *callers, const char *
 
 /** Resolves a frame at its first use, because names in large libraries take seconds. */
 static void look_up(struct trace_callers *callers, struct stack_frames *frames) {
-    if (!callers->looked_for_symbols)
-        callers->symbols = symbols_open();
-    callers->looked_for_symbols = true;
     const char *file = frames->count > 0 ? frames->frames[0].file : NULL;
-    symbols_say_missing(frames->frames, frames->count);
-    if (callers->symbols && file)
-        stack_frames_resolve(frames, 0, callers->symbols, build_id_of(callers, file));
+    if (file)
+        stack_frames_resolve(frames, 0, build_id_of(callers, file));
 }
 
 /** Takes the next text of a frame, if there is one. Returns a copy, or NULL. */
