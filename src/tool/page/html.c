@@ -11,7 +11,6 @@
 #include <linux/memfd.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -55,42 +54,30 @@ static int open_for_page(const char *path, bool *created) {
     return error;
 }
 
-/** Writes JSON into a script element, with `<` as an escape. `<` occurs only in strings, where the
- * escape means the same. Therefore no text of a report can end the element or begin a comment. */
-static void write_json(FILE *out, const char *text, size_t length) {
-    const char *end = text + length;
-    while (text < end) {
-        const char *next = memchr(text, '<', (size_t)(end - text));
-        size_t plain = (size_t)((next ? next : end) - text);
-        fwrite(text, 1, plain, out);
-        if (next)
-            fputs("\\u003c", out);
-        text += plain + (next != NULL);
-    }
-}
-
-/** Writes the data to memory first, because struct print can only write to a descriptor. */
+/**
+ * Writes the data into a script element, with `<` as an escape. `<` occurs only in strings, where
+ * the escape means the same. Therefore no text of a report can end the element or begin a comment.
+ * The data goes through a file in memory, because struct print can only write to a descriptor.
+ */
 static int write_data(FILE *out, const struct html *page) {
     static char buffer[65536];
     struct print text;
-    struct stat file;
     int fd = (int)syscall(SYS_memfd_create, "gpucache page", MFD_CLOEXEC);
-    if (fd < 0)
+    FILE *data = fd < 0 ? NULL : fdopen(fd, "r+");
+    if (!data)
         return -errno;
     print_init(&text, fd, buffer, sizeof buffer);
     html_print_data(page, &text);
-    int error = print_flush(&text);
-    if (error == 0 && fstat(fd, &file) != 0)
-        error = -errno;
-    void *data =
-        error == 0 ? mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-    if (error == 0 && data == MAP_FAILED)
-        error = -errno;
-    if (error == 0) {
-        write_json(out, data, (size_t)file.st_size);
-        munmap(data, (size_t)file.st_size);
-    }
-    close(fd);
+    int error = print_flush(&text), byte;
+    rewind(data);
+    while ((byte = getc_unlocked(data)) != EOF)
+        if (byte == '<')
+            fputs("\\u003c", out);
+        else
+            putc_unlocked(byte, out);
+    if (error == 0 && ferror(data))
+        error = -EIO;
+    fclose(data);
     return error;
 }
 
