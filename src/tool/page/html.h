@@ -12,6 +12,8 @@
  *   extras    of each report: the program's name, notes, and the flight recorder of a live page
  *   frames    of each frame of a call stack: its short text (holders_print_short()), and bits:
  *             1 the program's own, 2 a line of Python, 4 in a library that calls the driver
+ *   kinds     of each kind of event, by its number in live/flight.def: its words
+ *   roles     of each kind that the script treats differently: allocate, free or refused
  *   traces    the events of traces (html_trace.c)
  */
 #ifndef GPUCACHE_TOOL_PAGE_HTML_H

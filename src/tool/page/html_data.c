@@ -51,7 +51,7 @@ static void put_moment(struct json_put *to, const struct parsed_report *report, 
 static void put_kinds(struct json_put *to) {
     static const struct {
         unsigned kind;
-        const char *role; /* of events that the script treats differently */
+        const char *role;
     } roles[] = {
         {FLIGHT_ALLOCATE, "allocate"},     {FLIGHT_FREE, "free"},
         {FLIGHT_OOM, "refused"},           {FLIGHT_GROW_REFUSED, "refused"},
@@ -74,7 +74,6 @@ static void put_recorder(struct json_put *to, const struct parsed_report *report
     json_put_named_open(to, "recorder", '{');
     json_put_key(to, "began");
     json_put_seconds(to, page_real_ns(report->page, report->page->started_ns));
-    put_kinds(to);
     json_put_named_open(to, "moments", '[');
     for (size_t i = 0; i < report->device_count; i++)
         put_moment(to, report, i);
@@ -176,6 +175,7 @@ void html_print_data(const struct html *page, struct print *out) {
         put_extra(&to, reports->list[i]);
     json_put_close(&to, ']');
     put_frames(&to, page);
+    put_kinds(&to);
     json_put_named_open(&to, "traces", '[');
     for (size_t i = 0; i < page->trace_count; i++) {
         json_put_line(&to);

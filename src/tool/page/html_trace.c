@@ -17,14 +17,12 @@
  *
  *      {"name", "pid", "rank", "host", "began",      the process; `began` in seconds since 1970
  *       "front_ns", "end_ns", "dropped", "running",  times count from `began`
- *       "kinds", "refused", "marks", "moments", "frames", "stacks",
+ *       "marks", "moments", "frames", "stacks",
  *       "devices": [{"device", "name", "total_bytes", "groups", "reserved", "events"}]}
  *
  *      front_ns  the first time from which the trace has all events
  *      dropped   number of events that the trace no longer has
  *      running   whether the process has not ended
- *      kinds     {number: words} of the kinds of moments
- *      refused   numbers of the kinds that are refusals
  *      frames    of each frame, the texts of its functions, innermost first: inlined ones and the
  *                function that contains them
  *      marks     [ns, text]
@@ -275,26 +273,11 @@ static void put_moments(const struct trace_file *file, struct json_put *to) {
         json_put_open(to, '[');
         json_put_u64(to, minus_or_zero(event->time_ns, start_of(file)));
         json_put_i64(to, event->device == TRACE_NO_DEVICE ? -1 : (int)event->device);
-        json_put_u64(to, event->kind);
+        json_put_u64(to, event->kind - TRACE_MOMENTS);
         json_put_u64(to, event->bytes);
         json_put_u64(to, event->value);
         json_put_close(to, ']');
     }
-    json_put_close(to, ']');
-}
-
-static void put_kinds(struct json_put *to) {
-    json_put_named_open(to, "kinds", '{');
-#define FLIGHT(number, kind, words)                                                                \
-    json_put_number_key(to, TRACE_MOMENTS + (number));                                             \
-    json_put_text(to, words);
-#include "live/flight.def"
-#undef FLIGHT
-    json_put_close(to, '}');
-    json_put_named_open(to, "refused", '[');
-    json_put_u64(to, TRACE_MOMENT_GROW_REFUSED);
-    json_put_u64(to, TRACE_MOMENT_LIMIT_REFUSED);
-    json_put_u64(to, TRACE_MOMENT_OOM);
     json_put_close(to, ']');
 }
 
@@ -320,7 +303,6 @@ void html_put_trace(const struct trace_file *file, struct json_put *to) {
     json_put_named_u64(to, "end_ns", minus_or_zero(file->end_ns, start_of(file)));
     json_put_named_u64(to, "dropped", file->dropped);
     json_put_named_bool(to, "running", file->running);
-    put_kinds(to);
     put_marks(file, to);
     put_moments(file, to);
     put_frames(file, to);

@@ -201,7 +201,7 @@ function read(data) {
     of.name = of.newest ? of.newest.extra.name : of.traces[0].name;
     of.number = i;
   });
-  return {written: data.written, reports: all, processes, frames: new Map(Object.entries(data.frames))};
+  return {...data, reports: all, processes, frames: new Map(Object.entries(data.frames))};
 }
 
 /* ---- the table of several reports ---- */

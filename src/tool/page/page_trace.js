@@ -229,7 +229,7 @@ function reservedIn(device, view, of) {
 }
 
 function refusals(trace, ordinal) {
-  return trace.moments.filter(([, on, kind]) => on === ordinal && trace.refused.includes(kind));
+  return trace.moments.filter(([, on, kind]) => on === ordinal && model.roles[kind] === "refused");
 }
 
 function thinRows(rows) {
@@ -377,7 +377,7 @@ function traceControls(trace, device, of, into) {
 
 function traceMarks(trace, ordinal) {
   const rows = [...trace.marks.map(([t, words]) => [t, words, "", ""]), ...trace.moments.filter(([, on]) => on === ordinal || on < 0)
-    .map(([t, , kind, bytes, took]) => [t, trace.kinds[kind], bytes ? size(bytes) : "", took ? Math.floor(took / 1000) + " us" : ""])];
+    .map(([t, , kind, bytes, took]) => [t, model.kinds[kind], bytes ? size(bytes) : "", took ? Math.floor(took / 1000) + " us" : ""])];
   rows.sort((a, b) => a[0] - b[0]);
   return rows.length > 0 && fold("Marks and slow events", () => table(["Time", {class: "t", words: "Event"}, "Size", "Took"],
     rows.slice(-1000).map(([t, words, ...more]) => [traceTime(t), {class: "t wide", words}, ...more])), {class: "part"});

@@ -183,7 +183,7 @@ function reportSeries(of, ordinal) {
 
 function recorded(recorder) {
   return recorder.events.map(([number, coarse, time, ring, device, kind, bytes, address, thread, took]) =>
-    ({number, coarse, time, ring, device, kind, bytes, address, thread, took, role: recorder.roles[kind]}));
+    ({number, coarse, time, ring, device, kind, bytes, address, thread, took, role: model.roles[kind]}));
 }
 
 /**
@@ -213,7 +213,7 @@ function recorderSeries(report, ordinal) {
     const block = event.role === "allocate" || event.role === "free";
     if (event.device !== ordinal || event.number > moment.events[event.ring] || (block ? event.coarse : event.time) <= behind) continue;
     if (block) blocks.push(event);
-    else marks.push({t: seconds(event.time), bad: event.role === "refused", words: [recorder.kinds[event.kind], event.bytes && size(event.bytes),
+    else marks.push({t: seconds(event.time), bad: event.role === "refused", words: [model.kinds[event.kind], event.bytes && size(event.bytes),
       event.took && Math.floor(event.took / 1000) + " us"].filter(Boolean).join(", ")});
   }
   blocks.sort((a, b) => a.coarse - b.coarse || a.ring - b.ring || a.number - b.number);
@@ -239,7 +239,7 @@ function lastEvents(report) {
     recorded(recorder).slice(-EVENTS_LAST).map((event) => {
       const at = recorder.began + event.time / 1e9;
       return [clock(at).slice(11, 19) + "." + String(Math.floor(at * 1000) % 1000).padStart(3, "0"), event.device < 0 ? "" : event.device,
-        {class: "t", words: recorder.kinds[event.kind]}, event.bytes ? size(event.bytes) : "", event.address ? "0x" + event.address.toString(16) : "",
+        {class: "t", words: model.kinds[event.kind]}, event.bytes ? size(event.bytes) : "", event.address ? "0x" + event.address.toString(16) : "",
         event.thread, event.took && !/allocate|free/.test(event.role) ? Math.floor(event.took / 1000) + " us" : ""];
     })), {class: "part"});
 }
