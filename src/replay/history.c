@@ -1,59 +1,28 @@
 /*
- * Numbers the blocks, streams and threads of a history (history.h). Maps are hash tables with
- * linear probing. One thread builds a history, without a lock.
+ * Numbers the blocks, streams and threads of a history (history.h). One thread builds a history,
+ * without a lock.
  */
 #include "replay/history.h"
 
-#include "replay/hash.h"
 #include "replay/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define NONE UINT32_MAX /* no live block has the key */
 #define STREAM_MOST 0xffffff
 
-static size_t place_of(const struct history_map *map, uint64_t key) {
-    size_t at = (size_t)hash_key(key) & (map->capacity - 1);
-    while (map->entries[at].used && map->entries[at].key != key)
-        at = (at + 1) & (map->capacity - 1);
-    return at;
-}
-
-/** Doubles the map when it is half full. */
-static void enlarge_if_half_full(struct history_map *map) {
-    struct history_map larger = {.capacity = map->capacity ? 2 * map->capacity : 64,
-                                 .count = map->count};
-    if (2 * map->count < map->capacity)
-        return;
-    larger.entries = checked(calloc(larger.capacity, sizeof *larger.entries));
-    for (size_t i = 0; i < map->capacity; i++)
-        if (map->entries[i].used)
-            larger.entries[place_of(&larger, map->entries[i].key)] = map->entries[i];
-    free(map->entries);
-    *map = larger;
-}
-
-/** Returns the value of a key, which is NONE for a new key. */
-static uint32_t *value_of(struct history_map *map, uint64_t key) {
-    enlarge_if_half_full(map);
-    struct history_entry *entry = &map->entries[place_of(map, key)];
-    if (!entry->used) {
-        *entry = (struct history_entry){key, NONE, true};
-        map->count++;
+/** Returns the number of a key, in order of appearance. */
+static uint32_t number_of(struct table *numbers, uint64_t key) {
+    uint64_t number = table_find(numbers, key);
+    if (number == 0) {
+        number = numbers->count + 1;
+        table_set(numbers, key, number);
     }
-    return &entry->value;
-}
-
-static bool find(const struct history_map *map, uint64_t key, uint32_t *value) {
-    const struct history_entry *entry = map->capacity ? &map->entries[place_of(map, key)] : NULL;
-    *value = entry && entry->used ? entry->value : NONE;
-    return *value != NONE;
+    return (uint32_t)number - 1;
 }
 
 bool history_has(const struct history *history, uint64_t key) {
-    uint32_t event;
-    return find(&history->live, key, &event);
+    return table_find(&history->live, key) != 0;
 }
 
 static void add_event(struct history *history, uint64_t time_us, uint64_t bytes, uint32_t block,
@@ -73,13 +42,13 @@ static void add_event(struct history *history, uint64_t time_us, uint64_t bytes,
 }
 
 void history_free(struct history *history, uint64_t time_us, uint64_t key) {
-    uint32_t event;
-    if (!find(&history->live, key, &event)) {
+    uint64_t event = table_find(&history->live, key);
+    if (event == 0) {
         history->unknown_frees++;
         return;
     }
-    *value_of(&history->live, key) = NONE;
-    const struct history_event *allocation = &history->events[event];
+    table_remove(&history->live, key);
+    const struct history_event *allocation = &history->events[event - 1];
     history->requested -= allocation->bytes;
     add_event(history, time_us, 0, allocation->block, allocation->stream);
 }
@@ -90,12 +59,11 @@ void history_allocate(struct history *history, uint64_t time_us, uint64_t key, u
         history->lost_frees++;
         history_free(history, time_us, key);
     }
-    uint32_t *event = value_of(&history->live, key);
-    uint32_t *number = value_of(&history->stream_numbers, stream);
-    *number = *number == NONE ? history->streams++ : *number;
     bytes = bytes > 0 ? bytes : 1;
-    add_event(history, time_us, bytes, history->blocks, *number);
-    *event = (uint32_t)(history->count - 1);
+    add_event(history, time_us, bytes, history->blocks,
+              number_of(&history->stream_numbers, stream));
+    table_set(&history->live, key, history->count);
+    history->streams = (uint32_t)history->stream_numbers.count;
     history->blocks++;
     history->requested += bytes;
     if (history->requested > history->requested_peak)
@@ -103,9 +71,8 @@ void history_allocate(struct history *history, uint64_t time_us, uint64_t key, u
 }
 
 void history_on_thread(struct history *history, uint64_t thread) {
-    uint32_t *number = value_of(&history->thread_numbers, thread);
-    *number = *number == NONE ? history->threads++ : *number;
-    history->thread = *number % HISTORY_THREADS_MOST;
+    history->thread = number_of(&history->thread_numbers, thread) % HISTORY_THREADS_MOST;
+    history->threads = (uint32_t)history->thread_numbers.count;
 }
 
 void history_period(struct history *history) {
@@ -142,9 +109,9 @@ struct history *histories_of(struct histories *histories, int device) {
 void history_end(struct history *history) {
     free(history->events);
     free(history->periods);
-    free(history->live.entries);
-    free(history->stream_numbers.entries);
-    free(history->thread_numbers.entries);
+    free(history->live.slots);
+    free(history->stream_numbers.slots);
+    free(history->thread_numbers.slots);
 }
 
 void histories_free(struct histories *histories) {

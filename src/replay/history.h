@@ -8,6 +8,8 @@
 #ifndef GPUCACHE_REPLAY_HISTORY_H
 #define GPUCACHE_REPLAY_HISTORY_H
 
+#include "replay/table.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,16 +25,6 @@ struct history_event {
     uint32_t stream : 24, thread : 8; /* numbers from 0, in order of appearance */
 };
 
-/* A map from keys to numbers. */
-struct history_map {
-    struct history_entry {
-        uint64_t key;
-        uint32_t value;
-        bool used;
-    } * entries;
-    size_t capacity, count;
-};
-
 struct history {
     int device; /* -1: unknown */
     struct history_event *events;
@@ -40,9 +32,9 @@ struct history {
     size_t *periods; /* index of the first event of each period */
     size_t period_count, period_capacity;
     uint32_t blocks, streams, threads;
-    uint32_t thread;         /* thread of the events that follow */
-    struct history_map live; /* key of a live block -> index of its allocating event */
-    struct history_map stream_numbers, thread_numbers;
+    uint32_t thread;   /* thread of the events that follow */
+    struct table live; /* key of a live block -> index of its allocating event, plus 1 */
+    struct table stream_numbers, thread_numbers; /* -> number, plus 1 */
     uint64_t begin_us, requested, requested_peak;
     bool begun;
     uint64_t unknown_frees; /* frees without an allocation */

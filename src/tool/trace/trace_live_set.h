@@ -5,6 +5,7 @@
 #ifndef GPUCACHE_TOOL_TRACE_TRACE_LIVE_SET_H
 #define GPUCACHE_TOOL_TRACE_TRACE_LIVE_SET_H
 
+#include "replay/table.h"
 #include "trace/format.h"
 
 #include <stdbool.h>
@@ -34,10 +35,7 @@ extern const struct trace_sort_kinds {
 enum trace_sort trace_sort_of(const struct trace_event *event);
 
 struct trace_live_set {
-    struct trace_table {
-        struct trace_event *slots; /* kind 0: free */
-        size_t capacity, count;
-    } tables[TRACE_SORTS];
+    struct table tables[TRACE_SORTS]; /* address -> struct trace_event in memory of its own */
 };
 
 void trace_live_set_free(struct trace_live_set *live_set);
