@@ -296,10 +296,10 @@ void model_run(enum model model, uint64_t limit, struct account *account) {
                           .limit = limit,
                           .next_address = RANGE,
                           .pools = pools,
-                          .trees = grown(NULL, 0, pools, sizeof(struct chunk *)),
-                          .tops = grown(NULL, 0, pools, sizeof(struct chunk *)),
-                          .live = grown(NULL, 0, history->blocks + 1, sizeof(struct chunk *))};
-    uint64_t *sizes = grown(NULL, 0, history->blocks + 1, sizeof *sizes);
+                          .trees = checked(calloc(pools, sizeof(struct chunk *))),
+                          .tops = checked(calloc(pools, sizeof(struct chunk *))),
+                          .live = checked(calloc(history->blocks + 1, sizeof(struct chunk *)))};
+    uint64_t *sizes = checked(calloc(history->blocks + 1, sizeof *sizes));
     for (size_t i = 0; i < history->count && !account->out_of_memory; i++) {
         account_begin_event(account, i);
         account->out_of_memory = !run_event(&state, &history->events[i], sizes);

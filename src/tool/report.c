@@ -98,9 +98,8 @@ static void ask_processes(struct pages *all, char **sources) {
         if (!all->list)
             pages_open(all, 0);
         struct page *page = pages_of(all, tool_pid(*source));
-        asked.list = grown(asked.list, asked.count, asked.count + 1, sizeof(struct page *));
         if (page)
-            asked.list[asked.count++] = page;
+            *APPEND(asked.list, asked.count) = page;
     }
     pages_ask(&asked, true, ANSWER_MS);
     free(asked.list);

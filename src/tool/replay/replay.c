@@ -255,19 +255,6 @@ struct results {
     size_t file_count;
 };
 
-static struct comparison *add_result(struct results *results) {
-    results->list = grown(results->list, results->count, results->count + 1, sizeof *results->list);
-    return &results->list[results->count++];
-}
-
-static struct histories *add_file(struct results *results) {
-    struct histories *file = checked(calloc(1, sizeof *file));
-    results->files =
-        grown(results->files, results->file_count, results->file_count + 1, sizeof *results->files);
-    results->files[results->file_count++] = file;
-    return file;
-}
-
 static void free_results(struct results *results) {
     for (size_t i = 0; i < results->count; i++)
         comparison_free(&results->list[i]);
@@ -288,7 +275,7 @@ static void compare(const struct settings *settings, const struct replay_request
             continue;
         if (settings->periods > 0)
             history_cut_into(history, (size_t)settings->periods);
-        struct comparison *result = add_result(results);
+        struct comparison *result = APPEND(results->list, results->count);
         snprintf(result->file, sizeof result->file,
                  histories->count > 1 ? "%.230s, device %d" : "%s", file, history->device);
         result->history = history;
@@ -365,7 +352,8 @@ int tool_replay(char **at) {
         fail(STATUS_OWN_FAILURE, "replay", "wanted is a file; - is the standard input");
     make_request(&settings, &request);
     for (; *at; at++) {
-        struct histories *file = add_file(&results);
+        struct histories *file = checked(calloc(1, sizeof *file));
+        *APPEND(results.files, results.file_count) = file;
         size_t before = results.count;
         bool good = read_file(*at, file) == 0;
         if (good)

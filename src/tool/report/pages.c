@@ -148,17 +148,6 @@ static struct page *open_page(int folder, const char *name, bool *other_version)
 
 /* ---- all pages ---- */
 
-static void add_page(struct pages *pages, struct page *page) {
-    pages->list = grown(pages->list, pages->count, pages->count + 1, sizeof(struct page *));
-    pages->list[pages->count++] = page;
-}
-
-static void add_other(struct pages *pages, int pid) {
-    pages->others = grown(pages->others, pages->other_versions, pages->other_versions + 1,
-                          sizeof *pages->others);
-    pages->others[pages->other_versions++] = pid;
-}
-
 bool pages_have_other(const struct pages *pages, int pid) {
     for (unsigned i = 0; i < pages->other_versions; i++)
         if (pages->others[i] == pid)
@@ -177,9 +166,9 @@ static void open_folder(struct pages *pages, int folder, int pid) {
             continue;
         struct page *page = open_page(folder, entry->d_name, &other_version);
         if (other_version)
-            add_other(pages, who.pid);
+            *APPEND(pages->others, pages->other_versions) = who.pid;
         if (page && page->state != PAGE_ENDED)
-            add_page(pages, page);
+            *APPEND(pages->list, pages->count) = page;
         else if (page)
             close_page(page);
     }

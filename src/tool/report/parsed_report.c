@@ -26,25 +26,20 @@
 
 static struct parsed_report *add_report(struct parsed_reports *reports, const char *source) {
     struct parsed_report *report = checked(calloc(1, sizeof *report));
-    reports->list =
-        grown(reports->list, reports->count, reports->count + 1, sizeof(struct parsed_report *));
-    reports->list[reports->count++] = report;
+    *APPEND(reports->list, reports->count) = report;
     snprintf(report->source, sizeof report->source, "%s", source);
     return report;
 }
 
 static struct stats_device *add_device(struct parsed_report *report) {
-    size_t count = report->device_count++;
-    report->devices = grown(report->devices, count, count + 1, sizeof *report->devices);
+    size_t count = report->device_count;
     report->maps = grown(report->maps, count, count + 1, sizeof *report->maps);
-    return &report->devices[count];
+    return APPEND(report->devices, report->device_count);
 }
 
 /** Copies a text. The report owns the copy. */
 static const char *keep_text(struct parsed_report *report, const char *text) {
-    report->texts =
-        grown(report->texts, report->text_count, report->text_count + 1, sizeof(char *));
-    return report->texts[report->text_count++] = checked(strdup(text));
+    return *APPEND(report->texts, report->text_count) = checked(strdup(text));
 }
 
 static void free_report(struct parsed_report *report) {

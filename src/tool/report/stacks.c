@@ -108,27 +108,11 @@ static struct stats_frame read_frame(const struct plain_value *from) {
 }
 
 uint32_t parsed_stacks_add(struct parsed_stacks *stacks, const struct plain_value *holder) {
-    stacks->stacks =
-        grown(stacks->stacks, stacks->stack_count, stacks->stack_count + 1, sizeof *stacks->stacks);
-    struct stack_frames *stack = &stacks->stacks[stacks->stack_count++];
+    struct stack_frames *stack = APPEND(stacks->stacks, stacks->stack_count);
     const struct plain_value *frames = plain_get(holder, "frames");
-    for (size_t i = 0; i < plain_count(frames); i++) {
-        stack->frames = grown(stack->frames, stack->count, stack->count + 1, sizeof *stack->frames);
-        stack->frames[stack->count++] = read_frame(plain_item(frames, i));
-    }
+    for (size_t i = 0; i < plain_count(frames); i++)
+        *APPEND(stack->frames, stack->count) = read_frame(plain_item(frames, i));
     return (uint32_t)stacks->stack_count;
-}
-
-static void add_row(struct parsed_stacks *stacks, int device, const struct stats_holder *holder) {
-    stacks->rows =
-        grown(stacks->rows, stacks->row_count, stacks->row_count + 1, sizeof *stacks->rows);
-    stacks->rows[stacks->row_count++] = (struct stack_row){device, *holder};
-}
-
-static void add_device(struct parsed_stacks *stacks, int device, struct stats_held held) {
-    stacks->devices = grown(stacks->devices, stacks->device_count, stacks->device_count + 1,
-                            sizeof *stacks->devices);
-    stacks->devices[stacks->device_count++] = (struct stack_device){device, held};
 }
 
 static struct stats_share read_share(const struct plain_value *from, const char *bytes,
@@ -151,21 +135,20 @@ static void read_holder(struct parsed_stacks *stacks, int device, const struct p
                                   .total = read_share(from, "total_bytes", "total_count"),
                                   .byte_seconds = whole,
                                   .byte_seconds_ns = (uint32_t)(rest % 1000000000)};
-    add_row(stacks, device, &holder);
+    *APPEND(stacks->rows, stacks->row_count) = (struct stack_row){device, holder};
 }
 
 static void read_device(struct parsed_stacks *stacks, const struct plain_value *from) {
     int device = (int)json_i64(plain_get(from, "device"));
     const struct plain_value *holders = plain_get(from, "holders");
-    add_device(stacks, device, read_held(plain_get(from, "held")));
+    *APPEND(stacks->devices, stacks->device_count) =
+        (struct stack_device){device, read_held(plain_get(from, "held"))};
     for (size_t i = 0; i < plain_count(holders); i++)
         read_holder(stacks, device, plain_item(holders, i));
 }
 
 static void add_module(struct parsed_stacks *stacks, const char *path, const char *build_id) {
-    stacks->modules = grown(stacks->modules, stacks->module_count, stacks->module_count + 1,
-                            sizeof *stacks->modules);
-    stacks->modules[stacks->module_count++] = (struct stack_module){
+    *APPEND(stacks->modules, stacks->module_count) = (struct stack_module){
         stack_text(path, strlen(path)), stack_text(build_id, strlen(build_id))};
 }
 
@@ -206,8 +189,7 @@ static char *text_unless_empty(const char *text) {
 
 static void add_live_frame(struct parsed_stacks *stacks, struct stack_frames *stack,
                            const struct live_frame *from) {
-    stack->frames = grown(stack->frames, stack->count, stack->count + 1, sizeof *stack->frames);
-    stack->frames[stack->count++] =
+    *APPEND(stack->frames, stack->count) =
         (struct stats_frame){.function = text_unless_empty(from->function),
                              .file = text_unless_empty(from->file),
                              .offset = from->offset,
@@ -220,22 +202,21 @@ static void add_live_frame(struct parsed_stacks *stacks, struct stack_frames *st
 static void add_live_device(struct parsed_stacks *stacks, int device,
                             const struct live_holders *holders) {
     stacks->lost_blocks = holders->lost_blocks; /* of the process: the same for each device */
-    add_device(stacks, device, (struct stats_held){.live = {holders->bytes, holders->count}});
+    *APPEND(stacks->devices, stacks->device_count) =
+        (struct stack_device){device, {.live = {holders->bytes, holders->count}}};
     for (uint32_t i = 0; i < holders->rows; i++) {
         const struct live_holder *from = &holders->row[i];
-        stacks->stacks = grown(stacks->stacks, stacks->stack_count, stacks->stack_count + 1,
-                               sizeof *stacks->stacks);
-        struct stack_frames *stack = &stacks->stacks[stacks->stack_count++];
+        struct stack_frames *stack = APPEND(stacks->stacks, stacks->stack_count);
         for (uint32_t k = 0; k < from->frames; k++)
             add_live_frame(stacks, stack, &from->frame[k]);
-        add_row(stacks, device,
-                &(struct stats_holder){.stack = (uint32_t)stacks->stack_count,
-                                       .held.live = {from->bytes, from->count}});
+        *APPEND(stacks->rows, stacks->row_count) = (struct stack_row){
+            device,
+            {.stack = (uint32_t)stacks->stack_count, .held.live = {from->bytes, from->count}}};
     }
 }
 
 struct parsed_stacks *parsed_stacks_of_page(const struct page *page) {
-    struct parsed_stacks *stacks = grown(NULL, 0, 1, sizeof *stacks);
+    struct parsed_stacks *stacks = checked(calloc(1, sizeof *stacks));
     struct live_holders holders;
     set_view(stacks);
     for (unsigned i = 0; i < page_devices(page); i++)

@@ -147,8 +147,7 @@ struct place {
 
 static void add(struct known *known, char *function, struct place place) {
     char *file = place.file ? checked(strdup(place.file)) : NULL;
-    known->list = grown(known->list, known->count, known->count + 1, sizeof *known->list);
-    known->list[known->count++] = (struct symbol){checked(function), file, place.line};
+    *APPEND(known->list, known->count) = (struct symbol){checked(function), file, place.line};
 }
 
 static char *name_of(Dwarf_Die *die) {

@@ -44,10 +44,7 @@ static struct top_history *history_of(struct top *top, const struct page *page, 
     history->pid = page->pid;
     history->started_ns = page->started_ns;
     history->ordinal = ordinal;
-    top->histories = grown(top->histories, top->history_count, top->history_count + 1,
-                           sizeof(struct top_history *));
-    top->histories[top->history_count++] = history;
-    return history;
+    return *APPEND(top->histories, top->history_count) = history;
 }
 
 /** Returns whether the filter's text is in the process number or in the command line. */
@@ -69,11 +66,11 @@ static bool is_wanted(const struct top *top, const struct page *page) {
 }
 
 static void add_row(struct top *top, struct page *page, unsigned ordinal) {
-    top->rows = grown(top->rows, top->row_count, top->row_count + 1, sizeof *top->rows);
-    struct top_row *row = &top->rows[top->row_count];
-    memset(row, 0, sizeof *row);
-    if (!page_device(page, ordinal, &row->device, &row->sizes_age, NULL))
+    struct top_row *row = APPEND(top->rows, top->row_count);
+    if (!page_device(page, ordinal, &row->device, &row->sizes_age, NULL)) {
+        top->row_count--;
         return;
+    }
     row->page = page;
     row->history = history_of(top, page, ordinal);
     row->history->seen = true;
@@ -82,7 +79,6 @@ static void add_row(struct top *top, struct page *page, unsigned ordinal) {
     top_set_values(top, row);
     if (top->tick)
         add_to_history(row->history, row->device.requested.current);
-    top->row_count++;
 }
 
 static void forget_histories(struct top *top) {
@@ -199,8 +195,7 @@ int tool_top(char **arguments) {
         int pid = tool_pid(*at);
         if (pid == 0)
             fail(STATUS_OWN_FAILURE, *at, "is no process number");
-        top.pids = grown(top.pids, top.pid_count, top.pid_count + 1, sizeof *top.pids);
-        top.pids[top.pid_count++] = pid;
+        *APPEND(top.pids, top.pid_count) = pid;
     }
     const char *obstacle = once ? NULL : screen_obstacle();
     if (obstacle) {

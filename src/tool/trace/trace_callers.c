@@ -169,10 +169,8 @@ static struct stack_frames *read_frame(struct trace_callers *callers, uint32_t n
     const struct text *text = text_of(callers, TRACE_FRAME, number);
     struct stack_frames *frames =
         number < callers->frame_capacity ? &callers->frames[number] : NULL;
-    if (frames && frames->count == 0 && text->bytes) {
-        frames->frames = grown(NULL, 0, 1, sizeof *frames->frames);
-        frames->frames[frames->count++] = unpack(text);
-    }
+    if (frames && frames->count == 0 && text->bytes)
+        *APPEND(frames->frames, frames->count) = unpack(text);
     return frames;
 }
 
