@@ -48,7 +48,7 @@ void live_copy_holders(struct live_holders *to, int device) {
     to->recorded = 1;
     to->bytes = held.live.bytes;
     to->count = held.live.count;
-    to->lost_blocks = stacks->lost_blocks(stacks->of);
+    to->lost_blocks = stacks->recording(stacks->of).lost_blocks;
     to->rows = holders_largest(stacks, device, rows);
     for (uint32_t i = 0; i < to->rows; i++) {
         to->row[i].bytes = rows[i].held.live.bytes;

@@ -229,7 +229,8 @@ unsigned holders_largest(const struct stats_stacks *stacks, int device,
 
 static void write_lost(const struct stats_stacks *stacks,
                        void (*line)(void *with, struct print *text), void *with) {
-    uint64_t blocks = stacks->lost_blocks(stacks->of), others = stacks->lost_stacks(stacks->of);
+    struct stats_recording recording = stacks->recording(stacks->of);
+    uint64_t blocks = recording.lost_blocks, others = recording.lost_stacks;
     char text[128];
     struct print out;
     print_init(&out, -1, text, sizeof text);

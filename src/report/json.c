@@ -88,6 +88,7 @@ static void emit_oom(struct emitter *emitter) {
 /** Writes how stacks are recorded: their depth, unwinder and losses. */
 static void emit_stacks(struct emitter *emitter) {
     const struct stats_stacks *stacks = emitter->head->stacks;
+    struct stats_recording recording = stacks->recording(stacks->of);
     char version[16] = "";
     struct print out;
     print_init(&out, -1, version, sizeof version);
@@ -95,10 +96,10 @@ static void emit_stacks(struct emitter *emitter) {
     key(emitter, "stacks");
     open_bracket(emitter, '{');
     number(emitter, "frames", stacks->frames);
-    string(emitter, "unwinder", stacks->unwinder(stacks->of));
+    string(emitter, "unwinder", recording.unwinder);
     string(emitter, "python", stacks->python != 0 ? print_end(&out) : NULL);
-    number(emitter, "lost_stacks", stacks->lost_stacks(stacks->of));
-    number(emitter, "lost_blocks", stacks->lost_blocks(stacks->of));
+    number(emitter, "lost_stacks", recording.lost_stacks);
+    number(emitter, "lost_blocks", recording.lost_blocks);
     close_bracket(emitter, '}');
 }
 

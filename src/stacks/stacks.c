@@ -28,19 +28,9 @@ static bool started;
 
 /* --- for reports --- */
 
-static uint64_t lost_stacks(const void *of) {
+static struct stats_recording recording(const void *of) {
     (void)of;
-    return site_lost();
-}
-
-static uint64_t lost_blocks(const void *of) {
-    (void)of;
-    return live_blocks_lost();
-}
-
-static const char *unwinder(const void *of) {
-    (void)of;
-    return unwind_name();
+    return (struct stats_recording){unwind_name(), site_lost(), live_blocks_lost()};
 }
 
 static struct stats_held held(const void *of, int device) {
@@ -105,10 +95,8 @@ bool stacks_start(unsigned frames, stacks_look_up *look_up) {
     site_bytes_start();
     depth = frames < OPTIONS_MAX_STACK ? frames : OPTIONS_MAX_STACK;
     view = (struct stats_stacks){.frames = depth,
-                                 .unwinder = unwinder,
                                  .python = python_version(),
-                                 .lost_stacks = lost_stacks,
-                                 .lost_blocks = lost_blocks,
+                                 .recording = recording,
                                  .held = held,
                                  .next = next,
                                  .frame = frame,

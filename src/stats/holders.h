@@ -45,15 +45,18 @@ struct stats_frame {
     const char *module; /* of a frame that the tool has resolved: path of its module, else NULL */
 };
 
+/** How stacks are recorded now. */
+struct stats_recording {
+    const char *unwinder; /* in use: "libunwind" or "backtrace" */
+    uint64_t lost_stacks; /* allocations under a shared stack, because the table was full */
+    uint64_t lost_blocks; /* allocations not counted at all, because the table was full */
+};
+
 struct stats_stacks {
-    const void *of;                          /* first argument of the functions below */
-    unsigned frames;                         /* frames recorded per stack, at most */
-    const char *(*unwinder)(const void *of); /* unwinder in use: "libunwind" or "backtrace" */
+    const void *of;  /* first argument of the functions below */
+    unsigned frames; /* frames recorded per stack, at most */
     unsigned python; /* 0x30b: stacks have lines of Python 3.11; 0: no Python lines */
-    /* Returns the allocations counted under a shared stack, because the table was full. */
-    uint64_t (*lost_stacks)(const void *of);
-    /* Returns the allocations that are not counted at all, because the table was full. */
-    uint64_t (*lost_blocks)(const void *of);
+    struct stats_recording (*recording)(const void *of);
     /* Returns the sums over all stacks of a device. */
     struct stats_held (*held)(const void *of, int device);
     /* Finds the next holder on a device after *at, which starts at 0. Returns false at the end. */

@@ -39,14 +39,9 @@ static struct stats_holder holders[STACKS + 1];
 static struct stats_held all;
 static uint64_t lost[2];
 
-static uint64_t lost_stacks(const void *of) {
+static struct stats_recording recording(const void *of) {
     (void)of;
-    return lost[0];
-}
-
-static uint64_t lost_blocks(const void *of) {
-    (void)of;
-    return lost[1];
+    return (struct stats_recording){"libunwind", lost[0], lost[1]};
 }
 
 static struct stats_held held(const void *of, int device) {
@@ -77,16 +72,9 @@ static bool module(const void *of, uint32_t index, const char **path, const char
     return index < 2;
 }
 
-static const char *unwinder(const void *of) {
-    (void)of;
-    return "libunwind";
-}
-
 static const struct stats_stacks stacks = {.frames = 16,
-                                           .unwinder = unwinder,
                                            .python = 0x30b,
-                                           .lost_stacks = lost_stacks,
-                                           .lost_blocks = lost_blocks,
+                                           .recording = recording,
                                            .held = held,
                                            .next = next,
                                            .frame = frame,

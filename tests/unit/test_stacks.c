@@ -411,7 +411,7 @@ static void blocks_beyond_the_bound_are_counted(void **state) {
     uint64_t count = 0;
     for (uint64_t i = 1; i <= 64 * BLOCKS; i++)
         directly_here(device, i << 20, 1);
-    uint64_t lost = view()->lost_blocks(view()->of);
+    uint64_t lost = view()->recording(view()->of).lost_blocks;
     assert_true(lost > 0);
     for (uint64_t i = 1; i <= 64 * BLOCKS; i++) {
         struct stacks_block block;
@@ -439,7 +439,7 @@ static void stacks_beyond_the_bound_share_one_without_frames(void **state) {
                 without += (unsigned)list[k].total.count;
     }
     assert_true(without > 0);
-    assert_int_equal(without, view()->lost_stacks(view()->of));
+    assert_int_equal(without, view()->recording(view()->of).lost_stacks);
 }
 
 /* libunwind takes a lock at a thread's end, after ThreadSanitizer has removed the thread. Returns

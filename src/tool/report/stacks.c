@@ -14,16 +14,8 @@
 
 /* ---- struct stats_stacks ---- */
 
-static uint64_t lost_stacks(const void *of) {
-    return ((const struct parsed_stacks *)of)->lost_stacks;
-}
-
-static uint64_t lost_blocks(const void *of) {
-    return ((const struct parsed_stacks *)of)->lost_blocks;
-}
-
-static const char *unwinder(const void *of) {
-    return ((const struct parsed_stacks *)of)->unwinder;
+static struct stats_recording recording(const void *of) {
+    return ((const struct parsed_stacks *)of)->recording;
 }
 
 static struct stats_held held(const void *of, int device) {
@@ -67,9 +59,7 @@ static bool module(const void *of, uint32_t index, const char **path, const char
 
 static void set_view(struct parsed_stacks *stacks) {
     stacks->view = (struct stats_stacks){.of = stacks,
-                                         .unwinder = unwinder,
-                                         .lost_stacks = lost_stacks,
-                                         .lost_blocks = lost_blocks,
+                                         .recording = recording,
                                          .held = held,
                                          .next = next,
                                          .frame = frame,
@@ -166,9 +156,9 @@ struct parsed_stacks *parsed_stacks_read(const struct plain_value *report) {
         return NULL;
     struct parsed_stacks *stacks = checked(calloc(1, sizeof *stacks));
     const char *name = json_text(plain_get(head, "unwinder"));
-    stacks->unwinder = stack_text(name, strlen(name));
-    stacks->lost_stacks = json_u64(plain_get(head, "lost_stacks"));
-    stacks->lost_blocks = json_u64(plain_get(head, "lost_blocks"));
+    stacks->recording = (struct stats_recording){stack_text(name, strlen(name)),
+                                                 json_u64(plain_get(head, "lost_stacks")),
+                                                 json_u64(plain_get(head, "lost_blocks"))};
     set_view(stacks);
     stacks->view.frames = (unsigned)json_u64(plain_get(head, "frames"));
     stacks->view.python = read_version(json_text(plain_get(head, "python")));
@@ -201,7 +191,8 @@ static void add_live_frame(struct parsed_stacks *stacks, struct stack_frames *st
 
 static void add_live_device(struct parsed_stacks *stacks, int device,
                             const struct live_holders *holders) {
-    stacks->lost_blocks = holders->lost_blocks; /* of the process: the same for each device */
+    stacks->recording.lost_blocks =
+        holders->lost_blocks; /* of the process: the same for each device */
     *APPEND(stacks->devices, stacks->device_count) =
         (struct stack_device){device, {.live = {holders->bytes, holders->count}}};
     for (uint32_t i = 0; i < holders->rows; i++) {
@@ -250,6 +241,6 @@ void parsed_stacks_free(struct parsed_stacks *stacks) {
     free(stacks->rows);
     free(stacks->devices);
     free(stacks->modules);
-    free(stacks->unwinder);
+    free((char *)(uintptr_t)stacks->recording.unwinder);
     free(stacks);
 }

@@ -35,9 +35,8 @@ struct stack_module {
 
 struct parsed_stacks {
     struct stats_stacks view;
-    char *unwinder;
-    uint64_t lost_stacks, lost_blocks;
-    struct stack_frames *stacks; /* number 1 first */
+    struct stats_recording recording; /* with a text of its own, or NULL */
+    struct stack_frames *stacks;      /* number 1 first */
     struct stack_row *rows;
     struct stack_device *devices;
     struct stack_module *modules;
