@@ -43,7 +43,7 @@ struct history {
     bool cut;               /* the last line of the file is incomplete */
     /* Bytes that the recorded allocator held, if the file has them. */
     const char *recorded_by; /* name of the recorded allocator, such as "PyTorch", or NULL */
-    uint64_t recorded_peak, recorded_requested_peak;
+    uint64_t recorded_peak;
 };
 
 struct histories {
