@@ -3,6 +3,7 @@
  *
  * Each stack and each frame is written once. Later uses are references in the pickle.
  */
+#include "replay/table.h"
 #include "tool/common/tool.h"
 #include "tool/trace/snapshot.h"
 
@@ -92,26 +93,17 @@ void snapshot_frames_begin(struct snapshot *to) {
 
 /* ---- stacks that made the pool grow ---- */
 
-#define THREADS 4096 /* a power of two; threads that share a slot get no stack */
-
 void snapshot_attribute(struct trace_file *file) {
-    static struct { uint32_t thread, stack; } next[THREADS];
+    struct table next = {0}; /* thread -> stack of its next allocation, plus 1 */
     for (size_t i = file->count; i > file->carried; i--) {
         struct trace_event *event = &file->events[i - 1];
-        uint32_t at = event->thread % THREADS;
-        bool same = next[at].thread == event->thread;
-        switch (event->kind) {
-        case TRACE_ALLOCATE:
-        case TRACE_FREE:
-            next[at].thread = event->thread;
-            next[at].stack = event->kind == TRACE_ALLOCATE ? event->stack : 0;
-            break;
-        case TRACE_MOMENT_GROW:
-        case TRACE_MAP:
-            event->stack = same ? next[at].stack : 0;
-            break;
-        default:
-            break;
-        }
+        uint64_t stack = table_find(&next, event->thread);
+        if (event->kind == TRACE_ALLOCATE)
+            table_set(&next, event->thread, (uint64_t)event->stack + 1);
+        else if (event->kind == TRACE_FREE)
+            table_remove(&next, event->thread);
+        else if (event->kind == TRACE_MOMENT_GROW || event->kind == TRACE_MAP)
+            event->stack = stack != 0 ? (uint32_t)(stack - 1) : 0;
     }
+    free(next.slots);
 }
