@@ -21,6 +21,7 @@ unsigned symbols_find(const char *path, const char *build_id, uint64_t offset,
 
 #else
 
+#include "replay/table.h"
 #include "tool/common/tool.h"
 
 #include <dlfcn.h>
@@ -36,23 +37,21 @@ unsigned symbols_find(const char *path, const char *build_id, uint64_t offset,
 struct opened {
     char *path, *build_id;
     Dwfl_Module *module; /* NULL: no symbols are known */
+    struct table known;  /* offset -> struct known */
     struct opened *next;
 };
 
 /** The functions at an offset of a file, kept after the first look-up. */
 struct known {
-    const struct opened *in;
+    Dwfl_Module *module;
     uint64_t offset;
     struct symbol *list; /* innermost first; each owns its texts */
     unsigned count;
-    struct known *next;
 };
 
-#define SLOTS 4096
 #define INLINED_MOST 64 /* at one address; a damaged file may have any number */
 
 static struct opened *all_opened;
-static struct known *all_known[SLOTS];
 
 /* ---- a file ---- */
 
@@ -180,7 +179,7 @@ static struct place call_of(Dwarf_Die *unit, Dwarf_Die *inlined) {
  */
 static struct place add_inlined(struct known *known, struct place place) {
     Dwarf_Addr bias;
-    Dwarf_Die *unit = dwfl_module_addrdie(known->in->module, known->offset, &bias);
+    Dwarf_Die *unit = dwfl_module_addrdie(known->module, known->offset, &bias);
     Dwarf_Die *scopes = NULL, *around = NULL;
     /*
      * dwarf_getscopes() lists the scopes up to the innermost inlined function, and then those of
@@ -212,7 +211,7 @@ static Dwfl_Line *line_of(Dwfl_Module *module, uint64_t offset) {
 }
 
 static void find_functions(struct known *known) {
-    Dwfl_Module *module = known->in->module;
+    Dwfl_Module *module = known->module;
     GElf_Sym symbol;
     GElf_Off offset;
     int line = 0;
@@ -229,16 +228,13 @@ static void find_functions(struct known *known) {
 
 unsigned symbols_find(const char *path, const char *build_id, uint64_t offset,
                       const struct symbol **list) {
-    const struct opened *file = open_file(path, build_id);
-    struct known **slot = &all_known[(offset ^ offset >> 12) % SLOTS], *known = *slot;
-    while (known && (known->in != file || known->offset != offset))
-        known = known->next;
+    struct opened *file = open_file(path, build_id);
+    struct known *known = (void *)(uintptr_t)table_find(&file->known, offset);
     if (!known) {
         known = checked(calloc(1, sizeof *known));
-        known->in = file;
+        known->module = file->module;
         known->offset = offset;
-        known->next = *slot;
-        *slot = known;
+        table_set(&file->known, offset, (uintptr_t)known);
         if (file->module)
             find_functions(known);
     }
