@@ -35,10 +35,10 @@ static const char *const format_words[] = {"text", "json", NULL};
 
 struct settings {
     int backends[LIST], reuses[LIST];
-    uint64_t budgets[LIST], limits[LIST], delays_us[LIST], decay_us, capacity, periods, device;
-    size_t backend_count, reuse_count, budget_count, limit_count, delay_count;
+    uint64_t budgets[LIST], limits[LIST], decay_us, capacity, periods, device;
+    size_t backend_count, reuse_count, budget_count, limit_count;
     bool json, each;
-    struct candidate candidates[CANDIDATES];
+    struct replay_request request; /* made of the others, except the delays */
 };
 
 /** Reads value number `i` of a list. Returns false if the value makes no sense. */
@@ -89,9 +89,9 @@ static bool take_limit(struct settings *settings, const char *text, size_t i) {
 /** Reads a delay in milliseconds. value_milliseconds() multiplies by 1000: it makes milliseconds of
  * seconds, and here microseconds of milliseconds. */
 static bool take_delay(struct settings *settings, const char *text, size_t i) {
-    settings->delays_us[i] = 0;
-    return strcmp(text, "0") == 0 || (value_milliseconds(text, &settings->delays_us[i]) &&
-                                      settings->delays_us[i] <= DELAY_MOST_US);
+    uint64_t *us = &settings->request.delays_us[i];
+    *us = 0;
+    return strcmp(text, "0") == 0 || (value_milliseconds(text, us) && *us <= DELAY_MOST_US);
 }
 
 /** Reads a decay time in milliseconds, as take_delay() does. 0 becomes 1 us, the shortest time;
@@ -124,7 +124,7 @@ static bool take_option(struct settings *to, enum option_of_command option, cons
     case ARGUMENT_replay_limit:
         return take_list(to, value, take_limit, &to->limit_count);
     case ARGUMENT_replay_delay:
-        return take_list(to, value, take_delay, &to->delay_count);
+        return take_list(to, value, take_delay, &to->request.delay_count);
     case ARGUMENT_replay_decay:
         return take_decay(to, value);
     case ARGUMENT_replay_memory:
@@ -173,19 +173,17 @@ static char **parse(struct settings *to, char **at) {
 }
 
 static void set_defaults(struct settings *settings) {
-    static const uint64_t delays_us[] = {0, 500, 2000, 20000};
     *settings = (struct settings){
         .backends = {0, 1, 2, 3, 4, 5},
         .backend_count = 6,
         .reuse_count = 1,
         .budget_count = 1,
         .limit_count = 1,
-        .delay_count = sizeof delays_us / sizeof *delays_us,
         .decay_us = DECAY_US,
         .capacity = CAPACITY,
         .device = UINT64_MAX,
+        .request = {.delays_us = {0, 500, 2000, 20000}, .delay_count = 4},
     };
-    memcpy(settings->delays_us, delays_us, sizeof delays_us);
 }
 
 /* ---- candidates ---- */
@@ -207,24 +205,23 @@ static void name_candidate(const struct settings *settings, struct candidate *ca
     print_end(&out);
 }
 
-static void add_candidate(const struct settings *settings, struct replay_request *request,
-                          const struct candidate *candidate) {
+static void add_candidate(struct settings *settings, const struct candidate *candidate) {
+    struct replay_request *request = &settings->request;
     if (request->candidate_count == CANDIDATES)
         fail(STATUS_OWN_FAILURE, "replay", "these are more than " TEXT_OF(CANDIDATES) " settings");
-    struct candidate *to = &request->candidates[request->candidate_count++];
+    struct candidate *to = APPEND(request->candidates, request->candidate_count);
     *to = *candidate;
     name_candidate(settings, to);
 }
 
-static void add_backend(const struct settings *settings, struct replay_request *request,
-                        int backend, uint64_t limit) {
+static void add_backend(struct settings *settings, int backend, uint64_t limit) {
     struct candidate candidate = {.setting = {.limit = limit,
                                               .capacity = settings->capacity,
                                               .decay_us = settings->decay_us}};
     if (backend >= BACKENDS) {
         candidate.is_model = true;
         candidate.model = (enum model)(backend - BACKENDS);
-        add_candidate(settings, request, &candidate);
+        add_candidate(settings, &candidate);
         return;
     }
     candidate.setting.pages = backend == 1;
@@ -232,18 +229,15 @@ static void add_backend(const struct settings *settings, struct replay_request *
         for (size_t k = 0; k < settings->budget_count; k++) {
             candidate.setting.reuse = (enum reuse)settings->reuses[i];
             candidate.setting.budget = settings->budgets[k];
-            add_candidate(settings, request, &candidate);
+            add_candidate(settings, &candidate);
         }
     }
 }
 
-static void make_request(struct settings *settings, struct replay_request *request) {
-    *request = (struct replay_request){.candidates = settings->candidates,
-                                       .delay_count = settings->delay_count};
-    memcpy(request->delays_us, settings->delays_us, sizeof request->delays_us);
+static void make_request(struct settings *settings) {
     for (size_t i = 0; i < settings->backend_count; i++)
         for (size_t k = 0; k < settings->limit_count; k++)
-            add_backend(settings, request, settings->backends[i], settings->limits[k]);
+            add_backend(settings, settings->backends[i], settings->limits[k]);
 }
 
 /* ---- files ---- */
@@ -266,8 +260,8 @@ static void free_results(struct results *results) {
     free(results->files);
 }
 
-static void compare(const struct settings *settings, const struct replay_request *request,
-                    const char *file, const struct histories *histories, struct results *results) {
+static void compare(const struct settings *settings, const char *file,
+                    const struct histories *histories, struct results *results) {
     for (size_t i = 0; i < histories->count; i++) {
         struct history *history = &histories->list[i];
         bool meant = settings->device == UINT64_MAX || history->device == (int)settings->device;
@@ -279,7 +273,7 @@ static void compare(const struct settings *settings, const struct replay_request
         snprintf(result->file, sizeof result->file,
                  histories->count > 1 ? "%.230s, device %d" : "%s", file, history->device);
         result->history = history;
-        int r = comparison_run(result, request);
+        int r = comparison_run(result, &settings->request);
         if (r != 0)
             fail(STATUS_OWN_FAILURE, "replay", strerror(-r));
     }
@@ -314,13 +308,12 @@ static bool has_failed(const struct results *results) {
     return false;
 }
 
-static int print_results(const struct settings *settings, const struct replay_request *request,
-                         const struct results *results) {
+static int print_results(const struct settings *settings, const struct results *results) {
     char buffer[4096];
     struct print out;
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     if (results->count > 1 && !settings->each && !settings->json) {
-        comparisons_print(results->list, results->count, request, &out);
+        comparisons_print(results->list, results->count, &settings->request, &out);
     } else {
         for (size_t i = 0; i < results->count; i++) {
             if (settings->json) {
@@ -343,27 +336,27 @@ static void print_nothing_of(const char *file, uint64_t device) {
 
 int tool_replay(char **at) {
     static struct settings settings;
-    struct replay_request request;
     struct results results = {0};
     int status = 0;
     set_defaults(&settings);
     at = parse(&settings, at);
     if (!*at)
         fail(STATUS_OWN_FAILURE, "replay", "wanted is a file; - is the standard input");
-    make_request(&settings, &request);
+    make_request(&settings);
     for (; *at; at++) {
         struct histories *file = checked(calloc(1, sizeof *file));
         *APPEND(results.files, results.file_count) = file;
         size_t before = results.count;
         bool good = read_file(*at, file) == 0;
         if (good)
-            compare(&settings, &request, *at, file, &results);
+            compare(&settings, *at, file, &results);
         if (good && results.count == before)
             print_nothing_of(*at, settings.device);
         status = results.count == before ? EXIT_FAILURE : status;
     }
-    bool printed = print_results(&settings, &request, &results) == 0;
+    bool printed = print_results(&settings, &results) == 0;
     status = !printed ? STATUS_OWN_FAILURE : has_failed(&results) ? EXIT_FAILURE : status;
     free_results(&results);
+    free(settings.request.candidates);
     return status;
 }
