@@ -91,14 +91,12 @@ static void forget_histories(struct top *top) {
     top->history_count = kept;
 }
 
-static enum top_column sorted_by;
-static bool reversed;
-
-static int by_column(const void *a, const void *b) {
+static int by_column(const void *a, const void *b, void *with) {
+    const struct top *top = with;
     const struct top_row *first = a, *second = b;
-    uint64_t x = first->values[sorted_by], y = second->values[sorted_by];
+    uint64_t x = first->values[top->column], y = second->values[top->column];
     int order = (x < y) - (x > y);
-    if ((sorted_by == TOP_PID || sorted_by == TOP_DEVICE) != reversed)
+    if ((top->column == TOP_PID || top->column == TOP_DEVICE) != top->reversed)
         order = -order;
     if (x == TOP_UNKNOWN || y == TOP_UNKNOWN) /* unknown values come last in both orders */
         order = (x == TOP_UNKNOWN) - (y == TOP_UNKNOWN);
@@ -127,10 +125,8 @@ void top_read(struct top *top) {
             add_row(top, page, k);
     }
     forget_histories(top);
-    sorted_by = top->column;
-    reversed = top->reversed;
     if (top->row_count > 1)
-        qsort(top->rows, top->row_count, sizeof *top->rows, by_column);
+        qsort_r(top->rows, top->row_count, sizeof *top->rows, by_column, top);
 }
 
 /** Prints a message for each missing process that the user named, and for an empty table. Returns
