@@ -188,7 +188,7 @@ static void print_all(const struct parsed_reports *reports, const struct setting
 /** Reads the traces among the sources for a page, and removes them from the list. Returns whether
  * all could be read. */
 static bool read_traces(struct html *page, char **sources) {
-    struct trace_file *traces = NULL;
+    struct trace_file trace;
     char **kept = sources;
     bool good = true;
     for (; *sources; sources++) {
@@ -196,22 +196,19 @@ static bool read_traces(struct html *page, char **sources) {
             *kept++ = *sources;
             continue;
         }
-        traces = grown(traces, page->trace_count, page->trace_count + 1, sizeof *traces);
-        if (trace_source_read(*sources, HTML_EVENTS, &traces[page->trace_count]))
-            page->trace_count++;
+        if (trace_source_read(*sources, HTML_EVENTS, &trace))
+            *APPEND(page->traces, page->trace_count) = trace;
         else
             good = false;
     }
     *kept = NULL;
-    page->traces = traces;
     return good;
 }
 
 static void free_traces(struct html *page) {
-    struct trace_file *traces = (struct trace_file *)page->traces;
     for (size_t i = 0; i < page->trace_count; i++)
-        trace_file_free(&traces[i]);
-    free(traces);
+        trace_file_free(&page->traces[i]);
+    free(page->traces);
 }
 
 static bool write_html(const struct html *page, const char *path) {

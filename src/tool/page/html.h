@@ -27,7 +27,7 @@
 
 struct html {
     const struct parsed_reports *reports;
-    const struct trace_file *traces;
+    struct trace_file *traces;
     size_t trace_count;
 };
 
