@@ -4,6 +4,7 @@
  */
 #include "replay/json.h"
 
+#include "base/utf8.h"
 #include "replay/pickle_machine.h"
 
 #include <ctype.h>
@@ -48,14 +49,6 @@ static int fail(struct machine *machine) {
 
 /* ---- texts ---- */
 
-static void put_utf8(char **to, unsigned code) {
-    static const unsigned char first[] = {0, 0xC0, 0xE0, 0xF0};
-    unsigned more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-    *(*to)++ = (char)(first[more] | code >> 6 * more);
-    while (more-- > 0)
-        *(*to)++ = (char)(0x80 | (code >> 6 * more & 63));
-}
-
 /** Reads the four digits of an escape. Returns false, and moves nothing, if there are fewer. */
 static bool take_unit(struct machine *machine, unsigned *unit) {
     char digits[5] = "";
@@ -94,7 +87,7 @@ static bool take_escape(struct machine *machine, char **to) {
     machine->at += letter || byte == 'u';
     if (!letter && (byte != 'u' || !take_character(machine, &code)))
         return false;
-    put_utf8(to, code);
+    *to = utf8_put(*to, code);
     return true;
 }
 

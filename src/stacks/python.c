@@ -6,6 +6,7 @@
 #include "stacks/python.h"
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "stacks/module.h"
 #include "stacks/text.h"
 
@@ -302,26 +303,6 @@ unsigned python_frames(struct python_frame *frames, unsigned most) {
 
 /* --- text of a frame --- */
 
-/* Writes a character as UTF-8. Returns the end of its bytes. */
-static char *put(char *to, uint32_t point) {
-    if (point < 0x80) {
-        *to++ = (char)point;
-    } else if (point < 0x800) {
-        *to++ = (char)(0xc0 | point >> 6);
-        *to++ = (char)(0x80 | (point & 63));
-    } else {
-        if (point < 0x10000) {
-            *to++ = (char)(0xe0 | point >> 12);
-        } else {
-            *to++ = (char)(0xf0 | point >> 18);
-            *to++ = (char)(0x80 | (point >> 12 & 63));
-        }
-        *to++ = (char)(0x80 | (point >> 6 & 63));
-        *to++ = (char)(0x80 | (point & 63));
-    }
-    return to;
-}
-
 /*
  * Copies a Python string; of a string longer than TEXT_MAX only its end. The two functions of
  * Python used here change no reference count and allocate nothing.
@@ -330,7 +311,7 @@ static const char *keep(void *text) {
     char bytes[4 * TEXT_MAX], *to = bytes;
     ptrdiff_t length = python.text_length(text), from = length > TEXT_MAX ? length - TEXT_MAX : 0;
     for (; from < length; from++)
-        to = put(to, python.text_at(text, from));
+        to = utf8_put(to, python.text_at(text, from));
     return text_keep(bytes, (size_t)(to - bytes));
 }
 
