@@ -231,6 +231,19 @@ static void find_job(const struct page *page, char job[LABEL]) {
     }
 }
 
+/**
+ * Returns whether a newer process has the process number of a page in the same PID namespace. The
+ * page is then that of a killed process: the kernel gives numbers of namespaces out again. Two
+ * processes with the same labels would make a scrape fail.
+ */
+static bool is_replaced(const struct pages *pages, size_t of) {
+    const struct page *page = pages->list[of];
+    for (size_t i = of + 1; i < pages->count; i++)
+        if (pages->list[i]->pid == page->pid && pages->list[i]->namespace == page->namespace)
+            return true;
+    return false;
+}
+
 /** Returns a sample of each device of each running process. The caller frees the list. `jobs` has
  * one text for each page. */
 static struct sample *read_samples(const struct pages *pages, char (*jobs)[LABEL], size_t *count) {
@@ -238,7 +251,7 @@ static struct sample *read_samples(const struct pages *pages, char (*jobs)[LABEL
     *count = 0;
     for (size_t i = 0; i < pages->count; i++) {
         const struct page *page = pages->list[i];
-        if (!page_is_running(page))
+        if (!page_is_running(page) || is_replaced(pages, i))
             continue;
         find_job(page, jobs[i]);
         for (unsigned k = 0; k < page_devices(page); k++) {
