@@ -8,9 +8,12 @@
 #include "process/process.h"
 #include "stats/stats.h"
 #include "trace/trace.h"
-#include "tuning/tuning.h"
 
 #include <string.h>
+
+/* Contexts and code take memory of the device that is not charged: up to the memory of the device
+ * divided by this. */
+#define UNCHARGED_SHARE 32
 
 void (*device_first_use)(unsigned count);
 
