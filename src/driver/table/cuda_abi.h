@@ -59,6 +59,10 @@ typedef struct {
 } CUDA_KERNEL_NODE_PARAMS_v2;
 #endif
 
+#if CUDA_VERSION < 12010
+typedef struct CUmulticastObjectProp_st CUmulticastObjectProp;
+#endif
+
 #if CUDA_VERSION < 12020
 typedef struct {
     CUgraphNodeType type;
