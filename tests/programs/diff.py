@@ -39,7 +39,7 @@ compared = dropped = 0
 
 
 def options(more):
-    return {**({} if GPU else {"GPUCACHE_SIM_DEVICES": "2"}), **more}
+    return {**({} if GPU else {"GPUCACHE_SIM_DEVICES": "2", "GPUCACHE_SIM_DRIVER_VERSION": "13030"}), **more}
 
 
 def agree(what, first, second):

@@ -5,6 +5,7 @@
  */
 #include "diff.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 
 static CUcontext context;
@@ -368,6 +369,33 @@ static void odd_ends(void) {
     line("capture: and going on");
 }
 
+typedef CUresult CUDAAPI begin_again(CUstream, CUstreamCaptureMode, CUgraph, void *callback,
+                                     void *data);
+
+static void *free_in_context(void *unused) {
+    CHECK(cuCtxSetCurrent(context));
+    for (unsigned i = 0; i < 20; i++)
+        CHECK(cuMemFree(take(4 * MIB)));
+    return unused;
+}
+
+/* Captures to a graph that has nodes, which drivers of CUDA 13.3 and later can. Another thread frees
+ * during the capture: an event that the library recorded then would invalidate the capture. */
+static void again(void) {
+    begin_again *entry = (begin_again *)dlsym(RTLD_DEFAULT, "cuStreamBeginRecaptureToGraph");
+    pthread_t thread;
+    CUgraph graph = NULL;
+    if (!entry)
+        return;
+    CHECK(cuGraphCreate(&graph, 0));
+    CODES("capture: again",
+          entry(captured, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, graph, NULL, NULL));
+    pthread_create(&thread, NULL, free_in_context, NULL);
+    pthread_join(thread, NULL);
+    CODES("capture: again: launch, end", launch_fill(&kernels, captured, data, 1, 10),
+          cuStreamEndCapture(captured, &graph), cuGraphDestroy(graph));
+}
+
 /* Memory nodes: the library passes calls for the graph's own memory to the driver. */
 static void nodes(void) {
     CUgraph graph = NULL;
@@ -437,6 +465,8 @@ int main(void) {
         several();
     if (section("odd ends"))
         odd_ends();
+    if (section("again"))
+        again();
     if (section("nodes"))
         nodes();
     if (section("without a context"))

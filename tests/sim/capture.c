@@ -381,6 +381,20 @@ ENTRY_PTSZ(cuStreamBeginCaptureToGraph,
            (CUstream stream, CUgraph graph, const CUgraphNode *needs, const CUgraphEdgeData *data,
             size_t count, CUstreamCaptureMode mode),
            INITIALISED, ((void)data, begin_to(stream, per_thread, graph, needs, count, mode)))
+/* Of CUDA 13.3, whose header declares them. */
+CUresult CUDAAPI cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode,
+                                               CUgraph graph, CUgraphRecaptureCallback callback,
+                                               void *data);
+CUresult CUDAAPI cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode,
+                                                    CUgraph graph,
+                                                    CUgraphRecaptureCallback callback, void *data);
+
+/* Does not compare the nodes with those of the graph: adds them. */
+ENTRY_PTSZ(cuStreamBeginRecaptureToGraph,
+           (CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+            CUgraphRecaptureCallback callback, void *data),
+           INITIALISED,
+           ((void)callback, (void)data, begin_to(stream, per_thread, graph, NULL, 0, mode)))
 ENTRY_PTSZ(cuStreamEndCapture, (CUstream stream, CUgraph *graph), INITIALISED,
            end(stream, per_thread, graph))
 ENTRY(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), INITIALISED,

@@ -228,6 +228,15 @@ BEGINS(cuStreamBeginCaptureToGraph_ptsz, true,
         const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
        (stream, graph, dependencies, edges, count, mode))
 
+BEGINS(cuStreamBeginRecaptureToGraph, false,
+       (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback,
+        void *data),
+       (stream, mode, graph, callback, data))
+BEGINS(cuStreamBeginRecaptureToGraph_ptsz, true,
+       (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback,
+        void *data),
+       (stream, mode, graph, callback, data))
+
 /* Stops counting a capture. A call that fails has also ended the capture, unless the driver still
  * reports the stream as capturing. Returns `answer`. */
 static CUresult account_end(CUresult answer, CUstream stream, bool per_thread,

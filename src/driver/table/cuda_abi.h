@@ -118,6 +118,14 @@ typedef struct CUctxCreateParams_st CUctxCreateParams;
 #define CUDA_ERROR_MPS_CLIENT_TERMINATED ((CUresult)810)
 #endif
 
+#if CUDA_VERSION < 13030
+typedef int CUgraphRecaptureStatus;
+typedef CUresult (*CUgraphRecaptureCallback)(void *data, CUgraphNode node,
+                                             const CUgraphNodeParams *original,
+                                             const CUgraphNodeParams *recaptured,
+                                             CUgraphRecaptureStatus status);
+#endif
+
 /* A build checks these values with every header: the declarations above must be equal to those of
  * the headers that have them. */
 static_assert(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 == 92, "of the driver");
