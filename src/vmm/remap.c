@@ -11,11 +11,13 @@
  * Only idle memory moves or is released, so a live block keeps its address and its handles. A gap
  * is a run of unmapped addresses between segments (heap/va_range.h).
  *
- * The remap lock admits one thread at a time. The pool's lock is released around driver calls that
- * create, map, unmap or release; event queries and the end of a context keep it. Invariant: no
- * other thread uses the addresses of such a call. They lie in no segment at that time, and the
- * remap lock keeps others from mapping there. A growth also marks the free ranges next to its gap
- * as used (handles_hold()).
+ * The remap lock admits one thread at a time, and is taken before the pool's lock. Callers of the
+ * policy's functions hold the pool's lock alone; the functions release that lock to take both.
+ * Callers of end() hold both locks, which end() keeps. The pool's lock is released around driver
+ * calls that create, map, unmap or release; event queries and the end of a context keep it.
+ * Invariant: no other thread uses the addresses of such a call. They lie in no segment at that
+ * time, and the remap lock keeps others from mapping there. A growth also marks the free ranges
+ * next to its gap as used (handles_hold()).
  */
 #include "heap/page_map.h"
 #include "heap/va_range.h"
