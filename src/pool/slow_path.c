@@ -373,9 +373,9 @@ static int alloc_once(struct pool *pool, struct cache *cache, struct alloc_reque
     cache->overflowed = false;
     cache->in_slow_path = true;
     /* Begins step 5: a query; over the budget a barrier or a wait too. */
-    bool safe = stamp > 0 && (sync_query(source, stamp) ||
-                              (peaks_over_budget(pool, source_growth(request)) &&
-                               sync_make_safe(source, stamp, SYNC_WAIT)));
+    bool safe = stamp > 0 &&
+                (sync_query(source, stamp) || (peaks_over_budget(pool, source_growth(request)) &&
+                                               sync_make_safe(source, stamp, SYNC_WAIT)));
     if (advancing) /* another thread may query now */
         atomic_store_explicit(&pool->advancing, false, memory_order_release);
     int r = alloc_under_lock(pool, cache, request, safe, reclaimed);

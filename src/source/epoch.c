@@ -76,9 +76,8 @@ static void list_newest(struct epochs *epochs, unsigned slot, uint64_t number, b
     for (unsigned i = 0; epochs->events[slot].in_use; i++)
         if (epochs->slots[i] == slot)
             unlist(epochs, i);
-    epochs->events[slot] = (struct epoch_event){.number = number,
-                                                .recorder = in_free ? &this_thread : NULL,
-                                                .in_use = true};
+    epochs->events[slot] = (struct epoch_event){
+        .number = number, .recorder = in_free ? &this_thread : NULL, .in_use = true};
     epochs->slots[epochs->count++] = (uint8_t)slot;
 }
 

@@ -39,11 +39,11 @@
  * docs/policy.md has a program that hangs if a barrier waits for an event recorded later.
  */
 struct epoch_event {
-    uint64_t number;      /* epoch that the event closed */
+    uint64_t number; /* epoch that the event closed */
     /* Address that identifies the thread whose free recorded the event; NULL: recorded later. */
     const void *recorder;
-    unsigned waiters;     /* threads that wait for the event: it may not be recorded again */
-    bool in_use;          /* listed in `slots`: not known to have completed, or has waiters */
+    unsigned waiters; /* threads that wait for the event: it may not be recorded again */
+    bool in_use;      /* listed in `slots`: not known to have completed, or has waiters */
 };
 
 struct epochs {

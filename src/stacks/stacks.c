@@ -1,6 +1,7 @@
 /*
  * Records the call stacks of live blocks, and gives them to reports (stacks.h). `view` and `depth`
- * are written once, before allocations call this file. Locks: those of site.c, live_blocks.c, site_bytes.c.
+ * are written once, before allocations call this file. Locks: those of site.c, live_blocks.c and
+ * site_bytes.c.
  */
 #include "stacks/stacks.h"
 

@@ -184,8 +184,8 @@ static void undo_map(struct source *source, uint64_t base, uint64_t each, const 
 }
 
 /* Maps `count` handles of `each` bytes at consecutive addresses. `moved`: the same handles in
- * transit, or NULL for new ones. Clears *mapped if the driver refused: the handles then still belong
- * to the caller. Else they have segments, or are released again. Returns 0, -ENOMEM or -ERANGE. */
+ * transit, or NULL for new ones. Clears *mapped if the driver refused: the handles then still
+ * belong to the caller. Else they have segments, or are released again. Returns 0, -ENOMEM or -ERANGE. */
 static int map_batch(struct source *source, struct arena *arena, uint64_t base, uint64_t each,
                      const uint64_t *handles, const struct detached *moved, unsigned count,
                      struct segment **last, bool *mapped) {

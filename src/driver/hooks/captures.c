@@ -10,7 +10,7 @@
 #include "heap/host.h"
 #include "pool/pool.h"
 
-/* A capture in progress. CU_STREAM_PER_THREAD means a different stream in each thread and context. */
+/* A capture in progress. CU_STREAM_PER_THREAD means another stream in each thread and context. */
 struct capturing {
     CUstream stream;
     CUcontext context;  /* context of the stream: its end ends the capture */

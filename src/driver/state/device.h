@@ -133,9 +133,9 @@ void device_refund(struct device *device, uint64_t bytes);
 /** Subtracts `bytes` from the charge, after the driver did not hand them out. */
 void device_uncharge(struct device *device, uint64_t bytes);
 
-/** Returns whether the device hardly has the memory that is charged to it. Managed memory makes that
- * possible: the driver gives out more than the device has, and moves pages to the host. Natively
- * these pages could have the idle memory of the pools. Takes no lock. */
+/** Returns whether the device hardly has the memory that is charged to it. Managed memory makes
+ * that possible: the driver gives out more than the device has, and moves pages to the host.
+ * Natively these pages could have the idle memory of the pools. Takes no lock. */
 bool device_is_overcommitted(const struct device *device);
 
 /** Returns a number that changes when another thread gives a charge or memory back. Waits first,
