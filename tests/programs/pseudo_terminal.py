@@ -60,7 +60,7 @@ class Terminal:
         def control():
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            for number in signal.SIGINT, signal.SIGQUIT:  # ignored if a background job runs the test
+            for number in signal.SIGHUP, signal.SIGINT, signal.SIGQUIT:  # ignored if a background job runs the test
                 signal.signal(number, signal.SIG_DFL)
             more.get("first", lambda: None)()
 
