@@ -161,7 +161,8 @@ bool device_backend_captured(struct backend *backend) {
     return atomic_load(&capture_active) > 0;
 }
 
-/* Waits by a free if a capture is active: a capture forbids waits for the context. */
+/* Waits by a free (limit/wait_by_free.h) if a capture is active: a capture forbids waits for the
+ * context. */
 int device_backend_synchronize(struct backend *backend) {
     struct device_backend *own = (struct device_backend *)backend;
     uint64_t since = device_backend_begin();

@@ -3,8 +3,9 @@
  * works with every driver. A segment is an allocation of the driver, so legacy IPC handles, pointer
  * attributes, registration for RDMA and tools see ordinary memory.
  *
- * source/backend.h says which lock a caller holds. Invariant: a segment is charged to the device
- * before cuMemAlloc, and until the driver has its memory back (`returning`).
+ * source/backend.h says which lock a caller holds. The pool's lock protects `free_stream`.
+ * Invariant: a segment is charged to the device from before cuMemAlloc until the driver has its
+ * memory back (`returning`).
  */
 #include "backend/common.h"
 
@@ -60,7 +61,8 @@ static CUresult create_free_stream(struct segments_backend *segments) {
 /*
  * Frees a segment with cuMemFreeAsync, in a stream that has no other work: the call waits for
  * nothing (tests/gpu/facts_release.cu). cuMemFree would wait for all work of the device, and delay
- * the launches of every other thread: it is used only if `release_waits` is set.
+ * the launches of every other thread: it is used only if `release_waits` is set. Call with the
+ * pool's lock, or without it if `release_waits` is set.
  */
 static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
     struct segments_backend *segments = (struct segments_backend *)backend;

@@ -135,8 +135,10 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
 /* --- handles --- */
 
 /*
- * Steps after a refusal:
+ * Creates a handle (vmm_support.h). The caller holds the pool's remap lock, or is the only user of
+ * `vmm`. Acquires the lock DRIVER_POOLS for a trim. Steps after a refusal:
  *
+
  *      1  refused, but not out of memory: perhaps only the use by the decompression engine is
  *         refused. Tries without that use, and makes all further handles without it.
  *      2  out of memory: trims the driver's own pools, and tries once more.
@@ -229,7 +231,7 @@ static void release_handles(struct backend *backend, unsigned count, unsigned le
     device_backend_count_return(own, gone * each);
 }
 
-/* --- mappings: vmm.lock protects them, and map(), unmap() and grant_access() take it --- */
+/* --- mappings: vmm.lock protects them; map(), unmap(), grant_access() and start() take it --- */
 
 static CUmemAccessDesc access_of(CUdevice device) {
     return (CUmemAccessDesc){
@@ -248,8 +250,8 @@ CUresult vmm_give_access(const struct vmm_backend *vmm, uint64_t address, uint64
     return REAL(cuMemSetAccess)(address, bytes, accesses, count);
 }
 
-/* Changes the bits of mapped VMM pages. Call with vmm.lock and the remap lock: the VA range cannot
- * be freed after ranges_lock is released. */
+/* Changes the bits of mapped VMM pages. Call with vmm.lock, which protects the bits, and the remap
+ * lock. The remap lock keeps the VA range from being freed after ranges_lock is released. */
 static void set_mapped(uint64_t address, unsigned count, bool mapped) {
     lock_acquire(&ranges_lock);
     struct vmm_range *range = address_map_before(&ranges, address);

@@ -37,7 +37,8 @@ struct lock {
         }                                                                                          \
     }
 
-/** Aborts if this thread holds a lock that may not be held while it waits for one of this rank. */
+/** Aborts if this thread holds a lock of this rank or of a row further down in lock.def. A thread
+ * may hold several locks of rank CACHE. */
 void lock_check(enum lock_rank rank);
 
 /** Records that the thread holds one more lock of the rank, or one less. */
@@ -62,8 +63,8 @@ static inline void lock_acquire(struct lock *lock) {
 }
 
 /**
- * Takes the lock if it is free. Returns false if another thread has it. Allowed in any order,
- * because it does not wait.
+ * Takes the lock if no thread has it. Returns false otherwise. Allowed in any order, because it
+ * does not wait. The lock then counts as held in the checks of later lock_acquire() calls.
  */
 static inline bool lock_try(struct lock *lock) {
     bool taken = pthread_mutex_trylock(&lock->mutex) == 0;

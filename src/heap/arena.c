@@ -1,6 +1,7 @@
 /*
  * The arena: takes ranges for requests, gives them back, adds and removes segments. The placement
- * rules, the lock and the invariant are in arena.h; the sorted array of free ranges is in ranges.c.
+ * rules, the lock and the invariant are in arena.h. ranges.c keeps the sorted array of free ranges;
+ * arena_prepare() makes that array longer.
  */
 #include "heap/arena.h"
 

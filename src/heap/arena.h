@@ -21,9 +21,10 @@
  * Segments backend: no block begins at the base of a larger segment, unless memory is short. A
  * plugin bound past the library may pass a block to the driver's cuMemFree. At a segment's base the
  * driver would free the whole segment; elsewhere it refuses. A request therefore gets the end of a
- * free range at the base. With the vmm backend, the driver has no allocation
- * there that cuMemFree could free.
+ * free range at the base. With the vmm backend, the driver has no allocation there that cuMemFree
+ * could free.
  *
+
  * The pool's lock protects everything. Invariant: ranges cover all segments without overlap, and no
  * two adjacent ranges are free (debug/check.c).
  */
@@ -63,7 +64,11 @@ struct stale_mapping {
     uint64_t stamp; /* epoch whose event must complete before the mapping is removed */
 };
 
-/* vmm/handles.c adds entries, and unmaps and removes them when their epoch has completed. */
+/*
+ * The stale mappings of an arena. vmm/handles.c adds an entry for a handle in transit. It removes
+ * the entry if the handle stays there. Otherwise it unmaps the addresses and removes the entry when
+ * the epoch has finished. Only a thread with remap.lock changes the table.
+ */
 struct stale_mappings {
     unsigned count;
     struct stale_mapping at[STALE_MOST]; /* sorted by address, without overlap (va_range.h) */
@@ -184,7 +189,10 @@ struct range *arena_find(uint64_t address);
  */
 void arena_leave_map(struct arena *arena);
 
-/** Recycles all descriptors after arena_leave_map(). Gives nothing back to the driver. */
+/**
+ * Recycles all descriptors of segments and ranges, and empties the table of stale mappings, after
+ * arena_leave_map(). Gives nothing back to the driver. Does not change the VA ranges.
+ */
 void arena_forget(struct arena *arena);
 
 #endif

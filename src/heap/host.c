@@ -1,6 +1,7 @@
 /*
  * Host memory for descriptors: mappings, and a free list of objects of one size. host.h says why
- * they are never unmapped.
+ * descriptors are never unmapped, and which lock protects a free list. Invariant: recycled_count is
+ * the length of the free list.
  */
 #include "heap/host.h"
 

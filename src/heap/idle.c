@@ -26,10 +26,11 @@ static bool is_preferred(const struct segment *s, const struct segment *other) {
 
 /*
  * Returns whether the segment's handle may be mapped elsewhere: it is idle, has at most `most` and
- * at most VMM_HANDLE bytes, and is not externally visible. Its epoch need not have completed: the
- * new user of the memory waits behind the same barrier as a user of the memory here. Longer
- * segments are not remapped, because one block would keep a whole segment from being released at
- * the new address, too. remap_split() splits longer segments instead.
+ * at most VMM_HANDLE bytes, is not externally visible, and is not marked as refused. Its epoch need
+ * not have finished: the new user of the memory waits behind the same barrier as a user of the
+ * memory here (struct stale_mapping). Longer segments are not remapped, because one block would
+ * keep a whole segment from being released at the new address, too. remap_split() splits longer
+ * segments instead.
  */
 static bool is_movable(const struct segment *s, uint64_t most) {
     return s->used == 0 && s->bytes <= min_u64(most, VMM_HANDLE) && !s->refused &&

@@ -19,7 +19,10 @@
  */
 size_t ranges_of_size(const struct arena *arena, uint64_t bytes);
 
-/** Returns the index of a free range, or the index at which it has to be inserted. */
+/**
+ * Returns the index of a range in the array, or the index at which the range has to be inserted if
+ * the array does not have it. Reads the addresses only of entries with the same size.
+ */
 size_t ranges_index(const struct arena *arena, const struct range *range);
 
 /**

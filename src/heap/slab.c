@@ -247,7 +247,10 @@ void runs_trim(struct runs *runs) {
             drop_descriptors(slab);
 }
 
-/** Counts `opened` before any field changes: find_small() in pool/lookup.c compares the count. */
+/**
+ * Counts `opened` before any field changes that find_small() in pool/lookup.c reads: that function
+ * compares the count.
+ */
 int runs_add_slab(struct runs *runs, struct range *range) {
     if (!runs_prepare(runs))
         return -ENOMEM;

@@ -9,8 +9,11 @@
  * segments in other places can provide the handles: vmm/remap.c maps them into the gap, or
  * releases them. A remapped segment leaves a stale mapping (arena.h).
  *
- * The pool's lock protects everything. Invariant: every segment lies in one VA range. The caller is
- * vmm/remap.c.
+ * The functions stale_...() keep an arena's table of stale mappings. Invariants: every segment lies
+ * in one VA range; the table is sorted by address, and its entries do not overlap.
+ *
+ * The pool's lock protects everything. Changes need remap.lock too. Callers: vmm/remap.c and
+ * vmm/handles.c; idle.c and debug/check.c only read the table.
  */
 #ifndef GPUCACHE_HEAP_VA_RANGE_H
 #define GPUCACHE_HEAP_VA_RANGE_H
@@ -48,6 +51,7 @@ void va_range_add(struct arena *arena, uint64_t base, uint64_t bytes);
  */
 bool va_range_remove(struct arena *arena, uint64_t *base, uint64_t *bytes);
 
+/** Returns whether the table has no space for another entry. */
 static inline bool stale_is_full(const struct stale_mappings *stale_mappings) {
     return stale_mappings->count == STALE_MOST;
 }

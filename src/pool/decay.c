@@ -5,10 +5,13 @@
  *        |--- tick --- tick --- tick --- tick --- tick ---|
  *             not in a live block for DECAY_TICKS whole parts of the decay time
  *
- * A tick is a part of the decay time; ticks run while anything is idle. A segment keeps the tick at
- * which its last block became free. The age is kept per segment: a pool-wide low-water mark would
- * release memory that one phase leaves idle and the next phase needs.
+ * A tick is a part of the decay time. On an overcommitted device the driver layer takes several
+ * ticks at once, which count as the whole decay time (driver/context/decay.c). Ticks run while
+ * decay_is_any() (tcache/peaks.h); slow_path_end() asks for them. A segment keeps the tick at which
+ * its last block became free. The age is kept per segment: a pool-wide low-water mark would release
+ * memory that one phase leaves idle and the next phase needs.
  *
+
  * At each tick, pending blocks freed DECAY_TICKS ticks ago and the cached blocks of idle threads
  * become free, and count as idle for that time. The tick queries events, and records one if none
  * covers these blocks. A large block freed just before a long kernel has its own event

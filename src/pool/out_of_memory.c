@@ -14,7 +14,8 @@
 
 /*
  * Returns the bytes that the driver has left for the pool. Sets *others to the idle bytes of other
- * pools if the backend has available(). Releases the lock to ask.
+ * pools if the backend has available(), else does not set it. Entered with the pool's lock, which
+ * is released to ask.
  */
 static uint64_t available_bytes(struct source *source, uint64_t *others) {
     struct backend *backend = source->backend;

@@ -49,7 +49,8 @@ static void forget_requesters(struct source *source) {
     }
 }
 
-/* Forgets the blocks of all caches and transfer caches. Needs source.lock. */
+/* Forgets the blocks of all caches and transfer caches. Needs source.lock. Seizes all caches at
+ * once: every free that has found a block is finished before any block is forgotten. */
 static void forget_caches(struct pool *pool) {
     struct biased *all = NULL;
     for (struct cache *cache = atomic_load(&pool->caches); cache; cache = cache->next_in_pool)

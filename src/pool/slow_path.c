@@ -38,11 +38,11 @@
  *
  * After steps 10, 12 and 14 to 16, try_pending() repeats 9 and 11.
  *
- * slow_path_alloc() repeats alloc_once() and step 22. alloc_once() has steps 3 and 4 and begins
- * step 5. Then alloc_under_lock() ends step 5 and takes steps 6 to 13 in order, and
- * refusal_round() (out_of_memory.c) takes steps 14 to 21.
+ * slow_path_alloc() repeats alloc_once() and step 22. alloc_once() calls pool_health(), takes steps
+ * 3 and 4 and begins step 5. Then alloc_under_lock() ends step 5 and takes steps 6 to 13 in order,
+ * and refusal_round() (out_of_memory.c) takes steps 14 to 21.
  * The functions of steps 7, 9, 11, 16 and 18 are in src/sync, those of 10 and 15 in tcache/quota.c.
- * After a miss, refill() adds further blocks to the thread's cache.
+ * Step 2 is in tcache/hand_out.h. After a miss, refill() adds further blocks to the thread's cache.
  */
 #include "pool/internal.h"
 
@@ -92,7 +92,8 @@ static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing)
 
 /*
  * Ends step 5: takes a block of the calling thread's cache, if one is `safe` or if a growth would
- * exceed the budget: a larger block than requested may serve then.
+ * exceed the budget: a larger block than requested may serve then. Returns whether request->block
+ * was found. Keeps the pool's lock; enters and leaves the cache.
  */
 static bool try_own_blocks(struct pool *pool, struct cache *cache, struct alloc_request *request,
                            bool safe) {
@@ -355,7 +356,7 @@ static int alloc_once(struct pool *pool, struct cache *cache, struct alloc_reque
         return code;
     if (reclaimed)
         reclaim_deferred(pool, true);
-    uint64_t stamp = 0; /* the safe epoch with which cache_find_any() finds a block; 0: none fits */
+    uint64_t stamp = 0; /* safe epoch with which cache_find_any() will find a block; 0: none fits */
     if (request->bin < BINS) {
         cache_enter(cache);
         stamp = cache_stamp(cache, request);

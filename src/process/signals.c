@@ -63,7 +63,9 @@ static struct stack {
     _Alignas(64) char bytes[STACK_BYTES];
 } stacks[STACKS];
 
-static _Atomic pid_t dying; /* the thread that dies */
+/* The first thread that dies of a signal, and its signal. That thread writes the last two before
+ * its report. Other threads read them after the report (ending_wait()). */
+static _Atomic pid_t dying; /* 0: none */
 static int dying_of;
 static siginfo_t dying_info;
 
@@ -124,6 +126,9 @@ static void guard_report(void) {
         syscall(SYS_timer_settime, timer, 0, &once, NULL);
 }
 
+/* Writes the last report, and sends the signal to this thread again. If another thread is dying,
+ * waits for that thread's report and sends its signal instead. If this thread's own report crashed,
+ * gives the report up and ends the process. */
 static void die(int number, siginfo_t *info, const char *name) {
     pid_t none = 0, self = this_thread();
     if (atomic_load(&dying) == self) { /* the report itself crashed */
@@ -211,6 +216,8 @@ static struct stack *claim_stack(void) {
     return NULL;
 }
 
+/* The library's handler. In a child by fork, vfork or clone sends the signal again, without a
+ * report: only the parent may write one (process/ending.h). */
 static void on_signal(int number, siginfo_t *info, void *context) {
     struct stack *stack;
     if (guard_repair(info) || helper_passes_on(number, info, context))

@@ -88,7 +88,8 @@ int epochs_close(struct epochs *epochs, struct backend *backend, bool in_free) {
         return -EAGAIN;
     uint64_t number = atomic_fetch_add(&epochs->open, 1);
     int r = backend->ops->record(backend, slot);
-    /* Some drivers export the function and refuse every call. */
+    /* Some drivers have context events and refuse every record. After BACKEND_REFUSALS refusals
+     * in a row the backend counts as one without context events. */
     if (r == -EIO && ++backend->refused >= BACKEND_REFUSALS)
         atomic_store(&backend->has_events, false);
     if (r != 0)

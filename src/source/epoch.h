@@ -47,7 +47,7 @@ struct epoch_event {
 };
 
 struct epochs {
-    /* Stamp of a free made now. */
+    /* Stamp of a free made now. source_start() opens epoch 1, so that stamp 0 is always safe. */
     _Alignas(64) _Atomic uint64_t open;
     /* The safe epoch: highest stamp that may be handed out. Allocations load nothing else. */
     _Alignas(64) _Atomic uint64_t safe;
@@ -103,7 +103,10 @@ static inline int epochs_broken(const struct epochs *epochs) {
  */
 int epochs_close(struct epochs *epochs, struct backend *backend, bool in_free);
 
-/** Queries events, oldest first, up to the first that has not completed. */
+/**
+ * Queries events, oldest first, up to the first that has not completed. Finishes the epochs of the
+ * completed ones. A driver code of a query marks the context as broken.
+ */
 void epochs_poll(struct epochs *epochs, struct backend *backend);
 
 /** Returns the number of the newest event in use, or 0. It covers every stamp up to that number. */
@@ -151,7 +154,7 @@ int epochs_barrier(struct epochs *epochs, struct backend *backend);
 
 /**
  * Finds the oldest event recorded in a free that covers `stamp`, and pins it: its slot is not
- * recorded again before epochs_unpin(). 0, or -ENOENT if there is none.
+ * recorded again before epochs_unpin(). Returns 0, or -ENOENT if there is none.
  */
 int epochs_pin(struct epochs *epochs, uint64_t stamp, unsigned *slot, uint64_t *number);
 

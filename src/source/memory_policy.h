@@ -63,7 +63,7 @@ struct memory_policy {
 
     bool has_handles;          /* segments are handles, at addresses that the pool chooses */
     bool releases_first;       /* releases idle segments before a growth beyond the budget, unless
-                             backend.release_waits is set */
+                                  backend.release_waits is set */
     bool barrier_ahead;        /* large requests beyond the budget: barrier_ahead() (slow_path.c) */
     bool slack_is_shared;      /* cached blocks use the slack of the goal before the budget rises */
     unsigned slack_share;      /* slack of the goal: the peak of live memory divided by this */

@@ -19,7 +19,7 @@ void source_start(struct source *source, struct pool *pool, struct backend *back
     source->runs.pool = pool;
 }
 
-/* Forgets all slabs and free runs. Both locks are held. */
+/* Forgets all slabs and free runs. remap.lock and the pool's lock are held. */
 static void forget_slabs(struct source *source) {
     for (struct segment *segment = source->small.segments; segment; segment = segment->next) {
         for (struct range *range = segment_first(segment); segment_has(segment, range);

@@ -102,8 +102,9 @@ static inline uint64_t source_idle(const struct source *source) {
 
 /**
  * Returns an idle segment whose last free is older than the decay time and whose work has
- * completed, and sets *arena to its arena. Otherwise returns NULL. Sets *waits to whether another
- * segment is as old, but its work has not completed.
+ * completed, and sets *arena to its arena. Skips segments whose release failed (segment.refused).
+ * Otherwise returns NULL. Sets *waits to whether the search saw a segment that is as old, but whose
+ * work has not completed. Keeps the lock.
  */
 static inline struct segment *source_aged(struct source *source, struct arena **arena,
                                           bool *waits) {

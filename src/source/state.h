@@ -32,7 +32,8 @@ enum reach {
     REACHES
 };
 
-/* The clock of decay. It advances DECAY_TICKS times in the decay time. */
+/* The clock of decay. It advances DECAY_TICKS times in the decay time, and faster on an
+ * overcommitted device (driver/context/decay.c). */
 struct decay {
     /* Number of calls of pool_tick() that found memory which may go back later (decay_is_any()).
      * take_old() in pool/decay.c sets it back for a while. */
@@ -61,7 +62,7 @@ struct transit {
  */
 struct remap {
     struct lock lock;     /* taken before the pool's lock */
-    bool any_refused;     /* some segments are marked as refused by the driver */
+    bool any_refused;     /* `refused` of some segments is set */
     unsigned size_shift;  /* new handles normally have VMM_HANDLE >> size_shift bytes */
     uint64_t made_bytes;  /* bytes mapped since size_shift changed */
     uint64_t remap_ns;    /* ns spent on remapping beyond the budget since since_ns */

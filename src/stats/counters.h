@@ -3,8 +3,9 @@
  *
  * Each counter has one writer at a time: the thread that holds the lock of the pool (source.lock),
  * of the device, or of the cache. A change is therefore a plain load and a plain store, without a
- * locked instruction. Readers, such as a report in a signal handler, take no lock. Peaks are
- * updated with each change, not sampled.
+ * locked instruction. Readers, such as a report in a signal handler, take no lock. A peak is
+ * updated with each change. Exceptions: tcache/peaks.c computes a pool's peaks of requested bytes,
+ * allocated bytes and allocations from the counters of the caches.
  */
 #ifndef GPUCACHE_STATS_COUNTERS_H
 #define GPUCACHE_STATS_COUNTERS_H
@@ -74,7 +75,7 @@ static inline void metric_become(struct metric *metric, uint64_t value) {
     metric_change(metric, (int64_t)(value - counter_get(&metric->current)));
 }
 
-/** Sets every peak to the current value. */
+/** Sets every peak to the current value, and peak_upper to 0: the next aggregation raises it. */
 static inline void counters_reset_peaks(struct counters *counters) {
 #define METRIC(field, json, label)                                                                 \
     counter_set(&counters->field.peak, counter_get(&counters->field.current));

@@ -172,7 +172,7 @@ bool try_free(struct source *source, struct alloc_request *request) {
     return take_small(source, request);
 }
 
-/** PLACEMENT_ANYWHERE stays set after a failed split: no later step tries to split again. */
+/** Keeps PLACEMENT_ANYWHERE set after a failed split: no later step tries to split again. */
 bool try_free_or_split(struct source *source, struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
     bool served;

@@ -70,9 +70,10 @@ int sync_close_in_free(struct source *source) {
  *
  *   such a growth would     frees of large blocks record an event, even without pressure
  *   exceed the budget       once per budget_event_bytes()
- *   not exceed it           for decay only, once per 1/EVENT_PART of the reserve if that is more:
- *                           idle memory can then go back although later work still runs. Not if a
- *                           record may be refused: the free would wait for all work
+ *   not exceed it           for decay only, once per 1/EVENT_PART of the reserve, or per
+ *                           budget_event_bytes() if that is more: idle memory can then go back
+ *                           although later work still runs. Not if the last record was refused, or
+ *                           during a capture: the free could have to wait for all work
  */
 bool sync_event_is_due(struct source *source, uint64_t freed) {
     bool within_budget = budget_allows(source, source->pending_bytes + freed);
@@ -159,8 +160,9 @@ static bool barrier_serialises_streams(const struct source *source, uint64_t sta
 }
 
 /*
- * The decision on barriers: what makes `stamp` safe. The first row that holds decides.
+ * Chooses between a barrier and a CPU wait. The first row that holds decides.
  *
+
  *      condition                                      way
  *   1  the reuse mode has no barriers                 CPU wait
  *   2  barrier_serialises_streams()                   CPU wait
@@ -168,9 +170,11 @@ static bool barrier_serialises_streams(const struct source *source, uint64_t sta
  *   4  otherwise                                      barrier, or CPU wait if the backend can make
  *                                                     none (-EBUSY of ops->barrier())
  *
- * With SYNC_NO_WAIT the function does nothing instead of a CPU wait. Row 3 also holds without
- * any event, and after an application-recorded event (epochs_barrier_allowed()).
+ * With SYNC_NO_WAIT the function does nothing instead of a CPU wait. Row 3 (-ENOENT of
+ * epochs_barrier()) also holds without any event, and after an application-recorded event
+ * (epochs_barrier_allowed()).
  *
+
  * The slow path (pool/slow_path.c) decides when memory has to become safe: at steps 5, 8, 11 and 12
  * if a growth would exceed the budget, after step 10 if it would exceed the goal, and at steps 14
  * to 21 after a refusal.

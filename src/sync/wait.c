@@ -2,9 +2,9 @@
  * Waits on the CPU: for events of frees, for the end of another thread's call, for all work so far.
  *
  * All functions need the pool's lock, and release it while they wait. sync_wait_submitted() keeps
- * it during its wait for a completed event. Invariant: outside a free, no thread waits without a limit
- * for an event that is not its own. Exceptions: sync_wait_barriers_by_queries(), and waits in the
- * driver after queries failed.
+ * it during its wait for a completed event. Invariant: outside a free, no thread waits without a
+ * limit for an event that is not its own. Exceptions: sync_wait_barriers_by_queries(), and waits in
+ * the driver after queries failed.
  */
 #include "sync/wait.h"
 

@@ -22,7 +22,7 @@ static bool thread_end_works;
 void cache_start_common(struct cache *cache, struct pool *pool) {
     cache->pool = pool;
     biased_init(&cache->lock, false);
-    owner_id_take(cache);
+    owner_id_take(cache); /* ID 0: no bias. Needs no lock: no other thread has the pool yet */
     transfer_start(&cache->transfer, cache);
 }
 

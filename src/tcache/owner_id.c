@@ -11,14 +11,14 @@
 /*
  * The cache of each owner ID. An ID belongs to one cache for ever, and caches are never unmapped:
  * the ID of a block always leads to a cache. The next thread of the cache keeps the ID only if no
- * live block can have it.
+ * live block can have it. ID 0 stands for no owner: many caches have it, and nothing reads entry 0.
  */
 static _Atomic(struct cache *) cache_of_id[OWNER_IDS];
 /* Every free by another thread reads these flags. Caches are often written and lie elsewhere. */
 atomic_bool owner_id_shared[OWNER_IDS] = {true};
 static _Atomic uint32_t last_id;
 
-/* Sets a cache's owner ID and the header words made of it. The pool's lock is held. */
+/* Sets a cache's owner ID and the header words made of it. Locks as for owner_id_take(). */
 static void set_id(struct cache *cache, uint16_t owner_id) {
     uint64_t owner = (uint64_t)owner_id << HEADER_OWNER_SHIFT;
     cache->owner_id = owner_id;

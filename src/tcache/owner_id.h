@@ -29,12 +29,12 @@ static inline bool owner_id_is_shared(unsigned owner_id) {
     return atomic_load_explicit(&owner_id_shared[owner_id], memory_order_acquire);
 }
 
-/** Returns the cache that has or had an owner ID, which must have been found in a block. */
+/** Returns the cache that has or had an owner ID, which was found in a block and is not 0. */
 struct cache *owner_id_cache(unsigned owner_id);
 
 /**
  * Gives a cache a new owner ID: 0 without a biased lock, as in the common cache, or if all IDs are
- * used. The pool's lock is held, and the cache has no owner yet.
+ * used. The cache has no owner yet. The pool's lock is held, or no other thread has the pool yet.
  */
 void owner_id_take(struct cache *cache);
 

@@ -2,10 +2,12 @@
  * Computes the peaks of live memory from the counters of all thread caches, and updates the budget.
  *
  * One cache knows its own peak exactly. Over several caches a peak is known only when their
- * counters are summed ("aggregated"), which loads a cache line of each thread's cache. The slow
- * path calls slow_path_end(), which decides when the sum is worth that. Needs source.lock except
- * for the sums. Invariant: the pool's peak of requested bytes is at most the real one, and
- * peak_upper at least.
+ * counters are summed ("aggregated"), which loads a cache line of each thread's cache. Every slow
+ * path ends with slow_path_end(). That function decides when the sum is worth its time, updates
+ * budget and counters, and asks the backend for ticks of decay.
+ *
+ * All functions but those of the sums need source.lock. Invariant: the pool's peak of requested
+ * bytes is at most the real one, and peak_upper at least.
  */
 #include "tcache/internal.h"
 
@@ -169,7 +171,7 @@ void slow_path_end(struct pool *pool) {
     counter_set(&counters->epochs, source->epochs.closed);
     counter_set(&counters->barriers, source->epochs.barriers);
     pool->peaks.budget_is_fresh = false;
-    /* Asks for periodic calls of pool_tick() if memory is idle, unless it has asked already. */
+    /* Asks for periodic calls of pool_tick() if memory may go back, unless they were asked for. */
     if (source->config.decays && !source->decay.watched && decay_is_any(pool)) {
         source->decay.watched = true;
         source->backend->ops->watch_idle(source->backend);

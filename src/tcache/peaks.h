@@ -1,6 +1,9 @@
 /*
- * Peaks of live memory over all caches of a pool. peaks_sums() takes no lock. All other functions
- * need source.lock; those that aggregate enter the calling thread's cache: call them outside it.
+ * Peaks of live memory over all caches of a pool, and the end of a slow path, which updates the
+ * values that depend on them. decay_is_any() tells whether decay has to run (pool/decay.c).
+ *
+ * peaks_sums() takes no lock. All other functions need source.lock, and keep it. Those that
+ * aggregate enter the calling thread's cache: call them outside that cache.
  */
 #ifndef GPUCACHE_TCACHE_PEAKS_H
 #define GPUCACHE_TCACHE_PEAKS_H
@@ -14,7 +17,7 @@ struct peaks_sums {
     } of[WATERMARKS];
     unsigned used; /* number of caches that have counted an allocation or a free */
 };
-/* Sums over all caches. `live` is a lower bound, or with `upper_bound` an upper bound. */
+/* Returns the sums over all caches. `live` is a lower bound, with `upper_bound` an upper bound. */
 struct peaks_sums peaks_sums(const struct pool *pool, bool upper_bound);
 
 /* Ends a slow path of an allocation or a free, or another call that may change the reserve or the
@@ -32,7 +35,8 @@ void peaks_aggregate_if_due(struct pool *pool);
 bool peaks_over_budget(struct pool *pool, uint64_t bytes);
 /*
  * Returns whether memory may go back to the driver later. Counts quotas and deferred frees too: a
- * thread may free into its cache without a slow path, which would ask for decay.
+ * thread may free into its cache without a slow path, and only slow_path_end() asks for decay.
+ * Returns false if a release waits for the device, and after a fault.
  */
 bool decay_is_any(const struct pool *pool);
 

@@ -39,7 +39,7 @@ bool quota_deactivate_all(struct pool *pool);
 bool quota_empty_transfers(struct pool *pool);
 
 /**
- * Returns a list of the caches whose threads did nothing for the decay time; NULL: none. Skips a
+ * Returns a list of the caches whose threads did nothing for DECAY_TICKS ticks; NULL: none. Skips a
  * cache whose transfer cache has blocks, and empties that transfer cache: other threads freed these
  * blocks, perhaps later.
  */

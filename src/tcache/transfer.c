@@ -1,10 +1,11 @@
 /*
  * Transfer caches: magazines of freed blocks on their way to the owner (transfer.h).
  *
- * Each transfer cache has its own lock. A comment says where the caller holds that lock; the other
- * functions take it. No function waits for work. Invariant:
- * transfer->bytes is the sum over its magazines. Callers: free.c ships magazines, hand_out.h takes
- * blocks, quota.c empties transfer caches, pool.c forgets them after the end of a context.
+ * Each transfer cache has its own lock. A comment says where the caller holds that lock. The other
+ * functions take it, except transfer_start(), which initialises it. No function waits for work.
+ * Invariant: transfer->bytes is the sum over its magazines. Callers: free.c ships magazines,
+ * hand_out.h takes blocks, slow_path.c asks for their stamp, quota.c empties transfer caches,
+ * pool.c forgets them after the end of a context, and owner.c starts them.
  */
 #include "tcache/internal.h"
 #include "tcache/owner_id.h"

@@ -63,7 +63,7 @@ void transfer_set_owner_id(struct transfer *transfer, unsigned owner_id);
 
 /**
  * Locks and returns the transfer cache for blocks of an owner ID: the owner's, or the common one
- * if the owner has ended or is inactive. The caller releases its lock.
+ * if the owner has ended or is inactive. The caller releases the lock of the result.
  */
 struct transfer *transfer_lock(struct pool *pool, unsigned owner_id);
 
@@ -83,14 +83,18 @@ void transfer_put(struct transfer *transfer, const struct magazine *magazine);
 bool transfer_ship(struct cache *cache, unsigned at, unsigned owner_id);
 
 /**
- * Moves safe magazines of the cache's own transfer cache, then of the common one, to the cache,
- * within its quota. Then removes and returns a block for the request, or NULL if no safe block
- * fits. Takes no lock of an empty transfer cache. Inside the cache.
+ * Moves safe magazines of the cache's own transfer cache to the cache, within its quota, then
+ * removes and returns a block for the request. Does the same with the common transfer cache if no
+ * block was found. Returns NULL if no safe block fits. Takes no lock of an empty transfer cache.
+ * Inside the cache.
  */
 struct block *transfer_take(struct cache *cache, const struct alloc_request *request,
                             uint64_t safe);
 
-/** Returns a safe epoch with which transfer_take() finds a block, or 0. Inside the cache. */
+/**
+ * Returns a safe epoch with which transfer_take() finds a block, or 0. Takes no lock of an empty
+ * transfer cache. Inside the cache.
+ */
 uint64_t transfer_stamp(struct cache *cache, const struct alloc_request *request);
 
 /** Moves all blocks to the pool. Returns whether there were any. The pool's lock is held. */

@@ -96,7 +96,7 @@ static void release_handle(struct source *source, const struct detached *moved) 
     atomic_fetch_sub(&source->remap.unmapping_bytes, moved->bytes);
 }
 
-/* The driver has the memory of a released handle once the stale mapping is unmapped. */
+/* The stale mapping of a released handle stays. The driver has the memory once that is unmapped. */
 void handles_reattach(struct source *source) {
     struct transit *transit = &source->remap.transit;
     struct backend *backend = source->backend;
@@ -183,9 +183,10 @@ static void undo_map(struct source *source, uint64_t base, uint64_t each, const 
     counter_add(&source->counters.driver_frees, unmapped ? count : 0);
 }
 
-/* Maps `count` handles of `each` bytes at consecutive addresses. `moved`: the same handles in
- * transit, or NULL for new ones. Clears *mapped if the driver refused: the handles then still
- * belong to the caller. Else they have segments, or are released again. Returns 0, -ENOMEM or -ERANGE. */
+/* Maps `count` handles of `each` bytes at consecutive addresses, and holds their segments. `moved`:
+ * the same handles in transit, or NULL for new ones. Clears *mapped if the driver refused: the
+ * handles then still belong to the caller. Otherwise they have segments, or are released again.
+ * Returns 0, -ENOMEM or -ERANGE. Releases the pool's lock for the driver. */
 static int map_batch(struct source *source, struct arena *arena, uint64_t base, uint64_t each,
                      const uint64_t *handles, const struct detached *moved, unsigned count,
                      struct segment **last, bool *mapped) {
@@ -212,7 +213,7 @@ static int map_batch(struct source *source, struct arena *arena, uint64_t base, 
 }
 
 /* Maps all handles in transit, in batches of one length. A handle that the driver does not map
- * remains in transit. */
+ * remains in transit. Returns as map_batch(). */
 static int map_transit(struct source *source, struct arena *arena, uint64_t base,
                        struct transit *transit, struct segment **last) {
     int r = 0;
@@ -243,7 +244,8 @@ static int map_transit(struct source *source, struct arena *arena, uint64_t base
     return r;
 }
 
-/* Creates and maps `count` new handles of `each` bytes. */
+/* Creates and maps `count` new handles of `each` bytes, at most MAP_BATCH. Returns as
+ * handles_make(). Releases the pool's lock for the driver. */
 static int create_batch(struct source *source, struct arena *arena, uint64_t base, unsigned count,
                         uint64_t each, struct segment **last) {
     struct backend *backend = source->backend;

@@ -58,7 +58,8 @@ void handles_unhold_all(struct source *source, struct arena *arena, const struct
                         const struct segment *last);
 
 /** Unmaps all segments and stale mappings, and releases the handles, after the context has ended.
- * Returns false if the driver did not unmap all. The caller then forgets the arena. */
+ * Returns false if the driver did not unmap all. Leaves the lists as they are: the caller must call
+ * arena_forget() in both cases. */
 bool handles_end(struct source *source, struct arena *arena);
 
 #endif

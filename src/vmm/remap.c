@@ -71,9 +71,10 @@ struct vacated {
     uint64_t base, bytes; /* bytes 0: none was released */
 };
 
-/* Releases one idle segment, chosen by idle_segment(). A large `bytes` only shortens the search:
- * the segment may have any length. Tries the next one if a segment cannot go now (-EBUSY of
- * handles_release()). Releases the pool's lock during driver calls. */
+/* Releases one idle segment, chosen by idle_segment(), and returns where it was. A large `bytes`
+ * only shortens the search: the segment may have any length. Tries the next one if a segment cannot
+ * go now (-EBUSY of handles_release()). Needs both locks; releases the pool's lock during driver
+ * calls. */
 static struct vacated release_one(struct source *source, uint64_t bytes) {
     struct arena *const arenas[] = {&source->large, &source->small};
     struct vacated vacated = {0};
@@ -103,7 +104,8 @@ static uint64_t remap_release(struct source *source, uint64_t bytes) {
     return released;
 }
 
-/* Tries the next segment if one cannot go now, as release_one() does. */
+/* Tries the next segment if one cannot go now (-EBUSY), as release_one() does. The loop ends,
+ * because idle_aged() skips segments that are marked as refused. */
 static uint64_t remap_decay(struct source *source) {
     struct arena *arena;
     struct segment *aged;
@@ -315,6 +317,7 @@ static uint64_t growth_length(const struct source *source, uint64_t bytes, uint6
  * Maps memory in a gap for a request of `bytes`. Holds the free ranges next to the gap before
  * move_to_gap() and release_excess(), which could otherwise take idle segments there. Holds the new
  * memory too, until all is mapped: another thread could take a part, and the request would not fit.
+ * Returns as handles_make(). remap.transit is empty on entry and on return.
  */
 static int grow_at(struct source *source, struct arena *arena, struct gap *gap, uint64_t bytes) {
     ASSERT_HELD(&source->remap.lock);

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LEAST_TICK_NS 1000000
+#define LEAST_TICK_NS 1000000 /* shortest tick: 1 ms, however short the decay time is */
 /* The longest wait of decay_last_wait(). The wait is short, because the program may have submitted
  * work after its last free, for example a kernel that never ends. No native free waits for such
  * work. */
@@ -47,8 +47,8 @@ static uint64_t tick_ns(void) {
     return ns > LEAST_TICK_NS ? ns : LEAST_TICK_NS;
 }
 
-/* Calls `work` for a pool in a turn, and returns its result. While the process ends: sets *refused
- * and returns false. */
+/* Calls `work` for a pool as one piece of work (helper_begin()), and returns its result. While the
+ * process ends, calls nothing, sets *refused and returns false. */
 static bool take_turn(bool (*work)(struct pool *pool), struct pool *pool, bool *refused) {
     if (!helper_begin(&turn)) {
         *refused = true;
@@ -78,8 +78,8 @@ static bool tick_all(void) {
     return later || refused; /* if an exec fails, the process goes on: refused turns are due */
 }
 
-/* The part of decay_last_wait() that the helper thread does. Ends early if the exit handler no
- * longer waits. */
+/* Waits in the helper thread for the work before the program's frees, for decay_last_wait(). Begins
+ * no further wait once the thread in decay_last_wait() has given up. */
 static void wait_for_frees(void) {
     uint64_t end = clock_kernel_ns() + LAST_WAIT_NS;
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {

@@ -10,7 +10,7 @@
 #include "heap/host.h"
 #include "pool/pool.h"
 
-/* A capture in progress. CU_STREAM_PER_THREAD means another stream in each thread and context. */
+/* A capture in progress. CU_STREAM_PER_THREAD is a different stream in each thread and context. */
 struct capturing {
     CUstream stream;
     CUcontext context;  /* context of the stream: its end ends the capture */
@@ -34,8 +34,8 @@ static CUcontext context_of(CUstream stream) {
     return context;
 }
 
-/* Returns the key of a stream in the list; the context belongs to the key of the per-thread stream
- * only. `per_thread`: a NULL stream is the per-thread stream. */
+/* Returns the key by which is_same() finds the capture of a stream. Only the key of the per-thread
+ * stream has a context and a thread. `per_thread`: a NULL stream is the per-thread stream. */
 static struct capturing identify(CUstream stream, bool per_thread) {
     if (stream != CU_STREAM_PER_THREAD && (stream || !per_thread))
         return (struct capturing){.stream = stream};
@@ -44,13 +44,14 @@ static struct capturing identify(CUstream stream, bool per_thread) {
                               .thread = &this_thread};
 }
 
-/* Records an event for the pool's memory that was freed so far. */
+/* Queries the pool's events, and normally records one for the memory that was freed so far. Runs
+ * under REGISTRY. */
 static void prepare_pool(struct context *context, void *unused) {
     (void)unused;
     pool_before_capture(context->pool);
 }
 
-/* Waits until the pool is not recording an event. */
+/* Waits until the pool is not recording an event. Runs under REGISTRY. */
 static void wait_for_records(struct context *context, void *unused) {
     (void)unused;
     pool_capture_announced(context->pool);
@@ -60,8 +61,8 @@ static void wait_for_records(struct context *context, void *unused) {
  * Announces a capture, before the driver begins it. Call with no lock held.
  *
  *   1. Records events for freed memory, because no pool records an event during a capture.
- *   2. Counts the capture. Threads that see the count query events in relaxed capture mode, and do
- *      not query the driver's own pools.
+ *   2. Blocks the fast path and counts the capture. Threads that see the count query events in
+ *      relaxed capture mode, and do not query the driver's own pools.
  *   3. Waits for threads that wait for a whole context (capture_hold_off()).
  *   4. Acquires and releases each lock under which threads record or query. No record or query that
  *      began before the count is then in progress.
@@ -76,7 +77,8 @@ static void announce(void) {
     driver_pool_capture_announced();
 }
 
-/* Stops counting a capture that has ended. Needs no lock. */
+/* Undoes step 2 of announce() for a capture that has ended or that the driver refused. Needs no
+ * lock. */
 static void uncount(void) {
     atomic_fetch_sub(&capture_active, 1);
     fast_path_unblock();
@@ -125,7 +127,8 @@ static void end_capture(CUstream stream, bool per_thread, bool certain) {
 
 /*
  * Removes the capture from the list before the driver destroys the stream. Afterwards a new stream
- * of another thread may have the same handle, and a capture of its own.
+ * of another thread may have the same handle, and a capture of its own. The capture stays counted
+ * until the driver has destroyed the stream. If the driver refuses, the capture is listed again.
  */
 CUresult capture_destroy_stream(CUresult (*destroy)(CUstream), CUstream stream) {
     struct capturing *capture = NULL;

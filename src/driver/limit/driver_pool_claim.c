@@ -3,9 +3,9 @@
  *
  * With a limit, an allocation is charged before the driver call as if its pool had to grow. This
  * charge is the claim. After the call the growth that the driver reports replaces the claim.
- * Without a limit there is no claim, and the functions acquire the lock DRIVER_POOLS only if the
- * charge changes (driver_pool_state.h). Invariant: device->claimed is the sum of the claims in
- * progress.
+ * Without a limit there is no claim. The functions then acquire the lock DRIVER_POOLS only if the
+ * charge may change, or if the pool is not known to exist (driver_pool_state.h). Invariant:
+ * device->claimed is the sum of `charged` of all claims in progress.
  */
 #include "driver/context/context.h"
 #include "driver/limit/driver_pool_state.h"
@@ -25,8 +25,9 @@ static bool exceeds_limit(const struct device *device) {
 }
 
 /*
- * Claims `bytes` for an allocation. Returns false if the limit refuses. After true, the thread is
- * in flight until driver_pool_end(). Acquires the lock.
+ * Charges `bytes` for an allocation of claim->bytes: the size by which the pool may have to grow.
+ * Returns false if the limit refuses. After true, the thread is in flight until driver_pool_end().
+ * Acquires the lock.
  */
 static bool try_claim(struct driver_pool *pool, uint64_t bytes, struct driver_pool_claim *claim) {
     struct device *device = pool->device;
@@ -116,8 +117,10 @@ static void count_live(const struct driver_pool_claim *claim) {
 
 /*
  * Adds an allocation to the live bytes and to the ledger, in this order: once the row exists, the
- * end of its context may subtract the bytes (driver_pool_subtract). Queries the pool if the
- * allocation may have made it grow.
+ * end of its context may subtract the bytes (driver_pool_subtract). Without host memory for the
+ * row, takes the bytes back: no free would subtract them. Queries the pool if the allocation may
+ * have made it grow. A success of the driver also shows that the pool exists. Acquires the lock
+ * unless there is no limit and the reserve covers the live bytes.
  */
 static void enter_allocation(const struct driver_pool_claim *claim, CUdeviceptr dptr) {
     struct driver_pool *pool = claim->pool;
@@ -135,7 +138,11 @@ static void enter_allocation(const struct driver_pool_claim *claim, CUdeviceptr 
     lock_release(&driver_pool_lock);
 }
 
-/* Ends a claim after the driver's answer. Returns whether the device now exceeds its limit. */
+/*
+ * Ends a claim after the driver's answer. Returns whether the device exceeds its limit although the
+ * driver's pools were trimmed, and counts that as out of memory. The claim is empty if the limit
+ * was set during the driver call. Acquires the lock.
+ */
 static bool end_claim(CUresult answer, const struct driver_pool_claim *claim) {
     struct driver_pool *pool = claim->pool;
     struct device *device = pool->device;

@@ -48,8 +48,8 @@ void driver_pool_query(struct driver_pool *pool) {
     }
     cuuint64_t reserve = 0;
     CUresult r = CUDA_ERROR_NOT_FOUND;
-    /* Before the call, for a free during it. Also without an answer: the next wait would get none
-     * either. */
+    /* Cleared before the driver call: a free during the call sets it again. Cleared also if the
+     * driver is not asked or refuses: a query at the next wait would give no answer either. */
     atomic_store(&pool->stale, false);
     if (pool->is_graph_memory) {
         r = REAL(cuDeviceGetGraphMemAttribute)(pool->device->ordinal,
@@ -89,9 +89,10 @@ static struct driver_pool *find(CUmemoryPool handle) {
 }
 
 /*
- * Adds a pool. Uses the entry of a destroyed pool of the same device again, if one has no live
- * allocation and none in progress: another thread may still hold a pointer to the entry, and charge
- * the device. Graph memory gets its own entry. Returns NULL without host memory.
+ * Adds a pool. Reuses the entry of a destroyed pool if that pool has no live allocation and none in
+ * progress. The device must be the same, because another thread may still hold a pointer to the
+ * entry and charge its device. Graph memory gets an entry of its own. Returns NULL without host
+ * memory.
  */
 static struct driver_pool *add(const struct driver_pool *as) {
     struct driver_pool *pool = as->is_graph_memory ? NULL : find(NULL); /* destroyed: no handle */
@@ -192,7 +193,8 @@ void driver_pool_query_all(struct device *device) {
     lock_release(&driver_pool_lock);
 }
 
-/* During a capture the pools stay stale: the first wait after the capture queries them. */
+/* During a capture the pools stay stale: the first wait after the capture queries them. Without a
+ * capture, driver_pool_query() clears `stale`. */
 void driver_pool_query_stale(void) {
     bool again = false;
     lock_acquire(&driver_pool_lock);

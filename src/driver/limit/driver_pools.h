@@ -8,12 +8,14 @@
  *   | case            | a query is made                                                           |
  *   | --------------- | ------------------------------------------------------------------------- |
  *   | without a limit | when the live bytes exceed the last result, at the first wait after a     |
- *   |                 | free, after the program trims a pool, after out of memory, and when the   |
- *   |                 | program asks the driver how much memory is in use                         |
+ *   |                 | free, after the program trims a pool, after out of memory, when the       |
+ *   |                 | program asks the driver how much memory is in use or sets a limit, and    |
+ *   |                 | when a pool of the library asks for its available memory                  |
  *   | with a limit    | also after every allocation, and before an allocation is refused          |
  *
- * Reports and gpucache_get_stats() use the last result. Functions acquire the lock DRIVER_POOLS.
- * Hooks, control/, backend/vmm.c and this folder call them.
+ * During a capture no query is made. Reports and gpucache_get_stats() use the last result.
+ * Functions acquire the lock DRIVER_POOLS, unless their comment says otherwise. Hooks, control/,
+ * backend/vmm.c and this folder call them.
  */
 #ifndef GPUCACHE_DRIVER_LIMIT_DRIVER_POOLS_H
 #define GPUCACHE_DRIVER_LIMIT_DRIVER_POOLS_H
@@ -66,7 +68,12 @@ bool driver_pool_begin(struct driver_pool *pool, uint64_t bytes, struct driver_p
  */
 bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUdeviceptr dptr);
 
-/** Subtracts `bytes` of a freed allocation from the live bytes. A later query reads the reserve. */
+/**
+ * Subtracts `bytes` of a freed allocation from the live bytes, after the driver's free. Acquires
+ * the lock only if the live bytes are charged, because they exceed the reserve. Marks the pool as
+ * stale, so that a wait of the program queries the reserve. The caller may hold locks that precede
+ * DRIVER_POOLS in base/lock.def, for example REGISTRY.
+ */
 void driver_pool_subtract(struct driver_pool *pool, uint64_t bytes);
 
 /**
@@ -95,15 +102,15 @@ static inline CUresult driver_pool_waited(CUresult r) {
 
 /**
  * Trims the driver's pools of a device until `bytes` more fit under its limit. Returns whether any
- * memory was released. Does nothing during a capture, or if `bytes` exceeds the limit. Call with no
- * lock held.
+ * memory was released. Does nothing during a capture, or if `bytes` exceeds the limit. The caller
+ * may hold a pool's remap lock, and no lock that follows it in base/lock.def.
  */
 bool driver_pool_trim_for(struct device *device, uint64_t bytes);
 
 /**
  * Trims the driver's pools of a device to their release thresholds. Call after the driver has
  * refused memory outside these pools: cuMemAlloc does the same trim natively. Does nothing during a
- * capture. Returns whether any memory was released.
+ * capture. Returns whether any memory was released. Locks: as driver_pool_trim_for().
  */
 bool driver_pool_trim(const struct device *device);
 
@@ -113,7 +120,8 @@ bool driver_pool_trim(const struct device *device);
  */
 void driver_pool_capture_announced(void);
 
-/** Queries the driver's pools of a device. Returns the reserved bytes beyond their live bytes. */
+/** Queries the driver's pools of a device. Returns the reserved bytes beyond their live bytes.
+ * During a capture, returns those of the last results. */
 uint64_t driver_pool_kept(struct device *device);
 
 /**
@@ -135,9 +143,11 @@ void driver_pool_query_handle(CUmemoryPool handle);
 void driver_pool_forget_current(int ordinal);
 
 /**
- * Marks pools of the driver as not certainly existing, after `context` has ended: those of its
- * device if it is a primary context, or of all devices if it was the last context of the process.
- * The program's next use of a pool shows that the pool still exists.
+ * Marks pools of the driver as not certainly existing, after `context` has ended. If it was a
+ * primary context, marks the pools of its device. If it was another context and the last one of the
+ * process, marks the pools of all devices. Else does nothing. The program's next allocation from a
+ * pool shows that the pool still exists. Runs under REGISTRY, after the rows of the ledger have
+ * ended.
  */
 void driver_pools_invalidate(const struct context *context);
 

@@ -47,8 +47,9 @@ struct device {
     struct in_flight in_flight;
     struct lock lock;         /* protects `unpooled` */
     struct counters unpooled; /* metrics of unpooled memory, and counters that belong to no pool */
-    struct requester_row requesters[REQUESTERS]; /* large blocks and unpooled memory */
-    _Atomic uint64_t requested_unpooled;  /* part of `requesters` that is no requested memory */
+    struct requester_row requesters[REQUESTERS]; /* bytes of large blocks and unpooled memory */
+    _Atomic uint64_t requested_unpooled;  /* bytes of unpooled memory in `requesters`, without
+                                           * native blocks */
     _Atomic(struct device_pool *) pools;  /* device_pool.h */
     atomic_bool uses_vmm;                 /* backend of the pools: pages (true) or segments */
     _Atomic(const char *) backend_reason; /* why `uses_vmm` has its value; NULL: not set yet */
@@ -94,7 +95,7 @@ void device_set_limit(struct device *device, const struct device_limit *limit);
 void device_add_pool(struct device *device, struct device_pool *entry);
 
 /** Sets the limit of all devices, now and at their first use. Acquires the lock of rank DEVICES,
- * releases it, and then acquires the pools' locks. */
+ * and once more for each used device, as device_set_limit() does. */
 void device_set_limits(const struct device_limit *limit);
 
 /** Returns the limit of a device with `total` bytes of memory, in bytes. 0: none. The process may
@@ -112,7 +113,8 @@ struct device *device_current(void);
  * The charge of a device, which the limit bounds:
  *
  *      device_charge_once     before a driver call, if the limit allows it
- *      device_charge_or_trim  the same, but first trims the driver's own pools (limit/charge.h)
+ *      device_charge_or_trim  the same; if the limit refuses, trims the driver's own pools and
+ *                             charges once more (limit/charge.h)
  *      device_charge_always   after a driver call, whatever the limit
  *      device_uncharge        the driver handed no memory out
  *      device_refund          the driver got memory back
@@ -133,9 +135,10 @@ void device_refund(struct device *device, uint64_t bytes);
 /** Subtracts `bytes` from the charge, after the driver did not hand them out. */
 void device_uncharge(struct device *device, uint64_t bytes);
 
-/** Returns whether the device hardly has the memory that is charged to it. Managed memory makes
- * that possible: the driver gives out more than the device has, and moves pages to the host.
- * Natively these pages could have the idle memory of the pools. Takes no lock. */
+/** Returns whether the process has managed memory, and its charge exceeds the device's memory less
+ * a share for contexts and code (device.c). The driver gives out more managed memory than the
+ * device has, and moves pages to the host. Natively these pages could have the idle memory of the
+ * pools. Takes no lock. */
 bool device_is_overcommitted(const struct device *device);
 
 /** Returns a number that changes when another thread gives a charge or memory back. Waits first,
@@ -164,9 +167,10 @@ void device_count_oom(struct device *device, bool at_limit);
 bool device_is_within_limit(const struct device *device, uint64_t charged, uint64_t bytes);
 
 /**
- * Function to call once, when the process first uses a device, with the number of the machine's
- * devices. The caller may hold the lock REGISTRY, but not DEVICES. Set when the process starts
- * (control/lifecycle_hooks.c). NULL: none.
+ * Function that device_get() calls once, when the process first uses a device, with the number of
+ * the machine's devices. The caller may hold locks of rows above DEVICES in base/lock.def, for
+ * example REGISTRY or DRIVER_POOLS. Set when the process starts (control/lifecycle_hooks.c). NULL:
+ * none.
  */
 extern void (*device_first_use)(unsigned count);
 

@@ -27,6 +27,7 @@ struct memory_limits {  /* nvmlGetMemoryLimits_v1_t */
 };
 _Static_assert(sizeof(struct memory_limits) == 32, "nvmlGetMemoryLimits_v1_t");
 
+/* The functions of NVML that the helper thread calls. */
 struct nvml {
     int (*init)(void);
     int (*shutdown)(void);
@@ -44,9 +45,9 @@ uint64_t partition_soft_limit(int ordinal) {
     return ordinal >= 0 && ordinal < STATS_MAX_DEVICES ? atomic_load(&soft_limits[ordinal]) : 0;
 }
 
-/* Returns the folder of this process's cgroup of version 2, or NULL if there is none. A container
- * may see the host's name of its cgroup, without such a folder. The root is then its cgroup. Called
- * by one thread only, because the buffers are static. */
+/* Returns the folder of this process's cgroup of version 2. NULL: there is none, or its name is too
+ * long. A container may see the host's name of its cgroup, without such a folder. The root is then
+ * its cgroup. Only the thread that has set `begun` calls this function: the buffers are static. */
 static const char *own_cgroup(void) {
     static char text[8192], path[sizeof CGROUPS + sizeof text];
     size_t length = program_read_file("/proc/self/cgroup", text, sizeof text - 1);
@@ -111,12 +112,13 @@ static void *read_all_limits(void *unused) {
 }
 
 static atomic_flag begun = ATOMIC_FLAG_INIT; /* a thread reads the limits, or has read them */
-static atomic_bool done;
+static atomic_bool done; /* partition_read() has nothing to do: all is read, or too late to wait */
 
 /*
  * Lets a helper thread load NVML, and waits for a bounded time only. dlopen() may wait for
  * constructors that run in another thread. Such a constructor may wait for a lock of the CUDA
- * runtime that the caller of partition_read() holds.
+ * runtime that the caller of partition_read() holds. Before cuInit(), clears `begun` and reads
+ * nothing.
  */
 static void read_once(void) {
     int version = 0;

@@ -4,7 +4,8 @@
  * An administrator sets the limits with `nvidia-smi memory-limits`, since CUDA 13.4 (MPS v3 memory
  * partitioning). They hold for all processes of the cgroup together. One thread loads NVML, reads
  * the limits and closes NVML again. With an older driver it loads nothing. The limits are atomic;
- * no lock protects them. The hooks of cuDeviceTotalMem and of context creation read the limits.
+ * no lock protects them. The hooks of cuDeviceTotalMem and of context creation call
+ * partition_read(). device.c uses the hard limits, and context/device_pool.c the soft ones.
  */
 #ifndef GPUCACHE_DRIVER_STATE_PARTITION_H
 #define GPUCACHE_DRIVER_STATE_PARTITION_H
