@@ -193,6 +193,35 @@ static void a_wait_during_a_capture_leaves_the_query_to_the_next_wait(void **sta
     assert_int_equal(atomic_load(&device.charged), 0);
 }
 
+/* A wait makes the driver release memory, also after another query. */
+static void a_wait_after_a_free_queries_although_another_query_came_between(void **state) {
+    (void)state;
+    allocate(MIB);
+    driver_pool_subtract(driver_pool_current(), MIB);
+    driver_pool_query_all(&device);
+    reserve = 0;
+    assert_int_equal(atomic_load(&device.charged), 32 * MIB);
+    assert_int_equal(driver_pool_waited(CUDA_SUCCESS), CUDA_SUCCESS);
+    assert_int_equal(atomic_load(&device.charged), 0);
+}
+
+/* The entry of a destroyed pool is used again between the two steps of driver_pool_subtract(). */
+static void a_reused_entry_refunds_what_it_still_counts(void **state) {
+    (void)state;
+    struct driver_pool *pool = driver_pool_current();
+    atomic_fetch_add(&capture_active, 1);
+    allocate(MIB);
+    atomic_fetch_sub(&capture_active, 1);
+    driver_pool_created((CUmemoryPool)1, NULL, false); /* destroys the pool unnoticed */
+    assert_int_equal(atomic_load(&device.charged), MIB);
+    atomic_store(&pool->live, 0);
+    driver_pool_created((CUmemoryPool)1, &device, true);
+    for (uint64_t handle = 2; !pool->handle; handle++)
+        driver_pool_created((CUmemoryPool)handle, &device, true);
+    assert_int_equal(atomic_load(&device.charged), 0);
+    driver_pool_forget_current(0);
+}
+
 /* During a capture the driver is not asked, so the charge is that of the live bytes. */
 static void a_free_refunds_live_bytes_beyond_the_reserve(void **state) {
     (void)state;
@@ -235,6 +264,9 @@ int main(void) {
         cmocka_unit_test_setup(a_request_under_a_limit_is_counted_once_at_each_moment, begin),
         cmocka_unit_test_setup(a_wait_during_a_capture_leaves_the_query_to_the_next_wait, begin),
         cmocka_unit_test_setup(a_free_refunds_live_bytes_beyond_the_reserve, begin),
+        cmocka_unit_test_setup(a_wait_after_a_free_queries_although_another_query_came_between,
+                               begin),
+        cmocka_unit_test_setup(a_reused_entry_refunds_what_it_still_counts, begin),
         cmocka_unit_test_setup(an_allocation_in_progress_keeps_the_entry_of_its_pool, begin),
         cmocka_unit_test_setup(the_entry_of_a_destroyed_pool_keeps_its_device, begin),
     };

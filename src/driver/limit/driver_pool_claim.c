@@ -128,7 +128,7 @@ static void enter_allocation(const struct driver_pool_claim *claim, CUdeviceptr 
     count_live(claim);
     if (!unpooled_enter(UNPOOLED_STREAM_ORDERED, pool->device, context_current_resolved(),
                         claim->bytes, dptr, (uint64_t)pool))
-        atomic_fetch_sub(&pool->live, claim->bytes);
+        driver_pool_subtract(pool, claim->bytes);
     if (pool->exists && pool->live <= pool->reserve && atomic_load(&pool->device->limit) == 0)
         return;
     lock_acquire(&driver_pool_lock);

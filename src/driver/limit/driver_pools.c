@@ -48,9 +48,6 @@ void driver_pool_query(struct driver_pool *pool) {
     }
     cuuint64_t reserve = 0;
     CUresult r = CUDA_ERROR_NOT_FOUND;
-    /* Cleared before the driver call: a free during the call sets it again. Cleared also if the
-     * driver is not asked or refuses: a query at the next wait would give no answer either. */
-    atomic_store(&pool->stale, false);
     if (pool->is_graph_memory) {
         r = REAL(cuDeviceGetGraphMemAttribute)(pool->device->ordinal,
                                                CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserve);
@@ -100,9 +97,11 @@ static struct driver_pool *add(const struct driver_pool *as) {
                     pool->live > 0 || pool->calls > 0))
         pool = pool->next;
     if (pool) {
-        struct driver_pool *next = pool->next;
-        *pool = *as;
-        pool->next = next;
+        /* Other fields may be changing: a free, or a call that has just got a pointer to the entry,
+         * goes on without the lock. */
+        pool->handle = as->handle;
+        pool->exists = as->exists;
+        driver_pool_count(pool);
     } else if ((pool = host_freelist_get(&freelist)) != NULL) {
         *pool = *as;
         pool->next = pools;
@@ -193,15 +192,21 @@ void driver_pool_query_all(struct device *device) {
     lock_release(&driver_pool_lock);
 }
 
-/* During a capture the pools stay stale: the first wait after the capture queries them. Without a
- * capture, driver_pool_query() clears `stale`. */
+/* Clears `stale`, as no other query does: only a wait makes the driver release memory. During a
+ * capture the pools stay stale: the first wait after the capture queries them. */
 void driver_pool_query_stale(void) {
     bool again = false;
     lock_acquire(&driver_pool_lock);
     atomic_store(&driver_pool_stale, false); /* first: a free during the queries sets it again */
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
-        if (pool->stale || pool->is_graph_memory)
+        if (pool->stale || pool->is_graph_memory) {
+            /* Before the query, for a free during it. Also if the driver does not answer: it would
+             * not at the next wait either. */
+            atomic_store(&pool->stale, false);
             driver_pool_query(pool);
+            if (atomic_load(&capture_active) > 0) /* the driver was not asked */
+                atomic_store(&pool->stale, true);
+        }
         /* graph memory changes at launches, which do no query */
         again |= pool->is_graph_memory || (pool->stale && pool->exists);
     }
