@@ -28,6 +28,8 @@
 
 #include <errno.h>
 
+#define DECAY_REFUSALS 16 /* segments that cannot go, in one call of remap_decay() */
+
 /* Unmaps stale mappings whose work has completed, with the pool's lock released. A growth may then
  * use the addresses. The driver gets a released handle's memory only when its last mapping ends. */
 static void drop_stale(struct source *source) {
@@ -104,8 +106,9 @@ static uint64_t remap_release(struct source *source, uint64_t bytes) {
     return released;
 }
 
-/* Tries the next segment if one cannot go now (-EBUSY), as release_one() does. The loop ends,
- * because idle_aged() skips segments that are marked as refused. */
+/* Tries the next segment if one cannot go now (-EBUSY), as release_one() does: idle_aged() skips
+ * segments that are marked as refused. Gives up after DECAY_REFUSALS. If the driver refused all
+ * segments of a large pool, the search would keep the remap lock for seconds. */
 static uint64_t remap_decay(struct source *source) {
     struct arena *arena;
     struct segment *aged;
@@ -113,8 +116,10 @@ static uint64_t remap_decay(struct source *source) {
     int r = -EBUSY;
     bool waits;
     lock_remap(source);
-    while (r == -EBUSY && (aged = source_aged(source, &arena, &waits)) != NULL)
-        r = handles_release(source, arena, aged, &released);
+    for (unsigned refusals = 0; r == -EBUSY && refusals < DECAY_REFUSALS; refusals++) {
+        aged = source_aged(source, &arena, &waits);
+        r = aged ? handles_release(source, arena, aged, &released) : 0;
+    }
     drop_stale(source); /* as in remap_release() */
     unlock_remap(source);
     return released;
