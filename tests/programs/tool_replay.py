@@ -302,6 +302,18 @@ def wrong_arguments():
 
 # ---- the library's own traces ----
 
+def little_host_memory():
+    """Checks that a process that lacks host memory shows no row as finished."""
+    rows = "".join("%d,0,a,%d,%d\n" % (i, i, 512 * (i % 50 + 1)) for i in range(1, 100001))
+    path = file_of("many.csv", rows)
+    words = ["replay", "--backend=pytorch", path]
+    whole = subprocess.run([COMMAND, *words], capture_output=True, text=True, env=environment(False), timeout=120)
+    for kib in range(20000, 50000, 2000):
+        limited = ["sh", "-c", 'ulimit -v %d; exec "$0" "$@"' % kib, COMMAND, *words]
+        ran = subprocess.run(limited, capture_output=True, text=True, env=environment(False), timeout=120)
+        tally.check(ran.returncode != 0 or ran.stdout == whole.stdout, "replay: %d KiB of host memory" % kib, ran.stdout + ran.stderr)
+
+
 def own_trace():
     trace, report = folder.name + "/trace", folder.name + "/report"
     subprocess.run([COMMAND, "run", DEMO], capture_output=True, timeout=120, stdin=subprocess.DEVNULL, check=True,
@@ -341,6 +353,7 @@ def main():
         no_budget()
         decays()
         wrong_arguments()
+        little_host_memory()
 
 
 tally.run(main)

@@ -32,15 +32,19 @@ static void run_row(const struct row *row) {
     const struct candidate *candidate = row->candidate;
     if (!candidate)
         return;
-    row->account->error = 0;
+    /* The shared account stays unfinished until the end: this process may be killed, or end because
+     * memory is missing. */
+    struct account account = *row->account;
+    account.error = 0;
     if (candidate->is_model) {
         uint64_t limit = candidate->setting.limit, memory = candidate->setting.capacity;
-        model_run(candidate->model, limit && limit < memory ? limit : memory, row->account);
+        model_run(candidate->model, limit && limit < memory ? limit : memory, &account);
     } else {
         struct rerun_setting setting = candidate->setting;
         setting.delay_us = row->delay_us;
-        rerun(&setting, row->account);
+        rerun(&setting, &account);
     }
+    *row->account = account;
 }
 
 static void wait_for_child(size_t *running) {
