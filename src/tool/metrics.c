@@ -239,7 +239,8 @@ static void find_job(const struct page *page, char job[LABEL]) {
 static bool is_replaced(const struct pages *pages, size_t of) {
     const struct page *page = pages->list[of];
     for (size_t i = of + 1; i < pages->count; i++)
-        if (pages->list[i]->pid == page->pid && pages->list[i]->namespace == page->namespace)
+        if (page_is_running(pages->list[i]) && pages->list[i]->pid == page->pid &&
+            pages->list[i]->namespace == page->namespace)
             return true;
     return false;
 }
