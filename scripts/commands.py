@@ -3,6 +3,7 @@
 
 The build installs these completions. scripts/coverage.py makes parts of the manual page with this file.
 """
+import os
 import re
 import sys
 
@@ -258,6 +259,7 @@ def fish(found, variables):
 
 def completion(shell):
     """Returns the text of a completion."""
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # missing with PYTHONSAFEPATH
     import coverage  # which imports this file
     found = commands(coverage.rows(coverage.COMMANDS, MACROS))
     variables = [Variable(row[0], row[3], row[4]) for _, row in coverage.rows(coverage.OPTIONS, ["OPTION"])]
