@@ -156,6 +156,16 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
     return fault_notice(answer);
 }
 
+/* Gives the idle memory of an overcommitted device back: natively the pages of managed memory could
+ * have what the program has freed. Waits as the native frees did, and not for later work. */
+static void give_idle_to_managed(struct device *device) {
+    if (device_is_overcommitted(device) &&
+        device_idle_bytes(device, NULL) > device_unreleasable_bytes(device)) {
+        device_pool_wait_for_free_events(device);
+        device_release_others(device, NULL, UINT64_MAX, false);
+    }
+}
+
 CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags) {
     struct unpooled_call call;
     struct device *device = device_current();
@@ -163,10 +173,8 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int fl
         return refused(REAL(cuMemAllocManaged)(dptr, bytes | IMPOSSIBLE_BYTES, flags));
     CUresult answer = RETRY_FOR(bytes, device, REAL(cuMemAllocManaged)(dptr, bytes, flags));
     unpooled_end(&call, answer, answer == CUDA_SUCCESS ? *dptr : 0, 0);
-    /* Natively the memory that the program has freed would be free for the pages. */
-    if (answer == CUDA_SUCCESS && device && device_is_overcommitted(device) &&
-        device_idle_bytes(device, NULL) > device_unreleasable_bytes(device))
-        device_pool_release_idle(device);
+    if (answer == CUDA_SUCCESS && device)
+        give_idle_to_managed(device);
     return answer;
 }
 
