@@ -202,9 +202,10 @@ void driver_pool_query_stale(void) {
         if (pool->stale || pool->is_graph_memory) {
             /* Before the query, for a free during it. Also if the driver does not answer: it would
              * not at the next wait either. */
+            bool capturing = atomic_load(&capture_active) > 0;
             atomic_store(&pool->stale, false);
             driver_pool_query(pool);
-            if (atomic_load(&capture_active) > 0) /* the driver was not asked */
+            if (capturing || atomic_load(&capture_active) > 0) /* the driver may not be asked */
                 atomic_store(&pool->stale, true);
         }
         /* graph memory changes at launches, which do no query */
@@ -221,7 +222,8 @@ uint64_t driver_pool_kept(struct device *device) {
     for (struct driver_pool *pool = pools; pool; pool = pool->next) {
         if (pool->device && pool->device == device) {
             driver_pool_query(pool);
-            kept += pool->reserve > pool->live ? pool->reserve - pool->live : 0;
+            uint64_t live = atomic_load(&pool->live), reserve = atomic_load(&pool->reserve);
+            kept += reserve > live ? reserve - live : 0;
         }
     }
     lock_release(&driver_pool_lock);
