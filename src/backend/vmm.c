@@ -138,7 +138,6 @@ static void free_addresses(struct backend *backend, uint64_t address, uint64_t b
  * Creates a handle (vmm_support.h). The caller holds the pool's remap lock, or is the only user of
  * `vmm`. Acquires the lock DRIVER_POOLS for a trim. Steps after a refusal:
  *
-
  *      1  refused, but not out of memory: perhaps only the use by the decompression engine is
  *         refused. Tries without that use, and makes all further handles without it.
  *      2  out of memory: trims the driver's own pools, and tries once more.

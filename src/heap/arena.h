@@ -24,7 +24,6 @@
  * free range at the base. With the vmm backend, the driver has no allocation there that cuMemFree
  * could free.
  *
-
  * The pool's lock protects everything. Invariant: ranges cover all segments without overlap, and no
  * two adjacent ranges are free (debug/check.c).
  */

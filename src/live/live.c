@@ -3,7 +3,6 @@
  * records the end of the process. The thread that has set `refreshing` publishes; there is no lock.
  * Invariant: readers see only complete copies of statistics (page.h).
  *
-
  * Other processes can write to the page: the code keeps private copies of the fields it relies on.
  */
 #include "live/live.h"

@@ -11,7 +11,6 @@
  * its last block became free. The age is kept per segment: a pool-wide low-water mark would release
  * memory that one phase leaves idle and the next phase needs.
  *
-
  * At each tick, pending blocks freed DECAY_TICKS ticks ago and the cached blocks of idle threads
  * become free, and count as idle for that time. The tick queries events, and records one if none
  * covers these blocks. A large block freed just before a long kernel has its own event

@@ -63,8 +63,8 @@ static struct stack {
     _Alignas(64) char bytes[STACK_BYTES];
 } stacks[STACKS];
 
-/* The first thread that dies of a signal, and its signal. That thread writes the last two before
- * its report. Other threads read them after the report (ending_wait()). */
+/* The first thread that dies of a signal, and its signal. The dying thread writes dying_of and
+ * dying_info before its report. Other threads read them after the report (ending_wait()). */
 static _Atomic pid_t dying; /* 0: none */
 static int dying_of;
 static siginfo_t dying_info;

@@ -162,7 +162,6 @@ static bool barrier_serialises_streams(const struct source *source, uint64_t sta
 /*
  * Chooses between a barrier and a CPU wait. The first row that holds decides.
  *
-
  *      condition                                      way
  *   1  the reuse mode has no barriers                 CPU wait
  *   2  barrier_serialises_streams()                   CPU wait
@@ -174,7 +173,6 @@ static bool barrier_serialises_streams(const struct source *source, uint64_t sta
  * epochs_barrier()) also holds without any event, and after an application-recorded event
  * (epochs_barrier_allowed()).
  *
-
  * The slow path (pool/slow_path.c) decides when memory has to become safe: at steps 5, 8, 11 and 12
  * if a growth would exceed the budget, after step 10 if it would exceed the goal, and at steps 14
  * to 21 after a refusal.

@@ -1,11 +1,11 @@
 /*
- * decay [managed | fits MIB]: frees memory, then runs a kernel for seconds. While the kernel runs, a
- * second process, this program with `fits` and without the library, must get the memory. Meant for
- * the library with a short GPUCACHE_DECAY_MS.
+ * decay [managed | fits MIB]: frees memory, then runs a kernel for seconds. While the kernel runs,
+ * a second process, this program with `fits` and without the library, must get the memory. Meant
+ * for the library with a short GPUCACHE_DECAY_MS.
  *
- * managed: frees memory, then allocates managed memory that needs the space. The second process must
- * get the memory at once, also with a long GPUCACHE_DECAY_MS. Prints how long a kernel takes that
- * writes to all pages.
+ * managed: frees memory, then allocates managed memory that needs the space. The second process
+ * must get the memory at once, also with a long GPUCACHE_DECAY_MS. Prints how long a kernel takes
+ * that writes to all pages.
  */
 #include "facts.cuh"
 

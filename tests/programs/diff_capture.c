@@ -379,8 +379,8 @@ static void *free_in_context(void *unused) {
     return unused;
 }
 
-/* Captures to a graph that has nodes, which drivers of CUDA 13.3 and later can. Another thread frees
- * during the capture: an event that the library recorded then would invalidate the capture. */
+/* Captures to a graph that has nodes, which drivers of CUDA 13.3 and later can. Another thread
+ * frees during the capture: an event that the library recorded then would invalidate it. */
 static void again(void) {
     begin_again *entry = (begin_again *)dlsym(RTLD_DEFAULT, "cuStreamBeginRecaptureToGraph");
     pthread_t thread;

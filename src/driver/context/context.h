@@ -158,7 +158,7 @@ struct context_ending {
  * thread waits for an event of the context's pool. Otherwise such a wait may go on: a release that
  * is not the last one must not wait for work. Unless queries fail, only allocations in the context
  * and frees of its blocks wait for its events in the driver. A program that makes such a call holds
- * a reference, so the context does not end meanwhile. Acquires the registry's lock, and waits
+ * a reference, so the context lives until its call returns. Acquires the registry's lock, and waits
  * without it.
  */
 void context_end_begin(struct context_ending *ending);

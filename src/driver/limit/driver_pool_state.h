@@ -33,7 +33,7 @@ struct driver_pool {
     struct device *device; /* NULL: host memory, or an unknown pool */
     bool is_graph_memory;  /* the graph memory of `device`, not a pool with a handle */
     atomic_bool exists; /* the driver may be asked: the pool certainly exists; not graph memory */
-    atomic_bool stale;  /* a free came after the last query */
+    atomic_bool stale;  /* a free came after the last driver_pool_query_stale() */
     /* Allocations between driver_pool_begin() and driver_pool_end(). They keep the entry: add() in
      * driver_pools.c does not reuse it. */
     _Atomic unsigned calls;
@@ -56,8 +56,8 @@ void driver_pool_count(struct driver_pool *pool);
 /**
  * Queries the reserve of a pool, and charges and counts it. Asks the driver nothing about a pool
  * that does not certainly exist. During a capture uses the last result, because the query would
- * invalidate the capture. A capture that begins meanwhile waits for the lock
- * (driver_pool_capture_announced). Call with the lock.
+ * invalidate the capture. A capture that begins during the query waits for the
+ * lock (driver_pool_capture_announced). Call with the lock.
  */
 void driver_pool_query(struct driver_pool *pool);
 

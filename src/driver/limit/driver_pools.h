@@ -85,7 +85,7 @@ void driver_pool_add_graph_memory(struct device *device);
 /** Queries the reserve of each pool of a device. During a capture, uses the last results. */
 void driver_pool_query_all(struct device *device);
 
-/** Queries the reserve of each pool with a free since the last query, and of graph memory. */
+/** Queries the reserve of each pool with a free since the last call, and of graph memory. */
 void driver_pool_query_stale(void);
 extern atomic_bool driver_pool_stale; /* driver_pool_query_stale() has something to query */
 
