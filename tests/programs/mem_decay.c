@@ -254,6 +254,16 @@ static void managed(void) {
     budget_ms = 11000;
     wait_for(2);
     say("later", device_mib());
+    /* A kernel that was submitted after the free does not end before the program's next calls. */
+    use(1, half);
+    CHECK(launch_spin(&kernels, stream, flags, 1));
+    uint64_t queries = sim_calls("cuEventQuery");
+    CHECK(cuMemAllocManaged(&p, 2 * MIB, CU_MEM_ATTACH_GLOBAL));
+    say("queries", (unsigned long)(sim_calls("cuEventQuery") - queries));
+    CUstream other;
+    CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    CHECK(launch_set(&kernels, other, flags, 1));
+    CHECK(cuStreamSynchronize(stream));
 }
 
 static void counts_threads(void) {

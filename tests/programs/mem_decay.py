@@ -102,6 +102,7 @@ def managed(name, backend):
                 "decay: %s: managed memory that needs the space gets it at once" % name, said)
     tally.check(said.get("later", 99) <= 2,
                 "decay: %s: next to managed memory one tick is enough" % name, said)
+    tally.check(said.get("queries", 9999) <= 100, "decay: %s: managed memory waits for no work after the last free" % name, said)
 
 
 def captures(name, backend):
