@@ -53,18 +53,19 @@ static bool is_late(struct sink *to) {
 
 /**
  * Waits until the descriptor takes more bytes; signals do not end the wait. Returns false at the
- * deadline, which the first call sets, and after an error.
+ * deadline, which the first call sets, and after an error. After the deadline, still asks once,
+ * without a wait: a reader may have come back since the call that timed out.
  */
 static bool writable(struct sink *to) {
     struct pollfd wait = {.fd = to->fd, .events = POLLOUT};
-    long ready = -1;
+    bool late;
+    long ready;
     do {
-        if (is_late(to))
-            return false;
+        late = is_late(to);
         uint64_t now = clock_kernel_ns();
         struct timespec left = clock_from_ns(now < to->deadline ? to->deadline - now : 0);
         ready = syscall(SYS_ppoll, &wait, 1, &left, NULL, 0);
-    } while (ready < 0 && errno == EINTR);
+    } while (ready < 0 && errno == EINTR && !late);
     return ready > 0;
 }
 
