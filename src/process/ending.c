@@ -31,7 +31,7 @@
 
 #define HELPER_LIMIT_MS 1000 /* wait for a helper's piece of work, such as one order (helper.h) */
 #define POLL_NS 1000000      /* between two checks of `written`: 1 ms */
-#define REPORT_LIMIT_MS 3000 /* time of a report: one second for its reader, the rest for writing */
+#define REPORT_LIMIT_MS 3000 /* polls of POLL_NS: how long other threads wait for the last report */
 
 static _Atomic pid_t own_process; /* 0: CUDA has not been used */
 static _Atomic pid_t writer;      /* thread that writes the last report */

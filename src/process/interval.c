@@ -7,7 +7,7 @@
 #include "process/helper.h"
 #include "process/process.h"
 
-#define REPORT_LIMIT_MS 2000 /* one second for the reader of a report, the rest for writing */
+#define REPORT_LIMIT_MS 2000 /* wait for a report in progress: 1 s for its reader, 1 s to write */
 
 static _Atomic int turn;
 

@@ -2,9 +2,10 @@
  * The states of the process, from the library's view.
  *
  *      PROCESS_IDLE      no CUDA yet: only the override of dlsym and the constructors have run
- *      PROCESS_STARTING  the start runs
- *      PROCESS_STARTED   since the first driver call that matters: options are read, stderr is
- *                        kept, fork is handled, signals at their default action get a handler
+ *      PROCESS_STARTING  process_start() runs for the first time
+ *      PROCESS_STARTED   after the first process_start(), from the first hook that calls
+ *                        process_ready(): options are read, stderr is kept if reports go there,
+ *                        fork is handled, signals at their default action get a handler
  *      PROCESS_FORKED    child of a started process: all calls pass through, nothing is reported
  *
  * The end of the process is not a state: ending.h writes the last report, without a CUDA call.

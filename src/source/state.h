@@ -105,7 +105,7 @@ struct source {
     _Alignas(64) struct lock lock; /* the pool's lock: protects all fields below */
 
     /* Synchronising: sync/sync.c. */
-    bool application_syncs; /* the program itself records or waits for context events */
+    bool application_syncs; /* the program has recorded, or made a context wait for, an event */
     struct epochs epochs;
     struct waits waits;
     uint64_t freed_large; /* counted by sync_event_is_due() since a free last recorded an event */

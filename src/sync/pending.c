@@ -118,9 +118,9 @@ uint64_t pending_stamp(const struct source *source, uint64_t bytes) {
 /* --- the sources of a request, cheapest first --- */
 
 /*
- * Takes a small block from the runs of the slabs. The reserved first unit of a slab (arena.h) costs
- * a whole block if only a few blocks fit a slab. The block may start there only if no other run
- * fits, and one of these holds:
+ * Takes a small block from the runs of the slabs. The reserved first unit of a slab (heap/slab.c)
+ * costs a whole block if only a few blocks fit a slab. The block may start there only if no other
+ * run fits, and one of these holds:
  *
  *   1. the request may take any memory (request->any_memory),
  *   2. the block is larger than FIRST_UNIT_LEAST, and all slabs together than FIRST_UNIT_BYTES, or

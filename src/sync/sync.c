@@ -1,12 +1,12 @@
 /*
  * Synchronising: makes pending memory safe in one of four ways.
  *
- *      way                       price                  allowed
- *      query                     0.1 us of CPU time     always; helps if the work has completed
- *      record, then query        0.3 us of CPU time     outside captures, if no event covers the
+ *      way                       price (docs/policy.md) allowed
+ *      query                     lowest                 always; helps if the work has completed
+ *      record, then query        low                    outside captures, if no event covers the
  *                                                       memory; not if late_record_does_harm()
- *      barrier on the device     1 us; later work of    outside captures, if no other context is
- *                                all streams waits      active, the newest event was recorded in a
+ *      barrier on the device     low on the CPU; later  outside captures, if no other context is
+ *                                work of streams waits  active, the newest event was recorded in a
  *                                                       free, and the program recorded none since
  *      wait on the CPU (wait.c)  the time of the work   without a limit: events that frees of the
  *                                                       calling thread recorded. With a limit:

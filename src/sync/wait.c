@@ -65,7 +65,8 @@ static void count_failed_wait(struct source *source, uint64_t stamp, uint64_t ns
  *
  *   context is suspended    no event can be queried. Goes on with `while_suspended`, because the
  *                           context may be usable again afterwards; otherwise gives up.
- *   queries fail otherwise  returns false after QUERIES_MOST of them: the driver may never answer.
+ *   queries fail otherwise  returns false after QUERIES_MOST of them, POLL_NS apart: the driver may
+ *                           never answer.
  *
  * Returns true in all other cases, also at the limit and after a fault: the caller looks at
  * epochs->finished.

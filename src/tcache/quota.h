@@ -39,9 +39,9 @@ bool quota_deactivate_all(struct pool *pool);
 bool quota_empty_transfers(struct pool *pool);
 
 /**
- * Returns a list of the caches whose threads did nothing for DECAY_TICKS ticks; NULL: none. Skips a
- * cache whose transfer cache has blocks, and empties that transfer cache: other threads freed these
- * blocks, perhaps later.
+ * Returns a list of the caches whose threads did nothing for DECAY_TICKS ticks; NULL: none. Leaves
+ * these caches their blocks. Skips a cache whose transfer cache has blocks, and empties that
+ * transfer cache: other threads freed these blocks, perhaps later.
  */
 struct biased *quota_take_idle_threads(struct pool *pool);
 

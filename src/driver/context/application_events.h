@@ -1,7 +1,8 @@
 /*
  * Tells the pools that the program itself records context events (cuCtxRecordEvent), or makes
- * contexts wait for events (cuCtxWaitEvent). A pool then records no event of its own outside a free
- * (pool_application_syncs()).
+ * contexts wait for events (cuCtxWaitEvent). From then on, queries of allocations in a pool record
+ * no event. Waits before out of memory, before memory goes back, and at the end of the process
+ * still record one (pool_application_syncs()).
  *
  * Two atomic flags replace a lock; they are never cleared. Invariant: before the driver gets such a
  * call, the pool of the context has been told. A later pool is told when it starts. The hooks of

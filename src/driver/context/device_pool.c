@@ -131,7 +131,7 @@ static struct device_pool *new_pool(CUcontext context, struct device *device,
     };
     uint64_t guaranteed = partition_soft_limit(device->ordinal);
     if (options()->budget_bytes != OPTIONS_AUTOMATIC) {
-        config.budget = options()->budget_bytes + 1; /* 0 means automatic to the pool */
+        config.budget = options()->budget_bytes + 1; /* a pool computes a budget of 0 (config.h) */
     } else if (guaranteed != 0) {
         config.budget = guaranteed + 1;
         log_info("device %d: the budget is %llu bytes, the soft limit of nvidia-smi memory-limits",

@@ -73,8 +73,9 @@ static bool order_may_begin(void) {
 }
 
 /*
- * Executes orders until there is none that may begin. Runs in a thread that stays in relaxed
- * capture mode, so its driver calls do not invalidate captures of other threads.
+ * Executes orders until there is none that may begin. Sets relaxed capture mode until the calling
+ * thread ends, so its driver calls do not invalidate captures of other threads. Runs in a thread
+ * for orders, or in the helper thread if no such thread can be created.
  */
 static void *execute_orders(void *unused) {
     struct live_request wish;

@@ -1,12 +1,13 @@
 /*
  * The helper thread of the live page (live/live.h). It updates the metrics on the page twice a
- * second, and at once when a reader asks. It takes no lock and makes no driver call, so threads of
- * the program cannot delay it.
+ * second, and at once when a reader asks. The update waits for no lock and makes no driver call, so
+ * threads of the program cannot delay it.
  *
  * A second thread executes orders of gpucache ctl, because the driver may make an order wait for
- * work of the program. The second thread ends when no order is left. If it cannot be created, the
- * helper thread executes the orders. Invariant: at most one order is in progress. The end of the
- * process waits up to a second for it.
+ * work of the program. The second thread ends when no order is left. If the second thread cannot be
+ * created, the helper thread executes the orders. The helper thread then takes locks, makes driver
+ * calls, and stays in relaxed capture mode. Invariant: at most one order is in progress. The end of
+ * the process waits up to a second for that order.
  *
  * The helper thread starts when a device is first used, unless GPUCACHE_LIVE=off. The child of a
  * fork has neither thread.

@@ -7,7 +7,8 @@
  *   ORDERED   as BOUNDED, and waits for work of other contexts before the call (cross_context.h).
  *
  * If the driver answers CUDA_ERROR_INVALID_VALUE to a call that exceeds no block, the hook gives
- * the current device access to the VMM pages of all pools and imports. It then repeats the call.
+ * the current device access to the VMM pages of all pools and imports. If there are any, the hook
+ * repeats the call once.
  */
 #include "backend/vmm.h"
 #include "base/likely.h"

@@ -8,7 +8,8 @@
  * pool learns that from pool_sync_begin() and pool_sync_end(), without an event of its own.
  *
  * A context event of the program: the hook holds the pool's lock (pool_lock) from before the driver
- * call until the call returns.
+ * call until the call returns. The pool records no event in that time. If the context has no pool
+ * yet, the hook holds no lock; application_events_tell() tells a later pool.
  */
 #include "driver/context/application_events.h"
 #include "driver/context/context.h"

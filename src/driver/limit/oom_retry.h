@@ -25,7 +25,7 @@ struct oom_retry {
     uint64_t return_count; /* device_wait_for_in_flight() at the last try */
     uint64_t returns;      /* oom_retry_returns() at the last try */
     uint64_t idle;         /* idle bytes that the pools kept after the last try */
-    bool gave;             /* in the last try, memory came back or other threads took idle memory */
+    bool gave;             /* the last try moved memory: back to the driver, or to other threads */
     bool counted;          /* this request is counted in oom_retries */
 };
 

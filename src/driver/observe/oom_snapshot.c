@@ -30,7 +30,7 @@
 #define EVENTS_MOST 200000 /* events of a trace; browsers fail beyond some 600 000 */
 #define BUFFER 65536
 
-/* Thread (gettid) that writes the snapshot, or one of the two values above. */
+/* NO_WRITER, then the thread (gettid) that writes the snapshot, then WRITTEN. */
 static _Atomic int writer = NO_WRITER;
 
 /* State of the snapshot. Only the writer thread uses it. It is too large for a small stack. */

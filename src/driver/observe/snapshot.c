@@ -1,8 +1,8 @@
 /*
  * Computes a snapshot of a device's statistics (stats/stats.h): the sums over all pools of the
- * device and its unpooled memory. Takes no lock, so a signal handler may call it. Only
- * device_reset_peaks() acquires locks. Invariant: the metrics of a snapshot are consistent, for
- * example `requested <= allocated <= active <= reserved`.
+ * device and its unpooled memory. Waits for no lock, so a signal handler may call it: pool_read()
+ * only tries the pool's lock. device_reset_peaks() waits for locks. Invariant: the metrics of a
+ * snapshot are consistent, for example `requested <= allocated <= active <= reserved`.
  */
 #include "driver/observe/snapshot.h"
 

@@ -128,7 +128,7 @@ static void driver_free(void *host) {
 
 /* --- the lists; lock held --- */
 
-/* Returns the bucket of size and kind: the upper bits of a multiplicative hash. */
+/* Returns the bucket of size and kind, from bits 32 to 40 of a multiplicative hash. */
 static struct bucket *bucket_of(size_t bytes, unsigned kind) {
     return &buckets[((bytes ^ (uint64_t)kind << 20) * 0x9e3779b97f4a7c15u >> 32) % BUCKETS];
 }

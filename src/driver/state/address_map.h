@@ -2,8 +2,7 @@
  * Keeps a sorted array of addresses, each with a pointer to the object that begins there.
  *
  * A binary search finds the object that begins at an address, or the last object before it. The
- * caller's lock protects the array. Invariant: the rows are sorted. pinned.c, ipc/ipc.c,
- * ipc_export.c,
+ * caller's lock protects the array. Invariant: the rows are sorted. pinned.c, ipc.c, ipc_export.c,
  * ipc_pages.c and backend/vmm.c use this file.
  */
 #ifndef GPUCACHE_DRIVER_STATE_ADDRESS_MAP_H

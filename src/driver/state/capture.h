@@ -1,8 +1,10 @@
 /*
  * Counts the stream captures of the process, and keeps waits for a whole context apart from them.
  *
- * While a stream is being captured, the library must not record an event, add a barrier or wait:
- * each would invalidate the capture. It must also refuse the calls that the driver would refuse.
+ * While a stream is being captured, the library must not record a context event, add a barrier or
+ * synchronise a context: each would invalidate the capture. A wait is still possible by a free of
+ * the driver (limit/wait_by_free.h). The library must also refuse the calls that the driver would
+ * refuse.
  * Invariant: no capture begins while a thread is between capture_hold_off() and capture_let_go().
  * The counters are atomic; no lock protects them. hooks/captures.c counts captures. Backends,
  * hooks, limit/, reuse/ and control/ read the count.
