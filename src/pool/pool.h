@@ -43,8 +43,7 @@ struct pool *pool_create(struct backend *backend, const struct pool_config *conf
 uint64_t pool_forget(struct pool *pool);
 struct backend *pool_backend(struct pool *pool);
 
-/** Waits, without a limit, until no thread is in a backend call that uses events or memory of the
- * context (waits.inside). A suspended backend begins no new one. Takes source.lock. */
+/** Waits without a limit for threads in backend calls. A suspended backend begins no new call. */
 void pool_wait_for_waiters(struct pool *pool);
 
 /**
