@@ -2,24 +2,14 @@
  * Reads JSON with the stack machine of pickles. An opening bracket pushes a mark. A closing bracket
  * makes a list or dictionary of the values above the mark. The bound on memory is the same.
  */
-#include "replay/json.h"
-
 #include "base/utf8.h"
-#include "replay/pickle_machine.h"
+#include "replay/machine.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define DEEPEST 64 /* nested brackets; one bit each */
-
-struct reader {
-    struct machine machine;
-    uint64_t dicts; /* a bit for each open bracket, innermost lowest; 1: a dictionary */
-    unsigned depth;
-};
 
 static void skip_blanks(struct machine *machine) {
     while (machine->at < machine->end && strchr(" \t\r\n", *machine->at) && *machine->at)
@@ -158,10 +148,9 @@ static int read_key(struct machine *machine) {
 }
 
 /** Closes the brackets that end here. Sets *more if a comma was read, so another value follows. */
-static int end_value(struct reader *reader, bool *more) {
-    struct machine *machine = &reader->machine;
-    for (*more = false; reader->depth > 0 && !*more;) {
-        bool dict = reader->dicts & 1;
+static int end_value(struct machine *machine, bool *more) {
+    for (*more = false; machine->mark_count > 0 && !*more;) {
+        bool dict = machine->dicts & 1;
         if (take(machine, ',')) {
             *more = true;
             return dict ? read_key(machine) : 0;
@@ -171,38 +160,34 @@ static int end_value(struct reader *reader, bool *more) {
         int r = machine_push_marked(machine, dict ? PLAIN_DICT : PLAIN_LIST);
         if (r != 0)
             return r;
-        reader->dicts >>= 1;
-        reader->depth--;
+        machine->dicts >>= 1;
     }
     return 0;
 }
 
 /** Opens a list or dictionary. Sets *more if it is not empty. */
-static int open_bracket(struct reader *reader, bool dict, bool *more) {
-    struct machine *machine = &reader->machine;
-    if (reader->depth == DEEPEST)
+static int open_bracket(struct machine *machine, bool dict, bool *more) {
+    if (machine->mark_count == DEEPEST)
         return machine_fail(machine, "its brackets are too deep");
-    reader->dicts = reader->dicts << 1 | dict;
-    reader->depth++;
+    machine->dicts = machine->dicts << 1 | dict;
     int r = machine_mark(machine);
     skip_blanks(machine);
     if (r != 0 || machine->at == machine->end)
         return r != 0 ? r : machine_truncated(machine);
     *more = *machine->at != (dict ? '}' : ']');
-    return *more ? dict ? read_key(machine) : 0 : end_value(reader, more);
+    return *more ? dict ? read_key(machine) : 0 : end_value(machine, more);
 }
 
-static int run(struct reader *reader) {
-    struct machine *machine = &reader->machine;
+static int run(struct machine *machine) {
     bool more = true;
     int r = 0;
     while (more && r == 0) {
         bool dict = take(machine, '{');
         if (dict || take(machine, '[')) {
-            r = open_bracket(reader, dict, &more);
+            r = open_bracket(machine, dict, &more);
         } else {
             r = read_plain(machine);
-            r = r == 0 ? end_value(reader, &more) : r;
+            r = r == 0 ? end_value(machine, &more) : r;
         }
     }
     skip_blanks(machine);
@@ -211,20 +196,7 @@ static int run(struct reader *reader) {
 
 int json_read(char *bytes, size_t count, size_t most, struct plain *values, char *why,
               size_t why_size) {
-    const unsigned char *begin = (const unsigned char *)bytes;
-    struct reader reader = {
-        .machine = {
-            .at = begin, .begin = begin, .end = begin + count, .values = values, .most = most}};
-    *values = (struct plain){.reads_left = count};
-    int r = run(&reader);
-    if (r == 0) {
-        values->root = reader.machine.stack[0];
-    } else {
-        snprintf(why, why_size, "is broken JSON at byte %zu: %s",
-                 (size_t)(reader.machine.at - begin), reader.machine.wrong);
-    }
-    machine_free(&reader.machine);
-    return r;
+    return machine_read(bytes, count, most, run, "broken JSON", values, why, why_size);
 }
 
 /* ---- values for callers ---- */

@@ -1,13 +1,384 @@
 /*
- * Executes the opcodes of a pickle (CPython's Lib/pickletools.py) on the stack machine (pickle.h).
+ * The stack machine that reads plain data (machine.h), and the opcodes of a pickle (CPython's
+ * Lib/pickletools.py). An operation gets the argument that the table of opcodes has for it.
+ * machine->most bounds all memory.
  */
-#include "replay/pickle.h"
-
-#include "replay/pickle_machine.h"
+#include "replay/machine.h"
+#include "replay/memory.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* ---- the machine ---- */
+
+int machine_fail(struct machine *machine, const char *wrong) {
+    machine->wrong = wrong;
+    return -EINVAL;
+}
+
+int machine_truncated(struct machine *machine) {
+    return machine_fail(machine, "it ends there");
+}
+
+/** Subtracts bytes from the bound. Returns 0, or -EFBIG beyond the bound. */
+static int count_memory(struct machine *machine, size_t bytes) {
+    if (bytes > machine->most) {
+        machine->wrong = "it takes more memory than a file of its size may";
+        return -EFBIG;
+    }
+    machine->most -= bytes;
+    return 0;
+}
+
+/** Enlarges a list for one more item. Returns 0, or -EFBIG beyond the bound. */
+static int grow(struct machine *machine, void *list, size_t count, size_t *capacity, size_t each) {
+    void **of = list;
+    if (count < *capacity)
+        return 0;
+    size_t more = *capacity ? 2 * *capacity : 16;
+    int r = count_memory(machine, (more - *capacity) * each);
+    if (r == 0) {
+        *of = checked(realloc(*of, more * each));
+        *capacity = more;
+    }
+    return r;
+}
+
+int machine_push(struct machine *machine, struct plain_value value) {
+    int r = grow(machine, &machine->stack, machine->depth, &machine->stack_capacity, sizeof value);
+    if (r == 0)
+        machine->stack[machine->depth++] = value;
+    return r;
+}
+
+/** Returns the number of items below the last mark, which no operation may pop. */
+static size_t items_below_mark(const struct machine *machine) {
+    return machine->mark_count > 0 ? machine->marks[machine->mark_count - 1] : 0;
+}
+
+static bool has_items(const struct machine *machine, size_t items) {
+    return machine->depth - items_below_mark(machine) >= items;
+}
+
+/** Pops the uppermost items and pushes a list of them. */
+static int push_items(struct machine *machine, unsigned kind, size_t items) {
+    int r = count_memory(machine, sizeof *machine->values->lists + items * sizeof *machine->stack);
+    if (r != 0)
+        return r;
+    struct plain_list *list = checked(calloc(1, sizeof *list));
+    list->next = machine->values->lists;
+    machine->values->lists = list;
+    if (items > 0) {
+        list->items = checked(malloc(items * sizeof *list->items));
+        machine->depth -= items;
+        memcpy(list->items, &machine->stack[machine->depth], items * sizeof *list->items);
+        list->count = list->capacity = items;
+    }
+    return machine_push(machine, (struct plain_value){.kind = (uint8_t)kind, .list = list});
+}
+
+static bool pop_mark(struct machine *machine, size_t *items) {
+    if (machine->mark_count == 0)
+        return false;
+    *items = machine->depth - machine->marks[--machine->mark_count];
+    return true;
+}
+
+int machine_push_marked(struct machine *machine, unsigned kind) {
+    size_t items;
+    if (!pop_mark(machine, &items))
+        return machine_fail(machine, "there is no mark");
+    if (kind == PLAIN_DICT && items % 2 != 0)
+        return machine_fail(machine, "a key has no value");
+    return push_items(machine, kind, items);
+}
+
+int machine_mark(struct machine *machine) {
+    int r = grow(machine, &machine->marks, machine->mark_count, &machine->mark_capacity,
+                 sizeof(size_t));
+    if (r == 0)
+        machine->marks[machine->mark_count++] = machine->depth;
+    return r;
+}
+
+int machine_read(const char *bytes, size_t count, size_t most, int (*run)(struct machine *machine),
+                 const char *wrong, struct plain *values, char *why, size_t why_size) {
+    const unsigned char *begin = (const unsigned char *)bytes;
+    struct machine machine = {
+        .at = begin, .begin = begin, .end = begin + count, .values = values, .most = most};
+    *values = (struct plain){.reads_left = count};
+    int r = run(&machine);
+    if (r == 0)
+        values->root = machine.stack[0];
+    else
+        snprintf(why, why_size, "is %s at byte %zu: %s", wrong, (size_t)(machine.at - begin),
+                 machine.wrong);
+    free(machine.stack);
+    free(machine.memo);
+    free(machine.marks);
+    return r;
+}
+
+/* ---- scalars and texts ---- */
+
+/** Reads an unsigned little-endian number. Returns false at the end of the file. */
+static bool take_number(struct machine *machine, unsigned bytes, uint64_t *value) {
+    if ((size_t)(machine->end - machine->at) < bytes)
+        return false;
+    *value = 0;
+    for (unsigned i = 0; i < bytes; i++)
+        *value |= (uint64_t)machine->at[i] << 8 * i;
+    machine->at += bytes;
+    return true;
+}
+
+/** Reads the length of what follows. Returns false if the file has fewer bytes. */
+static bool take_length(struct machine *machine, unsigned bytes, uint64_t *length) {
+    return take_number(machine, bytes, length) && *length <= (uint64_t)(machine->end - machine->at);
+}
+
+static int skip(struct machine *machine, unsigned bytes) {
+    uint64_t ignored;
+    return take_number(machine, bytes, &ignored) ? 0 : machine_truncated(machine);
+}
+
+static int push_none(struct machine *machine, unsigned unused) {
+    (void)unused;
+    return machine_push(machine, (struct plain_value){.kind = PLAIN_NONE});
+}
+
+static int push_bool(struct machine *machine, unsigned value) {
+    return machine_push(machine, (struct plain_value){.kind = PLAIN_BOOL, .integer = value});
+}
+
+static int push_unsigned(struct machine *machine, unsigned bytes) {
+    uint64_t value;
+    if (!take_number(machine, bytes, &value))
+        return machine_truncated(machine);
+    return machine_push(machine,
+                        (struct plain_value){.kind = PLAIN_INT, .integer = (int64_t)value});
+}
+
+static int push_signed(struct machine *machine, unsigned bytes) {
+    int r = push_unsigned(machine, bytes);
+    struct plain_value *top = r == 0 ? &machine->stack[machine->depth - 1] : NULL;
+    if (top)
+        top->integer = (int32_t)(uint32_t)top->integer;
+    return r;
+}
+
+/** Pushes an integer in two's complement, of any length. */
+static int push_long(struct machine *machine, unsigned length_bytes) {
+    uint64_t length, value = 0;
+    if (!take_length(machine, length_bytes, &length))
+        return machine_truncated(machine);
+    bool negative = length > 0 && machine->at[length - 1] & 0x80;
+    bool fits = true;
+    for (uint64_t i = 0; i < length; i++) {
+        unsigned char byte = machine->at[i];
+        if (i < 8)
+            value |= (uint64_t)byte << 8 * i;
+        else
+            fits = fits && byte == (negative ? 0xff : 0);
+    }
+    for (uint64_t i = length; i < 8 && negative; i++)
+        value |= (uint64_t)0xff << 8 * i;
+    machine->at += length;
+    fits = fits && (length <= 8 || ((int64_t)value < 0) == negative);
+    return machine_push(machine, (struct plain_value){.kind = fits ? PLAIN_INT : PLAIN_HUGE,
+                                                      .integer = (int64_t)value});
+}
+
+/** Pushes a number without its value, which no reader of pickles uses. */
+static int push_float(struct machine *machine, unsigned bytes) {
+    int r = skip(machine, bytes);
+    return r == 0 ? machine_push(machine, (struct plain_value){.kind = PLAIN_FLOAT}) : r;
+}
+
+static int push_text(struct machine *machine, unsigned length_bytes) {
+    uint64_t length;
+    if (!take_length(machine, length_bytes, &length))
+        return machine_truncated(machine);
+    if (length > UINT32_MAX)
+        return machine_fail(machine, "a text has more than 4 GiB");
+    struct plain_value value = {
+        .kind = PLAIN_TEXT, .length = (uint32_t)length, .text = (const char *)machine->at};
+    machine->at += length;
+    return machine_push(machine, value);
+}
+
+/* ---- lists and dictionaries ---- */
+
+static int push_empty(struct machine *machine, unsigned kind) {
+    return push_items(machine, kind, 0);
+}
+
+static int push_tuple(struct machine *machine, unsigned items) {
+    return push_items(machine, PLAIN_LIST, items);
+}
+
+/** Pops the uppermost items and appends them to the list or dictionary below. */
+static int append_items(struct machine *machine, unsigned kind, size_t items) {
+    if (!has_items(machine, items + 1))
+        return machine_fail(machine, "the stack is empty");
+    struct plain_value *to = &machine->stack[machine->depth - items - 1];
+    if (to->kind != kind || (kind == PLAIN_DICT && items % 2 != 0))
+        return machine_fail(machine, "items are added to what is no list or dictionary");
+    struct plain_list *list = to->list;
+    for (size_t i = 0; i < items; i++) {
+        int r = grow(machine, &list->items, list->count, &list->capacity, sizeof *list->items);
+        if (r != 0)
+            return r;
+        list->items[list->count++] = to[1 + i];
+    }
+    machine->depth -= items;
+    return 0;
+}
+
+static int append(struct machine *machine, unsigned kind) {
+    return append_items(machine, kind, kind == PLAIN_DICT ? 2 : 1);
+}
+
+static int append_marked(struct machine *machine, unsigned kind) {
+    size_t items;
+    return pop_mark(machine, &items) ? append_items(machine, kind, items)
+                                     : machine_fail(machine, "there is no mark");
+}
+
+/* ---- the stack and the memo ---- */
+
+static int mark(struct machine *machine, unsigned unused) {
+    (void)unused;
+    return machine_mark(machine);
+}
+
+static int store_at(struct machine *machine, uint64_t place) {
+    /* Picklers number the memo in order. A larger number than the file's length could only serve to
+     * use up memory. */
+    if (place > (uint64_t)(machine->end - machine->begin))
+        return machine_fail(machine, "a number of the memo is larger than the file");
+    while (machine->memo_count <= place) {
+        int r = grow(machine, &machine->memo, machine->memo_count, &machine->memo_capacity,
+                     sizeof *machine->memo);
+        if (r != 0)
+            return r;
+        machine->memo[machine->memo_count++] = (struct plain_value){.kind = PLAIN_NONE};
+    }
+    machine->memo[place] = machine->stack[machine->depth - 1];
+    return 0;
+}
+
+static int store(struct machine *machine, unsigned bytes) {
+    uint64_t place;
+    return take_number(machine, bytes, &place) ? store_at(machine, place)
+                                               : machine_truncated(machine);
+}
+
+static int store_next(struct machine *machine, unsigned unused) {
+    (void)unused;
+    return store_at(machine, machine->memo_count);
+}
+
+static int fetch(struct machine *machine, unsigned bytes) {
+    uint64_t place;
+    if (!take_number(machine, bytes, &place))
+        return machine_truncated(machine);
+    if (place >= machine->memo_count)
+        return machine_fail(machine, "the memo has no such number");
+    return machine_push(machine, machine->memo[place]);
+}
+
+static int drop(struct machine *machine, unsigned unused) {
+    (void)unused;
+    if (has_items(machine, 1))
+        machine->depth--;
+    else if (machine->mark_count > 0)
+        machine->mark_count--;
+    else
+        return machine_fail(machine, "the stack is empty");
+    return 0;
+}
+
+static int drop_marked(struct machine *machine, unsigned unused) {
+    (void)unused;
+    size_t items;
+    if (!pop_mark(machine, &items))
+        return machine_fail(machine, "there is no mark");
+    machine->depth -= items;
+    return 0;
+}
+
+static int duplicate(struct machine *machine, unsigned unused) {
+    (void)unused;
+    return machine_push(machine, machine->stack[machine->depth - 1]);
+}
+
+static int stop(struct machine *machine, unsigned unused) {
+    (void)unused;
+    if (machine->depth != 1 || machine->mark_count != 0)
+        return machine_fail(machine, "more or less than one value is left");
+    machine->stopped = true;
+    return 0;
+}
+
+/* ---- opcodes ---- */
+
+/* `items`: how many items above the last mark the operation needs. */
+static const struct {
+    int (*run)(struct machine *machine, unsigned argument);
+    uint8_t argument, items;
+} opcodes[256] = {
+    /* scalars and texts */
+    ['N'] = {push_none, 0, 0},
+    [0x88] = {push_bool, true, 0},
+    [0x89] = {push_bool, false, 0},
+    ['J'] = {push_signed, 4, 0},
+    ['K'] = {push_unsigned, 1, 0},
+    ['M'] = {push_unsigned, 2, 0},
+    [0x8a] = {push_long, 1, 0},
+    [0x8b] = {push_long, 4, 0},
+    ['G'] = {push_float, 8, 0},
+    ['U'] = {push_text, 1, 0},
+    ['C'] = {push_text, 1, 0},
+    [0x8c] = {push_text, 1, 0},
+    ['T'] = {push_text, 4, 0},
+    ['B'] = {push_text, 4, 0},
+    ['X'] = {push_text, 4, 0},
+    [0x8d] = {push_text, 8, 0},
+    [0x8e] = {push_text, 8, 0},
+    [0x96] = {push_text, 8, 0},
+    /* lists, tuples, sets and dictionaries */
+    [']'] = {push_empty, PLAIN_LIST, 0},
+    [')'] = {push_empty, PLAIN_LIST, 0},
+    [0x8f] = {push_empty, PLAIN_LIST, 0},
+    ['}'] = {push_empty, PLAIN_DICT, 0},
+    ['l'] = {machine_push_marked, PLAIN_LIST, 0},
+    ['t'] = {machine_push_marked, PLAIN_LIST, 0},
+    [0x91] = {machine_push_marked, PLAIN_LIST, 0},
+    ['d'] = {machine_push_marked, PLAIN_DICT, 0},
+    [0x85] = {push_tuple, 1, 1},
+    [0x86] = {push_tuple, 2, 2},
+    [0x87] = {push_tuple, 3, 3},
+    ['a'] = {append, PLAIN_LIST, 2},
+    ['e'] = {append_marked, PLAIN_LIST, 0},
+    [0x90] = {append_marked, PLAIN_LIST, 0},
+    ['s'] = {append, PLAIN_DICT, 3},
+    ['u'] = {append_marked, PLAIN_DICT, 0},
+    /* the stack and the memo; FRAME, which has the length of the next part; STOP */
+    ['('] = {mark, 0, 0},
+    ['q'] = {store, 1, 1},
+    ['r'] = {store, 4, 1},
+    [0x94] = {store_next, 0, 1},
+    ['h'] = {fetch, 1, 0},
+    ['j'] = {fetch, 4, 0},
+    ['0'] = {drop, 0, 0},
+    ['1'] = {drop_marked, 0, 0},
+    ['2'] = {duplicate, 0, 1},
+    [0x95] = {skip, 8, 0},
+    ['.'] = {stop, 0, 0},
+};
 
 /* Opcodes that import, call or load something named by the pickle. They are refused by name. */
 static const struct {
@@ -20,18 +391,6 @@ static const struct {
     {0x83, "EXT2"},         {0x84, "EXT4"},        {0x92, "NEWOBJ_EX"},
     {0x93, "STACK_GLOBAL"}, {0x97, "NEXT_BUFFER"}, {0x98, "READONLY_BUFFER"},
 };
-
-static int skip(struct machine *machine, unsigned bytes) {
-    uint64_t ignored;
-    return machine_number(machine, bytes, &ignored) ? 0 : machine_truncated(machine);
-}
-
-static int stop(struct machine *machine) {
-    if (machine->depth != 1 || machine->mark_count != 0)
-        return machine_fail(machine, "more or less than one value is left");
-    machine->stopped = true;
-    return 0;
-}
 
 static int refuse(struct machine *machine, unsigned char opcode) {
     static char wrong[96];
@@ -46,106 +405,6 @@ static int refuse(struct machine *machine, unsigned char opcode) {
     return machine_fail(machine, wrong);
 }
 
-/** Executes an opcode of scalars and texts. Returns 1 for other opcodes. */
-static int run_value(struct machine *machine, unsigned char opcode) {
-    switch (opcode) {
-    case 'N': /* NONE */
-        return machine_push(machine, (struct plain_value){.kind = PLAIN_NONE});
-    case 0x88: /* NEWTRUE */
-    case 0x89: /* NEWFALSE */
-        return machine_push(machine,
-                            (struct plain_value){.kind = PLAIN_BOOL, .integer = opcode == 0x88});
-    case 'J':
-        return machine_push_integer(machine, 4, true);
-    case 'K':
-        return machine_push_integer(machine, 1, false);
-    case 'M':
-        return machine_push_integer(machine, 2, false);
-    case 0x8a: /* LONG1 */
-        return machine_push_long(machine, 1);
-    case 0x8b: /* LONG4 */
-        return machine_push_long(machine, 4);
-    case 'G': /* BINFLOAT */
-        return machine_push_float(machine);
-    case 'U':  /* SHORT_BINSTRING: a str of Python 2 */
-    case 'C':  /* SHORT_BINBYTES */
-    case 0x8c: /* SHORT_BINUNICODE */
-        return machine_push_text(machine, 1);
-    case 'T': /* BINSTRING */
-    case 'B': /* BINBYTES */
-    case 'X': /* BINUNICODE */
-        return machine_push_text(machine, 4);
-    case 0x8d: /* BINUNICODE8 */
-    case 0x8e: /* BINBYTES8 */
-    case 0x96: /* BYTEARRAY8 */
-        return machine_push_text(machine, 8);
-    default:
-        return 1;
-    }
-}
-
-/** Executes an opcode of lists, tuples, sets and dictionaries. Returns 1 for other opcodes. */
-static int run_container(struct machine *machine, unsigned char opcode) {
-    switch (opcode) {
-    case ']':
-    case ')':  /* EMPTY_TUPLE */
-    case 0x8f: /* EMPTY_SET */
-        return machine_push_list(machine, PLAIN_LIST, 0);
-    case '}':
-        return machine_push_list(machine, PLAIN_DICT, 0);
-    case 'l':
-    case 't':
-    case 0x91: /* FROZENSET */
-        return machine_push_marked(machine, PLAIN_LIST);
-    case 'd': /* DICT */
-        return machine_push_marked(machine, PLAIN_DICT);
-    case 0x85: /* TUPLE1 */
-    case 0x86:
-    case 0x87:
-        return machine_push_tuple(machine, opcode - 0x84u);
-    case 'a':
-        return machine_append(machine, PLAIN_LIST, 1);
-    case 'e':  /* APPENDS */
-    case 0x90: /* ADDITEMS */
-        return machine_append_marked(machine, PLAIN_LIST);
-    case 's':
-        return machine_append(machine, PLAIN_DICT, 2);
-    case 'u': /* SETITEMS */
-        return machine_append_marked(machine, PLAIN_DICT);
-    default:
-        return 1;
-    }
-}
-
-static int run_other(struct machine *machine, unsigned char opcode) {
-    switch (opcode) {
-    case '(':
-        return machine_mark(machine);
-    case 'q': /* BINPUT */
-        return machine_store_at(machine, 1);
-    case 'r': /* LONG_BINPUT */
-        return machine_store_at(machine, 4);
-    case 0x94: /* MEMOIZE */
-        return machine_store(machine, machine->memo_count);
-    case 'h': /* BINGET */
-        return machine_fetch(machine, 1);
-    case 'j': /* LONG_BINGET */
-        return machine_fetch(machine, 4);
-    case '0': /* POP */
-        return machine_drop(machine);
-    case '1': /* POP_MARK */
-        return machine_drop_marked(machine);
-    case '2': /* DUP */
-        return machine_duplicate(machine);
-    case 0x95: /* FRAME: the length of the next part */
-        return skip(machine, 8);
-    case '.':
-        return stop(machine);
-    default:
-        return refuse(machine, opcode);
-    }
-}
-
 static int run(struct machine *machine) {
     if (machine->end - machine->at < 2)
         return machine_truncated(machine);
@@ -156,9 +415,10 @@ static int run(struct machine *machine) {
         if (machine->at >= machine->end)
             return machine_truncated(machine);
         unsigned char opcode = *machine->at++;
-        int r = run_value(machine, opcode);
-        r = r == 1 ? run_container(machine, opcode) : r;
-        r = r == 1 ? run_other(machine, opcode) : r;
+        int r = !opcodes[opcode].run ? refuse(machine, opcode)
+                : !has_items(machine, opcodes[opcode].items)
+                    ? machine_fail(machine, "the stack is empty")
+                    : opcodes[opcode].run(machine, opcodes[opcode].argument);
         if (r != 0)
             return r;
     }
@@ -167,17 +427,6 @@ static int run(struct machine *machine) {
 
 int pickle_read(const char *bytes, size_t count, size_t most, struct plain *values, char *why,
                 size_t why_size) {
-    const unsigned char *begin = (const unsigned char *)bytes;
-    struct machine machine = {
-        .at = begin, .begin = begin, .end = begin + count, .values = values, .most = most};
-    *values = (struct plain){.reads_left = count};
-    int r = run(&machine);
-    if (r == 0) {
-        values->root = machine.stack[0];
-    } else {
-        snprintf(why, why_size, "is a broken or refused pickle at byte %zu: %s",
-                 (size_t)(machine.at - begin), machine.wrong);
-    }
-    machine_free(&machine);
-    return r;
+    return machine_read(bytes, count, most, run, "a broken or refused pickle", values, why,
+                        why_size);
 }

@@ -44,6 +44,31 @@ struct plain {
     uint64_t reads_left; /* calls of plain_visit() that return true */
 };
 
+/**
+ * Reads one value, behind which only blanks may follow. Decodes texts in place: `bytes` changes,
+ * and must outlive the values. A NUL follows the `count` bytes, and ends each text.
+ * U+FFFD stands for a NUL in a text, and for a surrogate without its other half.
+ *
+ * Returns 0, -EFBIG if the values take more than `most` bytes, or -EINVAL. Writes the error and its
+ * offset to `why`. The caller frees the values in all cases.
+ */
+int json_read(char *bytes, size_t count, size_t most, struct plain *values, char *why,
+              size_t why_size);
+
+/*
+ * A pickle is a program for a stack machine, whose operations can import and call any function. A
+ * file with such an operation is refused, and the error names it. No operation makes more than a
+ * few words, and values that the memo shares are shared in memory too.
+ */
+
+/**
+ * Reads a pickle. Returns 0, -EFBIG beyond the bound, or -EINVAL. Writes the error and its offset
+ * to `why`. Texts point into `bytes`; lists take at most `most` bytes. The caller frees the values
+ * in all cases.
+ */
+int pickle_read(const char *bytes, size_t count, size_t most, struct plain *values, char *why,
+                size_t why_size);
+
 void plain_free(struct plain *plain);
 
 /** Returns the value of a key in a dictionary, or NULL. Compares at most the first 96 keys. */
@@ -63,5 +88,16 @@ bool plain_is(const struct plain_value *value, const char *text);
 
 /** Reads an integer from 0 to `most`. Returns false for any other value, and for NULL. */
 bool plain_u64(const struct plain_value *value, uint64_t most, uint64_t *number);
+
+/* Return 0 or "" for NULL and for a value of another kind. */
+uint64_t json_u64(const struct plain_value *value);
+int64_t json_i64(const struct plain_value *value);
+bool json_is_true(const struct plain_value *value);
+const char *json_text(const struct plain_value *value);
+
+/** Returns seconds as nanoseconds, to the last digit. */
+uint64_t json_seconds(const struct plain_value *value);
+
+bool json_is_number(const struct plain_value *value);
 
 #endif

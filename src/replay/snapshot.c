@@ -8,9 +8,8 @@
  * before the first entry is the memory at the end minus the changes of all entries.
  */
 #include "replay/input.h"
-#include "replay/json.h"
 #include "replay/memory.h"
-#include "replay/pickle.h"
+#include "replay/plain.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -3,8 +3,7 @@
  */
 #include "fuzz.h"
 
-#include "replay/json.h"
-#include "replay/pickle.h"
+#include "replay/plain.h"
 
 #include <stdio.h>
 #include <stdlib.h>

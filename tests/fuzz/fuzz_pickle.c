@@ -3,7 +3,7 @@
  */
 #include "histories.h"
 
-#include "replay/pickle.h"
+#include "replay/plain.h"
 
 int fuzz_one(const uint8_t *data, size_t size) {
     struct plain pickle;

@@ -3,7 +3,7 @@
  */
 #include "histories.h"
 
-#include "replay/json.h"
+#include "replay/plain.h"
 
 int fuzz_one(const uint8_t *data, size_t size) {
     struct plain values;

@@ -1,5 +1,5 @@
 /*
- * Tests the reader of JSON (replay/json.h) and the writer (base/json_put.h).
+ * Tests the reader of JSON (replay/plain.h) and the writer (base/json_put.h).
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "base/json_put.h"
-#include "replay/json.h"
+#include "replay/plain.h"
 
 /* ---- reading ---- */
 

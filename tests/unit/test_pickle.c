@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "replay/input.h"
-#include "replay/pickle.h"
+#include "replay/plain.h"
 
 #include <errno.h>
 #include <stdio.h>

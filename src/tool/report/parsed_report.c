@@ -1,7 +1,7 @@
 /* Reads reports from JSON or live pages, with bounded memory, and writes them (parsed_report.h). */
 #include "tool/report/parsed_report.h"
 
-#include "replay/json.h"
+#include "replay/plain.h"
 #include "tool/common/tool.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
 #define GPUCACHE_TOOL_REPORT_STACKS_H
 
 #include "base/print.h"
-#include "replay/json.h"
+#include "replay/plain.h"
 #include "stats/holders.h"
 
 #include <stdbool.h>
