@@ -26,6 +26,11 @@ struct print {
     bool in_time; /* write_in_time() instead of write_all() */
 };
 
+/** The initialiser of a struct print without a descriptor. Its buffer is valid until the end of the
+ * enclosing C block. */
+#define PRINT_TEXT(bytes)                                                                          \
+    { .fd = -1, .buffer = (char[bytes]){0}, .capacity = (bytes) }
+
 enum print_align { PRINT_LEFT, PRINT_RIGHT };
 
 /** Starts writing to `fd` through a buffer of the caller of at least one byte. */

@@ -213,15 +213,13 @@ static void print_held_beyond_limit(const struct page *page, const char *who) {
     for (unsigned i = 0; i < page_devices(page); i++) {
         struct stats_device stats;
         struct report_derived derived;
-        char text[256];
-        struct print out;
         if (!page_device(page, i, &stats, NULL, NULL) || stats.limit_bytes == 0)
             continue;
         report_derive(&stats, &derived);
         uint64_t held = stats.allocated.current + derived.unpooled.current;
         if (held <= stats.limit_bytes)
             continue;
-        print_init(&out, -1, text, sizeof text);
+        struct print out = PRINT_TEXT(256);
         print_format(&out, "%s holds ", who);
         print_size(&out, held);
         print_format(&out,

@@ -65,9 +65,7 @@ static void write_head(struct writer *to, const char *name, bool counter, const 
 }
 
 static void write_label(struct print *out, const char *name, const char *value) {
-    char text[LABEL];
-    struct print visible;
-    print_init(&visible, -1, text, sizeof text);
+    struct print visible = PRINT_TEXT(LABEL);
     print_untrusted(&visible, value);
     print_format(out, "%s=\"", name);
     for (const char *at = print_end(&visible); *at; at++) {

@@ -8,11 +8,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#define TEXT 8192 /* bytes of a message, at most */
+
 void tool_say(const char *format, ...) {
-    char text[8192], buffer[sizeof text + 16];
-    struct print words, out;
+    char buffer[TEXT + 16];
+    struct print out;
     va_list values;
-    print_init(&words, -1, text, sizeof text);
+    struct print words = PRINT_TEXT(TEXT);
     va_start(values, format);
     print_vformat(&words, format, values);
     va_end(values);

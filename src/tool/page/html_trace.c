@@ -213,15 +213,13 @@ static void put_devices(const struct trace_file *file, struct json_put *to) {
 /* ---- stacks ---- */
 
 static void put_frames(const struct trace_file *file, struct json_put *to) {
-    char text[FRAME];
-    struct print words;
     const struct stats_frame *frame;
     json_put_named_open(to, "frames", '[');
     for (uint32_t i = 0; i < trace_callers_frames(file->callers); i++) {
         json_put_line(to);
         json_put_open(to, '[');
         for (unsigned k = 0; (frame = trace_callers_frame(file->callers, i, k)) != NULL; k++) {
-            print_init(&words, -1, text, sizeof text);
+            struct print words = PRINT_TEXT(FRAME);
             holders_print_frame(&words, frame, false);
             json_put_text(to, print_end(&words));
         }

@@ -103,8 +103,6 @@ static void print_time(struct print *out, uint64_t real_ns) {
 }
 
 void page_print_event(const struct page *page, struct print *out, const struct page_event *event) {
-    char address[LINES_VALUE];
-    struct print hex;
     print_time(out, page_real_ns(page, event->time_ns));
     print_str(out, "  ");
     print_cell(out, event->device == FLIGHT_NO_DEVICE ? "all" : COUNT(event->device), 3,
@@ -112,7 +110,7 @@ void page_print_event(const struct page *page, struct print *out, const struct p
     print_str(out, "  ");
     print_cell(out, page_event_words(event->kind), 21, PRINT_LEFT);
     print_cell(out, event->bytes ? SIZE(event->bytes) : "", 11, PRINT_RIGHT);
-    print_init(&hex, -1, address, sizeof address);
+    struct print hex = PRINT_TEXT(LINES_VALUE);
     if (event->address) {
         print_str(&hex, "0x");
         print_hex(&hex, event->address);

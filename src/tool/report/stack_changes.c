@@ -70,10 +70,8 @@ static void collect_changes(struct changes *changes, const struct parsed_stacks 
 }
 
 static void print_change(struct print *out, const struct change *change) {
-    char text[512], more[512];
-    struct print first, second;
-    print_init(&first, -1, text, sizeof text);
-    print_init(&second, -1, more, sizeof more);
+    struct print first = PRINT_TEXT(512);
+    struct print second = PRINT_TEXT(512);
     print_format(&first, "  %s%s, from %s to %s", change->after > change->before ? "+" : "-",
                  SIZE(size_of(change)), SIZE(change->before), SIZE(change->after));
     holders_print_stack(parsed_stacks_view(change->of), change->stack, &first, &second);

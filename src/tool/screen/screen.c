@@ -40,19 +40,15 @@ void screen_put(int y, struct print *text, attr_t attributes) {
 }
 
 void screen_put_text(int y, const char *words, attr_t attributes) {
-    char line[SCREEN_LINE];
-    struct print text;
-    print_init(&text, -1, line, sizeof line);
+    struct print text = PRINT_TEXT(SCREEN_LINE);
     print_str(&text, words);
     screen_put(y, &text, attributes);
 }
 
 void screen_put_keys(const struct screen *screen, const char *const *keys) {
-    char line[SCREEN_LINE];
-    struct print text;
     while (keys[1] && strlen(*keys) > (size_t)COLS)
         keys++;
-    print_init(&text, -1, line, sizeof line);
+    struct print text = PRINT_TEXT(SCREEN_LINE);
     if (screen->typing)
         print_format(&text, "filter: %s_", screen->top->filter);
     else
@@ -82,9 +78,7 @@ static void draw_help(struct screen *screen) {
     screen->help_first = screen->help_first > last ? last : screen->help_first;
     screen_put_text(0, "gpucache top: keys and columns", A_BOLD);
     for (int i = 0; i < capacity && screen->help_first + i < HELP_LINES; i++) {
-        char line[SCREEN_LINE];
-        struct print text;
-        print_init(&text, -1, line, sizeof line);
+        struct print text = PRINT_TEXT(SCREEN_LINE);
         print_cell(&text, help[screen->help_first + i].name, NAME_COLUMNS, PRINT_LEFT);
         print_str(&text, help[screen->help_first + i].meaning);
         screen_put(1 + i, &text, A_NORMAL);

@@ -50,8 +50,6 @@ static void start_lines(struct lines *words) {
 
 static int draw_metrics(int y, const struct top_row *row) {
     const struct stats_device *device = &row->device;
-    char line[SCREEN_LINE];
-    struct print text;
     struct lines words;
     const struct {
         const char *name;
@@ -67,7 +65,7 @@ static int draw_metrics(int y, const struct top_row *row) {
                                  : "                 now        peak       taken       freed",
                     A_REVERSE);
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
-        print_init(&text, -1, line, sizeof line);
+        struct print text = PRINT_TEXT(SCREEN_LINE);
         print_cell(&text, metrics[i].name, 9, PRINT_LEFT);
         const struct stats_metric *metric = metrics[i].metric;
         const uint64_t values[] = {metric->current, metric->peak, metric->total, metric->freed};
@@ -118,13 +116,11 @@ static int draw_live(int y, const struct top_row *row) {
 
 /** Draws a line of the table of libraries. `name` fills what the other columns leave. */
 static void put_library(int y, const char *name, const char *now, const char *peak, attr_t look) {
-    char line[SCREEN_LINE], cut[STATS_NAME];
-    struct print text, words;
     int left = COLS - NOW_COLUMNS - PEAK_COLUMNS;
     size_t width = left < 1 ? 1 : left > STATS_NAME ? STATS_NAME : (size_t)left;
-    print_init(&words, -1, cut, sizeof cut);
+    struct print words = PRINT_TEXT(STATS_NAME);
     print_plain(&words, name, width - 1);
-    print_init(&text, -1, line, sizeof line);
+    struct print text = PRINT_TEXT(SCREEN_LINE);
     print_cell(&text, print_end(&words), width, PRINT_LEFT);
     print_cell(&text, now, NOW_COLUMNS, PRINT_RIGHT);
     print_cell(&text, peak, PEAK_COLUMNS, PRINT_RIGHT);
@@ -171,11 +167,9 @@ static int draw_holders(int y, const struct top_row *row) {
 static void draw_events(int y, const struct page *page) {
     size_t count;
     struct page_event *events = page_events(page, &count);
-    char line[SCREEN_LINE];
-    struct print text;
     screen_put_text(y++, page_event_head, A_REVERSE);
     for (size_t i = count; i > 0 && y < LINES - 1; i--) { /* newest first */
-        print_init(&text, -1, line, sizeof line);
+        struct print text = PRINT_TEXT(SCREEN_LINE);
         page_print_event(page, &text, &events[i - 1]);
         text.used -= text.used > 0; /* without the newline */
         screen_put(y++, &text, A_NORMAL);
@@ -185,9 +179,7 @@ static void draw_events(int y, const struct page *page) {
 
 void screen_draw_one(struct screen *screen) {
     const struct top_row *row = &screen->top->rows[screen->chosen];
-    char line[SCREEN_LINE];
-    struct print text;
-    print_init(&text, -1, line, sizeof line);
+    struct print text = PRINT_TEXT(SCREEN_LINE);
     print_format(&text, "process %d, device %d: ", row->page->pid, row->device.ordinal);
     print_plain(&text, row->page->program.name, 40);
     print_format(&text, ", %s, figures %s s old", page_state_words(row->page),

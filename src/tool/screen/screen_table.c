@@ -45,8 +45,6 @@ static size_t count_processes(const struct top *top, bool running) {
 
 /** Draws the sums of all running processes, because dead processes hold no memory. */
 static void draw_sums(const struct top *top) {
-    char line[SCREEN_LINE];
-    struct print text;
     uint64_t live = 0, reserved = 0;
     for (size_t i = 0; i < top->row_count; i++) {
         bool running = page_is_running(top->rows[i].page);
@@ -54,7 +52,7 @@ static void draw_sums(const struct top *top) {
         reserved += running ? top->rows[i].device.reserved.current : 0;
     }
     size_t processes = count_processes(top, true), dead = count_processes(top, false);
-    print_init(&text, -1, line, sizeof line);
+    struct print text = PRINT_TEXT(SCREEN_LINE);
     print_format(&text, "gpucache top: %s process%s", COUNT(processes), processes == 1 ? "" : "es");
     add_clause(&text, ", live ", SIZE(live));
     add_clause(&text, ", reserved ", SIZE(reserved));
@@ -93,19 +91,17 @@ static void draw_nothing(const struct top *top) {
 
 void screen_draw_table(struct screen *screen) {
     struct top *top = screen->top;
-    char line[SCREEN_LINE];
-    struct print text;
     int capacity = LINES - 3 > 1 ? LINES - 3 : 1;
     draw_sums(top);
     top->width = (unsigned)COLS;
-    print_init(&text, -1, line, sizeof line);
-    top_print_head(&text, top);
+    struct print head = PRINT_TEXT(SCREEN_LINE);
+    top_print_head(&head, top);
     int column = (int)top_width(top);
     if (column + TOP_LEAST_HISTORY <= COLS) {
-        print_repeat(&text, ' ', (size_t)column > text.used ? (size_t)column - text.used : 2);
-        print_str(&text, "LIVE OVER TIME");
+        print_repeat(&head, ' ', (size_t)column > head.used ? (size_t)column - head.used : 2);
+        print_str(&head, "LIVE OVER TIME");
     }
-    screen_put(1, &text, A_REVERSE);
+    screen_put(1, &head, A_REVERSE);
     if (top->row_count == 0)
         draw_nothing(top);
     if (screen->chosen < screen->first)
@@ -114,7 +110,7 @@ void screen_draw_table(struct screen *screen) {
         screen->first = screen->chosen - capacity + 1;
     for (int i = 0; i < capacity && (size_t)(screen->first + i) < top->row_count; i++) {
         const struct top_row *row = &top->rows[screen->first + i];
-        print_init(&text, -1, line, sizeof line);
+        struct print text = PRINT_TEXT(SCREEN_LINE);
         top_print_row(&text, top, row);
         int end = (int)text.used + 2;
         screen_put(2 + i, &text, screen->first + i == screen->chosen ? A_STANDOUT : A_NORMAL);

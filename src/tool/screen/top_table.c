@@ -72,11 +72,9 @@ enum top_column top_column_at(const struct top *top, unsigned x) {
 void top_print_head(struct print *out, const struct top *top) {
     unsigned shown = choose(top);
     for (unsigned i = 0; i < TOP_COLUMNS; i++) {
-        char text[LINES_VALUE];
-        struct print name;
         if (!(shown >> i & 1))
             continue;
-        print_init(&name, -1, text, sizeof text);
+        struct print name = PRINT_TEXT(LINES_VALUE);
         print_str(&name, top->column == i ? ">" : "");
         print_str(&name, columns[i].title);
         print_cell(out, print_end(&name), columns[i].width, PRINT_RIGHT);

@@ -93,9 +93,7 @@ static void name_process_as(struct timeline *to, const char *name) {
 
 static void write_counter(struct timeline *to, unsigned device, unsigned which, uint64_t ns) {
     struct counter *counter = &to->counters[device][which];
-    char name[64];
-    struct print text;
-    print_init(&text, -1, name, sizeof name);
+    struct print text = PRINT_TEXT(64);
     print_format(&text, "device %u %s", device, names[which]);
     begin_event(to, "C", print_end(&text));
     put_time(to, ns);
@@ -190,8 +188,6 @@ static void apply_events(struct timeline *to,
 
 /** Ends an event with its thread and arguments. */
 static void put_arguments(struct timeline *to, const struct trace_event *event) {
-    char address[24];
-    struct print text;
     json_put_named_u64(to->json, "tid", event->thread);
     json_put_named_open(to->json, "args", '{');
     if (event->device != TRACE_NO_DEVICE)
@@ -199,7 +195,7 @@ static void put_arguments(struct timeline *to, const struct trace_event *event) 
     if (event->bytes)
         json_put_named_u64(to->json, "bytes", event->bytes);
     if (event->address) {
-        print_init(&text, -1, address, sizeof address);
+        struct print text = PRINT_TEXT(24);
         print_format(&text, "0x%llx", (unsigned long long)event->address);
         json_put_named_text(to->json, "address", print_end(&text));
     }
@@ -244,9 +240,7 @@ static void write_event(struct timeline *to, const struct trace_event *event) {
 
 static void name_process(struct timeline *to) {
     const struct trace_header *header = to->file->header;
-    char name[256];
-    struct print text;
-    print_init(&text, -1, name, sizeof name);
+    struct print text = PRINT_TEXT(256);
     print_format(&text, "%s", header->name);
     if (header->rank >= 0)
         print_format(&text, " rank %lld", (long long)header->rank);
