@@ -5,7 +5,7 @@
  *
  * managed: frees memory, then allocates managed memory that needs the space. The second process
  * must get the memory at once, also with a long GPUCACHE_DECAY_MS. Prints how long a kernel takes
- * that writes to all pages.
+ * that writes to all pages. Then does so in the other order, with a prefetch right after the free.
  */
 #include "facts.cuh"
 
@@ -29,8 +29,8 @@ static int fits(size_t mib) {
 
 /* Runs `fits` in a process without the library. Returns its status. */
 static int ask_another(size_t mib) {
-    std::string other = "env -u LD_PRELOAD /proc/" + std::to_string(getpid()) + "/exe fits " +
-                        std::to_string(mib);
+    std::string other =
+        "env -u LD_PRELOAD /proc/" + std::to_string(getpid()) + "/exe fits " + std::to_string(mib);
     fflush(stdout);
     return system(other.c_str());
 }
@@ -39,6 +39,13 @@ static __global__ void write_pages(char *p, size_t bytes) {
     size_t step = (size_t)gridDim.x * blockDim.x << 16;
     for (size_t i = (blockIdx.x * (size_t)blockDim.x + threadIdx.x) << 16; i < bytes; i += step)
         p[i]++;
+}
+
+static void time_kernel(char *pages, int number) {
+    double begin = now_s();
+    write_pages<<<1024, 256>>>(pages, 20 * PIECE);
+    CHECK(cudaDeviceSynchronize());
+    printf("note: kernel %d: %.0f ms\n", number, (now_s() - begin) * 1e3);
 }
 
 static int managed() {
@@ -54,12 +61,20 @@ static int managed() {
     CHECK(cudaMallocManaged(&pages, 20 * PIECE));
     int status = ask_another(20 << 10);
     printf("managed memory: other's status %d\n", status);
-    for (int turn = 0; turn < 3; turn++) {
-        double begin = now_s();
-        write_pages<<<1024, 256>>>(pages, 20 * PIECE);
-        CHECK(cudaDeviceSynchronize());
-        printf("note: kernel %d: %.0f ms\n", turn, (now_s() - begin) * 1e3);
-    }
+    for (int turn = 0; turn < 3; turn++)
+        time_kernel(pages, turn);
+    CHECK(cudaFree(pages));
+    CHECK(cudaMallocManaged(&pages, 20 * PIECE)); /* has no page yet */
+    CHECK(cudaMalloc(&p, 18 * PIECE));
+    CHECK(cudaMemset(p, 1, 18 * PIECE));
+    CHECK(cudaFree(p));
+    double begin = now_s();
+    CHECK(cudaMemPrefetchAsync(pages, 20 * PIECE, cudaMemLocation{cudaMemLocationTypeDevice, 0}, 0,
+                               0));
+    CHECK(cudaDeviceSynchronize());
+    printf("note: prefetch: %.0f ms\n", (now_s() - begin) * 1e3);
+    for (int turn = 3; turn < 6; turn++)
+        time_kernel(pages, turn);
     return 0;
 }
 

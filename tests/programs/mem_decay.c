@@ -266,6 +266,37 @@ static void managed(void) {
     CHECK(cuStreamSynchronize(stream));
 }
 
+/* Frees memory next to managed memory; together they are nearly all of the device. A part of the
+ * idle memory is enough for the managed memory, and the rest stays. */
+static void managed_first(void) {
+    size_t total;
+    CUdeviceptr p;
+    CHECK(cuDeviceTotalMem(&total, 0));
+    size_t half = total / 200 * 98 & ~(2 * MIB - 1);
+    use(1, 2 * MIB); /* the thread sleeps until the next tick */
+    CHECK(cuMemAllocManaged(&p, half, CU_MEM_ATTACH_GLOBAL));
+    use(8, half / 8);
+    wait_for(half / MIB - 8);
+    say("went", device_mib() < half / MIB - 7);
+    pause_ms(100);
+    say("rest", device_mib());
+}
+
+/* A free of little memory gives nothing back before the tick. */
+static void managed_little(void) {
+    size_t total;
+    CUdeviceptr p, q;
+    CHECK(cuDeviceTotalMem(&total, 0));
+    size_t half = total / 200 * 98 & ~(2 * MIB - 1);
+    CHECK(cuMemAllocManaged(&p, half, CU_MEM_ATTACH_GLOBAL));
+    CHECK(cuMemAlloc(&q, half));
+    unsigned long before = device_mib();
+    use(1, 4 * MIB);
+    budget_ms = 200;
+    wait_for(before);
+    say("stays", device_mib() > before);
+}
+
 static void counts_threads(void) {
     use(4, 20 * MIB);
     say("threads", threads());
@@ -285,6 +316,8 @@ int main(int count, char **arguments) {
                   {"goes_on_often", goes_on_often},
                   {"in_a_stream", in_a_stream},
                   {"managed", managed},
+                  {"managed_first", managed_first},
+                  {"managed_little", managed_little},
                   {"threads", counts_threads}};
     const char *scene = count > 1 ? arguments[1] : "";
     if (strcmp(scene, "sleeps") == 0 && count == 3)

@@ -103,6 +103,13 @@ def managed(name, backend):
     tally.check(said.get("later", 99) <= 2,
                 "decay: %s: next to managed memory one tick is enough" % name, said)
     tally.check(said.get("queries", 9999) <= 100, "decay: %s: managed memory waits for no work after the last free" % name, said)
+    late = {**backend, "GPUCACHE_DECAY_MS": "3600000", "GPUCACHE_SIM_MEMORY": "1G"}
+    said = scene(["managed_first"], late)
+    tally.check(said.get("went") == 1, "decay: %s: memory freed next to managed memory goes before the tick" % name, said)
+    if name == "pages":  # with segments, the driver has each segment only later, so all of them go
+        tally.check(said.get("rest", 0) >= 100, "decay: %s: and no more of it than managed memory needs" % name, said)
+    said = scene(["managed_little"], late)
+    tally.check(said.get("stays") == 1, "decay: %s: a few MiB next to managed memory stay" % name, said)
 
 
 def captures(name, backend):

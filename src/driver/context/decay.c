@@ -1,6 +1,7 @@
 #include "driver/context/decay.h"
 
 #include "base/clock.h"
+#include "driver/context/device_backend.h"
 #include "driver/context/device_pool.h"
 #include "driver/state/device.h"
 #include "options/options.h"
@@ -18,6 +19,12 @@
 #include <unistd.h>
 
 #define LEAST_TICK_NS 1000000 /* shortest tick: 1 ms, however short the decay time is */
+/* While a device has managed memory, the thread checks after this time whether the device is
+ * overcommitted. It gives idle memory back at once if that is more than the memory of the device
+ * divided by IDLE_SHARE. Less idle memory waits for the tick: a program on an overcommitted device
+ * would otherwise lose its small blocks to the driver after each free. */
+#define MANAGED_CHECK_NS 10000000
+#define IDLE_SHARE 64
 /* The longest wait of decay_last_wait(). The wait is short, because the program may have submitted
  * work after its last free, for example a kernel that never ends. No native free waits for such
  * work. */
@@ -59,23 +66,37 @@ static bool take_turn(bool (*work)(struct pool *pool), struct pool *pool, bool *
     return result;
 }
 
+/* Returns whether idle memory takes much of the space that managed memory needs. */
+static bool is_displacing(const struct device *device) {
+    uint64_t idle = 0;
+    if (!device_is_overcommitted(device))
+        return false;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
+        idle += pool_unused_bytes(p->pool) + atomic_load(&p->backend->returning);
+    return idle > device->total / IDLE_SHARE;
+}
+
 /* Advances the clock of each pool, and gives back memory that was idle for the decay time. Includes
  * pools whose context has ended, so that their caches become inactive. On an overcommitted device,
- * one tick counts as the whole decay time. Returns whether the next tick may have work. */
-static bool tick_all(void) {
+ * one tick counts as the whole decay time. If no tick is `due`, ticks only for devices whose idle
+ * memory displaces managed memory, and stops when it no longer does. (With the segments backend all
+ * idle memory goes, because the driver has a segment only some time after its release.) Returns
+ * whether the next tick may have work. */
+static bool tick_all(bool due) {
     bool later = false, refused = false;
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {
         const struct device *device = device_used(i);
         struct device_pool *p = device ? atomic_load(&device->pools) : NULL;
-        for (; p; p = p->next) {
+        for (; p && (due || is_displacing(device)); p = p->next) {
             unsigned ticks = device_is_overcommitted(device) ? DECAY_TICKS + 1 : 1;
             while (ticks-- > 0)
                 later |= take_turn(pool_tick, p->pool, &refused);
-            while (take_turn(pool_decay, p->pool, &refused)) {
+            while (take_turn(pool_decay, p->pool, &refused) && (due || is_displacing(device))) {
             }
         }
     }
-    return later || refused; /* if an exec fails, the process goes on: refused turns are due */
+    /* If an exec fails, the process goes on: refused turns are due. */
+    return later || refused || !due;
 }
 
 /* Waits in the helper thread for the work before the program's frees, for decay_last_wait(). Begins
@@ -98,17 +119,40 @@ static void wait_for_frees(void) {
     futex_wake(&last_wait);
 }
 
+static bool any_managed_memory(void) {
+    bool any = false;
+    for (int i = 0; i < STATS_MAX_DEVICES; i++) {
+        const struct device *device = device_used(i);
+        any |= device && counter_get(&device->unpooled.managed.current) > 0;
+    }
+    return any;
+}
+
+/* Sleeps until the tick at `next` is due, or until managed memory has to be checked. Returns
+ * whether the tick is due. */
+static bool sleep_until(uint64_t next) {
+    uint64_t now = clock_kernel_ns(), ns = next > now ? next - now : 1;
+    if (any_managed_memory() && ns > MANAGED_CHECK_NS)
+        ns = MANAGED_CHECK_NS;
+    futex_sleep(&last_wait, LAST_WAIT_NONE, ns);
+    return clock_kernel_ns() >= next;
+}
+
 /* The helper thread: waits for idle memory, then ticks until no pool has work. Does not tick while
  * the process exits: the ticks would use up the time of the last wait. */
 static void *give_back_idle(void *unused) {
+    bool due;
     for (;;) {
         while (atomic_exchange(&wake_due, 0) == 0)
             futex_sleep(&wake_due, 0, 0);
+        uint64_t next = clock_kernel_ns() + tick_ns();
         do {
-            futex_sleep(&last_wait, LAST_WAIT_NONE, tick_ns());
+            due = sleep_until(next);
             if (atomic_load(&last_wait) == LAST_WAIT_DUE)
                 wait_for_frees();
-        } while (atomic_load(&last_wait) == LAST_WAIT_NONE && tick_all());
+            if (due)
+                next = clock_kernel_ns() + tick_ns();
+        } while (atomic_load(&last_wait) == LAST_WAIT_NONE && tick_all(due));
     }
     return unused;
 }
@@ -129,6 +173,12 @@ void decay_wake(void) {
         futex_wake(&wake_due);
         errno = saved;
     }
+}
+
+void decay_check_managed(void) {
+    int saved = errno;
+    futex_wake(&last_wait);
+    errno = saved;
 }
 
 /* --- end of the process, and fork --- */

@@ -8,6 +8,7 @@
  * (reuse/pinned.h).
  */
 #include "driver/context/context.h"
+#include "driver/context/decay.h"
 #include "driver/context/device_pool.h"
 #include "driver/context/fault.h"
 #include "driver/hooks/captures.h"
@@ -173,8 +174,10 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int fl
         return refused(REAL(cuMemAllocManaged)(dptr, bytes | IMPOSSIBLE_BYTES, flags));
     CUresult answer = RETRY_FOR(bytes, device, REAL(cuMemAllocManaged)(dptr, bytes, flags));
     unpooled_end(&call, answer, answer == CUDA_SUCCESS ? *dptr : 0, 0);
-    if (answer == CUDA_SUCCESS && device)
+    if (answer == CUDA_SUCCESS && device) {
         give_idle_to_managed(device);
+        decay_check_managed(); /* for memory that the program frees later */
+    }
     return answer;
 }
 
