@@ -1,7 +1,5 @@
-/* Passes the right to run from thread to thread, by one semaphore for each (lockstep.h). */
-#include "replay/lockstep.h"
-
-#include "replay/history.h"
+/* Passes the right to run from thread to thread, by one semaphore for each (rerun.h). */
+#include "replay/rerun.h"
 
 #include <errno.h>
 #include <pthread.h>

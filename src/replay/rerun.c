@@ -5,7 +5,6 @@
 #include "replay/rerun.h"
 
 #include "heap/page.h"
-#include "replay/lockstep.h"
 #include "replay/memory.h"
 #include "stats/stats.h"
 #include "tuning/tuning.h"

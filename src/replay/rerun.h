@@ -25,4 +25,17 @@ struct rerun_setting {
  * has started `account`. */
 void rerun(const struct rerun_setting *setting, struct account *account);
 
+#define LOCKSTEP_OVER (-1)
+
+/** Runs on one thread. Returns the number of the thread that runs next, or LOCKSTEP_OVER. */
+typedef int lockstep_act(void *with);
+
+/**
+ * Starts the threads and runs them one at a time until LOCKSTEP_OVER, from thread `first` on. A
+ * replay has as many threads as the recorded program, and repeats its events in their order. A
+ * single thread is the caller itself. Returns 0, or -EAGAIN if a thread cannot be created. One call
+ * at a time.
+ */
+int lockstep_run(unsigned threads, int first, lockstep_act *act, void *with);
+
 #endif

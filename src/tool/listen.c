@@ -1,11 +1,9 @@
 /*
- * Serves /metrics over HTTP (listen.h).
+ * Serves /metrics over HTTP (tool.h).
  *
  * The server answers connections one after another, without threads or locks. A client that neither
  * sends nor reads delays the next one by at most one second per step (base/write.h).
  */
-#include "tool/listen.h"
-
 #include "base/clock.h"
 #include "base/write.h"
 #include "tool/common/tool.h"

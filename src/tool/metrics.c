@@ -12,7 +12,6 @@
 #include "tool/common/arguments.h"
 #include "tool/common/output.h"
 #include "tool/common/tool.h"
-#include "tool/listen.h"
 #include "tool/report/pages.h"
 
 #include <errno.h>

@@ -8,7 +8,7 @@
 #include "tool/common/tool.h"
 #include "tool/page/html.h"
 #include "tool/report/parsed_report.h"
-#include "tool/trace/trace_source.h"
+#include "tool/trace/trace_file.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -14,7 +14,6 @@
  */
 #include "options/value.h"
 #include "tool/common/arguments.h"
-#include "tool/common/target.h"
 #include "tool/common/tool.h"
 
 #include <errno.h>

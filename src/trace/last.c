@@ -1,9 +1,8 @@
-/* Copies the newest events from all chunks, through a heap of the newest ones (last.h). */
-#include "trace/last.h"
+/* Copies the newest events from all chunks, through a heap of the newest ones (trace.h). */
+#include "trace/trace.h"
 
 #include "base/sort.h"
 #include "trace/ring.h"
-#include "trace/trace.h"
 
 struct reading {
     const struct trace_header *header;

@@ -25,6 +25,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 extern atomic_bool trace_recording;
@@ -105,6 +106,23 @@ void trace_context_end(unsigned device, uint64_t space, uint64_t bytes, uint64_t
 
 /** Records a label of the program, of at most TRACE_LABEL bytes. */
 void trace_mark(const char *label);
+
+/** An allocation or a free of a block that this process has recorded. */
+struct trace_last {
+    uint64_t key;            /* used only by last.c */
+    uint64_t address, bytes; /* bytes of the block */
+    int64_t time_us;         /* since 1970 */
+    uint32_t stack;          /* of an allocation; 0: unknown */
+    uint16_t device;
+    bool is_free;
+};
+
+/**
+ * Fills `to` with the last allocations and frees of all devices in the order of time, at most
+ * `most`. Returns their number; 0 if no trace is recorded. No event between two of them is missing,
+ * except those that other threads add during the call. Takes the ring's lock and keeps errno.
+ */
+size_t trace_read_last(struct trace_last *to, size_t most);
 
 /* Write the properties of a device, of its backend and of the driver to the header. */
 void trace_device(unsigned device, const char *name, const char *uuid, uint64_t total_bytes);

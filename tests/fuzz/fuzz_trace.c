@@ -13,7 +13,7 @@
 #include "tool/trace/snapshot.c"
 
 #include "tool/page/html.h"
-#include "tool/replay/replay_trace.h"
+#include "tool/replay/comparison.h"
 
 #include <stdarg.h>
 #include <sys/stat.h>

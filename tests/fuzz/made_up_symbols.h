@@ -1,11 +1,11 @@
 /*
- * Made-up names of addresses (tool/report/symbols.h), with inlined functions: a target must not
+ * Made-up names of addresses (tool/report/stacks.h), with inlined functions: a target must not
  * open the files that its input names.
  */
 #ifndef GPUCACHE_FUZZ_MADE_UP_SYMBOLS_H
 #define GPUCACHE_FUZZ_MADE_UP_SYMBOLS_H
 
-#include "tool/report/symbols.h"
+#include "tool/report/stacks.h"
 
 #include <stddef.h>
 

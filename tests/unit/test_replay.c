@@ -9,7 +9,6 @@
 #include <cmocka.h>
 
 #include "replay/input.h"
-#include "replay/lockstep.h"
 #include "replay/models.h"
 #include "replay/rerun.h"
 #include "tuning/tuning.h"

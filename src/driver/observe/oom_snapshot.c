@@ -13,7 +13,6 @@
 #include "process/ending.h"
 #include "report/file.h"
 #include "report/memory_snapshot.h"
-#include "trace/last.h"
 #include "trace/trace.h"
 
 #include <errno.h>

@@ -1,5 +1,7 @@
 /*
- * Parses the options of a command, as commands.def lists them: `--option`, `--option=value` or
+ * The parser of command lines, and the help texts. Both are made from commands.def.
+ *
+ * Parses the options of a command: `--option`, `--option=value` or
  * `--option value`. Options may stand before, between and after operands, up to `--`; options of
  * run only before. An unknown option ends the process with a message that names the known ones.
  */
@@ -7,6 +9,7 @@
 #define GPUCACHE_TOOL_COMMON_ARGUMENTS_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 enum option_of_command {
 #define FLAG(command, id, option, meaning) ARGUMENT_##command##_##id,
@@ -33,5 +36,17 @@ enum option_of_command arguments_next(struct arguments *arguments);
 /** Prints all options of the command with the form of their values, or that it takes none, and ends
  * the process. */
 _Noreturn void arguments_refuse(const struct arguments *arguments);
+
+/** Prints the list of all commands. */
+void help_overview(FILE *out);
+
+/** Prints usage, options with defaults, and an example. Returns false for an unknown command. */
+bool help_command(FILE *out, const char *command);
+
+/** Prints the version, and which optional libraries this command was built with. */
+void help_version(FILE *out);
+
+/** Prints that the first argument is no command, and a similar command. Ends the process. */
+_Noreturn void help_refuse(char *const *arguments);
 
 #endif

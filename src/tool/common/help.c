@@ -1,10 +1,9 @@
-/* Prints the help texts, and refuses unknown commands (help.h). */
-#include "tool/common/help.h"
+/* Prints the help texts, and refuses unknown commands (arguments.h). */
+#include "tool/common/arguments.h"
 
 #include "base/print.h"
 #include "options/options.h"
 #include "options/value.h"
-#include "tool/common/target.h"
 #include "tool/common/tool.h"
 
 #include <ctype.h>

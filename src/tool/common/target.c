@@ -1,6 +1,4 @@
-/* Reads ELF headers and #! lines of programs (target.h). */
-#include "tool/common/target.h"
-
+/* Reads ELF headers and #! lines of programs (tool.h). */
 #include "tool/common/tool.h"
 
 #include <elf.h>

@@ -7,6 +7,7 @@
 
 #include "replay/memory.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -51,6 +52,19 @@ void tool_take_option(const char *argument, const char *value, bool strictly);
 /** Writes the name of an option for the command line, without the dashes: `memory-limit`. */
 void tool_option_name(const struct option_info *option, char name[TOOL_OPTION_NAME]);
 
+/** Finds the file that execvp() would run. Returns false if there is none. */
+bool target_find(const char *name, char path[PATH_MAX]);
+
+/** Returns whether a file begins as an ELF file. */
+bool target_is_elf(const char *path);
+
+/**
+ * Prints one line to stderr if the library cannot be loaded into a program. Returns whether to
+ * preload it anyway. Returns false if the preload would end the program, or if its dynamic linker
+ * would print an error.
+ */
+bool target_takes_library(const char *name);
+
 /** Replaces this process by a program, or ends it with a message. */
 _Noreturn void tool_become(char **program);
 
@@ -62,6 +76,17 @@ _Noreturn void tool_become(char **program);
  *      0                   otherwise
  */
 int tool_judge_peak(uint64_t most, bool or_none, char **program);
+
+/** Writes the body of an answer to fd: OpenMetrics if `open`, because the client prefers it, else
+ * Prometheus's text. Returns 0 or a negative errno. */
+typedef int listen_answer(int fd, bool open);
+
+/**
+ * Answers GET /metrics at ADDRESS:PORT until the process ends, one connection at a time. PORT or
+ * :PORT means the loopback address. An IPv6 address stands in brackets. Port 0 means any free port.
+ * Prints the address to stderr when clients can connect. Ends the process on an error.
+ */
+_Noreturn void listen_and_answer(const char *where, listen_answer *answer);
 
 /** Parses a process number. Returns 0 for other texts. */
 int tool_pid(const char *argument);

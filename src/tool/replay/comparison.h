@@ -45,6 +45,9 @@ struct replay_request {
     size_t delay_count;
 };
 
+/** Reads a trace of the library. Returns 0, or a negative errno with a text in histories->why. */
+int replay_trace_read(const char *path, struct histories *histories);
+
 /** Runs all candidates with all delays. Returns 0 or a negative errno. */
 int comparison_run(struct comparison *comparison, const struct replay_request *request);
 void comparison_free(struct comparison *comparison);

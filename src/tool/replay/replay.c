@@ -9,7 +9,6 @@
 #include "tool/common/output.h"
 #include "tool/common/tool.h"
 #include "tool/replay/comparison.h"
-#include "tool/replay/replay_trace.h"
 #include "tool/trace/trace_file.h"
 
 #include <errno.h>

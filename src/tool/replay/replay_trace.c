@@ -2,7 +2,7 @@
  * Converts a trace to histories. Blocks that are live when the trace begins are allocated first.
  * The trace also has the reserved memory of the pools, which becomes the recorded peak.
  */
-#include "tool/replay/replay_trace.h"
+#include "tool/replay/comparison.h"
 
 #include "tool/trace/trace_file.h"
 

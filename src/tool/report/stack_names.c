@@ -4,7 +4,6 @@
 #include "report/holders.h"
 #include "tool/common/tool.h"
 #include "tool/report/stacks.h"
-#include "tool/report/symbols.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
  * The call stacks of a report from a file, or of a live page. The library writes them
- * (stats/holders.h); the command adds the names of native functions (symbols.h).
+ * (stats/holders.h); the command adds the names of native functions (symbols.c).
  */
 #ifndef GPUCACHE_TOOL_REPORT_STACKS_H
 #define GPUCACHE_TOOL_REPORT_STACKS_H
@@ -60,6 +60,24 @@ const struct stats_stacks *parsed_stacks_view(const struct parsed_stacks *stacks
 /** Copies a text of a frame. stack_frame_free() frees a frame's texts. */
 char *stack_text(const char *text, size_t length);
 void stack_frame_free(const struct stats_frame *frame);
+
+struct symbol {
+    const char *function, *file; /* file NULL: unknown; never freed */
+    unsigned line;               /* 0: unknown */
+};
+
+/**
+ * Finds the functions at an offset in a file, in the file's own addresses, from symbols and debug
+ * information. The list has the inlined functions, innermost first, and last the function of the
+ * symbol table. It is never freed, because gpucache top looks up the same addresses again and
+ * again. Returns the number of functions, or 0 in three cases, and prints the last two once:
+ *
+ *   - the functions are unknown
+ *   - the file now has another build ID than `build_id`, unless that is empty
+ *   - this build has no libdw
+ */
+unsigned symbols_find(const char *path, const char *build_id, uint64_t offset,
+                      const struct symbol **list);
 
 /** Replaces a native frame, in a file of that build id, by the functions at its address: the
  * inlined ones, and the one that contains them. Changes nothing if they are not known. */

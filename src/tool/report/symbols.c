@@ -1,10 +1,8 @@
-/* Looks up names with libdw, and keeps files and results until the process ends (symbols.h). */
-#include "tool/report/symbols.h"
+/* Looks up names with libdw, and keeps files and results until the process ends (stacks.h). */
+#include "tool/report/stacks.h"
 
 #ifndef GPUCACHE_LIBDW
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 
 unsigned symbols_find(const char *path, const char *build_id, uint64_t offset,

@@ -10,7 +10,6 @@
 
 #include "live/place.h"
 #include "tool/screen/screen_draw.h"
-#include "tool/screen/terminal.h"
 
 #include <errno.h>
 #include <langinfo.h>

@@ -1,5 +1,6 @@
 /*
- * The views of gpucache top's screen, and the functions that draw their lines with ncurses.
+ * The views of gpucache top's screen, the functions that draw their lines with ncurses, and the
+ * terminal.
  */
 #ifndef GPUCACHE_TOOL_SCREEN_SCREEN_DRAW_H
 #define GPUCACHE_TOOL_SCREEN_SCREEN_DRAW_H
@@ -38,5 +39,15 @@ void screen_draw_one(struct screen *screen);
 /** Draws the last line: the filter that is typed, a question, a message, or the longest text of
  * `keys` that fits. The list ends with NULL. */
 void screen_put_keys(const struct screen *screen, const char *const *keys);
+
+/** Starts ncurses, and restores the terminal at exit and at every signal that ends the process,
+ * except SIGKILL. Returns false if there is no such terminal. */
+bool terminal_open(void);
+
+/** Returns whether the terminal (TERM) can place its cursor. */
+bool terminal_can(void);
+
+/** Returns whether the terminal was closed. */
+bool terminal_is_gone(void);
 
 #endif

@@ -1,7 +1,6 @@
-/* Starts ncurses; handlers of exit and signals restore the terminal (terminal.h). */
-#include "tool/screen/terminal.h"
+/* Starts ncurses; handlers of exit and signals restore the terminal (screen_draw.h). */
+#include "tool/screen/screen_draw.h"
 
-#include <curses.h>
 #include <fcntl.h>
 #include <locale.h>
 #include <poll.h>

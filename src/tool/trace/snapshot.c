@@ -10,7 +10,6 @@
 #include "report/lines.h"
 #include "tool/common/output.h"
 #include "tool/common/tool.h"
-#include "tool/trace/trace_source.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 #include "tool/common/arguments.h"
 #include "tool/common/output.h"
 #include "tool/common/tool.h"
-#include "tool/trace/trace_source.h"
+#include "tool/trace/trace_file.h"
 
 #include <errno.h>
 #include <stdio.h>

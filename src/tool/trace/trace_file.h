@@ -51,6 +51,11 @@ bool trace_file_is_open(int fd);
  * for the user. */
 int trace_file_read(const char *path, struct trace_file *file, const char **why);
 
+/** Reads a trace by the name of its file, or by the number of a process that records one. Reads
+ * only its last `last` events (0: all). Prints to stderr if events are missing. On failure prints
+ * the reason and returns false. */
+bool trace_source_read(const char *source, uint64_t last, struct trace_file *file);
+
 /** Reads a trace from an open file as trace_file_read() does, and closes the file. */
 int trace_file_read_open(int fd, struct trace_file *file, const char **why);
 

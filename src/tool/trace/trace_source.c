@@ -1,5 +1,5 @@
-/* Finds the trace of a process in /proc/PID/maps, and reads it (trace_source.h). */
-#include "tool/trace/trace_source.h"
+/* Finds the trace of a process in /proc/PID/maps, and reads it (trace_file.h). */
+#include "tool/trace/trace_file.h"
 
 #include "report/lines.h"
 #include "tool/common/tool.h"
