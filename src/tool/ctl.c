@@ -255,7 +255,7 @@ static int print_outcome(const struct request *request, const struct page *page,
 
 int tool_ctl(char **arguments) {
     struct request request = parse(arguments);
-    struct pages pages;
+    static struct pages pages; /* static: not freed, because the process ends */
     int64_t result = 0;
     pages_open(&pages, request.pid);
     struct page *page = pages_of(&pages, request.pid);
@@ -277,7 +277,5 @@ int tool_ctl(char **arguments) {
         signal(interrupted, SIG_DFL);
         raise(interrupted);
     }
-    int status = print_outcome(&request, page, placed, result);
-    pages_close(&pages);
-    return status;
+    return print_outcome(&request, page, placed, result);
 }

@@ -205,12 +205,6 @@ static bool read_traces(struct html *page, char **sources) {
     return good;
 }
 
-static void free_traces(struct html *page) {
-    for (size_t i = 0; i < page->trace_count; i++)
-        trace_file_free(&page->traces[i]);
-    free(page->traces);
-}
-
 static bool write_html(const struct html *page, const char *path) {
     int result = html_write(page, path);
     if (result != 0)
@@ -234,9 +228,10 @@ static void check_output(const struct settings *settings) {
 int tool_report(char **arguments) {
     static char buffer[65536];
     struct settings settings = {.events = EVENTS};
-    struct parsed_reports reports = {0};
-    struct html page = {.reports = &reports};
-    struct pages pages = {0};
+    /* static: nothing is freed, because the process ends */
+    static struct parsed_reports reports;
+    static struct html page = {.reports = &reports};
+    static struct pages pages;
     struct print out;
     bool good = true;
     char **sources = parse(&settings, arguments);
@@ -273,9 +268,5 @@ int tool_report(char **arguments) {
         parsed_reports_print_table(&reports, &out);
     else
         print_all(&reports, &settings, &out);
-    bool written = tool_flush(&out);
-    free_traces(&page);
-    parsed_reports_free(&reports);
-    pages_close(&pages);
-    return !written ? STATUS_OWN_FAILURE : good ? 0 : EXIT_FAILURE;
+    return !tool_flush(&out) ? STATUS_OWN_FAILURE : good ? 0 : EXIT_FAILURE;
 }

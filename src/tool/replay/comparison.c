@@ -16,12 +16,11 @@
 static void share(struct comparison *comparison) {
     size_t periods = comparison->history->period_count;
     size_t each = sizeof(struct account) + periods * sizeof(uint64_t);
-    comparison->shared_bytes = each * comparison->count;
-    void *memory = mmap(NULL, comparison->shared_bytes, PROT_READ | PROT_WRITE,
+    void *memory = mmap(NULL, each * comparison->count, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    comparison->shared = checked(memory == MAP_FAILED ? NULL : memory);
+    char *shared = checked(memory == MAP_FAILED ? NULL : memory);
     for (size_t i = 0; i < comparison->count; i++) {
-        struct account *account = (struct account *)((char *)comparison->shared + i * each);
+        struct account *account = (struct account *)(shared + i * each);
         account_start(account, comparison->history, (uint64_t *)(account + 1));
         account->error = UNFINISHED;
         comparison->rows[i].account = account;
@@ -91,9 +90,4 @@ int comparison_run(struct comparison *comparison, const struct replay_request *r
     }
     share(comparison);
     return run_rows(comparison);
-}
-
-void comparison_free(struct comparison *comparison) {
-    munmap(comparison->shared, comparison->shared_bytes);
-    free(comparison->rows);
 }

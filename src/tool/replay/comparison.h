@@ -25,8 +25,8 @@ struct candidate {
 
 struct row {
     const struct candidate *candidate;
-    uint64_t delay_us; /* 0 for a model */
-    struct account *account;
+    uint64_t delay_us;       /* 0 for a model */
+    struct account *account; /* in memory shared with child processes */
 };
 
 struct comparison {
@@ -34,8 +34,6 @@ struct comparison {
     const struct history *history;
     struct row *rows; /* rows of one candidate are adjacent */
     size_t count;
-    void *shared; /* the accounts, in memory shared with child processes */
-    size_t shared_bytes;
 };
 
 struct replay_request {
@@ -50,7 +48,6 @@ int replay_trace_read(const char *path, struct histories *histories);
 
 /** Runs all candidates with all delays. Returns 0 or a negative errno. */
 int comparison_run(struct comparison *comparison, const struct replay_request *request);
-void comparison_free(struct comparison *comparison);
 
 void comparison_print(const struct comparison *comparison, struct print *out);
 void comparison_print_json(const struct comparison *comparison, struct print *out);

@@ -11,7 +11,6 @@
 #include "tool/replay/comparison.h"
 #include "tool/trace/trace_file.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -248,17 +247,6 @@ struct results {
     size_t file_count;
 };
 
-static void free_results(struct results *results) {
-    for (size_t i = 0; i < results->count; i++)
-        comparison_free(&results->list[i]);
-    for (size_t i = 0; i < results->file_count; i++) {
-        histories_free(results->files[i]);
-        free(results->files[i]);
-    }
-    free(results->list);
-    free(results->files);
-}
-
 static void compare(const struct settings *settings, const char *file,
                     const struct histories *histories, struct results *results) {
     for (size_t i = 0; i < histories->count; i++) {
@@ -278,24 +266,19 @@ static void compare(const struct settings *settings, const char *file,
     }
 }
 
-static int read_file(const char *file, struct histories *histories) {
-    char why[HISTORY_WHY];
+static bool read_file(const char *file, struct histories *histories) {
     struct input input;
+    int r;
     if (strcmp(file, "-") != 0 && trace_file_is(file)) {
-        int r = replay_trace_read(file, histories);
-        if (r != 0)
-            tool_say("%s: %s", file, histories->why);
-        return r;
+        r = replay_trace_read(file, histories);
+    } else {
+        r = input_read(file, &input, histories->why);
+        r = r == 0 ? input_histories(&input, histories) : r;
+        input_free(&input);
     }
-    int r = input_read(file, &input, why);
-    if (r == 0) {
-        r = input_histories(&input, histories);
-        memcpy(why, histories->why, sizeof why);
-    }
-    input_free(&input);
     if (r != 0)
-        tool_say("%s: %s", file, why);
-    return r;
+        tool_say("%s: %s", file, histories->why);
+    return r == 0;
 }
 
 static bool has_failed(const struct results *results) {
@@ -307,7 +290,7 @@ static bool has_failed(const struct results *results) {
     return false;
 }
 
-static int print_results(const struct settings *settings, const struct results *results) {
+static bool print_results(const struct settings *settings, const struct results *results) {
     char buffer[4096];
     struct print out;
     print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
@@ -323,7 +306,7 @@ static int print_results(const struct settings *settings, const struct results *
             }
         }
     }
-    return tool_flush(&out) ? 0 : -EIO;
+    return tool_flush(&out);
 }
 
 static void print_nothing_of(const char *file, uint64_t device) {
@@ -335,7 +318,7 @@ static void print_nothing_of(const char *file, uint64_t device) {
 
 int tool_replay(char **at) {
     static struct settings settings;
-    struct results results = {0};
+    static struct results results; /* static: nothing is freed, because the process ends */
     int status = 0;
     set_defaults(&settings);
     at = parse(&settings, at);
@@ -346,16 +329,14 @@ int tool_replay(char **at) {
         struct histories *file = checked(calloc(1, sizeof *file));
         *APPEND(results.files, results.file_count) = file;
         size_t before = results.count;
-        bool good = read_file(*at, file) == 0;
+        bool good = read_file(*at, file);
         if (good)
             compare(&settings, *at, file, &results);
         if (good && results.count == before)
             print_nothing_of(*at, settings.device);
         status = results.count == before ? EXIT_FAILURE : status;
     }
-    bool printed = print_results(&settings, &results) == 0;
-    status = !printed ? STATUS_OWN_FAILURE : has_failed(&results) ? EXIT_FAILURE : status;
-    free_results(&results);
-    free(settings.request.candidates);
-    return status;
+    if (!print_results(&settings, &results))
+        return STATUS_OWN_FAILURE;
+    return has_failed(&results) ? EXIT_FAILURE : status;
 }

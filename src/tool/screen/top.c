@@ -167,17 +167,9 @@ static int print_once(struct top *top) {
     return say_missing(top) ? 0 : EXIT_FAILURE;
 }
 
-static void free_all(struct top *top) {
-    for (size_t i = 0; i < top->history_count; i++)
-        free(top->histories[i]);
-    free(top->histories);
-    free(top->rows);
-    free(top->pids);
-    pages_close(&top->pages);
-}
-
 int tool_top(char **arguments) {
-    struct top top = {.column = TOP_LIVE, .interval_ms = INTERVAL_MS};
+    /* static: nothing is freed, because the process ends */
+    static struct top top = {.column = TOP_LIVE, .interval_ms = INTERVAL_MS};
     bool once = !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO);
     struct arguments left = {.command = "top", .at = arguments};
     for (enum option_of_command option; (option = arguments_next(&left)) != ARGUMENTS_END;)
@@ -199,7 +191,5 @@ int tool_top(char **arguments) {
         once = true;
     }
     top.dead = top.pid_count > 0;
-    int status = once ? print_once(&top) : screen_run(&top);
-    free_all(&top);
-    return status;
+    return once ? print_once(&top) : screen_run(&top);
 }
