@@ -27,16 +27,13 @@ bool history_has(const struct history *history, uint64_t key) {
 
 static void add_event(struct history *history, uint64_t time_us, uint64_t bytes, uint32_t block,
                       uint32_t stream) {
-    struct history_event *events =
-        grown_for_one(history->events, history->count, &history->capacity, sizeof *events);
-    history->events = events;
     if (!history->begun) {
         history->begin_us = time_us;
         history->begun = true;
     }
-    uint64_t before = history->count > 0 ? events[history->count - 1].time_us : 0;
+    uint64_t before = history->count > 0 ? history->events[history->count - 1].time_us : 0;
     uint64_t since = time_us > history->begin_us ? time_us - history->begin_us : 0;
-    events[history->count++] =
+    *APPEND(history->events, history->count) =
         (struct history_event){since > before ? since : before, bytes, block, stream & STREAM_MOST,
                                (uint8_t)history->thread};
 }
@@ -76,19 +73,13 @@ void history_on_thread(struct history *history, uint64_t thread) {
 }
 
 void history_period(struct history *history) {
-    history->periods = grown_for_one(history->periods, history->period_count,
-                                     &history->period_capacity, sizeof *history->periods);
-    history->periods[history->period_count++] = history->count;
+    *APPEND(history->periods, history->period_count) = history->count;
 }
 
 void history_cut_into(struct history *history, size_t periods) {
-    size_t *list = checked(malloc((periods + 1) * sizeof *list));
+    history->period_count = 0;
     for (size_t i = 0; i < periods; i++)
-        list[i] = history->count * i / periods;
-    free(history->periods);
-    history->periods = list;
-    history->period_count = periods;
-    history->period_capacity = periods + 1;
+        *APPEND(history->periods, history->period_count) = history->count * i / periods;
 }
 
 struct history *histories_of(struct histories *histories, int device) {
@@ -97,13 +88,12 @@ struct history *histories_of(struct histories *histories, int device) {
         at++;
     if (at < histories->count && histories->list[at].device == device)
         return &histories->list[at];
-    struct history *list =
-        grown(histories->list, histories->count, histories->count + 1, sizeof *list);
-    memmove(&list[at + 1], &list[at], (histories->count - at) * sizeof *list);
-    list[at] = (struct history){.device = device};
-    histories->list = list;
-    histories->count++;
-    return &list[at];
+    size_t behind = histories->count - at;
+    *APPEND(histories->list, histories->count) = (struct history){0};
+    struct history *made = &histories->list[at];
+    memmove(made + 1, made, behind * sizeof *made);
+    *made = (struct history){.device = device};
+    return made;
 }
 
 void history_end(struct history *history) {

@@ -28,9 +28,9 @@ struct history_event {
 struct history {
     int device; /* -1: unknown */
     struct history_event *events;
-    size_t count, capacity;
+    size_t count;
     size_t *periods; /* index of the first event of each period */
-    size_t period_count, period_capacity;
+    size_t period_count;
     uint32_t blocks, streams, threads;
     uint32_t thread;   /* thread of the events that follow */
     struct table live; /* key of a live block -> index of its allocating event, plus 1 */

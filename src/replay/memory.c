@@ -2,6 +2,7 @@
 #include "replay/memory.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +23,9 @@ void *grown(void *list, size_t from, size_t to, size_t each) {
     return memory;
 }
 
-void *grown_for_one(void *list, size_t count, size_t *capacity, size_t each) {
-    if (count < *capacity)
-        return list;
-    *capacity = *capacity ? 2 * *capacity : 64;
-    return checked(realloc(list, *capacity * each));
+void *grown_for_one(void *list, size_t count, size_t each) {
+    bool is_full = (count & (count - 1)) == 0; /* no element, or a power of two of them */
+    char *memory = is_full ? checked(realloc(list, (count ? 2 * count : 1) * each)) : list;
+    memset(memory + count * each, 0, each);
+    return memory;
 }

@@ -34,10 +34,10 @@ struct reader {
     const struct plain_value *segments, *trace;
     int device;
     struct history scratch; /* only the entries, to find blocks without an allocation */
-    struct {
+    struct first_block {
         uint64_t address, bytes, stream;
     } * first; /* blocks that were live before the first entry */
-    size_t first_count, first_capacity;
+    size_t first_count;
     int64_t reserved, reserved_most; /* change since the first entry, and its maximum */
     bool expandable;
     bool by_library; /* written by gpucache snapshot */
@@ -96,15 +96,6 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
     return 0;
 }
 
-static void add_first_block(struct reader *reader, uint64_t address, uint64_t bytes,
-                            uint64_t stream) {
-    reader->first = grown_for_one(reader->first, reader->first_count, &reader->first_capacity,
-                                  sizeof *reader->first);
-    reader->first[reader->first_count].address = address;
-    reader->first[reader->first_count].bytes = bytes;
-    reader->first[reader->first_count++].stream = stream;
-}
-
 static int count_segment(struct reader *reader, const struct entry *entry) {
     int64_t bytes = (int64_t)entry->bytes;
     if (__builtin_add_overflow(reader->reserved, entry->action == SEGMENT_MORE ? bytes : -bytes,
@@ -130,7 +121,8 @@ static int first_pass(struct reader *reader, const struct entry *entry) {
         if (history_has(scratch, entry->address))
             history_free(scratch, entry->time_us, entry->address);
         else if (entry->action == FREE_REQUESTED)
-            add_first_block(reader, entry->address, entry->bytes, entry->stream);
+            *APPEND(reader->first, reader->first_count) =
+                (struct first_block){entry->address, entry->bytes, entry->stream};
         return 0;
     case SEGMENT_MORE:
     case SEGMENT_LESS:
@@ -155,7 +147,7 @@ static int read_block(struct reader *reader, const struct plain_value *block, ui
         return 0;
     if (!plain_u64(plain_get(block, "requested_size"), size, &bytes))
         bytes = size;
-    add_first_block(reader, own, bytes, stream);
+    *APPEND(reader->first, reader->first_count) = (struct first_block){own, bytes, stream};
     return 0;
 }
 
@@ -163,7 +155,6 @@ static int read_block(struct reader *reader, const struct plain_value *block, ui
 static int read_segment(struct reader *reader, const struct plain_value *segment, uint64_t *total) {
     const struct plain_value *blocks = plain_get(segment, "blocks");
     const struct plain_value *of = plain_get(segment, "stream");
-    const struct plain_value *expandable = plain_get(segment, "is_expandable");
     uint64_t device = 0, address = 0, size;
     int r = 0;
     if (!plain_visit(reader->values))
@@ -174,7 +165,7 @@ static int read_segment(struct reader *reader, const struct plain_value *segment
     if (!plain_u64(plain_get(segment, "total_size"), HISTORY_BYTES_MOST, &size))
         return complain(reader, "has a segment without a total_size");
     *total = *total + size < TOTAL_MOST ? *total + size : TOTAL_MOST;
-    reader->expandable |= expandable && expandable->kind == PLAIN_BOOL && expandable->integer;
+    reader->expandable |= json_is_true(plain_get(segment, "is_expandable"));
     plain_u64(plain_get(segment, "address"), ADDRESS_MOST, &address);
     uint64_t stream = of && of->kind == PLAIN_INT ? (uint64_t)of->integer : 0;
     for (size_t i = 0; i < plain_count(blocks) && r == 0; i++)

@@ -60,7 +60,7 @@ struct device_output {
     struct trace_live_set live_set;
     void *groups;   /* a tree (tsearch) of struct group */
     uint8_t *bytes; /* the encoded events */
-    size_t used, capacity;
+    size_t used;
     uint64_t at_ns, unit; /* time of the last event, address of the last allocation in units */
     uint64_t blocks;      /* allocations so far */
     uint32_t group_count;
@@ -80,13 +80,9 @@ static void put_pair(struct json_put *to, uint64_t first, uint64_t second) {
 /* ---- events ---- */
 
 static void put_number(struct device_output *of, uint64_t number) {
-    if (of->used + 10 > of->capacity) {
-        of->capacity = 2 * of->capacity + 65536;
-        of->bytes = checked(realloc(of->bytes, of->capacity));
-    }
     for (; number >= 128; number >>= 7)
-        of->bytes[of->used++] = (uint8_t)(number | 128);
-    of->bytes[of->used++] = (uint8_t)number;
+        *APPEND(of->bytes, of->used) = (uint8_t)(number | 128);
+    *APPEND(of->bytes, of->used) = (uint8_t)number;
 }
 
 static int compare_groups(const void *a, const void *b) {

@@ -225,14 +225,17 @@ void stack_frame_free(const struct stats_frame *frame) {
     free((char *)(uintptr_t)frame->module);
 }
 
+void stack_frames_free(struct stack_frames *stack) {
+    for (unsigned i = 0; i < stack->count; i++)
+        stack_frame_free(&stack->frames[i]);
+    free(stack->frames);
+}
+
 void parsed_stacks_free(struct parsed_stacks *stacks) {
     if (!stacks)
         return;
-    for (size_t i = 0; i < stacks->stack_count; i++) {
-        for (unsigned k = 0; k < stacks->stacks[i].count; k++)
-            stack_frame_free(&stacks->stacks[i].frames[k]);
-        free(stacks->stacks[i].frames);
-    }
+    for (size_t i = 0; i < stacks->stack_count; i++)
+        stack_frames_free(&stacks->stacks[i]);
     for (size_t i = 0; i < stacks->module_count; i++) {
         free(stacks->modules[i].path);
         free(stacks->modules[i].build_id);

@@ -57,9 +57,10 @@ void parsed_stacks_free(struct parsed_stacks *stacks);
 /** Returns the stacks as the library's own reports read them. */
 const struct stats_stacks *parsed_stacks_view(const struct parsed_stacks *stacks);
 
-/** Copies a text of a frame. stack_frame_free() frees a frame's texts. */
+/** Copies a text of a frame. The other functions free a frame's texts, and a stack's frames. */
 char *stack_text(const char *text, size_t length);
 void stack_frame_free(const struct stats_frame *frame);
+void stack_frames_free(struct stack_frames *stack);
 
 struct symbol {
     const char *function, *file; /* file NULL: unknown; never freed */

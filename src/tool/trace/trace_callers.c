@@ -16,6 +16,8 @@
 struct text {
     char *bytes;
     uint32_t count;
+    struct stack_frames frames; /* of a frame: one until its names are found */
+    bool resolved;
 };
 
 struct trace_callers {
@@ -23,9 +25,6 @@ struct trace_callers {
         struct text *texts; /* by number */
         uint32_t capacity;
     } tables[KINDS];
-    struct stack_frames *frames; /* by number; each has one frame until it is resolved */
-    bool *frame_known;
-    uint32_t frame_capacity;
     uint32_t numbers[MOST_OF_STACK];
     /* the text that is being assembled from records */
     unsigned kind;
@@ -42,17 +41,13 @@ void trace_callers_free(struct trace_callers *callers) {
     if (!callers)
         return;
     for (unsigned kind = 0; kind < KINDS; kind++) {
-        for (uint32_t i = 0; i < callers->tables[kind].capacity; i++)
-            free(callers->tables[kind].texts[i].bytes);
-        free(callers->tables[kind].texts);
+        const struct table *table = &callers->tables[kind];
+        for (uint32_t i = 0; i < table->capacity; i++) {
+            stack_frames_free(&table->texts[i].frames);
+            free(table->texts[i].bytes);
+        }
+        free(table->texts);
     }
-    for (uint32_t i = 0; i < callers->frame_capacity; i++) {
-        for (unsigned k = 0; k < callers->frames[i].count; k++)
-            stack_frame_free(&callers->frames[i].frames[k]);
-        free(callers->frames[i].frames);
-    }
-    free(callers->frames);
-    free(callers->frame_known);
     free(callers);
 }
 
@@ -70,10 +65,11 @@ static void store_text(struct trace_callers *callers) {
         table->texts = grown(table->texts, table->capacity, capacity, sizeof *table->texts);
         table->capacity = capacity;
     }
-    free(table->texts[number].bytes);
-    char *bytes = checked(calloc(1, callers->bytes + 1));
-    memcpy(bytes, callers->text, callers->bytes);
-    table->texts[number] = (struct text){bytes, callers->bytes};
+    struct text *text = &table->texts[number];
+    free(text->bytes);
+    text->bytes = checked(calloc(1, callers->bytes + 1));
+    text->count = callers->bytes;
+    memcpy(text->bytes, callers->text, callers->bytes);
 }
 
 static void begin(struct trace_callers *callers, unsigned kind, uint64_t word) {
@@ -103,11 +99,10 @@ void trace_callers_take(struct trace_callers *callers, unsigned kind, const uint
 
 /* ---- queries ---- */
 
-static const struct text *text_of(const struct trace_callers *callers, unsigned kind,
-                                  uint32_t number) {
-    static const struct text nothing = {0};
+/** Returns the definition of a number, or NULL beyond the last number. */
+static struct text *text_of(const struct trace_callers *callers, unsigned kind, uint32_t number) {
     const struct table *table = &callers->tables[kind - TRACE_STACK];
-    return number < table->capacity ? &table->texts[number] : &nothing;
+    return number < table->capacity ? &table->texts[number] : NULL;
 }
 
 uint32_t trace_callers_stacks(const struct trace_callers *callers) {
@@ -158,47 +153,38 @@ static struct stats_frame unpack(const struct text *text) {
     return frame;
 }
 
-static struct stack_frames *read_frame(struct trace_callers *callers, uint32_t number) {
-    if (callers->frame_capacity < trace_callers_frames(callers)) {
-        uint32_t capacity = trace_callers_frames(callers);
-        callers->frames =
-            grown(callers->frames, callers->frame_capacity, capacity, sizeof *callers->frames);
-        callers->frame_known = grown(callers->frame_known, callers->frame_capacity, capacity, 1);
-        callers->frame_capacity = capacity;
-    }
-    const struct text *text = text_of(callers, TRACE_FRAME, number);
-    struct stack_frames *frames =
-        number < callers->frame_capacity ? &callers->frames[number] : NULL;
-    if (frames && frames->count == 0 && text->bytes)
-        *APPEND(frames->frames, frames->count) = unpack(text);
-    return frames;
+static struct text *read_frame(const struct trace_callers *callers, uint32_t number) {
+    struct text *text = text_of(callers, TRACE_FRAME, number);
+    if (text && text->frames.count == 0 && text->bytes)
+        *APPEND(text->frames.frames, text->frames.count) = unpack(text);
+    return text;
 }
 
 const struct stats_frame *trace_callers_frame(struct trace_callers *callers, uint32_t number,
                                               unsigned index) {
     static const struct stats_frame nothing = {.function = "?"};
-    struct stack_frames *frames = read_frame(callers, number);
-    if (frames && !callers->frame_known[number]) {
-        callers->frame_known[number] = true;
-        look_up(callers, frames);
+    struct text *text = read_frame(callers, number);
+    if (text && !text->resolved) {
+        text->resolved = true;
+        look_up(callers, &text->frames);
     }
-    if (!frames || frames->count == 0)
+    if (!text || text->frames.count == 0)
         return index == 0 ? &nothing : NULL;
-    return index < frames->count ? &frames->frames[index] : NULL;
+    return index < text->frames.count ? &text->frames.frames[index] : NULL;
 }
 
 const uint32_t *trace_callers_stack(struct trace_callers *callers, uint32_t stack,
                                     unsigned *count) {
     const struct text *text = text_of(callers, TRACE_STACK, stack);
-    unsigned most = text->count / (unsigned)sizeof(uint32_t);
+    unsigned most = text ? text->count / (unsigned)sizeof(uint32_t) : 0;
     most = most < MOST_OF_STACK ? most : MOST_OF_STACK;
     *count = 0;
     for (unsigned all = 0; all < 2 && *count == 0; all++) {
         for (unsigned i = 0; i < most; i++) {
             uint32_t number;
             memcpy(&number, text->bytes + i * sizeof number, sizeof number);
-            const struct stack_frames *frames = read_frame(callers, number);
-            if (all == 1 || (frames && frames->count > 0 && frames->frames[0].python))
+            const struct text *frame = read_frame(callers, number);
+            if (all == 1 || (frame && frame->frames.count > 0 && frame->frames.frames[0].python))
                 callers->numbers[(*count)++] = number;
         }
     }

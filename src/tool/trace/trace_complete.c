@@ -20,7 +20,7 @@ struct pass {
     struct trace_live_set ended;      /* objects that have ended after the front, by address */
     struct trace_live_set contexts;   /* ended after the front; the address is their space */
     struct trace_event *out, *before; /* the list, and carried events to put before it */
-    size_t count, capacity, before_count, before_capacity;
+    size_t count, before_count;
     uint64_t front_ns;
     uint64_t failed_lookups; /* look-ups of objects that were not live */
     uint64_t pages_added;    /* pages whose begin was added, because only their end is known */
@@ -29,12 +29,6 @@ struct pass {
 /* Bounds for damaged files, in which every record may end all possible objects. */
 #define FAILED_LOOKUPS_MOST ((uint64_t)1 << 26)
 #define PAGES_ADDED_MOST ((uint64_t)1 << 20) /* 2 TiB of pages */
-
-static void append(struct trace_event **list, size_t *count, size_t *capacity,
-                   const struct trace_event *event) {
-    *list = grown_for_one(*list, *count, capacity, sizeof **list);
-    (*list)[(*count)++] = *event;
-}
 
 /**
  * Keeps the address of an object that ends, for is_too_late(). A trace without a front does not
@@ -57,7 +51,7 @@ static void note_end(struct pass *pass, const struct trace_event *event) {
 static void apply_event(struct pass *pass, const struct trace_event *event) {
     trace_live_set_apply(&pass->live_set, event);
     if (event->time_ns > pass->front_ns) {
-        append(&pass->out, &pass->count, &pass->capacity, event);
+        *APPEND(pass->out, pass->count) = *event;
         note_end(pass, event);
     }
 }
@@ -111,7 +105,7 @@ static void end(struct pass *pass, enum trace_sort sort, const struct trace_even
         made.flags = TRACE_CARRIED;
         made.time_ns = pass->front_ns;
         made.detail = 0;
-        append(&pass->before, &pass->before_count, &pass->before_capacity, &made);
+        *APPEND(pass->before, pass->before_count) = made;
     }
     apply_event(pass, event);
 }
@@ -186,13 +180,12 @@ static bool is_newer(const struct trace_header *header, const struct trace_event
 
 /** Adds all live objects to the list of carried events. */
 static void carry(struct pass *pass) {
-    static const enum trace_sort order[] = {TRACE_SEGMENTS, TRACE_PAGES, TRACE_BLOCKS};
-    for (unsigned i = 0; i < TRACE_SORTS; i++) {
+    for (enum trace_sort sort = 0; sort < TRACE_SORTS; sort++) {
         size_t count;
-        struct trace_event *list = trace_live_set_list(&pass->live_set, order[i], NULL, &count);
+        struct trace_event *list = trace_live_set_list(&pass->live_set, sort, NULL, &count);
         for (size_t j = 0; j < count; j++) {
             list[j].flags |= TRACE_CARRIED;
-            append(&pass->before, &pass->before_count, &pass->before_capacity, &list[j]);
+            *APPEND(pass->before, pass->before_count) = list[j];
         }
         free(list);
     }
@@ -267,7 +260,7 @@ void trace_file_cut(struct trace_file *file, size_t last) {
     }
     carry(&pass);
     for (size_t i = cut; i < file->count; i++)
-        append(&pass.out, &pass.count, &pass.capacity, &file->events[i]);
+        *APPEND(pass.out, pass.count) = file->events[i];
     file->dropped += events - last;
     replace_list(file, &pass);
 }
