@@ -20,7 +20,9 @@ void account_begin_event(struct account *account, size_t at) {
 }
 
 void account_end_event(struct account *account) {
+    const struct history_event *event = &account->history->events[account->at];
     size_t part = account->at * ACCOUNT_PARTS / account->history->count;
+    account->requested += event->frees ? -event->bytes : event->bytes;
     if (account->requested > account->requested_peak)
         account->requested_peak = account->requested;
     account->requested_sum[part] += (double)account->requested;

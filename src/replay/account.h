@@ -41,6 +41,7 @@ struct account {
 void account_start(struct account *account, const struct history *history,
                    uint64_t *mapped_by_period);
 void account_begin_event(struct account *account, size_t at);
+/** Counts the requested bytes of an event that has succeeded. */
 void account_end_event(struct account *account);
 
 /* Count bytes reserved from the driver and returned to it, mapped pages, and driver calls. */

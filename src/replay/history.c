@@ -25,17 +25,17 @@ bool history_has(const struct history *history, uint64_t key) {
     return table_find(&history->live, key) != 0;
 }
 
-static void add_event(struct history *history, uint64_t time_us, uint64_t bytes, uint32_t block,
-                      uint32_t stream) {
+/** Adds an event on the history's current thread. */
+static void add_event(struct history *history, uint64_t time_us, struct history_event event) {
     if (!history->begun) {
         history->begin_us = time_us;
         history->begun = true;
     }
     uint64_t before = history->count > 0 ? history->events[history->count - 1].time_us : 0;
     uint64_t since = time_us > history->begin_us ? time_us - history->begin_us : 0;
-    *APPEND(history->events, history->count) =
-        (struct history_event){since > before ? since : before, bytes, block, stream & STREAM_MOST,
-                               (uint8_t)history->thread};
+    event.time_us = since > before ? since : before;
+    event.thread = history->thread & 0x7f;
+    *APPEND(history->events, history->count) = event;
 }
 
 void history_free(struct history *history, uint64_t time_us, uint64_t key) {
@@ -45,9 +45,10 @@ void history_free(struct history *history, uint64_t time_us, uint64_t key) {
         return;
     }
     table_remove(&history->live, key);
-    const struct history_event *allocation = &history->events[event - 1];
-    history->requested -= allocation->bytes;
-    add_event(history, time_us, 0, allocation->block, allocation->stream);
+    struct history_event end = history->events[event - 1];
+    end.frees = true;
+    history->requested -= end.bytes;
+    add_event(history, time_us, end);
 }
 
 void history_allocate(struct history *history, uint64_t time_us, uint64_t key, uint64_t bytes,
@@ -57,8 +58,10 @@ void history_allocate(struct history *history, uint64_t time_us, uint64_t key, u
         history_free(history, time_us, key);
     }
     bytes = bytes > 0 ? bytes : 1;
-    add_event(history, time_us, bytes, history->blocks,
-              number_of(&history->stream_numbers, stream));
+    uint32_t number = number_of(&history->stream_numbers, stream);
+    add_event(history, time_us,
+              (struct history_event){
+                  .bytes = bytes, .block = history->blocks, .stream = number & STREAM_MOST});
     table_set(&history->live, key, history->count);
     history->streams = (uint32_t)history->stream_numbers.count;
     history->blocks++;

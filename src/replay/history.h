@@ -20,9 +20,10 @@
 
 struct history_event {
     uint64_t time_us;                 /* since the first event; never decreases */
-    uint64_t bytes;                   /* 0: a free */
+    uint64_t bytes;                   /* of the block; not 0 */
     uint32_t block;                   /* number of the allocation, from 0 */
-    uint32_t stream : 24, thread : 8; /* numbers from 0, in order of appearance */
+    uint32_t stream : 24, thread : 7; /* numbers from 0, in order of appearance */
+    uint32_t frees : 1;
 };
 
 struct history {

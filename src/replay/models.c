@@ -264,19 +264,14 @@ static void release(struct state *state, struct chunk *chunk) {
 /* ---- the replay ---- */
 
 /** Returns false if the limit refuses the memory. */
-static bool run_event(struct state *state, const struct history_event *event, uint64_t *sizes) {
+static bool run_event(struct state *state, const struct history_event *event) {
     struct chunk **chunk = &state->live[event->block];
-    if (event->bytes == 0) {
-        state->account->requested -= sizes[event->block];
+    if (event->frees) {
         release(state, *chunk);
         *chunk = NULL;
         return true;
     }
     *chunk = allocate(state, event);
-    if (*chunk) {
-        sizes[event->block] = event->bytes;
-        state->account->requested += event->bytes;
-    }
     return *chunk != NULL;
 }
 
@@ -299,10 +294,9 @@ void model_run(enum model model, uint64_t limit, struct account *account) {
                           .trees = checked(calloc(pools, sizeof(struct chunk *))),
                           .tops = checked(calloc(pools, sizeof(struct chunk *))),
                           .live = checked(calloc(history->blocks + 1, sizeof(struct chunk *)))};
-    uint64_t *sizes = checked(calloc(history->blocks + 1, sizeof *sizes));
     for (size_t i = 0; i < history->count && !account->out_of_memory; i++) {
         account_begin_event(account, i);
-        account->out_of_memory = !run_event(&state, &history->events[i], sizes);
+        account->out_of_memory = !run_event(&state, &history->events[i]);
         if (!account->out_of_memory)
             account_end_event(account);
     }
@@ -313,5 +307,4 @@ void model_run(enum model model, uint64_t limit, struct account *account) {
     free(state.trees);
     free(state.tops);
     free(state.live);
-    free(sizes);
 }

@@ -221,23 +221,14 @@ static void decay_until(struct pool *pool, uint64_t us, uint64_t decay_us) {
 struct run {
     const struct history *history;
     struct pool *pool;
-    uint64_t *addresses, *sizes; /* by number of the allocation */
+    uint64_t *addresses; /* by number of the allocation */
     uint64_t decay_us;
     size_t at; /* index of the next event */
 };
 
 static int run_event(const struct run *run, const struct history_event *event) {
-    struct account *account = device.account;
-    if (event->bytes == 0) {
-        account->requested -= run->sizes[event->block];
-        return pool_free(run->addresses[event->block]);
-    }
-    int allocated = pool_alloc(run->pool, event->bytes, &run->addresses[event->block]);
-    if (allocated == 0) {
-        run->sizes[event->block] = event->bytes;
-        account->requested += event->bytes;
-    }
-    return allocated;
+    uint64_t *address = &run->addresses[event->block];
+    return event->frees ? pool_free(*address) : pool_alloc(run->pool, event->bytes, address);
 }
 
 /** Runs the events of one thread up to the next event of another. Returns that other thread, or
@@ -290,7 +281,6 @@ void rerun(const struct rerun_setting *setting, struct account *account) {
         .history = history,
         .pool = checked(pool_create(&device.backend, &config)),
         .addresses = checked(calloc(history->blocks + 1, sizeof *run.addresses)),
-        .sizes = checked(calloc(history->blocks + 1, sizeof *run.sizes)),
         .decay_us = setting->decay_us,
     };
     if (history->count > 0) {
@@ -302,5 +292,4 @@ void rerun(const struct rerun_setting *setting, struct account *account) {
     }
     finish(run.pool, account);
     free(run.addresses);
-    free(run.sizes);
 }

@@ -17,7 +17,7 @@ static inline void fuzz_check_history(const struct history *history) {
     FUZZ_CHECK(lives && history->threads <= HISTORY_THREADS_MOST);
     for (size_t i = 0; i < history->count; i++) {
         const struct history_event *event = &history->events[i];
-        bool frees = event->bytes == 0;
+        bool frees = event->frees;
         FUZZ_CHECK(event->time_us >= time_us && event->bytes <= HISTORY_BYTES_MOST);
         FUZZ_CHECK(event->block < history->blocks && lives[event->block] == (frees ? 1 : 0));
         lives[event->block] = frees ? 2 : 1;

@@ -84,7 +84,7 @@ static void rows_of_traces(void **state) {
     assert_int_equal(history->count, 6); /* a lost free is inserted, an unknown free left out */
     assert_int_equal(history->events[1].time_us, 10);
     assert_int_equal(history->events[2].time_us, 10); /* time does not go back to 5 */
-    assert_int_equal(history->events[2].bytes, 0);
+    assert_true(history->events[2].frees);
     assert_int_equal(history->events[2].block, history->events[0].block);
     assert_int_equal(history->unknown_frees, 1);
     assert_int_equal(history->lost_frees, 1);
@@ -426,7 +426,8 @@ static void idle_memory_decays(void **state) {
 static void periods_of_the_last_quarter(void **state) {
     (void)state;
     uint64_t periods[8] = {0};
-    struct history history = {.count = 80, .period_count = 8};
+    struct history_event events[80] = {{0}};
+    struct history history = {.events = events, .count = 80, .period_count = 8};
     size_t begins[8];
     struct account account;
     history.periods = begins;
