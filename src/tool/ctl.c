@@ -210,7 +210,7 @@ static void catch_signals(void) {
  * nothing away. Counts live blocks and unpooled memory, because idle memory goes back on demand.
  */
 static void print_held_beyond_limit(const struct page *page, const char *who) {
-    for (unsigned i = 0; i < page_devices(page); i++) {
+    for (unsigned i = 0; i < page->devices; i++) {
         struct stats_device stats;
         struct report_derived derived;
         if (!page_device(page, i, &stats, NULL, NULL) || stats.limit_bytes == 0)

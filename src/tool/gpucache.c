@@ -2,7 +2,6 @@
  * main() of gpucache: finds the command by its name and calls it.
  */
 #include "tool/common/arguments.h"
-#include "tool/common/output.h"
 #include "tool/common/tool.h"
 
 #include <stdio.h>

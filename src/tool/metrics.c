@@ -10,7 +10,6 @@
  */
 #include "base/print.h"
 #include "tool/common/arguments.h"
-#include "tool/common/output.h"
 #include "tool/common/tool.h"
 #include "tool/report/pages.h"
 
@@ -252,7 +251,7 @@ static struct sample *read_samples(const struct pages *pages, char (*jobs)[LABEL
         if (!page_is_running(page) || is_replaced(pages, i))
             continue;
         find_job(page, jobs[i]);
-        for (unsigned k = 0; k < page_devices(page); k++) {
+        for (unsigned k = 0; k < page->devices; k++) {
             samples[*count].page = page;
             samples[*count].job = jobs[i];
             *count += page_device(page, k, &samples[*count].device, NULL, NULL);

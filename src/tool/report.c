@@ -4,7 +4,6 @@
  */
 #include "options/value.h"
 #include "tool/common/arguments.h"
-#include "tool/common/output.h"
 #include "tool/common/tool.h"
 #include "tool/page/html.h"
 #include "tool/report/parsed_report.h"
@@ -14,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define ANSWER_MS 1000
 #define EVENTS 10
@@ -226,13 +224,12 @@ static void check_output(const struct settings *settings) {
 }
 
 int tool_report(char **arguments) {
-    static char buffer[65536];
     struct settings settings = {.events = EVENTS};
     /* static: nothing is freed, because the process ends */
     static struct parsed_reports reports;
     static struct html page = {.reports = &reports};
     static struct pages pages;
-    struct print out;
+    struct print out = tool_stdout();
     bool good = true;
     char **sources = parse(&settings, arguments);
     bool folded = settings.folded != FOLDED_NOT;
@@ -257,7 +254,6 @@ int tool_report(char **arguments) {
                  earlier, earlier == 1 ? "" : "s", earlier == 1 ? "is" : "are");
     for (size_t i = 0; i < reports.count; i++)
         parsed_stacks_resolve(reports.list[i]->stacks, settings.format == REPORT_TEXT && !folded);
-    print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     if (settings.html)
         good &= reports.count + page.trace_count > 0 && write_html(&page, settings.html);
     else if (folded)

@@ -115,8 +115,8 @@ int fuzz_one(const uint8_t *data, size_t size) {
     struct page *page = open_page(folder, name, &other_version);
     if (!page)
         return 0;
-    FUZZ_CHECK(page_devices(page) <= STATS_MAX_DEVICES && strlen(page->version) <= 16);
-    FUZZ_CHECK(page_devices(page) * sizeof(struct live_slot) <= page->bytes - sizeof *page->live);
+    FUZZ_CHECK(page->devices <= STATS_MAX_DEVICES && strlen(page->version) <= 16);
+    FUZZ_CHECK(page->devices * sizeof(struct live_slot) <= page->bytes - sizeof *page->live);
     FUZZ_CHECK(page->program.argument_count <= PROGRAM_ARGUMENTS);
     print_page(page);
     FUZZ_CHECK(page_state_words(page));

@@ -1,7 +1,6 @@
 /* The parser of command lines (arguments.h). It reorders the words in place. */
 #include "tool/common/arguments.h"
 
-#include "tool/common/output.h"
 #include "tool/common/tool.h"
 
 #include <stdlib.h>

@@ -3,10 +3,8 @@
  * GPUCACHE_MEMORY_LIMIT=8G.
  */
 #include "options/options.h"
-#include "base/print.h"
 #include "options/value.h"
 #include "tool/common/arguments.h"
-#include "tool/common/output.h"
 #include "tool/common/tool.h"
 
 #include <ctype.h>
@@ -14,13 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /** Returns the option of a --name, or OPTION_COUNT. */
 static enum option_id option_of(const char *name, size_t length) {
     char variable[64] = "GPUCACHE_";
     size_t used = strlen(variable);
-
     if (used + length >= sizeof variable)
         return OPTION_COUNT;
     for (size_t i = 0; i < length; i++)
@@ -75,16 +71,13 @@ void tool_take_option(const char *argument, const char *value, bool strictly) {
 }
 
 int tool_options(char **arguments) {
-    char buffer[1024];
-    struct print out;
-
+    struct print out = tool_stdout();
     struct arguments left = {.command = "options", .at = arguments, .variables = true};
     while (arguments_next(&left) == ARGUMENT_VARIABLE)
         tool_take_option(left.option, left.value, false); /* shows the effective value */
     if (*left.at)
         fail(STATUS_OWN_FAILURE, "options", "takes nothing but --name=value");
     options_load();
-    print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     options_print(&out);
     return tool_flush(&out) ? 0 : STATUS_OWN_FAILURE;
 }

@@ -67,13 +67,12 @@ static bool read_at(int fd, void *to, size_t bytes, uint64_t offset) {
 }
 
 static bool is_musl(const char *loader) {
-    const char *slash = strrchr(loader, '/');
-    return strncmp(slash ? slash + 1 : loader, "ld-musl-", strlen("ld-musl-")) == 0;
+    return strncmp(basename(loader), "ld-musl-", strlen("ld-musl-")) == 0;
 }
 
 /** Returns whether a file is a dynamic linker, which has no interpreter but honours LD_PRELOAD. */
 static bool is_loader(const char *path) {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *name = basename(path);
     return strncmp(name, "ld-", 3) == 0 || strncmp(name, "ld.so", 5) == 0;
 }
 

@@ -5,6 +5,7 @@
 #ifndef GPUCACHE_TOOL_COMMON_TOOL_H
 #define GPUCACHE_TOOL_COMMON_TOOL_H
 
+#include "base/print.h"
 #include "replay/memory.h"
 
 #include <limits.h>
@@ -39,9 +40,23 @@ void tool_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /** Writes `gpucache: what: why` to stderr like tool_say(), and ends the process. */
 _Noreturn void fail(int status, const char *what, const char *why);
 
-/** Opens a regular file for reading, without blocking. Returns a descriptor or a negative errno;
- * -EINVAL: the file is not regular. */
+/**
+ * Opens a regular file for reading, without blocking. The names of such files come from another
+ * process: a report names modules, and /proc/PID/maps names mapped files. The owner of such a name
+ * may replace the file by a FIFO or a device at any moment. Returns a descriptor or a negative
+ * errno; -EINVAL: the file is not regular.
+ */
 int tool_open_regular(const char *path);
+
+/** Returns an output to the standard output. All calls share one buffer. */
+struct print tool_stdout(void);
+
+/** Flushes output to the standard output. If it could not be written, prints why and returns false.
+ */
+bool tool_flush(struct print *out);
+
+/** Flushes stdout as tool_flush() does. Returns the exit status: 0 or STATUS_OWN_FAILURE. */
+int tool_flush_stdout(void);
 
 /**
  * Puts an option, written as --name or --name=value, into the environment. Ends the process if the

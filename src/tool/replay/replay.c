@@ -6,7 +6,6 @@
 #include "replay/input.h"
 #include "report/lines.h"
 #include "tool/common/arguments.h"
-#include "tool/common/output.h"
 #include "tool/common/tool.h"
 #include "tool/replay/comparison.h"
 #include "tool/trace/trace_file.h"
@@ -14,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define LIST 32         /* values of one option, at most */
 #define CANDIDATES 1024 /* settings of a comparison, at most */
@@ -291,9 +289,7 @@ static bool has_failed(const struct results *results) {
 }
 
 static bool print_results(const struct settings *settings, const struct results *results) {
-    char buffer[4096];
-    struct print out;
-    print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
+    struct print out = tool_stdout();
     if (results->count > 1 && !settings->each && !settings->json) {
         comparisons_print(results->list, results->count, &settings->request, &out);
     } else {

@@ -284,10 +284,6 @@ void pages_ask(struct pages *pages, bool sizes, unsigned timeout_ms) {
 
 /* ---- values ---- */
 
-unsigned page_devices(const struct page *page) {
-    return page->devices;
-}
-
 /** Returns the published copy of a device, valid until the next call. NULL: the process has not
  * used the device. */
 static struct live_device *copy_device(const struct page *page, unsigned ordinal) {

@@ -100,7 +100,6 @@ struct page_moment {
  */
 bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
                  uint64_t *sizes_age, struct page_moment *moment);
-unsigned page_devices(const struct page *page);
 
 /** Copies the call stacks that hold most memory of a device. Returns false if stacks are not
  * recorded. */

@@ -208,8 +208,7 @@ static void read_program(struct parsed_report *report, const struct plain_value 
         program->arguments[program->argument_count++] =
             keep_text(report, json_text(plain_item(command, i)));
     const char *path = program->argument_count > 0 ? program->arguments[0] : "unknown";
-    const char *slash = strrchr(path, '/');
-    snprintf(program->name, sizeof program->name, "%s", slash ? slash + 1 : path);
+    snprintf(program->name, sizeof program->name, "%s", basename(path));
 }
 
 static void read_oom(struct parsed_report *report, const struct plain_value *from) {
@@ -262,7 +261,7 @@ static const char *read_report(struct parsed_reports *reports, const char *sourc
     if (plain_get(from, "oom"))
         read_oom(report, plain_get(from, "oom"));
     report->stacks = parsed_stacks_read(from);
-    report->head.stacks = parsed_stacks_view(report->stacks);
+    report->head.stacks = report->stacks ? &report->stacks->view : NULL;
     for (size_t i = 0; i < plain_count(devices); i++)
         read_device(report, plain_item(devices, i));
     return NULL;
@@ -385,7 +384,7 @@ void parsed_reports_read_page(struct parsed_reports *reports, struct page *page)
     struct stats_device read;
     struct page_moment moment;
     uint64_t age, oldest = 0;
-    for (unsigned i = 0; i < page_devices(page); i++) {
+    for (unsigned i = 0; i < page->devices; i++) {
         if (page_device(page, i, &read, &age, &moment)) {
             read.backend = keep_text(report, read.backend);
             read.reuse = keep_text(report, read.reuse);
@@ -415,7 +414,7 @@ void parsed_report_print(const struct parsed_report *report, enum report_format 
     bool named = report->page && format == REPORT_TEXT;
     struct parsed_stacks *now = named ? parsed_stacks_of_page(report->page) : NULL;
     parsed_stacks_resolve(now, true);
-    head.stacks = now ? parsed_stacks_view(now) : head.stacks;
+    head.stacks = now ? &now->view : head.stacks;
     walk_begin(&emitter, format, out, &head);
     for (size_t i = 0; i < report->device_count; i++)
         walk_device(&emitter, &report->devices[i], &report->maps[i]);

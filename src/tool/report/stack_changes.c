@@ -74,7 +74,7 @@ static void print_change(struct print *out, const struct change *change) {
     struct print second = PRINT_TEXT(512);
     print_format(&first, "  %s%s, from %s to %s", change->after > change->before ? "+" : "-",
                  SIZE(size_of(change)), SIZE(change->before), SIZE(change->after));
-    holders_print_stack(parsed_stacks_view(change->of), change->stack, &first, &second);
+    holders_print_stack(&change->of->view, change->stack, &first, &second);
     print_untrusted(out, print_end(&first));
     print_char(out, '\n');
     if (second.used > 0) {

@@ -66,10 +66,6 @@ static void set_view(struct parsed_stacks *stacks) {
                                          .module = module};
 }
 
-const struct stats_stacks *parsed_stacks_view(const struct parsed_stacks *stacks) {
-    return stacks ? &stacks->view : NULL;
-}
-
 /* ---- reading ---- */
 
 char *stack_text(const char *text, size_t length) {
@@ -210,7 +206,7 @@ struct parsed_stacks *parsed_stacks_of_page(const struct page *page) {
     struct parsed_stacks *stacks = checked(calloc(1, sizeof *stacks));
     struct live_holders holders;
     set_view(stacks);
-    for (unsigned i = 0; i < page_devices(page); i++)
+    for (unsigned i = 0; i < page->devices; i++)
         if (page_holders(page, i, &holders))
             add_live_device(stacks, (int)i, &holders);
     if (stacks->device_count > 0)

@@ -34,7 +34,7 @@ struct stack_module {
 };
 
 struct parsed_stacks {
-    struct stats_stacks view;
+    struct stats_stacks view;         /* the stacks as the library's own reports read them */
     struct stats_recording recording; /* with a text of its own, or NULL */
     struct stack_frames *stacks;      /* number 1 first */
     struct stack_row *rows;
@@ -53,9 +53,6 @@ struct page;
  * resolved. Returns NULL if stacks are not recorded. Freed with parsed_stacks_free(). */
 struct parsed_stacks *parsed_stacks_of_page(const struct page *page);
 void parsed_stacks_free(struct parsed_stacks *stacks);
-
-/** Returns the stacks as the library's own reports read them. */
-const struct stats_stacks *parsed_stacks_view(const struct parsed_stacks *stacks);
 
 /** Copies a text of a frame. The other functions free a frame's texts, and a stack's frames. */
 char *stack_text(const char *text, size_t length);

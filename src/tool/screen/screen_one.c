@@ -157,7 +157,7 @@ static int draw_holders(int y, const struct top_row *row) {
     struct parsed_stacks *stacks = parsed_stacks_of_page(row->page);
     parsed_stacks_resolve(stacks, true);
     if (stacks)
-        holders_write(parsed_stacks_view(stacks), row->device.ordinal, true, put_holder, &y);
+        holders_write(&stacks->view, row->device.ordinal, true, put_holder, &y);
     else
         screen_put_text(y++, "held by: unknown, GPUCACHE_STACKS is not set there", A_DIM);
     parsed_stacks_free(stacks);

@@ -8,7 +8,6 @@
  */
 #include "options/value.h"
 #include "tool/common/arguments.h"
-#include "tool/common/output.h"
 #include "tool/common/tool.h"
 #include "tool/report/pages.h"
 #include "tool/screen/screen.h"
@@ -121,7 +120,7 @@ void top_read(struct top *top) {
         page_update_state(page); /* the process may have ended since the request */
         bool shown = (page_is_running(page) || top->dead) && page->state != PAGE_ENDED &&
                      is_wanted(top, page);
-        for (unsigned k = 0; shown && k < page_devices(page); k++)
+        for (unsigned k = 0; shown && k < page->devices; k++)
             add_row(top, page, k);
     }
     forget_histories(top);
@@ -149,10 +148,8 @@ static bool say_missing(const struct top *top) {
 }
 
 static int print_once(struct top *top) {
-    static char buffer[65536];
-    struct print out;
+    struct print out = tool_stdout();
     top_read(top);
-    print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     top_print_head(&out, top);
     print_char(&out, '\n');
     for (size_t i = 0; i < top->row_count; i++) {

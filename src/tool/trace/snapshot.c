@@ -8,7 +8,6 @@
 #include "heap/page.h"
 #include "options/value.h"
 #include "report/lines.h"
-#include "tool/common/output.h"
 #include "tool/common/tool.h"
 
 #include <stdio.h>
@@ -146,10 +145,9 @@ static void finish(struct snapshot *to, const char *source) {
 }
 
 int tool_snapshot(char **arguments) {
-    static char buffer[65536];
     static struct snapshot to;
     struct trace_file file;
-    struct print out;
+    struct print out = tool_stdout();
     uint64_t last = LAST;
     bool json = false;
     struct arguments left = {.command = "snapshot", .at = arguments};
@@ -168,7 +166,6 @@ int tool_snapshot(char **arguments) {
              "is no text: write it to a file, with > snapshot.pickle");
     if (!trace_source_read(*arguments, last, &file))
         return EXIT_FAILURE;
-    print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     to.file = &file;
     snapshot_attribute(&file);
     snapshot_frames_begin(&to);

@@ -9,7 +9,6 @@
 #include "base/json_put.h"
 #include "options/value.h"
 #include "tool/common/arguments.h"
-#include "tool/common/output.h"
 #include "tool/common/tool.h"
 #include "tool/trace/trace_file.h"
 
@@ -17,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define STEP_NS 1000000
 #define STEP_SHARE 1000
@@ -309,7 +307,7 @@ static void write_all(struct print *out, const struct source *sources, size_t co
 }
 
 int tool_timeline(char **arguments) {
-    static char buffer[65536];
+    struct print out = tool_stdout();
     uint64_t last = 0;
     struct arguments left = {.command = "timeline", .at = arguments};
     while (arguments_next(&left) != ARGUMENTS_END)
@@ -326,8 +324,6 @@ int tool_timeline(char **arguments) {
     for (size_t i = 0; i < count; i++)
         if (trace_source_read(arguments[i], last, &sources[read].file))
             set_unique_pid(sources, read++);
-    struct print out;
-    print_init(&out, STDOUT_FILENO, buffer, sizeof buffer);
     if (read > 0)
         write_all(&out, sources, read);
     bool written = tool_flush(&out);
