@@ -17,13 +17,7 @@ void *checked(void *memory) {
     return memory;
 }
 
-void *grown(void *list, size_t from, size_t to, size_t each) {
-    char *memory = checked(realloc(list, to * each));
-    memset(memory + from * each, 0, (to - from) * each);
-    return memory;
-}
-
-void *grown_for_one(void *list, size_t count, size_t each) {
+void *grown(void *list, size_t count, size_t each) {
     bool is_full = (count & (count - 1)) == 0; /* no element, or a power of two of them */
     char *memory = is_full ? checked(realloc(list, (count ? 2 * count : 1) * each)) : list;
     memset(memory + count * each, 0, each);

@@ -7,13 +7,9 @@
 /** Returns `memory`. Ends the process if `memory` is NULL: an allocation has failed. */
 void *checked(void *memory) __attribute__((returns_nonnull));
 
-/** Enlarges a list of `from` elements of `each` bytes to `to` elements. The new ones are zero. */
-void *grown(void *list, size_t from, size_t to, size_t each) __attribute__((returns_nonnull));
-
-/** Appends an element of zeros to a list, and points to it. `list` and `count` are variables. Nothing
- * else may enlarge the list: it has space for the next power of two of elements. */
-#define APPEND(list, count)                                                                        \
-    ((list) = grown_for_one((list), (count), sizeof *(list)), &(list)[(count)++])
-void *grown_for_one(void *list, size_t count, size_t each) __attribute__((returns_nonnull));
+/** Appends an element of zeros to a list, and points to it. `list` and `count` are variables.
+ * Nothing else may enlarge the list: it has space for the next power of two of elements. */
+#define APPEND(list, count) ((list) = grown((list), (count), sizeof *(list)), &(list)[(count)++])
+void *grown(void *list, size_t count, size_t each) __attribute__((returns_nonnull));
 
 #endif

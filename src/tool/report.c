@@ -158,8 +158,8 @@ static bool print_folded(const struct parsed_reports *reports, enum folded weigh
             continue;
         any = true;
         for (size_t k = 0; k < report->device_count; k++) {
-            format_root(report, report->devices[k].ordinal, several, root, sizeof root);
-            parsed_stacks_fold(report->stacks, report->devices[k].ordinal, weight, root, out);
+            format_root(report, report->devices[k].stats.ordinal, several, root, sizeof root);
+            parsed_stacks_fold(report->stacks, report->devices[k].stats.ordinal, weight, root, out);
         }
     }
     if (!any)

@@ -32,7 +32,7 @@ static void print_forms(const struct parsed_report *report) {
         fuzz_check_json(text, out.used);
     for (size_t i = 0; i < report->device_count && report->stacks; i++) {
         out = begin();
-        parsed_stacks_fold(report->stacks, report->devices[i].ordinal, FOLDED_PEAK, "", &out);
+        parsed_stacks_fold(report->stacks, report->devices[i].stats.ordinal, FOLDED_PEAK, "", &out);
         fuzz_check_plain(print_end(&out));
     }
 }

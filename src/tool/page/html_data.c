@@ -37,9 +37,9 @@ static void put_event(struct json_put *to, const struct parsed_report *report,
 }
 
 static void put_moment(struct json_put *to, const struct parsed_report *report, size_t at) {
-    const struct page_moment *moment = &report->moments[at];
+    const struct page_moment *moment = &report->devices[at].moment;
     json_put_open(to, '{');
-    json_put_named_i64(to, "device", report->devices[at].ordinal);
+    json_put_named_i64(to, "device", report->devices[at].stats.ordinal);
     json_put_named_u64(to, "read_ns", minus_or_zero(moment->read_ns, report->page->started_ns));
     json_put_named_open(to, "events", '[');
     for (unsigned ring = 0; ring < FLIGHT_RINGS; ring++)

@@ -16,25 +16,20 @@
  * so far. The JSON values of one line have such a bound of their own. */
 #define MEMORY_MOST ((size_t)64 << 20)
 #define MEMORY_TIMES 12
-#define DEVICE_BYTES                                                                               \
-    (sizeof(struct stats_device) + sizeof(struct segment_map) +                                    \
-     sizeof(const char *[STATS_LIVE_SIZES]))
+#define DEVICE_BYTES (sizeof(struct parsed_device) + sizeof(const char *[STATS_LIVE_SIZES]))
 #define OLD_NS 1000000000 /* metrics are called old from this age on */
 #define SHOWN_NS 1000000  /* the smallest age that is printed, so that none reads as 0 */
 #define TOO_LARGE "takes more memory than reports of its size do"
 #define REPORT_BEGINS "{\"schema\":\"gpucache-report/1\""
 
-static struct parsed_report *add_report(struct parsed_reports *reports, const char *source) {
+/** Adds a report, with memory for `most` devices. */
+static struct parsed_report *add_report(struct parsed_reports *reports, const char *source,
+                                        size_t most) {
     struct parsed_report *report = checked(calloc(1, sizeof *report));
     *APPEND(reports->list, reports->count) = report;
     snprintf(report->source, sizeof report->source, "%s", source);
+    report->devices = checked(calloc(most + 1, sizeof *report->devices));
     return report;
-}
-
-static struct stats_device *add_device(struct parsed_report *report) {
-    size_t count = report->device_count;
-    report->maps = grown(report->maps, count, count + 1, sizeof *report->maps);
-    return APPEND(report->devices, report->device_count);
 }
 
 /** Copies a text. The report owns the copy. */
@@ -48,8 +43,6 @@ static void free_report(struct parsed_report *report) {
     free(report->texts);
     free(report->devices);
     parsed_stacks_free(report->stacks);
-    free(report->maps);
-    free(report->moments);
     free(report->events);
     free(report);
 }
@@ -174,7 +167,8 @@ static void read_map(struct segment_map *map, const struct plain_value *from) {
 }
 
 static void read_device(struct parsed_report *report, const struct plain_value *from) {
-    struct stats_device *device = add_device(report);
+    struct parsed_device *parsed = &report->devices[report->device_count++];
+    struct stats_device *device = &parsed->stats;
     const struct plain_value *exact = plain_get(from, "peaks_exact");
     device->ordinal = (int)json_i64(plain_get(from, "device"));
     snprintf(device->name, sizeof device->name, "%s", json_text(plain_get(from, "name")));
@@ -196,7 +190,7 @@ static void read_device(struct parsed_report *report, const struct plain_value *
 #include "stats/fields.def"
     read_lists(report, device, from);
     read_requesters(device, plain_get(from, "libraries"));
-    read_map(&report->maps[report->device_count - 1], plain_get(from, "segment_map"));
+    read_map(&parsed->moment.map, plain_get(from, "segment_map"));
 }
 
 static void read_program(struct parsed_report *report, const struct plain_value *from) {
@@ -245,7 +239,7 @@ static const char *read_report(struct parsed_reports *reports, const char *sourc
     const char *refused = take_memory(reports, plain_count(devices));
     if (refused)
         return refused;
-    struct parsed_report *report = add_report(reports, source);
+    struct parsed_report *report = add_report(reports, source, plain_count(devices));
     read_program(report, from);
     report->process =
         (struct report_process){.pid = json_i64(plain_get(from, "pid")),
@@ -372,7 +366,7 @@ static void note_age(struct parsed_report *report) {
 void parsed_reports_read_page(struct parsed_reports *reports, struct page *page) {
     char source[32];
     snprintf(source, sizeof source, "%d", page->pid);
-    struct parsed_report *report = add_report(reports, source);
+    struct parsed_report *report = add_report(reports, source, page->devices);
     report->page = page;
     report->program = page->program;
     report->process = page_process(page);
@@ -381,22 +375,18 @@ void parsed_reports_read_page(struct parsed_reports *reports, struct page *page)
                                         .reason = "request",
                                         .driver_version = atomic_load(&page->live->driver_version),
                                         .host_bytes = atomic_load(&page->live->host_bytes)};
-    struct stats_device read;
-    struct page_moment moment;
     uint64_t age, oldest = 0;
     for (unsigned i = 0; i < page->devices; i++) {
-        if (page_device(page, i, &read, &age, &moment)) {
-            read.backend = keep_text(report, read.backend);
-            read.reuse = keep_text(report, read.reuse);
-            read.backend_reason = keep_text(report, read.backend_reason);
-            read.limit_source = read.limit_source ? keep_text(report, read.limit_source) : NULL;
-            size_t at = report->device_count;
-            *add_device(report) = read;
-            report->maps[at] = moment.map;
-            report->moments = grown(report->moments, at, at + 1, sizeof moment);
-            report->moments[at] = moment;
-            oldest = age > oldest ? age : oldest;
-        }
+        struct parsed_device *device = &report->devices[report->device_count];
+        struct stats_device *read = &device->stats;
+        if (!page_device(page, i, read, &age, &device->moment))
+            continue;
+        read->backend = keep_text(report, read->backend);
+        read->reuse = keep_text(report, read->reuse);
+        read->backend_reason = keep_text(report, read->backend_reason);
+        read->limit_source = read->limit_source ? keep_text(report, read->limit_source) : NULL;
+        report->device_count++;
+        oldest = age > oldest ? age : oldest;
     }
     report->events = page_events(page, &report->event_count);
     note_age(report);
@@ -417,7 +407,7 @@ void parsed_report_print(const struct parsed_report *report, enum report_format 
     head.stacks = now ? &now->view : head.stacks;
     walk_begin(&emitter, format, out, &head);
     for (size_t i = 0; i < report->device_count; i++)
-        walk_device(&emitter, &report->devices[i], &report->maps[i]);
+        walk_device(&emitter, &report->devices[i].stats, &report->devices[i].moment.map);
     walk_end(&emitter);
     parsed_stacks_free(now);
 }

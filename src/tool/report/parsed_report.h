@@ -12,6 +12,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+struct parsed_device {
+    struct stats_device stats;
+    struct page_moment moment; /* from a file only the map, without pieces if it is unknown */
+};
+
 struct parsed_report {
     char source[256]; /* name of the file, or the process number */
     struct report_process process;
@@ -19,13 +24,10 @@ struct parsed_report {
     struct report_head head;
     struct report_oom oom;
     struct lines verdict;
-    struct stats_device *devices;
-    struct segment_map *maps; /* of each device; without pieces if it is unknown */
-    /* For a live page: the flight recorder, and the events that each device's values include. */
-    struct page_event *events;
-    size_t event_count;
-    struct page_moment *moments;
+    struct parsed_device *devices;
     size_t device_count;
+    struct page_event *events; /* of a live page: the flight recorder */
+    size_t event_count;
     char **texts; /* the texts that the other fields point to */
     size_t text_count;
     struct parsed_stacks *stacks;    /* NULL: none */

@@ -146,7 +146,7 @@ void parsed_reports_print_table(const struct parsed_reports *reports, struct pri
     uint64_t *values = checked(calloc(most + 1, sizeof *values));
     for (size_t i = 0; i < reports->count; i++)
         for (size_t k = 0; k < reports->list[i]->device_count; k++)
-            rows[count++] = row_of(reports->list[i], &reports->list[i]->devices[k]);
+            rows[count++] = row_of(reports->list[i], &reports->list[i]->devices[k].stats);
     for (size_t i = 0; i < count; i++)
         error = peak_error(rows[i].device) > error ? peak_error(rows[i].device) : error;
     qsort(rows, count, sizeof *rows, by_rank);
@@ -231,13 +231,14 @@ static void print_changes(struct print *out, const struct stats_device *before,
 static void print_unpaired(struct print *out, const struct parsed_report *report,
                            const struct parsed_report *other, const char *where) {
     for (size_t i = 0; i < report->device_count; i++) {
+        const struct stats_device *device = &report->devices[i].stats;
         bool found = false;
         for (size_t k = 0; k < other->device_count; k++)
-            found |= report->devices[i].ordinal == other->devices[k].ordinal;
+            found |= device->ordinal == other->devices[k].stats.ordinal;
         if (found)
             continue;
-        print_format(out, "device %d: ", report->devices[i].ordinal);
-        print_plain(out, report->devices[i].name, 24);
+        print_format(out, "device %d: ", device->ordinal);
+        print_plain(out, device->name, 24);
         print_format(out, ": only %s\n", where);
     }
 }
@@ -256,10 +257,10 @@ void parsed_reports_print_difference(const struct parsed_report *before,
     print_source(out, "after:  ", after);
     for (size_t i = 0; i < before->device_count; i++) {
         for (size_t k = 0; k < after->device_count; k++) {
-            if (single || before->devices[i].ordinal == after->devices[k].ordinal) {
-                print_changes(out, &before->devices[i], &after->devices[k]);
-                parsed_stacks_print_changes(before->stacks, after->stacks,
-                                            before->devices[i].ordinal, after->devices[k].ordinal,
+            const struct stats_device *x = &before->devices[i].stats, *y = &after->devices[k].stats;
+            if (single || x->ordinal == y->ordinal) {
+                print_changes(out, x, y);
+                parsed_stacks_print_changes(before->stacks, after->stacks, x->ordinal, y->ordinal,
                                             out);
                 any = true;
             }

@@ -62,7 +62,9 @@ static void store_text(struct trace_callers *callers) {
     uint32_t number = callers->number;
     if (number >= table->capacity) {
         uint32_t capacity = number < 1024 ? 1024 : 2 * number;
-        table->texts = grown(table->texts, table->capacity, capacity, sizeof *table->texts);
+        table->texts = checked(realloc(table->texts, capacity * sizeof *table->texts));
+        memset(table->texts + table->capacity, 0,
+               (capacity - table->capacity) * sizeof *table->texts);
         table->capacity = capacity;
     }
     struct text *text = &table->texts[number];
