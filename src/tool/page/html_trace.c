@@ -10,7 +10,6 @@
 
 #include <search.h>
 #include <stdlib.h>
-#include <string.h>
 
 /*
  * The JSON object of a trace:
@@ -66,8 +65,9 @@ struct device_output {
     uint32_t group_count;
 };
 
-static uint64_t start_of(const struct trace_file *file) {
-    return file->header->started_ns;
+/** Returns nanoseconds since the start of the process, or 0 for an earlier time. */
+static uint64_t since_start(const struct trace_file *file, uint64_t time_ns) {
+    return minus_or_zero(time_ns, file->header->started_ns);
 }
 
 static void put_pair(struct json_put *to, uint64_t first, uint64_t second) {
@@ -106,9 +106,8 @@ static uint32_t group_of(struct device_output *of, uint64_t bytes, uint32_t stac
 }
 
 static void put_time(struct device_output *of, const struct trace_event *event, bool frees) {
-    uint64_t front = minus_or_zero(of->file->front_ns, start_of(of->file));
-    uint64_t at =
-        event->flags & TRACE_CARRIED ? front : minus_or_zero(event->time_ns, start_of(of->file));
+    bool carried = event->flags & TRACE_CARRIED;
+    uint64_t at = since_start(of->file, carried ? of->file->front_ns : event->time_ns);
     at = at > of->at_ns ? at : of->at_ns;
     put_number(of, (at - of->at_ns) << 1 | frees);
     of->at_ns = at;
@@ -157,12 +156,12 @@ static void print_base64(struct print *out, const uint8_t *bytes, size_t count) 
 static void put_reserved(struct device_output *of) {
     const struct trace_file *file = of->file;
     json_put_named_open(of->to, "reserved", '[');
-    put_pair(of->to, minus_or_zero(file->front_ns, start_of(file)), file->before[of->device][0]);
+    put_pair(of->to, since_start(file, file->front_ns), file->before[of->device][0]);
     for (size_t i = file->carried; i < file->count; i++) {
         const struct trace_event *event = &file->events[i];
         if (event->device == of->device && trace_metric(event->kind, event->value) == 0 &&
             !(event->flags & TRACE_CARRIED))
-            put_pair(of->to, minus_or_zero(event->time_ns, start_of(file)), event->detail);
+            put_pair(of->to, since_start(file, event->time_ns), event->detail);
     }
     json_put_close(of->to, ']');
 }
@@ -170,12 +169,10 @@ static void put_reserved(struct device_output *of) {
 static void put_device(const struct trace_file *file, unsigned device, struct json_put *to) {
     const struct trace_device *is = &file->header->devices[device];
     struct device_output of = {.file = file, .device = device, .to = to};
-    char name[sizeof is->name + 1] = "";
-    memcpy(name, is->name, sizeof is->name);
     json_put_line(to);
     json_put_open(to, '{');
     json_put_named_u64(to, "device", device);
-    json_put_named_text(to, "name", name);
+    json_put_named_text(to, "name", is->name);
     json_put_named_u64(to, "total_bytes", is->total_bytes);
     json_put_named_open(to, "groups", '[');
     for (size_t i = 0; i < file->count; i++)
@@ -250,7 +247,7 @@ static void put_marks(const struct trace_file *file, struct json_put *to) {
         if (event->kind != TRACE_MARK || !event->text)
             continue;
         json_put_open(to, '[');
-        json_put_u64(to, minus_or_zero(event->time_ns, start_of(file)));
+        json_put_u64(to, since_start(file, event->time_ns));
         json_put_text(to, event->text);
         json_put_close(to, ']');
     }
@@ -265,7 +262,7 @@ static void put_moments(const struct trace_file *file, struct json_put *to) {
             continue;
         json_put_line(to);
         json_put_open(to, '[');
-        json_put_u64(to, minus_or_zero(event->time_ns, start_of(file)));
+        json_put_u64(to, since_start(file, event->time_ns));
         json_put_i64(to, event->device == TRACE_NO_DEVICE ? -1 : (int)event->device);
         json_put_u64(to, event->kind - TRACE_MOMENTS);
         json_put_u64(to, event->bytes);
@@ -277,24 +274,20 @@ static void put_moments(const struct trace_file *file, struct json_put *to) {
 
 static void put_process(const struct trace_file *file, struct json_put *to) {
     const struct trace_header *header = file->header;
-    char text[sizeof header->host + 1] = "";
-    _Static_assert(sizeof header->host >= sizeof header->name, "`text` holds both");
-    memcpy(text, header->name, sizeof header->name);
-    json_put_named_text(to, "name", text);
-    memcpy(text, header->host, sizeof header->host);
-    json_put_named_text(to, "host", text);
+    json_put_named_text(to, "name", header->name);
+    json_put_named_text(to, "host", header->host);
     json_put_named_i64(to, "pid", header->who.pid);
     json_put_key(to, "rank");
     json_put_u64_or_null(to, (uint64_t)header->rank, header->rank >= 0);
     json_put_key(to, "began");
-    json_put_seconds(to, start_of(file) + header->real_ns);
+    json_put_seconds(to, header->started_ns + header->real_ns);
 }
 
 void html_put_trace(const struct trace_file *file, struct json_put *to) {
     json_put_open(to, '{');
     put_process(file, to);
-    json_put_named_u64(to, "front_ns", minus_or_zero(file->front_ns, start_of(file)));
-    json_put_named_u64(to, "end_ns", minus_or_zero(file->end_ns, start_of(file)));
+    json_put_named_u64(to, "front_ns", since_start(file, file->front_ns));
+    json_put_named_u64(to, "end_ns", since_start(file, file->end_ns));
     json_put_named_u64(to, "dropped", file->dropped);
     json_put_named_bool(to, "running", file->running);
     put_marks(file, to);

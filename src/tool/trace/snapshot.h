@@ -16,9 +16,7 @@ struct view {
     /* Blocks, segments, and pages: those in segments and those of `mapped`. */
     struct trace_live_set shown;
     struct trace_live_set mapped; /* VMM pages in no segment, which have entries of their own */
-    unsigned device;
-    size_t left_out; /* blocks that are not written */
-    bool silent;     /* at carried events: update the view, write nothing */
+    size_t left_out;              /* blocks that are not written */
 };
 
 struct snapshot {
@@ -26,7 +24,8 @@ struct snapshot {
     struct memory_snapshot format; /* writes to `pickle` */
     const struct trace_file *file;
     struct view views[STATS_MAX_DEVICES];
-    struct snapshot_frames *frames;
+    uint32_t *stacks, *frames; /* indices in the pickle's memo, by number of the stack or frame */
+    uint32_t nothing, unused;  /* indices in the memo of the two texts without a stack */
     unsigned devices;
     uint64_t covered; /* bytes of segments whose pages are all in `shown` */
 };

@@ -10,19 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct snapshot_frames {
-    uint32_t *stacks, *frames; /* indices in the pickle's memo, by number of the stack or frame */
-    uint32_t stack_count, frame_count;
-    uint32_t nothing, unused; /* indices in the memo of the two texts without a stack */
-};
-
 static uint32_t *new_memo(uint32_t count) {
     return checked(calloc((size_t)count + 1, sizeof(uint32_t)));
 }
 
 void snapshot_frames_end(struct snapshot *to) {
-    free(to->frames->stacks);
-    free(to->frames->frames);
+    free(to->stacks);
     free(to->frames);
 }
 
@@ -31,9 +24,9 @@ void snapshot_frames_end(struct snapshot *to) {
  * if it was written before.
  */
 static void write_frame(struct snapshot *to, uint32_t number) {
-    struct snapshot_frames *of = to->frames;
-    uint32_t other = 0, *memo = number < of->frame_count ? &of->frames[number] : &other;
     struct trace_callers *callers = to->file->callers;
+    uint32_t other = 0;
+    uint32_t *memo = number < trace_callers_frames(callers) ? &to->frames[number] : &other;
     const struct stats_frame *frame = trace_callers_frame(callers, number, 0);
     if (!pickle_again(&to->pickle, *memo)) {
         memory_snapshot_frame(&to->pickle, frame);
@@ -52,18 +45,18 @@ static void write_words(struct snapshot *to, uint32_t *memo, const char *words) 
 
 static void write_stack(void *with, uint32_t stack) {
     struct snapshot *to = with;
-    struct snapshot_frames *of = to->frames;
+    struct trace_callers *callers = to->file->callers;
     bool off = strstr(to->file->header->options, "GPUCACHE_STACKS=0\n") != NULL;
     unsigned count = 0;
     const uint32_t *numbers = NULL;
-    if (stack < of->stack_count) {
-        if (pickle_again(&to->pickle, of->stacks[stack]))
+    if (stack < trace_callers_stacks(callers)) {
+        if (pickle_again(&to->pickle, to->stacks[stack]))
             return;
-        numbers = trace_callers_stack(to->file->callers, stack, &count);
+        numbers = trace_callers_stack(callers, stack, &count);
     }
     if (count == 0) {
         write_words(
-            to, &of->nothing,
+            to, &to->nothing,
             off ? "gpucache: who asked is in a trace that is recorded with GPUCACHE_STACKS=16"
                 : "gpucache: no stack is known");
         return;
@@ -72,22 +65,18 @@ static void write_stack(void *with, uint32_t stack) {
     for (unsigned i = 0; i < count; i++)
         write_frame(to, numbers[i]);
     pickle_close(&to->pickle);
-    of->stacks[stack] = pickle_remember(&to->pickle);
+    to->stacks[stack] = pickle_remember(&to->pickle);
 }
 
 static void write_no_stack(void *with) {
     struct snapshot *to = with;
-    write_words(to, &to->frames->unused, "gpucache: free");
+    write_words(to, &to->unused, "gpucache: free");
 }
 
 void snapshot_frames_begin(struct snapshot *to) {
     struct trace_callers *callers = to->file->callers;
-    struct snapshot_frames *frames = checked(calloc(1, sizeof *frames));
-    frames->stack_count = trace_callers_stacks(callers);
-    frames->frame_count = trace_callers_frames(callers);
-    frames->stacks = new_memo(frames->stack_count);
-    frames->frames = new_memo(frames->frame_count);
-    to->frames = frames;
+    to->stacks = new_memo(trace_callers_stacks(callers));
+    to->frames = new_memo(trace_callers_frames(callers));
     to->format = (struct memory_snapshot){&to->pickle, write_stack, write_no_stack, to};
 }
 

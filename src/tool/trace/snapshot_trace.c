@@ -13,17 +13,15 @@ int64_t snapshot_time_us(const struct snapshot *of, uint64_t ns) {
     return (int64_t)((ns + of->file->header->real_ns) / 1000);
 }
 
-static void write_entry(struct snapshot *to, const char *action, const char *where,
-                        uint64_t address, uint64_t bytes, uint64_t time_ns, uint32_t stack) {
-    memory_snapshot_entry(&to->format,
-                          &(struct memory_entry){action, where, address, bytes,
-                                                 snapshot_time_us(to, time_ns), stack});
-}
-
-static void write_if_shown(struct snapshot *to, const struct view *of, const char *action,
-                           uint64_t address, uint64_t bytes, uint64_t time_ns, uint32_t stack) {
-    if (!of->silent)
-        write_entry(to, action, "addr", address, bytes, time_ns, stack);
+/** Writes an entry for an event. A carried event only updates the view. */
+static void write_entry(struct snapshot *to, const char *action, const struct trace_event *event,
+                        uint64_t bytes, uint32_t stack) {
+    bool oom = event->kind == TRACE_MOMENT_OOM;
+    if (event >= to->file->events + to->file->carried)
+        memory_snapshot_entry(&to->format,
+                              &(struct memory_entry){action, oom ? "device_free" : "addr",
+                                                     oom ? event->detail : event->address, bytes,
+                                                     snapshot_time_us(to, event->time_ns), stack});
 }
 
 /* ---- pages ---- */
@@ -37,18 +35,14 @@ static void cover(struct view *of, uint64_t address, uint64_t bytes, bool covere
     }
 }
 
-static void map_page(struct snapshot *to, struct view *of, const struct trace_event *event) {
-    trace_live_set_apply(&of->mapped, event);
-    cover(of, event->address, PAGE_BYTES, true);
-    write_if_shown(to, of, "segment_map", event->address, PAGE_BYTES, event->time_ns, event->stack);
-}
-
-static void unmap_page(struct snapshot *to, struct view *of, const struct trace_event *event) {
-    if (!trace_live_set_at(&of->mapped, TRACE_PAGES, event->address))
+static void change_page(struct snapshot *to, struct view *of, const struct trace_event *event) {
+    bool comes = event->kind == TRACE_MAP;
+    if (!comes && !trace_live_set_at(&of->mapped, TRACE_PAGES, event->address))
         return;
     trace_live_set_apply(&of->mapped, event);
-    cover(of, event->address, PAGE_BYTES, false);
-    write_if_shown(to, of, "segment_unmap", event->address, PAGE_BYTES, event->time_ns, 0);
+    cover(of, event->address, PAGE_BYTES, comes);
+    write_entry(to, comes ? "segment_map" : "segment_unmap", event, PAGE_BYTES,
+                comes ? event->stack : 0);
 }
 
 /* ---- blocks and segments ---- */
@@ -72,7 +66,7 @@ static void allocate(struct snapshot *to, struct view *of, const struct trace_ev
         return;
     }
     trace_live_set_apply(&of->shown, event);
-    write_if_shown(to, of, "alloc", event->address, event->value, event->time_ns, event->stack);
+    write_entry(to, "alloc", event, event->value, event->stack);
 }
 
 static void free_block(struct snapshot *to, struct view *of, const struct trace_event *event) {
@@ -81,15 +75,15 @@ static void free_block(struct snapshot *to, struct view *of, const struct trace_
         return;
     uint32_t stack = block->stack; /* a free has the stack of the allocation, as in PyTorch */
     trace_live_set_apply(&of->shown, event);
-    write_if_shown(to, of, "free_requested", event->address, event->value, event->time_ns, stack);
-    write_if_shown(to, of, "free_completed", event->address, event->value, event->time_ns, stack);
+    write_entry(to, "free_requested", event, event->value, stack);
+    write_entry(to, "free_completed", event, event->value, stack);
 }
 
 /**
  * Adds or removes a segment. Ignores growth by pages (address 0) and segments beyond COVERED_MOST.
  */
-static void change_segment(struct snapshot *to, struct view *of, const struct trace_event *event,
-                           bool comes) {
+static void change_segment(struct snapshot *to, struct view *of, const struct trace_event *event) {
+    bool comes = event->kind == TRACE_MOMENT_GROW;
     const struct trace_event *there = trace_live_set_at(&of->shown, TRACE_SEGMENTS, event->address);
     const struct trace_event *meant = comes ? event : there;
     if (event->address == 0 || !meant)
@@ -100,8 +94,7 @@ static void change_segment(struct snapshot *to, struct view *of, const struct tr
     to->covered += comes ? covers : -covers;
     trace_live_set_apply(&of->shown, event);
     cover(of, event->address, covers, comes);
-    write_if_shown(to, of, comes ? "segment_alloc" : "segment_free", event->address, event->bytes,
-                   event->time_ns, event->stack);
+    write_entry(to, comes ? "segment_alloc" : "segment_free", event, event->bytes, event->stack);
 }
 
 static void show(struct snapshot *to, struct view *of, const struct trace_event *event) {
@@ -113,18 +106,15 @@ static void show(struct snapshot *to, struct view *of, const struct trace_event 
         free_block(to, of, event);
         break;
     case TRACE_MAP:
-        map_page(to, of, event);
-        break;
     case TRACE_UNMAP:
-        unmap_page(to, of, event);
+        change_page(to, of, event);
         break;
     case TRACE_MOMENT_GROW:
     case TRACE_MOMENT_GIVE_BACK:
-        change_segment(to, of, event, event->kind == TRACE_MOMENT_GROW);
+        change_segment(to, of, event);
         break;
     case TRACE_MOMENT_OOM:
-        write_entry(to, "oom", "device_free", event->detail, event->bytes, event->time_ns,
-                    event->stack);
+        write_entry(to, "oom", event, event->bytes, event->stack);
         break;
     default:
         break;
@@ -132,13 +122,9 @@ static void show(struct snapshot *to, struct view *of, const struct trace_event 
 }
 
 void snapshot_trace(struct snapshot *to, unsigned device) {
-    struct view *of = &to->views[device];
-    of->device = device;
     pickle_list(&to->pickle);
-    for (size_t i = 0; i < to->file->count; i++) {
-        of->silent = i < to->file->carried;
+    for (size_t i = 0; i < to->file->count; i++)
         if (to->file->events[i].device == device)
-            show(to, of, &to->file->events[i]);
-    }
+            show(to, &to->views[device], &to->file->events[i]);
     pickle_close(&to->pickle);
 }

@@ -80,13 +80,6 @@ static void end_event(struct timeline *to) {
     json_put_close(to->json, '}');
 }
 
-static void name_process_as(struct timeline *to, const char *name) {
-    begin_event(to, "M", "process_name");
-    json_put_named_open(to->json, "args", '{');
-    json_put_named_text(to->json, "name", name);
-    end_event(to);
-}
-
 /* ---- counters ---- */
 
 static void write_counter(struct timeline *to, unsigned device, unsigned which, uint64_t ns) {
@@ -242,7 +235,10 @@ static void name_process(struct timeline *to) {
     print_format(&text, "%s", header->name);
     if (header->rank >= 0)
         print_format(&text, " rank %lld", (long long)header->rank);
-    name_process_as(to, print_end(&text));
+    begin_event(to, "M", "process_name");
+    json_put_named_open(to->json, "args", '{');
+    json_put_named_text(to->json, "name", print_end(&text));
+    end_event(to);
 }
 
 /** Writes the last value of each counter, unless it is written already. The counters then end at

@@ -1,9 +1,11 @@
-/* Assembles the definitions in a trace, and resolves frames at their first use. */
-#include "tool/trace/trace_callers.h"
+/*
+ * Reads the call stacks that a trace's events name by number (trace/callers.h): assembles the
+ * definitions, and resolves frames at their first use.
+ */
+#include "tool/trace/trace_file.h"
 
 #include "tool/common/tool.h"
 #include "tool/report/stacks.h"
-#include "trace/format.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +23,7 @@ struct text {
 };
 
 struct trace_callers {
-    struct table {
+    struct definitions {
         struct text *texts; /* by number */
         uint32_t capacity;
     } tables[KINDS];
@@ -41,7 +43,7 @@ void trace_callers_free(struct trace_callers *callers) {
     if (!callers)
         return;
     for (unsigned kind = 0; kind < KINDS; kind++) {
-        const struct table *table = &callers->tables[kind];
+        const struct definitions *table = &callers->tables[kind];
         for (uint32_t i = 0; i < table->capacity; i++) {
             stack_frames_free(&table->texts[i].frames);
             free(table->texts[i].bytes);
@@ -53,12 +55,8 @@ void trace_callers_free(struct trace_callers *callers) {
 
 /* ---- reading ---- */
 
-bool trace_callers_are(unsigned kind) {
-    return kind >= TRACE_STACK && kind <= TRACE_MORE;
-}
-
 static void store_text(struct trace_callers *callers) {
-    struct table *table = &callers->tables[callers->kind - TRACE_STACK];
+    struct definitions *table = &callers->tables[callers->kind - TRACE_STACK];
     uint32_t number = callers->number;
     if (number >= table->capacity) {
         uint32_t capacity = number < 1024 ? 1024 : 2 * number;
@@ -103,7 +101,7 @@ void trace_callers_take(struct trace_callers *callers, unsigned kind, const uint
 
 /** Returns the definition of a number, or NULL beyond the last number. */
 static struct text *text_of(const struct trace_callers *callers, unsigned kind, uint32_t number) {
-    const struct table *table = &callers->tables[kind - TRACE_STACK];
+    const struct definitions *table = &callers->tables[kind - TRACE_STACK];
     return number < table->capacity ? &table->texts[number] : NULL;
 }
 
@@ -116,7 +114,7 @@ uint32_t trace_callers_frames(const struct trace_callers *callers) {
 }
 
 static const char *build_id_of(const struct trace_callers *callers, const char *path) {
-    const struct table *table = &callers->tables[TRACE_MODULE - TRACE_STACK];
+    const struct definitions *table = &callers->tables[TRACE_MODULE - TRACE_STACK];
     for (uint32_t i = 0; i < table->capacity; i++) {
         const char *module = table->texts[i].bytes;
         if (module && strcmp(module, path) == 0 && strlen(module) + 1 < table->texts[i].count)

@@ -224,13 +224,9 @@ static void replace_list(struct trace_file *file, struct pass *pass) {
     file->incredible |= pass->failed_lookups >= FAILED_LOOKUPS_MOST;
 }
 
-static uint64_t front_of(const struct trace_header *header) {
-    uint64_t until = atomic_load(&header->dropped_until);
-    return until ? trace_ns(header, until) : 0;
-}
-
 void trace_file_complete(struct trace_file *file) {
-    struct pass pass = {.front_ns = front_of(file->header)};
+    uint64_t until = atomic_load(&file->header->dropped_until);
+    struct pass pass = {.front_ns = until ? trace_ns(file->header, until) : 0};
     size_t i = 0;
     start_metrics(file);
     for (; i < file->count && file->events[i].time_ns <= pass.front_ns; i++) {

@@ -45,7 +45,8 @@ static struct trace_header *read_header(int fd, const char **why) {
         header->options[sizeof header->options - 1] = '\0';
         header->version[sizeof header->version - 1] = '\0';
         for (unsigned i = 0; i < STATS_MAX_DEVICES; i++)
-            header->devices[i].backend[sizeof header->devices[i].backend - 1] = '\0';
+            header->devices[i].backend[sizeof header->devices[i].backend - 1] =
+                header->devices[i].name[sizeof header->devices[i].name - 1] = '\0';
         return header;
     }
     *why = got < 0 ? strerror(error)
@@ -136,11 +137,11 @@ static void take_text(struct trace_file *file, const uint64_t words[8], size_t *
     *used += strlen(text) + 1;
 }
 
-/** Returns whether the record is part of a definition (trace_callers.h), and adds it there. */
+/** Returns whether the record is part of a definition (trace_callers.c), and adds it there. */
 static bool take_caller(struct trace_file *file, const uint64_t words[8], size_t place) {
     uint64_t head = words[7];
     unsigned kind = (uint8_t)head;
-    if (!trace_callers_are(kind))
+    if (kind < TRACE_STACK || kind > TRACE_MORE)
         return false;
     if (head >> 32 == trace_seal(words, (uint16_t)(head >> 16), (uint8_t)(head >> 8), kind))
         trace_callers_take(file->callers, kind, words, place);
@@ -187,13 +188,6 @@ static int by_time(const void *a, const void *b) {
     return result ? result : (first->place > second->place) - (first->place < second->place);
 }
 
-/** Drops events after `end_ns`, the begin of the read. A running process may have written a later
- * event, but not yet an earlier one that it depends on. */
-static void drop_after(struct trace_file *file, uint64_t end_ns) {
-    while (file->count > 0 && file->events[file->count - 1].time_ns > end_ns)
-        file->count--;
-}
-
 /* ---- a file ---- */
 
 static int read_all(int fd, struct trace_file *file) {
@@ -209,9 +203,11 @@ static int read_all(int fd, struct trace_file *file) {
                          : 0;
     int r = read_slots(fd, file, slots < there ? slots : there);
     qsort(file->events, file->count, sizeof *file->events, by_time);
-    if (file->running)
-        drop_after(file, file->end_ns);
-    else
+    /* Drops events after the begin of the read. A running process may have written a later event,
+     * but not yet an earlier one that it depends on. */
+    while (file->running && file->count > 0 && file->events[file->count - 1].time_ns > file->end_ns)
+        file->count--;
+    if (!file->running)
         file->end_ns = file->count > 0 ? file->events[file->count - 1].time_ns : 0;
     return r;
 }

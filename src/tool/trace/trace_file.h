@@ -12,7 +12,7 @@
 #ifndef GPUCACHE_TOOL_TRACE_TRACE_FILE_H
 #define GPUCACHE_TOOL_TRACE_TRACE_FILE_H
 
-#include "tool/trace/trace_callers.h"
+#include "stats/holders.h"
 #include "tool/trace/trace_live_set.h"
 
 /**
@@ -71,5 +71,31 @@ void trace_file_free(struct trace_file *file);
 
 /** Returns the tool's words for a kind of event. */
 const char *trace_event_words(unsigned kind);
+
+/* The call stacks, which events name by number. Stacks that are incomplete in the file are unknown.
+ */
+struct trace_callers *trace_callers_open(void);
+void trace_callers_free(struct trace_callers *callers);
+
+/** Adds a record of a definition, at slot `place` of the file. Called in the order of slots. */
+void trace_callers_take(struct trace_callers *callers, unsigned kind, const uint64_t words[7],
+                        size_t place);
+
+/**
+ * Returns the numbers of a stack's frames, innermost first, valid until the next call. If the stack
+ * has Python frames, returns only these. *count is 0 if the stack is unknown.
+ */
+const uint32_t *trace_callers_stack(struct trace_callers *callers, uint32_t stack, unsigned *count);
+
+/**
+ * Returns a function of a frame, given the frame's number. `index` counts the functions, innermost
+ * first; all but the last were inlined. NULL beyond the last one. The texts stay valid.
+ */
+const struct stats_frame *trace_callers_frame(struct trace_callers *callers, uint32_t frame,
+                                              unsigned index);
+
+/* Return a bound that all numbers of stacks, or of frames, are less than. */
+uint32_t trace_callers_stacks(const struct trace_callers *callers);
+uint32_t trace_callers_frames(const struct trace_callers *callers);
 
 #endif
