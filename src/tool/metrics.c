@@ -62,10 +62,11 @@ static void write_head(struct writer *to, const char *name, bool counter, const 
     print_format(out, "# HELP gpucache_%s%s %s\n", name, total, help);
 }
 
+/** Writes a label behind another one. */
 static void write_label(struct print *out, const char *name, const char *value) {
     struct print visible = PRINT_TEXT(LABEL);
     print_untrusted(&visible, value);
-    print_format(out, "%s=\"", name);
+    print_format(out, ",%s=\"", name);
     for (const char *at = print_end(&visible); *at; at++) {
         if (*at == '\\' || *at == '"')
             print_char(out, '\\');
@@ -76,24 +77,19 @@ static void write_label(struct print *out, const char *name, const char *value) 
 
 static void write_labels(struct print *out, const struct sample *sample, const char *kind) {
     const struct program *program = &sample->page->program;
-    print_format(out, "{pid=\"%d\",", sample->page->pid);
+    print_format(out, "{pid=\"%d\"", sample->page->pid);
     if (sample->page->namespace) /* process numbers of containers are not unique */
-        print_format(out, "pid_namespace=\"%llu\",", (unsigned long long)sample->page->namespace);
+        print_format(out, ",pid_namespace=\"%llu\"", (unsigned long long)sample->page->namespace);
     write_label(out, "host", program->host); /* the pod's name in Kubernetes */
-    print_char(out, ',');
-    if (*sample->job) {
+    if (*sample->job)
         write_label(out, "slurm_job", sample->job);
-        print_char(out, ',');
-    }
     if (program->rank >= 0)
-        print_format(out, "rank=\"%lld\",", (long long)program->rank);
+        print_format(out, ",rank=\"%lld\"", (long long)program->rank);
     write_label(out, "program", program->name);
-    print_format(out, ",device=\"%d\",", sample->device.ordinal);
+    print_format(out, ",device=\"%d\"", sample->device.ordinal);
     write_label(out, "uuid", sample->device.uuid);
-    if (kind) {
-        print_char(out, ',');
+    if (kind)
         write_label(out, "kind", kind);
-    }
     print_str(out, "} ");
 }
 
@@ -123,11 +119,11 @@ static uint64_t number_at(const struct sample *sample, size_t offset) {
 
 /** Writes a family with one value of each device, at `offset` of struct stats_device. */
 static void write_family(struct writer *to, const char *name, bool counter, const char *help,
-                         size_t offset) {
+                         size_t offset, unsigned decimals) {
     write_head(to, name, counter, help);
     for (size_t i = 0; i < to->count; i++)
         write_sample(to, name, counter, &to->samples[i], NULL, number_at(&to->samples[i], offset),
-                     0);
+                     decimals);
 }
 
 /** Writes the four values of a metric. Names of values in bytes keep the unit at their end. */
@@ -149,7 +145,7 @@ static void write_metric(struct writer *to, const char *json, const char *words,
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         snprintf(name, sizeof name, "%s%s%s", base, parts[i].suffix, bytes ? "_bytes" : "");
         snprintf(help, sizeof help, "%s, %s.", words, parts[i].help);
-        write_family(to, name, parts[i].counter, help, offset + parts[i].offset);
+        write_family(to, name, parts[i].counter, help, offset + parts[i].offset, 0);
     }
 }
 
@@ -173,10 +169,7 @@ static void write_field(struct writer *to, const char *json, bool counter, size_
     snprintf(help, sizeof help, "%s %s.", name, counter ? "since the start of the process" : "now");
     for (char *at = help; *at; at++)
         *at = *at == '_' ? ' ' : *at;
-    write_head(to, name, counter, help);
-    for (size_t i = 0; i < to->count; i++)
-        write_sample(to, name, counter, &to->samples[i], NULL, number_at(&to->samples[i], offset),
-                     seconds ? 9 : 0);
+    write_family(to, name, counter, help, offset, seconds ? 9 : 0);
 }
 
 static void write_ages(struct writer *to) {
@@ -195,9 +188,9 @@ static void write_all_families(struct writer *to) {
                    offsetof(struct stats_metric, current));
     write_unpooled(to, "outside_peak_bytes", "Memory taken past the pool, highest value.",
                    offsetof(struct stats_metric, peak));
-    write_family(to, "device_memory_bytes", false, "Memory of the device.", AT(total_bytes));
+    write_family(to, "device_memory_bytes", false, "Memory of the device.", AT(total_bytes), 0);
     write_family(to, "limit_bytes", false, "What the process may take; 0: no limit.",
-                 AT(limit_bytes));
+                 AT(limit_bytes), 0);
     write_ages(to);
     if (!to->prometheus)
         print_str(&to->out, "# EOF\n");
