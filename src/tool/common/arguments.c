@@ -6,31 +6,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct option {
-    const char *command, *name, *value; /* value NULL: a flag */
-} options[] = {
-#define FLAG(command, id, option, meaning) {#command, option, NULL},
-#define VALUE(command, id, option, value, initial, meaning) {#command, option, value},
-#define LIST(command, id, option, words, initial, meaning) {#command, option, "LIST"},
+const struct option_row option_rows[ARGUMENTS] = {
+#define FLAG(command, id, option, meaning) {#command, option, NULL, NULL, "", meaning},
+#define VALUE(command, id, option, value, initial, meaning)                                        \
+    {#command, option, value, NULL, initial, meaning},
+#define LIST(command, id, option, words, initial, meaning)                                         \
+    {#command, option, "LIST", words, initial, meaning},
 #include "tool/common/commands.def"
 };
-_Static_assert(sizeof options / sizeof *options == ARGUMENTS, "a row for each");
 
 void arguments_refuse(const struct arguments *arguments) {
     char wanted[512] = "wanted is";
     size_t used = strlen(wanted);
     unsigned left = 0;
     for (size_t i = 0; i < ARGUMENTS; i++)
-        left += strcmp(options[i].command, arguments->command) == 0;
+        left += strcmp(option_rows[i].command, arguments->command) == 0;
     if (left == 0)
         fail(STATUS_OWN_FAILURE, arguments->command, "takes no option");
     for (size_t i = 0, named = 0; i < ARGUMENTS; i++) {
-        if (strcmp(options[i].command, arguments->command) != 0)
+        if (strcmp(option_rows[i].command, arguments->command) != 0)
             continue;
         const char *between = named++ == 0 ? " " : left == 1 ? " or " : ", ";
-        int written =
-            snprintf(wanted + used, sizeof wanted - used, "%s--%s%s%s", between, options[i].name,
-                     options[i].value ? "=" : "", options[i].value ? options[i].value : "");
+        int written = snprintf(wanted + used, sizeof wanted - used, "%s--%s%s%s", between,
+                               option_rows[i].name, option_rows[i].value ? "=" : "",
+                               option_rows[i].value ? option_rows[i].value : "");
         used += written > 0 ? (size_t)written : 0;
         used = used < sizeof wanted ? used : sizeof wanted - 1;
         left--;
@@ -39,7 +38,7 @@ void arguments_refuse(const struct arguments *arguments) {
 }
 
 /** Returns whether the text is that option. Sets *value to the text after its =, or NULL. */
-static bool is_option(const struct option *option, const char *text, const char **value) {
+static bool is_option(const struct option_row *option, const char *text, const char **value) {
     size_t length = strlen(option->name);
     bool same = strncmp(text + 2, option->name, length) == 0;
     char end = same ? text[2 + length] : ' ';
@@ -92,14 +91,14 @@ enum option_of_command arguments_next(struct arguments *arguments) {
         exit(tool_flush_stdout());
     }
     for (unsigned i = 0; i < ARGUMENTS; i++) {
-        if (strcmp(options[i].command, arguments->command) != 0 ||
-            !is_option(&options[i], text, &arguments->value))
+        if (strcmp(option_rows[i].command, arguments->command) != 0 ||
+            !is_option(&option_rows[i], text, &arguments->value))
             continue;
-        if (options[i].value && !arguments->value && arguments->at[operands]) {
+        if (option_rows[i].value && !arguments->value && arguments->at[operands]) {
             arguments->value = arguments->at[operands];
             move_to_front(arguments, operands, 1);
         }
-        if (options[i].value && !arguments->value)
+        if (option_rows[i].value && !arguments->value)
             arguments_refuse(arguments);
         return (enum option_of_command)i;
     }

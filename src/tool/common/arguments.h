@@ -21,6 +21,11 @@ enum option_of_command {
     ARGUMENTS_END,     /* only operands remain */
 };
 
+/* The options of all commands. `value` is NULL for a flag, `words` for all but lists. */
+extern const struct option_row {
+    const char *command, *name, *value, *words, *initial, *meaning;
+} option_rows[ARGUMENTS];
+
 struct arguments {
     const char *command;
     char **at;          /* the remaining words, reordered; after the last option, the operands */

@@ -21,18 +21,6 @@ static const struct {
 };
 #define COMMANDS (sizeof commands / sizeof *commands)
 
-static const struct option_help {
-    const char *command, *name, *value, *words, *initial, *meaning;
-} rows[] = {
-#define FLAG(command, id, option, meaning) {#command, option, NULL, NULL, "", meaning},
-#define VALUE(command, id, option, value, initial, meaning)                                        \
-    {#command, option, value, NULL, initial, meaning},
-#define LIST(command, id, option, words, initial, meaning)                                         \
-    {#command, option, "LIST", words, initial, meaning},
-#include "tool/common/commands.def"
-};
-#define ROWS (sizeof rows / sizeof *rows)
-
 /* Optional libraries, as meson.build found them. */
 static const struct {
     const char *name;
@@ -82,20 +70,19 @@ void help_overview(FILE *out) {
 }
 
 /** Prints one option: its name on a line, its meaning and default below. */
-static void print_option(FILE *out, const char *name, const char *value, const char *meaning,
-                         const char *words, const char *initial) {
-    char text[1024], list[256];
-    struct print listed;
-    print_init(&listed, -1, list, sizeof list);
-    for (; words && *words; words++)
+static void print_option(FILE *out, const struct option_row *row) {
+    char text[1024];
+    struct print list = PRINT_TEXT(256);
+    for (const char *words = row->words; words && *words; words++)
         if (*words == '|')
-            print_str(&listed, ", ");
+            print_str(&list, ", ");
         else
-            print_char(&listed, *words);
-    print_end(&listed);
-    fprintf(out, "  --%s%s%s\n      ", name, value ? "=" : "", value ? value : "");
-    snprintf(text, sizeof text, "%s%s%s%s%s%s", meaning, *list ? ": " : "", list,
-             *initial ? " (default: " : "", initial, *initial ? ")" : "");
+            print_char(&list, *words);
+    fprintf(out, "  --%s%s%s\n      ", row->name, row->value ? "=" : "",
+            row->value ? row->value : "");
+    snprintf(text, sizeof text, "%s%s%s%s%s%s", row->meaning, list.used > 0 ? ": " : "",
+             print_end(&list), *row->initial ? " (default: " : "", row->initial,
+             *row->initial ? ")" : "");
     print_wrapped(out, 6, 6, text);
 }
 
@@ -109,7 +96,9 @@ static void print_variables(FILE *out) {
             continue;
         tool_option_name(option, name);
         snprintf(text, sizeof text, "%s. Accepted: %s", option->meaning, option->values);
-        print_option(out, name, "VALUE", text, NULL, option->initial);
+        print_option(
+            out, &(struct option_row){
+                     .name = name, .value = "VALUE", .initial = option->initial, .meaning = text});
     }
 }
 
@@ -123,8 +112,8 @@ bool help_command(FILE *out, const char *command) {
         found++;
     if (found == COMMANDS)
         return false;
-    for (size_t i = 0; i < ROWS; i++)
-        count += strcmp(rows[i].command, command) == 0;
+    for (size_t i = 0; i < ARGUMENTS; i++)
+        count += strcmp(option_rows[i].command, command) == 0;
     const char *operands = commands[found].operands;
     fprintf(out, "usage: gpucache %s%s%s%s\n\n", command,
             count > 0 || takes_variables(command) ? " [OPTION...]" : "", *operands ? " " : "",
@@ -135,10 +124,9 @@ bool help_command(FILE *out, const char *command) {
     fprintf(out, "  gpucache %s %s\n", command, commands[found].example);
     if (count > 0)
         fputs("\nOptions:\n\n", out);
-    for (size_t i = 0; i < ROWS; i++)
-        if (strcmp(rows[i].command, command) == 0)
-            print_option(out, rows[i].name, rows[i].value, rows[i].meaning, rows[i].words,
-                         rows[i].initial);
+    for (size_t i = 0; i < ARGUMENTS; i++)
+        if (strcmp(option_rows[i].command, command) == 0)
+            print_option(out, &option_rows[i]);
     if (takes_variables(command))
         print_variables(out);
     return true;
@@ -168,13 +156,12 @@ static const char *nearest_command(const char *word) {
 }
 
 void help_refuse(char *const *arguments) {
-    static char shown[128], why[512], path[PATH_MAX];
+    static char why[512], path[PATH_MAX];
     const char *nearest = nearest_command(*arguments);
     const char *more = arguments[1] ? " ..." : "";
-    struct print out;
-    print_init(&out, -1, shown, sizeof shown);
+    struct print out = PRINT_TEXT(128);
     print_plain(&out, *arguments, 80);
-    print_end(&out);
+    const char *shown = print_end(&out);
     if (*shown == '-')
         snprintf(why, sizeof why,
                  "options stand behind a command, as in `gpucache run %.80s ./app`; "
