@@ -4,6 +4,7 @@
  */
 #include "replay/input.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,18 +15,9 @@
 
 struct rows {
     struct history *history;
-    enum rows_format { ROWS_TRACE, ROWS_PLAIN, ROWS_RMM } format;
+    const struct format *format;
     uint64_t last_us, days_us; /* the last time; whole days so far: times restart at midnight */
     uint64_t number;           /* of the current line */
-};
-
-static const struct {
-    const char *head, *form;
-} formats[] = {
-    [ROWS_TRACE] = {"time_us,thread,op,id,bytes", "time_us,thread,a|f,id,bytes"},
-    [ROWS_PLAIN] = {NULL, "a ID BYTES, or f ID"},
-    [ROWS_RMM] = {"Thread,Time,Action,Pointer,Size,Stream",
-                  "thread,time,allocate|free|deallocate|allocate failure,pointer,size,stream"},
 };
 
 struct field {
@@ -53,15 +45,12 @@ static bool is(struct field field, const char *text) {
 }
 
 static bool number_of(struct field field, unsigned base, uint64_t *value) {
+    static const char digits[] = "0123456789abcdef";
     *value = 0;
     for (size_t i = 0; i < field.length; i++) {
-        char c = field.text[i];
-        unsigned digit = c >= '0' && c <= '9'   ? (unsigned)(c - '0')
-                         : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10
-                         : c >= 'A' && c <= 'F' ? (unsigned)(c - 'A') + 10
-                                                : 99;
-        if (digit >= base || __builtin_mul_overflow(*value, base, value) ||
-            __builtin_add_overflow(*value, digit, value))
+        const char *digit = memchr(digits, tolower((unsigned char)field.text[i]), base);
+        if (!digit || __builtin_mul_overflow(*value, base, value) ||
+            __builtin_add_overflow(*value, (uint64_t)(digit - digits), value))
             return false;
     }
     return field.length > 0;
@@ -163,9 +152,19 @@ static bool read_rmm(struct rows *rows, const struct field *fields, size_t count
     return frees || allocates || fails;
 }
 
+static const struct format {
+    const char *head, *form; /* the first line, or NULL; the form of the others, for messages */
+    char separator;
+    bool (*read)(struct rows *rows, const struct field *fields, size_t count);
+} of_trace = {"time_us,thread,op,id,bytes", "time_us,thread,a|f,id,bytes", ',', read_trace},
+  of_plain = {NULL, "a ID BYTES, or f ID", ' ', read_plain},
+  of_rmm = {"Thread,Time,Action,Pointer,Size,Stream",
+            "thread,time,allocate|free|deallocate|allocate failure,pointer,size,stream", ',',
+            read_rmm};
+
 static bool read_line(struct rows *rows, const char *line, size_t length) {
     struct field fields[FIELDS] = {0};
-    const char *head = formats[rows->format].head;
+    const char *head = rows->format->head;
     if (length > 0 && line[length - 1] == '\r')
         length--;
     if (length == 0 || (head && is((struct field){line, length}, head)))
@@ -175,14 +174,12 @@ static bool read_line(struct rows *rows, const char *line, size_t length) {
             history_period(rows->history);
         return true;
     }
-    size_t count = split(line, length, rows->format == ROWS_PLAIN ? ' ' : ',', fields);
-    return rows->format == ROWS_TRACE   ? read_trace(rows, fields, count)
-           : rows->format == ROWS_PLAIN ? read_plain(rows, fields, count)
-                                        : read_rmm(rows, fields, count);
+    size_t count = split(line, length, rows->format->separator, fields);
+    return rows->format->read(rows, fields, count);
 }
 
-/** Returns the format of the first line that is not a comment, or -1 for an unknown format. */
-static int format_of(const struct input *input) {
+/** Returns the format of the first line that is not a comment, or NULL for an unknown format. */
+static const struct format *format_of(const struct input *input) {
     const char *line = input->bytes, *end = input->bytes + input->count;
     while (line < end && *line == '#') {
         const char *next = memchr(line, '\n', (size_t)(end - line));
@@ -193,20 +190,20 @@ static int format_of(const struct input *input) {
     length -= length > 0 && line[length - 1] == '\r';
     struct field fields[FIELDS] = {0}, whole = {line, length};
     uint64_t any;
-    for (int i = 0; i < (int)(sizeof formats / sizeof *formats); i++)
-        if (formats[i].head && is(whole, formats[i].head))
-            return i;
     size_t count = split(line, length, ',', fields);
-    if (count >= 4 && count <= 5 && (is(fields[2], "a") || is(fields[2], "f")))
-        return ROWS_TRACE;
-    if (count == 6 && number_of(fields[0], 10, &any) && pointer_of(fields[3], &any))
-        return ROWS_RMM;
+    if (is(whole, of_trace.head) ||
+        (count >= 4 && count <= 5 && (is(fields[2], "a") || is(fields[2], "f"))))
+        return &of_trace;
+    if (is(whole, of_rmm.head) ||
+        (count == 6 && number_of(fields[0], 10, &any) && pointer_of(fields[3], &any)))
+        return &of_rmm;
     count = split(line, length, ' ', fields);
-    return count >= 2 && count <= 3 && (is(fields[0], "a") || is(fields[0], "f")) ? ROWS_PLAIN : -1;
+    bool plain = count >= 2 && count <= 3 && (is(fields[0], "a") || is(fields[0], "f"));
+    return plain ? &of_plain : NULL;
 }
 
 bool rows_are_known(const struct input *input) {
-    return format_of(input) >= 0;
+    return format_of(input) != NULL;
 }
 
 static void explain(struct histories *histories, const struct rows *rows, struct field line) {
@@ -216,12 +213,11 @@ static void explain(struct histories *histories, const struct rows *rows, struct
         start[i] = line.text[i] >= ' ' && line.text[i] <= '~' ? line.text[i] : '?';
     start[count] = '\0';
     snprintf(histories->why, sizeof histories->why, "line %llu is `%s`; wanted is %s",
-             (unsigned long long)rows->number, start, formats[rows->format].form);
+             (unsigned long long)rows->number, start, rows->format->form);
 }
 
 int rows_read(const struct input *input, struct histories *histories) {
-    struct rows rows = {.format = (enum rows_format)format_of(input),
-                        .history = histories_of(histories, -1)};
+    struct rows rows = {.format = format_of(input), .history = histories_of(histories, -1)};
     const char *at = input->bytes, *end = input->bytes + input->count;
     while (at < end) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
