@@ -109,6 +109,13 @@ static inline uint64_t trace_seal(const uint64_t words[7], unsigned device, unsi
     return sum * UINT64_C(0x9e3779b97f4a7c15) >> 32;
 }
 
+/** Copies the words of a record before its head. A thread may be writing them: the seal tells. */
+static inline void trace_get(const struct trace_record *slot, uint64_t words[7]) {
+    const _Atomic uint64_t *from = &slot->ticks;
+    for (unsigned i = 0; i < 7; i++)
+        words[i] = atomic_load_explicit(&from[i], memory_order_relaxed);
+}
+
 /** Writes a record to a slot of the calling thread's chunk: no other thread may write to it. */
 static inline void trace_put(struct trace_record *slot, const uint64_t words[7], unsigned device,
                              unsigned flags, unsigned kind) {

@@ -12,15 +12,7 @@ struct reading {
 
 /* Copies the words of a record. Returns false if the slot is empty, or a thread is writing it. */
 static bool read_record(const struct trace_record *record, uint64_t words[7], uint64_t head) {
-#define GET(field) atomic_load_explicit(&record->field, memory_order_relaxed)
-    words[0] = GET(ticks);
-    words[1] = GET(address);
-    words[2] = GET(bytes);
-    words[3] = GET(value);
-    words[4] = GET(detail);
-    words[5] = GET(space);
-    words[6] = GET(who);
-#undef GET
+    trace_get(record, words);
     return head >> 32 ==
            trace_seal(words, (uint16_t)(head >> 16), (uint8_t)(head >> 8), (uint8_t)head);
 }

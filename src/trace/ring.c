@@ -190,10 +190,8 @@ static bool begins_object(const struct trace_record *record, unsigned kind) {
 /** Moves a record to an earlier slot of its chunk, and marks it as carried. */
 static void carry_record(struct trace_record *to, struct trace_record *from) {
     uint64_t head = head_of(from);
-#define GET(field) atomic_load_explicit(&from->field, memory_order_relaxed)
-    const uint64_t words[7] = {GET(ticks),  GET(address), GET(bytes), GET(value),
-                               GET(detail), GET(space),   GET(who)};
-#undef GET
+    uint64_t words[7];
+    trace_get(from, words);
     if (to != from) {
         atomic_store(&to->head, 0);
         atomic_thread_fence(memory_order_release);
