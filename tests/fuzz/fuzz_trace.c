@@ -181,12 +181,12 @@ static void write_snapshot(struct trace_file *file, bool json) {
     memset(&to, 0, sizeof to);
     print_init(&out, -1, text, sizeof text);
     to.file = file;
-    snapshot_attribute(file);
-    snapshot_frames_begin(&to);
+    attribute_growth(file);
+    begin_frames(&to);
     pickle_begin(&to.pickle, &out, json);
     write_all(&to);
     pickle_end(&to.pickle);
-    snapshot_frames_end(&to);
+    end_frames(&to);
     finish(&to, "trace");
     if (out.error != 0)
         return;
