@@ -12,6 +12,7 @@
 #include "options/options.h" /* OPTIONS_MAX_STACK */
 #include "stacks/python.h"
 #include "stacks/unwind.h"
+#include "stats/holders.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -72,5 +73,23 @@ uint32_t site_of(int device, const struct site_stack *stack);
 struct site *site_at(uint32_t number);
 uint32_t site_count(void); /* sites have the numbers 1 to this */
 uint64_t site_lost(void);  /* stacks that were recorded without frames */
+
+/* The bytes of sites and devices (site_bytes.c). */
+
+void site_bytes_start(void);
+
+/**
+ * Adds a block to its site. `again`: the block was removed before, and its free failed. The total
+ * of the site then stays.
+ */
+void site_bytes_add(uint32_t site, uint64_t bytes, bool again);
+/** Removes a block from its site. */
+void site_bytes_remove(uint32_t site, uint64_t bytes);
+/** Makes the present live bytes of a device its peak. */
+void site_bytes_reset_peak(int device);
+
+/** Returns the live bytes and the peak of all sites of a device together. */
+struct stats_held site_bytes_of_device(int device);
+void site_bytes_read(uint32_t site, struct stats_holder *holder);
 
 #endif

@@ -1,12 +1,21 @@
 /*
- * The live bytes and peaks of sites and devices (site_bytes.h). A writer holds the device's lock.
+ * The bytes of each call site: live now, live at the peak of its device, and bytes x time.
+ *
+ * The peak of each site is exact, and no new peak copies all sites. Every peak of a device has a
+ * number. A site that changes for the first time since peak N saves its live bytes for N. A site
+ * that has not changed since peak N still has the same live bytes:
+ *
+ *      peak 7 (site a 5, site b 3)   a frees 2: a saves 5 for peak 7
+ *      read peak 7: a 5 (saved), b 3 (its live bytes)
+ *
+ * At every change of a site, bytes x time grows by the live bytes times the time since the last
+ * change. Each device has one lock. Readers take no lock: they read again if a writer interfered.
  * Invariant: the live bytes of a device are the sum of those of its sites.
  */
-#include "stacks/site_bytes.h"
+#include "stacks/site.h"
 
 #include "base/clock.h"
 #include "base/lock.h"
-#include "stacks/site.h"
 
 #include <time.h>
 

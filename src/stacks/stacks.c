@@ -12,13 +12,15 @@
 #include "stacks/python.h"
 #include "stacks/requester.h"
 #include "stacks/site.h"
-#include "stacks/site_bytes.h"
 #include "stacks/unwind.h"
+#include "stats/stats.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+
+#define SIZES 1024 /* rows of the table of live sizes */
 
 struct requester_row *(*stacks_requesters)(int device);
 struct stacks_bounds stacks_bounds = {.sites = 32768, .blocks_of_part = 16384};
@@ -197,4 +199,70 @@ void stacks_remove_if(bool (*gone)(uint64_t address, const void *with), const vo
 
 void stacks_reset_peak(int device) {
     site_bytes_reset_peak(device);
+}
+
+/* --- live sizes --- */
+
+/* The rows of `live` in a report: live sizes with the sites that allocated them. One reader at a
+ * time fills the table (`busy`). Blocks that change meanwhile may be missed. */
+static struct sizes {
+    atomic_bool busy;
+    int device;
+    unsigned used;
+    struct size_row {
+        struct stats_live live;
+        uint32_t stack;
+    } rows[SIZES];
+} sizes;
+
+/* Adds a live block to the row of its size and site. Ignores it if the table is full. */
+static void add_block(const struct stacks_block *block, void *with) {
+    struct sizes *to = with;
+    if (site_at(block->site)->device != to->device)
+        return;
+    uint64_t hash =
+        (block->bytes ^ (uint64_t)block->site << 40) * UINT64_C(0x9e3779b97f4a7c15) >> 32;
+    for (unsigned i = 0; i < SIZES; i++) {
+        struct size_row *row = &to->rows[(hash + i) % SIZES];
+        if (row->live.count == 0 && to->used++ >= SIZES - 1)
+            return; /* more rows than a report can list */
+        if (row->live.count == 0 ||
+            (row->live.bytes == block->bytes && row->stack == block->site)) {
+            *row = (struct size_row){{block->bytes, row->live.count + 1}, block->site};
+            return;
+        }
+    }
+}
+
+/* Inserts a row into the list, which is sorted by bytes, largest first. */
+static void insert_row(struct stats_device *stats, const struct size_row *row) {
+    size_t at = stats->live_groups;
+    uint64_t bytes = row->live.bytes * row->live.count;
+    while (at > 0 && bytes > stats->live[at - 1].bytes * stats->live[at - 1].count)
+        at--;
+    if (at >= STATS_LIVE_SIZES)
+        return;
+    size_t moved =
+        stats->live_groups < STATS_LIVE_SIZES ? stats->live_groups : STATS_LIVE_SIZES - 1;
+    memmove(&stats->live[at + 1], &stats->live[at], (moved - at) * sizeof *stats->live);
+    memmove(&stats->live_stacks[at + 1], &stats->live_stacks[at],
+            (moved - at) * sizeof *stats->live_stacks);
+    stats->live[at] = row->live;
+    stats->live_stacks[at] = row->stack;
+    stats->live_groups = moved + 1;
+}
+
+bool stacks_read_live(int device, struct stats_device *stats) {
+    if (!stacks_view() || live_blocks_lost() > 0 || atomic_exchange(&sizes.busy, true))
+        return false;
+    memset(sizes.rows, 0, sizeof sizes.rows);
+    sizes.used = 0;
+    sizes.device = device;
+    live_blocks_each(add_block, &sizes);
+    stats->live_groups = 0;
+    for (unsigned i = 0; i < SIZES; i++)
+        if (sizes.rows[i].live.count > 0)
+            insert_row(stats, &sizes.rows[i]);
+    atomic_store(&sizes.busy, false);
+    return true;
 }

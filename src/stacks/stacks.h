@@ -4,7 +4,7 @@
  *      an allocation   1. capture frames (unwind.h, python.h)          no lock held
  *                      2. site, one for equal stacks (site.h)          look-up without a lock
  *                      3. address -> site and bytes (live_blocks.h)           one of 64 locks
- *                      4. bytes of the site and device (site_bytes.h)     the device's lock
+ *                      4. bytes of the site and device (site_bytes.c)     the device's lock
  *      a free          steps 3 and 4, to remove the block
  *      a report        reads the sites without a lock (stats/holders.h)
  *
