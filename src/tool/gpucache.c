@@ -30,7 +30,6 @@ int tool_help(char **arguments) {
 
 int main(int argc, char **argv) {
     const char *command = argc > 1 ? argv[1] : "";
-
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(command, commands[i].name) == 0)
             return commands[i].run(argv + 2);

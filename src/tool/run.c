@@ -28,7 +28,6 @@
 /** Writes the folder of this command, with symbolic links resolved. */
 static void own_folder(char folder[PATH_MAX]) {
     ssize_t length = readlink("/proc/self/exe", folder, PATH_MAX - 1);
-
     folder[length > 0 ? length : 0] = '\0';
     char *slash = strrchr(folder, '/');
     if (slash)
@@ -37,14 +36,12 @@ static void own_folder(char folder[PATH_MAX]) {
 
 static bool find_in(char path[PATH_MAX], const char *folder, const char *subfolder) {
     char tried[2 * PATH_MAX];
-
     snprintf(tried, sizeof tried, "%s/%s" LIBRARY, folder, subfolder);
     return realpath(tried, path) && access(path, R_OK) == 0;
 }
 
 static void find_library(char path[PATH_MAX]) {
     char folder[PATH_MAX];
-
     own_folder(folder);
     if (find_in(path, folder, "") || find_in(path, folder, GPUCACHE_LIBDIR_FROM_BINDIR "/") ||
         find_in(path, GPUCACHE_LIBDIR, ""))
@@ -58,7 +55,6 @@ static void find_library(char path[PATH_MAX]) {
 static void put_in_front(const char *variable, const char *first) {
     const char *rest = getenv(variable);
     char *value = NULL;
-
     if (asprintf(&value, "%s%s%s", first, rest && *rest ? ":" : "", rest ? rest : "") < 0 ||
         setenv(variable, value, 1) != 0)
         fail(STATUS_OWN_FAILURE, variable, strerror(errno));
@@ -68,7 +64,6 @@ static void put_in_front(const char *variable, const char *first) {
 /** Returns whether LD_PRELOAD has the library. Colons and spaces separate its names. */
 static bool preloaded(void) {
     const char *at = getenv("LD_PRELOAD");
-
     while (at && *at) {
         size_t length = strcspn(at, ": "), name = strlen(LIBRARY);
         if (length >= name && strncmp(at + length - name, LIBRARY, name) == 0 &&
@@ -82,7 +77,6 @@ static bool preloaded(void) {
 /** Adds the library to LD_PRELOAD, unless LD_PRELOAD has it. Ends the process if it cannot. */
 static void preload(void) {
     char path[PATH_MAX];
-
     if (preloaded())
         return;
     find_library(path);
