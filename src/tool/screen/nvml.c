@@ -1,5 +1,13 @@
-/* Loads NVML, and keeps the last values of each device until nvml_refresh() (nvml.h). */
-#include "tool/screen/nvml.h"
+/*
+ * Reads the memory of a device and of its processes from NVML, to compare with the library's
+ * values. The driver's values include contexts, code and all memory that the library does not see.
+ * Keeps the last values of each device until nvml_refresh().
+ *
+ * libnvidia-ml.so.1 comes with the driver and is loaded at the first call. Without NVML, or for a
+ * device that NVML does not know, the values are unknown. In a container NVML's process numbers may
+ * be those of the host; a process is then not found.
+ */
+#include "tool/screen/screen.h"
 
 #include "tool/common/tool.h"
 

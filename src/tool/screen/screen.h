@@ -6,7 +6,6 @@
 
 #include "report/derived.h"
 #include "tool/report/pages.h"
-#include "tool/screen/nvml.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,6 +16,14 @@
 
 #define TOP_LEAST_HISTORY 16 /* columns; the history is not drawn in fewer */
 #define TOP_UNKNOWN UINT64_MAX
+#define NVML_UNKNOWN UINT64_MAX
+
+struct nvml_values {
+    uint64_t used, total; /* bytes of the device, by all processes; total 0: unknown */
+    uint64_t process;     /* bytes of the process, or NVML_UNKNOWN */
+    uint64_t others;      /* bytes of all other processes, or NVML_UNKNOWN */
+    uint64_t busy;        /* percent of the last sample period with a kernel, or NVML_UNKNOWN */
+};
 
 enum top_column {
 #define COLUMN(id, title, width, kind, worth, meaning) TOP_##id,
@@ -62,6 +69,15 @@ struct top {
     uint64_t interval_ms;
     unsigned width; /* columns of the screen; 0: no limit */
 };
+
+/** Discards all values, so that the next calls read them again. */
+void nvml_refresh(void);
+
+/**
+ * Reads the values of a process on a device, by the device's UUID in a report. The bytes of other
+ * processes are known only if NVML sees this process and the bytes of all others.
+ */
+void nvml_read(const char *uuid, int pid, struct nvml_values *values);
 
 /** Reads all pages again. Rows are valid until the next call. */
 void top_read(struct top *top);
