@@ -92,13 +92,6 @@ void parsed_stacks_resolve(struct parsed_stacks *stacks, bool brief);
 /** Compares stacks by names and lines, and frames without a name by their address. */
 int stack_frames_compare(const struct stack_frames *a, const struct stack_frames *b);
 
-/** Prints which stacks of a device held more, or less, at its peak than in the earlier report. The
- * device may have another number there. Both reports must be resolved in the same way. Prints
- * nothing if one of them has no stacks. */
-void parsed_stacks_print_changes(const struct parsed_stacks *before,
-                                 const struct parsed_stacks *after, int device, int device_after,
-                                 struct print *out);
-
 enum folded { FOLDED_NOT, FOLDED_BYTE_SECONDS, FOLDED_PEAK, FOLDED_LIVE };
 
 /** Writes the holders of a device for flame graph tools: the frames from the outermost on, a blank,

@@ -6,6 +6,8 @@
  * times the median difference. One rank with a leak is then marked, and none in a job whose ranks
  * all differ.
  */
+#include "report/holders.h"
+#include "report/lines.h"
 #include "tool/common/tool.h"
 #include "tool/report/parsed_report.h"
 #include "tool/report/stacks.h"
@@ -18,6 +20,7 @@
 #define FAR_SPREADS 5
 #define CELL 13
 #define METRIC_COLUMNS 6
+#define NAMED 5  /* stacks with the largest changes, at most */
 #define FEWEST 3 /* the median of fewer rows is not used */
 
 struct row {
@@ -227,6 +230,101 @@ static void print_changes(struct print *out, const struct stats_device *before,
                      SIZE(error > other ? error : other));
 }
 
+/* ---- the call stacks of two reports ---- */
+
+/* Two stacks are equal if their frames have the same names and lines. If a source line has moved,
+ * its stack appears as removed in one report and as new in the other. */
+
+struct change {
+    uint64_t before, after; /* bytes at the peak */
+    const struct parsed_stacks *of;
+    uint32_t stack;
+};
+
+struct changes {
+    struct change list[NAMED]; /* largest first */
+    unsigned count, others;    /* changes in the list, and not in it */
+};
+
+static uint64_t size_of(const struct change *change) {
+    return change->after > change->before ? change->after - change->before
+                                          : change->before - change->after;
+}
+
+static void add_change(struct changes *changes, const struct change *change) {
+    unsigned at = changes->count;
+    if (size_of(change) == 0)
+        return;
+    while (at > 0 && size_of(&changes->list[at - 1]) < size_of(change))
+        at--;
+    changes->others += changes->count == NAMED;
+    if (at == NAMED)
+        return;
+    changes->count += changes->count < NAMED;
+    memmove(&changes->list[at + 1], &changes->list[at], (changes->count - 1 - at) * sizeof *change);
+    changes->list[at] = *change;
+}
+
+/** Returns the next row of the device. Rows are sorted by stack. */
+static const struct stack_row *next_row(const struct parsed_stacks *stacks, int device,
+                                        size_t *at) {
+    while (*at < stacks->row_count && stacks->rows[*at].device != device)
+        ++*at;
+    return *at < stacks->row_count ? &stacks->rows[*at] : NULL;
+}
+
+static void collect_changes(struct changes *changes, const struct parsed_stacks *before,
+                            const struct parsed_stacks *after, int device, int device_after) {
+    size_t i = 0, k = 0;
+    const struct stack_row *x, *y;
+    while (x = next_row(before, device, &i), y = next_row(after, device_after, &k), x || y) {
+        int order = !y   ? -1
+                    : !x ? 1
+                         : stack_frames_compare(&before->stacks[x->holder.stack - 1],
+                                                &after->stacks[y->holder.stack - 1]);
+        struct change change = {
+            order <= 0 ? x->holder.held.peak.bytes : 0, order >= 0 ? y->holder.held.peak.bytes : 0,
+            order < 0 ? before : after, order < 0 ? x->holder.stack : y->holder.stack};
+        add_change(changes, &change);
+        i += order <= 0;
+        k += order >= 0;
+    }
+}
+
+static void print_stack_change(struct print *out, const struct change *change) {
+    struct print first = PRINT_TEXT(512);
+    struct print second = PRINT_TEXT(512);
+    print_format(&first, "  %s%s, from %s to %s", change->after > change->before ? "+" : "-",
+                 SIZE(size_of(change)), SIZE(change->before), SIZE(change->after));
+    holders_print_stack(&change->of->view, change->stack, &first, &second);
+    print_untrusted(out, print_end(&first));
+    print_char(out, '\n');
+    if (second.used > 0) {
+        print_untrusted(out, print_end(&second));
+        print_char(out, '\n');
+    }
+}
+
+/** Prints which stacks of a device held more, or less, at its peak than in the earlier report. The
+ * device may have another number there. Both reports must be resolved in the same way. Prints
+ * nothing if one of them has no stacks. */
+static void print_stack_changes(const struct parsed_stacks *before,
+                                const struct parsed_stacks *after, int device, int device_after,
+                                struct print *out) {
+    struct changes changes = {.count = 0};
+    if (!before || !after)
+        return;
+    collect_changes(&changes, before, after, device, device_after);
+    print_str(out, changes.count > 0 ? "Held at the peak, by who asked:\n"
+                                     : "Held at the peak, by who asked: the same\n");
+    for (unsigned i = 0; i < changes.count; i++)
+        print_stack_change(out, &changes.list[i]);
+    if (changes.others > 0)
+        print_format(out, "  and %u less\n", changes.others);
+}
+
+/* ---- both reports ---- */
+
 /** Prints the devices of a report that the other report lacks. */
 static void print_unpaired(struct print *out, const struct parsed_report *report,
                            const struct parsed_report *other, const char *where) {
@@ -260,8 +358,7 @@ void parsed_reports_print_difference(const struct parsed_report *before,
             const struct stats_device *x = &before->devices[i].stats, *y = &after->devices[k].stats;
             if (single || x->ordinal == y->ordinal) {
                 print_changes(out, x, y);
-                parsed_stacks_print_changes(before->stacks, after->stacks, x->ordinal, y->ordinal,
-                                            out);
+                print_stack_changes(before->stacks, after->stacks, x->ordinal, y->ordinal, out);
                 any = true;
             }
         }
