@@ -31,12 +31,12 @@ static volatile sig_atomic_t interrupted; /* number of the signal; the order is 
 
 struct request {
     int pid;
-    enum live_order order;
+    const struct order *order;
     uint64_t value, device; /* device UINT64_MAX: all devices */
     uint64_t timeout_ms;
 };
 
-static const struct {
+static const struct order {
     const char *name, *done;
     enum live_order order;
 } orders[] = {
@@ -54,9 +54,9 @@ static void take_order(struct request *request, char **arguments) {
     if (i == ORDERS)
         fail(STATUS_OWN_FAILURE, *arguments ? *arguments : "ctl",
              "wanted is report, empty-cache, reset-peak or limit SIZE");
-    request->order = orders[i].order;
+    request->order = &orders[i];
     arguments++;
-    if (request->order == LIVE_LIMIT) {
+    if (orders[i].order == LIVE_LIMIT) {
         const char *size = *arguments ? *arguments++ : "";
         if (!value_equal(size, "none") &&
             (!value_take_size(&size, &request->value) || *size != '\0'))
@@ -175,7 +175,7 @@ static int place_order(struct page *page, const struct request *request, uint64_
     atomic_store(&live->order_value, request->value);
     atomic_store(&live->order_device, request->device);
     atomic_fetch_add(&live->order_number, 1);
-    atomic_store(&live->order, request->order);
+    atomic_store(&live->order, request->order->order);
     placed = wait_until_done(page, end_ms);
     *result = atomic_load(&live->order_result);
     return placed == -ETIMEDOUT && !withdraw(live) ? -EALREADY : placed;
@@ -245,10 +245,8 @@ static int print_outcome(const struct request *request, const struct page *page,
     }
     if (result != 0)
         fail(EXIT_FAILURE, who, why_not(result));
-    for (size_t i = 0; i < ORDERS; i++)
-        if (orders[i].order == request->order)
-            printf("%s %s\n", who, orders[i].done);
-    if (request->order == LIVE_LIMIT)
+    printf("%s %s\n", who, request->order->done);
+    if (request->order->order == LIVE_LIMIT)
         print_held_beyond_limit(page, who);
     return 0;
 }

@@ -26,15 +26,10 @@ struct settings {
 };
 
 static enum folded parse_folded(const char *value) {
-    static const struct {
-        const char *name;
-        enum folded weight;
-    } weights[] = {
-        {"byte-seconds", FOLDED_BYTE_SECONDS}, {"peak", FOLDED_PEAK}, {"live", FOLDED_LIVE}};
-    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
-        if (strcmp(value, weights[i].name) == 0)
-            return weights[i].weight;
-    return FOLDED_NOT;
+    return strcmp(value, "byte-seconds") == 0 ? FOLDED_BYTE_SECONDS
+           : strcmp(value, "peak") == 0       ? FOLDED_PEAK
+           : strcmp(value, "live") == 0       ? FOLDED_LIVE
+                                              : FOLDED_NOT;
 }
 
 static const char no_page[] = "is no page of gpucache report --html, and is not overwritten";

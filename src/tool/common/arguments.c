@@ -69,14 +69,6 @@ static void move_to_front(struct arguments *arguments, size_t operands, size_t w
     }
 }
 
-/** Reads the value of one of the library's options: after its =, or else the next word. */
-static void take_variable(struct arguments *arguments, size_t operands) {
-    const char *equals = strchr(arguments->option, '=');
-    arguments->value = equals ? equals + 1 : arguments->at[operands];
-    if (!equals && arguments->value)
-        move_to_front(arguments, operands, 1);
-}
-
 enum option_of_command arguments_next(struct arguments *arguments) {
     size_t operands = operands_before(arguments);
     const char *text = arguments->option = arguments->at[operands];
@@ -103,7 +95,10 @@ enum option_of_command arguments_next(struct arguments *arguments) {
         return (enum option_of_command)i;
     }
     if (arguments->variables) {
-        take_variable(arguments, operands);
+        const char *equals = strchr(text, '='); /* else the next word is the value */
+        arguments->value = equals ? equals + 1 : arguments->at[operands];
+        if (!equals && arguments->value)
+            move_to_front(arguments, operands, 1);
         return ARGUMENT_VARIABLE;
     }
     arguments_refuse(arguments);

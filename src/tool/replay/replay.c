@@ -136,19 +136,16 @@ static bool take_option(struct settings *to, enum option_of_command option, cons
     }
 }
 
-static const char periods[] = "a number up to " TEXT_OF(PERIODS_MOST);
-static const char delays[] = "a list of up to " TEXT_OF(LIST) " milliseconds such as 0,0.5,20";
-
 /* The values that each option accepts, for messages. */
 static const char *const accepted[ARGUMENTS] = {
     [ARGUMENT_replay_backend] = "a list of segments, pages, pytorch, expandable, whole, cudamalloc",
-    [ARGUMENT_replay_delay] = delays,
+    [ARGUMENT_replay_delay] = "a list of up to " TEXT_OF(LIST) " milliseconds such as 0,0.5,20",
     [ARGUMENT_replay_budget] = "a list of sizes such as 8G, 0, or auto",
     [ARGUMENT_replay_limit] = "a list of sizes such as 8G, or none",
     [ARGUMENT_replay_reuse] = "a list of barrier, wait, sync",
     [ARGUMENT_replay_decay] = "milliseconds such as 500, or never",
     [ARGUMENT_replay_memory] = "a size such as 80G, up to 32T",
-    [ARGUMENT_replay_periods] = periods,
+    [ARGUMENT_replay_periods] = "a number up to " TEXT_OF(PERIODS_MOST),
     [ARGUMENT_replay_device] = "a number from 0 to 63",
     [ARGUMENT_replay_format] = "text or json",
 };
@@ -166,20 +163,6 @@ static char **parse(struct settings *to, char **at) {
         }
     }
     return left.at;
-}
-
-static void set_defaults(struct settings *settings) {
-    *settings = (struct settings){
-        .backends = {0, 1, 2, 3, 4, 5},
-        .backend_count = 6,
-        .reuse_count = 1,
-        .budget_count = 1,
-        .limit_count = 1,
-        .decay_us = DECAY_US,
-        .capacity = CAPACITY,
-        .device = UINT64_MAX,
-        .request = {.delays_us = {0, 500, 2000, 20000}, .delay_count = 4},
-    };
 }
 
 /* ---- candidates ---- */
@@ -228,12 +211,6 @@ static void add_backend(struct settings *settings, int backend, uint64_t limit) 
             add_candidate(settings, &candidate);
         }
     }
-}
-
-static void make_request(struct settings *settings) {
-    for (size_t i = 0; i < settings->backend_count; i++)
-        for (size_t k = 0; k < settings->limit_count; k++)
-            add_backend(settings, settings->backends[i], settings->limits[k]);
 }
 
 /* ---- files ---- */
@@ -313,14 +290,25 @@ static void print_nothing_of(const char *file, uint64_t device) {
 }
 
 int tool_replay(char **at) {
-    static struct settings settings;
+    static struct settings settings = {
+        .backends = {0, 1, 2, 3, 4, 5},
+        .backend_count = 6,
+        .reuse_count = 1,
+        .budget_count = 1,
+        .limit_count = 1,
+        .decay_us = DECAY_US,
+        .capacity = CAPACITY,
+        .device = UINT64_MAX,
+        .request = {.delays_us = {0, 500, 2000, 20000}, .delay_count = 4},
+    };
     static struct results results; /* static: nothing is freed, because the process ends */
     int status = 0;
-    set_defaults(&settings);
     at = parse(&settings, at);
     if (!*at)
         fail(STATUS_OWN_FAILURE, "replay", "wanted is a file; - is the standard input");
-    make_request(&settings);
+    for (size_t i = 0; i < settings.backend_count; i++)
+        for (size_t k = 0; k < settings.limit_count; k++)
+            add_backend(&settings, settings.backends[i], settings.limits[k]);
     for (; *at; at++) {
         struct histories *file = checked(calloc(1, sizeof *file));
         *APPEND(results.files, results.file_count) = file;

@@ -24,18 +24,6 @@ static struct trace_event *event_at(const struct table *table, uint64_t address)
     return (struct trace_event *)(uintptr_t)table_find(table, address);
 }
 
-static void insert_event(struct table *table, const struct trace_event *event) {
-    struct trace_event *copy = event_at(table, event->address);
-    copy = copy ? copy : checked(malloc(sizeof *copy));
-    *copy = *event;
-    table_set(table, event->address, (uintptr_t)copy);
-}
-
-static void remove_event(struct table *table, uint64_t address) {
-    free(event_at(table, address));
-    table_remove(table, address);
-}
-
 void trace_live_set_free(struct trace_live_set *live_set) {
     for (unsigned i = 0; i < TRACE_SORTS; i++) {
         const struct table *table = &live_set->tables[i];
@@ -55,12 +43,20 @@ void trace_live_set_apply(struct trace_live_set *live_set, const struct trace_ev
     enum trace_sort sort = trace_sort_of(event);
     if (sort == TRACE_SORTS)
         return;
+    struct table *table = &live_set->tables[sort];
     uint64_t bytes = event->kind == TRACE_UNMAP ? event->bytes : PAGE_BYTES;
-    if (event->kind == trace_sorts[sort].begins)
-        insert_event(&live_set->tables[sort], event);
-    else /* only UNMAP ends several objects */
-        for (uint64_t at = 0; at < bytes; at += PAGE_BYTES)
-            remove_event(&live_set->tables[sort], event->address + at);
+    if (event->kind == trace_sorts[sort].begins) {
+        struct trace_event *copy = event_at(table, event->address);
+        copy = copy ? copy : checked(malloc(sizeof *copy));
+        *copy = *event;
+        table_set(table, event->address, (uintptr_t)copy);
+        return;
+    }
+    for (uint64_t at = 0; at < bytes; at += PAGE_BYTES) { /* only UNMAP ends several objects */
+        uint64_t address = event->address + at;
+        free(event_at(table, address));
+        table_remove(table, address);
+    }
 }
 
 static int by_address(const void *a, const void *b) {
