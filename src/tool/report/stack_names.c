@@ -31,13 +31,12 @@ void stack_frames_resolve(struct stack_frames *stack, unsigned at, const char *b
     memmove(list + at + count, list + at + 1, (stack->count - at - 1) * sizeof *list);
     for (unsigned i = 0; i < count; i++) {
         const char *file = found[i].file ? found[i].file : frame.file;
-        list[at + i] = (struct stats_frame){
-            .function = stack_text(found[i].function, strlen(found[i].function)),
-            .file = stack_text(file, strlen(file)),
-            .module = stack_text(frame.file, strlen(frame.file)),
-            .offset = frame.offset,
-            .line = found[i].line,
-            .inlined = i + 1 < count};
+        list[at + i] = (struct stats_frame){.function = stack_text(found[i].function),
+                                            .file = stack_text(file),
+                                            .module = stack_text(frame.file),
+                                            .offset = frame.offset,
+                                            .line = found[i].line,
+                                            .inlined = i + 1 < count};
     }
     stack_frame_free(&frame);
     stack->frames = list;

@@ -68,13 +68,12 @@ static void set_view(struct parsed_stacks *stacks) {
 
 /* ---- reading ---- */
 
-char *stack_text(const char *text, size_t length) {
-    return checked(strndup(text, length));
+char *stack_text(const char *text) {
+    return checked(strdup(text));
 }
 
 static char *text_or_null(const struct plain_value *value) {
-    const char *text = json_text(value);
-    return value && value->kind == PLAIN_TEXT ? stack_text(text, strlen(text)) : NULL;
+    return value && value->kind == PLAIN_TEXT ? stack_text(value->text) : NULL;
 }
 
 static struct stats_frame read_frame(const struct plain_value *from) {
@@ -134,8 +133,8 @@ static void read_device(struct parsed_stacks *stacks, const struct plain_value *
 }
 
 static void add_module(struct parsed_stacks *stacks, const char *path, const char *build_id) {
-    *APPEND(stacks->modules, stacks->module_count) = (struct stack_module){
-        stack_text(path, strlen(path)), stack_text(build_id, strlen(build_id))};
+    *APPEND(stacks->modules, stacks->module_count) =
+        (struct stack_module){stack_text(path), stack_text(build_id)};
 }
 
 static unsigned read_version(const char *text) {
@@ -151,8 +150,7 @@ struct parsed_stacks *parsed_stacks_read(const struct plain_value *report) {
     if (!head || head->kind != PLAIN_DICT)
         return NULL;
     struct parsed_stacks *stacks = checked(calloc(1, sizeof *stacks));
-    const char *name = json_text(plain_get(head, "unwinder"));
-    stacks->recording = (struct stats_recording){stack_text(name, strlen(name)),
+    stacks->recording = (struct stats_recording){stack_text(json_text(plain_get(head, "unwinder"))),
                                                  json_u64(plain_get(head, "lost_stacks")),
                                                  json_u64(plain_get(head, "lost_blocks"))};
     set_view(stacks);
@@ -170,7 +168,7 @@ struct parsed_stacks *parsed_stacks_read(const struct plain_value *report) {
 /* ---- of a live page ---- */
 
 static char *text_unless_empty(const char *text) {
-    return *text ? stack_text(text, strlen(text)) : NULL;
+    return *text ? stack_text(text) : NULL;
 }
 
 static void add_live_frame(struct parsed_stacks *stacks, struct stack_frames *stack,
@@ -187,8 +185,7 @@ static void add_live_frame(struct parsed_stacks *stacks, struct stack_frames *st
 
 static void add_live_device(struct parsed_stacks *stacks, int device,
                             const struct live_holders *holders) {
-    stacks->recording.lost_blocks =
-        holders->lost_blocks; /* of the process: the same for each device */
+    stacks->recording.lost_blocks = holders->lost_blocks; /* the same for each device */
     *APPEND(stacks->devices, stacks->device_count) =
         (struct stack_device){device, {.live = {holders->bytes, holders->count}}};
     for (uint32_t i = 0; i < holders->rows; i++) {

@@ -55,7 +55,7 @@ struct parsed_stacks *parsed_stacks_of_page(const struct page *page);
 void parsed_stacks_free(struct parsed_stacks *stacks);
 
 /** Copies a text of a frame. The other functions free a frame's texts, and a stack's frames. */
-char *stack_text(const char *text, size_t length);
+char *stack_text(const char *text);
 void stack_frame_free(const struct stats_frame *frame);
 void stack_frames_free(struct stack_frames *stack);
 

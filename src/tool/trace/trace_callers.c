@@ -72,21 +72,19 @@ static void store_text(struct trace_callers *callers) {
     memcpy(text->bytes, callers->text, callers->bytes);
 }
 
-static void begin(struct trace_callers *callers, unsigned kind, uint64_t word) {
-    callers->kind = kind;
-    callers->number = (uint32_t)(word >> 32);
-    callers->bytes = (uint32_t)word;
-    callers->got = 0;
-}
-
 void trace_callers_take(struct trace_callers *callers, unsigned kind, const uint64_t words[7],
                         size_t place) {
     bool more = kind == TRACE_MORE, goes_on = callers->next != 0 && callers->next == place;
     callers->next = 0;
-    if (!more)
-        begin(callers, kind, words[0]);
-    else if (!goes_on || words[0] != ((uint64_t)callers->number << 32 | callers->got / TRACE_PIECE))
+    if (!more) {
+        callers->kind = kind;
+        callers->number = (uint32_t)(words[0] >> 32);
+        callers->bytes = (uint32_t)words[0];
+        callers->got = 0;
+    } else if (!goes_on ||
+               words[0] != ((uint64_t)callers->number << 32 | callers->got / TRACE_PIECE)) {
         return;
+    }
     if (callers->number >= MOST || callers->bytes > sizeof callers->text)
         return;
     memcpy(callers->text + callers->got, words + 1, TRACE_PIECE);
@@ -133,7 +131,7 @@ static void look_up(struct trace_callers *callers, struct stack_frames *frames) 
 /** Takes the next text of a frame, if there is one. Returns a copy, or NULL. */
 static char *take_text(const char **at, const char *end) {
     size_t length = strnlen(*at, (size_t)(end - *at));
-    char *text = *at < end ? stack_text(*at, length) : NULL;
+    char *text = *at < end ? checked(strndup(*at, length)) : NULL;
     *at += *at < end ? length + (*at + length < end) : 0;
     return text;
 }
