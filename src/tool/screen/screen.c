@@ -273,10 +273,6 @@ static bool handle_key(struct screen *screen, int key) {
     return true;
 }
 
-const char *screen_obstacle(void) {
-    return terminal_can() ? NULL : "this terminal (TERM) cannot move its cursor";
-}
-
 int screen_run(struct top *top) {
     struct screen screen = {.top = top, .fills = letters};
     if (!terminal_open())

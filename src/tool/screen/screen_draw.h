@@ -44,9 +44,6 @@ void screen_put_keys(const struct screen *screen, const char *const *keys);
  * except SIGKILL. Returns false if there is no such terminal. */
 bool terminal_open(void);
 
-/** Returns whether the terminal (TERM) can place its cursor. */
-bool terminal_can(void);
-
 /** Returns whether the terminal was closed. */
 bool terminal_is_gone(void);
 

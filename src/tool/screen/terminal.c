@@ -35,9 +35,10 @@ static void restore_at_exit(void) {
         endwin();
 }
 
-bool terminal_can(void) {
+const char *screen_obstacle(void) {
     int error;
-    return setupterm(NULL, STDOUT_FILENO, &error) == OK && tigetstr("cup") != NULL;
+    bool can = setupterm(NULL, STDOUT_FILENO, &error) == OK && tigetstr("cup") != NULL;
+    return can ? NULL : "this terminal (TERM) cannot move its cursor";
 }
 
 bool terminal_open(void) {
