@@ -24,6 +24,7 @@ static _Atomic uint64_t lost;
 static _Atomic uint64_t closings;
 /* hashes of frames that were walked but are not part of a stack */
 static _Atomic uint64_t remainders[REMAINDERS];
+static const struct site_stack nothing; /* without frames */
 
 bool site_start(uint32_t most) {
     capacity = most;
@@ -128,7 +129,6 @@ static bool fill(struct site *site, const struct site_stack *stack) {
  * sites without frames. The lock is held.
  */
 static uint32_t add(uint64_t hash, int device, const struct site_stack *stack) {
-    static const struct site_stack nothing;
     uint32_t number = atomic_load_explicit(&count, memory_order_relaxed) + 1;
     bool empty = stack->native_count + stack->python_count == 0;
     if (number > (empty ? capacity : capacity - capacity / 16))
@@ -202,7 +202,6 @@ uint32_t site_of(int device, const struct site_stack *stack) {
         number = add(hash, device, stack);
     lock_release(&lock);
     if (number == SITE_NONE && stack->native_count + stack->python_count > 0) {
-        static const struct site_stack nothing;
         atomic_fetch_add_explicit(&lost, 1, memory_order_relaxed);
         return site_of(device, &nothing);
     }

@@ -30,12 +30,9 @@ static size_t slot_of(uint64_t key) {
 
 void objects_add(enum object_kind kind, uint64_t address, uint64_t space, uint64_t ticks) {
     uint64_t key = address | kind;
-    if (!objects && !(objects = host_map(SLOTS * sizeof *objects, 4096))) {
-        incomplete = true;
-        return;
-    }
-    size_t at = slot_of(key);
-    if (objects[at].key == 0 && count >= MOST) {
+    objects = objects ? objects : host_map(SLOTS * sizeof *objects, 4096);
+    size_t at = objects ? slot_of(key) : 0;
+    if (!objects || (objects[at].key == 0 && count >= MOST)) {
         incomplete = true;
         return;
     }
