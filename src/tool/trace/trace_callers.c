@@ -121,13 +121,6 @@ static const char *build_id_of(const struct trace_callers *callers, const char *
     return "";
 }
 
-/** Resolves a frame at its first use, because names in large libraries take seconds. */
-static void look_up(struct trace_callers *callers, struct stack_frames *frames) {
-    const char *file = frames->count > 0 ? frames->frames[0].file : NULL;
-    if (file)
-        stack_frames_resolve(frames, 0, build_id_of(callers, file));
-}
-
 /** Takes the next text of a frame, if there is one. Returns a copy, or NULL. */
 static char *take_text(const char **at, const char *end) {
     size_t length = strnlen(*at, (size_t)(end - *at));
@@ -162,12 +155,13 @@ const struct stats_frame *trace_callers_frame(struct trace_callers *callers, uin
                                               unsigned index) {
     static const struct stats_frame nothing = {.function = "?"};
     struct text *text = read_frame(callers, number);
-    if (text && !text->resolved) {
-        text->resolved = true;
-        look_up(callers, &text->frames);
-    }
     if (!text || text->frames.count == 0)
         return index == 0 ? &nothing : NULL;
+    const char *file = text->frames.frames[0].file;
+    /* Resolves a frame at its first use, because names in large libraries take seconds. */
+    if (!text->resolved && file)
+        stack_frames_resolve(&text->frames, 0, build_id_of(callers, file));
+    text->resolved = true;
     return index < text->frames.count ? &text->frames.frames[index] : NULL;
 }
 
