@@ -27,10 +27,8 @@ bool history_has(const struct history *history, uint64_t key) {
 
 /** Adds an event on the history's current thread. */
 static void add_event(struct history *history, uint64_t time_us, struct history_event event) {
-    if (!history->begun) {
+    if (history->count == 0)
         history->begin_us = time_us;
-        history->begun = true;
-    }
     uint64_t before = history->count > 0 ? history->events[history->count - 1].time_us : 0;
     uint64_t since = time_us > history->begin_us ? time_us - history->begin_us : 0;
     event.time_us = since > before ? since : before;
@@ -63,7 +61,6 @@ void history_allocate(struct history *history, uint64_t time_us, uint64_t key, u
               (struct history_event){
                   .bytes = bytes, .block = history->blocks, .stream = number & STREAM_MOST});
     table_set(&history->live, key, history->count);
-    history->streams = (uint32_t)history->stream_numbers.count;
     history->blocks++;
     history->requested += bytes;
     if (history->requested > history->requested_peak)

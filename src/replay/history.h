@@ -32,12 +32,11 @@ struct history {
     size_t count;
     size_t *periods; /* index of the first event of each period */
     size_t period_count;
-    uint32_t blocks, streams, threads;
+    uint32_t blocks, threads;
     uint32_t thread;   /* thread of the events that follow */
     struct table live; /* key of a live block -> index of its allocating event, plus 1 */
     struct table stream_numbers, thread_numbers; /* -> number, plus 1 */
     uint64_t begin_us, requested, requested_peak;
-    bool begun;
     uint64_t unknown_frees; /* frees without an allocation */
     uint64_t lost_frees;    /* frees that the file lacks: the address was allocated twice */
     uint64_t failures;      /* allocations that failed in the recorded program */

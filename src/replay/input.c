@@ -125,10 +125,7 @@ static bool begins(const struct input *input, const char *with, size_t count) {
 static int unpack(struct input *input, char why[HISTORY_WHY]) {
     struct input packed = *input, empty = {.most = SMALL_MOST + PACKED_MOST * packed.count};
     int r = 0;
-    if (begins(input,
-               "\xfd"
-               "7zXZ",
-               5)) {
+    if (begins(input, "\3757zXZ", 5)) { /* octal, because 7 is a digit of \xfd7 too */
         *input = empty;
         r = unpack_xz(&packed, input, why);
     } else if (begins(input, "\x28\xb5\x2f\xfd", 4)) {

@@ -285,7 +285,7 @@ static void free_tree(struct chunk *tree) {
 
 void model_run(enum model model, uint64_t limit, struct account *account) {
     const struct history *history = account->history;
-    uint32_t pools = 2 * history->streams + 2;
+    uint32_t pools = 2 * (uint32_t)history->stream_numbers.count + 2;
     struct state state = {.model = model,
                           .account = account,
                           .limit = limit,

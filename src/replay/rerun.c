@@ -219,24 +219,18 @@ static void decay_until(struct pool *pool, uint64_t us, uint64_t decay_us) {
 }
 
 struct run {
-    const struct history *history;
     struct pool *pool;
     uint64_t *addresses; /* by number of the allocation */
     uint64_t decay_us;
     size_t at; /* index of the next event */
 };
 
-static int run_event(const struct run *run, const struct history_event *event) {
-    uint64_t *address = &run->addresses[event->block];
-    return event->frees ? pool_free(*address) : pool_alloc(run->pool, event->bytes, address);
-}
-
 /** Runs the events of one thread up to the next event of another. Returns that other thread, or
  * LOCKSTEP_OVER at the end of the history and after an error. */
 static int run_turn(void *with) {
     struct run *run = with;
-    const struct history *history = run->history;
     struct account *account = device.account;
+    const struct history *history = account->history;
     unsigned thread = history->events[run->at].thread;
     while (run->at < history->count && history->events[run->at].thread == thread) {
         const struct history_event *event = &history->events[run->at];
@@ -245,7 +239,9 @@ static int run_turn(void *with) {
             decay_until(run->pool, event->time_us, run->decay_us);
         device.now_us = event->time_us > device.now_us ? event->time_us : device.now_us;
         device.asked = device.asked_back = 0;
-        account->error = run_event(run, event);
+        uint64_t *address = &run->addresses[event->block];
+        account->error =
+            event->frees ? pool_free(*address) : pool_alloc(run->pool, event->bytes, address);
         account->out_of_memory = account->error == -ENOMEM || account->error == -EDQUOT;
         account->error = account->out_of_memory ? 0 : account->error;
         if (account->out_of_memory || account->error != 0)
@@ -278,7 +274,6 @@ void rerun(const struct rerun_setting *setting, struct account *account) {
                     .has_events = true},
     };
     struct run run = {
-        .history = history,
         .pool = checked(pool_create(&device.backend, &config)),
         .addresses = checked(calloc(history->blocks + 1, sizeof *run.addresses)),
         .decay_us = setting->decay_us,

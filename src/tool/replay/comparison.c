@@ -29,8 +29,6 @@ static void share(struct comparison *comparison) {
 
 static void run_row(const struct row *row) {
     const struct candidate *candidate = row->candidate;
-    if (!candidate)
-        return;
     /* The shared account stays unfinished until the end: this process may be killed, or end because
      * memory is missing. */
     struct account account = *row->account;
@@ -76,16 +74,13 @@ static int run_rows(struct comparison *comparison) {
 }
 
 int comparison_run(struct comparison *comparison, const struct replay_request *request) {
-    size_t most = request->candidate_count * request->delay_count;
-    comparison->rows = checked(calloc(most + 1, sizeof *comparison->rows));
     for (size_t i = 0; i < request->candidate_count; i++) {
         const struct candidate *candidate = &request->candidates[i];
         size_t delays = candidate->is_model ? 1 : request->delay_count;
         for (size_t k = 0; k < delays; k++) {
-            comparison->rows[comparison->count++] = (struct row){
-                .candidate = candidate,
-                .delay_us = candidate->is_model ? 0 : request->delays_us[k],
-            };
+            struct row *row = APPEND(comparison->rows, comparison->count);
+            row->candidate = candidate;
+            row->delay_us = candidate->is_model ? 0 : request->delays_us[k];
         }
     }
     share(comparison);

@@ -282,13 +282,6 @@ static bool print_results(const struct settings *settings, const struct results 
     return tool_flush(&out);
 }
 
-static void print_nothing_of(const char *file, uint64_t device) {
-    if (device == UINT64_MAX)
-        tool_say("%s: has no allocation in it", file);
-    else
-        tool_say("%s: has nothing of device %llu", file, (unsigned long long)device);
-}
-
 int tool_replay(char **at) {
     static struct settings settings = {
         .backends = {0, 1, 2, 3, 4, 5},
@@ -316,9 +309,13 @@ int tool_replay(char **at) {
         bool good = read_file(*at, file);
         if (good)
             compare(&settings, *at, file, &results);
-        if (good && results.count == before)
-            print_nothing_of(*at, settings.device);
-        status = results.count == before ? EXIT_FAILURE : status;
+        if (results.count > before)
+            continue;
+        status = EXIT_FAILURE;
+        if (good && settings.device == UINT64_MAX)
+            tool_say("%s: has no allocation in it", *at);
+        else if (good)
+            tool_say("%s: has nothing of device %llu", *at, (unsigned long long)settings.device);
     }
     if (!print_results(&settings, &results))
         return STATUS_OWN_FAILURE;
