@@ -157,15 +157,26 @@ static void die(int number, siginfo_t *info, const char *name) {
  *
  * The handler takes no lock and allocates nothing. It runs on a stack of the library while one is
  * free: the interrupted stack, or an alternate signal stack, may have little left. The handler
- * blocks all other signals, so that a second SIGTERM does not cut the report off. It does not block
- * crash signals: the program may have broken the library's memory. A report that crashes is given
+ * blocks all signals, so that a second SIGTERM does not cut the report off. It unblocks crash
+ * signals only on the library's stack: if the program's signal stack is too small for the handler,
+ * the kernel then ends the process. It would otherwise start the handler at the top of that stack
+ * again, for ever.
+ *
+ * A report may crash, because the program may have broken the library's memory. It is then given
  * up, and the process dies of its first signal. The first process of a container may have to exit
  * instead, with the status that a shell shows for that signal.
  */
 
+static void unblock_crash_signals(void) {
+    for (size_t i = 0; i < DEADLY; i++)
+        if (deadly[i].crash)
+            mask_signal(SIG_UNBLOCK, deadly[i].number);
+}
+
 static void respond(int number, siginfo_t *info) {
     const char *name = NULL;
     bool crash = false;
+    unblock_crash_signals();
     for (size_t i = 0; i < DEADLY; i++) {
         if (deadly[i].number == number) {
             name = deadly[i].name;
@@ -233,12 +244,9 @@ static void on_signal(int number, siginfo_t *info, void *context) {
 }
 
 static struct sigaction own_action(void) {
-    struct sigaction own = {.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART | SA_NODEFER};
+    struct sigaction own = {.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
     own.sa_sigaction = on_signal;
     sigfillset(&own.sa_mask);
-    for (size_t i = 0; i < DEADLY; i++)
-        if (deadly[i].crash)
-            sigdelset(&own.sa_mask, deadly[i].number);
     return own;
 }
 

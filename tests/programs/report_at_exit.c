@@ -570,6 +570,18 @@ static int little_stack(const char *signal_name) {
     return 0;
 }
 
+/* Takes a signal on a signal stack of about the size of the kernel's frame. */
+static int small_signal_stack(int more_bytes, int number) {
+    static _Alignas(4096) char memory[2 << 16];
+    mprotect(memory, 4096, PROT_NONE);
+    stack_t stack = {.ss_sp = memory + 4096};
+    stack.ss_size = getauxval(AT_MINSIGSTKSZ) + (size_t)more_bytes;
+    use_cuda();
+    sigaltstack(&stack, NULL);
+    raise(number);
+    return 0;
+}
+
 static atomic_bool over;
 static CUcontext context;
 
@@ -788,6 +800,8 @@ int main(int argc, char **argv) {
         return within_handler();
     if (strcmp(what, "little stack") == 0)
         return little_stack(more);
+    if (strcmp(what, "small signal stack") == 0 && argc > 3)
+        return small_signal_stack(atoi(more), atoi(argv[3]));
     if (strcmp(what, "busy") == 0)
         return busy(atoi(more));
     if (strcmp(what, "restarts") == 0)

@@ -336,6 +336,18 @@ def pythons():
            ["exit"], "")
 
 
+def small_signal_stack():
+    """Raises signals on signal stacks that are too small for the handler. The process must die of the signal or of that."""
+    statuses = set()
+    for number in (signal.SIGTERM, signal.SIGSEGV):
+        for more in range(-800, 500, 50):
+            ran = run([ENDING, "small signal stack", str(more), str(int(number))], timeout=20)
+            statuses.add(ran.status)
+            tally.check(ran.status in (-number, -signal.SIGSEGV),
+                        "report_at_exit: a signal stack of the least size %+d: status %s" % (more, ran.status), ran.err)
+    tally.check(-signal.SIGTERM in statuses, "report_at_exit: no signal stack was large enough")
+
+
 def first_of_container():
     # in util-linux before 2.38, unshare leaves SIGTERM ignored
     command = ["unshare", "--pid", "--fork", "--kill-child", "env", "--default-signal=TERM", ENDING]
@@ -385,6 +397,8 @@ def main():
     tally.check((ran.status, ran.out) == (0, "1\n"), "report_at_exit: a read does not start anew behind a report", ran.out)
     survives("busy", "300" if GPU else "3000", options={"GPUCACHE_REPORT": "/dev/null"})
     second_signal()
+    if not GPU:
+        small_signal_stack()
     in_exit_report()
     interval()
     pythons()
