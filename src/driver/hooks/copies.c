@@ -61,7 +61,7 @@ static inline CUresult account_copy(CUresult answer, bool exceeds) {
     NOTHING
 
 #define NOTICED(symbol, since, parameters, arguments)                                              \
-    HOOK(hook_##symbol, parameters, helper_start_requested(), WITH_ACCESS(REAL(symbol) arguments), \
+    HOOK(hook_##symbol, parameters, helper_start_requested(), REAL(symbol) arguments,              \
          fault_notice(answer))
 #define BOUNDED(symbol, since, parameters, arguments, beyond)                                      \
     HOOK(hook_##symbol, parameters, ENTER_BOUNDED(beyond),                                         \
