@@ -245,7 +245,7 @@ int pool_set_flag(uint64_t address, bool flag) {
     if (name)
         *name = (*name & NAME_ID) | NAME_HAS_FLAG | (flag ? NAME_FLAG : 0);
     lock_release(&pool->source.lock);
-    return name ? 0 : -ENOMEM;
+    return name ? 0 : -EINVAL; /* not a live block */
 }
 
 int pool_mark_externally_visible(uint64_t address) {
