@@ -46,9 +46,11 @@ static atomic_bool is_over;                             /* the process ends: no 
 /* Describes a descriptor, for is_still_ours(). */
 static struct socket socket_of(int fd) {
     struct stat file;
-    return fd >= 0 && fstat(fd, &file) == 0
-               ? (struct socket){.fd = fd, .file = file.st_ino, .heard = wire_clock_ms()}
-               : (struct socket){.fd = -1};
+    if (fd >= 0 && fstat(fd, &file) == 0)
+        return (struct socket){.fd = fd, .file = file.st_ino, .heard = wire_clock_ms()};
+    if (fd >= 0)
+        wire_close(fd);
+    return (struct socket){.fd = -1};
 }
 
 /* Returns whether the descriptor still is the socket that the server opened. */
