@@ -43,7 +43,7 @@ static struct lock lock = LOCK_INITIALIZER(IPC_SERVER); /* guards the start of t
 static atomic_bool is_open;                             /* the thread runs */
 static atomic_bool is_over;                             /* the process ends: no export begins */
 
-/* Describes a descriptor, for is_still_ours(). */
+/* Describes a descriptor, for is_still_ours(). Closes one that it cannot describe. */
 static struct socket socket_of(int fd) {
     struct stat file;
     if (fd >= 0 && fstat(fd, &file) == 0)
