@@ -282,6 +282,21 @@ static void managed_first(void) {
     say("rest", device_mib());
 }
 
+/* Moves managed memory to the device right after a free. Waits for no time to pass. */
+static void prefetches(void) {
+    size_t total;
+    CUdeviceptr p;
+    CHECK(cuDeviceTotalMem(&total, 0));
+    size_t half = total / 200 * 98 & ~(2 * MIB - 1);
+    CUmemLocation to = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+    CHECK(cuMemAllocManaged(&p, half, CU_MEM_ATTACH_GLOBAL));
+    use(1, half);
+    unsigned long before = device_mib();
+    CHECK(cuMemPrefetchAsync(p, half, to, 0, stream));
+    say("before", before);
+    say("after", device_mib());
+}
+
 /* A free of little memory gives nothing back before the tick. */
 static void managed_little(void) {
     size_t total;
@@ -318,6 +333,7 @@ int main(int count, char **arguments) {
                   {"managed", managed},
                   {"managed_first", managed_first},
                   {"managed_little", managed_little},
+                  {"prefetches", prefetches},
                   {"threads", counts_threads}};
     const char *scene = count > 1 ? arguments[1] : "";
     if (strcmp(scene, "sleeps") == 0 && count == 3)

@@ -109,6 +109,9 @@ def managed(name, backend):
     tally.check(said.get("went") == 1, "decay: %s: memory freed next to managed memory goes before the tick" % name, said)
     if name == "pages":  # with segments, the driver has each segment only later, so all of them go
         tally.check(said.get("rest", 0) >= 100, "decay: %s: and no more of it than managed memory needs" % name, said)
+    said = scene(["prefetches"], late)
+    tally.check(said.get("before", 0) >= 400 and said.get("after", 99) <= 2,
+                "decay: %s: a prefetch of managed memory gets the space at once" % name, said)
     said = scene(["managed_little"], late)
     tally.check(said.get("stays") == 1, "decay: %s: a few MiB next to managed memory stay" % name, said)
 

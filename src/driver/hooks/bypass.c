@@ -181,6 +181,29 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int fl
     return answer;
 }
 
+/* Before the program moves managed memory to a device by cuMemPrefetchAsync(). */
+static void prepare_prefetch(CUdevice to) {
+    struct device *device = device_current();
+    if (device && device->ordinal == to)
+        give_idle_to_managed(device);
+}
+
+#define PREFETCHES(symbol, parameters, arguments, to)                                              \
+    HOOK(hook_##symbol, parameters, prepare_prefetch(to), real_entries.real_##symbol arguments,    \
+         fault_notice(answer))
+#define DEVICE_AT(location) ((location).type == CU_MEM_LOCATION_TYPE_DEVICE ? (location).id : -1)
+
+PREFETCHES(cuMemPrefetchAsync, (CUdeviceptr dptr, size_t bytes, CUdevice to, CUstream stream),
+           (dptr, bytes, to, stream), to)
+PREFETCHES(cuMemPrefetchAsync_ptsz, (CUdeviceptr dptr, size_t bytes, CUdevice to, CUstream stream),
+           (dptr, bytes, to, stream), to)
+PREFETCHES(cuMemPrefetchAsync_v2,
+           (CUdeviceptr dptr, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream),
+           (dptr, bytes, to, flags, stream), DEVICE_AT(to))
+PREFETCHES(cuMemPrefetchAsync_v2_ptsz,
+           (CUdeviceptr dptr, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream),
+           (dptr, bytes, to, flags, stream), DEVICE_AT(to))
+
 /* --- pinned host memory: counted, but not as device memory; kept for the next request --- */
 
 /* Returns the driver's error for an allocation or free during a capture, else CUDA_SUCCESS. A hook
