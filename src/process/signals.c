@@ -162,21 +162,14 @@ static void die(int number, siginfo_t *info, const char *name) {
  * the kernel then ends the process. It would otherwise start the handler at the top of that stack
  * again, for ever.
  *
- * A report may crash, because the program may have broken the library's memory. It is then given
- * up, and the process dies of its first signal. The first process of a container may have to exit
- * instead, with the status that a shell shows for that signal.
+ * The last report may crash, because the program may have broken the library's memory. It is then
+ * given up, and the process dies of its first signal. The first process of a container may have to
+ * exit instead, with the status that a shell shows for that signal.
  */
-
-static void unblock_crash_signals(void) {
-    for (size_t i = 0; i < DEADLY; i++)
-        if (deadly[i].crash)
-            mask_signal(SIG_UNBLOCK, deadly[i].number);
-}
 
 static void respond(int number, siginfo_t *info) {
     const char *name = NULL;
     bool crash = false;
-    unblock_crash_signals();
     for (size_t i = 0; i < DEADLY; i++) {
         if (deadly[i].number == number) {
             name = deadly[i].name;
@@ -191,16 +184,28 @@ static void respond(int number, siginfo_t *info) {
         die(number, info, name);
 }
 
+/* Runs on the library's stack. Unblocks crash signals, so that a crash of the report reaches die().
+ * Without SS_DISABLE, the kernel would put the frame of the crash at the top of the program's
+ * signal stack, over the frame of the first signal. The end of the handler undoes both. */
+static void respond_there(int number, siginfo_t *info) {
+    const stack_t none = {.ss_flags = SS_DISABLE};
+    sigaltstack(&none, NULL);
+    for (size_t i = 0; i < DEADLY; i++)
+        if (deadly[i].crash)
+            mask_signal(SIG_UNBLOCK, deadly[i].number);
+    respond(number, info);
+}
+
 /*
- * Runs respond() on another stack. A register that a callee saves (rbx, x19) keeps the old stack
- * pointer. The clobbers are all registers that a callee may change.
+ * Runs respond_there() on another stack. A register that a callee saves (rbx, x19) keeps the old
+ * stack pointer. The clobbers are all registers that a callee may change.
  */
 static void respond_on(char *top, int number, siginfo_t *info) {
 #if defined(__x86_64__)
     uint64_t first = (uint64_t)number;
     __asm__ volatile("movq %%rsp, %%rbx\n\tmovq %2, %%rsp\n\tcall *%3\n\tmovq %%rbx, %%rsp"
                      : "+D"(first), "+S"(info)
-                     : "r"(top), "r"(respond)
+                     : "r"(top), "r"(respond_there)
                      : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "xmm0", "xmm1", "xmm2",
                        "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",
                        "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
@@ -209,7 +214,7 @@ static void respond_on(char *top, int number, siginfo_t *info) {
     register siginfo_t *second __asm__("x1") = info;
     __asm__ volatile("mov x19, sp\n\tmov sp, %2\n\tblr %3\n\tmov sp, x19"
                      : "+r"(first), "+r"(second)
-                     : "r"(top), "r"(respond)
+                     : "r"(top), "r"(respond_there)
                      : "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13",
                        "x14", "x15", "x16", "x17", "x19", "x30", "v0", "v1", "v2", "v3", "v4", "v5",
                        "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16",

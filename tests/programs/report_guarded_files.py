@@ -71,6 +71,26 @@ def cut_for_a_helper(folder):
     tally.check("was cut short" in err, "guarded: that is said", err)
 
 
+def cut_for_a_report(folder):
+    """Checks reports in a process with a signal stack, where the report meets the missing page."""
+    for number, wanted in ((signal.SIGTERM, -signal.SIGTERM), (signal.SIGUSR2, 0)):
+        for option in ("GPUCACHE_TRACE", "GPUCACHE_PEAKS"):
+            path = os.path.join(folder, "report")
+            with open(path, "wb") as file:
+                file.write(b"gppeaks1" + bytes(PEAKS - 8) if option == "GPUCACHE_PEAKS" else b"")
+            one = Waiting("hold=20,3000000", "wait", "raise=%d" % number, options={
+                option: path, "GPUCACHE_REPORT": os.path.join(folder, "r.%n")})
+            os.truncate(path, 0)
+            try:
+                one.child.stdin.close()
+                status = one.child.wait(20)
+            except subprocess.TimeoutExpired:
+                one.child.kill()
+                status = "time limit"
+            tally.check(status == wanted, "guarded: cut, and a report of signal %d, %s: status %s" % (number, option, status))
+            os.unlink(path)
+
+
 def kept_apart(folder):
     """Checks that a SIGBUS of the program itself still ends the program."""
     ran = run([TRACED, "hold=1,100", "bus"], options={"GPUCACHE_TRACE": os.path.join(folder, "bus"), "GPUCACHE_REPORT": "off"})
@@ -153,7 +173,7 @@ def squatted(folder):
 def main():
     wanted = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        for part in (cut, cut_for_a_helper, kept_apart, changed, peaks, modes, squatted):
+        for part in (cut, cut_for_a_helper, cut_for_a_report, kept_apart, changed, peaks, modes, squatted):
             if not wanted or part.__name__ in wanted:
                 part(folder)
 

@@ -266,6 +266,14 @@ static void drop(void) {
     staying = 0;
 }
 
+/* Takes a signal on a signal stack. */
+static void raise_on_stack(int number) {
+    static char memory[65536];
+    stack_t signal_stack = {.ss_sp = memory, .ss_size = sizeof memory};
+    sigaltstack(&signal_stack, NULL);
+    raise(number);
+}
+
 static bool act(const char *what, const char *how) {
     CUdeviceptr p;
     if (strcmp(what, "mix") == 0)
@@ -298,6 +306,8 @@ static bool act(const char *what, const char *how) {
         CHECK(cuCtxSynchronize());
     else if (strcmp(what, "kill") == 0)
         kill(getpid(), SIGKILL);
+    else if (strcmp(what, "raise") == 0)
+        raise_on_stack(atoi(how));
     else if (strcmp(what, "wait") == 0 || strcmp(what, "stir") == 0)
         wait_for_end(*what == 's');
     else
