@@ -297,10 +297,31 @@ static void prefetches(void) {
     say("after", device_mib());
 }
 
-/* A free of little memory gives nothing back before the tick. */
+/* Frees a block that a kernel uses, next to managed memory. */
+static void managed_in_use(void) {
+    size_t total;
+    CUdeviceptr p, q;
+    CUstream other;
+    CHECK(cuDeviceTotalMem(&total, 0));
+    size_t half = total / 200 * 98 & ~(2 * MIB - 1);
+    CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    CHECK(cuMemAllocManaged(&p, half, CU_MEM_ATTACH_GLOBAL));
+    CHECK(cuMemAlloc(&q, half));
+    CHECK(launch_spin(&kernels, stream, flags, 1));
+    CHECK(cuMemFree(q));
+    uint64_t queries = sim_calls("cuEventQuery");
+    pause_ms(1000);
+    say("queries", (unsigned long)(sim_calls("cuEventQuery") - queries));
+    CHECK(launch_set(&kernels, other, flags, 1));
+    wait_for(half / MIB - 1);
+    say("went", device_mib() < half / MIB);
+}
+
+/* A free of little memory gives nothing back before the tick, not even to a prefetch. */
 static void managed_little(void) {
     size_t total;
     CUdeviceptr p, q;
+    CUmemLocation to = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
     CHECK(cuDeviceTotalMem(&total, 0));
     size_t half = total / 200 * 98 & ~(2 * MIB - 1);
     CHECK(cuMemAllocManaged(&p, half, CU_MEM_ATTACH_GLOBAL));
@@ -309,6 +330,7 @@ static void managed_little(void) {
     use(1, 4 * MIB);
     budget_ms = 200;
     wait_for(before);
+    CHECK(cuMemPrefetchAsync(p, half, to, 0, stream));
     say("stays", device_mib() > before);
 }
 
@@ -332,6 +354,7 @@ int main(int count, char **arguments) {
                   {"in_a_stream", in_a_stream},
                   {"managed", managed},
                   {"managed_first", managed_first},
+                  {"managed_in_use", managed_in_use},
                   {"managed_little", managed_little},
                   {"prefetches", prefetches},
                   {"threads", counts_threads}};

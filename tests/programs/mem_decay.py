@@ -112,6 +112,9 @@ def managed(name, backend):
     said = scene(["prefetches"], late)
     tally.check(said.get("before", 0) >= 400 and said.get("after", 99) <= 2,
                 "decay: %s: a prefetch of managed memory gets the space at once" % name, said)
+    said = scene(["managed_in_use"], late)
+    tally.check(said.get("queries", 9999) <= 150 and said.get("went") == 1,
+                "decay: %s: a kernel that uses freed memory is asked rarely" % name, said)
     said = scene(["managed_little"], late)
     tally.check(said.get("stays") == 1, "decay: %s: a few MiB next to managed memory stay" % name, said)
 

@@ -1,7 +1,6 @@
 #include "driver/context/decay.h"
 
 #include "base/clock.h"
-#include "driver/context/device_backend.h"
 #include "driver/context/device_pool.h"
 #include "driver/state/device.h"
 #include "options/options.h"
@@ -19,12 +18,10 @@
 #include <unistd.h>
 
 #define LEAST_TICK_NS 1000000 /* shortest tick: 1 ms, however short the decay time is */
-/* While a device has managed memory, the thread checks after this time whether the device is
- * overcommitted. It gives idle memory back at once if that is more than the memory of the device
- * divided by IDLE_SHARE. Less idle memory waits for the tick: a program on an overcommitted device
- * would otherwise lose its small blocks to the driver after each free. */
+/* While a device has managed memory, the thread checks after this time whether idle memory takes
+ * the space of managed memory. After a check that was in vain, as during a kernel that uses the
+ * freed memory, it sleeps twice as long. */
 #define MANAGED_CHECK_NS 10000000
-#define IDLE_SHARE 64
 /* The longest wait of decay_last_wait(). The wait is short, because the program may have submitted
  * work after its last free, for example a kernel that never ends. No native free waits for such
  * work. */
@@ -36,8 +33,10 @@ enum last_wait { LAST_WAIT_NONE, LAST_WAIT_DUE, LAST_WAIT_OVER };
 /* The futex on which the thread sleeps while no pool has idle memory. 1: the thread has to wake. */
 static _Atomic uint32_t wake_due;
 static _Atomic int turn; /* enum helper_turn: whether the thread is inside a call of a pool */
-/* enum last_wait, and the futex on which the thread sleeps between two ticks. */
+/* enum last_wait, and the futex on which decay_last_wait() sleeps. */
 static _Atomic uint32_t last_wait;
+/* The futex on which the thread sleeps between two ticks: it counts the reasons to wake early. */
+static _Atomic uint32_t early_wakes;
 
 /* Sleeps while *word is `value`, for at most `ns`, or without a limit if `ns` is 0. */
 static void futex_sleep(_Atomic uint32_t *word, uint32_t value, uint64_t ns) {
@@ -49,6 +48,11 @@ static void futex_wake(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+static void wake_early(void) {
+    atomic_fetch_add(&early_wakes, 1);
+    futex_wake(&early_wakes);
+}
+
 static uint64_t tick_ns(void) {
     uint64_t ns = options()->decay_ms * 1000000 / DECAY_TICKS;
     return ns > LEAST_TICK_NS ? ns : LEAST_TICK_NS;
@@ -57,7 +61,7 @@ static uint64_t tick_ns(void) {
 /* Calls `work` for a pool as one piece of work (helper_begin()), and returns its result. While the
  * process ends, calls nothing, sets *refused and returns false. */
 static bool take_turn(bool (*work)(struct pool *pool), struct pool *pool, bool *refused) {
-    if (!helper_begin(&turn)) {
+    if (atomic_load(&last_wait) != LAST_WAIT_NONE || !helper_begin(&turn)) {
         *refused = true;
         return false;
     }
@@ -66,34 +70,34 @@ static bool take_turn(bool (*work)(struct pool *pool), struct pool *pool, bool *
     return result;
 }
 
-/* Returns whether idle memory takes much of the space that managed memory needs. */
-static bool is_displacing(const struct device *device) {
-    uint64_t idle = 0;
-    if (!device_is_overcommitted(device))
-        return false;
-    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
-        idle += pool_unused_bytes(p->pool) + atomic_load(&p->backend->returning);
-    return idle > device->total / IDLE_SHARE;
-}
-
-/* Advances the clock of each pool, and gives back memory that was idle for the decay time. Includes
- * pools whose context has ended, so that their caches become inactive. On an overcommitted device,
- * one tick counts as the whole decay time. If no tick is `due`, ticks only for devices whose idle
- * memory displaces managed memory, and stops when it no longer does. (With the segments backend all
- * idle memory goes, because the driver has a segment only some time after its release.) Returns
- * whether the next tick may have work. */
-static bool tick_all(bool due) {
+/*
+ * Advances the clock of the pools, and gives back memory that was idle for the decay time. Includes
+ * pools whose context has ended, so that their caches become inactive.
+ *
+ *      a tick is `due`    all pools. On an overcommitted device, one tick counts as the whole decay
+ *                         time
+ *      no tick is due     only devices whose idle memory takes the space of managed memory, until
+ *                         it no longer does. With the segments backend all idle memory goes,
+ *                         because the driver has a segment only some time after its release
+ *
+ * Sets *in_vain if such a device still has too much idle memory. Returns whether the thread has to
+ * go on: a pool may have work at the next tick, or no tick was due.
+ */
+static bool tick_all(bool due, bool *in_vain) {
     bool later = false, refused = false;
+    *in_vain = false;
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {
         const struct device *device = device_used(i);
         struct device_pool *p = device ? atomic_load(&device->pools) : NULL;
-        for (; p && (due || is_displacing(device)); p = p->next) {
+        for (; p && (due || device_pool_displaces_managed(device)); p = p->next) {
             unsigned ticks = device_is_overcommitted(device) ? DECAY_TICKS + 1 : 1;
             while (ticks-- > 0)
                 later |= take_turn(pool_tick, p->pool, &refused);
-            while (take_turn(pool_decay, p->pool, &refused) && (due || is_displacing(device))) {
+            while (take_turn(pool_decay, p->pool, &refused) &&
+                   (due || device_pool_displaces_managed(device))) {
             }
         }
+        *in_vain |= device && !due && device_pool_displaces_managed(device);
     }
     /* If an exec fails, the process goes on: refused turns are due. */
     return later || refused || !due;
@@ -119,6 +123,7 @@ static void wait_for_frees(void) {
     futex_wake(&last_wait);
 }
 
+/* Returns whether any device has managed memory. Takes no lock. */
 static bool any_managed_memory(void) {
     bool any = false;
     for (int i = 0; i < STATS_MAX_DEVICES; i++) {
@@ -128,31 +133,36 @@ static bool any_managed_memory(void) {
     return any;
 }
 
-/* Sleeps until the tick at `next` is due, or until managed memory has to be checked. Returns
- * whether the tick is due. */
-static bool sleep_until(uint64_t next) {
+/* Sleeps until the tick at `next` is due, and at most `check_ns` while there is managed memory.
+ * Returns whether the tick is due. */
+static bool sleep_until(uint64_t next, uint64_t check_ns) {
+    uint32_t seen = atomic_load(&early_wakes); /* before the two reasons are looked at */
     uint64_t now = clock_kernel_ns(), ns = next > now ? next - now : 1;
-    if (any_managed_memory() && ns > MANAGED_CHECK_NS)
-        ns = MANAGED_CHECK_NS;
-    futex_sleep(&last_wait, LAST_WAIT_NONE, ns);
+    if (any_managed_memory() && ns > check_ns)
+        ns = check_ns;
+    if (atomic_load(&last_wait) != LAST_WAIT_DUE)
+        futex_sleep(&early_wakes, seen, ns);
     return clock_kernel_ns() >= next;
 }
 
 /* The helper thread: waits for idle memory, then ticks until no pool has work. Does not tick while
  * the process exits: the ticks would use up the time of the last wait. */
 static void *give_back_idle(void *unused) {
-    bool due;
+    bool due, in_vain;
     for (;;) {
         while (atomic_exchange(&wake_due, 0) == 0)
             futex_sleep(&wake_due, 0, 0);
-        uint64_t next = clock_kernel_ns() + tick_ns();
+        uint64_t next = clock_kernel_ns() + tick_ns(), check_ns = MANAGED_CHECK_NS;
+        bool goes_on;
         do {
-            due = sleep_until(next);
+            due = sleep_until(next, check_ns);
             if (atomic_load(&last_wait) == LAST_WAIT_DUE)
                 wait_for_frees();
             if (due)
                 next = clock_kernel_ns() + tick_ns();
-        } while (atomic_load(&last_wait) == LAST_WAIT_NONE && tick_all(due));
+            goes_on = atomic_load(&last_wait) == LAST_WAIT_NONE && tick_all(due, &in_vain);
+            check_ns = goes_on && in_vain ? 2 * check_ns : MANAGED_CHECK_NS;
+        } while (goes_on);
     }
     return unused;
 }
@@ -177,7 +187,7 @@ void decay_wake(void) {
 
 void decay_check_managed(void) {
     int saved = errno;
-    futex_wake(&last_wait);
+    wake_early();
     errno = saved;
 }
 
@@ -190,7 +200,7 @@ void decay_last_wait(void) {
         return;
     int saved = errno;
     uint64_t now = clock_kernel_ns(), end = now + LAST_WAIT_NS;
-    futex_wake(&last_wait);
+    wake_early();
     decay_wake();
     for (; now < end && atomic_load(&last_wait) == LAST_WAIT_DUE; now = clock_kernel_ns())
         futex_sleep(&last_wait, LAST_WAIT_DUE, end - now);

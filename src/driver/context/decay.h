@@ -22,9 +22,9 @@ void decay_start(void);
  * lock, does not wait, keeps errno. */
 void decay_wake(void);
 
-/** Cuts the sleep between two ticks short, because the program has its first managed memory: the
- * thread then checks often whether idle memory displaces it. Takes no lock, keeps errno. A thread
- * that is about to sleep at that moment checks only after the sleep. */
+/** Cuts the thread's sleep between two ticks short, after an allocation of managed memory: the
+ * thread then checks often whether idle memory takes the space of managed memory. Takes no lock,
+ * keeps errno. */
 void decay_check_managed(void);
 
 /** Stops the thread's driver calls, because the driver is about to shut down. Waits at most 1 s for

@@ -16,6 +16,11 @@
 
 #include <string.h>
 
+/* On an overcommitted device, idle memory up to the memory of the device divided by this does not
+ * go back before the tick: a program would otherwise lose its small blocks to the driver after each
+ * free. */
+#define DISPLACING_SHARE 64
+
 /* Tells the trace and the log which backend a pool has. */
 static void report_start(const struct device_backend *backend) {
     int version = 0;
@@ -218,6 +223,19 @@ uint64_t device_unreleasable_bytes(struct device *device) {
             p->unused ? 0 : pool_unreleasable_bytes(p->pool) + atomic_load(&p->backend->returning);
     }
     return bytes;
+}
+
+bool device_pool_displaces_managed(const struct device *device) {
+    uint64_t idle = 0, stuck = 0;
+    if (!device_is_overcommitted(device))
+        return false;
+    for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
+        if (p->unused)
+            continue;
+        idle += pool_unused_bytes(p->pool) + atomic_load(&p->backend->returning);
+        stuck += pool_unreleasable_bytes(p->pool);
+    }
+    return idle > stuck + device->total / DISPLACING_SHARE;
 }
 
 struct device *device_of_pool(struct pool *pool) {

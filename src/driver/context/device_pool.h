@@ -85,6 +85,11 @@ int device_pool_release_idle(struct device *device);
  * were released but may not be free for the driver yet. */
 uint64_t device_unreleasable_bytes(struct device *device);
 
+/** Returns whether idle memory takes much of the space that managed memory needs: the device is
+ * overcommitted, and the idle memory that can go back is more than a share of the device. Pending
+ * memory counts, also if its work has not ended. Takes no lock. */
+bool device_pool_displaces_managed(const struct device *device);
+
 /** Returns the device of a pool. A pool never changes its device. Takes no lock. */
 struct device *device_of_pool(struct pool *pool);
 

@@ -157,8 +157,9 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
     return fault_notice(answer);
 }
 
-/* Gives the idle memory of an overcommitted device back: natively the pages of managed memory could
- * have what the program has freed. Waits as the native frees did, and not for later work. */
+/* Gives the idle memory of an overcommitted device back: natively the pages of managed memory would
+ * get the memory that the program has freed. Waits as the native frees did, and not for later
+ * work. */
 static void give_idle_to_managed(struct device *device) {
     if (device_is_overcommitted(device) &&
         device_idle_bytes(device, NULL) > device_unreleasable_bytes(device)) {
@@ -181,10 +182,12 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int fl
     return answer;
 }
 
-/* Before the program moves managed memory to a device by cuMemPrefetchAsync(). */
+/* Gives idle memory back before a prefetch to the current device, if it takes the space of managed
+ * memory. For another device the driver does not say how much memory is free. Waits as
+ * give_idle_to_managed() does. */
 static void prepare_prefetch(CUdevice to) {
     struct device *device = device_current();
-    if (device && device->ordinal == to)
+    if (device && device->ordinal == to && device_pool_displaces_managed(device))
         give_idle_to_managed(device);
 }
 
