@@ -38,7 +38,8 @@ static _Atomic uint32_t last_wait;
 /* The futex on which the thread sleeps between two ticks: it counts the reasons to wake early. */
 static _Atomic uint32_t early_wakes;
 
-/* Sleeps while *word is `value`, for at most `ns`, or without a limit if `ns` is 0. */
+/* Sleeps while *word is `value`, for at most `ns`, or without a limit if `ns` is 0. May return
+ * early. */
 static void futex_sleep(_Atomic uint32_t *word, uint32_t value, uint64_t ns) {
     struct timespec limit = clock_from_ns(ns);
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, ns > 0 ? &limit : NULL, NULL, 0);

@@ -1,11 +1,13 @@
 /*
  * Runs the helper thread of decay: it advances the clock of all pools (pool/decay.c), and gives
- * memory back to the driver that was idle for GPUCACHE_DECAY_MS.
+ * memory back to the driver that was idle for GPUCACHE_DECAY_MS. Idle memory that takes the space of
+ * managed memory goes back earlier.
  *
  * The thread works even if the program makes no call. It sleeps without a time limit while no pool
  * has idle memory. Atomic variables replace a lock. Invariant: after decay_stop() the thread begins
- * no driver call, unless one took more than 1 s, or an exec has failed. device_pool.c starts the
- * thread, backends wake it, and exit handlers and the end of the process stop it.
+ * no driver call, unless a call of a pool took more than 1 s, or an exec has failed. device_pool.c
+ * starts the thread, backends and allocations of managed memory wake it, and exit handlers and the
+ * end of the process stop it.
  *
  * The thread has one last piece of work when the process exits: to wait for the work before the
  * frees of the program (decay_last_wait()). So every process with a pool has the thread.
@@ -39,7 +41,7 @@ void decay_stop(void);
  * For the exit handler, before decay_stop(), and for ends without exit handlers, by decay_end(). A
  * signal handler of the program may have called exit() while its thread was inside malloc or held a
  * lock: the call takes no lock and makes no thread. Returns at once if the thread does not exist,
- * or if the process has waited before.
+ * or if a wait has begun before, also in another thread.
  */
 void decay_last_wait(void);
 

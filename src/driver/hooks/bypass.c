@@ -6,6 +6,8 @@
  *
  * Freed pinned blocks are an exception: the library keeps some for the next request
  * (reuse/pinned.h).
+ *
+ * Also hooks of prefetches of managed memory.
  */
 #include "driver/context/context.h"
 #include "driver/context/decay.h"
@@ -25,7 +27,7 @@
  * program that cuMemHostRegister() pinned. */
 #define REGISTERED UINT64_MAX
 
-/* --- stream-ordered, managed --- */
+/* --- stream-ordered and managed memory, and prefetches --- */
 
 /* A call that allocates in the order of a stream. */
 struct ordered_call {
