@@ -28,7 +28,7 @@ static struct parsed_report *add_report(struct parsed_reports *reports, const ch
     struct parsed_report *report = checked(calloc(1, sizeof *report));
     *APPEND(reports->list, reports->count) = report;
     snprintf(report->source, sizeof report->source, "%s", source);
-    report->devices = checked(calloc(most + 1, sizeof *report->devices));
+    report->devices = most > 0 ? checked(calloc(most, sizeof *report->devices)) : NULL;
     return report;
 }
 
