@@ -219,7 +219,7 @@ static void explain(struct histories *histories, const struct rows *rows, struct
 int rows_read(const struct input *input, struct histories *histories) {
     struct rows rows = {.format = format_of(input), .history = histories_of(histories, -1)};
     const char *at = input->bytes, *end = input->bytes + input->count;
-    while (at < end) {
+    while (rows.format && at < end) { /* NULL: the caller has not called rows_are_known() */
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         struct field line = {at, (size_t)((stop ? stop : end) - at)};
         rows.number++;

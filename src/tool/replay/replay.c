@@ -136,16 +136,19 @@ static bool take_option(struct settings *to, enum option_of_command option, cons
     }
 }
 
+static const char periods[] = "a number up to " TEXT_OF(PERIODS_MOST);
+static const char delays[] = "a list of up to " TEXT_OF(LIST) " milliseconds such as 0,0.5,20";
+
 /* The values that each option accepts, for messages. */
 static const char *const accepted[ARGUMENTS] = {
     [ARGUMENT_replay_backend] = "a list of segments, pages, pytorch, expandable, whole, cudamalloc",
-    [ARGUMENT_replay_delay] = "a list of up to " TEXT_OF(LIST) " milliseconds such as 0,0.5,20",
+    [ARGUMENT_replay_delay] = delays,
     [ARGUMENT_replay_budget] = "a list of sizes such as 8G, 0, or auto",
     [ARGUMENT_replay_limit] = "a list of sizes such as 8G, or none",
     [ARGUMENT_replay_reuse] = "a list of barrier, wait, sync",
     [ARGUMENT_replay_decay] = "milliseconds such as 500, or never",
     [ARGUMENT_replay_memory] = "a size such as 80G, up to 32T",
-    [ARGUMENT_replay_periods] = "a number up to " TEXT_OF(PERIODS_MOST),
+    [ARGUMENT_replay_periods] = periods,
     [ARGUMENT_replay_device] = "a number from 0 to 63",
     [ARGUMENT_replay_format] = "text or json",
 };
