@@ -292,7 +292,7 @@ static void prefetches(void) {
     CHECK(cuMemAllocManaged(&p, half, CU_MEM_ATTACH_GLOBAL));
     use(1, half);
     unsigned long before = device_mib();
-    CHECK(cuMemPrefetchAsync(p, half, to, 0, stream));
+    CHECK(cuMemPrefetchAsync_v2(p, half, to, 0, stream));
     say("before", before);
     say("after", device_mib());
 }
@@ -330,7 +330,7 @@ static void managed_little(void) {
     use(1, 4 * MIB);
     budget_ms = 200;
     wait_for(before);
-    CHECK(cuMemPrefetchAsync(p, half, to, 0, stream));
+    CHECK(cuMemPrefetchAsync_v2(p, half, to, 0, stream));
     say("stays", device_mib() > before);
 }
 
