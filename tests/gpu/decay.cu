@@ -11,6 +11,11 @@
 
 #define PIECE ((size_t)1 << 30)
 #define RUNS_MS 10000
+#if CUDART_VERSION >= 13000
+#define DEVICE_0 cudaMemLocation{cudaMemLocationTypeDevice, 0}, 0 /* no flags */
+#else
+#define DEVICE_0 0
+#endif
 
 /* A hundred GiB are some 50 000 pages, which take the driver a second or two. */
 static int fits(size_t mib) {
@@ -69,8 +74,7 @@ static int managed() {
     CHECK(cudaMemset(p, 1, 18 * PIECE));
     CHECK(cudaFree(p));
     double begin = now_s();
-    CHECK(cudaMemPrefetchAsync(pages, 20 * PIECE, cudaMemLocation{cudaMemLocationTypeDevice, 0}, 0,
-                               0));
+    CHECK(cudaMemPrefetchAsync(pages, 20 * PIECE, DEVICE_0, 0));
     CHECK(cudaDeviceSynchronize());
     printf("note: prefetch: %.0f ms\n", (now_s() - begin) * 1e3);
     for (int turn = 3; turn < 6; turn++)
