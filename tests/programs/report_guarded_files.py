@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from harness import EMULATED, LIBRARY, Tally, environment, program, run
 
 TRACED = program("trace_records")
 TOOL = os.path.join(os.path.dirname(LIBRARY), "gpucache")
+SI_TKILL, BUS_ADRERR = -6, 2  # of <signal.h>
 TICK_NS = 96  # where the header of a trace has it (src/trace/format.h)
 PEAKS = 8 * (2 + 64)  # bytes of a file of peaks (src/live/peaks.h)
 
@@ -34,7 +36,7 @@ class Waiting:
         self.child.stdout.readline()
 
     def go_on(self):
-        out, err = self.child.communicate()
+        out, err = self.child.communicate(timeout=60)
         return self.child.returncode, err.decode()
 
 
@@ -72,23 +74,23 @@ def cut_for_a_helper(folder):
 
 
 def cut_for_a_report(folder):
-    """Checks reports in a process with a signal stack, where the report meets the missing page."""
-    for number, wanted in ((signal.SIGTERM, -signal.SIGTERM), (signal.SIGUSR2, 0)):
-        for option in ("GPUCACHE_TRACE", "GPUCACHE_PEAKS"):
-            path = os.path.join(folder, "report")
-            with open(path, "wb") as file:
-                file.write(b"gppeaks1" + bytes(PEAKS - 8) if option == "GPUCACHE_PEAKS" else b"")
-            one = Waiting("hold=20,3000000", "wait", "raise=%d" % number, options={
-                option: path, "GPUCACHE_REPORT": os.path.join(folder, "r.%n")})
-            os.truncate(path, 0)
-            try:
-                one.child.stdin.close()
-                status = one.child.wait(20)
-            except subprocess.TimeoutExpired:
-                one.child.kill()
-                status = "time limit"
-            tally.check(status == wanted, "guarded: cut, and a report of signal %d, %s: status %s" % (number, option, status))
-            os.unlink(path)
+    """Checks the last report of a process with a signal stack: the report meets the missing page."""
+    path, stack = os.path.join(folder, "report"), os.path.join(folder, "stack")
+    one = Waiting("hold=20,3000000", "wait", "raise=%d,%s" % (signal.SIGTERM, stack), options={
+        "GPUCACHE_TRACE": path, "GPUCACHE_REPORT": os.path.join(folder, "r.%n")})
+    os.truncate(path, 0)
+    try:
+        status, err = one.go_on()
+    except subprocess.TimeoutExpired:
+        one.child.kill()
+        status, err = "time limit", ""
+    tally.check(status == -signal.SIGTERM, "guarded: cut, and a report writes: status %s" % status, err)
+    with open(stack, "rb") as file:
+        frames = file.read()
+    def begins(number, code):  # a siginfo_t: si_signo, si_errno, si_code
+        return struct.pack("3i", number, 0, code) in frames
+    tally.check(begins(signal.SIGTERM, SI_TKILL), "guarded: the signal came on the program's signal stack")
+    tally.check(not begins(signal.SIGBUS, BUS_ADRERR), "guarded: the missing page put no second frame there")
 
 
 def kept_apart(folder):

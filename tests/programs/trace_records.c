@@ -28,6 +28,7 @@
 #include "gpucache.h"
 #include "program.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -266,12 +267,17 @@ static void drop(void) {
     staying = 0;
 }
 
-/* Takes a signal on a signal stack. */
-static void raise_on_stack(int number) {
-    static char memory[65536];
-    stack_t signal_stack = {.ss_sp = memory, .ss_size = sizeof memory};
+/* Takes a signal on a signal stack that is a file: "NUMBER,PATH". Its bytes stay after the end. */
+static void raise_on_stack(const char *how) {
+    const char *path = strchr(how, ',') + 1;
+    size_t bytes = 65536;
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    if (ftruncate(fd, (off_t)bytes) != 0)
+        exit(2);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    stack_t signal_stack = {.ss_sp = memory, .ss_size = bytes};
     sigaltstack(&signal_stack, NULL);
-    raise(number);
+    raise(atoi(how));
 }
 
 static bool act(const char *what, const char *how) {
@@ -307,7 +313,7 @@ static bool act(const char *what, const char *how) {
     else if (strcmp(what, "kill") == 0)
         kill(getpid(), SIGKILL);
     else if (strcmp(what, "raise") == 0)
-        raise_on_stack(atoi(how));
+        raise_on_stack(how);
     else if (strcmp(what, "wait") == 0 || strcmp(what, "stir") == 0)
         wait_for_end(*what == 's');
     else
