@@ -211,15 +211,20 @@ static void ends(const char *how, const char *when) {
     }
 }
 
-/* Continues after an exec that fails. */
-static void goes_on(void) {
-    use(20, 20 * MIB);
-    execl("/dev/null/none", "none", NULL);
+/* Calls execl() of an empty file in the current folder. */
+static void fail_exec(void) {
     FILE *file = fopen("decay.tmp", "w");
     fclose(file);
     chmod("decay.tmp", 0755);
     execl("./decay.tmp", "none", NULL);
     unlink("decay.tmp");
+}
+
+/* Continues after an exec that fails. */
+static void goes_on(void) {
+    use(20, 20 * MIB);
+    execl("/dev/null/none", "none", NULL);
+    fail_exec();
     wait_for(2);
     say("left", device_mib());
 }
@@ -297,6 +302,22 @@ static void prefetches(void) {
     say("after", device_mib());
 }
 
+/* Frees memory next to managed memory without decay, after an exec that fails. */
+static void managed_never(void) {
+    size_t total;
+    CUdeviceptr p;
+    CHECK(cuDeviceTotalMem(&total, 0));
+    size_t half = total / 200 * 98 & ~(2 * MIB - 1);
+    CHECK(cuMemAllocManaged(&p, half, CU_MEM_ATTACH_GLOBAL));
+    use(1, 2 * MIB);
+    fail_exec();
+    use(1, half);
+    unsigned long before = device_mib();
+    budget_ms = 300;
+    wait_for(before - 1);
+    say("stays", device_mib() == before);
+}
+
 /* Frees a block that a kernel uses, next to managed memory. */
 static void managed_in_use(void) {
     size_t total;
@@ -354,6 +375,7 @@ int main(int count, char **arguments) {
                   {"in_a_stream", in_a_stream},
                   {"managed", managed},
                   {"managed_first", managed_first},
+                  {"managed_never", managed_never},
                   {"managed_in_use", managed_in_use},
                   {"managed_little", managed_little},
                   {"prefetches", prefetches},

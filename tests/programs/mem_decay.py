@@ -41,7 +41,7 @@ def sleeps(name, backend):
     said = scene(["sleeps", "300"], never)
     tally.check(said.get("left", 0) == said.get("held") != None, "decay: %s: never: it stays" % name, said)
     said = scene(["sleeps", "20000"], soon, old=True)
-    # What was freed last, up to BUDGET_FLOOR, may stay: only a free can wait for its work.
+    # Up to BUDGET_FLOOR of the memory that was freed last may stay: only a free can wait for its work.
     tally.check(said.get("left", 99) <= 64 + 2, "decay: %s: a driver without context events" % name, said)
 
 
@@ -112,6 +112,9 @@ def managed(name, backend):
     said = scene(["prefetches"], late)
     tally.check(said.get("before", 0) >= 400 and said.get("after", 99) <= 2,
                 "decay: %s: a prefetch of managed memory gets the space at once" % name, said)
+    with tempfile.TemporaryDirectory() as folder:
+        said = scene(["managed_never"], {**late, **NEVER}, cwd=folder)
+    tally.check(said.get("stays") == 1, "decay: %s: never, after a failed exec: it stays next to managed memory" % name, said)
     said = scene(["managed_in_use"], late)
     tally.check(said.get("queries", 9999) <= 150 and said.get("went") == 1,
                 "decay: %s: a kernel that uses freed memory is asked rarely" % name, said)

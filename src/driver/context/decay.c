@@ -49,6 +49,7 @@ static void futex_wake(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+/* Ends the thread's sleep between two ticks, also one that is about to begin. */
 static void wake_early(void) {
     atomic_fetch_add(&early_wakes, 1);
     futex_wake(&early_wakes);
@@ -75,11 +76,11 @@ static bool take_turn(bool (*work)(struct pool *pool), struct pool *pool, bool *
  * Advances the clock of the pools, and gives back memory that was idle for the decay time. Includes
  * pools whose context has ended, so that their caches become inactive.
  *
- *      a tick is `due`    all pools. On an overcommitted device, one tick counts as the whole decay
- *                         time
- *      no tick is due     only devices whose idle memory takes the space of managed memory, until
- *                         it no longer does. With the segments backend all idle memory goes,
- *                         because the driver has a segment only some time after its release
+ *      a tick is `due`    ticks all pools. One tick counts as the whole decay time on an
+ *                         overcommitted device.
+ *      no tick is due     ticks only devices whose idle memory takes the space of managed memory,
+ *                         until it no longer does. With the segments backend all idle memory goes:
+ *                         the driver has a segment only some time after its release.
  *
  * Sets *in_vain if such a device still has too much idle memory. Returns whether the thread has to
  * go on: a pool may have work at the next tick, or no tick was due.
@@ -223,7 +224,8 @@ void decay_end(enum process_end how, int signal) {
         decay_last_wait();
     } else if (how == PROCESS_GOES_ON && ending_is_own_process()) {
         atomic_store(&last_wait, LAST_WAIT_NONE);
-        decay_wake(); /* the thread may have ended its ticks during the wait */
+        if (options()->decay_ms != OPTIONS_NEVER)
+            decay_wake(); /* the thread may have ended its ticks during the wait */
     }
     ending_of_helper(&thread, &turn, how);
 }
