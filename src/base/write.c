@@ -87,7 +87,7 @@ static int write_parts(struct sink *to, const char *bytes, size_t length) {
         } else if (written == 0) {
             return -EIO;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            /* Some descriptors poll as writable and refuse each write: the deadline ends the loop. */
+            /* Some descriptors poll as writable and refuse each write: the deadline ends this. */
             if (is_late(to) || !writable(to))
                 return -EAGAIN;
         } else if (errno != EINTR) {

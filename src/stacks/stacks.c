@@ -204,7 +204,7 @@ void stacks_reset_peak(int device) {
 /* --- live sizes --- */
 
 /* The rows of `live` in a report: live sizes with the sites that allocated them. One reader at a
- * time fills the table (`busy`). Blocks that change meanwhile may be missed. */
+ * time fills the table (`busy`). Blocks that change during the call may be missed. */
 static struct sizes {
     atomic_bool busy;
     int device;

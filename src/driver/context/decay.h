@@ -1,7 +1,7 @@
 /*
  * Runs the helper thread of decay: it advances the clock of all pools (pool/decay.c), and gives
- * memory back to the driver that was idle for GPUCACHE_DECAY_MS. Idle memory that takes the space of
- * managed memory goes back earlier.
+ * memory back to the driver that was idle for GPUCACHE_DECAY_MS. Idle memory that takes the space
+ * of managed memory goes back earlier.
  *
  * The thread works even if the program makes no call. It sleeps without a time limit while no pool
  * has idle memory. Atomic variables replace a lock. Invariant: after decay_stop() the thread begins

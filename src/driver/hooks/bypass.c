@@ -7,7 +7,7 @@
  * Freed pinned blocks are an exception: the library keeps some for the next request
  * (reuse/pinned.h).
  *
- * Also hooks of prefetches of managed memory.
+ * The hooks of prefetches give idle memory back first, for the pages of managed memory.
  */
 #include "driver/context/context.h"
 #include "driver/context/decay.h"
