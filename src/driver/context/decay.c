@@ -148,7 +148,8 @@ static bool sleep_until(uint64_t next, uint64_t check_ns) {
 }
 
 /* The helper thread: waits for idle memory, then ticks until no pool has work. Does not tick while
- * the process exits: the ticks would use up the time of the last wait. */
+ * the process exits: the ticks would use up the time of the last wait. Never ticks if
+ * GPUCACHE_DECAY_MS is `never`: then only the last wait, or an exec that failed, wakes it. */
 static void *give_back_idle(void *unused) {
     bool due, in_vain;
     for (;;) {
@@ -162,7 +163,8 @@ static void *give_back_idle(void *unused) {
                 wait_for_frees();
             if (due)
                 next = clock_kernel_ns() + tick_ns();
-            goes_on = atomic_load(&last_wait) == LAST_WAIT_NONE && tick_all(due, &in_vain);
+            goes_on = options()->decay_ms != OPTIONS_NEVER &&
+                      atomic_load(&last_wait) == LAST_WAIT_NONE && tick_all(due, &in_vain);
             check_ns = goes_on && in_vain ? 2 * check_ns : MANAGED_CHECK_NS;
         } while (goes_on);
     }
@@ -224,8 +226,7 @@ void decay_end(enum process_end how, int signal) {
         decay_last_wait();
     } else if (how == PROCESS_GOES_ON && ending_is_own_process()) {
         atomic_store(&last_wait, LAST_WAIT_NONE);
-        if (options()->decay_ms != OPTIONS_NEVER)
-            decay_wake(); /* the thread may have ended its ticks during the wait */
+        decay_wake(); /* the thread may have ended its ticks during the wait */
     }
     ending_of_helper(&thread, &turn, how);
 }
