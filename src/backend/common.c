@@ -191,6 +191,6 @@ bool device_backend_pass_barriers(struct backend *backend) {
     struct device *device = ((struct device_backend *)backend)->device;
     bool any = device_deferred_bytes(device) > 0;
     if (any)
-        device_pool_wait_for_free_events(device);
+        device_pool_wait_for_events_in_free(device);
     return any;
 }

@@ -216,7 +216,7 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait) {
     return r;
 }
 
-bool pool_wait_for_free_events(struct pool *pool) {
+bool pool_wait_for_events_in_free(struct pool *pool) {
     struct source *source = &pool->source;
     lock_acquire(&source->lock);
     bool any = sync_wait_in_free_events(source);

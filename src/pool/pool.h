@@ -118,7 +118,7 @@ void pool_wait_for_barriers(struct pool *pool);
  * Gives `bytes` bytes of idle memory back to the driver; UINT64_MAX means all. Returns when the
  * driver has that memory, or after 1 s. With `wait` the function first waits
  *
- *   1. for events recorded in frees, as pool_wait_for_free_events() does;
+ *   1. for events recorded in frees, as pool_wait_for_events_in_free() does;
  *   2. for a call of another thread that may end the context, at most 10 s. If the context ended,
  *      all memory went back and the result is 0;
  *   3. for other work in progress, at most 1 s.
@@ -133,10 +133,10 @@ int pool_give_back(struct pool *pool, uint64_t bytes, bool wait);
  * for those of others. The native frees waited for the same work. Returns whether there was such an
  * event.
  */
-bool pool_wait_for_free_events(struct pool *pool);
+bool pool_wait_for_events_in_free(struct pool *pool);
 
 /**
- * Gives all idle memory and unused host memory back. Does not call pool_wait_for_free_events().
+ * Gives all idle memory and unused host memory back. Does not call pool_wait_for_events_in_free().
  * With `wait`, waits at most 1 s for a call that may end the context, and as pool_give_back() for
  * other work. Returns as pool_give_back(), except that 0 replaces -ENOENT.
  */

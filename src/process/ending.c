@@ -3,7 +3,7 @@
  *
  * A process may end in several ways at once: one thread calls exit, another crashes, a third gets
  * SIGTERM. The first thread writes the report. The others must not end the process before the
- * report is written; they wait for at most REPORT_LIMIT_MS. No lock: a thread becomes the writer by
+ * report is written; they wait for at most LAST_REPORT_MS. No lock: a thread becomes the writer by
  * a compare and exchange of `writer`.
  *
  * In a child these functions only call libc's function and the hooks `end` (process.h), which must
@@ -31,7 +31,7 @@
 
 #define HELPER_LIMIT_MS 1000 /* wait for a helper's piece of work, such as one order (helper.h) */
 #define POLL_NS 1000000      /* between two checks of `written`: 1 ms */
-#define REPORT_LIMIT_MS 3000 /* polls of POLL_NS: how long other threads wait for the last report */
+#define LAST_REPORT_MS 3000  /* polls of POLL_NS: how long other threads wait for the last report */
 
 static _Atomic pid_t own_process; /* 0: CUDA has not been used */
 static _Atomic pid_t writer;      /* thread that writes the last report */
@@ -61,7 +61,7 @@ void ending_of_helper(const struct helper *helper, _Atomic int *turn, enum proce
 }
 
 void ending_wait(void) {
-    for (int i = 0; i < REPORT_LIMIT_MS && !atomic_load(&written); i++)
+    for (int i = 0; i < LAST_REPORT_MS && !atomic_load(&written); i++)
         sleep_ns(POLL_NS);
 }
 

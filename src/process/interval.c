@@ -7,12 +7,12 @@
 #include "process/helper.h"
 #include "process/process.h"
 
-#define REPORT_LIMIT_MS 2000 /* wait for a report in progress: 1 s for its reader, 1 s to write */
+#define CURRENT_REPORT_MS 2000 /* wait for a report in progress: 1 s for its reader, 1 s to write */
 
 static _Atomic int turn;
 
 void interval_hold(void) {
-    helper_hold(&turn, REPORT_LIMIT_MS);
+    helper_hold(&turn, CURRENT_REPORT_MS);
 }
 
 void interval_release(void) {

@@ -204,9 +204,9 @@ struct backend_ops {
     bool (*reclaim_deferred)(struct backend *backend, bool all);
 
     /**
-     * Waits, as pool_wait_for_free_events() does, for the work that barriers in pools of the device
-     * wait for: a query shows only after the barrier that a stream reached a deferred free. Returns
-     * whether any free is deferred. Blocks. NULL if reclaim_deferred() is.
+     * Waits, as pool_wait_for_events_in_free() does, for the work that barriers in pools of the
+     * device wait for: a query shows only after the barrier that a stream reached a deferred free.
+     * Returns whether any free is deferred. Blocks. NULL if reclaim_deferred() is.
      */
     bool (*pass_barriers)(struct backend *backend);
 };

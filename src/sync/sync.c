@@ -102,7 +102,7 @@ void sync_in_free(struct source *source, bool due) {
     uint64_t stamp = epochs_stamp(&source->epochs);
     int r = sync_close_in_free(source);
     /* -EAGAIN: no slot is free, because threads wait for every event */
-    while (r == -EAGAIN && sync && wait_for_free_event(source, 0, true) == 0) {
+    while (r == -EAGAIN && sync && wait_for_event_in_free(source, 0, true) == 0) {
         stamp = epochs_stamp(&source->epochs);
         r = sync_close_in_free(source);
     }
@@ -112,7 +112,7 @@ void sync_in_free(struct source *source, bool due) {
     if (r == -EBUSY)
         counter_add(&source->counters.capture_deferred_frees, 1);
     else if (r == 0 && sync && !waits)
-        wait_for_free_event(source, stamp, true);
+        wait_for_event_in_free(source, stamp, true);
 }
 
 /*
@@ -184,7 +184,7 @@ bool sync_make_safe(struct source *source, uint64_t stamp, enum sync_effort effo
     int r = no_barrier ? -EBUSY : epochs_barrier(&source->epochs, source->backend);
     bool waits = r == -EBUSY || (r == -ENOENT && effort == SYNC_ANY_WAIT); /* -ENOENT: row 3 */
     if (waits && effort != SYNC_NO_WAIT)
-        r = wait_for_free_event(source, stamp, false);
+        r = wait_for_event_in_free(source, stamp, false);
     return r == 0 && epochs_is_safe(&source->epochs, stamp);
 }
 

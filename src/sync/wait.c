@@ -93,7 +93,7 @@ static bool query_until(struct source *source, uint64_t stamp, bool while_suspen
 /*
  * Waits by queries for a pinned event of another thread's free, at most LATE_WAIT_NS; if queries
  * fail, in the driver without a limit. The native free of that thread might not have returned yet:
- * its work may wait for the calling thread's next call. Returns as wait_for_free_event().
+ * its work may wait for the calling thread's next call. Returns as wait_for_event_in_free().
  */
 static int wait_for_other_thread(struct source *source, unsigned slot, uint64_t number) {
     struct epochs *epochs = &source->epochs;
@@ -106,7 +106,7 @@ static int wait_for_other_thread(struct source *source, unsigned slot, uint64_t 
     return epochs->finished >= number ? 0 : epochs->broken ? epochs->broken : -EBUSY;
 }
 
-int wait_for_free_event(struct source *source, uint64_t stamp, bool freeing) {
+int wait_for_event_in_free(struct source *source, uint64_t stamp, bool freeing) {
     ASSERT_HELD(&source->lock);
     unsigned slot;
     uint64_t number;
@@ -188,14 +188,14 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
 void sync_wait_barriers(struct source *source) {
     uint64_t stamp = atomic_load(&source->epochs.safe);
     if (source->epochs.finished < stamp)
-        wait_for_free_event(source, stamp, false);
+        wait_for_event_in_free(source, stamp, false);
 }
 
 bool sync_wait_idle_segment(struct source *source, uint64_t last) {
     uint64_t finished = source->epochs.finished;
     uint64_t stamp =
         min_u64(idle_stamp(&source->large, finished), idle_stamp(&source->small, finished));
-    return stamp <= last && wait_for_free_event(source, stamp, false) == 0;
+    return stamp <= last && wait_for_event_in_free(source, stamp, false) == 0;
 }
 
 /*
@@ -212,7 +212,7 @@ static void pin_and_query_until(struct source *source, uint64_t stamp, bool whil
     if (source->epochs.finished < stamp) {
         bool pinned = epochs_pin(&source->epochs, stamp, &slot, &number) == 0;
         if (!query_until(source, stamp, while_suspended, limit_ns))
-            wait_for_free_event(source, stamp, false);
+            wait_for_event_in_free(source, stamp, false);
         if (pinned)
             epochs_unpin(&source->epochs, slot, number, -EAGAIN);
     }

@@ -17,6 +17,6 @@ void count_wait(struct source *source, uint64_t since);
  * -ENOENT if there is no such event; -EBUSY if the context is suspended, the backend cannot wait
  * now or the time is over; or the driver's code.
  */
-int wait_for_free_event(struct source *source, uint64_t stamp, bool freeing);
+int wait_for_event_in_free(struct source *source, uint64_t stamp, bool freeing);
 
 #endif

@@ -53,7 +53,7 @@ uint64_t device_available(struct device *where) {
     return available;
 }
 
-bool device_pool_wait_for_free_events(struct device *where) {
+bool device_pool_wait_for_events_in_free(struct device *where) {
     assert_ptr_equal(where, &device);
     bool any = under_way + deferred_bytes > 0;
     finishes++;

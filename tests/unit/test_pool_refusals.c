@@ -398,9 +398,9 @@ static void memory_freed_by_the_same_thread_is_waited_for_without_limit(void **s
     start_behind(1000000000);
     use_and_drop(get(3 * MIB));
     during_sleep = end_at_last;
-    assert_true(pool_wait_for_free_events(pool));
+    assert_true(pool_wait_for_events_in_free(pool));
     assert_int_equal(sleeps, 10 * LATE_WAIT_S);
-    assert_false(pool_wait_for_free_events(pool));
+    assert_false(pool_wait_for_events_in_free(pool));
 }
 
 static void *free_it(void *address) {
@@ -416,12 +416,12 @@ static void memory_freed_by_another_thread_is_waited_for_once(void **state) {
     uint64_t at = get(3 * MIB);
     assert_int_equal(pthread_create(&thread, NULL, free_it, &at), 0);
     pthread_join(thread, NULL);
-    assert_true(pool_wait_for_free_events(pool));
+    assert_true(pool_wait_for_events_in_free(pool));
     assert_int_equal(sleeps, LATE_WAIT_S);
-    assert_true(pool_wait_for_free_events(pool));
+    assert_true(pool_wait_for_events_in_free(pool));
     assert_int_equal(sleeps, LATE_WAIT_S);
     fake_finish_all(fake);
-    assert_false(pool_wait_for_free_events(pool));
+    assert_false(pool_wait_for_events_in_free(pool));
 }
 
 static void an_allocation_waits_for_the_free_of_another_thread_with_a_limit(void **state) {
@@ -472,7 +472,7 @@ static void work_submitted_after_a_free_is_not_waited_for(void **state) {
         drop(at[i]);
     assert_int_equal(fake->records, BACKEND_SLOTS);
     during_sleep = go_on;
-    assert_true(pool_wait_for_free_events(pool));
+    assert_true(pool_wait_for_events_in_free(pool));
     during_sleep = NULL;
     assert_int_equal(fake->records, BACKEND_SLOTS + 1);
     assert_in_range(sleeps, 2, 10);

@@ -200,10 +200,10 @@ void device_pool_drain_barriers(struct device *device) {
         pool_wait_for_barriers(p->pool);
 }
 
-bool device_pool_wait_for_free_events(struct device *device) {
+bool device_pool_wait_for_events_in_free(struct device *device) {
     bool any = false;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next)
-        any |= !p->unused && pool_wait_for_free_events(p->pool);
+        any |= !p->unused && pool_wait_for_events_in_free(p->pool);
     return any;
 }
 

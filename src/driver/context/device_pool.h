@@ -72,9 +72,9 @@ void device_pool_forget(const struct context *context);
  * held. */
 void device_pool_drain_barriers(struct device *device);
 
-/** Calls pool_wait_for_free_events() for each pool of a device. Returns whether one of them waited
- * for an event. Call with no lock held. */
-bool device_pool_wait_for_free_events(struct device *device);
+/** Calls pool_wait_for_events_in_free() for each pool of a device. Returns whether one of them
+ * waited for an event. Call with no lock held. */
+bool device_pool_wait_for_events_in_free(struct device *device);
 
 /** Gives the idle memory of all pools of a device back to the driver. Waits as pool_trim() does,
  * for each pool. Returns 0, or an error of pool_trim() if a pool keeps idle memory. Call with no

@@ -165,7 +165,7 @@ CUresult hook_cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool,
 static void give_idle_to_managed(struct device *device) {
     if (device_is_overcommitted(device) &&
         device_idle_bytes(device, NULL) > device_unreleasable_bytes(device)) {
-        device_pool_wait_for_free_events(device);
+        device_pool_wait_for_events_in_free(device);
         device_release_others(device, NULL, UINT64_MAX, false);
     }
 }

@@ -38,8 +38,8 @@ static inline uint64_t oom_retry_returns(void) {
  * Returns whether to retry a request of `bytes` that the limit has refused. Returns true for the
  * first refusal, and later only if memory has moved. Waits for other threads that are allocating,
  * for one second at most, and gives idle memory back. If that is not enough, also waits as
- * pool_wait_for_free_events() does. Skips all this if `bytes` exceeds the limit: the one retry then
- * lets driver_pool_begin() try the reserve of the driver's pool. Call with no lock held.
+ * pool_wait_for_events_in_free() does. Skips all this if `bytes` exceeds the limit: the one retry
+ * then lets driver_pool_begin() try the reserve of the driver's pool. Call with no lock held.
  */
 bool oom_retry_at_limit(struct device *device, uint64_t bytes, struct oom_retry *oom_retry);
 
