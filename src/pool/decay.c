@@ -29,16 +29,18 @@ static bool is_pending(const struct source *source, enum reach reach, uint64_t s
 
 /*
  * Makes pending blocks freed up to `stamp`, and cached blocks of idle threads, free. Sets the tick
- * back meanwhile: the segments of these blocks then count as idle since that time. Needs
- * source.lock.
+ * back during that time: the segments of these blocks then count as idle since `stamp`. Queries
+ * first, because cached blocks that are not known to be safe would join the queue of pending
+ * blocks, behind younger ones. Needs source.lock.
  */
 static void take_old(struct pool *pool, uint64_t stamp) {
     struct source *source = &pool->source;
-    struct biased *idle = quota_take_idle_threads(pool);
+    struct biased *idle = quota_list_idle_threads(pool);
     source->decay.tick -= DECAY_TICKS + 1;
-    quota_deactivate_list(pool, idle);
-    if (is_pending(source, REACH_CONTEXT, stamp) || is_pending(source, REACH_EXTERNAL, stamp))
+    if (idle || is_pending(source, REACH_CONTEXT, stamp) ||
+        is_pending(source, REACH_EXTERNAL, stamp))
         sync_query(source, stamp);
+    quota_deactivate_list(pool, idle);
     pending_release(source, stamp);
     source->decay.tick += DECAY_TICKS + 1;
 }
@@ -50,8 +52,10 @@ bool pool_tick(struct pool *pool) {
     lock_acquire(&source->lock);
     bool any = decay_is_any(pool);
     if (any) {
-        uint64_t *entry = &decay->before[++decay->tick % DECAY_TICKS], old = *entry;
-        *entry = atomic_fetch_add(&source->epochs.open, 1); /* later frees get another stamp */
+        decay->tick++;
+        uint64_t *last_stamp = &decay->before[decay->tick % DECAY_TICKS];
+        uint64_t old = *last_stamp; /* of memory freed before the tick DECAY_TICKS ticks ago */
+        *last_stamp = atomic_fetch_add(&source->epochs.open, 1); /* later frees get another one */
         take_old(pool, old);
         slow_path_end(pool);
     }
@@ -61,8 +65,8 @@ bool pool_tick(struct pool *pool) {
 }
 
 /*
- * Releases nothing while a thread grows the pool, because that thread may need the memory. The lock
- * is not handed over in order: the thread might get it only after all segments were released.
+ * Releases nothing while a thread grows the pool, because that thread may need the memory. The
+ * mutex is unfair: the growing thread might get the lock only after the last release.
  */
 bool pool_decay(struct pool *pool) {
     struct source *source = &pool->source;

@@ -162,7 +162,7 @@ bool quota_deactivate_idle(struct pool *pool, uint64_t growth) {
     return quota_deactivate_list(pool, idle);
 }
 
-struct biased *quota_take_idle_threads(struct pool *pool) {
+struct biased *quota_list_idle_threads(struct pool *pool) {
     struct biased *idle = NULL;
     for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
         bool idle_now = is_unchanged(&cache->seen_ticks, operations(cache), pool->source.decay.tick,

@@ -43,7 +43,7 @@ bool quota_empty_transfers(struct pool *pool);
  * these caches their blocks. Skips a cache whose transfer cache has blocks, and empties that
  * transfer cache: other threads freed these blocks, perhaps later.
  */
-struct biased *quota_take_idle_threads(struct pool *pool);
+struct biased *quota_list_idle_threads(struct pool *pool);
 
 /** Seizes the caches of a list and deactivates them. Returns whether they held any block. */
 bool quota_deactivate_list(struct pool *pool, struct biased *first);

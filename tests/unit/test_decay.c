@@ -120,6 +120,36 @@ static void blocks_in_the_cache_of_an_idle_thread_are_released(void **state) {
     drop(get(64 * KIB));
 }
 
+static void *drops(void *address) {
+    drop(*(const uint64_t *)address);
+    return NULL;
+}
+
+/*
+ * No event covers what the idle thread freed, so the tick must query first: blocks that are not
+ * known to be safe would queue behind the newer block and become as young as it is.
+ */
+static void a_newer_free_of_another_thread_does_not_keep_an_idle_cache(void **state) {
+    (void)state;
+    begin(64 * GIB, RELAXED);
+    uint64_t newer = get(20 * MIB), blocks[40];
+    let_hold(64 * MIB);
+    for (int i = 0; i < 40; i++)
+        blocks[i] = get(MIB);
+    for (int i = 0; i < 40; i++)
+        drop(blocks[i]);
+    fake_finish_all(fake);
+    ticks(WHOLE - 1);
+    assert_true(fake->reserved >= 60 * MIB);
+    pthread_t other;
+    pthread_create(&other, NULL, drops, &newer);
+    pthread_join(other, NULL);
+    ticks(2);
+    assert_in_range(fake->reserved, 20 * MIB, 22 * MIB);
+    ticks(WHOLE);
+    assert_int_equal(fake->reserved, 0);
+}
+
 static void blocks_in_the_cache_of_a_busy_thread_stay(void **state) {
     (void)state;
     begin(64 * GIB, RELAXED);
@@ -562,6 +592,7 @@ int main(void) {
         BOTH(nothing_is_released_while_the_pool_grows),
         BOTH(memory_is_released_although_the_program_makes_no_call),
         BOTH(blocks_in_the_cache_of_an_idle_thread_are_released),
+        BOTH(a_newer_free_of_another_thread_does_not_keep_an_idle_cache),
         PAGES(blocks_in_the_cache_of_a_busy_thread_stay),
         BOTH(a_program_that_comes_back_in_time_loses_nothing),
         BOTH(a_tick_queries_nothing_while_the_program_allocates),
