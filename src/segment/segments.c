@@ -154,7 +154,9 @@ static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
     } else if (r == 0) {
         r = base & (PAGE_BYTES - 1) ? -ERANGE : arena_add(arena, base, bytes, NULL);
         source->unmanageable |= r == -ERANGE;
-        if (r != 0) {
+        if (r == 0) {
+            arena->segments->since = source->decay.tick; /* the new segment is the first one */
+        } else {
             free_segment(source, base, bytes);
             r = -ERANGE;
         }

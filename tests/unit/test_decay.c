@@ -72,6 +72,25 @@ static void freed_memory_is_released_after_the_whole_decay_time(void **state) {
     assert_int_equal(fake->waits + fake->synchronizes, 0);
 }
 
+/* Another thread freed a range that fits while the pool grew, so the new segment stays idle. */
+static void a_segment_that_no_request_used_stays_for_the_decay_time(void **state) {
+    (void)state;
+    begin(GIB, RELAXED);
+    struct source *source = &pool->source;
+    struct alloc_request request = {.bin = BINS, .bytes = 40 * MIB, .large = true};
+    drop(get(10 * MIB));
+    finish_all();
+    ticks(WHOLE + 1);
+    assert_int_equal(fake->reserved, 0);
+    lock_acquire(&source->lock);
+    assert_int_equal(source->policy->grow(source, &request), 0);
+    lock_release(&source->lock);
+    ticks(WHOLE - 1);
+    assert_true(fake->reserved >= 40 * MIB);
+    ticks(1);
+    assert_int_equal(fake->reserved, 0);
+}
+
 /* A growing thread may need the idle memory, and would otherwise wait until all is released. */
 static void nothing_is_released_while_the_pool_grows(void **state) {
     (void)state;
@@ -589,6 +608,7 @@ static void while_threads_allocate(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         BOTH(freed_memory_is_released_after_the_whole_decay_time),
+        BOTH(a_segment_that_no_request_used_stays_for_the_decay_time),
         BOTH(nothing_is_released_while_the_pool_grows),
         BOTH(memory_is_released_although_the_program_makes_no_call),
         BOTH(blocks_in_the_cache_of_an_idle_thread_are_released),
