@@ -388,7 +388,7 @@ static struct growth growth_at(const struct source *source, const struct arena *
     for (unsigned i = 0; i < 2 && over > 0; i++)
         for (const struct segment *s = adjacent[i] ? adjacent[i]->segment : NULL; s;
              s = range_next_segment(adjacent[i], s))
-            growth.idle -= s->used == 0 && !s->refused ? s->bytes : 0;
+            growth.idle -= s->used == 0 ? s->bytes : 0;
     return growth;
 }
 
