@@ -78,7 +78,7 @@ int pool_flag(uint64_t address);
 
 /**
  * Sets the flag of the live block around `address` until the block is freed. Returns 0, -ENOENT
- * outside all pools, or -ENOMEM outside live blocks or without host memory. A block that has an ID
+ * outside all pools, or -EINVAL outside live blocks or without host memory. A block that has an ID
  * (pool_block_id()) needs no host memory. Takes source.lock.
  */
 int pool_set_flag(uint64_t address, bool flag);

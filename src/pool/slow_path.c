@@ -154,11 +154,11 @@ static void barrier_ahead(struct pool *pool, const struct alloc_request *request
  */
 static bool flush_own_cache(struct pool *pool, struct cache *cache,
                             const struct alloc_request *request) {
-    uint64_t before = cache->bytes;
     if (is_ablated(ABLATION_FLUSH_OWN))
         return false;
-    bool small = !request->large && before >= PAGE_BYTES;
     cache_enter(cache);
+    uint64_t before = cache->bytes; /* other threads may change the common cache outside it */
+    bool small = !request->large && before >= PAGE_BYTES;
     cache_flush(cache, small ? 0 : SMALL_CLASSES);
     bool any = cache->bytes < before;
     cache_leave(cache);
