@@ -186,7 +186,7 @@ static void update_gap_list(struct arena *arena, struct segment *segment) {
 }
 
 /* Links the segment behind `after`, or first if `after` is NULL. */
-static void link(struct arena *arena, struct segment *segment, struct segment *after) {
+static void link_segment(struct arena *arena, struct segment *segment, struct segment *after) {
     segment->previous = after;
     segment->next = after ? after->next : arena->segments;
     *(after ? &after->next : &arena->segments) = segment;
@@ -195,7 +195,7 @@ static void link(struct arena *arena, struct segment *segment, struct segment *a
     update_gap_list(arena, segment);
 }
 
-static void unlink(struct arena *arena, struct segment *segment) {
+static void unlink_segment(struct arena *arena, struct segment *segment) {
     struct segment *previous = segment->previous, *next = segment->next;
     *(previous ? &previous->next : &arena->segments) = next;
     *(next ? &next->previous : &arena->last) = previous;
@@ -220,7 +220,7 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
     segment->base = base;
     segment->bytes = bytes;
     segment->is_allocation = !arena->in_address_order;
-    link(arena, segment, after);
+    link_segment(arena, segment, after);
     range->block.address = base;
     range->bytes = bytes;
     range->segment = segment;
@@ -268,7 +268,7 @@ bool arena_remove(struct arena *arena, struct segment *segment) {
     if (range->next)
         range->next->previous = NULL;
     page_map_remove(segment->base, segment->bytes, arena->pool);
-    unlink(arena, segment);
+    unlink_segment(arena, segment);
     arena->reserved_bytes -= segment->bytes;
     arena->idle_bytes -= segment->bytes;
     arena->segment_count--;

@@ -8,7 +8,7 @@
  * Callers: the free hooks (src/driver), gpucache replay, tests.
  *
  *  1. pool_free()            a small block of the calling thread, into its cache
- *  2. free_of_other_owner()  a small block of a shared owner ID, into the thread's cache
+ *  2. free_shared_block()    a small block of a shared owner ID, into the thread's cache
  *  3. free_general()         all others: large or externally visible blocks, other pools, an
  *                            exclusive owner ID of another thread, wrong addresses
  *  4. free_slow()            under the pool's lock: full caches, uncached blocks, events
@@ -305,7 +305,7 @@ static bool is_externally_visible(const struct claimed *c) {
  * cache. Blocks that are too large for a cache or externally visible go to the pool. Returns 0,
  * or the code of a broken context.
  */
-static int put_in_cache(struct claimed *c) {
+static int finish_free(struct claimed *c) {
     struct pool *pool = c->at.pool;
     struct source *source = &pool->source;
     struct cache *cache = c->cache;
@@ -337,19 +337,19 @@ static int put_in_cache(struct claimed *c) {
 static __attribute__((noinline)) int free_general(uint64_t address) {
     struct claimed c;
     int r = claim_any(address, &c);
-    return r != 0 ? r : put_in_cache(&c);
+    return r != 0 ? r : finish_free(&c);
 }
 
 /*
  * Frees a small block that claim_as_owner() refused: mostly one with a shared owner ID, perhaps the
  * thread's own. Entered inside the cache, which the function leaves. Returns as pool_free().
  */
-static __attribute__((noinline)) int free_of_other_owner(struct cache *cache, struct block *block,
-                                                         uint64_t address, uint64_t header) {
+static __attribute__((noinline)) int free_shared_block(struct cache *cache, struct block *block,
+                                                       uint64_t address, uint64_t header) {
     struct slab *slab = slab_of(block);
     if (slab->pool == cache->pool && claim_shared(block, &header)) {
         struct claimed c = {cache, {slab->pool, slab, block, header}};
-        return put_in_cache(&c);
+        return finish_free(&c);
     }
     cache_leave(cache);
     return free_general(address);
@@ -374,8 +374,8 @@ static __attribute__((noinline)) int free_cached(struct cache *cache, uint64_t h
 }
 
 /*
- * The fast path. free_of_other_owner() and free_general() free all other blocks. A block of another
- * pool never passes claim_as_owner(): an owner ID belongs to one cache of the process.
+ * The fast path. free_shared_block() and free_general() free all other blocks. A block of another pool
+ * never passes claim_as_owner(): an owner ID belongs to one cache of the process.
  */
 int pool_free(uint64_t address) {
     struct cache *cache = cache_last;
@@ -391,7 +391,7 @@ int pool_free(uint64_t address) {
     struct block *block = block_fetch(slab_block(page_map_plain_slab(entry), address));
     uint64_t header;
     if (unlikely(!claim_as_owner(cache, block, &header)))
-        return free_of_other_owner(cache, block, address, header);
+        return free_shared_block(cache, block, address, header);
     struct bin *bin = cache_bin(cache, header);
     cache_count_free(cache, &bin->frees, header_requested(header), header_bytes(header));
     block->stamp = epochs_stamp(&source->epochs);

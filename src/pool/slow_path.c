@@ -234,7 +234,7 @@ static int alloc_under_lock(struct pool *pool, struct cache *cache, struct alloc
  * requests since the bin's last miss were for other bins, whose epochs make this bin's blocks safe
  * too. Records the counts of requests at this miss.
  */
-static bool follow_rotation(struct cache *cache, struct bin *bin) {
+static bool rotation_needs_blocks(struct cache *cache, struct bin *bin) {
     uint32_t all = (uint32_t)counter_get(&cache->watermarks[WATERMARK_BLOCKS].taken);
     uint32_t own = (uint32_t)counter_get(&bin->allocs);
     uint32_t all_since = all - bin->all_at_miss, own_since = own - bin->own_at_miss;
@@ -259,7 +259,7 @@ static uint32_t refill_count(const struct pool *pool, struct cache *cache,
     uint64_t target = rotating && bin->count > 0 ? bin->count : bin->target, few = 0;
     target = target > 0 ? 2 * target : 1;
     if (rotating) {
-        if (!follow_rotation(cache, bin))
+        if (!rotation_needs_blocks(cache, bin))
             return 0;
         target = min_u64(target, ROTATION_BLOCKS);
         if (!quota_grow(cache, target * request->bytes))
