@@ -5,6 +5,7 @@
  */
 #include "heap/arena.h"
 
+#include "heap/arith.h"
 #include "heap/page_map.h"
 #include "heap/ranges.h"
 #include "heap/va_range.h"
@@ -27,7 +28,7 @@ void arena_start(struct arena *arena, struct pool *pool, bool in_address_order) 
 static uint64_t overlap(const struct range *range, const struct segment *segment) {
     uint64_t begin = range->block.address, end = begin + range->bytes;
     uint64_t until = segment->base + segment->bytes;
-    return (end < until ? end : until) - (begin > segment->base ? begin : segment->base);
+    return min_u64(end, until) - max_u64(begin, segment->base);
 }
 
 /* Adds a range that was free to `used` of its segments, and updates the arena's idle bytes. */
@@ -63,8 +64,8 @@ static bool is_growing_end(const struct arena *arena, const struct range *range)
 }
 
 /*
- * Returns how many bytes of the range stay free in front of the block, or UINT64_MAX if the block
- * must not be placed there.
+ * Returns how many bytes of the range, which has at least `bytes`, stay free in front of the block,
+ * or UINT64_MAX if the block must not be placed there.
  *
  * 1. vmm backend: 0.
  * 2. Segments backend, range at its segment's base: all but `bytes`, so that the block lies at the
@@ -74,11 +75,12 @@ static bool is_growing_end(const struct arena *arena, const struct range *range)
  */
 static uint64_t bytes_to_skip(const struct range *range, uint64_t bytes,
                               enum arena_placement placement) {
-    bool is_allocation = range->segment->is_allocation;
-    bool from_end = is_allocation && placement != PLACEMENT_ANYWHERE &&
-                    range->block.address == range->segment->base && bytes < range->segment->bytes;
-    bool fits = from_end ? range->bytes > bytes : range->bytes >= bytes;
-    return fits ? (from_end ? range->bytes - bytes : 0) : UINT64_MAX;
+    const struct segment *segment = range->segment;
+    bool from_end = segment->is_allocation && placement != PLACEMENT_ANYWHERE &&
+                    range->block.address == segment->base && bytes < segment->bytes;
+    if (!from_end)
+        return 0;
+    return range->bytes > bytes ? range->bytes - bytes : UINT64_MAX;
 }
 
 /*
@@ -244,7 +246,7 @@ int arena_add(struct arena *arena, uint64_t base, uint64_t bytes, struct segment
 
 struct segment *arena_to_split(const struct arena *arena, uint64_t bytes, uint64_t finished) {
     bool possible = arena->idle_bytes > VMM_HANDLE && !is_ablated(ABLATION_SPLITTING);
-    size_t i = possible ? best_fit(arena, bytes, PLACEMENT_KEEP_LONG) : arena->free_count;
+    size_t i = possible ? best_fit(arena, bytes, PLACEMENT_ANYWHERE) : arena->free_count;
     const struct range *range = i < arena->free_count ? arena->free[i].range : NULL;
     uint64_t end = range ? range->block.address + bytes : 0;
     for (struct segment *s = range ? range->segment : NULL; s && s->base < end;
@@ -303,6 +305,8 @@ void arena_forget(struct arena *arena) {
             next = r->next;
             ranges_recycle(arena, r);
         }
+        /* segment_first() of the next one may read a range that is recycled already: with the vmm
+         * backend a range may span segments. host_freelist_put() changes only the first word. */
         after = segment->next;
         host_freelist_put(&arena->segment_freelist, segment);
     }

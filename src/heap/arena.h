@@ -136,7 +136,10 @@ enum arena_placement {
      * ARENA_KEEP_LONG_BYTES for a request of less than 1 / ARENA_KEEP_LONG_FACTOR of the range.
      */
     PLACEMENT_KEEP_LONG,
-    /* Segments backend: excludes a segment's base, unless the block takes the whole segment. */
+    /*
+     * Allows a part of a long free range. Segments backend: excludes a segment's base, unless the
+     * block takes the whole segment.
+     */
     PLACEMENT_CUT_LONG,
     PLACEMENT_ANYWHERE, /* any free range that is large enough */
 };

@@ -166,7 +166,6 @@ struct block *runs_take(struct runs *runs, unsigned units, unsigned bin, bool an
 }
 
 static void close_slab(struct runs *runs, struct slab *slab) {
-    become(&slab->blocks[0], BLOCK_INSIDE, 0);
     slab->next = runs->closed;
     runs->closed = slab;
 }

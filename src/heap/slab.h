@@ -3,8 +3,8 @@
  *
  *      units    0    1    2    3    4    5    6    7    8   ...   4095
  *             [ live block 3 ][  free run 3  ][ live 2  ][ free ... ]
- *      heads    L              F              L          F
- *      tails                             T                     T        (only free runs need one)
+ *      first    L              F              L          F
+ *      last                              T                     T        (only free runs need one)
  *
  * Every unit has a descriptor. Only the first descriptor of a block or free run has a meaning. The
  * last one of a free run repeats the length (boundary tags), so that a freed block finds both
@@ -47,7 +47,7 @@ struct slab {
     atomic_bool externally_visible;
     /* Number of times the slab was opened, perhaps at another address (pool/lookup.c). */
     _Atomic uint32_t opened;
-    /* BUFFER_IDs of its blocks, by unit; NULL until the program asks for one. */
+    /* Names (ID and flag, pool/lookup.c) of its blocks, by unit; NULL until a block gets one. */
     _Atomic uint64_t *names;
     struct slab *next; /* closed slab: next in runs.closed */
     /* Host memory may back the descriptors; false: runs_trim() gave it back, they read as zeros. */

@@ -120,15 +120,15 @@ void budget_recompute(struct source *source) {
     source->goal = goal;
     unsigned refused = source->backend->refused;
     bool records_fail = refused > 0 && source->backend->has_events;
-    bool pressure = source->config.reuse == REUSE_SYNC || source->application_syncs ||
-                    records_fail || backend_is_captured(source->backend) ||
+    bool sync = source->config.reuse == REUSE_SYNC;
+    bool pressure = sync || source->application_syncs || records_fail ||
+                    backend_is_captured(source->backend) ||
                     source_reserved(source) > budget - goal / PRESSURE_SHARE;
     set_if_changed(&source->budget, budget);
     if (pressure != (atomic_load_explicit(&source->pressure, memory_order_relaxed) > 0)) {
         uint64_t since = pressure ? pressure_since(epochs_stamp(&source->epochs), false) : 0;
         atomic_store_explicit(&source->pressure, since, memory_order_relaxed);
     }
-    bool sync = source->config.reuse == REUSE_SYNC;
     uint64_t most = sync ? 0 : budget_event_bytes(source, budget);
     set_if_changed(&source->event_least, most / EVENT_PART);
     set_if_changed(&source->event_bytes, most);

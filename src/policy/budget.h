@@ -18,7 +18,8 @@ void budget_count_reserve(struct source *source);
 void budget_expect_streams(unsigned streams);
 unsigned budget_streams(void);
 
-/** Returns the highest goal, and the highest budget with one active cache, for the present peak. */
+/** Returns the upper bound of the goal for the present peak. With at most one active cache it also
+ * bounds the budget. */
 uint64_t budget_highest_goal(const struct source *source);
 
 /** Returns whether the peak is above the floor of several streams; true with at most one stream. */
@@ -56,8 +57,8 @@ static inline bool budget_would_exceed(const struct source *source, uint64_t gro
  * risen since then.
  */
 static inline bool budget_allows(const struct source *source, uint64_t bytes) {
-    uint64_t budget = atomic_load_explicit(&source->budget, memory_order_relaxed);
-    return source_reserved_soon(source) + bytes <= budget;
+    return !budget_would_exceed(source, bytes,
+                                atomic_load_explicit(&source->budget, memory_order_relaxed));
 }
 
 #endif

@@ -31,8 +31,8 @@ static inline bool event_is_too_early(const struct source *source, struct cache 
     if (likely(pressure == 0))
         return true;
     if (unlikely(pressure != cache->pressure_seen)) {
-        /* No free has recorded an event since pressure began: this one may (pressure_since()). */
-        bool first = pressure % 2 == 0;
+        /* No free has recorded an event since pressure began: this one may. */
+        bool first = !pressure_has_event(pressure);
         cache->frees_since_event = first ? FREES_PER_EVENT : 0;
         cache->bytes_since_event = first ? UINT64_MAX / 2 : 0;
         cache->pressure_seen = pressure;
@@ -45,6 +45,9 @@ static inline bool event_is_too_early(const struct source *source, struct cache 
 /*
  * Returns whether an event is due, after event_is_too_early() returned false. If so, restarts the
  * thread's counts. `in_cache`: blocks in the bin; 0 for an uncached block. Inside the cache.
+ *
+ * One event serves EVENT_FREES frees of small blocks. A bin with fewer blocks needs it earlier: the
+ * thread takes the blocks of a bin in turn, and soon needs the first one again.
  */
 static bool event_is_due(const struct source *source, struct cache *cache, uint32_t in_cache,
                          uint64_t freed) {
@@ -73,6 +76,14 @@ struct slow_work {
      */
     bool records;
 };
+
+/*
+ * Returns whether the thread frees a block of another owner and has a small quota. Such a thread
+ * needs a larger one, to give blocks back in whole magazines.
+ */
+static bool gives_with_little_quota(const struct cache *cache, unsigned owner) {
+    return owner != cache->owner_id && quota_is_little(cache, QUOTA_GIVING_SHARE);
+}
 
 /*
  * Returns whether a bin has more than MAGAZINES_KEPT magazines beyond its target, of which some
@@ -109,7 +120,7 @@ static void apply_quota(struct pool *pool, struct cache *cache, const struct slo
     quota_grow(cache, 0); /* activates the cache */
     if (refused)
         grow_receiver(pool, work->owner);
-    if (work->owner != cache->owner_id && quota_is_little(cache, QUOTA_GIVING_SHARE))
+    if (gives_with_little_quota(cache, work->owner))
         quota_grow(cache, 2 * cache_quota(cache));
     if (has_surplus(cache, work->bin, work->owner))
         pending_add_list(source, cache_take(cache, work->bin, bin->count - bin->target).first);
@@ -132,11 +143,9 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
         cache_enter(cache);
         if (work->owner != cache->owner_id && !quota_is_inactive(cache))
             refused = !transfer_ship(cache, work->bin, work->owner);
-        overflows =
-            refused ||
-            (work->owner != cache->owner_id && quota_is_little(cache, QUOTA_GIVING_SHARE)) ||
-            cache_overflows(cache, &cache->bins[work->bin]) ||
-            has_surplus(cache, work->bin, work->owner);
+        overflows = refused || gives_with_little_quota(cache, work->owner) ||
+                    cache_overflows(cache, &cache->bins[work->bin]) ||
+                    has_surplus(cache, work->bin, work->owner);
         cache_leave(cache);
     }
     if (work->uncached || overflows || source->config.reuse == REUSE_SYNC)
@@ -153,7 +162,7 @@ static __attribute__((noinline)) void free_slow(struct pool *pool, struct cache 
     } /* with another generation the context has ended, and the block with it */
     if (work->records || large_due)
         sync_in_free(source, large_due);
-    if (!work->uncached) /* else the next request releases the others */
+    if (!work->uncached) /* else the next request releases pending blocks (try_free()) */
         pending_release(source, EVERY_STAMP);
     slow_path_end(pool);
     lock_release(&source->lock);
@@ -252,7 +261,6 @@ static int claim(uint64_t address, struct claimed *c) {
     return found && header_state(c->at.header) != BLOCK_LIVE ? -EINVAL : -EAGAIN;
 }
 
-/* Repeats claim() while it returns -EAGAIN. */
 static int claim_any(uint64_t address, struct claimed *c) {
     int r;
     do {
@@ -301,9 +309,9 @@ static bool is_externally_visible(const struct claimed *c) {
 }
 
 /*
- * Puts a claimed block into the calling thread's cache, or gives it to the pool, and leaves the
- * cache. Blocks that are too large for a cache or externally visible go to the pool. Returns 0,
- * or the code of a broken context.
+ * Finishes the free of a claimed block: counts and stamps it, puts it into the calling thread's
+ * cache or gives it to the pool, and leaves the cache. Blocks that are too large for a cache or
+ * externally visible go to the pool. Returns 0, or the code of a broken context.
  */
 static int finish_free(struct claimed *c) {
     struct pool *pool = c->at.pool;

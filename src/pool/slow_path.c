@@ -7,14 +7,15 @@
  *    2  cache_find_any()            larger bins, then transfer caches      cache none
  *    3  reclaim_deferred()          deferred frees: large, or pressure     none  none
  *    4  lock_unless_safe()          result of another thread's query       none  SPINS_BEFORE_LOCK
- *    5  try_own_blocks()            own cached blocks: query or barrier    pool* event (1)
+ *    5  alloc_once(),               own cached blocks: query or barrier    pool* event (1)
+ *       try_own_blocks()            one that is safe now                   pool  none
  *    6  try_free_or_reclaim()       a few deferred frees: small            pool* none
  *    7  sync_wait_while_suspended() over budget: another thread's call     pool* GROWTH_WAIT_NS
  *    8  barrier_ahead()             over budget: barrier for all pending   pool  none
  *    9  try_completed()             free memory, queries                   pool* none
  *   10  quota_deactivate_idle()     over the goal: caches of idle threads  pool  until owners leave
  *   11  try_barrier()               over budget: barrier or wait           pool* event (1)
- *   12  flush_own_cache()           over budget: this thread's cache       pool  none
+ *   12  flush_own_cache()           over budget: own and transfer caches   pool  none
  *   13  try_growth()                memory from the driver                 pool* RETURN_WAIT_NS (1)
  *       --- the driver or the limit has refused: 14 to 21, up to OTHERS_TRIES times ---
  *   14  wait_for_growths()          growths of other threads               pool* their driver calls
@@ -74,8 +75,8 @@ bool reclaim_deferred(struct pool *pool, bool all) {
  * Step 4: returns false, without the lock, once another thread's query makes `stamp` safe.
  * Otherwise takes the pool's lock and returns true. `stamp` 0: no cached block fits.
  *
- * Only one thread at a time queries to advance the safe epoch. Sets *advancing if it is this one.
- * Other threads spin until its result, at most SPINS_BEFORE_LOCK times.
+ * One thread queries first to advance the safe epoch. Sets *advancing if it is this one. Other
+ * threads spin for its result, at most SPINS_BEFORE_LOCK times, and then query themselves.
  */
 static bool lock_unless_safe(struct pool *pool, uint64_t stamp, bool *advancing) {
     struct source *source = &pool->source;
@@ -170,8 +171,8 @@ static bool flush_own_cache(struct pool *pool, struct cache *cache,
  * limit refuses. Counts the outcome. Returns 0 with request->block, or the error. The pool's lock
  * is held on entry and on return; it is released in between.
  *
- * Sets request->over_budget anew, and to false for a policy that does not release idle segments
- * first: no cache is searched for the request any more.
+ * Sets request->over_budget anew. From here on only segments_policy reads it: no cache is searched
+ * any more, and the other policy compares with the budget itself.
  */
 static int try_growth(struct pool *pool, struct alloc_request *request) {
     struct source *source = &pool->source;
@@ -232,7 +233,7 @@ static int alloc_under_lock(struct pool *pool, struct cache *cache, struct alloc
  * Returns whether more blocks of this bin would make epochs less frequent. Rotation: a thread uses
  * the blocks of a bin in turn, while the blocks that it freed before are pending. False if most
  * requests since the bin's last miss were for other bins, whose epochs make this bin's blocks safe
- * too. Records the counts of requests at this miss.
+ * too. Stores the counts of requests for the next call.
  */
 static bool rotation_needs_blocks(struct cache *cache, struct bin *bin) {
     uint32_t all = (uint32_t)counter_get(&cache->watermarks[WATERMARK_BLOCKS].taken);

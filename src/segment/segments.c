@@ -171,7 +171,7 @@ static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
 static int grow_by_segment(struct source *source, const struct alloc_request *request) {
     if (!source_can_grow(source, request))
         return -ERANGE;
-    struct arena *arena = request->large ? &source->large : &source->small;
+    struct arena *arena = source_arena(source, request);
     uint64_t preferred = preferred_growth(source, request), least = source_growth(request);
     int r = grow_by(source, arena, preferred);
     if (source_refused(r) && source->returning_bytes > 0) {

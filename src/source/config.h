@@ -9,9 +9,9 @@
 
 struct pool_config {
     enum reuse reuse;
+    bool decays;     /* the driver layer calls pool_tick() and pool_decay() after watch_idle() */
     uint64_t budget; /* 0: computed from the peak of live memory. Else 1 plus the reserved bytes up
                         to which the pool grows instead of synchronising (device_pool.c) */
-    bool decays;     /* the driver layer calls pool_tick() and pool_decay() after watch_idle() */
 };
 
 #endif

@@ -33,7 +33,6 @@ void epochs_finish(struct epochs *epochs, uint64_t number) {
     raise_safe(epochs, number);
 }
 
-/* Removes event i of `slots`. */
 static void unlist(struct epochs *epochs, unsigned i) {
     epochs->events[epochs->slots[i]].in_use = false;
     for (epochs->count--; i < epochs->count; i++)

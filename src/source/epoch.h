@@ -62,7 +62,8 @@ struct epochs {
     /* The program recorded a context event after the pool's last event recorded in a free. No
      * barrier is allowed until the next such event: it would wait for the program's event too. */
     bool application_recorded;
-    uint64_t closed, barriers; /* epochs closed, barriers, in total */
+    uint64_t closed;   /* records that succeeded, and frees that waited for all work; in total */
+    uint64_t barriers; /* in total */
 };
 
 /**

@@ -66,9 +66,8 @@ void source_end_growth(struct source *source, bool gave_back) {
 
 bool source_can_grow(struct source *source, const struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
-    struct arena *arena = request->large ? &source->large : &source->small;
-    return !source->unmanageable && arena_prepare(arena, 1) && page_map_spare() &&
-           (request->large || runs_prepare(&source->runs));
+    return !source->unmanageable && arena_prepare(source_arena(source, request), 1) &&
+           page_map_spare() && (request->large || runs_prepare(&source->runs));
 }
 
 int source_release_idle(struct source *source, uint64_t bytes) {

@@ -41,6 +41,12 @@ static inline uint64_t source_growth(const struct alloc_request *request) {
     return request->large ? round_up(request->bytes, PAGE_BYTES) : PAGE_BYTES;
 }
 
+/** Returns the arena from which a request is served. */
+static inline struct arena *source_arena(struct source *source,
+                                         const struct alloc_request *request) {
+    return request->large ? &source->large : &source->small;
+}
+
 /** Returns whether the result `r` of a growth says that the driver or the limit has no more. */
 static inline bool source_refused(int r) {
     return r == -ENOMEM || r == -EDQUOT;

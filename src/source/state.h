@@ -122,7 +122,7 @@ struct source {
     /* Bytes of released segments that the driver may not have yet (device_backend.returning counts
      * the same bytes for the device). */
     uint64_t returning_bytes;
-    bool unmanageable; /* the driver gave an address that the page map cannot hold */
+    bool unmanageable; /* the driver gave an unaligned address, or one beyond the page map */
     /* Number of contexts that ended. A stamp or deferred free of another generation is ignored. */
     _Atomic uint64_t generation;
 
@@ -145,6 +145,11 @@ struct source {
  */
 static inline uint64_t pressure_since(uint64_t epoch, bool by_event) {
     return 2 * epoch + by_event;
+}
+
+/* Returns whether a free has recorded an event since pressure began. */
+static inline bool pressure_has_event(uint64_t pressure) {
+    return pressure % 2 == 1;
 }
 
 /*

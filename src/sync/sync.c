@@ -109,7 +109,7 @@ void sync_in_free(struct source *source, bool due) {
     bool waits = r == -EIO || (r == -EBUSY && backend_is_captured(source->backend));
     if (waits)
         r = synchronize_in_free(source);
-    if (r == -EBUSY)
+    if (r == -EBUSY) /* captured, suspended, in a host function: a later free records the event */
         counter_add(&source->counters.capture_deferred_frees, 1);
     else if (r == 0 && sync && !waits)
         wait_for_event_in_free(source, stamp, true);

@@ -33,7 +33,7 @@ unsigned request_last_bin(const struct alloc_request *request, bool much) {
     if (is_ablated(ABLATION_LARGER_BINS))
         further = 0;
     unsigned last = request->bin + further, end = request->large ? BINS - 1 : SMALL_CLASSES - 1;
-    return last < end ? last : end;
+    return (unsigned)min_u64(last, end);
 }
 
 /*
@@ -224,5 +224,5 @@ void cache_seize(struct cache *cache) {
 }
 
 void cache_return(struct cache *cache) {
-    biased_return(cache_listed(cache, NULL));
+    biased_return(&cache->lock);
 }

@@ -200,15 +200,15 @@ static inline bool cache_bin_check_idle(struct bin *bin) {
 static inline void cache_count_alloc(struct cache *cache, stat_counter *allocs, uint64_t requested,
                                      uint64_t bytes) {
     counter_add(allocs, 1);
-    int64_t least = watermark_rise(&cache->watermarks[WATERMARK_REQUESTED], requested) |
-                    watermark_rise(&cache->watermarks[WATERMARK_ALLOCATED], bytes) |
-                    watermark_rise(&cache->watermarks[WATERMARK_BLOCKS], 1);
-    if (unlikely(least < 0))
+    /* The sign bit is set if any of the three has a new peak. */
+    int64_t any_negative = watermark_rise(&cache->watermarks[WATERMARK_REQUESTED], requested) |
+                           watermark_rise(&cache->watermarks[WATERMARK_ALLOCATED], bytes) |
+                           watermark_rise(&cache->watermarks[WATERMARK_BLOCKS], 1);
+    if (unlikely(any_negative < 0))
         for (unsigned i = 0; i < WATERMARKS; i++)
             watermark_raise(&cache->watermarks[i]);
 }
 
-/** Counts the free of such a block. */
 static inline void cache_count_free(struct cache *cache, stat_counter *frees, uint64_t requested,
                                     uint64_t bytes) {
     counter_add(frees, 1);

@@ -1,4 +1,4 @@
-/* The headers and macros that the files of src/tcache and src/pool share. */
+/* The headers that the files of src/tcache and src/pool share. */
 #ifndef GPUCACHE_TCACHE_INTERNAL_H
 #define GPUCACHE_TCACHE_INTERNAL_H
 

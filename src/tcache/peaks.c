@@ -171,7 +171,6 @@ void slow_path_end(struct pool *pool) {
     counter_set(&counters->epochs, source->epochs.closed);
     counter_set(&counters->barriers, source->epochs.barriers);
     pool->peaks.budget_is_fresh = false;
-    /* Asks for periodic calls of pool_tick() if memory may go back, unless they were asked for. */
     if (source->config.decays && !source->decay.watched && decay_is_any(pool)) {
         source->decay.watched = true;
         source->backend->ops->watch_idle(source->backend);

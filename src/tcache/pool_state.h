@@ -11,15 +11,16 @@
 
 /* State of the aggregation of the caches' peaks (peaks.c). */
 struct peaks {
-    uint64_t updates, summed_at; /* calls that ended or aggregated; their number at the last sum */
-    bool has_large;              /* the slow path has handed out a large block since then */
-    bool budget_is_fresh;        /* peaks_over_budget() has updated it in this slow path */
+    uint64_t updates;     /* calls of slow_path_end() and peaks_aggregate_if_due() */
+    uint64_t summed_at;   /* `updates` at the last aggregation */
+    bool has_large;       /* the slow path has handed out a large block since then */
+    bool budget_is_fresh; /* peaks_over_budget() has updated it in this slow path */
 };
 
 struct pool {
     struct source source; /* where memory comes from; has the pool's lock */
 
-    /* Read by every large allocation and free: on a cache line that is hardly ever written. */
+    /* Read without the lock: on a cache line that is hardly ever written. */
     _Alignas(64) uint64_t quota_most; /* largest quota of one cache, in bytes */
 
     /* Caches of threads (owner.c), newest first; the common one is last. */

@@ -167,7 +167,6 @@ struct biased *quota_list_idle_threads(struct pool *pool) {
     for (struct cache *cache = pool->active; cache; cache = cache->next_active) {
         bool idle_now = is_unchanged(&cache->seen_ticks, operations(cache), pool->source.decay.tick,
                                      DECAY_TICKS);
-        /* If the transfer cache had blocks, the cache is left for the next scan. */
         if (idle_now && !cache->in_slow_path && !transfer_empty(&cache->transfer))
             idle = cache_listed(cache, idle);
     }

@@ -74,7 +74,7 @@ static bool ship_magazines(struct cache *cache, struct transfer *transfer, unsig
                            uint32_t count) {
     uint32_t each = magazine_blocks(at);
     while (count > 0 && cache->bins[at].count > 0) {
-        struct magazine magazine = cache_take(cache, at, count < each ? count : each);
+        struct magazine magazine = cache_take(cache, at, (uint32_t)min_u64(count, each));
         if (!transfer_would_take(transfer, magazine.bytes)) {
             cache_push_magazine(cache, at, &magazine);
             return false;
@@ -90,14 +90,15 @@ bool transfer_ship(struct cache *cache, unsigned at, unsigned owner_id) {
     struct transfer *transfer = transfer_lock(cache->pool, owner_id);
     uint32_t each = magazine_blocks(at);
     uint32_t whole = bin->count > bin->target ? (bin->count - bin->target) / each * each : 0;
-    bool any = ship_magazines(cache, transfer, at, whole), full = cache->bytes > cache_quota(cache);
-    for (unsigned other = 0; any && full && other < BINS; other++) {
+    bool accepted = ship_magazines(cache, transfer, at, whole);
+    bool full = cache->bytes > cache_quota(cache);
+    for (unsigned other = 0; accepted && full && other < BINS; other++) {
         bin = &cache->bins[other];
         if (bin->count > 0 && cache_bin_check_idle(bin))
-            any = ship_magazines(cache, transfer, other, bin->count);
+            accepted = ship_magazines(cache, transfer, other, bin->count);
     }
     lock_release(&transfer->lock);
-    return any;
+    return accepted;
 }
 
 /* --- from the transfer cache to the owner --- */

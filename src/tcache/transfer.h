@@ -55,7 +55,6 @@ struct transfer {
     struct magazine magazines[TRANSFER_MAGAZINES];
 };
 
-/** Initialises the transfer cache of a new cache. */
 void transfer_start(struct transfer *transfer, struct cache *cache);
 
 /** Sets the owner ID whose blocks are accepted: the cache's own ID, or 0 for none. */

@@ -306,8 +306,8 @@ int handles_make(struct source *source, struct arena *arena, const struct gap *g
     for (uint64_t size; rest > 0 && r == 0; rest -= size, base += size) {
         uint64_t whole = (rest - 1) / VMM_HANDLE * VMM_HANDLE;
         uint64_t part = each > VMM_HANDLE && whole > 0 ? whole : rest;
-        each = each < part ? each : part;
-        uint64_t count = part / each < MAP_BATCH ? part / each : MAP_BATCH;
+        each = min_u64(each, part);
+        uint64_t count = min_u64(part / each, MAP_BATCH);
         size = count * each;
         r = create_batch(source, arena, base, (unsigned)count, each, last);
     }

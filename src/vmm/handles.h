@@ -50,7 +50,6 @@ int handles_make_short(struct source *source, struct arena *arena, uint64_t base
 /** Keeps a free range from being handed out. source_free() still counts the range as free. */
 void handles_hold(struct source *source, struct arena *arena, struct range *range);
 
-/** Ends the hold of one range. */
 void handles_unhold(struct source *source, struct arena *arena, struct range *range);
 
 /** Ends the hold of all segments behind `in_front`, up to and including `last`. */

@@ -338,7 +338,7 @@ static int grow_at(struct source *source, struct arena *arena, struct gap *gap, 
     if (over_budget) {
         budget += raise_slack(source, gap->bytes, budget);
         move_to_gap(source, budget, gap);
-        budget_count_reserve(source);
+        budget_count_reserve(source); /* before the growth hides the handles in transit */
         release_excess(source, gap->bytes, budget);
         shorten_if_trapped(source, gap->bytes, budget);
     }
@@ -393,7 +393,7 @@ static struct growth growth_at(const struct source *source, const struct arena *
 }
 
 static int remap_grow(struct source *source, const struct alloc_request *request) {
-    struct arena *arena = request->large ? &source->large : &source->small;
+    struct arena *arena = source_arena(source, request);
     uint64_t bytes = request->large ? request->bytes : PAGE_BYTES;
     struct gap gap;
     int r = -ERANGE;
@@ -408,7 +408,7 @@ static int remap_grow(struct source *source, const struct alloc_request *request
     } else if (va_range_find(arena, bytes, &gap)) {
         r = grow_at(source, arena, &gap, bytes);
     } else if (reserve_addresses(source, arena, bytes)) {
-        bool freed = arena_largest_free(arena) >= bytes; /* while the lock was released */
+        bool freed = arena_largest_free(arena) >= bytes; /* by another thread */
         r = freed                               ? 0
             : va_range_find(arena, bytes, &gap) ? grow_at(source, arena, &gap, bytes)
                                                 : -ERANGE;
@@ -425,7 +425,7 @@ static int remap_grow(struct source *source, const struct alloc_request *request
  * the other idle segments. Does not wait if all idle segments together are not enough.
  */
 static int remap_grow_within_budget(struct source *source, struct alloc_request *request) {
-    const struct arena *arena = request->large ? &source->large : &source->small;
+    const struct arena *arena = source_arena(source, request);
     uint64_t bytes = request->large ? request->bytes : PAGE_BYTES,
              last = epochs_stamp(&source->epochs);
     uint64_t budget = budget_with(source, bytes);
