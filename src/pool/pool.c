@@ -160,9 +160,8 @@ void pool_wait_for_barriers(struct pool *pool) {
 
 /*
  * Waits for another thread's call that may end the context. Returns whether the context has ended
- * and its memory with it. Does not wait if the pool is empty: after the end of a context the
- * backend stays suspended until the pool is used again. The pool's lock is held, and released for
- * the wait.
+ * and its memory with it. Does not wait if the pool is empty, which then can give nothing back. The
+ * pool's lock is held, and released for the wait.
  */
 static bool ended_meanwhile(struct source *source, uint64_t limit_ns) {
     uint64_t generation = source_generation(source);

@@ -83,6 +83,7 @@ void sync_wait_submitted(struct source *source, uint64_t limit_ns);
 /**
  * Waits while another thread's call may be ending the context, for at most `limit_ns`. Returns
  * whether there was such a call and the backend answers again: the pool may have a new context.
+ * Returns false at once if the context has ended.
  */
 bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns);
 

@@ -124,7 +124,7 @@ int wait_for_event_in_free(struct source *source, uint64_t stamp, bool freeing) 
 }
 
 bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
-    if (!source->backend->suspended)
+    if (!source->backend->suspended || source->backend->ended)
         return false;
     uint64_t since = backend_clock(source->backend), slept = 0,
              generation = source_generation(source);
@@ -165,7 +165,7 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
     if (!source->backend->has_events)
         return false;
     limit_ns = remaining_ns(source, limit_ns);
-    while (generation == source_generation(source)) {
+    while (generation == source_generation(source) && !source->backend->ended) {
         bool again = true;
         number = number > 0 ? number : close_outside_free(source, &again);
         if (number == 0 && !again)

@@ -532,6 +532,28 @@ static void before_growth_an_ending_call_is_waited_for_briefly(void **state) {
     assert_int_equal(sleeps, 0); /* no wait within the budget */
 }
 
+static void end_context(void) {
+    fake->backend.suspended = fake->backend.ended = true;
+}
+
+/*
+ * The context may end after a request has found the pool, or during its driver call, which then
+ * counts as refused. Perhaps no other thread gives the pool a new context.
+ */
+static void a_request_does_not_wait_for_a_new_context(void **state) {
+    (void)state;
+    start_with_clock(64 * MIB, 50000);
+    use_and_drop_quietly(get(40 * MIB), 0);
+    end_context();
+    assert_int_equal(sleeps_until_refused(40 * MIB), 0);
+    assert_int_equal(stop(NULL), 0);
+    start_with_clock(64 * MIB, 50000);
+    use_and_drop_late(get(40 * MIB)); /* the request waits for the work, with a limit */
+    during_sleep = end_context;
+    assert_int_equal(sleeps_until_refused(40 * MIB), 1);
+    during_sleep = NULL;
+}
+
 /*
  * The backend stays suspended until the pool is used again. A request for memory may come after the
  * end.
@@ -610,6 +632,7 @@ int main(void) {
         TEST(an_ending_call_is_waited_for_once),
         TEST(before_out_of_memory_an_ending_call_is_waited_for),
         TEST(before_growth_an_ending_call_is_waited_for_briefly),
+        TEST(a_request_does_not_wait_for_a_new_context),
         TEST(an_end_that_is_over_is_not_waited_for),
         TEST(memory_that_other_processes_return_is_requested_again),
     };

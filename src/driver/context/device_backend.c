@@ -25,6 +25,7 @@ int device_backend_start(struct device_backend *own, const struct backend_ops *o
     own->probe = NULL;
     atomic_store(&own->returning, 0);
     atomic_store(&own->backend.suspended, false);
+    atomic_store(&own->backend.ended, false);
     own->backend.capacity = device_visible_total(device);
     own->backend.has_events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
     own->backend.release_waits = false;
@@ -48,5 +49,6 @@ void device_backend_stop(struct device_backend *own) {
 
 void device_backend_end(struct device_backend *own) {
     own->backend.suspended = true;
+    own->backend.ended = true;
     device_backend_count_return(own, atomic_exchange(&own->returning, 0));
 }
