@@ -1,10 +1,10 @@
 /*
  * Messages to the user, and the stderr that messages and reports are written to.
  *
- * The library never writes into a file of the program. A program that was started without a stderr
- * gives descriptor 2 to the first file that it opens. A constructor records whether there was a
- * stderr, because this cannot be found out later. log_open() records the file that is stderr at the
- * first use of CUDA. Each write first checks that the descriptor still is that file.
+ * The library does not write into a file of the program. A program that was started without a
+ * stderr gives descriptor 2 to the first file that it opens. A constructor records whether there
+ * was a stderr, because this cannot be found out later. log_open() records the file that is stderr
+ * at the first use of CUDA. Each write first checks that the descriptor still is that file.
  *
  * Many programs close stderr in an atexit handler (all of coreutils do), before the last report. A
  * duplicate is therefore kept if reports go to stderr. Its number is high, away from the program's
@@ -69,15 +69,31 @@ __attribute__((constructor)) static void record_start(void) {
 }
 
 /*
+ * Returns whether another file has descriptor 2 on purpose. A program that closes stderr gives the
+ * number to the next file or socket that it opens, perhaps to one with its data. Accepted are the
+ * file that stdout is, terminals and other devices, pipes, and files that can only be written or
+ * are appended to, as logs are. A file that is closed on exec is not meant as stderr.
+ */
+static bool is_meant_as_stderr(void) {
+    struct stat file;
+    int flags = fcntl(STDERR_FILENO, F_GETFL), access = flags & O_ACCMODE;
+    if (flags < 0 || access == O_RDONLY || (fcntl(STDERR_FILENO, F_GETFD) & FD_CLOEXEC) != 0 ||
+        fstat(STDERR_FILENO, &file) != 0)
+        return false;
+    return same_file(at_first_use, identify(STDOUT_FILENO)) || S_ISCHR(file.st_mode) ||
+           S_ISFIFO(file.st_mode) ||
+           (S_ISREG(file.st_mode) && (access == O_WRONLY || (flags & O_APPEND) != 0));
+}
+
+/*
  * Records which file stderr is now. Returns whether messages may go to that file: it is the file
- * from the start, or the program has replaced stderr on purpose. A file that is closed on exec is
- * not meant as stderr.
+ * from the start, or the program has replaced stderr on purpose.
  */
 static bool record_stderr(void) {
     at_first_use = identify(STDERR_FILENO);
     if (at_start.ino == 0 || at_first_use.ino == 0)
         return false;
-    return same_file(at_start, at_first_use) || (fcntl(STDERR_FILENO, F_GETFD) & FD_CLOEXEC) == 0;
+    return same_file(at_start, at_first_use) || is_meant_as_stderr();
 }
 
 void log_open(void) {

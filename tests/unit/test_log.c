@@ -13,9 +13,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /** Returns the text that body() writes to stderr in a child. */
@@ -177,27 +180,68 @@ static void a_child_closes_nothing_of_the_programs(void **state) {
     assert_string_equal(stderr_of(forget_what_is_not_ours), "");
 }
 
-/** Replaces stderr by a file, and writes a message. Returns the length of the file in bytes. */
-static int replaced_stderr(int flags) {
-    int file = open_unnamed(flags);
-    dup3(file, STDERR_FILENO, flags & O_CLOEXEC);
+/** Replaces stderr by a file, and writes a message. Returns whether the file has the message. */
+static bool is_written_to(int file, int flags) {
+    struct stat found;
+    dup3(file, STDERR_FILENO, flags);
     log_keep();
     log_warn("a line");
-    return (int)lseek(file, 0, SEEK_END);
+    return fstat(file, &found) == 0 && found.st_size > 0;
+}
+
+/** Opens an unnamed file that can only be written. */
+static int open_write_only(void) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", open_unnamed(0));
+    return open(path, O_WRONLY);
 }
 
 static void redirect(void) {
-    _exit(replaced_stderr(0) > 0 ? 0 : 1);
+    _exit(is_written_to(open_write_only(), 0) ? 0 : 1);
+}
+
+static void redirect_and_append(void) {
+    _exit(is_written_to(open_unnamed(O_APPEND), 0) ? 0 : 1);
 }
 
 static void take_the_number(void) {
-    _exit(replaced_stderr(O_CLOEXEC) == 0 ? 0 : 1);
+    _exit(is_written_to(open_write_only(), O_CLOEXEC) ? 1 : 0);
 }
 
-static void a_file_in_place_of_stderr_is_used_unless_closed_on_exec(void **state) {
+static void take_the_number_for_data(void) {
+    _exit(is_written_to(open_unnamed(0), 0) ? 1 : 0);
+}
+
+/** Puts a socket in place of stderr, and of stdout if `both`. Returns whether a message is sent. */
+static bool is_sent_to_socket(bool both) {
+    int ends[2];
+    char got[64];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
+        _exit(2);
+    dup2(ends[0], STDERR_FILENO);
+    if (both)
+        dup2(ends[0], STDOUT_FILENO);
+    log_keep();
+    log_warn("a line");
+    return recv(ends[1], got, sizeof got, MSG_DONTWAIT) > 0;
+}
+
+static void serve_a_client(void) {
+    _exit(is_sent_to_socket(false) ? 1 : 0);
+}
+
+static void serve_as_inetd_does(void) {
+    _exit(is_sent_to_socket(true) ? 0 : 1);
+}
+
+static void a_file_in_place_of_stderr_is_used_if_meant_as_stderr(void **state) {
     (void)state;
     assert_string_equal(stderr_of(redirect), "");
+    assert_string_equal(stderr_of(redirect_and_append), "");
     assert_string_equal(stderr_of(take_the_number), "");
+    assert_string_equal(stderr_of(take_the_number_for_data), "");
+    assert_string_equal(stderr_of(serve_a_client), "");
+    assert_string_equal(stderr_of(serve_as_inetd_does), "");
 }
 
 static char *self;
@@ -237,7 +281,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_low_descriptor_limit_is_no_obstacle),
         cmocka_unit_test(the_kept_descriptor_is_high_and_closed_on_exec_and_fork),
         cmocka_unit_test(a_child_closes_nothing_of_the_programs),
-        cmocka_unit_test(a_file_in_place_of_stderr_is_used_unless_closed_on_exec),
+        cmocka_unit_test(a_file_in_place_of_stderr_is_used_if_meant_as_stderr),
         cmocka_unit_test(a_program_without_stderr_keeps_its_files_to_itself),
     };
     return cmocka_run_group_tests_name("log", tests, NULL, NULL);
