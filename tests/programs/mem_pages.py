@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Checks how the library chooses a backend, and attributes of memory in pages."""
+"""Checks how the library chooses a backend, and attributes of memory in pages and segments."""
 import re
 
 from harness import GPU, LIBRARY, Tally, program, run, run_with_report
 
 PAGES = {"GPUCACHE_BACKEND": "pages"}
+SEGMENTS = {"GPUCACHE_BACKEND": "segments"}
 AUTO = {"GPUCACHE_BACKEND": "auto"}
 SUPPORTED = "driver and device support them"
 WARNING = ("gpucache: the driver makes no IPC handles of memory in pages; GPUCACHE_BACKEND=segments makes them "
@@ -19,7 +20,7 @@ def answers():
     native = run([program("mem_pages")], under=False, options=two)
     tally.check(native.status == 0 and native.err == "", "mem_pages: natively: status %s" % native.status,
                 native.out[-500:] + native.err)
-    for label, options in (("relaxed", {}), ("tight", {"GPUCACHE_BUDGET": "0"})):
+    for label, options in (("relaxed", {}), ("tight", {"GPUCACHE_BUDGET": "0"}), ("segments", SEGMENTS)):
         compare(label, native.out, {**two, **options})
     if not GPU:  # a driver that cannot export VMM pages: the library warns, and refuses exports
         without = re.sub(r"(legacy ipc handle) 0$", r"\1 801", native.out, flags=re.M)

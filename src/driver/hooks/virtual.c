@@ -18,6 +18,8 @@
 #include "driver/state/shutdown.h"
 #include "pool/pool.h"
 
+#include <errno.h>
+
 /* Returns `dptr`, or an unknown address if the range touches pooled or imported memory. */
 static CUdeviceptr unless_pooled(CUdeviceptr dptr, size_t bytes) {
     return vmm_touches(dptr, bytes) || ipc_pages_touch(dptr, bytes) ? UNKNOWN_ADDRESS : dptr;
@@ -97,12 +99,15 @@ CUresult hook_cuMemSetAccess(CUdeviceptr dptr, size_t bytes, const CUmemAccessDe
     return fault_notice(answer);
 }
 
-/* The driver answers for live memory of cuMemAlloc too, as for its own mappings. */
+/* The driver answers for live memory of cuMemAlloc too, as for its own mappings. It would also
+ * answer for free memory of a segment, which natively nobody has. */
 CUresult hook_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
                              CUdeviceptr dptr) {
     struct pool_block block;
-    bool live = !shutdown_over() && pool_find(dptr, &block) == 0;
-    return REAL(cuMemGetAccess)(flags, location, live ? dptr : unless_pooled(dptr, 1));
+    int r = shutdown_over() ? -ENOENT : pool_find(dptr, &block);
+    if (r != 0)
+        dptr = r == -EINVAL ? UNKNOWN_ADDRESS : unless_pooled(dptr, 1);
+    return REAL(cuMemGetAccess)(flags, location, dptr);
 }
 
 CUresult hook_cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t at,
