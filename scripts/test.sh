@@ -17,11 +17,12 @@
 #             the oldest and the newest Python from 3.9 on that is here, on the simulated driver; the
 #             aarch64 wheel's library under qemu, after the stage arm64
 #   deb       scripts/deb.sh: the Debian package builds, and lintian finds no fault in it
-#   debian13  demo and the gcc stage in a bare Debian 13, made with debootstrap: only if named;
+#   short     the gcc stage, but for tests that find the same with every compiler: only if named
+#   debian13  demo and the stage short in a bare Debian 13, made with debootstrap: only if named;
 #             where that cannot be made, the last lines say so
 #   compilers unit and sim with each of COMPILERS (gcc-11 to gcc-14, clang-14 to clang-19) that is
 #             here or that apt has: only if named
-#   all       all of them but debian13 and compilers, as .ci/run does. Without a stage: gcc, asan,
+#   all       all of them but short, debian13 and compilers, as .ci/run does. Without a stage: gcc, asan,
 #             tsan, cost and format, each of which finds what the others cannot
 #
 # A stage that fails does not stop the others; one that checks nothing fails. Logs:
@@ -32,7 +33,7 @@ set -u
 
 here_stages=(gcc asan tsan cost format)
 all_stages=(gcc clang asan tsan valgrind cost format tidy scripts headers arm64 wheel deb)
-named_stages=(debian13 compilers)
+named_stages=(short debian13 compilers)
 stages=()
 [ $# -gt 0 ] || set -- "${here_stages[@]}"
 for stage; do
@@ -64,7 +65,7 @@ has_stage scripts && need git git
 has_stage wheel && ! python3 -c 'import ensurepip, venv' 2>/dev/null && missing_packages+=(python3-venv)
 install_missing
 # The test of gpucache metrics asks Prometheus itself, where the distribution has it.
-if has_stage gcc && ! command -v promtool >/dev/null && apt-cache show prometheus >/dev/null 2>&1; then
+if (has_stage gcc || has_stage short) && ! command -v promtool >/dev/null && apt-cache show prometheus >/dev/null 2>&1; then
     (missing_packages=(prometheus) && install_missing) || echo "without prometheus the test of gpucache metrics leaves its part out"
 fi
 find_meson
@@ -101,7 +102,12 @@ stage_gcc() {
     (fetch_tool prometheus_client 0.21.1) || echo "without it the test of gpucache metrics leaves that parser out"
     (fetch_tool jsonschema 4.26.0) || echo "without it no report is compared with docs/report-schema.json"
     CC=gcc build "$build_root/gcc" --buildtype=release --werror &&
-        run_tests "$build_root/gcc" all --no-suite cost "${waiting[@]}"
+        run_tests "$build_root/gcc" all --no-suite cost "$@" "${waiting[@]}"
+}
+
+# For a second distribution on the same machine, where a third of the time of the gcc stage would show nothing new.
+stage_short() {
+    stage_gcc --no-suite one-compiler
 }
 
 # Builds with debug information, where the library checks the ranks of its locks; the gcc stage builds a release. Leaves out the
@@ -133,6 +139,7 @@ stage_tsan() {
 
 # The gcc build: this valgrind may be too old for clang's DWARF 5. The asan stage reads all 4000 changed inputs of each fuzz
 # target. Valgrind adds only the use of values that nobody wrote: the whole corpus and 500 changed inputs suffice for that.
+# In the tests of the suite spinning a thread or process computes without end. Valgrind would give it most of the time.
 stage_valgrind() {
     export POOL_TEST_OPS=20000 FUZZ_ITERATIONS=500
     CC=gcc setup_build "$build_root/gcc" --buildtype=release --werror &&
@@ -267,7 +274,7 @@ stage_deb() {
 }
 
 stage_debian13() {
-    "$root/scripts/debian.sh" trixie gcc
+    "$root/scripts/debian.sh" trixie short
 }
 
 # No distribution has all of them. Missing compilers are named; at least one must be there.
