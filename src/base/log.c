@@ -35,7 +35,9 @@ struct identity {
 enum { UNOPENED, OPEN, NO_STDERR }; /* values of `state` */
 
 static _Atomic int wanted_level = LOG_LEVEL_WARN;
-static struct identity at_start, at_first_use; /* threads in log_open() at once store the same */
+/* What stderr was at the start, and the file that messages go to. Threads in log_open() at once
+ * store the same. */
+static struct identity at_start, target;
 static _Atomic bool is_start_known;
 static _Atomic int state = UNOPENED;
 static _Atomic int kept_fd = -1;
@@ -69,31 +71,31 @@ __attribute__((constructor)) static void record_start(void) {
 }
 
 /*
- * Returns whether another file has descriptor 2 on purpose. A program that closes stderr gives the
- * number to the next file or socket that it opens, perhaps to one with its data. Accepted are the
- * file that stdout is, terminals and other devices, pipes, and files that can only be written or
- * are appended to, as logs are. A file that is closed on exec is not meant as stderr.
+ * Returns whether another file, `now`, has descriptor 2 on purpose. A program that closes stderr
+ * gives the number to the next file or socket that it opens, perhaps to one with its data. Accepted
+ * are the file that stdout is, terminals and other devices, pipes, and files that can only be
+ * written or are appended to, as logs are. A file that is closed on exec is not meant as stderr.
  */
-static bool is_meant_as_stderr(void) {
+static bool is_meant_as_stderr(struct identity now) {
     struct stat file;
     int flags = fcntl(STDERR_FILENO, F_GETFL), access = flags & O_ACCMODE;
     if (flags < 0 || access == O_RDONLY || (fcntl(STDERR_FILENO, F_GETFD) & FD_CLOEXEC) != 0 ||
         fstat(STDERR_FILENO, &file) != 0)
         return false;
-    return same_file(at_first_use, identify(STDOUT_FILENO)) || S_ISCHR(file.st_mode) ||
+    return same_file(now, identify(STDOUT_FILENO)) || S_ISCHR(file.st_mode) ||
            S_ISFIFO(file.st_mode) ||
            (S_ISREG(file.st_mode) && (access == O_WRONLY || (flags & O_APPEND) != 0));
 }
 
 /*
- * Records which file stderr is now. Returns whether messages may go to that file: it is the file
- * from the start, or the program has replaced stderr on purpose.
+ * Records the file that messages go to: what stderr is now, if that is meant as stderr. Otherwise
+ * what stderr was at the start, in case the program makes it stderr again, as a test does that
+ * captures output. Returns false if there was no stderr at the start.
  */
 static bool record_stderr(void) {
-    at_first_use = identify(STDERR_FILENO);
-    if (at_start.ino == 0 || at_first_use.ino == 0)
-        return false;
-    return same_file(at_start, at_first_use) || is_meant_as_stderr();
+    struct identity now = identify(STDERR_FILENO);
+    target = now.ino != 0 && is_meant_as_stderr(now) ? now : at_start;
+    return at_start.ino != 0;
 }
 
 void log_open(void) {
@@ -106,13 +108,13 @@ void log_open(void) {
 }
 
 static bool is_stderr(int fd) {
-    return same_file(at_first_use, identify(fd));
+    return same_file(target, identify(fd));
 }
 
 void log_keep(void) {
     int saved_errno = errno, none = -1;
     log_open();
-    if (atomic_load(&state) == OPEN && atomic_load(&kept_fd) < 0) {
+    if (atomic_load(&state) == OPEN && atomic_load(&kept_fd) < 0 && is_stderr(STDERR_FILENO)) {
         int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, KEPT_MIN);
         if (fd < 0) /* RLIMIT_NOFILE may be lower */
             fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);

@@ -14,6 +14,7 @@
 
 #include "options/options.c"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -242,7 +243,7 @@ static int start(void **unused) {
     log_set_level(LOG_LEVEL_WARN);
     int kept = dup(STDERR_FILENO);
     messages = memfd_create("messages", MFD_CLOEXEC);
-    if (kept < 0 || messages < 0)
+    if (kept < 0 || messages < 0 || fcntl(messages, F_SETFL, O_APPEND) != 0) /* like a log */
         return -1;
     dup2(messages, STDERR_FILENO);
     log_keep();

@@ -267,9 +267,33 @@ static void a_program_without_stderr_keeps_its_files_to_itself(void **state) {
     assert_string_equal(stderr_of(start_without), "");
 }
 
+static void start_with_capture(void) {
+    execl(self, self, "capture", (char *)NULL);
+    _exit(127);
+}
+
+/* Uses another file as stderr for a while, at the time of the first message. */
+static int run_capture(void) {
+    int kept = dup(STDERR_FILENO), file = open_unnamed(0);
+    struct stat found;
+    dup2(file, STDERR_FILENO);
+    log_keep();
+    log_warn("captured");
+    dup2(kept, STDERR_FILENO);
+    log_warn("after the capture");
+    return fstat(file, &found) == 0 && found.st_size == 0 ? 0 : 1;
+}
+
+static void messages_come_out_after_a_capture_of_stderr(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(start_with_capture), "gpucache: after the capture\n");
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "without") == 0)
         return run_without();
+    if (argc > 1 && strcmp(argv[1], "capture") == 0)
+        return run_capture();
     self = argv[0];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_below_the_level_are_not_written),
@@ -281,6 +305,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_low_descriptor_limit_is_no_obstacle),
         cmocka_unit_test(the_kept_descriptor_is_high_and_closed_on_exec_and_fork),
         cmocka_unit_test(a_child_closes_nothing_of_the_programs),
+        cmocka_unit_test(messages_come_out_after_a_capture_of_stderr),
         cmocka_unit_test(a_file_in_place_of_stderr_is_used_if_meant_as_stderr),
         cmocka_unit_test(a_program_without_stderr_keeps_its_files_to_itself),
     };
