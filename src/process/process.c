@@ -17,6 +17,7 @@
 _Atomic int process_state;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+/* This thread is inside process_start(): driver calls of a constructor or a hook pass through. */
 static _Thread_local bool starting __attribute__((tls_model("initial-exec")));
 
 /*
@@ -97,4 +98,13 @@ bool process_start(void) {
     atomic_compare_exchange_strong(&process_state, &begun, PROCESS_STARTED);
     starting = false;
     return process_is_started();
+}
+
+bool process_start_if_used(void) {
+    if (starting || process_is_forked())
+        return false;
+    for (const struct process_hooks *row = process_hook_table; row < process_hook_table_end; row++)
+        if (row->is_used && !row->is_used())
+            return false;
+    return process_start();
 }

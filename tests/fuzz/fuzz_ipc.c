@@ -141,7 +141,7 @@ bool ending_is_own_process(void) {
 }
 
 _Atomic int process_state;
-bool process_start(void) {
+bool process_start_if_used(void) {
     return true;
 }
 

@@ -330,12 +330,21 @@ static int thread(void) {
     return 0;
 }
 
-/* The parent's calls fail before cuInit(). The child then uses CUDA. */
-static int early(void) {
+/* The parent's calls fail before cuInit(), or set a limit. The child then uses CUDA. */
+static int early(bool sets_limit) {
     CUdeviceptr p;
     void *host;
-    printf("parent: %d %d %d %d\n", cuMemAlloc(&p, 100), cuMemAllocHost(&host, 100),
-           cuMemAllocAsync(&p, 100, 0), cuCtxSynchronize());
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    if (sets_limit)
+        printf("parent: %d\n", gpucache_set_memory_limit(-1, 32 << 20));
+    else
+        printf("parent: %d %d %d %d %d %d %d\n", cuMemAlloc(&p, 100), cuMemAllocHost(&host, 100),
+               cuMemAllocAsync(&p, 100, 0), cuCtxSynchronize(),
+               cuMemCreate(&handle, 2 << 20, &prop, 0),
+               cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL),
+               gpucache_write_report(1, GPUCACHE_REPORT_TEXT));
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
@@ -349,7 +358,7 @@ static int early(void) {
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "";
     if (strcmp(mode, "early") == 0)
-        return early();
+        return early(argc > 2);
     context = begin();
     CHECK(cuMemAlloc(&live, 5000));
     find_entries();

@@ -44,7 +44,7 @@ struct real_entries real_entries;
 _Atomic int process_state = PROCESS_STARTED;
 atomic_bool shutdown_begun;
 
-bool process_start(void) {
+bool process_start_if_used(void) {
     return true;
 }
 

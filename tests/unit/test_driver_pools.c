@@ -45,7 +45,7 @@ _Atomic int process_state = PROCESS_STARTED;
 _Atomic unsigned capture_active;
 _Atomic unsigned context_alive = 1;
 
-bool process_start(void) {
+bool process_start_if_used(void) {
     return true;
 }
 

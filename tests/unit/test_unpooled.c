@@ -33,7 +33,7 @@ static uint64_t released;
 struct real_entries real_entries;
 _Atomic int process_state = PROCESS_STARTED;
 
-bool process_start(void) {
+bool process_start_if_used(void) {
     return true;
 }
 

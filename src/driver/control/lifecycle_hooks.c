@@ -40,6 +40,12 @@ static void begin_to_show(unsigned devices) {
     page_helper_start();
 }
 
+/* Returns whether cuInit() has run. */
+static bool driver_is_initialised(void) {
+    int count;
+    return REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS;
+}
+
 /* Passes functions of higher folders to lower ones, which must not name them. */
 static void connect_layers(void) {
     device_first_use = begin_to_show;
@@ -49,6 +55,7 @@ static void connect_layers(void) {
 }
 
 static PROCESS_HOOK_TABLE table[] = {
+    {.is_used = driver_is_initialised},
     {.start = connect_layers}, /* before any context or device is used */
     {.start = exit_handler_start},
     {.load = stack_recording_start},

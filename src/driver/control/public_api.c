@@ -125,19 +125,22 @@ static int update_pools_of(struct device *device, void *unused) {
 
 /*
  * Sets the limit of a device, or of all devices if `device` is -1. device_get() registers a device
- * that the process has not used yet, so that it can get a limit. Returns -EINVAL below -1, or
- * -ENODEV if the library is not running or there is no such device.
+ * that the process has not used yet, so that it can get a limit. The limit of all devices can be
+ * set before cuInit(). Returns -EINVAL below -1, or -ENODEV if the library is not running or there
+ * is no such device.
  */
 static int set_limit(int device, struct device_limit *limit) {
     if (device < -1)
         return -EINVAL;
-    if (!process_ready())
+    bool ready = process_ready();
+    if (process_is_forked() || (device >= 0 && !ready))
         return -ENODEV;
     if (device >= 0) {
         device_get(device);
         return for_devices(device, set_limit_of, limit);
     }
-    for_devices(device, update_pools_of, NULL);
+    if (ready)
+        for_devices(device, update_pools_of, NULL);
     device_set_limits(limit);
     return 0;
 }
@@ -155,13 +158,14 @@ int gpucache_set_memory_limit(int device, uint64_t bytes) {
 int gpucache_write_report(int fd, int format) {
     if (fd < 0)
         return -EINVAL;
-    return process_ready() ? report_write_fd(fd, format, "request") : -ENODEV;
+    /* in a signal handler the library must not be started */
+    return process_is_started() ? report_write_fd(fd, format, "request") : -ENODEV;
 }
 
 int gpucache_mark(const char *label) {
     if (!label)
         return -EINVAL;
-    if (process_ready()) {
+    if (process_start()) { /* also before cuInit(): a mark may name the begin of a program */
         log_info("mark: %s", label);
         trace_mark(label);
     }
