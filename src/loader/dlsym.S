@@ -4,7 +4,7 @@
  *
  * The override jumps, because the real function reads its return address to interpret RTLD_NEXT.
  * After a call, the real function would search behind this library instead of behind the program
- * (docs/cuda-facts.md, "The loader"). Other names cost only two byte compares: sanitizer runtimes
+ * (docs/cuda-facts.md, "The loader"). Other names cost a few byte compares: sanitizer runtimes
  * call dlsym before libc is ready. Only names that begin with "cu", "nv" or "dl" reach C code. No
  * lock.
  *

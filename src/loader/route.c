@@ -16,11 +16,8 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-#define NAME_SLOTS LOADER_SLOTS
-#define REAL_SLOTS LOADER_SLOTS
-
-static _Atomic(const struct loader_entry *) by_name[NAME_SLOTS];
-static _Atomic(const struct loader_entry *) by_real[REAL_SLOTS];
+static _Atomic(const struct loader_entry *) by_name[LOADER_SLOTS];
+static _Atomic(const struct loader_entry *) by_real[LOADER_SLOTS];
 static atomic_bool names_known, driver_known, nvml_known;
 
 /* Returns the FNV-1a hash of a name, as a slot of by_name. */
@@ -28,18 +25,18 @@ static unsigned hash_name(const char *name) {
     unsigned hash = 2166136261u;
     for (; *name; name++)
         hash = (hash ^ (unsigned char)*name) * 16777619u;
-    return (hash ^ hash >> 15) % NAME_SLOTS;
+    return (hash ^ hash >> 15) % LOADER_SLOTS;
 }
 
 static unsigned hash_real(const void *real) {
     uintptr_t value = (uintptr_t)real >> 4;
-    return (unsigned)((value ^ value >> 9) % REAL_SLOTS);
+    return (unsigned)((value ^ value >> 9) % LOADER_SLOTS);
 }
 
 /* Puts a row into a hash table with open addressing, unless another thread has put it there. */
-static void put(_Atomic(const struct loader_entry *) *table, unsigned slots, unsigned at,
+static void put(_Atomic(const struct loader_entry *) *table, unsigned at,
                 const struct loader_entry *entry) {
-    for (;; at = (at + 1) % slots) {
+    for (;; at = (at + 1) % LOADER_SLOTS) {
         const struct loader_entry *there = NULL;
         if (atomic_compare_exchange_strong(&table[at], &there, entry) || there == entry)
             return;
@@ -50,7 +47,7 @@ static void add_names(const struct loader_table *table) {
     for (unsigned i = 0; i < table->count; i++) {
         const struct loader_entry *entry = &table->entries[i];
         if (entry->replacement)
-            put(by_name, NAME_SLOTS, hash_name(entry->symbol), entry);
+            put(by_name, hash_name(entry->symbol), entry);
     }
 }
 
@@ -64,7 +61,7 @@ static void load_names(void) {
 static const struct loader_entry *replaced_entry(const char *name) {
     if (!atomic_load(&names_known))
         load_names();
-    for (unsigned at = hash_name(name);; at = (at + 1) % NAME_SLOTS) {
+    for (unsigned at = hash_name(name);; at = (at + 1) % LOADER_SLOTS) {
         const struct loader_entry *entry = atomic_load_explicit(&by_name[at], memory_order_acquire);
         if (!entry || loader_same(entry->symbol, name))
             return entry;
@@ -89,7 +86,7 @@ static bool find_real(const struct loader_table *table, atomic_bool *known) {
         if (!real || real == entry->replacement)
             real = table->absent;
         else if (entry->replacement)
-            put(by_real, REAL_SLOTS, hash_real(real), entry);
+            put(by_real, hash_real(real), entry);
         __atomic_store_n(entry->real, real, __ATOMIC_RELEASE);
     }
     dlerror(); /* clears errors of missing symbols: the program did not ask for them */
@@ -107,7 +104,7 @@ bool loader_find_nvml(void) {
 
 /* Returns the replacement of a real entry of a known table, or `real`. */
 static void *replaced(void *real) {
-    for (unsigned at = hash_real(real);; at = (at + 1) % REAL_SLOTS) {
+    for (unsigned at = hash_real(real);; at = (at + 1) % LOADER_SLOTS) {
         const struct loader_entry *entry = atomic_load_explicit(&by_real[at], memory_order_acquire);
         if (!entry)
             return real;
@@ -143,9 +140,10 @@ struct loader_answer loader_answer(void *handle, const char *name, const char *v
         return none;
     if (!loader_next_dlsym)
         loader_find_next();
-    bool known = *name == 'n' ? loader_find_nvml() : loader_find_driver();
+    const struct loader_table *table = *name == 'n' ? loader_nvml : loader_driver;
+    bool known = table == loader_nvml ? loader_find_nvml() : loader_find_driver();
     void *real = __atomic_load_n(entry->real, __ATOMIC_ACQUIRE);
-    bool lacks = known && (!real || real == loader_driver->absent);
+    bool lacks = known && (!real || real == table->absent);
     if (handle == RTLD_DEFAULT && known && !lacks)
         return none;
     void *found = ask(handle, name, version);

@@ -33,7 +33,7 @@
 #define POLL_NS 1000000      /* between two checks of `written`: 1 ms */
 #define LAST_REPORT_MS 3000  /* polls of POLL_NS: how long other threads wait for the last report */
 
-static _Atomic pid_t own_process; /* 0: CUDA has not been used */
+static _Atomic pid_t own_process; /* 0: the library has not started */
 static _Atomic pid_t writer;      /* thread that writes the last report */
 static atomic_bool written;
 
@@ -82,21 +82,20 @@ void ending_report(const char *reason) {
     }
 }
 
-/* Undoes the end of the process after a failed exec: the process goes on. */
+/* Undoes the end of the process after a failed exec: the process goes on. Does nothing if another
+ * thread wrote the last report, because that thread may be ending the process. */
 static void undo_end(void) {
+    if (atomic_load(&writer) != this_thread())
+        return;
     process_end(PROCESS_GOES_ON, 0);
     atomic_store(&written, false);
     atomic_store(&writer, 0);
     interval_release();
 }
 
-static void report_exit(void) {
+__attribute__((destructor)) static void report_exit(void) {
     ending_report("exit");
     process_end(PROCESS_EXITS, 0);
-}
-
-__attribute__((destructor)) static void at_exit(void) {
-    report_exit();
 }
 
 void ending_start(void) {
@@ -152,9 +151,10 @@ static bool is_found(const char *name) {
 }
 
 /*
- * Runs `call`, which ends the process unless it fails, and has the value of `call`. Writes the last
- * report before the call, if the call can succeed (`is_end`). Does not evaluate `is_end` in a
- * child, for example between vfork and exec.
+ * Writes the last report, then runs `call`, an exec. The value is that of `call`, which returns
+ * only after a failure. Writes no report if `is_end` says that the exec cannot succeed, and none in
+ * a child, where `is_end` is not evaluated: the child of a vfork must not change the parent's
+ * memory.
  */
 #define EXEC(is_end, call)                                                                         \
     __extension__({                                                                                \
@@ -191,13 +191,15 @@ int front_fexecve(int fd, char *const *arguments, char *const *environment) {
     return EXEC(is_program(fd, "", AT_EMPTY_PATH), NEXT(fexecve)(fd, arguments, environment));
 }
 
+/* glibc has execveat since 2.34; this library exports it in any case. */
 int front_execveat(int folder, const char *path, char *const *arguments, char *const *environment,
                    int flags) {
+    int (*next)(int, const char *, char *const *, char *const *, int) = NEXT(execveat);
     return EXEC(is_program(folder, path, flags),
-                NEXT(execveat)(folder, path, arguments, environment, flags));
+                next ? next(folder, path, arguments, environment, flags)
+                     : (int)syscall(SYS_execveat, folder, path, arguments, environment, flags));
 }
 
-/* Counts the arguments before the NULL argument. */
 static size_t count_arguments(const char *argument, va_list rest) {
     size_t arguments = 0;
     for (; argument; argument = va_arg(rest, const char *))

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define GUARDED 4 /* mappings in use today: trace, live page, file of the peaks; one is spare */
+#define GUARDED 4 /* mappings: trace, live page, file of the peaks; one is spare */
 
 static struct {
     uintptr_t start, end;

@@ -27,7 +27,7 @@ static _Thread_local bool is_helper __attribute__((tls_model("initial-exec")));
 
 static void *run_helper(void *run) {
     is_helper = true;
-    pthread_setname_np(pthread_self(), "gpucache"); /* for another thread it would open a file */
+    pthread_setname_np(pthread_self(), "gpucache"); /* naming another thread opens a file */
     helper_admit_sigbus();
     return ((void *(*)(void *))run)(NULL);
 }
@@ -56,7 +56,8 @@ void helper_admit_sigbus(void) {
 bool helper_passes_on(int number, siginfo_t *info, void *context) {
     ucontext_t *interrupted = context;
     pid_t process = (pid_t)syscall(SYS_getpid);
-    if (!is_helper || info->si_code > 0)
+    bool own_timer = number == SIGSEGV && info->si_code == SI_TIMER; /* of guard_report() */
+    if (!is_helper || info->si_code > 0 || own_timer)
         return false;
     /* The mask of `interrupted` blocks the signal after the handler, and block_signal() in it. */
     sigaddset(&interrupted->uc_sigmask, number);

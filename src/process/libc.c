@@ -8,6 +8,7 @@
 
 #include "loader/loader.h"
 
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -19,6 +20,7 @@ __attribute__((constructor)) static void find(void) {
     __atomic_store_n((void **)&next.next_##name, loader_next(#name), __ATOMIC_RELAXED);
 #include "process/libc.def"
 #undef LIBC
+    dlerror(); /* clears the errors of functions that this libc lacks: the program did not ask */
     atomic_store_explicit(&known, true, memory_order_release);
 }
 

@@ -4,9 +4,9 @@
  * A signal at its default action gets the library's handler. The overrides of sigaction, signal and
  * the like (libc.h) show the program the default action. A handler of the program replaces the
  * library's handler. If the program sets the default action again, the library's handler is
- * installed again: Python's KeyboardInterrupt and crash handlers end a process like this. Without
- * the overrides that report would be lost. A program that saves and calls the old action would then
- * also call the library.
+ * installed again: Python's KeyboardInterrupt and crash handlers end a process in this way. Without
+ * the overrides that report would be lost, and a program that saves the old action and calls it
+ * later would call the library's handler.
  *
  *   signal                                    effect
  *   blocked, ignored, in sigwait or signalfd  no report
