@@ -1,6 +1,9 @@
 /*
  * limit_codes BYTES: asks for too much by each entry of cuMemAlloc's kind. Prints the code of each
  * call, what the pointer is afterwards, and the state of a capture in which the call was made.
+ *
+ * limit_codes BYTES unpooled: asks for too much unpooled memory of several kinds, and for some with
+ * wrong arguments. Prints the codes, and how a capture ends in which an array was asked for.
  */
 #include "program.h"
 
@@ -22,12 +25,35 @@ static const struct {
     CUresult (*call)(CUdeviceptr *p);
 } calls[] = {{"cuMemAlloc", plain}, {"cuMemAllocPitch", pitched}};
 
+static int unpooled(CUstream stream) {
+    CUdeviceptr p;
+    CUarray array;
+    CUgraph graph;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    const CUDA_ARRAY_DESCRIPTOR descriptor = {
+        .Width = 1 << 15, .Height = 1 << 15, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    printf("stream-ordered %d\n", cuMemAllocAsync(&p, too_much, stream));
+    printf("mapped %d\n", cuMemCreate(&handle, too_much, &prop, 0));
+    printf("managed, wrong flags %d\n", cuMemAllocManaged(&p, too_much, 0));
+    prop.type = CU_MEM_ALLOCATION_TYPE_INVALID;
+    printf("mapped, wrong type %d\n", cuMemCreate(&handle, too_much, &prop, 0));
+    printf("array of 4 GiB %d\n", cuArrayCreate(&array, &descriptor));
+    CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    int code = cuArrayCreate(&array, &descriptor);
+    printf("in a capture %d; the capture ends with %d\n", code, cuStreamEndCapture(stream, &graph));
+    return 0;
+}
+
 int main(int argc, char **argv) {
     CUstream stream;
     CUgraph graph;
     too_much = argc > 1 ? strtoull(argv[1], NULL, 10) : 0;
     begin();
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    if (argc > 2)
+        return unpooled(stream);
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         CUdeviceptr p = before;
         CUresult r = calls[i].call(&p);

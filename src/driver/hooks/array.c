@@ -5,6 +5,16 @@
 #include "driver/hooks/hook.h"
 #include "driver/limit/array_size.h"
 
+/*
+ * Returns the answer to an array that the limit refuses. The driver is not asked about the array's
+ * arguments: an array of its size might succeed. It is asked for other memory, which invalidates a
+ * capture and shows a fault as the request for the array would.
+ */
+static CUresult refused_array(struct device *device) {
+    CUdeviceptr none;
+    return refused(device, REAL(cuMemAlloc_v2)(&none, IMPOSSIBLE_BYTES));
+}
+
 CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
     if (!array || !d)
         return REAL(cuArrayCreate_v2)(array, d);
@@ -18,7 +28,7 @@ CUresult hook_cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
     }
     struct unpooled_call call;
     if (!unpooled_begin(&call, UNPOOLED_ARRAY, device, array_size(&flat, 1)))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return refused_array(device);
     CUresult answer = RETRY_FOR(call.bytes, device, REAL(cuArrayCreate_v2)(array, d));
     return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? (uint64_t)*array : 0, 0);
 }
@@ -29,7 +39,7 @@ CUresult hook_cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *
     struct device *device = device_current_if_healthy();
     struct unpooled_call call;
     if (!unpooled_begin(&call, UNPOOLED_ARRAY, device, device ? array_size(d, 1) : 0))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return refused_array(device);
     CUresult answer = RETRY_FOR(call.bytes, device, REAL(cuArray3DCreate_v2)(array, d));
     return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? (uint64_t)*array : 0, 0);
 }
@@ -47,7 +57,7 @@ CUresult hook_cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D
     struct unpooled_call call;
     if (!unpooled_begin(&call, UNPOOLED_ARRAY, device,
                         device ? array_size(d, levels ? levels : 1) : 0))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return refused_array(device);
     CUresult answer = RETRY_FOR(call.bytes, device, REAL(cuMipmappedArrayCreate)(array, d, levels));
     return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? (uint64_t)*array : 0, 0);
 }

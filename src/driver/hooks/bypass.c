@@ -68,16 +68,16 @@ static bool charge_pool(struct ordered_call *call, struct driver_pool *pool) {
            driver_pool_begin(pool, call->bytes, &call->claim);
 }
 
+/* Returns the device whose idle memory a retry releases, or NULL. */
+static struct device *device_of(const struct ordered_call *call) {
+    return call->claim.pool ? driver_pool_device(call->claim.pool) : NULL;
+}
+
 /* Returns the answer to a call that the limit refuses: the driver's error about the stream comes
  * first. */
 static CUresult refused_in_stream(const struct ordered_call *call) {
     CUstreamCaptureStatus status;
-    return refused(call->driver.capturing(call->stream, &status));
-}
-
-/* Returns the device whose idle memory a retry releases, or NULL. */
-static struct device *device_of(const struct ordered_call *call) {
-    return call->claim.pool ? driver_pool_device(call->claim.pool) : NULL;
+    return refused(device_of(call), call->driver.capturing(call->stream, &status));
 }
 
 /* Frees an allocation that grew the driver's pool above the limit. Returns
@@ -174,7 +174,7 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int fl
     struct unpooled_call call;
     struct device *device = device_current();
     if (!unpooled_begin(&call, UNPOOLED_MANAGED, device, bytes))
-        return refused(REAL(cuMemAllocManaged)(dptr, bytes | IMPOSSIBLE_BYTES, flags));
+        return refused(device, REAL(cuMemAllocManaged)(dptr, bytes | IMPOSSIBLE_BYTES, flags));
     CUresult answer = RETRY_FOR(bytes, device, REAL(cuMemAllocManaged)(dptr, bytes, flags));
     unpooled_end(&call, answer, answer == CUDA_SUCCESS ? *dptr : 0, 0);
     if (answer == CUDA_SUCCESS && device) {
@@ -257,7 +257,7 @@ static CUresult host_alloc(void **host, size_t bytes, unsigned int flags, unsign
     if (kept) {
         *host = kept;
     } else {
-        struct oom_retry oom_retry = {.returns = oom_retry_returns()};
+        struct oom_retry oom_retry = {.process_returns = oom_retry_returns()};
         do {
             answer = native(host, bytes, flags);
         } while (released_for_host(answer, device, &oom_retry));
@@ -274,7 +274,8 @@ CUresult hook_cuMemAllocHost_v2(void **host, size_t bytes) {
 }
 
 CUresult hook_cuMemHostAlloc(void **host, size_t bytes, unsigned int flags) {
-    /* The driver refuses flags with the bit of PINNED_PLAIN: no kept block may have that kind. */
+    /* The bit of PINNED_PLAIN is no flag of CUDA, and the driver refuses it. Without this change,
+     * flags of that bit alone would get a kept block of cuMemAllocHost(). */
     unsigned kind = flags & PINNED_PLAIN ? PINNED_PLAIN | 1 : flags;
     return host_alloc(host, bytes, flags, kind, REAL(cuMemHostAlloc));
 }
@@ -301,7 +302,7 @@ CUresult hook_cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags)
     struct device *device = device_current();
     struct unpooled_call request;
     unpooled_begin(&request, UNPOOLED_PINNED_HOST, device, bytes);
-    struct oom_retry oom_retry = {.returns = oom_retry_returns()};
+    struct oom_retry oom_retry = {.process_returns = oom_retry_returns()};
     CUresult answer;
     do {
         answer = REAL(cuMemHostRegister_v2)(host, bytes, flags);

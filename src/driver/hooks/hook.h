@@ -50,17 +50,22 @@ static inline struct device *device_current_if_healthy(void) {
 }
 
 /*
- * Added to the size of a call that the limit refuses. The driver still has to check the arguments.
- * It checks them before it refuses so many bytes, and takes no memory (docs/cuda-facts.md).
+ * Bit that is set in the size of a call that the limit refuses. The driver still has to check the
+ * arguments. It checks them before it refuses so many bytes, and takes no memory
+ * (tests/sim/probe-h200.txt).
  */
 #define IMPOSSIBLE_BYTES ((size_t)1 << 50)
 
 /*
- * Returns the answer to a call that the limit refuses. `native` is the driver's answer about the
- * arguments: an error of the driver, perhaps a fault, wins over CUDA_ERROR_OUT_OF_MEMORY.
+ * Returns the answer to a call that the limit of the device refuses, and counts an out-of-memory
+ * error. `native` is the driver's answer about the arguments: another error of the driver, perhaps
+ * a fault, wins.
  */
-static inline CUresult refused(CUresult native) {
-    return native == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : fault_notice(native);
+static inline CUresult refused(struct device *device, CUresult native) {
+    if (native != CUDA_SUCCESS && native != CUDA_ERROR_OUT_OF_MEMORY)
+        return fault_notice(native);
+    device_count_oom(device, true);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 #endif

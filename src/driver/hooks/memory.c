@@ -88,8 +88,9 @@ static __attribute__((noinline, cold)) CUresult capture_error(struct pool *pool)
 }
 
 /*
- * Returns whether a pool of the vmm backend failed although the device has `bytes` free bytes. The
- * driver may lack handles or addresses to map, and still serve cuMemAlloc.
+ * Returns whether the driver may serve a request that a pool of the vmm backend could not. Call
+ * after pool_alloc() has returned -ENOMEM. The driver may lack handles or addresses to map, and
+ * still serve cuMemAlloc.
  */
 static bool driver_may_serve(struct pool *pool, size_t bytes) {
     size_t free_bytes = 0, total_bytes = 0;
@@ -154,9 +155,10 @@ static bool enter_native(struct pool *pool, struct unpooled_call *request, size_
  */
 static __attribute__((noinline, cold)) CUresult refused_native(const struct unpooled_call *request,
                                                                CUdeviceptr *dptr) {
-    CUresult answer = refused(REAL(cuMemAlloc_v2)(dptr, request->bytes | IMPOSSIBLE_BYTES));
-    return answer == CUDA_ERROR_OUT_OF_MEMORY ? out_of_memory(request->device, request->bytes, true)
-                                              : answer;
+    CUresult answer = REAL(cuMemAlloc_v2)(dptr, request->bytes | IMPOSSIBLE_BYTES);
+    if (answer != CUDA_SUCCESS && answer != CUDA_ERROR_OUT_OF_MEMORY)
+        return fault_notice(answer);
+    return out_of_memory(request->device, request->bytes, true);
 }
 
 /* Enters the memory that the driver gave, or takes the charge back. Returns the driver's answer. */
@@ -213,8 +215,8 @@ CUresult hook_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes) {
     return CUDA_SUCCESS;
 }
 
-/* Sets the pitch as the driver does: also if it has no memory (tests/programs/limit_codes.c).
- * Returns `answer`. */
+/* Sets the pitch after success and after CUDA_ERROR_OUT_OF_MEMORY, as the driver does
+ * (tests/programs/limit_codes.c). Returns `answer`. */
 static CUresult set_pitch(CUresult answer, size_t *pitch, size_t row) {
     if (answer == CUDA_SUCCESS || answer == CUDA_ERROR_OUT_OF_MEMORY)
         *pitch = row;

@@ -35,7 +35,7 @@ CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
     struct device *device = on_device ? device_get(prop->location.id) : NULL;
     struct unpooled_call call;
     if (!unpooled_begin(&call, UNPOOLED_VIRTUAL, device, bytes))
-        return refused(REAL(cuMemCreate)(handle, bytes | IMPOSSIBLE_BYTES, prop, flags));
+        return refused(device, REAL(cuMemCreate)(handle, bytes | IMPOSSIBLE_BYTES, prop, flags));
     CUresult answer = RETRY_FOR(bytes, device, REAL(cuMemCreate)(handle, bytes, prop, flags));
     return unpooled_end(&call, answer, answer == CUDA_SUCCESS ? *handle : 0, 0);
 }

@@ -88,7 +88,6 @@ static bool claim_under_limit(struct driver_pool *pool, uint64_t limit,
         if (claim_from_reserve(pool, claim))
             return true;
     }
-    device_count_oom(device, true);
     return false;
 }
 
@@ -148,7 +147,8 @@ static bool end_claim(CUresult answer, const struct driver_pool_claim *claim) {
     struct device *device = pool->device;
     lock_acquire(&driver_pool_lock);
     pool->in_progress -= answer == CUDA_SUCCESS ? 0 : claim->in_progress;
-    device_uncharge(device, claim->charged);
+    if (claim->charged > 0)
+        device_uncharge(device, claim->charged);
     device->claimed -= claim->charged;
     bool exceeded = answer == CUDA_SUCCESS && exceeds_limit(device);
     lock_release(&driver_pool_lock);
@@ -172,6 +172,8 @@ bool driver_pool_end(CUresult answer, const struct driver_pool_claim *claim, CUd
         enter_allocation(claim, dptr);
     if (claim->in_progress > 0 || atomic_load(&pool->device->limit))
         exceeded = end_claim(answer, claim);
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY)
+        device_count_oom(pool->device, false);
     atomic_fetch_sub(&pool->calls, 1);
     helper_start_requested();
     return !exceeded;

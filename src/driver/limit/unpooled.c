@@ -17,7 +17,7 @@ static struct unpooled_call *calls; /* from unpooled_begin() to unpooled_end(); 
 /* Returns the context whose end frees memory of this kind: the current one. NULL: memory of this
  * kind belongs to the process. */
 static CUcontext context_of(enum unpooled_kind kind) {
-    bool ends = unpooled_kind_space(kind) != UNPOOLED_HANDLES && kind != UNPOOLED_MAPPING;
+    bool ends = unpooled_kind_space(kind) != UNPOOLED_HANDLES;
     return ends ? context_current_resolved() : NULL;
 }
 
@@ -71,11 +71,8 @@ bool unpooled_begin(struct unpooled_call *call, enum unpooled_kind kind, struct 
     *call = (struct unpooled_call){.kind = kind, .device = device, .bytes = bytes};
     if (!device)
         return true;
-    if (!charge_or_retry(kind, device, bytes)) {
-        if (kind != UNPOOLED_NATIVE) /* its caller counts the refusal */
-            device_count_oom(device, true);
+    if (!charge_or_retry(kind, device, bytes))
         return false;
-    }
     call->context = context_of(kind);
     call->requester = requester_here();
     lock_acquire(&ledger_lock);
@@ -112,6 +109,10 @@ CUresult unpooled_end(struct unpooled_call *call, CUresult answer, uint64_t key,
         device_uncharge(call->device, call->bytes);
     if (unpooled_kind_is_charged(call->kind))
         in_flight_leave(&call->device->in_flight);
+    /* The caller counts refusals of native memory, and host memory is not the device's. */
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY && unpooled_kind_is_charged(call->kind) &&
+        call->kind != UNPOOLED_NATIVE)
+        device_count_oom(call->device, false);
     helper_start_requested();
     return fault_notice(answer);
 }
