@@ -58,13 +58,12 @@ static CUresult export_pages(CUipcMemHandle *handle, const struct pool_block *bl
  */
 static CUresult export_in_segment(CUipcMemHandle *handle, const struct pool_block *block,
                                   const struct pool_segment *segment) {
-    pool_mark_externally_visible(block->address);
     uint64_t offset = block->address - segment->address;
     struct ipc_handle view = ipc_handle_view(handle);
-    if (offset == 0 && (block->requested == segment->bytes || view.words[7] != 0))
-        return CUDA_SUCCESS;
-    if (view.words[7] != 0 || !ipc_handle_pack(&view, offset, block->requested))
+    bool as_is = offset == 0 && (block->requested == segment->bytes || view.words[7] != 0);
+    if (!as_is && (view.words[7] != 0 || !ipc_handle_pack(&view, offset, block->requested)))
         return CUDA_ERROR_NOT_SUPPORTED;
+    pool_mark_externally_visible(block->address);
     memcpy(handle, &view, sizeof view);
     return CUDA_SUCCESS;
 }
@@ -108,10 +107,10 @@ struct opening {
 static struct opening enter_opening(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags) {
     struct opening call = {.dptr = dptr, .flags = flags, .handle = handle};
     struct ipc_handle view = ipc_handle_view(&handle);
-    call.kind = dptr ? ipc_handle_kind(&view) : IPC_HANDLE_DRIVERS;
+    call.kind = dptr ? ipc_handle_kind(&view) : IPC_HANDLE_OF_DRIVER;
     call.context = context_current_resolved();
     if (call.kind == IPC_HANDLE_IN_PAGES && !ipc_handle_read_pages(&view, &call.ticket))
-        call.kind = IPC_HANDLE_DRIVERS;
+        call.kind = IPC_HANDLE_OF_DRIVER;
     if (call.kind == IPC_HANDLE_IN_SEGMENT) {
         if (!ipc_handle_unpack(&view, &call.offset, &call.bytes))
             call.bytes = 0;
