@@ -100,7 +100,7 @@ static int start(void **state) {
 
 /* Returns how often the driver is asked for `bytes`. */
 static unsigned ask(uint64_t bytes, bool *served) {
-    struct oom_retry oom_retry = {.returns = oom_retry_returns()};
+    struct oom_retry oom_retry = {.process_returns = oom_retry_returns()};
     unsigned calls = 0;
     do {
         calls++;
@@ -166,7 +166,7 @@ static void not_for_ever(void **state) {
 /* Memory that was freed during the request counts, too. */
 static void what_was_freed_since_is_asked_for(void **state) {
     (void)state;
-    struct oom_retry oom_retry = {.returns = oom_retry_returns()};
+    struct oom_retry oom_retry = {.process_returns = oom_retry_returns()};
     idle = stuck = 20;
     assert_true(oom_retry_at_driver(&device, 20, &oom_retry));
     idle = 30;
@@ -212,7 +212,7 @@ static void what_streams_hold_back_is_waited_for(void **state) {
 /* Unloaded code and memory of other processes are not counted. */
 static void what_the_driver_has_by_then_is_asked_for(void **state) {
     (void)state;
-    struct oom_retry oom_retry = {.returns = oom_retry_returns()};
+    struct oom_retry oom_retry = {.process_returns = oom_retry_returns()};
     idle = stuck = 20;
     assert_true(oom_retry_at_driver(&device, 20, &oom_retry));
     idle = stuck = 30;

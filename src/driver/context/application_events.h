@@ -1,8 +1,9 @@
 /*
- * Tells the pools that the program itself records context events (cuCtxRecordEvent), or makes
- * contexts wait for events (cuCtxWaitEvent). From then on, queries of allocations in a pool record
- * no event. Waits before out of memory, before memory goes back, and at the end of the process
- * still record one (pool_application_syncs()).
+ * Keeps two flags: the program has recorded a context event (cuCtxRecordEvent), or made a context
+ * wait for an event (cuCtxWaitEvent). Tells them to each pool that starts later; hooks/waits.c
+ * tells the pool of the context. From then on, queries of allocations in a pool record no event.
+ * Waits before out of memory, before memory goes back, and at the end of the process still record
+ * one (pool_application_syncs()).
  *
  * Two atomic flags replace a lock; they are never cleared. Invariant: before the driver gets such a
  * call, the pool of the context has been told. A later pool is told when it starts. The hooks of

@@ -27,14 +27,15 @@
  *
  * The driver reuses handles; the primary context of a device always has the same handle. The driver
  * never reuses an identifier of cuCtxGetId. Handle and identifier together therefore name a
- * context. These functions compare both with the driver, in any order and in different threads.
+ * context. These functions run in any order and in different threads:
  *
  *      context_end_done         after a call that may have ended a context (hooks/contexts.c)
  *      context_register         after a call that made or retained a context of the same handle
  *      context_find_pool        when a context of the same handle is current
  *      context_address_given    when the driver returns an address that still counts as a pool's
  *
- * Each function removes a context that has ended.
+ * Each function removes a context that has ended. It asks the driver for the identifier, unless the
+ * call itself proves the end.
  */
 struct context {
     CUcontext handle;          /* NULL: a free slot */
@@ -58,6 +59,8 @@ struct context_callbacks {
      * the context may be ending. The function acquires the locks under which such calls are made.
      * Afterwards only a call that is made without a lock, as a wait is, may be in progress. */
     void (*suspended)(const struct context *context, bool suspended);
+    /* Drops what the module keeps for a context or view that has ended. Makes no driver call that
+     * names an object of the context. */
     void (*ended)(const struct context *context);
     bool of_views; /* the registry calls them for views too, which have no pool */
 };
@@ -115,7 +118,6 @@ void context_drain_barriers(void);
 /* Number of contexts of this process that have not ended, green ones excluded (registry.c). */
 extern _Atomic unsigned context_alive __attribute__((visibility("hidden")));
 
-/** Returns `context_alive`. */
 static inline unsigned context_count(void) {
     return atomic_load(&context_alive);
 }
@@ -156,9 +158,9 @@ struct context_ending {
  * Announces a call that may end a context. Until context_end_done() the library begins no driver
  * call, from any thread, that names an event of the context. With `for_certain`, waits until no
  * thread waits for an event of the context's pool. Otherwise such a wait may go on: a release that
- * is not the last one must not wait for work. Unless queries fail, only allocations in the context
- * and frees of its blocks wait for its events in the driver. A program that makes such a call holds
- * a reference, so the context lives until its call returns. Acquires the registry's lock, and waits
+ * is not the last one must not wait for work. That is safe: the waiting thread allocates in the
+ * context or frees a block of it, and its program must hold a reference for that time. If queries
+ * fail, other calls wait in the driver, too. Acquires the registry's lock, and waits
  * without it.
  */
 void context_end_begin(struct context_ending *ending);

@@ -101,7 +101,7 @@ static bool tick_all(bool due, bool *in_vain) {
         }
         *in_vain |= device && !due && device_pool_displaces_managed(device);
     }
-    /* If an exec fails, the process goes on: refused turns are due. */
+    /* After a refused turn, too: if the exec fails, this thread still has to do that work. */
     return later || refused || !due;
 }
 

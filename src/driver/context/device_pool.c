@@ -92,19 +92,13 @@ static void choose_backend(struct device *device) {
     atomic_store(&device->backend_reason, reason_against ? reason_against : reason_for);
 }
 
-/* Sets up the backend of an entry. Returns 0 or the driver's code. */
-static int start_backend(struct device_pool *entry, CUcontext context, struct device *device,
-                         uint64_t peer_devices) {
-    return kind_of(device)->start(entry->backend, context, device, peer_devices);
-}
-
 /* Starts an unused pool for a new context. Returns false if the backend does not start. Acquires
  * the pool's lock: a thread that still uses the pool for the ended context must not be inside a
  * call of the backend. */
 static bool reuse_pool(struct device_pool *entry, CUcontext context, struct device *device,
                        uint64_t peer_devices) {
     pool_lock(entry->pool);
-    bool started = start_backend(entry, context, device, peer_devices) == 0;
+    bool started = kind_of(device)->start(entry->backend, context, device, peer_devices) == 0;
     pool_unlock(entry->pool);
     entry->unused = !started;
     return started;
@@ -128,7 +122,7 @@ static struct device_pool *new_pool(CUcontext context, struct device *device,
     if (!spare->backend && !(spare->backend = host_map(backend_bytes(), 4096)))
         return NULL;
     memset(spare->backend, 0, backend_bytes());
-    if (start_backend(spare, context, device, peer_devices) != 0)
+    if (kind_of(device)->start(spare->backend, context, device, peer_devices) != 0)
         return NULL;
     struct pool_config config = {
         .reuse = options()->reuse,
@@ -226,16 +220,16 @@ uint64_t device_unreleasable_bytes(struct device *device) {
 }
 
 bool device_pool_displaces_managed(const struct device *device) {
-    uint64_t idle = 0, stuck = 0;
+    uint64_t idle = 0, unreleasable = 0;
     if (!device_is_overcommitted(device))
         return false;
     for (struct device_pool *p = atomic_load(&device->pools); p; p = p->next) {
         if (p->unused)
             continue;
         idle += pool_unused_bytes(p->pool) + atomic_load(&p->backend->returning);
-        stuck += pool_unreleasable_bytes(p->pool);
+        unreleasable += pool_unreleasable_bytes(p->pool);
     }
-    return idle > stuck + device->total / DISPLACING_SHARE;
+    return idle > unreleasable + device->total / DISPLACING_SHARE;
 }
 
 struct device *device_of_pool(struct pool *pool) {

@@ -6,7 +6,8 @@
  * When a context ends, its pool becomes empty and unused. It serves the next context of the device.
  * Invariant: an entry is never removed. Reports therefore keep its history, and readers of the list
  * take no lock. Entries are added, and get another context, under the registry's lock (registry.h).
- * Most folders of driver/ and the backends call this file. decay.c and reports read the list.
+ * Most folders of driver/ and the backends call this file. decay.c, limit/charge.c, state/device.c
+ * and reports read the list.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_DEVICE_POOL_H
 #define GPUCACHE_DRIVER_CONTEXT_DEVICE_POOL_H

@@ -39,7 +39,8 @@ static void ask(struct context *context, void *unused) {
 }
 
 /* Asks every context that has a pool: a stream or an event may report another context's fault. Asks
- * the current context also while another thread's call may be ending it: it may stay. */
+ * the current context also while another thread's call may be ending it, because that call may
+ * leave the context alive. */
 void fault_record(CUresult code) {
     CUcontext current = NULL;
     if (fault_is_sticky(code)) {

@@ -5,7 +5,7 @@
 #include "heap/host.h"
 
 /* The lock protects these variables. Atomic ones are also used without it. All functions need the
- * lock, except context_invalidate(). */
+ * lock, except context_invalidate(), and context_set_callbacks(), which runs once at the start. */
 static struct context *contexts; /* slots in a list; a slot is reused, never removed */
 static struct host_freelist freelist = {.object_bytes = sizeof(struct context)};
 static bool has_unknown; /* a context has no slot, for lack of host memory; see count_unknown() */
@@ -145,7 +145,6 @@ void registry_remove_ended(void) {
 
 /* --- calls that may end a context --- */
 
-/* Calls the `suspended` callbacks of one context or view. */
 static void call_suspended(const struct context *context, bool suspended) {
     for (unsigned i = 0; i < callback_count; i++) {
         const struct context_callbacks *functions = &callbacks[i];

@@ -1,12 +1,12 @@
 /*
  * Keeps a slot for each context and view of the process, and asks the driver which have ended.
  *
- *      registry_first() -> struct context -> next -> ...      the oldest first
+ *      registry_first() -> struct context -> next -> ...      slots in the order of their making
  *
- * A slot is never unmapped, but reused: it means the same context as long as `serial` is the same.
- * The lock of rank REGISTRY protects all slots. Callers of these functions hold it. Invariant:
- * context_alive counts the slots in use that are no views (count_unknown() adds 2). Only context.c
- * calls these functions.
+ * The order says nothing about the age of contexts. A slot is never unmapped, but reused: it means
+ * the same context as long as `serial` is the same. The lock of rank REGISTRY protects all slots.
+ * Callers of these functions hold it. Invariant: context_alive counts the slots in use that are no
+ * views (count_unknown() adds 2). Only context.c calls these functions.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_REGISTRY_H
 #define GPUCACHE_DRIVER_CONTEXT_REGISTRY_H
@@ -20,7 +20,7 @@
 extern struct lock registry_lock;
 extern _Atomic unsigned registry_views; /* views of green contexts; read without the lock */
 
-/** Returns the oldest slot, in use or not. NULL: there is none. */
+/** Returns the first slot, in use or not. NULL: there is none. */
 struct context *registry_first(void);
 
 /** Returns the context or view of a handle. NULL: the registry has none. */

@@ -15,7 +15,6 @@
 
 #include <stdlib.h>
 
-/* Runs as the exit handler. */
 static void begin_shutdown(void) {
     atomic_store(&shutdown_begun, true);
     /*

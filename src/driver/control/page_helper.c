@@ -21,7 +21,6 @@
 static atomic_bool orders_thread_exists;
 static _Atomic int turn; /* of the order in progress (enum helper_turn) */
 
-/* Records an order in the flight recorder and the trace. */
 static void record_order(enum flight_kind kind, unsigned device, uint64_t value) {
     flight_event(kind, device, 0, value, 0);
     trace_moment(kind, device, 0, 0, value, 0);
@@ -36,21 +35,21 @@ static int report(void) {
 }
 
 /* Executes an order. Returns 0, or a negative errno value for the sender. */
-static int execute(const struct live_request *wish) {
-    unsigned device = wish->device < 0 ? FLIGHT_NO_DEVICE : (unsigned)wish->device;
-    switch (wish->order) {
+static int execute(const struct live_request *request) {
+    unsigned device = request->device < 0 ? FLIGHT_NO_DEVICE : (unsigned)request->device;
+    switch (request->order) {
     case LIVE_REPORT:
         record_order(FLIGHT_REPORT, device, 0);
         return report();
     case LIVE_EMPTY_CACHE:
         record_order(FLIGHT_EMPTY_CACHE, device, 0);
-        return gpucache_empty_cache(wish->device);
+        return gpucache_empty_cache(request->device);
     case LIVE_RESET_PEAK:
         record_order(FLIGHT_RESET_PEAK, device, 0);
-        return gpucache_reset_peak_stats(wish->device);
+        return gpucache_reset_peak_stats(request->device);
     case LIVE_LIMIT:
-        record_order(FLIGHT_LIMIT, device, wish->value);
-        return gpucache_set_memory_limit(wish->device, wish->value);
+        record_order(FLIGHT_LIMIT, device, request->value);
+        return gpucache_set_memory_limit(request->device, request->value);
     }
     return -EINVAL; /* an order of another version of the tool */
 }
@@ -78,15 +77,15 @@ static bool order_may_begin(void) {
  * for orders, or in the helper thread if no such thread can be created.
  */
 static void *execute_orders(void *unused) {
-    struct live_request wish;
+    struct live_request request;
     bool taken = true;
     capture_relax();
     while (taken && helper_begin(&turn)) {
-        taken = order_may_begin() && live_take_order(&wish);
+        taken = order_may_begin() && live_take_order(&request);
         if (taken) {
-            int result = execute(&wish);
+            int result = execute(&request);
             live_refresh(false);
-            live_order_done(&wish, result);
+            live_order_done(&request, result);
         }
         helper_done(&turn);
     }

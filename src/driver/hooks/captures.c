@@ -108,8 +108,8 @@ static struct capturing *list_remove(const struct capturing *key) {
 }
 
 /*
- * Stops counting the stream's capture, if it has one. `certain`: the driver has ended the capture
- * with success. A certain capture that is not in the list is one of the unlisted ones.
+ * Stops counting the stream's capture, if it has one. `certain`: the driver has ended a capture
+ * with success. If the list lacks that capture, it is one of the `unlisted` ones.
  */
 static void end_capture(CUstream stream, bool per_thread, bool certain) {
     const struct capturing key = identify(stream, per_thread);

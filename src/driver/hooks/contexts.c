@@ -15,9 +15,6 @@
 #include "driver/hooks/hook.h"
 #include "driver/state/partition.h"
 
-/*
- * Notes the context that is current on this thread. Drains barriers if the context became active.
- */
 static void note_current(CUcontext now) {
     if (process_is_started() && active_contexts_switched(now))
         context_drain_barriers();
@@ -25,10 +22,10 @@ static void note_current(CUcontext now) {
 
 /*
  * Asks the driver for the current context after a call that may have changed it, whatever the call
- * returned. Runs after context_end_done(): draining barriers waits for contexts that may be ending
- * until it is known whether they end. Returns `answer`.
+ * returned. Call it after context_end_done(): note_current() may drain barriers, which waits while
+ * a context may be ending. Returns `answer`.
  */
-static CUresult account_unknown(CUresult answer) {
+static CUresult account_current(CUresult answer) {
     CUcontext now = NULL;
     context_unsure();
     REAL(cuCtxGetCurrent)(&now);
@@ -97,27 +94,27 @@ CUresult hook_cuCtxPushCurrent_v2(CUcontext ctx) {
 
 CUresult hook_cuCtxPopCurrent(CUcontext *ctx) {
     CUresult answer = REAL(cuCtxPopCurrent)(ctx);
-    return account_unknown(answer);
+    return account_current(answer);
 }
 
 CUresult hook_cuCtxPopCurrent_v2(CUcontext *ctx) {
     CUresult answer = REAL(cuCtxPopCurrent_v2)(ctx);
-    return account_unknown(answer);
+    return account_current(answer);
 }
 
 CUresult hook_cuCtxAttach(CUcontext *ctx, unsigned int flags) {
     CUresult answer = REAL(cuCtxAttach)(ctx, flags);
-    return account_unknown(answer);
+    return account_current(answer);
 }
 
 static CUresult end_context(CUresult (*real)(CUcontext), CUcontext ctx) {
     struct context_ending ending = {.handle = ctx, .primary_of = -1, .for_certain = true};
     if (!ctx || !process_is_started())
-        return account_unknown(real(ctx));
+        return account_current(real(ctx));
     context_end_begin(&ending);
     CUresult answer = real(ctx);
     context_end_done(&ending, answer == CUDA_SUCCESS);
-    return account_unknown(answer);
+    return account_current(answer);
 }
 
 CUresult hook_cuCtxDestroy(CUcontext ctx) {
@@ -134,12 +131,12 @@ CUresult hook_cuCtxDetach(CUcontext ctx) {
     unsigned version;
     struct context_ending ending = {.handle = ctx, .primary_of = -1};
     if (!ctx || !process_is_started())
-        return account_unknown(REAL(cuCtxDetach)(ctx));
+        return account_current(REAL(cuCtxDetach)(ctx));
     context_end_begin(&ending);
     CUresult answer = REAL(cuCtxDetach)(ctx);
     bool ended = answer == CUDA_SUCCESS && REAL(cuCtxGetApiVersion)(ctx, &version) != CUDA_SUCCESS;
     context_end_done(&ending, ended);
-    return account_unknown(answer);
+    return account_current(answer);
 }
 
 CUresult hook_cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) {
@@ -212,5 +209,5 @@ CUresult hook_cuGreenCtxDestroy(CUgreenCtx green) {
     context_end_begin(&ending);
     CUresult answer = REAL(cuGreenCtxDestroy)(green);
     context_end_done(&ending, answer == CUDA_SUCCESS);
-    return account_unknown(answer);
+    return account_current(answer);
 }

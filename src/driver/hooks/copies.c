@@ -1,5 +1,5 @@
 /*
- * Hooks of copies, fills, waits and queries, which allocate nothing. They are generated from the
+ * Hooks of copies, fills and queries, which allocate nothing. They are generated from the
  * NOTICED, BOUNDED and ORDERED rows of entry_points.def. Called with no lock held.
  *
  *   NOTICED   calls the driver, and records a fault that the driver reports (fault.h).

@@ -9,7 +9,8 @@
  * blocks, because such a copy does not block natively.
  *
  * Copies in a stream, fills, and copies of the per-thread streams need no wait: natively they are
- * ordered by their stream alone. Takes no lock. Called by the ORDERED hooks (copies.c).
+ * ordered by their stream alone. Acquires REGISTRY; call with no lock held. The hooks of the rows
+ * ORDERED call this file (copies.c).
  */
 #ifndef GPUCACHE_DRIVER_HOOKS_CROSS_CONTEXT_H
 #define GPUCACHE_DRIVER_HOOKS_CROSS_CONTEXT_H

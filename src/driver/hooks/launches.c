@@ -83,7 +83,7 @@ static struct jit_values save_values(void **values, unsigned count) {
     struct jit_values saved = {.values = values,
                                .count = values && count <= JIT_OPTIONS ? count : 0};
     saved.complete = saved.count == count;
-    saved.oom_retry.returns = oom_retry_returns();
+    saved.oom_retry.process_returns = oom_retry_returns();
     if (saved.count > 0)
         memcpy(saved.before, values, saved.count * sizeof *values);
     return saved;

@@ -1,9 +1,11 @@
 /*
  * Hooks of NVML's queries for the memory of a device. Called with no lock held.
  *
- * NVML (libnvidia-ml.so.1) knows neither the limit nor the pools. The library replaces two entries:
- * a program then gets the same answer from NVML as from cuMemGetInfo. Only calls of this process
- * are replaced: nvidia-smi, in another process, shows the memory of the whole device.
+ * NVML (libnvidia-ml.so.1) knows neither the limit nor the pools. The library replaces two entries.
+ * Their answers keep within the limit and count idle memory of the pools as free, as those of
+ * cuMemGetInfo do. Without a limit the total is NVML's own, which is larger than cuMemGetInfo's.
+ * Only calls of this process are replaced: nvidia-smi, in another process, shows the memory of the
+ * whole device.
  *
  * The types are declared here because the build machine may lack NVIDIA's nvml.h. Their layout is
  * NVML's ABI and never changes: a new layout gets a new entry or a new version number.

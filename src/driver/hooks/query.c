@@ -38,8 +38,8 @@
 
 /* Base of the buffer identifiers of blocks: never reached by the driver, which counts from 1. */
 #define BLOCK_ID_BASE ((unsigned long long)1 << 62)
+#define IMPORT_ID_BASE (BLOCK_ID_BASE + ((unsigned long long)1 << 61)) /* of imported blocks */
 #define ATTRIBUTES_MOST 1024u /* larger than every attribute of the driver */
-#define IMPORT_ID_BASE (BLOCK_ID_BASE + ((unsigned long long)1 << 61))
 
 /* --- free and total memory --- */
 

@@ -19,12 +19,12 @@ struct context;
 struct ipc_block {
     CUdeviceptr address;
     uint64_t bytes;
-    uint64_t id;         /* unique in the process for each opening of a block */
+    uint64_t id;         /* unique; the same for all openings of a block until its last close */
     CUcontext mapped_in; /* for blocks in pages: the context that opened the block; else NULL */
 };
 
-extern _Atomic unsigned ipc_blocks; /* open blocks */
-extern _Atomic uint64_t ipc_last_id;
+extern _Atomic unsigned ipc_blocks;  /* open blocks */
+extern _Atomic uint64_t ipc_last_id; /* the newest ipc_block.id */
 
 /** Works as ipc_find(), without the quick test for open blocks. */
 int ipc_find_open(CUdeviceptr dptr, struct ipc_block *block);

@@ -150,8 +150,8 @@ static int fetch_all(struct fetch *fetch) {
 /*
  * Connects to the exporter and fetches the block. Connects again, and continues with the next page,
  * if the exporter disconnects. Reasons: its program has closed the listening socket, which the
- * server reopens; or this process was stopped for too long. A first connection that is refused
- * means that the exporter has ended.
+ * server reopens; or this process was stopped for too long. Treats a refused first connection as
+ * the end of the exporter, although its program may just have closed the listening socket.
  */
 static int connect_and_fetch(struct fetch *fetch) {
     int r = -ECONNREFUSED;

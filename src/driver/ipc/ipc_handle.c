@@ -50,7 +50,7 @@ enum ipc_handle_kind ipc_handle_kind(const struct ipc_handle *view) {
     uint64_t tag = view->words[7] & TAG_MASK;
     return tag == TAG || tag == TAG_AT_START ? IPC_HANDLE_IN_SEGMENT
            : tag == TAG_PAGES                ? IPC_HANDLE_IN_PAGES
-                                             : IPC_HANDLE_DRIVERS;
+                                             : IPC_HANDLE_OF_DRIVER;
 }
 
 /* --- in a segment --- */

@@ -32,7 +32,7 @@ struct ipc_ticket {
     uint64_t address;  /* address in the exporter */
 };
 
-enum ipc_handle_kind { IPC_HANDLE_DRIVERS, IPC_HANDLE_IN_SEGMENT, IPC_HANDLE_IN_PAGES };
+enum ipc_handle_kind { IPC_HANDLE_OF_DRIVER, IPC_HANDLE_IN_SEGMENT, IPC_HANDLE_IN_PAGES };
 
 /** Returns a copy of a handle's bytes. */
 struct ipc_handle ipc_handle_view(const CUipcMemHandle *handle);

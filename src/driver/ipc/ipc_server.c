@@ -175,8 +175,8 @@ static int64_t deadline_of(const struct socket *peer, bool any_slot) {
 }
 
 /*
- * Arguments of a poll. Only open sockets are in the list, since poll accepts at most RLIMIT_NOFILE
- * entries.
+ * Arguments of a poll. Peers without a socket are left out, since poll accepts at most
+ * RLIMIT_NOFILE entries. poll ignores a closed listening socket, whose descriptor is -1.
  */
 struct polled {
     struct pollfd fds[PEERS + 1];

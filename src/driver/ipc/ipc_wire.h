@@ -21,9 +21,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define WIRE_DESCRIPTORS 16 /* most descriptors in one answer */
-#define WIRE_MAGIC 0x3270656863617067u
-#define WIRE_LIMIT_MS 10000 /* longest wait of either side for the next message */
+#define WIRE_DESCRIPTORS 16            /* most descriptors in one answer */
+#define WIRE_MAGIC 0x3270656863617067u /* "gpachep2"; the digit is the version of the messages */
+#define WIRE_LIMIT_MS 10000            /* longest wait of either side for the next message */
 /* longest wait of an importer for all messages of a block together */
 #define WIRE_WHOLE_MS 30000
 

@@ -4,11 +4,13 @@
  *   | state       | in the table | holders    | frees      | ends when                           |
  *   | ----------- | ------------ | ---------- | ---------- | ----------------------------------- |
  *   | live        | yes          | at least 1 | any number | its last holder is released         |
+ *   | unmapped    | yes          | 0          | at least 1 | the driver has answered the release |
  *   | being freed | no           | 0          | at least 1 | the driver has answered the free    |
  *   | ended       | no           | 0          | at least 1 | all frees in progress have returned |
  *   | dead        | no           | 0          | 0          | ledger_rows_free()                  |
  *
  * A holder is the program's own key, or a mapping of the memory. `frees` counts frees in progress.
+ * Unmapped: the last mapping of a handle ended while the handle was being released.
  * A live row of a mapped handle leaves the table if the driver gives the handle out again. The lock
  * LEDGER protects all rows. Callers hold it, except of ledger_rows_free(). Invariant: a row is
  * counted from its entry until ledger_rows_free(). Only unpooled.c calls these functions.

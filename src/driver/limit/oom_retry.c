@@ -47,15 +47,15 @@ static bool release_if_enough(struct device *device, uint64_t bytes, struct oom_
 }
 
 bool oom_retry_at_limit(struct device *device, uint64_t bytes, struct oom_retry *oom_retry) {
-    uint64_t limit = atomic_load(&device->limit), return_count = oom_retry->return_count;
+    uint64_t limit = atomic_load(&device->limit), device_returns = oom_retry->device_returns;
     bool first = oom_retry->count == 0;
     if (oom_retry->count == OTHERS_TRIES)
         return false;
     oom_retry->count++;
     if (limit && bytes > limit)
         return first;
-    oom_retry->return_count = device_wait_for_in_flight(device);
-    bool moved = first || oom_retry->return_count != return_count;
+    oom_retry->device_returns = device_wait_for_in_flight(device);
+    bool moved = first || oom_retry->device_returns != device_returns;
     release_if_enough(device, bytes, oom_retry, moved);
     return moved || oom_retry->gave;
 }
@@ -66,13 +66,13 @@ bool oom_retry_at_driver(struct device *device, uint64_t bytes, struct oom_retry
         return false;
     oom_retry->count++;
     bool others = in_flight_wait(&device->in_flight);
-    bool moved = first || oom_retry_returns() != oom_retry->returns;
+    bool moved = first || oom_retry_returns() != oom_retry->process_returns;
     bool tried_release = release_if_enough(device, bytes, oom_retry, moved);
     uint64_t returns = oom_retry_returns();
     bool again =
-        returns != oom_retry->returns || (first && (others || tried_release)) ||
+        returns != oom_retry->process_returns || (first && (others || tried_release)) ||
         (tried_release && (oom_retry->gave || (bytes > 0 && bytes <= device_available(device))));
-    oom_retry->returns = returns;
+    oom_retry->process_returns = returns;
     if (again && tried_release && !oom_retry->counted) {
         oom_retry->counted = true;
         device_count(device, &device->unpooled.oom_retries);

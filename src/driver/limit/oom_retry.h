@@ -21,12 +21,12 @@
 struct device;
 
 struct oom_retry {
-    unsigned count;        /* retries so far */
-    uint64_t return_count; /* device_wait_for_in_flight() at the last try */
-    uint64_t returns;      /* oom_retry_returns() at the last try */
-    uint64_t idle;         /* idle bytes that the pools kept after the last try */
-    bool gave;             /* the last try moved memory: back to the driver, or to other threads */
-    bool counted;          /* this request is counted in oom_retries */
+    unsigned count;           /* retries so far */
+    uint64_t device_returns;  /* device_wait_for_in_flight() at the last try; at the limit only */
+    uint64_t process_returns; /* oom_retry_returns() at the last try; at the driver only */
+    uint64_t idle;            /* idle bytes that the pools kept after the last try */
+    bool gave;    /* the last try moved memory: back to the driver, or to other threads */
+    bool counted; /* this request is counted in oom_retries */
 };
 
 /** Returns how often the driver has got memory back, from any thread. Call before the first try. */
@@ -45,8 +45,10 @@ bool oom_retry_at_limit(struct device *device, uint64_t bytes, struct oom_retry 
 
 /**
  * Returns whether to retry a call that the driver has refused and that takes at least `bytes`; 0:
- * unknown. Works as oom_retry_at_limit(), with one difference: returns false for the first refusal
- * if no memory has moved and there was no idle memory to release. Call with no lock held.
+ * unknown. Works as oom_retry_at_limit(), with these differences. Returns false if `bytes` exceeds
+ * the device's memory. Returns false for the first refusal if no memory has moved, no other request
+ * was in flight, and there was no idle memory to release. Counts returns on all devices. Counts the
+ * request in oom_retries, which the caller of the other function does. Call with no lock held.
  */
 bool oom_retry_at_driver(struct device *device, uint64_t bytes, struct oom_retry *oom_retry);
 

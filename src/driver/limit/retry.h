@@ -25,7 +25,7 @@
         uint64_t before = oom_retry_returns();                                                     \
         CUresult answered = (call);                                                                \
         if (unlikely(answered == CUDA_ERROR_OUT_OF_MEMORY) && process_ready()) {                   \
-            struct oom_retry oom_retry = {.returns = before};                                      \
+            struct oom_retry oom_retry = {.process_returns = before};                              \
             struct device *refused_on = (place);                                                   \
             while (retry_after(answered, refused_on, least, &oom_retry)) {                         \
                 answered = (call);                                                                 \

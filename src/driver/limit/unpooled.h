@@ -16,7 +16,7 @@
  *   | unpooled_begin      | charges the bytes and lists the call                               |
  *   | (driver call)       |                                                                    |
  *   | unpooled_end        | adds and counts the row if the context still exists                |
- *   | unpooled_free_begin | releases a holder; hides a row without one, which stays counted    |
+ *   | unpooled_free_begin | releases a holder; takes a row without one out of the table        |
  *   | (driver call)       |                                                                    |
  *   | unpooled_free_end   | counts the free, or lists the row again if the driver refused      |
  */
@@ -117,7 +117,6 @@ void unpooled_list(enum unpooled_kind kind, const struct device *device, struct 
 void unpooled_mapped(CUresult answer, struct ledger_row *memory, uint64_t offset, uint64_t key,
                      uint64_t bytes);
 
-/** The bytes and the value of a row. */
 struct unpooled_entry {
     uint64_t bytes, value;
 };

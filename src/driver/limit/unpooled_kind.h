@@ -27,7 +27,6 @@ enum unpooled_space {
     UNPOOLED_RANGES
 };
 
-/** Returns the space of a kind. */
 enum unpooled_space unpooled_kind_space(enum unpooled_kind kind);
 
 /**

@@ -2,9 +2,8 @@
  * Updates the table of live blocks and their call stacks (stacks/stacks.h) at frees, at the end of
  * a context, and when peaks are reset. hooks/memory.c records the allocations itself.
  *
- * While stacks are recorded, fast_path_blocks keeps allocations and frees off the fast path. The
- * fast path therefore has no instruction for recording. This file has no lock of its own. Callers
- * hold no lock, except of block_stacks_forget().
+ * This file has no lock of its own. Callers hold no lock, but the caller of block_stacks_forget()
+ * holds REGISTRY.
  */
 #ifndef GPUCACHE_DRIVER_OBSERVE_BLOCK_STACKS_H
 #define GPUCACHE_DRIVER_OBSERVE_BLOCK_STACKS_H

@@ -21,7 +21,6 @@
 
 #include <string.h>
 
-/* Adds the metrics and counters of unpooled memory. */
 static void add_unpooled(struct stats_device *out, const struct counters *counters) {
 #define ADD(to, from)                                                                              \
     to.current += counter_get(&from.current);                                                      \
@@ -50,8 +49,8 @@ static uint64_t smaller_of(uint64_t a, uint64_t b) {
  */
 static void make_consistent(struct stats_metric *metric, uint64_t bound) {
     metric->current = smaller_of(metric->current, bound);
-    metric->total = metric->total > metric->current ? metric->total : metric->current;
-    metric->peak = metric->peak > metric->current ? metric->peak : metric->current;
+    metric->total = larger_of(metric->total, metric->current);
+    metric->peak = larger_of(metric->peak, metric->current);
     metric->freed = metric->total - metric->current;
 }
 

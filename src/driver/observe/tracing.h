@@ -1,9 +1,6 @@
 /*
  * Records allocations and frees of the pool's blocks in the trace (trace/trace.h). hooks/memory.c
  * calls this file with no lock held. The file has no lock of its own.
- *
- * While a trace is recorded, fast_path_blocks keeps allocations and frees off the fast path. The
- * fast path therefore has no instruction for traces.
  */
 #ifndef GPUCACHE_DRIVER_OBSERVE_TRACING_H
 #define GPUCACHE_DRIVER_OBSERVE_TRACING_H

@@ -66,10 +66,15 @@ static void reclaim_oldest(struct stream_queues *queues, struct stream_queue *qu
     host_freelist_put(&queues->deferred_freelist, deferred);
 }
 
-void stream_queue_add(struct stream_queue *queue, struct deferred_free *deferred) {
-    deferred->number = queue->recorded;
+/* Appends a deferred free, whose `next` is NULL, to a queue. */
+static void append(struct stream_queue *queue, struct deferred_free *deferred) {
     *(queue->oldest ? &queue->newest->next : &queue->oldest) = deferred;
     queue->newest = deferred;
+}
+
+void stream_queue_add(struct stream_queue *queue, struct deferred_free *deferred) {
+    deferred->number = queue->recorded;
+    append(queue, deferred);
 }
 
 /* --- events --- */
@@ -189,8 +194,7 @@ static void forget_in(struct stream_queues *queues, struct stream_queue *queue,
             host_freelist_put(&queues->deferred_freelist, deferred);
         } else {
             deferred->next = NULL;
-            *(queue->oldest ? &queue->newest->next : &queue->oldest) = deferred;
-            queue->newest = deferred;
+            append(queue, deferred);
         }
     }
 }

@@ -50,7 +50,8 @@ struct stream_identity {
 
 /*
  * The deferred frees of one stream, and the events that cover them. A reclaim makes a queue without
- * frees idle. The next stream without a queue gets an idle one.
+ * frees idle. The next stream without a queue gets an idle one. A queue in use is empty if its only
+ * free could not be deferred.
  */
 struct stream_queue {
     struct stream_identity stream;
@@ -62,7 +63,7 @@ struct stream_queue {
     uint64_t recorded;     /* records so far; the number of the last one */
     struct deferred_free *oldest, *newest;
     struct stream_queue *next_in_bucket;
-    struct stream_queue *next; /* in the list of queues with frees, or in the idle list */
+    struct stream_queue *next; /* in the list of queues in use, or in the idle list */
 };
 
 /*
@@ -75,7 +76,7 @@ struct stream_queues {
     struct lock lock;
     bool suspended; /* the context may be ending: its events may not exist, and are not queried */
     struct stream_queue *buckets[DEFERRED_BUCKETS];
-    struct stream_queue *first, *last; /* queues with frees; the longest without a query first */
+    struct stream_queue *first, *last; /* queues in use; the longest without a query first */
     struct stream_queue *idle;
     struct host_freelist queue_freelist, deferred_freelist;
     struct stream_queues *next; /* set once, before other threads see the queues */

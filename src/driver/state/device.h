@@ -38,11 +38,13 @@ struct device {
     atomic_bool used; /* the process has used the device, so the fields below are set */
     char name[64];
     char uuid[48];
-    uint64_t total;                       /* bytes of the device's memory */
-    _Atomic uint64_t limit;               /* bytes; 0: none */
-    _Atomic(const char *) limit_source;   /* variable or call that set `limit`, for reports */
-    _Atomic uint64_t charged;             /* bytes */
-    uint64_t claimed;                     /* part of `charged`; under driver_pool_lock */
+    uint64_t total;                     /* bytes of the device's memory */
+    _Atomic uint64_t limit;             /* bytes; 0: none */
+    _Atomic(const char *) limit_source; /* variable or call that set `limit`, for reports */
+    _Atomic uint64_t charged;           /* bytes */
+    /* Bytes of `charged` that allocations in progress reserve for growths of the driver's own pools
+     * (limit/driver_pool_claim.c); under the lock DRIVER_POOLS. */
+    uint64_t claimed;
     _Atomic uint64_t pooled, pooled_peak; /* reserved bytes of all pools together, and their peak */
     struct in_flight in_flight;
     struct lock lock;         /* protects `unpooled` */

@@ -1,9 +1,8 @@
 /*
  * Starts the recording of the call stacks of blocks (stacks/stacks.h), and tells whether it is on.
  *
- * While recording is on, fast_path_blocks keeps allocations and frees off the fast path. The fast
- * paths therefore have no instruction for it. The flag is atomic and set once, at start; no lock
- * protects it. The hooks of memory and observe/ read it.
+ * The flag is atomic and set once, at start; no lock protects it. The hooks of memory and observe/
+ * read it. While it is set, allocations and frees leave the fast path (fast_path.h).
  */
 #ifndef GPUCACHE_DRIVER_STATE_STACK_RECORDING_H
 #define GPUCACHE_DRIVER_STATE_STACK_RECORDING_H
