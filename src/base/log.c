@@ -24,7 +24,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define KEPT_MIN 100 /* lowest number for the duplicate, above the program's descriptors */
+#define KEPT_MIN 100         /* lowest number for the duplicate, above the program's descriptors */
+#define DESCRIPTORS_SEEN 256 /* has_another_descriptor() looks below this number */
 
 /* Identity of a file; 0, 0: none. */
 struct identity {
@@ -70,11 +71,20 @@ __attribute__((constructor)) static void record_start(void) {
     errno = saved_errno;
 }
 
+/* Returns whether another descriptor is open on the file: a dup2() leaves the first one open. */
+static bool has_another_descriptor(struct identity file) {
+    for (int fd = STDERR_FILENO + 1; fd < DESCRIPTORS_SEEN; fd++)
+        if (same_file(file, identify(fd)))
+            return true;
+    return false;
+}
+
 /*
  * Returns whether another file, `now`, has descriptor 2 on purpose. A program that closes stderr
  * gives the number to the next file or socket that it opens, perhaps to one with its data. Accepted
- * are the file that stdout is, terminals and other devices, pipes, and files that can only be
- * written or are appended to, as logs are. A file that is closed on exec is not meant as stderr.
+ * are files that have another descriptor too (stdout, or the one that was given to dup2()),
+ * terminals and other devices, pipes, and files that can only be written or are appended to, as logs
+ * are. A file that is closed on exec is not meant as stderr.
  */
 static bool is_meant_as_stderr(struct identity now) {
     struct stat file;
@@ -82,8 +92,8 @@ static bool is_meant_as_stderr(struct identity now) {
     if (flags < 0 || access == O_RDONLY || (fcntl(STDERR_FILENO, F_GETFD) & FD_CLOEXEC) != 0 ||
         fstat(STDERR_FILENO, &file) != 0)
         return false;
-    return same_file(now, identify(STDOUT_FILENO)) || S_ISCHR(file.st_mode) ||
-           S_ISFIFO(file.st_mode) ||
+    return same_file(now, identify(STDOUT_FILENO)) || has_another_descriptor(now) ||
+           S_ISCHR(file.st_mode) || S_ISFIFO(file.st_mode) ||
            (S_ISREG(file.st_mode) && (access == O_WRONLY || (flags & O_APPEND) != 0));
 }
 

@@ -41,7 +41,8 @@ struct segment {
      * earlier work uses the free memory.
      */
     uint64_t stamp;
-    uint64_t since;     /* decay tick of the last free in the segment (pool/decay.c) */
+    /* Decay tick of the last free in the segment, or at which it was made (pool/decay.c). */
+    uint64_t since;
     bool is_allocation; /* segments backend: the segment is an allocation of the driver */
     bool gap_follows;   /* vmm backend: nothing is mapped between this segment and `next` */
     /*

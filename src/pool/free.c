@@ -382,8 +382,8 @@ static __attribute__((noinline)) int free_cached(struct cache *cache, uint64_t h
 }
 
 /*
- * The fast path. free_shared_block() and free_general() free all other blocks. A block of another pool
- * never passes claim_as_owner(): an owner ID belongs to one cache of the process.
+ * The fast path. free_shared_block() and free_general() free all other blocks. A block of another
+ * pool never passes claim_as_owner(): an owner ID belongs to one cache of the process.
  */
 int pool_free(uint64_t address) {
     struct cache *cache = cache_last;

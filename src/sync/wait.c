@@ -128,8 +128,8 @@ bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
         return false;
     uint64_t since = backend_clock(source->backend), slept = 0,
              generation = source_generation(source);
-    while (source->backend->suspended && generation == source_generation(source) &&
-           passed(source, since, slept) < limit_ns) {
+    while (source->backend->suspended && !source->backend->ended &&
+           generation == source_generation(source) && passed(source, since, slept) < limit_ns) {
         sleep_unlocked(source, POLL_NS);
         slept += POLL_NS;
     }

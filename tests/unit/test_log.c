@@ -184,16 +184,20 @@ static void a_child_closes_nothing_of_the_programs(void **state) {
 static bool is_written_to(int file, int flags) {
     struct stat found;
     dup3(file, STDERR_FILENO, flags);
+    close(file);
     log_keep();
     log_warn("a line");
-    return fstat(file, &found) == 0 && found.st_size > 0;
+    return fstat(STDERR_FILENO, &found) == 0 && found.st_size > 0;
 }
 
 /** Opens an unnamed file that can only be written. */
 static int open_write_only(void) {
     char path[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", open_unnamed(0));
-    return open(path, O_WRONLY);
+    int unnamed = open_unnamed(0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", unnamed);
+    int file = open(path, O_WRONLY);
+    close(unnamed);
+    return file;
 }
 
 static void redirect(void) {
@@ -221,9 +225,21 @@ static bool is_sent_to_socket(bool both) {
     dup2(ends[0], STDERR_FILENO);
     if (both)
         dup2(ends[0], STDOUT_FILENO);
+    close(ends[0]);
     log_keep();
     log_warn("a line");
     return recv(ends[1], got, sizeof got, MSG_DONTWAIT) > 0;
+}
+
+/* As pytest and torchrun do, whose files can be read, too. */
+static void redirect_by_dup2(void) {
+    int file = open_unnamed(0), high = fcntl(file, F_DUPFD, 200);
+    close(file);
+    struct stat found;
+    dup2(high, STDERR_FILENO);
+    log_keep();
+    log_warn("a line");
+    _exit(fstat(high, &found) == 0 && found.st_size > 0 ? 0 : 1);
 }
 
 static void serve_a_client(void) {
@@ -238,6 +254,7 @@ static void a_file_in_place_of_stderr_is_used_if_meant_as_stderr(void **state) {
     (void)state;
     assert_string_equal(stderr_of(redirect), "");
     assert_string_equal(stderr_of(redirect_and_append), "");
+    assert_string_equal(stderr_of(redirect_by_dup2), "");
     assert_string_equal(stderr_of(take_the_number), "");
     assert_string_equal(stderr_of(take_the_number_for_data), "");
     assert_string_equal(stderr_of(serve_a_client), "");
@@ -277,11 +294,13 @@ static int run_capture(void) {
     int kept = dup(STDERR_FILENO), file = open_unnamed(0);
     struct stat found;
     dup2(file, STDERR_FILENO);
+    close(file);
     log_keep();
     log_warn("captured");
+    bool empty = fstat(STDERR_FILENO, &found) == 0 && found.st_size == 0;
     dup2(kept, STDERR_FILENO);
     log_warn("after the capture");
-    return fstat(file, &found) == 0 && found.st_size == 0 ? 0 : 1;
+    return empty ? 0 : 1;
 }
 
 static void messages_come_out_after_a_capture_of_stderr(void **state) {

@@ -25,7 +25,6 @@ int device_backend_start(struct device_backend *own, const struct backend_ops *o
     own->probe = NULL;
     atomic_store(&own->returning, 0);
     atomic_store(&own->backend.suspended, false);
-    atomic_store(&own->backend.ended, false);
     own->backend.capacity = device_visible_total(device);
     own->backend.has_events = HAS(cuCtxRecordEvent) && HAS(cuCtxWaitEvent);
     own->backend.release_waits = false;
@@ -35,6 +34,8 @@ int device_backend_start(struct device_backend *own, const struct backend_ops *o
         r = REAL(cuEventCreate)(&own->events[i], CU_EVENT_DISABLE_TIMING);
     if (r != CUDA_SUCCESS)
         device_backend_stop(own);
+    else
+        own->backend.ended = false;
     return (int)r;
 }
 
@@ -49,6 +50,5 @@ void device_backend_stop(struct device_backend *own) {
 
 void device_backend_end(struct device_backend *own) {
     own->backend.suspended = true;
-    own->backend.ended = true;
     device_backend_count_return(own, atomic_exchange(&own->returning, 0));
 }

@@ -100,13 +100,17 @@ CUresult hook_cuMemSetAccess(CUdeviceptr dptr, size_t bytes, const CUmemAccessDe
 }
 
 /* The driver answers for live memory of cuMemAlloc too, as for its own mappings. It would also
- * answer for free memory of a segment, which natively nobody has. */
+ * answer for free memory of a segment, which natively nobody has. A block with a deferred free
+ * (-EAGAIN of pool_exceeds()) is live for the driver. */
 CUresult hook_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
                              CUdeviceptr dptr) {
     struct pool_block block;
+    struct pool *pool;
     int r = shutdown_over() ? -ENOENT : pool_find(dptr, &block);
-    if (r != 0)
-        dptr = r == -EINVAL ? UNKNOWN_ADDRESS : unless_pooled(dptr, 1);
+    if (r == -EINVAL && pool_exceeds(dptr, 1, &pool) != -EAGAIN)
+        dptr = UNKNOWN_ADDRESS;
+    else if (r != 0)
+        dptr = unless_pooled(dptr, 1);
     return REAL(cuMemGetAccess)(flags, location, dptr);
 }
 
