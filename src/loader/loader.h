@@ -36,6 +36,12 @@ extern loader_dlsym *loader_next_dlsym, *loader_versioned_dlsym;
 extern loader_dlvsym *loader_next_dlvsym, *loader_versioned_dlvsym;
 void loader_find_next(void);
 
+/** Calls loader_find_next() if no thread has. All four pointers are known after the call. */
+static inline void loader_know_next(void) {
+    if (!__atomic_load_n(&loader_next_dlsym, __ATOMIC_ACQUIRE))
+        loader_find_next();
+}
+
 /** Returns the next definition of a function behind this library in search order, or NULL. */
 void *loader_next(const char *name);
 

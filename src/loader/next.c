@@ -147,8 +147,7 @@ void loader_find_next(void) {
 }
 
 void *loader_next(const char *name) {
-    if (!loader_next_dlsym)
-        loader_find_next();
+    loader_know_next();
     return loader_next_dlsym(RTLD_NEXT, name);
 }
 
@@ -185,8 +184,7 @@ struct loader_answer loader_answer_itself(void *handle, const char *name, const 
     bool plain = loader_same(name, "dlsym");
     if ((!plain && !loader_same(name, "dlvsym")) || (handle == RTLD_NEXT && !version))
         return none;
-    if (!loader_next_dlsym)
-        loader_find_next();
+    loader_know_next();
     void *place = handle == RTLD_NEXT ? RTLD_DEFAULT : handle;
     void *found = version ? loader_versioned_dlvsym(place, name, version)
                           : loader_versioned_dlsym(place, name);

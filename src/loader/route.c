@@ -75,8 +75,7 @@ static const struct loader_entry *replaced_entry(const char *name) {
 static bool find_real(const struct loader_table *table, atomic_bool *known) {
     if (atomic_load_explicit(known, memory_order_acquire))
         return true;
-    if (!loader_next_dlsym)
-        loader_find_next();
+    loader_know_next();
     void *handle = dlopen(table->library, RTLD_LAZY | RTLD_NOLOAD);
     if (!handle)
         return false;
@@ -138,8 +137,7 @@ struct loader_answer loader_answer(void *handle, const char *name, const char *v
     const struct loader_entry *entry = replaced_entry(name);
     if (!entry || handle == RTLD_NEXT)
         return none;
-    if (!loader_next_dlsym)
-        loader_find_next();
+    loader_know_next();
     const struct loader_table *table = *name == 'n' ? loader_nvml : loader_driver;
     bool known = table == loader_nvml ? loader_find_nvml() : loader_find_driver();
     void *real = __atomic_load_n(entry->real, __ATOMIC_ACQUIRE);

@@ -93,8 +93,7 @@ static void read_limits(const struct nvml *nvml, int ordinal) {
 /* The helper thread: loads NVML, reads the limits of all devices, and closes NVML. */
 static void *read_all_limits(void *unused) {
     struct nvml nvml;
-    if (!loader_next_dlsym)
-        loader_find_next();
+    loader_know_next();
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library && find_function(library, "nvmlInit_v2", &nvml.init) &&
         find_function(library, "nvmlShutdown", &nvml.shutdown) &&
