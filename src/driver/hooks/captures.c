@@ -167,10 +167,15 @@ void capture_forget(const struct context *context) {
 }
 
 /* Queries the pool's probe event, which is never recorded. The driver gives the query the same
- * answer as an allocation (docs/design/captures.md). */
+ * answer as an allocation (docs/design/captures.md). Asks under the pool's lock, and not while the
+ * backend is suspended: the event may end with the context. */
 CUresult capture_verdict(struct pool *pool) {
-    const struct device_backend *backend = (struct device_backend *)pool_backend(pool);
-    CUresult answer = REAL(cuEventQuery)(backend->probe);
+    const struct device_backend *own = (struct device_backend *)pool_backend(pool);
+    CUresult answer = CUDA_SUCCESS;
+    pool_lock(pool);
+    if (!own->backend.suspended)
+        answer = REAL(cuEventQuery)(own->probe);
+    pool_unlock(pool);
     return answer == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? answer : CUDA_SUCCESS;
 }
 

@@ -16,7 +16,8 @@ struct pool;
 /**
  * Returns what the driver would answer to an allocation or free by the calling thread:
  * CUDA_SUCCESS, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. With that error the driver has also
- * invalidated the capture, as it does natively. Called only while a capture is in progress.
+ * invalidated the capture, as it does natively. Call only while a capture is in progress, with no
+ * lock held. Acquires the pool's lock.
  */
 CUresult capture_verdict(struct pool *pool);
 
