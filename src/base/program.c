@@ -26,7 +26,7 @@
 #define STAT_START_FIELD 22
 
 static struct program self = {.rank = -1};
-static char command_line[COMMAND_LINE + 1];
+static char command_line[COMMAND_LINE + 2];
 static uint64_t start_ns; /* CLOCK_MONOTONIC; 0 before program_load() */
 static atomic_flag loaded = ATOMIC_FLAG_INIT;
 
@@ -48,8 +48,11 @@ size_t program_read_file(const char *path, char *buffer, size_t size) {
 }
 
 static void load_arguments(void) {
-    size_t length = program_read_file("/proc/self/cmdline", command_line, COMMAND_LINE);
-    self.arguments_cut = length == COMMAND_LINE && command_line[length - 1] != '\0';
+    /* One byte more shows whether the command line is longer. */
+    size_t length = program_read_file("/proc/self/cmdline", command_line, COMMAND_LINE + 1);
+    self.arguments_cut = length > COMMAND_LINE;
+    length = self.arguments_cut ? COMMAND_LINE : length;
+    command_line[length] = '\0';
     for (size_t at = 0; at < length; at += strlen(command_line + at) + 1) {
         if (self.argument_count == PROGRAM_ARGUMENTS) {
             self.arguments_cut = true;

@@ -79,8 +79,13 @@ static void start_clock(void) {
     find_ticks();
     header->first_ticks = first_ticks = trace_clock();
     header->first_ns = first_ns = clock_ns(CLOCK_MONOTONIC);
-    while (atomic_load(&tick_ns) == 0)
+    uint64_t begun = clock_kernel_ns();
+    while (atomic_load(&tick_ns) == 0 && clock_kernel_ns() - begun < 10 * FIRST_RATE_NS)
         update_rate();
+    if (atomic_load(&tick_ns) == 0) { /* libfaketime has stopped libc's clock: counts ticks as ns */
+        atomic_store(&tick_ns, (uint64_t)1 << 32);
+        atomic_store(&header->tick_ns, (uint64_t)1 << 32);
+    }
 }
 
 /* ---- writing ---- */
@@ -153,7 +158,6 @@ static uint64_t add_reserved(unsigned device, uint64_t change) {
     return device < STATS_MAX_DEVICES ? atomic_fetch_add(&reserved[device], change) + change : 0;
 }
 
-/** Converts a duration to ticks. */
 static uint64_t ticks_of(uint64_t ns) {
     return (uint64_t)(((unsigned __int128)ns << 32) / atomic_load(&tick_ns));
 }
