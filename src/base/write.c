@@ -161,7 +161,8 @@ static int open_again(int fd) {
 }
 
 /**
- * Waits until a pipe has space for all bytes, so that they are written in one piece or not at all.
+ * Waits until the unread bytes of a pipe leave space for all bytes, which are then mostly written
+ * in one piece. Not always: an unread write that does not fill its last page takes the whole page.
  * Bytes that a pipe can never hold at once are written in pieces. Returns false at the deadline.
  */
 static bool has_space(struct sink *to, size_t length) {

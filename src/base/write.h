@@ -17,8 +17,8 @@ int write_all(int fd, const void *bytes, size_t length);
 
 /**
  * Writes all bytes as write_all(), but waits only for a limited time for a pipe, terminal or socket
- * that nobody reads, whether it blocks or not. Returns -EAGAIN after that time; a pipe that could
- * hold all bytes has then got none. After an -EAGAIN, calls for any descriptor do not wait, until a
+ * that nobody reads, whether it blocks or not. Returns -EAGAIN after that time; a pipe may then
+ * have got a part of the bytes. After an -EAGAIN, calls for any descriptor do not wait, until a
  * call returns another result.
  */
 int write_in_time(int fd, const void *bytes, size_t length);

@@ -30,8 +30,8 @@
 #include <unistd.h>
 
 /*
- * Counting the sizes of live blocks takes at most one part in COST_SHARE of the time. With more
- * than SIZES_MOST live blocks, live_refresh() counts only if a reader or the caller asks.
+ * live_refresh() counts the sizes of live blocks if a reader or the caller asks. Without a request
+ * it counts only up to SIZES_MOST live blocks, in at most one part in COST_SHARE of the time.
  */
 #define COST_SHARE 1000
 #define SIZES_MOST 100000

@@ -125,7 +125,7 @@ struct live_holder {
 /** The call stacks that hold most live memory, if stacks are recorded. */
 struct live_holders {
     uint64_t bytes, count; /* of all call stacks */
-    uint64_t lost_blocks;  /* live blocks that are not counted */
+    uint64_t lost_blocks;  /* allocations so far that were not recorded */
     uint32_t recorded;     /* 0: stacks are not recorded */
     uint32_t rows;
     struct live_holder row[LIVE_HOLDERS];

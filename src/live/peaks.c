@@ -27,7 +27,8 @@ static struct peaks *own_file(void) {
     return peaks && owner == (pid_t)syscall(SYS_getpid) ? peaks : NULL;
 }
 
-uint64_t peaks_of(const struct stats_device *stats) {
+/* Returns the peak of requested memory plus the peak of unpooled memory, in bytes. */
+static uint64_t peaks_of(const struct stats_device *stats) {
     struct report_derived derived;
     report_derive(stats, &derived);
     return stats->requested.peak + derived.unpooled.peak;

@@ -23,9 +23,6 @@ struct peaks {
     _Atomic uint64_t bytes[STATS_MAX_DEVICES]; /* by the device's ordinal in its process */
 };
 
-/** Returns the peak of requested memory plus the peak of unpooled memory, in bytes. */
-uint64_t peaks_of(const struct stats_device *stats);
-
 /**
  * Maps the file that GPUCACHE_PEAKS names, if it is set. Called once, when a device is first used.
  */

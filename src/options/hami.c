@@ -62,7 +62,7 @@ void hami_load(char *const *environment, struct hami_limit limits[VALUE_DEVICES]
             continue;
         struct hami_limit *to = device == VALUE_DEVICES ? &all : &limits[device];
         if (to->bytes != 0)
-            continue; /* of two entries with one name the first counts, as for getenv() */
+            continue; /* of two entries with one name the first valid one counts */
         char *device_name = device == VALUE_DEVICES ? NULL : names[device];
         if (device_name)
             memcpy(device_name, entry, length);

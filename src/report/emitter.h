@@ -1,9 +1,9 @@
 /*
  * The parts of a report, and the emitters that write them: the interface inside this module.
  *
- * walk.c reads the statistics once, row by row of fields.def, and calls an emitter for each value.
- * Text and JSON are two emitters of the same walk. Both have the same values: a new row of
- * fields.def appears in both. The caller owns all state. No function takes a lock or allocates.
+ * walk.c goes through a snapshot of the statistics and calls an emitter for each row of fields.def.
+ * Text and JSON are two emitters of this walk. The JSON has all rows. The text's table has only the
+ * metrics with a label. The caller owns all state. No function takes a lock or allocates.
  */
 #ifndef GPUCACHE_REPORT_EMITTER_H
 #define GPUCACHE_REPORT_EMITTER_H

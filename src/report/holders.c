@@ -151,19 +151,6 @@ struct holders_pick holders_pick_frames(const struct stats_stacks *stacks, uint3
     return pick;
 }
 
-bool holders_print_named(const struct stats_stacks *stacks, uint32_t stack, unsigned number,
-                         struct print *out) {
-    struct holders_pick pick = holders_pick_frames(stacks, stack);
-    struct stats_frame frame;
-    for (unsigned i = 0; stacks->frame(stacks->of, stack, i, &frame); i++) {
-        if (holders_frame_is_named(&pick, &frame) && number-- == 0) {
-            holders_print_short(out, &frame);
-            return true;
-        }
-    }
-    return false;
-}
-
 void holders_print_stack(const struct stats_stacks *stacks, uint32_t stack, struct print *first,
                          struct print *second) {
     struct holders_pick pick = holders_pick_frames(stacks, stack);

@@ -46,13 +46,6 @@ struct holders_pick holders_pick_frames(const struct stats_stacks *stacks, uint3
 /** Returns whether reports name a frame of the stack that `pick` was made for. */
 bool holders_frame_is_named(const struct holders_pick *pick, const struct stats_frame *frame);
 
-/**
- * Prints the named frame `number` of a stack, counted from 0, innermost first. Returns false beyond
- * the last one.
- */
-bool holders_print_named(const struct stats_stacks *stacks, uint32_t stack, unsigned number,
-                         struct print *out);
-
 /** Prints a stack: the innermost named frame on the line `first`, after a colon, and the others on
  * the line `second`. */
 void holders_print_stack(const struct stats_stacks *stacks, uint32_t stack, struct print *first,

@@ -1,8 +1,9 @@
 /*
  * Writes a report as JSON: one object on one line, by the schema of docs/report-schema.json.
  *
- * Values have the names of fields.def, with two exceptions: nanoseconds are written as seconds, and
- * the values about free memory stand in "fragmentation", with the ratios computed from them.
+ * Values have the names of fields.def, with three exceptions. Nanoseconds are written as seconds.
+ * Unpooled memory stands in "outside_bytes". The largest free block and the number of free blocks
+ * stand in "fragmentation", with the ratios.
  * walk.c calls the functions through json_emitter. Takes no lock and allocates nothing.
  */
 #include "report/emitter.h"
@@ -30,7 +31,6 @@ static void number(struct emitter *emitter, const char *name, uint64_t value) {
     json_put_named_u64(&emitter->json, name, value);
 }
 
-/** Writes a number, or null if it is unknown. */
 static void number_or_null(struct emitter *emitter, const char *name, uint64_t value, bool known) {
     key(emitter, name);
     json_put_u64_or_null(&emitter->json, value, known);

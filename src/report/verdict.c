@@ -9,9 +9,9 @@
  *   | REFUSED    | the driver had the memory and refused                           |
  *   | PENDING    | available plus idle memory is enough, only with pending memory  |
  *   | FRAGMENTED | available plus idle memory is enough, without pending memory    |
- *   | LIMITED    | the limit is too small                                          |
+ *   | LIMITED    | the limit leaves no more than the driver has free               |
  *   | OTHERS     | other processes hold enough                                     |
- *   | UNPOOLED   | unpooled memory of this process is enough                       |
+ *   | UNPOOLED   | unpooled memory is enough, and exceeds live memory              |
  *   | LIVE       | otherwise: the program's live memory fills the device           |
  *
  * Advice names only settings that the counters show to help.

@@ -1,6 +1,7 @@
 /*
- * Calls an emitter for each counter and metric of a device, in the order of fields.def. The library
- * writes its reports with it, and the tool writes the reports of live pages and files.
+ * Calls an emitter for each row of fields.def: metrics in bytes, gauges, unpooled memory, metrics
+ * that are counts, counters. The library writes its own reports with these functions. The tool
+ * writes the reports of live pages and files.
  */
 #include "report/emitter.h"
 

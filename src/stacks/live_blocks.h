@@ -31,7 +31,7 @@ bool live_blocks_remove_if(bool (*gone)(uint64_t address, const void *with), con
 
 /**
  * Calls see() for every block, without a lock. A block that is recorded or removed during the call
- * may be missed.
+ * may be missed. Its row may also be read half: the bytes of one block with the site of the next.
  */
 void live_blocks_each(void (*see)(const struct stacks_block *block, void *with), void *with);
 

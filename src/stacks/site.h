@@ -83,7 +83,6 @@ void site_bytes_start(void);
  * of the site then stays.
  */
 void site_bytes_add(uint32_t site, uint64_t bytes, bool again);
-/** Removes a block from its site. */
 void site_bytes_remove(uint32_t site, uint64_t bytes);
 /** Makes the present live bytes of a device its peak. */
 void site_bytes_reset_peak(int device);

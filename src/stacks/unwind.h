@@ -23,7 +23,7 @@
 /** Chooses the unwinder: libunwind if it can be opened, otherwise backtrace(). */
 void unwind_start(stacks_look_up *look_up);
 
-/** Returns the unwinder's name: "libunwind" or "backtrace". */
+/** Returns the unwinder's name: "libunwind" or "backtrace"; "none" before unwind_start(). */
 const char *unwind_name(void);
 
 /**

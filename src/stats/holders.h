@@ -49,7 +49,7 @@ struct stats_frame {
 struct stats_recording {
     const char *unwinder; /* in use: "libunwind" or "backtrace" */
     uint64_t lost_stacks; /* allocations under a shared stack, because the table was full */
-    uint64_t lost_blocks; /* allocations not counted at all, because the table was full */
+    uint64_t lost_blocks; /* allocations not counted: table full, or no memory */
 };
 
 struct stats_stacks {

@@ -27,12 +27,10 @@ static inline void requester_add(struct requester_row *row, uint64_t bytes) {
     }
 }
 
-/** Subtracts bytes that were freed. */
 static inline void requester_subtract(struct requester_row *row, uint64_t bytes) {
     atomic_fetch_sub_explicit(&row->current, bytes, memory_order_relaxed);
 }
 
-/** Sets the peak to the current bytes. */
 static inline void requester_reset_peak(struct requester_row *row) {
     atomic_store_explicit(&row->peak, atomic_load_explicit(&row->current, memory_order_relaxed),
                           memory_order_relaxed);

@@ -43,7 +43,6 @@ static inline void watermark_raise(struct watermark *mark) {
         counter_set(&mark->peak, live);
 }
 
-/** Counts a free. */
 static inline void watermark_fall(struct watermark *mark, uint64_t amount) {
     counter_add(&mark->given, amount);
 }

@@ -34,7 +34,8 @@ static inline bool trace_on(void) {
     return __builtin_expect(atomic_load_explicit(&trace_recording, memory_order_relaxed), 0);
 }
 
-/* x86-64: the time stamp counter has a constant rate. False: ticks are nanoseconds. */
+/* Only for x86-64. True: the time stamp counter has a constant rate. False: ticks are nanoseconds.
+ * On aarch64 ticks are those of the virtual counter. */
 extern bool trace_has_ticks;
 
 /** Returns the time in ticks, which are the same on all processors. */
