@@ -19,6 +19,13 @@
 int libraries_visit(int (*look_at)(struct dl_phdr_info *info, size_t bytes, void *argument),
                     void *argument);
 
+/**
+ * Begin and end other work that may hold the loader's lock, such as unwinding. May be nested. The
+ * first one may wait for a fork, for a limited time. Keep errno.
+ */
+void libraries_begin_reading(void);
+void libraries_end_reading(void);
+
 /** Run around a fork of the program: before it; after it in the parent; in the child. */
 void libraries_before_fork(void);
 void libraries_after_fork(void);

@@ -45,6 +45,38 @@ static void a_fork_waits_for_a_walk(void **state) {
     pthread_join(thread, NULL);
 }
 
+static int stop_at_once(struct dl_phdr_info *info, size_t bytes, void *unused) {
+    (void)info, (void)bytes, (void)unused;
+    return 1;
+}
+
+static int look_again(struct dl_phdr_info *info, size_t bytes, void *unused) {
+    (void)info, (void)bytes;
+    atomic_store(&inside, 1);
+    usleep(50000); /* the fork begins */
+    libraries_visit(stop_at_once, unused);
+    atomic_store(&inside, 0);
+    return 1;
+}
+
+static void *walk_twice(void *unused) {
+    libraries_visit(look_again, unused);
+    return NULL;
+}
+
+/* Otherwise both would wait until the limit, and the fork would end first. */
+static void a_walk_inside_a_walk_does_not_wait_for_a_fork(void **state) {
+    (void)state;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, walk_twice, NULL), 0);
+    while (!atomic_load(&inside))
+        usleep(100);
+    libraries_before_fork();
+    assert_int_equal(atomic_load(&inside), 0);
+    libraries_after_fork();
+    pthread_join(thread, NULL);
+}
+
 static void a_walk_waits_for_a_fork(void **state) {
     (void)state;
     pthread_t thread;
@@ -74,6 +106,7 @@ static void a_child_looks_at_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_fork_waits_for_a_walk),
+        cmocka_unit_test(a_walk_inside_a_walk_does_not_wait_for_a_fork),
         cmocka_unit_test(a_walk_waits_for_a_fork),
         cmocka_unit_test(a_child_looks_at_once),
     };
