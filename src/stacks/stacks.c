@@ -5,6 +5,7 @@
  */
 #include "stacks/stacks.h"
 
+#include "base/libraries.h"
 #include "base/log.h"
 #include "options/options.h"
 #include "stacks/live_blocks.h"
@@ -113,7 +114,9 @@ bool stacks_start(unsigned frames, stacks_look_up *look_up) {
 /* Captures the thread's stack. Drops native frames from the Python interpreter outwards. */
 static void capture(struct site_stack *stack) {
     site_hide_closed_modules();
+    libraries_begin_reading(); /* the unwinder may ask the loader for a module */
     stack->native_count = unwind(stack->native, depth, &stack->native_walked);
+    libraries_end_reading();
     stack->python_count = python_frames(stack->python, depth);
     for (unsigned i = 0; stack->python_count > 0 && i < stack->native_count; i++)
         if (python_has(stack->native[i]))
