@@ -14,8 +14,7 @@
  *
  * - -EINVAL  an argument is invalid: a NULL pointer, a fraction outside (0, 1], an unknown format
  *            or size.
- * - -ENODEV  there is no such device, or this process has not used it yet. For
- *            gpucache_write_report(): the process has not used CUDA.
+ * - -ENODEV  there is no such device, or this process has not used it yet.
  * - -EBUSY   not possible now: the device is busy, memory cannot be given back yet, or too many
  *            threads write reports.
  * - others   gpucache_write_report() returns the error of the write.

@@ -29,7 +29,7 @@ def main():
     same("a library is loaded", ["load", program("libplugin_deep.so"), "100" if GPU else "1000"],
          {"GPUCACHE_BACKEND": "pages", "GPUCACHE_BUDGET": "0"})
     ran = run([FORKED, "early"], options={**OFF, "GPUCACHE_MEMORY_LIMIT": "32M"})
-    wanted = "parent: 3 3 3 3 3 3 %d\nchild: 2 0\n" % -errno.ENODEV
+    wanted = "parent: 3 3 3 3 3 3\nchild: 2 0\n"
     tally.check(ran.status == 0 and ran.out == wanted, "ctx_forked: calls before cuInit()", ran.out + ran.err)
     ran = run([FORKED, "early", "limit"], options=OFF)
     tally.check(ran.status == 0 and ran.out == "parent: 0\nchild: 2 0\n", "ctx_forked: a limit before cuInit()",

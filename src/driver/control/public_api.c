@@ -158,8 +158,8 @@ int gpucache_set_memory_limit(int device, uint64_t bytes) {
 int gpucache_write_report(int fd, int format) {
     if (fd < 0)
         return -EINVAL;
-    /* in a signal handler the library must not be started */
-    return process_is_started() ? report_write_fd(fd, format, "request") : -ENODEV;
+    /* also before cuInit(): a report without devices */
+    return process_start() ? report_write_fd(fd, format, "request") : -ENODEV;
 }
 
 int gpucache_mark(const char *label) {

@@ -5,11 +5,11 @@
  * CUDA_ERROR_DEINITIALIZED, and so must a free that the pool serves without a driver call.
  *
  * Exit handlers run in the reverse order of their registration. cuInit registers the driver's
- * handler. The library starts, and registers its handler, after cuInit; only gpucache_mark() can
- * start it earlier. The library's handler thus runs first and cannot see the driver's end. It sets
- * `shutdown_begun`, and frees ask the driver from then on. It also raises fast_path_blocks, so the
- * fast path of a free needs no further test. The flag is atomic; no lock protects it.
- * control/exit_handler.c sets it.
+ * handler. The library starts, and registers its handler, after cuInit; only gpucache_mark() and
+ * gpucache_write_report() can start it earlier. The library's handler thus runs first and cannot
+ * see the driver's end. It sets `shutdown_begun`, and frees ask the driver from then on. It also
+ * raises fast_path_blocks, so the fast path of a free needs no further test. The flag is atomic; no
+ * lock protects it. control/exit_handler.c sets it.
  */
 #ifndef GPUCACHE_DRIVER_STATE_SHUTDOWN_H
 #define GPUCACHE_DRIVER_STATE_SHUTDOWN_H
