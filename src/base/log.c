@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #define KEPT_MIN 100         /* lowest number for the duplicate, above the program's descriptors */
-#define DESCRIPTORS_SEEN 256 /* has_another_descriptor() looks below this number */
+#define DESCRIPTORS_SEEN 256 /* has_another_descriptor() checks the numbers below */
 
 /* Identity of a file; 0, 0: none. */
 struct identity {
@@ -36,8 +36,8 @@ struct identity {
 enum { UNOPENED, OPEN, NO_STDERR }; /* values of `state` */
 
 static _Atomic int wanted_level = LOG_LEVEL_WARN;
-/* What stderr was at the start, and the file that messages go to. Threads in log_open() at once
- * store the same. */
+/* The file that stderr was at the start, and the file that messages go to. Threads that are in
+ * log_open() at the same time store the same values. */
 static struct identity at_start, target;
 static _Atomic bool is_start_known;
 static _Atomic int state = UNOPENED;
@@ -71,10 +71,11 @@ __attribute__((constructor)) static void record_start(void) {
     errno = saved_errno;
 }
 
-/* Returns whether another descriptor is open on the file: a dup2() leaves the first one open. */
+/* Returns whether a descriptor other than stderr is open on the file: stdout, or the argument of
+ * dup2(), which mostly stays open. */
 static bool has_another_descriptor(struct identity file) {
-    for (int fd = STDERR_FILENO + 1; fd < DESCRIPTORS_SEEN; fd++)
-        if (same_file(file, identify(fd)))
+    for (int fd = 0; fd < DESCRIPTORS_SEEN; fd++)
+        if (fd != STDERR_FILENO && same_file(file, identify(fd)))
             return true;
     return false;
 }
@@ -82,9 +83,9 @@ static bool has_another_descriptor(struct identity file) {
 /*
  * Returns whether another file, `now`, has descriptor 2 on purpose. A program that closes stderr
  * gives the number to the next file or socket that it opens, perhaps to one with its data. Accepted
- * are files that have another descriptor too (stdout, or the one that was given to dup2()),
- * terminals and other devices, pipes, and files that can only be written or are appended to, as logs
- * are. A file that is closed on exec is not meant as stderr.
+ * are files that have another descriptor too, terminals and other devices, pipes, and files that
+ * can only be written or are appended to, as logs are. A file that is closed on exec is not meant
+ * as stderr.
  */
 static bool is_meant_as_stderr(struct identity now) {
     struct stat file;
@@ -92,8 +93,7 @@ static bool is_meant_as_stderr(struct identity now) {
     if (flags < 0 || access == O_RDONLY || (fcntl(STDERR_FILENO, F_GETFD) & FD_CLOEXEC) != 0 ||
         fstat(STDERR_FILENO, &file) != 0)
         return false;
-    return same_file(now, identify(STDOUT_FILENO)) || has_another_descriptor(now) ||
-           S_ISCHR(file.st_mode) || S_ISFIFO(file.st_mode) ||
+    return has_another_descriptor(now) || S_ISCHR(file.st_mode) || S_ISFIFO(file.st_mode) ||
            (S_ISREG(file.st_mode) && (access == O_WRONLY || (flags & O_APPEND) != 0));
 }
 

@@ -78,8 +78,8 @@ extern const struct option_info option_table[OPTION_COUNT];
  */
 void options_load(void);
 
-/** Returns whether a value is valid for an option. Changes no option. Not for two threads at once:
- * the parser writes to a static buffer. */
+/** Returns whether a value is valid for an option. Changes no option. Call from one thread at a
+ * time: the parser writes to a static buffer. */
 bool options_accept(enum option_id id, const char *value);
 
 /** Warns of limits for devices that do not exist. `count`: devices that the process sees. */

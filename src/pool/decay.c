@@ -29,9 +29,9 @@ static bool is_pending(const struct source *source, enum reach reach, uint64_t s
 
 /*
  * Makes pending blocks freed up to `stamp`, and cached blocks of idle threads, free. Sets the tick
- * back during that time: the segments of these blocks then count as idle since `stamp`. Queries
- * first, because cached blocks that are not known to be safe would join the queue of pending
- * blocks, behind younger ones. Needs source.lock.
+ * back during that time: the segments of these blocks then count as idle for the whole decay time.
+ * Queries first, because cached blocks that are not known to be safe would join the queue of
+ * pending blocks, behind younger ones. Needs source.lock.
  */
 static void take_old(struct pool *pool, uint64_t stamp) {
     struct source *source = &pool->source;

@@ -78,8 +78,8 @@ struct slow_work {
 };
 
 /*
- * Returns whether the thread frees a block of another owner and has a small quota. Such a thread
- * needs a larger one, to give blocks back in whole magazines.
+ * Returns whether the thread frees a block of another owner and has a small quota. A thread that
+ * gives blocks back in whole magazines needs a larger quota.
  */
 static bool gives_with_little_quota(const struct cache *cache, unsigned owner) {
     return owner != cache->owner_id && quota_is_little(cache, QUOTA_GIVING_SHARE);

@@ -147,7 +147,7 @@ static bool end_claim(CUresult answer, const struct driver_pool_claim *claim) {
     struct device *device = pool->device;
     lock_acquire(&driver_pool_lock);
     pool->in_progress -= answer == CUDA_SUCCESS ? 0 : claim->in_progress;
-    if (claim->charged > 0)
+    if (claim->charged > 0) /* else refused requests would retry for a return of 0 bytes */
         device_uncharge(device, claim->charged);
     device->claimed -= claim->charged;
     bool exceeded = answer == CUDA_SUCCESS && exceeds_limit(device);

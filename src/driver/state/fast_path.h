@@ -1,6 +1,6 @@
 /*
  * Keeps allocations and frees off their fast path. All reasons share one counter, so that the fast
- * path has one test instead of five, and no instruction for any of them.
+ * path has one test for all of them.
  *
  * Each reason against the fast path adds 1: a stream capture in progress (hooks/captures.c), exit
  * handlers (control/exit_handler.c), a trace (observe/tracing.c), recorded call stacks
