@@ -66,8 +66,9 @@ void source_end_growth(struct source *source, bool gave_back) {
 
 bool source_can_grow(struct source *source, const struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
-    return !source->unmanageable && arena_prepare(source_arena(source, request), 1) &&
-           page_map_spare() && (request->large || runs_prepare(&source->runs));
+    return !source->backend->ended && !source->unmanageable &&
+           arena_prepare(source_arena(source, request), 1) && page_map_spare() &&
+           (request->large || runs_prepare(&source->runs));
 }
 
 int source_release_idle(struct source *source, uint64_t bytes) {

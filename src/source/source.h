@@ -72,9 +72,12 @@ void source_end_growth(struct source *source, bool gave_back);
 
 /**
  * Prepares the host memory that a growth and its request need. Called before the driver is asked: a
- * segment that cannot be used must be released, and that may wait for the device. Returns false
- * without host memory, or if the driver gives addresses that the pool cannot manage: the pool then
- * does not grow (-ERANGE).
+ * segment that cannot be used must be released, and that may wait for the device. Returns false in
+ * three cases; the pool then does not grow (-ERANGE):
+ *
+ *      no host memory
+ *      the driver gives addresses that the pool cannot manage
+ *      the context has ended: nobody would free the new memory
  */
 bool source_can_grow(struct source *source, const struct alloc_request *request);
 

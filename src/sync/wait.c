@@ -124,16 +124,18 @@ int wait_for_event_in_free(struct source *source, uint64_t stamp, bool freeing) 
 }
 
 bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
-    if (!source->backend->suspended || source->backend->ended)
+    const struct backend *backend = source->backend;
+    bool forgotten = backend->ended && source_reserved(source) == 0;
+    if (!backend->suspended || forgotten) /* does not wait for the next context */
         return false;
     uint64_t since = backend_clock(source->backend), slept = 0,
              generation = source_generation(source);
-    while (source->backend->suspended && !source->backend->ended &&
-           generation == source_generation(source) && passed(source, since, slept) < limit_ns) {
+    while (backend->suspended && generation == source_generation(source) &&
+           passed(source, since, slept) < limit_ns) {
         sleep_unlocked(source, POLL_NS);
         slept += POLL_NS;
     }
-    return !source->backend->suspended;
+    return !backend->suspended;
 }
 
 /*

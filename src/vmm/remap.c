@@ -400,10 +400,12 @@ static int remap_grow(struct source *source, const struct alloc_request *request
     if (!source_can_grow(source, request))
         return r;
     source_begin_growth(source);
-    /* The pool may change in lock_remap(). While this thread has the remap lock, pool_forget()
-     * waits: the pool keeps its segments even if its context ends. */
+    /* The pool may change in lock_remap(), and its context may end. While this thread has the remap
+     * lock, pool_forget() waits: the pool keeps its segments even if its context ends. */
     lock_remap(source);
-    if (arena_largest_free(arena) >= bytes) { /* another thread mapped it */
+    if (source->backend->ended) {
+        r = -ERANGE;
+    } else if (arena_largest_free(arena) >= bytes) { /* another thread mapped it */
         r = 0;
     } else if (va_range_find(arena, bytes, &gap)) {
         r = grow_at(source, arena, &gap, bytes);

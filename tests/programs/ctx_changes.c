@@ -25,10 +25,13 @@
  *   | green_last            | a green context holds the last reference of the primary one         |
  *   | streams_ended         | eight streams end with their context, then one stream works         |
  *   | reset_during_pairs    | one thread resets the primary context while another one allocates   |
+ *   | reset_during_large_   | the same: the other thread allocates more than half of the device   |
+ *   | pairs                 | in that context                                                     |
  */
 #include "program.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -448,6 +451,43 @@ static void reset_during_pairs(void) {
     printf("wrong %u\n", wrong);
 }
 
+static atomic_uint contexts_used; /* contexts in which large_pairs() has got memory */
+static atomic_uint contexts_left; /* contexts that large_pairs() uses no more */
+
+/* Allocates and frees more than half of the device's memory, until a call finds the context ended.
+ * Then does the same in the next context. */
+static void *large_pairs(void *unused) {
+    (void)unused;
+    for (int i = 0; i < rounds; i++) {
+        CUdeviceptr p;
+        CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+        CHECK(cuCtxSetCurrent(context));
+        CHECK(cuMemAlloc(&p, 300 * MIB));
+        contexts_used++;
+        while (cuMemsetD8(p, 1, MIB) == CUDA_SUCCESS && cuMemFree(p) == CUDA_SUCCESS &&
+               cuMemAlloc(&p, 300 * MIB) == CUDA_SUCCESS) {
+        }
+        CHECK(cuCtxSetCurrent(NULL));
+        contexts_left++;
+    }
+    return NULL;
+}
+
+/* An allocation during a reset must not leave memory in the pool, where the next context would lack
+ * it. */
+static void reset_during_large_pairs(void) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, large_pairs, NULL));
+    for (unsigned i = 1; i <= (unsigned)rounds; i++) {
+        while (contexts_used < i)
+            sched_yield();
+        CHECK(cuDevicePrimaryCtxReset(0));
+        while (contexts_left < i)
+            sched_yield();
+    }
+    pthread_join(thread, NULL);
+}
+
 /* On the simulated driver the library's first events fail, so the first device gets no pool. */
 static void refused_first(void) {
     CUdeviceptr p, q;
@@ -503,6 +543,7 @@ int main(int argc, char **argv) {
         {"green_managed", green_managed, true},
         {"streams_ended", streams_ended, false},
         {"reset_during_pairs", reset_during_pairs, false},
+        {"reset_during_large_pairs", reset_during_large_pairs, false},
     };
     rounds = argc > 2 ? atoi(argv[2]) : rounds;
     for (unsigned i = 0; argc > 1 && i < sizeof cases / sizeof *cases; i++) {

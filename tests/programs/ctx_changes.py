@@ -24,6 +24,7 @@ CASES = {
     "green_managed": ({"GPUCACHE_MEMORY_LIMIT": "100M"}, 1, False, False),
     "streams_ended": ({}, 1, False, True),
     "reset_during_pairs": ({"GPUCACHE_SIM_SWITCH": "10"}, 3, True, True),
+    "reset_during_large_pairs": ({**SMALL, "GPUCACHE_SIM_SWITCH": "50"}, 1, True, False),
 }
 
 tally = Tally()

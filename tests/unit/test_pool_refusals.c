@@ -224,11 +224,15 @@ static void use_and_drop_late(uint64_t address) {
     fake->record_code = 0;
 }
 
-static unsigned sleeps_until_refused(uint64_t bytes) {
+static unsigned sleeps_until(uint64_t bytes, int code) {
     uint64_t at;
     sleeps = 0;
-    assert_int_equal(pool_alloc(pool, bytes, &at), -ENOMEM);
+    assert_int_equal(pool_alloc(pool, bytes, &at), code);
     return sleeps;
+}
+
+static unsigned sleeps_until_refused(uint64_t bytes) {
+    return sleeps_until(bytes, -ENOMEM);
 }
 
 static void a_wait_ends_by_the_clock(void **state) {
@@ -534,6 +538,7 @@ static void before_growth_an_ending_call_is_waited_for_briefly(void **state) {
 
 static void end_context(void) {
     fake->backend.suspended = fake->backend.ended = true;
+    pool_forget(pool);
 }
 
 /*
@@ -545,12 +550,12 @@ static void a_request_does_not_wait_for_a_new_context(void **state) {
     start_with_clock(64 * MIB, 50000);
     use_and_drop_quietly(get(40 * MIB), 0);
     end_context();
-    assert_int_equal(sleeps_until_refused(40 * MIB), 0);
+    assert_int_equal(sleeps_until(40 * MIB, -ERANGE), 0);
     assert_int_equal(stop(NULL), 0);
     start_with_clock(64 * MIB, 50000);
     use_and_drop_late(get(40 * MIB)); /* the request waits for the work, with a limit */
     during_sleep = end_context;
-    assert_int_equal(sleeps_until_refused(40 * MIB), 1);
+    assert_int_equal(sleeps_until(40 * MIB, -ERANGE), 1);
     during_sleep = NULL;
 }
 
@@ -566,6 +571,20 @@ static void an_end_that_is_over_is_not_waited_for(void **state) {
     assert_int_equal(pool_give_back(pool, MIB, true), -ENOENT);
     assert_int_equal(pool_trim(pool, true), 0);
     assert_int_equal(sleeps, 0);
+}
+
+/* A request may find the pool before the context ends, and need memory after the end. */
+static void a_pool_does_not_grow_after_the_end_of_its_context(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {100, 3 * MIB};
+    for (int i = 0; i < 2; i++) {
+        start(64 * MIB, REUSE_BARRIER, RELAXED);
+        end_context();
+        uint64_t at = 0;
+        assert_int_equal(pool_alloc(pool, sizes[i], &at), -ERANGE);
+        assert_int_equal(fake->reserved, 0);
+        assert_int_equal(stop(NULL), 0);
+    }
 }
 
 /* ---- other processes at the limit ---- */
@@ -634,6 +653,7 @@ int main(void) {
         TEST(before_growth_an_ending_call_is_waited_for_briefly),
         TEST(a_request_does_not_wait_for_a_new_context),
         TEST(an_end_that_is_over_is_not_waited_for),
+        TEST(a_pool_does_not_grow_after_the_end_of_its_context),
         TEST(memory_that_other_processes_return_is_requested_again),
     };
     return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);

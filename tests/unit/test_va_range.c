@@ -1610,6 +1610,30 @@ static void wait_for_context_end(void) {
     assert_int_equal(pthread_create(&other_thread, NULL, end_the_context, NULL), 0);
 }
 
+static void *request_after_the_end(void *unused) {
+    uint64_t address;
+    assert_int_equal(pool_alloc(pool, 20 * MIB, &address), -ERANGE);
+    return unused;
+}
+
+/* The thread that ends the context has the remap lock, for which the growth waits. */
+static void a_growth_that_waited_for_the_end_of_the_context_is_refused(void **state) {
+    (void)state;
+    uint64_t threads = 0;
+    start(4 * GIB, REUSE_BARRIER, RELAXED);
+    lock_acquire(&pool->source.remap.lock);
+    assert_int_equal(pthread_create(&other_thread, NULL, request_after_the_end, NULL), 0);
+    while (threads == 0) {
+        lock_acquire(&pool->source.lock);
+        threads = pool->source.growing.threads;
+        fake->backend.suspended = fake->backend.ended = threads > 0;
+        lock_release(&pool->source.lock);
+    }
+    lock_release(&pool->source.remap.lock);
+    assert_int_equal(pthread_join(other_thread, NULL), 0);
+    assert_int_equal(fake->reserved, 0);
+}
+
 /* The end of the context waits for the growth, and removes all of its memory. */
 static void the_context_ends_while_the_pool_grows(void **state) {
     (void)state;
@@ -2101,6 +2125,7 @@ int main(void) {
         VMM_TEST(a_growth_gets_the_memory_that_it_mapped),
         VMM_TEST(a_waiting_growth_takes_memory_freed_by_others),
         VMM_TEST(memory_freed_during_a_reservation_is_used),
+        VMM_TEST(a_growth_that_waited_for_the_end_of_the_context_is_refused),
         VMM_TEST(the_context_ends_while_the_pool_grows),
         VMM_TEST(a_refused_reservation_is_retried_smaller),
         VMM_TEST(adjacent_va_ranges_are_one),

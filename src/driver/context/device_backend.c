@@ -49,6 +49,6 @@ void device_backend_stop(struct device_backend *own) {
 }
 
 void device_backend_end(struct device_backend *own) {
-    own->backend.suspended = true;
+    own->backend.suspended = own->backend.ended = true;
     device_backend_count_return(own, atomic_exchange(&own->returning, 0));
 }

@@ -34,8 +34,8 @@ int device_backend_start(struct device_backend *own, const struct backend_ops *o
  * with the pool's lock if the pool exists already. */
 void device_backend_stop(struct device_backend *own);
 
-/** Suspends the backend after its context has ended. The driver destroyed the events with the
- * context. Call with the pool's lock. */
+/** Suspends the backend after its context has ended, so that the pool does not grow any more. The
+ * driver destroyed the events with the context. Call with the pool's lock. */
 void device_backend_end(struct device_backend *own);
 
 /** Subtracts `bytes` from the reserved bytes and the charge of the device, after they became free

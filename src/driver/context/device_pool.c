@@ -186,9 +186,6 @@ void device_pool_forget(const struct context *context) {
     trace_context_end((unsigned)device->ordinal, (uintptr_t)entry->backend, bytes, begun);
     device_change_pooled(device, -(int64_t)bytes);
     device_refund(device, bytes);
-    pool_lock(entry->pool); /* only now: a request that is refused waits for the refund */
-    entry->backend->backend.ended = true;
-    pool_unlock(entry->pool);
     entry->unused = true;
 }
 
