@@ -14,7 +14,8 @@
  *
  * - -EINVAL  an argument is invalid: a NULL pointer, a fraction outside (0, 1], an unknown format
  *            or size.
- * - -ENODEV  there is no such device, or this process has not used it yet.
+ * - -ENODEV  there is no such device, or this process has not used it yet. The two functions that
+ *            set a limit accept a device that the process has not used yet.
  * - -EBUSY   not possible now: the device is busy, memory cannot be given back yet, or too many
  *            threads write reports.
  * - others   gpucache_write_report() returns the error of the write.
