@@ -11,7 +11,7 @@ With `GPUCACHE_REPORT_FORMAT=json` a report is one object on one line. [report-s
 page is made from it by `scripts/coverage.py`. `devices[].x` is the field `x` of each element of a list.
 
 A later version of libgpucache may add fields. It renames none and gives none another meaning; `"schema"` would change then.
-A field is in every report unless its meaning says with what.
+A field is in every report unless its meaning says with what. Members of a frame that are unknown or false are left out.
 
 | field | type | meaning |
 | --- | --- | --- |
