@@ -43,8 +43,8 @@ enum block_state {
 struct block {
     union {
         /*
-         * Cached block: the epoch of its free; 0: may be handed out now. Live block: the program's
-         * tag (pool_tag()).
+         * Cached block: the epoch of its free; 0: may be handed out now. Live block: the tag that
+         * pool_tag() sets, the time of the allocation in a trace.
          */
         uint64_t stamp;
         struct block *previous; /* free run: neighbour in the list of its length */

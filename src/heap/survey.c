@@ -2,7 +2,7 @@
  * Reads a pool block by block: the sizes of live blocks and the map of the pool's memory for
  * reports, the list of segments and live blocks for memory snapshots.
  *
- *      survey_take()       no lock; pool_survey() calls it, also in signal handlers
+ *      survey_take()   no lock; pool_survey() calls it, also in signal handlers
  *      survey_list()   under the pool's lock
  *
  * A million blocks take a while, and no thread may wait for a report. survey_take() therefore takes

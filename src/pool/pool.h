@@ -1,5 +1,5 @@
 /*
- * The allocator of one CUDA context. Files of src/driver call it.
+ * The allocator of one CUDA context. Files of src/driver and `gpucache replay` call it.
  *
  *       pool_alloc                                   pool_free
  *           |                                            |

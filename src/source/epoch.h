@@ -33,8 +33,8 @@
  *      recorded in a free        query, barrier   The native free would have waited for the same
  *      of the program            or wait          work, so a wait asks nothing new of the program.
  *
- *      recorded later:           query only       The event may capture a kernel that waits for
- *      anywhere else                              work which is not submitted yet.
+ *      recorded later:           query; wait      The event may capture a kernel that waits for
+ *      anywhere else             with a limit     work which is not submitted yet.
  *
  * docs/policy.md has a program that hangs if a barrier waits for an event recorded later.
  */

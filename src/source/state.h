@@ -4,8 +4,8 @@
  * This layer counts the blocks in thread caches as in use.
  *
  * source.lock is the pool's lock. All fields change under it only, except remap.unmapping_bytes and
- * epochs.open. Atomic fields, and those in front of the lock, are read without it. remap.lock is
- * taken before source.lock.
+ * epochs.open. Atomic fields, counters, and the fields in front of the lock are read without it.
+ * remap.lock is taken before source.lock.
  */
 #ifndef GPUCACHE_SOURCE_STATE_H
 #define GPUCACHE_SOURCE_STATE_H
