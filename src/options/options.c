@@ -320,7 +320,8 @@ static void warn_if_unknown(const char *entry) {
     size_t least = SIZE_MAX;
     for (size_t id = 0; id < OPTION_COUNT; id++) {
         size_t distance = value_distance(entry, length, option_table[id].name);
-        if (distance < least) {
+        bool may_be_named = !option_table[id].internal || distance == 0;
+        if (may_be_named && distance < least) {
             least = distance;
             nearest = option_table[id].name;
         }

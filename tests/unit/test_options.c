@@ -453,6 +453,7 @@ static void an_unknown_name_is_told_the_nearest(void **state) {
                         "GPUCACHE_MEMORY_LIMIT\n");
     assert_string_equal(LOAD(all_default, "GPUCACHE_log=info"),
                         "gpucache: there is no option GPUCACHE_log; the nearest is GPUCACHE_LOG\n");
+    assert_null(strstr(LOAD(all_default, "GPUCACHE_PEAK=1"), "GPUCACHE_PEAKS")); /* internal */
     const char *long_name =
         LOAD(all_default, "GPUCACHE_REPORT_FORMATTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTT"
                           "TTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTTT=1");
