@@ -477,6 +477,7 @@ static void *large_pairs(void *unused) {
  * it. */
 static void reset_during_large_pairs(void) {
     pthread_t thread;
+    rounds /= 3; /* each takes the simulator some 10 ms, to map the memory */
     CHECK(pthread_create(&thread, NULL, large_pairs, NULL));
     for (unsigned i = 1; i <= (unsigned)rounds; i++) {
         while (contexts_used < i)
