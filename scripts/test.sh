@@ -17,7 +17,8 @@
 #             the oldest and the newest Python from 3.9 on that is here, on the simulated driver; the
 #             aarch64 wheel's library under qemu, after the stage arm64
 #   deb       scripts/deb.sh: the Debian package builds, and lintian finds no fault in it
-#   short     the gcc stage, but for tests that find the same with every compiler: only if named
+#   short     the gcc stage, but for tests that find the same with every compiler or on every Linux:
+#             only if named
 #   debian13  demo and the stage short in a bare Debian 13, made with debootstrap: only if named;
 #             where that cannot be made, the last lines say so
 #   compilers unit and sim with each of COMPILERS (gcc-11 to gcc-14, clang-14 to clang-19) that is
@@ -105,9 +106,9 @@ stage_gcc() {
         run_tests "$build_root/gcc" all --no-suite cost "$@" "${waiting[@]}"
 }
 
-# For a second distribution on the same machine, where a third of the time of the gcc stage would show nothing new.
+# For a second distribution on the same machine, where half of the time of the gcc stage would show nothing new.
 stage_short() {
-    stage_gcc --no-suite one-compiler
+    stage_gcc --no-suite one-compiler --no-suite one-system --no-suite replay
 }
 
 # Builds with debug information, where the library checks the ranks of its locks; the gcc stage builds a release. Leaves out the
