@@ -11,7 +11,7 @@
  *   has_id     live small block: a CU_POINTER_ATTRIBUTE_BUFFER_ID was given out for it
  *   bin        live or cached block: its bin in a thread's cache
  *   units      length of the small block or free run; 0: a large block
- *   owner      live block: identifier of the cache that handed it out (tcache/owner_id.h); else 0
+ *   owner      live block: owner ID of the cache that handed it out (tcache/owner_id.h); else 0
  *   requested  live small block: bytes that the program asked for; live large block: number of its
  *              requester (stats/requesters.h); else 0
  */
