@@ -4,10 +4,11 @@ cuda_headers.py check FOLDER: builds against one header of each version, below F
 
 The check compiles the library against the newest header of every major.minor that PyPI offers, and
 links it. Its exported names and its tables of entries must be the same with each header: one library
-knows every entry. Simulator, tests and, if clang is there, the programs for a GPU are checked for
-their syntax with the oldest and the newest header of each major: a major only adds names, so the
-oldest lacks the most and the newest has the most. A header that is too old must be named. Headers are
-kept below FOLDER; without a network those are used, and the last line says so.
+knows every entry. The syntax of simulator and tests is checked with the oldest and the newest header
+of each major: a major only adds names, so the oldest lacks the most and the newest has the most. If
+clang is there, the syntax of the programs for a GPU is checked with the oldest and the newest of all.
+A header that is too old must be named. Headers are kept below FOLDER; without a network those are
+used, and the last line says so.
 """
 import glob
 import importlib.util
@@ -213,7 +214,8 @@ def check(folder):
     majors = {v[0] for v in good}
     ends = {end(v for v in good if v[0] == major) for major in majors for end in (min, max)}
     for version in reversed(good):
-        result = None if check.failures else check.version(version, version in ends, programs if version in ends else [])
+        on_gpu = programs if version in (good[0], good[-1]) else []
+        result = None if check.failures else check.version(version, version in ends, on_gpu)
         if check.failures:
             sys.exit("cuda_headers.py: CUDA %s: %d failures\n%s" % (
                 text(version), len(check.failures), "\n".join(check.failures[:4])))
