@@ -130,7 +130,7 @@ stage_asan() {
 
 # gcc 12's ThreadSanitizer cannot live with more than 28 bits of address randomisation.
 stage_tsan() {
-    export POOL_TEST_OPS=40000
+    export POOL_TEST_OPS=30000
     export TSAN_OPTIONS=halt_on_error=0:second_deadlock_stack=1
     local plain=()
     setarch "$(uname -m)" -R true 2>/dev/null && plain=(--wrap "setarch $(uname -m) -R")
