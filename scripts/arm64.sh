@@ -115,7 +115,7 @@ in_namespace() {
 # Runs a command where qemu starts aarch64 programs. Tests that qemu would let run for minutes are shorter
 # with GPUCACHE_TEST_EMULATED.
 run() {
-    export QEMU_LD_PREFIX=$arm64_root GPUCACHE_TEST_EMULATED=1 POOL_TEST_OPS=${POOL_TEST_OPS:-20000}
+    export QEMU_LD_PREFIX=$arm64_root GPUCACHE_TEST_EMULATED=1 POOL_TEST_OPS=${POOL_TEST_OPS:-20000} FUZZ_ITERATIONS=${FUZZ_ITERATIONS:-500}
     starts && exec "$@"
     unshare --user --map-root-user --mount sh -ec "$register" 2>/dev/null && in_namespace "$@"
     # An older kernel has one table for the whole machine: the row is removed at the end.
