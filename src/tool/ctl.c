@@ -162,8 +162,12 @@ static int wait_until_done(struct page *page, uint64_t end_ms) {
 }
 
 /**
- * Sends an order and waits for it. Returns 0 and *result when it was executed, -ETIMEDOUT if it was
- * withdrawn, or -EALREADY if it could not be withdrawn any more.
+ * Sends an order and waits for it. Returns 0 and *result when it was executed, or
+ *
+ *      -ESRCH         the process has ended
+ *      -EINPROGRESS   the process was executing an earlier order until `end_ms`: nothing was sent
+ *      -ETIMEDOUT     the order was not executed until `end_ms`, and was withdrawn
+ *      -EALREADY      the process was executing the order at `end_ms`, and goes on
  */
 static int place_order(struct page *page, const struct request *request, uint64_t end_ms,
                        int64_t *result) {
@@ -171,7 +175,7 @@ static int place_order(struct page *page, const struct request *request, uint64_
     withdraw(live); /* an order of a gpucache that was killed */
     int placed = wait_until_done(page, end_ms);
     if (placed != 0)
-        return placed == -ETIMEDOUT ? -EALREADY : placed;
+        return placed == -ETIMEDOUT ? -EINPROGRESS : placed;
     atomic_store(&live->order_value, request->value);
     atomic_store(&live->order_device, request->device);
     atomic_fetch_add(&live->order_number, 1);
@@ -191,6 +195,18 @@ static const char *why_not(int64_t result) {
         return "its reports are switched off";
     default:
         return strerror((int)-result);
+    }
+}
+
+/** Returns what became of an order that was not executed in time. */
+static const char *fate_of_order(int placed) {
+    switch (-placed) {
+    case EINPROGRESS:
+        return "an earlier order is still under way; nothing was done";
+    case EALREADY:
+        return "it is still at the order";
+    default:
+        return "nothing was done";
     }
 }
 
@@ -238,9 +254,9 @@ static int print_outcome(const struct request *request, const struct page *page,
         fail(EXIT_FAILURE, who, "it has ended");
     if (placed == -EBUSY)
         fail(STATUS_NO_ANSWER, who, "another gpucache ctl waits for it, so nothing was done");
-    if (placed == -ETIMEDOUT || placed == -EALREADY) {
+    if (placed != 0) {
         snprintf(why, sizeof why, "%s; %s; --timeout waits longer", last_obstacle,
-                 placed == -ETIMEDOUT ? "nothing was done" : "it is still at the order");
+                 fate_of_order(placed));
         fail(STATUS_NO_ANSWER, who, why);
     }
     if (result != 0)

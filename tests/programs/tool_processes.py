@@ -211,6 +211,28 @@ def given_up(place, one, get):
     child.stderr.close()
 
 
+def two_orders():
+    """Checks that an order is not placed while the process executes an earlier one."""
+    place = Place()
+    one = Program(place, {"GPUCACHE_SIM_SWITCH": "100", "GPUCACHE_SIM_SWITCH_US": "20000"})  # calls of the driver take long
+    for order in ["allocate 50000000"] * 8 + ["free"] * 8:
+        one.do(order)
+    child = subprocess.Popen([COMMAND, "ctl", str(one.pid), "empty-cache"], stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL, env={**environment(False), **place.options})
+    begun = eventually(lambda: "empty cache" in place.tool("report", str(one.pid)).stdout)
+    os.kill(one.pid, signal.SIGSTOP)
+    child.terminate()
+    child.wait(timeout=60)
+    done = told(place, "ctl", "--timeout=0.3", one.pid, "limit", "1G")
+    tally.check(begun and done.returncode == 124 and "an earlier order is still under way; nothing was done" in done.stderr,
+                "processes: an order after one that is under way", done.stderr)
+    os.kill(one.pid, signal.SIGCONT)
+    done = told(place, "ctl", one.pid, "reset-peak")
+    tally.check(done.returncode == 0 and one.report()["devices"][0]["limit_bytes"] is None,
+                "processes: an order that was not placed is not executed", done.stderr)
+    one.end()
+
+
 def at_work():
     """Checks commands to a program that only allocates and frees."""
     place = Place()
@@ -643,6 +665,7 @@ def main():
     cut_short()
     orders()
     at_work()
+    two_orders()
     last_words()
     peaks()
     one_pool()
