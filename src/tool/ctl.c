@@ -82,6 +82,9 @@ static struct request parse(char **arguments) {
     if (request.pid == 0)
         fail(STATUS_OWN_FAILURE, *arguments ? *arguments : "ctl", "wanted is a process number");
     take_order(&request, arguments + 1);
+    if (request.device != UINT64_MAX && request.order->order == LIVE_REPORT)
+        fail(STATUS_OWN_FAILURE, "--device",
+             "a report has all devices; wanted with it is empty-cache, reset-peak or limit");
     return request;
 }
 

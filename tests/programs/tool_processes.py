@@ -327,6 +327,7 @@ def orders():
     for arguments, words in (((), "process number"), (("x", "report"), "process number"), (("1",), "empty-cache"),
                              (("1", "sing"), "empty-cache"), (("1", "limit"), "a size"), (("1", "limit", "x"), "a size"),
                              (("1", "report", "2"), "too many"), (("--device=x", "1", "report"), "--device"),
+                             (("--device=1", "1", "report"), "wanted with it is empty-cache, reset-peak or limit"),
                              ((str(os.getpid()), "report"), "no process of yours"),
                              ((str(os.getpid()), "report"), "or it has GPUCACHE_LIVE=off")):
         done = place.tool("ctl", *arguments)
