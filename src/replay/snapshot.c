@@ -72,6 +72,8 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
     *entry = (struct entry){.action = OTHER};
     if (!plain_visit(reader->values))
         return refuse_repetition(reader);
+    if (!plain_u64(plain_get(from, "time_us"), TIME_MOST, &entry->time_us))
+        entry->time_us = at; /* PyTorch 2.0 and older have no times: one microsecond per entry */
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
         entry->action = plain_is(action, actions[i].name) ? actions[i].action : entry->action;
     if (entry->action == OTHER) {
@@ -79,8 +81,6 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
                    ? 0
                    : complain(reader, "has an entry of device_traces without an action");
     }
-    if (!plain_u64(plain_get(from, "time_us"), TIME_MOST, &entry->time_us))
-        entry->time_us = at; /* PyTorch 2.0 and older have no times: one microsecond per entry */
     const struct plain_value *stream = plain_get(from, "stream");
     entry->stream = stream && stream->kind == PLAIN_INT ? (uint64_t)stream->integer : 0;
     if (entry->action == OOM)

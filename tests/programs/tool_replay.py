@@ -123,6 +123,10 @@ def snapshots():
                     "expandable" in second["recorded_by"] and second["recorded_reserved_peak_bytes"] == 60 * MIB and
                     second["unknown_frees"] == 0, "replays: a snapshot without its front", second)
         tally.check(first["rows"][0]["reserved_peak_bytes"] == 20 * MIB, "replays: PyTorch's own policy", first["rows"])
+    of = snapshot()
+    of["device_traces"][1].insert(0, entry("snapshot", 0, 0, 0))
+    late = answers("--backend=pytorch", file_of("snapshot", pickle.dumps(of)))[1]
+    tally.check(late["time_us"] == second["time_us"] == 4, "replays: the time of a first entry of another action", late)
     path = file_of("snapshot", pickle.dumps(snapshot(), 2))
     only = answers("--device=1", "--backend=pytorch", path)
     tally.check([one["device"] for one in only] == [1], "replays: one device", only)
