@@ -11,6 +11,7 @@
 
 #define FIELDS 6
 #define DAY_US UINT64_C(86400000000)
+#define LATE_US UINT64_C(3600000000)  /* at most, that a line of another thread comes late */
 #define TIME_MOST (UINT64_C(1) << 53) /* in us: 285 years */
 
 struct rows {
@@ -94,6 +95,8 @@ static bool time_of(struct rows *rows, struct field field, uint64_t *us) {
     if (count > 1 && *us + DAY_US / 2 < rows->last_us) {
         rows->days_us += DAY_US;
         *us += DAY_US;
+    } else if (count > 1 && rows->days_us > 0 && *us + LATE_US > rows->last_us + DAY_US) {
+        *us -= DAY_US; /* a late line, from before midnight */
     }
     rows->last_us = *us;
     return true;

@@ -129,6 +129,25 @@ static void rows_of_rmm(void **state) {
     }
 }
 
+/* A line from before midnight may follow one from after it. A program may pause for most of a day.
+ */
+static void rows_around_midnight(void **state) {
+    (void)state;
+    struct histories histories;
+    struct history *history = history_from("1,23:59:59.9,allocate,0x10,1000,0\n"
+                                           "1,00:00:00.1,allocate,0x20,1000,0\n"
+                                           "2,23:59:59.95,allocate,0x30,1000,0\n"
+                                           "1,00:00:00.2,free,0x10,1000,0\n"
+                                           "1,20:00:00.2,free,0x20,1000,0\n"
+                                           "1,00:00:00.2,free,0x30,1000,0\n",
+                                           &histories);
+    static const uint64_t times_us[] = {0, 200000, 200000, 300000, 72000300000, 86400300000};
+    assert_int_equal(history->count, 6);
+    for (size_t i = 0; i < history->count; i++)
+        assert_int_equal(history->events[i].time_us, times_us[i]);
+    histories_free(&histories);
+}
+
 /* A thread beyond HISTORY_THREADS_MOST shares the number of an earlier one. A stream keeps its
  * number. */
 static void many_threads_and_streams(void **state) {
@@ -455,6 +474,7 @@ int main(void) {
         cmocka_unit_test(keys_with_equal_hashes_take_no_longer),
         cmocka_unit_test(rows_of_traces),
         cmocka_unit_test(rows_of_rmm),
+        cmocka_unit_test(rows_around_midnight),
         cmocka_unit_test(many_threads_and_streams),
         cmocka_unit_test(invalid_rows),
         cmocka_unit_test(pytorch_sizes),
