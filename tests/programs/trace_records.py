@@ -299,6 +299,14 @@ def made(good, records, front=0):
     return bytes(header) + b"".join(records)
 
 
+def replayed(folder):
+    """Checks the periods and the recorded peak of a trace in `gpucache replay`."""
+    replay = lambda path: json.loads(tool("replay", "--format=json", "--backend=segments", "--delay=0", path).stdout)
+    one = Recorded(folder, ["mark=period 0", "mark=step 1", "hold=2,100", "mark=period 2", "hold=1,100"])
+    got = replay(one.path)
+    tally.check(got["periods"] == 3, "trace_records: periods before the first allocation", got)
+
+
 def refused(folder):
     def fails(what, *arguments):
         done = tool(*arguments)
@@ -384,7 +392,7 @@ def main():
     # The times that refused() grants for hostile files are too short under qemu.
     left_out = (running, refused) if EMULATED else ()
     with tempfile.TemporaryDirectory() as folder:
-        for part in (whole, native, ring, full, killed, forked, threads, running, formats, refused):
+        for part in (whole, native, ring, full, killed, forked, threads, running, formats, replayed, refused):
             if part not in left_out and (not wanted or part.__name__ in wanted):
                 part(folder)
 

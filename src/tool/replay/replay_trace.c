@@ -13,13 +13,31 @@ static bool is_period(const char *text) {
     return text && (strncmp(text, "period", 6) == 0 || strncmp(text, "step", 4) == 0);
 }
 
-static void mark_period(struct histories *histories, const struct trace_event *event) {
-    for (size_t i = 0; i < histories->count; i++) {
-        struct history *history = &histories->list[i];
+struct reader {
+    const struct trace_file *file;
+    struct histories *histories;
+    size_t marks[STATS_MAX_DEVICES]; /* marked periods so far, of devices without a history too */
+};
+
+/** Returns the history of a device. A new one has all periods that were marked before. */
+static struct history *history_of(struct reader *reader, unsigned device) {
+    size_t count = reader->histories->count;
+    struct history *history = histories_of(reader->histories, (int)device);
+    for (size_t i = 0; reader->histories->count > count && i < reader->marks[device]; i++)
+        history_period(history);
+    return history;
+}
+
+/** Begins a period of the device of a mark, or of all devices. */
+static void mark_period(struct reader *reader, const struct trace_event *event) {
+    for (size_t i = 0; i < reader->histories->count; i++) {
+        struct history *history = &reader->histories->list[i];
         bool meant = event->device == TRACE_NO_DEVICE || event->device == history->device;
         if (meant)
             history_period(history);
     }
+    for (unsigned device = 0; device < STATS_MAX_DEVICES; device++)
+        reader->marks[device] += event->device == TRACE_NO_DEVICE || event->device == device;
 }
 
 /** Returns the time of an event. A carried event gets the time of the front, because its own time
@@ -28,15 +46,16 @@ static uint64_t time_us(const struct trace_file *file, size_t i) {
     return (i < file->carried ? file->front_ns : file->events[i].time_ns) / 1000;
 }
 
-static void read_event(const struct trace_file *file, size_t i, struct histories *histories) {
+static void read_event(struct reader *reader, size_t i) {
+    const struct trace_file *file = reader->file;
     const struct trace_event *event = &file->events[i];
     bool grows = event->kind == TRACE_MOMENT_GROW || event->kind == TRACE_MOMENT_GIVE_BACK;
     if (event->kind == TRACE_MARK && is_period(event->text))
-        mark_period(histories, event);
+        mark_period(reader, event);
     if ((event->kind != TRACE_ALLOCATE && event->kind != TRACE_FREE && !grows) ||
         event->device >= STATS_MAX_DEVICES)
         return;
-    struct history *history = histories_of(histories, event->device);
+    struct history *history = history_of(reader, event->device);
     if (grows) {
         history->recorded_by = "the library";
         history->recorded_peak =
@@ -58,8 +77,9 @@ int replay_trace_read(const char *path, struct histories *histories) {
         snprintf(histories->why, sizeof histories->why, "%s", why ? why : strerror(-r));
         return r;
     }
+    struct reader reader = {.file = &file, .histories = histories};
     for (size_t i = 0; i < file.count; i++)
-        read_event(&file, i, histories);
+        read_event(&reader, i);
     trace_file_free(&file);
     return 0;
 }
