@@ -19,6 +19,7 @@ COMMAND = next(os.path.join(folder, "gpucache") for folder in (os.path.dirname(L
                if os.path.exists(os.path.join(folder, "gpucache")))
 tally = Tally()
 HEADER, SLOT, CHUNK = 32768, 64, 64 # trace/format.h
+MIB = 1 << 20
 
 BACKENDS = [VARIANT] if VARIANT else ["segments", "pages"]
 
@@ -290,12 +291,14 @@ def sealed(words):
     return (total & (1 << 64) - 1) * 0x9e3779b97f4a7c15 % (1 << 64) >> 32
 
 
-def made(good, records, front=0):
-    """Writes a trace of these records only, whose header says that events up to `front` were dropped."""
+def made(good, records, front=0, before=0):
+    """Returns a trace of these records only, whose header says that events up to `front` were dropped, after which
+    `before` bytes were reserved."""
     header = bytearray(good[:HEADER])
     struct.pack_into("<Q", header, 768, len(records))
     struct.pack_into("<Q", header, 784, front)
     struct.pack_into("<Q", header, 4912 + 112, 0)  # the memory of the device is unknown too
+    struct.pack_into("<2Q", header, 4912 + 136, front, before)
     return bytes(header) + b"".join(records)
 
 
@@ -305,6 +308,22 @@ def replayed(folder):
     one = Recorded(folder, ["mark=period 0", "mark=step 1", "hold=2,100", "mark=period 2", "hold=1,100"])
     got = replay(one.path)
     tally.check(got["periods"] == 3, "trace_records: periods before the first allocation", got)
+    # a segment from before the front, when 50 MiB were reserved; 30 MiB were at the front, and 20 later
+    record = lambda kind, flags, *words: struct.pack("<8Q", *words, sealed([*words, kind | flags << 8]) << 32 | kind | flags << 8)
+    segment = record(66, 1, 3000, 1 << 40, 2 << 20, 0, 50 * MIB, 1, 0)
+    block = record(2, 0, 20000, 1 << 40, 100, 512, 0, 1, 0)
+    later = record(66, 0, 30000, 2 << 40, 2 << 20, 0, 20 * MIB, 1, 0)
+    with open(one.path, "rb") as file:
+        good = file.read()
+    for what, records, front, before, wanted in (("at the front", [segment, block], 10000, 30 * MIB, 30 * MIB),
+                                                 ("at the front, then less", [segment, block, later], 10000, 30 * MIB, 30 * MIB),
+                                                 ("at the front, then more", [segment, block, later], 10000, 10 * MIB, 20 * MIB)):
+        path = os.path.join(folder, "made")
+        with open(path, "wb") as file:
+            file.write(made(good, records, front, before))
+        got = replay(path)
+        tally.check(got["recorded_reserved_peak_bytes"] == wanted and got["recorded_by"] == "the library",
+                    "trace_records: reserved " + what, got)
 
 
 def refused(folder):

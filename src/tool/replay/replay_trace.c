@@ -1,6 +1,7 @@
 /*
  * Converts a trace to histories. Blocks that are live when the trace begins are allocated first.
- * The trace also has the reserved memory of the pools, which becomes the recorded peak.
+ * The trace also has the reserved memory of the pools, at its front and after each change. The
+ * largest value becomes the recorded peak.
  */
 #include "tool/replay/comparison.h"
 
@@ -46,6 +47,12 @@ static uint64_t time_us(const struct trace_file *file, size_t i) {
     return (i < file->carried ? file->front_ns : file->events[i].time_ns) / 1000;
 }
 
+static void note_reserved(struct history *history, uint64_t bytes) {
+    history->recorded_by = "the library";
+    if (bytes > history->recorded_peak)
+        history->recorded_peak = bytes;
+}
+
 static void read_event(struct reader *reader, size_t i) {
     const struct trace_file *file = reader->file;
     const struct trace_event *event = &file->events[i];
@@ -57,9 +64,8 @@ static void read_event(struct reader *reader, size_t i) {
         return;
     struct history *history = history_of(reader, event->device);
     if (grows) {
-        history->recorded_by = "the library";
-        history->recorded_peak =
-            event->detail > history->recorded_peak ? event->detail : history->recorded_peak;
+        if (i >= file->carried) /* a carried event has the value of its own, older time */
+            note_reserved(history, event->detail);
         return;
     }
     history_on_thread(history, event->thread);
@@ -80,6 +86,11 @@ int replay_trace_read(const char *path, struct histories *histories) {
     struct reader reader = {.file = &file, .histories = histories};
     for (size_t i = 0; i < file.count; i++)
         read_event(&reader, i);
+    for (size_t i = 0; i < histories->count; i++) {
+        struct history *history = &histories->list[i];
+        if (file.before[history->device][0] > 0) /* metric 0: reserved memory (trace_metric()) */
+            note_reserved(history, file.before[history->device][0]);
+    }
     trace_file_free(&file);
     return 0;
 }
