@@ -397,6 +397,14 @@ def refused(folder):
         file.write(made(good, [record(66, 1 + i, (1 + i) << 42, 4 << 40, 0, 0, 1, 0) for i in range(24)]))
     done = tool("snapshot", path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)))
     tally.check(done.returncode == 0, "trace_records: more segments than there can be", done.stderr.decode())
+    header = bytearray(made(good, [record(2, 1, 4096, 1, 512, 0, 1, 0)]))
+    struct.pack_into("<Q", header, 800, 3)  # records that no thread could write
+    with open(path, "wb") as file:
+        file.write(header)
+    for command in ("snapshot", "timeline"):
+        done = tool(command, path)
+        tally.check(done.returncode == 0 and b"missing as well: 3 events that found no place" in done.stderr,
+                    "trace_records: %s: events that could not be written" % command, done.stderr.decode())
     for value, said in (("0", "accepted are"), ("many", "accepted are")):
         ran = run([TRACED], options={"GPUCACHE_TRACE_EVENTS": value, "GPUCACHE_REPORT": "off"})
         tally.check(said in ran.err, "trace_records: GPUCACHE_TRACE_EVENTS=%s" % value, ran.err)

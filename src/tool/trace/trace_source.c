@@ -93,6 +93,7 @@ static bool say_no_trace(int pid, int error) {
 
 static void say_missing(const char *source, const struct trace_file *file) {
     uint64_t lost = atomic_load(&file->header->lost);
+    uint64_t missed = atomic_load(&file->header->missed);
     int refused = atomic_load(&file->header->refused);
     if (file->dropped)
         tool_say("%s: the last %zu events; %llu older ones are not in it%s", source,
@@ -101,6 +102,9 @@ static void say_missing(const char *source, const struct trace_file *file) {
     if (lost)
         tool_say("%s: missing as well: %llu block%s that lived then", source,
                  (unsigned long long)lost, PLURAL(lost));
+    if (missed)
+        tool_say("%s: missing as well: %llu event%s that found no place: too many threads", source,
+                 (unsigned long long)missed, PLURAL(missed));
     if (file->incredible)
         tool_say("%s: says too often that what was not there ended; the last ends are "
                  "left out",
