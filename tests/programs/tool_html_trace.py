@@ -57,6 +57,12 @@ PAINTED = """(() => {
     return shown === most ? wrong.slice(0, 5) : [["the peak is lost", shown, most]];
 })()"""
 
+# Returns the highest reserved memory of a view of more points than there are pixels. One point of them is a peak.
+SHORT_PEAK = """(() => {
+    const reserved = Array.from({length: 40001}, (_, i) => [i, i === 20002 ? 9 : 1]);
+    return reservedIn({reserved}, {from: 0, to: 40000, byEvent: false}, null).most;
+})()"""
+
 
 def open_page(place, folder, *sources):
     path = os.path.join(folder, "page.html")
@@ -103,6 +109,7 @@ def every_event(place, folder):
     tally.check(max(e[4] for e in found) == device["requested_bytes"]["peak"], "trace: its peak", device["requested_bytes"])
     tally.check(found[-1][4] == device["requested_bytes"]["current"], "trace: what lives at its end", found[-1])
     tally.check(chromium.run(PAINTED) == [], "trace: what is painted", chromium.run(PAINTED))
+    tally.check(chromium.run(SHORT_PEAK) == 9, "trace: a short peak of reserved memory", chromium.run(SHORT_PEAK))
     allocations = sum(e[0] == "alloc" for e in found)
     tally.check("%d allocations in %d events of the trace" % (allocations, len(found)) in text(), "trace: how many", text()[:2000])
     tally.check(chromium.run("document.querySelectorAll('article').length") == 1, "trace: together with the report of its process")

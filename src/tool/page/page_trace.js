@@ -218,23 +218,18 @@ function largestPart(trace, of, view, {most: state, plain}, choose) {
 
 /* ---- the drawing ---- */
 
-/** Returns the highest reserved memory in the view, and the points of its line. */
+/** Returns the points of the line of reserved memory in the view, and the highest of them. */
 function reservedIn(device, view, of) {
   const rows = device.reserved, place = (ns) => view.byEvent ? eventAt(of, {}, ns) : ns, points = [];
   for (let i = 0; i < rows.length; i++) {
     const at = place(rows[i][0]), next = i + 1 < rows.length ? place(rows[i + 1][0]) : Infinity;
     if (next >= view.from && at <= view.to) points.push([at, rows[i][1]]);
   }
-  return {points, most: Math.max(0, ...thinRows(points).map(([, bytes]) => bytes))};
+  return {points, most: points.reduce((most, [, bytes]) => Math.max(most, bytes), 0)};
 }
 
 function refusals(trace, ordinal) {
   return trace.moments.filter(([, on, kind]) => on === ordinal && model.roles[kind] === "refused");
-}
-
-function thinRows(rows) {
-  const step = Math.ceil(rows.length / 20000);
-  return step > 1 ? rows.filter((row, i) => i % step === 0) : rows;
 }
 
 function drawLines(context, at, up, trace, device, view, of, reserved, ordinal) {
