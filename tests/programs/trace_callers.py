@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 
+import browser
 from harness import HERE, LIBRARY, PROGRAMS, VARIANT, Tally, environment, program, run_with_report
 
 COMMAND = next(os.path.join(folder, "gpucache") for folder in (os.path.dirname(LIBRARY), PROGRAMS + "/../..")
@@ -113,6 +114,14 @@ def native(folder):
     blocks = [b for s in shot["segments"] for b in s["blocks"] if b["state"] == "active_allocated"]
     tally.check(blocks and all(any("stacks" in f["filename"] or "stacks" in f["name"] for f in b["frames"])
                                for b in blocks), "callers: frames of C", blocks[:1])
+    page = os.path.join(folder, "page.html")
+    subprocess.run([COMMAND, "report", "--html=" + page, path], check=True, capture_output=True, env=environment(False))
+    with open(page, encoding="utf-8") as file:
+        shown = browser.data_of(file.read())["traces"][0]
+    used = {str(number) for stack in shown["stacks"].values() for number in stack}
+    tally.check(used == set(shown["frames"]) and 0 < len(shown["stacks"]) <= len(shown["devices"][0]["groups"]),
+                "callers: a page has the stacks of its blocks, and their frames", (len(used), len(shown["frames"])))
+    tally.check(any("leak" in text for texts in shown["frames"].values() for text in texts), "callers: frames of C on the page", used)
     path, _ = trace(folder, [program("trace_records"), "mix=2000,30,2,1"], {"GPUCACHE_DISABLE": "1"})
     entries = pickle.loads(snapshot(path))["device_traces"][0]
     given = [entry for entry in entries if entry["action"] == "alloc"]

@@ -22,12 +22,13 @@
  *      front_ns  the first time from which the trace has all events
  *      dropped   number of events that the trace no longer has
  *      running   whether the process has not ended
- *      frames    of each frame, the texts of its functions, innermost first: inlined ones and the
- *                function that contains them
+ *      frames    by number, the frames of `stacks`: the texts of the frame's functions, innermost
+ *                first: inlined ones and the function that contains them
  *      marks     [ns, text]
  *      moments   [ns of the end, device or -1, kind, bytes, duration in ns], without growth of the
  *                pool
- *      stacks    numbers of frames, innermost first; number 0 is the empty stack
+ *      stacks    by number, the stacks of the allocations: numbers of frames, innermost first. An
+ *                empty stack, such as number 0, is left out
  *      groups    [bytes, stack]: a requested size and the stack that requested it
  *      reserved  [ns, bytes]
  *      events    base64 of numbers of 7 bits a byte, the lowest first; bit 7: more follows
@@ -205,12 +206,51 @@ static void put_devices(const struct trace_file *file, struct json_put *to) {
 
 /* ---- stacks ---- */
 
-static void put_frames(const struct trace_file *file, struct json_put *to) {
+/** Opens the value of a key that is a number. */
+static void put_numbered(struct json_put *to, uint32_t number) {
+    json_put_line(to);
+    json_put_number_key(to, number);
+    json_put_open(to, '[');
+}
+
+/** Returns flags by number of a stack: whether an allocation has it. */
+static bool *stacks_in_use(const struct trace_file *file) {
+    uint32_t count = trace_callers_stacks(file->callers);
+    bool *used = checked(calloc((size_t)count + 1, sizeof *used));
+    for (size_t i = 0; i < file->count; i++)
+        if (file->events[i].kind == TRACE_ALLOCATE && file->events[i].stack < count)
+            used[file->events[i].stack] = true;
+    return used;
+}
+
+/** Writes the stacks of the allocations. Sets the flags of their frames in `frames`. */
+static void put_stacks(const struct trace_file *file, bool *frames, struct json_put *to) {
+    bool *used = stacks_in_use(file);
+    json_put_named_open(to, "stacks", '{');
+    for (uint32_t i = 1; i < trace_callers_stacks(file->callers); i++) {
+        unsigned count = 0;
+        const uint32_t *numbers = used[i] ? trace_callers_stack(file->callers, i, &count) : NULL;
+        if (count == 0)
+            continue;
+        put_numbered(to, i);
+        for (unsigned k = 0; k < count; k++) {
+            json_put_u64(to, numbers[k]);
+            if (numbers[k] < trace_callers_frames(file->callers))
+                frames[numbers[k]] = true;
+        }
+        json_put_close(to, ']');
+    }
+    json_put_close(to, '}');
+    free(used);
+}
+
+static void put_frames(const struct trace_file *file, const bool *used, struct json_put *to) {
     const struct stats_frame *frame;
-    json_put_named_open(to, "frames", '[');
+    json_put_named_open(to, "frames", '{');
     for (uint32_t i = 0; i < trace_callers_frames(file->callers); i++) {
-        json_put_line(to);
-        json_put_open(to, '[');
+        if (!used[i])
+            continue;
+        put_numbered(to, i);
         for (unsigned k = 0; (frame = trace_callers_frame(file->callers, i, k)) != NULL; k++) {
             struct print words = PRINT_TEXT(FRAME);
             holders_print_frame(&words, frame, false);
@@ -218,20 +258,7 @@ static void put_frames(const struct trace_file *file, struct json_put *to) {
         }
         json_put_close(to, ']');
     }
-    json_put_close(to, ']');
-}
-
-static void put_stacks(const struct trace_file *file, struct json_put *to) {
-    json_put_named_open(to, "stacks", '[');
-    for (uint32_t i = 0; i < trace_callers_stacks(file->callers); i++) {
-        unsigned count = 0;
-        const uint32_t *frames = i ? trace_callers_stack(file->callers, i, &count) : NULL;
-        json_put_open(to, '[');
-        for (unsigned k = 0; k < count; k++)
-            json_put_u64(to, frames[k]);
-        json_put_close(to, ']');
-    }
-    json_put_close(to, ']');
+    json_put_close(to, '}');
 }
 
 /* ---- the object ---- */
@@ -292,8 +319,10 @@ void html_put_trace(const struct trace_file *file, struct json_put *to) {
     json_put_named_bool(to, "running", file->running);
     put_marks(file, to);
     put_moments(file, to);
-    put_frames(file, to);
-    put_stacks(file, to);
+    bool *frames = checked(calloc((size_t)trace_callers_frames(file->callers) + 1, sizeof *frames));
+    put_stacks(file, frames, to);
+    put_frames(file, frames, to);
+    free(frames);
     put_devices(file, to);
     json_put_close(to, '}');
 }

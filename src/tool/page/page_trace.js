@@ -387,7 +387,7 @@ function tracePart(trace, device) {
   const tools = traceControls(trace, device, of, into);
   return part("Every allocation over time", el("div", {class: "over"}, hint(plural(of.blocks, "allocation") + " in " + plural(of.events, "event") + " of the trace" +
     (trace.dropped ? "; " + trace.dropped + " older events are not in it" : "") + ". The oldest block is at the bottom; one colour is one call stack" +
-    (trace.stacks.length > 1 ? "" : ", or one size where there is none") + "."), tools),
+    (Object.keys(trace.stacks).length ? "" : ", or one size where there is none") + "."), tools),
   el("div", {class: "chart trace"}, el("div", null), into.strip, into.y, into.canvas, into.x),
   key([["stroke reserve", "Reserved"], ...(trace.marks.length ? [["stroke label", "marks of the program"]] : []), ...(refusals(trace, device.device).length ? [["stroke mark bad", "memory refused"]] : [])]), into.detail, into.list, traceMarks(trace, device.device));
 }
