@@ -56,16 +56,15 @@ static struct peaks *make_file(char *path, size_t size) {
 
 /* ---- the program ---- */
 
-/** Starts the program and waits for its end. Returns its wait status. All signals are blocked until
- * the handlers are set, so that none is lost. */
-static int wait_for_end(char **program) {
+/** Starts the program and waits for its end. Returns 0 and its wait status, or a negative errno.
+ * All signals are blocked until the handlers are set, so that none is lost. */
+static int wait_for_end(char **program, int *status) {
     sigset_t all, before;
-    int status;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before);
     pid_t child = fork();
     if (child < 0)
-        fail(STATUS_OWN_FAILURE, "fork", strerror(errno));
+        return -errno;
     if (child == 0) {
         sigprocmask(SIG_SETMASK, &before, NULL);
         tool_become(program);
@@ -77,10 +76,10 @@ static int wait_for_end(char **program) {
     for (size_t i = 0; i < FORWARDED; i++)
         sigaction(forwarded[i], &pass, NULL);
     sigprocmask(SIG_SETMASK, &before, NULL);
-    while (waitpid(child, &status, 0) < 0)
+    while (waitpid(child, status, 0) < 0)
         if (errno != EINTR)
-            fail(STATUS_OWN_FAILURE, *program, strerror(errno));
-    return status;
+            return -errno;
+    return 0;
 }
 
 /** Returns the program's exit status, or ends this process with the program's signal. */
@@ -118,10 +117,11 @@ static bool exceeds(const struct peaks *peaks, uint64_t most) {
 int tool_judge_peak(uint64_t most, bool or_none, char **program) {
     char path[4096];
     struct peaks *peaks = make_file(path, sizeof path);
-    if (setenv("GPUCACHE_PEAKS", path, 1) != 0)
-        fail(STATUS_OWN_FAILURE, "GPUCACHE_PEAKS", strerror(errno));
-    int status = wait_for_end(program);
+    int status = 0;
+    int r = setenv("GPUCACHE_PEAKS", path, 1) != 0 ? -errno : wait_for_end(program, &status);
     unlink(path);
+    if (r != 0)
+        fail(STATUS_OWN_FAILURE, *program, strerror(-r));
     bool passed = WIFEXITED(status) && WEXITSTATUS(status) == 0;
     if (exceeds(peaks, most))
         return passed ? STATUS_ABOVE_PEAK : end_like(status);

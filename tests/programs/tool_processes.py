@@ -364,8 +364,25 @@ def killed():
                 "processes: --max-peak, SIGKILL", "%s %s" % (child.returncode, err))
 
 
+def no_process():
+    """Checks that nothing is left if the program cannot be started."""
+    user = 65534 if os.getuid() == 0 else None  # the kernel does not bound the processes of root
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        env = {**environment(False, OFF), "TMPDIR": folder}
+        command = [COMMAND, "run", "--max-peak=1G", "--", "true"]
+        if subprocess.run(command, user=user, group=user, capture_output=True, env=env).returncode != 122:
+            tally.note("user %s cannot run the command from its folder" % user)
+            return
+        done = subprocess.run(command, user=user, group=user, capture_output=True, text=True, env=env,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (0, 0)))
+        tally.check(done.returncode == 125 and "unavailable" in done.stderr and os.listdir(folder) == [],
+                    "processes: --max-peak without a process", "%s %s" % (done, os.listdir(folder)))
+
+
 def peaks():
     killed()
+    no_process()
     place = Place()
     shell = ("sh", "-c", '"$0"; exit 0', LIVE)
     tally.check(judged(place, ["allocate 60000000", "free"]) == (0, ""), "processes: a peak below --max-peak")
