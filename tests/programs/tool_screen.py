@@ -187,7 +187,8 @@ def endings():
     place = Place()
     one = Program(place)
     for name, send in (("SIGTERM", None), ("SIGINT", lambda t: t.type("\x03")), ("SIGQUIT", lambda t: t.type("\x1c")),
-                       ("SIGHUP", None), ("SIGSEGV", None), ("SIGABRT", None), ("SIGBUS", None), ("SIGFPE", None)):
+                       ("SIGHUP", None), ("SIGSEGV", None), ("SIGABRT", None), ("SIGBUS", None), ("SIGFPE", None),
+                       *((name, None) for name in ("SIGXCPU", "SIGXFSZ", "SIGTRAP", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR"))):
         number = getattr(signal, name)
         terminal = screen(place, [one])
         becomes(terminal, lambda: pids(terminal) == [one.pid], "before " + name)

@@ -42,8 +42,9 @@ const char *screen_obstacle(void) {
 }
 
 bool terminal_open(void) {
-    static const int numbers[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGALRM, SIGPIPE, SIGUSR1,
-                                  SIGUSR2, SIGSEGV, SIGILL,  SIGFPE,  SIGABRT, SIGSYS};
+    static const int numbers[] = {SIGHUP,  SIGINT,  SIGQUIT,   SIGTERM, SIGALRM, SIGPIPE, SIGUSR1,
+                                  SIGUSR2, SIGSEGV, SIGILL,    SIGFPE,  SIGABRT, SIGSYS,  SIGXCPU,
+                                  SIGXFSZ, SIGTRAP, SIGVTALRM, SIGPROF, SIGIO,   SIGPWR};
     const struct sigaction action = {.sa_handler = restore, .sa_flags = SA_RESETHAND};
     setlocale(LC_CTYPE, "");
     if (tcgetattr(STDIN_FILENO, &before) != 0 || !initscr())
