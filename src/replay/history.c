@@ -32,7 +32,7 @@ static void add_event(struct history *history, uint64_t time_us, struct history_
     uint64_t before = history->count > 0 ? history->events[history->count - 1].time_us : 0;
     uint64_t since = time_us > history->begin_us ? time_us - history->begin_us : 0;
     event.time_us = since > before ? since : before;
-    event.thread = history->thread & 0x7f;
+    event.thread = history->thread & ((1u << HISTORY_THREAD_BITS) - 1);
     *APPEND(history->events, history->count) = event;
 }
 

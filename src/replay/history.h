@@ -17,14 +17,17 @@
 #define HISTORY_BYTES_MOST ((uint64_t)1 << 47) /* of one allocation; larger numbers are no sizes */
 #define HISTORY_WHY 200
 #define HISTORY_THREADS_MOST 64 /* beyond it, several threads of the program share one */
+#define HISTORY_THREAD_BITS 7
 
 struct history_event {
-    uint64_t time_us;                 /* since the first event; never decreases */
-    uint64_t bytes;                   /* of the block; not 0 */
-    uint32_t block;                   /* number of the allocation, from 0 */
-    uint32_t stream : 24, thread : 7; /* numbers from 0, in order of appearance */
+    uint64_t time_us; /* since the first event; never decreases */
+    uint64_t bytes;   /* of the block; not 0 */
+    uint32_t block;   /* number of the allocation, from 0 */
+    /* numbers from 0, in order of appearance */
+    uint32_t stream : 24, thread : HISTORY_THREAD_BITS;
     uint32_t frees : 1;
 };
+_Static_assert(HISTORY_THREADS_MOST <= 1 << HISTORY_THREAD_BITS, "events have any thread's number");
 
 struct history {
     int device; /* -1: unknown */

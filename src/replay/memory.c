@@ -7,12 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OWN_FAILURE 125 /* STATUS_OWN_FAILURE of tool/common/tool.h */
-
 void *checked(void *memory) {
     if (!memory) {
         fprintf(stderr, "gpucache: memory: %s\n", strerror(ENOMEM));
-        exit(OWN_FAILURE);
+        exit(MEMORY_MISSING);
     }
     return memory;
 }

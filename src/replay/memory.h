@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#define MEMORY_MISSING 125 /* exit status; STATUS_OWN_FAILURE of the tool */
+
 /** Returns `memory`. Ends the process if `memory` is NULL: an allocation has failed. */
 void *checked(void *memory) __attribute__((returns_nonnull));
 

@@ -28,6 +28,7 @@ enum {
     STATUS_CANNOT_EXECUTE = 126,
     STATUS_NOT_FOUND = 127
 };
+_Static_assert((int)STATUS_OWN_FAILURE == MEMORY_MISSING, "memory is missing: an own failure");
 
 /* The commands. Each gets the words after its name, ended by NULL, and returns the exit status. */
 #define COMMAND(name, operands, meaning, example) int tool_##name(char **arguments);

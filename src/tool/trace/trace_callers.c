@@ -10,9 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KINDS 3
+#define KINDS 3         /* STACK, FRAME, MODULE: the tables are in the order of the kinds */
 #define MOST (1u << 20) /* largest number of a stack, frame or module that a damaged file may use */
 #define MOST_OF_STACK 256
+
+_Static_assert((int)TRACE_FRAME == TRACE_STACK + 1 && (int)TRACE_MODULE == TRACE_STACK + 2 &&
+                   TRACE_MODULE - TRACE_STACK + 1 == KINDS && (int)TRACE_MORE == TRACE_MODULE + 1,
+               "the kinds of definitions are adjacent");
 
 /* The definition of a number. */
 struct text {
