@@ -22,7 +22,6 @@
 #include <sys/file.h>
 #include <time.h>
 
-#define TIMEOUT_MS 10000
 #define NOTICE_MS 1000 /* of waiting; then the reason is printed */
 #define POLL_NS 2000000
 
@@ -67,9 +66,10 @@ static void take_order(struct request *request, char **arguments) {
 }
 
 static struct request parse(char **arguments) {
-    struct request request = {.device = UINT64_MAX, .timeout_ms = TIMEOUT_MS};
+    struct request request = {.device = UINT64_MAX};
     struct arguments left = {.command = "ctl", .at = arguments};
     enum option_of_command option;
+    value_milliseconds(option_rows[ARGUMENT_ctl_timeout].initial, &request.timeout_ms);
     while ((option = arguments_next(&left)) != ARGUMENTS_END)
         if (option == ARGUMENT_ctl_device) {
             if (!value_number(left.value, STATS_MAX_DEVICES - 1, &request.device))

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define ANSWER_MS 1000
-#define EVENTS 10
+#define EVENTS_MOST 1000000
 
 struct settings {
     enum report_format format;
@@ -49,6 +49,7 @@ static void check_html(const struct arguments *arguments) {
 
 static char **parse(struct settings *settings, char **arguments) {
     struct arguments left = {.command = "report", .at = arguments};
+    value_number(option_rows[ARGUMENT_report_events].initial, EVENTS_MOST, &settings->events);
     for (;;) {
         switch ((int)arguments_next(&left)) {
         case ARGUMENT_report_each:
@@ -72,7 +73,7 @@ static char **parse(struct settings *settings, char **arguments) {
             settings->format = *left.value == 't' ? REPORT_TEXT : REPORT_JSON;
             break;
         case ARGUMENT_report_events:
-            if (!value_number(left.value, 1000000, &settings->events))
+            if (!value_number(left.value, EVENTS_MOST, &settings->events))
                 fail(STATUS_OWN_FAILURE, left.option, "wanted is a number from 0 to 1000000");
             break;
         default:
@@ -219,7 +220,7 @@ static void check_output(const struct settings *settings) {
 }
 
 int tool_report(char **arguments) {
-    struct settings settings = {.events = EVENTS};
+    struct settings settings = {0};
     /* static: nothing is freed, because the process ends */
     static struct parsed_reports reports;
     static struct html page = {.reports = &reports};

@@ -234,6 +234,14 @@ def settings():
     tally.check(len(rows) == 2 * 2 * 2 * 2 + 1, "replays: every setting of the lists", len(rows))
     tally.check(rows[1]["delay_us"] == 500 and rows[2]["budget_bytes"] == 1 << 30 and rows[4]["reuse"] == "sync",
                 "replays: in their order", rows)
+    helped = re.search(r"other allocators: ([^(]*)\(", re.sub(r"\s+", " ", replay("--help").stdout.decode())).group(1)
+    words = helped.strip().split(", ")
+    names = [answers("--backend=" + word, "--delay=0", path)[0]["rows"][0]["name"] for word in words]
+    every = answers("--delay=0", path)[0]["rows"]
+    tally.check([row["name"] for row in every] == names and ", ".join(words) in replay("--backend=cats", path).stderr.decode(),
+                "replays: the backends of the help, without --backend", (words, names, every))
+    delays = [row["delay_us"] for row in answers("--backend=segments", path)[0]["rows"]]
+    tally.check(delays == [0, 500, 2000, 20000], "replays: the delays of the help, without --delay", delays)
     again = answers("--backend=segments,pages,whole", "--budget=auto,1G", "--delay=0,0.5", "--reuse", "barrier,sync",
                     path)[0]["rows"]
     tally.check(again == rows, "replays: the same twice", again)

@@ -18,15 +18,17 @@
 #define CANDIDATES 1024 /* settings of a comparison, at most */
 #define PERIODS_MOST 1000000
 #define DELAY_MOST_US 3600000000
-#define DECAY_US 10000000 /* the library's default */
 #define TEXT(number) #number
 #define TEXT_OF(macro) TEXT(macro)
 #define CAPACITY ((uint64_t)1 << 45)
 
 /* First the backends of the library, then the models in the order of enum model. */
 #define BACKENDS 2
+#define CANDIDATE_KINDS (BACKENDS + MODELS)
 static const char *const backend_words[] = {"segments", "pages",      "pytorch", "expandable",
                                             "whole",    "cudamalloc", NULL};
+_Static_assert(sizeof backend_words / sizeof *backend_words == CANDIDATE_KINDS + 1,
+               "each backend and model has a word");
 static const char *const format_words[] = {"text", "json", NULL};
 
 struct settings {
@@ -36,6 +38,8 @@ struct settings {
     bool json, each;
     struct replay_request request; /* made of the others, except the delays */
 };
+_Static_assert(LIST <= COMPARISON_DELAYS, "a request has place for the delays of one option");
+_Static_assert(LIST >= CANDIDATE_KINDS, "a list has place for all backends");
 
 /** Reads value number `i` of a list. Returns false if the value makes no sense. */
 typedef bool take_value(struct settings *settings, const char *text, size_t i);
@@ -152,6 +156,18 @@ static const char *const accepted[ARGUMENTS] = {
     [ARGUMENT_replay_device] = "a number from 0 to 63",
     [ARGUMENT_replay_format] = "text or json",
 };
+
+/** Sets all options to the defaults of commands.def. --backend is set to all of its words. */
+static void set_defaults(struct settings *to) {
+    static const enum option_of_command with_value[] = {
+        ARGUMENT_replay_delay, ARGUMENT_replay_budget, ARGUMENT_replay_limit, ARGUMENT_replay_reuse,
+        ARGUMENT_replay_decay, ARGUMENT_replay_memory, ARGUMENT_replay_format};
+    for (size_t i = 0; i < sizeof with_value / sizeof *with_value; i++)
+        take_option(to, with_value[i], option_rows[with_value[i]].initial);
+    for (to->backend_count = 0; to->backend_count < CANDIDATE_KINDS; to->backend_count++)
+        to->backends[to->backend_count] = (int)to->backend_count;
+    to->device = UINT64_MAX;
+}
 
 static char **parse(struct settings *to, char **at) {
     struct arguments left = {.command = "replay", .at = at};
@@ -286,19 +302,11 @@ static bool print_results(const struct settings *settings, const struct results 
 }
 
 int tool_replay(char **at) {
-    static struct settings settings = {
-        .backends = {0, 1, 2, 3, 4, 5},
-        .backend_count = 6,
-        .reuse_count = 1,
-        .budget_count = 1,
-        .limit_count = 1,
-        .decay_us = DECAY_US,
-        .capacity = CAPACITY,
-        .device = UINT64_MAX,
-        .request = {.delays_us = {0, 500, 2000, 20000}, .delay_count = 4},
-    };
-    static struct results results; /* static: nothing is freed, because the process ends */
+    /* static: nothing is freed, because the process ends */
+    static struct settings settings;
+    static struct results results;
     int status = 0;
+    set_defaults(&settings);
     at = parse(&settings, at);
     if (!*at)
         fail(STATUS_OWN_FAILURE, "replay", "wanted is a file; - is the standard input");

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #define ANSWER_MS 150
-#define INTERVAL_MS 1000
 
 /* ---- the rows ---- */
 
@@ -166,9 +165,10 @@ static int print_once(struct top *top) {
 
 int tool_top(char **arguments) {
     /* static: nothing is freed, because the process ends */
-    static struct top top = {.column = TOP_LIVE, .interval_ms = INTERVAL_MS};
+    static struct top top = {.column = TOP_LIVE};
     bool once = !isatty(STDOUT_FILENO) || !isatty(STDIN_FILENO);
     struct arguments left = {.command = "top", .at = arguments};
+    value_milliseconds(option_rows[ARGUMENT_top_interval].initial, &top.interval_ms);
     for (enum option_of_command option; (option = arguments_next(&left)) != ARGUMENTS_END;)
         if (option == ARGUMENT_top_once)
             once = true;

@@ -19,8 +19,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LAST 200000 /* default number of events; browsers fail beyond some 600 000 */
-
 /* Bound of snapshot.covered: a damaged file may list the same segments many times. */
 #define COVERED_MOST ((uint64_t)8 << 40)
 
@@ -388,9 +386,10 @@ int tool_snapshot(char **arguments) {
     static struct snapshot to;
     struct trace_file file;
     struct print out = tool_stdout();
-    uint64_t last = LAST;
+    uint64_t last = 0;
     bool json = false;
     struct arguments left = {.command = "snapshot", .at = arguments};
+    value_number(option_rows[ARGUMENT_snapshot_last].initial, UINT64_MAX, &last);
     for (enum option_of_command option; (option = arguments_next(&left)) != ARGUMENTS_END;) {
         json |= option == ARGUMENT_snapshot_json;
         if (option == ARGUMENT_snapshot_last &&
