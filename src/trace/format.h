@@ -11,7 +11,7 @@
  *
  * When the file has reached its bound, the oldest chunks are reused. The begins of live blocks,
  * segments and pages stay, as TRACE_CARRIED. Records up to header.dropped_until show only what was
- * live then. After that time no event is missing.
+ * live then. After that time no event is missing, except those that header.missed counts.
  */
 #ifndef GPUCACHE_TRACE_FORMAT_H
 #define GPUCACHE_TRACE_FORMAT_H

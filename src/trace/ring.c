@@ -4,7 +4,8 @@
  *
  *      who        not 0: a thread fills the chunk, or ring_take_for_good() gave it away. The hand
  *                 skips such a chunk. 0: the chunk can be reused
- *      bytes      slots of carried records
+ *      bytes      slots that events cannot use: those of carried records, or all slots if the
+ *                 carried records are more than MOST_CARRIED
  *      value      `scanned` when the thread returned the chunk
  *      detail     `taken` when the thread returned the chunk
  */
@@ -33,7 +34,7 @@
 #define STAYING_CHUNKS 16384                   /* 64 MiB of definitions */
 /* A reuse passes this many chunks that are too full of carried records. Then it drops these too. */
 #define MOST_FULL_CHUNKS 16
-#define SCAN_AHEAD 8 /* in one round of the hand, one chunk in this many is scanned once more */
+#define SCAN_AHEAD 8 /* one round of the hand scans all chunks, and one in this many once more */
 
 static struct lock lock = LOCK_INITIALIZER(TRACE);
 static struct trace_header *header;
@@ -58,8 +59,8 @@ static _Atomic uint64_t scanned;         /* scanned since the start */
 static _Atomic uint64_t taken;           /* taken by threads since the start */
 static _Atomic uint64_t held;            /* being filled by threads */
 static uint64_t skipped, skipped_before; /* skipped by the hand in this round and in the last */
-static uint64_t carried;                 /* slots of carried records, which events cannot use */
-static uint64_t scan_credit;             /* budget of scans; each costs chunks_per_round() */
+static uint64_t carried;                 /* sum of `bytes` of all chunks' heads */
+static uint64_t scan_credit;             /* for scans; each costs chunks_per_round() of it */
 
 /* ---- the file ---- */
 
@@ -233,8 +234,8 @@ static uint64_t chunks_per_round(void) {
                                                              : used_chunks / 8 + 1;
 }
 
-/** Makes the scans that are due for one reused chunk. In one round of the hand, these are scans of
- * all chunks, and of one chunk in SCAN_AHEAD once more. */
+/** Adds the scan credit of one reused chunk, and makes the scans that it suffices for. In one round
+ * of the hand, these are scans of all chunks, and of one chunk in SCAN_AHEAD once more. */
 static void scan_due(void) {
     uint64_t round = chunks_per_round();
     for (scan_credit += used_chunks + used_chunks / SCAN_AHEAD; scan_credit >= round;
@@ -334,7 +335,7 @@ static struct trace_record *take_new_chunk(uint64_t limit) {
     return more ? chunk_at(used_chunks++) : NULL;
 }
 
-/** Counts the slots of a chunk that carried records use. */
+/** Sets the number of slots of a chunk that events cannot use. */
 static void count_carried(struct trace_record *chunk, uint64_t slots_taken) {
     carried += slots_taken - atomic_load(&chunk->bytes);
     atomic_store(&chunk->bytes, slots_taken);

@@ -120,8 +120,9 @@ struct trace_last {
 
 /**
  * Fills `to` with the last allocations and frees of all devices in the order of time, at most
- * `most`. Returns their number; 0 if no trace is recorded. No event between two of them is missing,
- * except those that other threads add during the call. Takes the ring's lock and keeps errno.
+ * `most`. Returns their number; 0 if no trace is recorded. Two kinds of events may be missing
+ * between them: those that other threads add during the call, and those that found no chunk
+ * (header.missed). Takes the ring's lock and keeps errno.
  */
 size_t trace_read_last(struct trace_last *to, size_t most);
 

@@ -51,9 +51,9 @@ bool trace_file_is_open(int fd);
  * for the user. */
 int trace_file_read(const char *path, struct trace_file *file, const char **why);
 
-/** Reads a trace by the name of its file, or by the number of a process that records one. Reads
- * only its last `last` events (0: all). Prints to stderr if events are missing. On failure prints
- * the reason and returns false. */
+/** Reads a trace by the name of its file, or by the number of a process that records one. Keeps
+ * only its last `last` events, and at most the GPUCACHE_TRACE_EVENTS of the process (`last` 0: as
+ * many). Prints to stderr if events are missing. On failure prints the reason and returns false. */
 bool trace_source_read(const char *source, uint64_t last, struct trace_file *file);
 
 /** Reads a trace from an open file as trace_file_read() does, and closes the file. */
