@@ -93,8 +93,8 @@ _Noreturn void tool_become(char **program);
  */
 int tool_judge_peak(uint64_t most, bool or_none, char **program);
 
-/** Writes the body of an answer to fd: OpenMetrics if `open`, because the client prefers it, else
- * Prometheus's text. Returns 0 or a negative errno. */
+/** Writes the body of an answer to fd: OpenMetrics if `open`, because the client accepts it, else
+ * Prometheus's text. Returns 0 or a negative errno, which the server ignores. */
 typedef int listen_answer(int fd, bool open);
 
 /**

@@ -186,7 +186,8 @@ static char **parse(struct settings *to, char **at) {
 
 /* ---- candidates ---- */
 
-/** Writes the name of a candidate, with the settings that differ or that the user gave. */
+/** Writes the name of a candidate: its backend or model, its reuse and limit if there are several,
+ * and its budget unless it is automatic. */
 static void name_candidate(const struct settings *settings, struct candidate *candidate) {
     const struct rerun_setting *setting = &candidate->setting;
     struct print out;

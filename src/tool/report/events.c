@@ -35,7 +35,7 @@ static bool copy_event(struct page_event *to, const struct flight_event *from, u
     bool whole = number != 0 && GET(seal) == flight_seal(number, to->time_ns, to->address,
                                                          to->bytes, to->duration_ns, rest);
 #undef GET
-    if (ring != 0) { /* a large block: the sum is not before the thread's last slow event */
+    if (ring != 0) { /* a large block: duration_ns moves it behind the thread's last slow event */
         to->coarse_ns = to->time_ns;
         to->time_ns += to->duration_ns;
         to->duration_ns = 0;

@@ -51,8 +51,11 @@ struct pages {
     int *others;             /* their process numbers */
 };
 
-/** Opens all pages of this user, or those of one process if `pid` is not 0. Includes pages of dead
- * processes. The process that has run longest comes first. */
+/**
+ * Opens all pages of this user, or those of one process if `pid` is not 0. Includes processes that
+ * a signal has ended, not those that have exited. First removes the pages of dead processes from
+ * each folder, except the newest PLACE_KEEP. The process that began first comes first.
+ */
 void pages_open(struct pages *pages, int pid);
 void pages_close(struct pages *pages);
 
@@ -62,8 +65,8 @@ struct page *pages_of(struct pages *pages, int pid);
 /** Returns whether the process has a page that this version cannot read. */
 bool pages_have_other(const struct pages *pages, int pid);
 
-/** Returns whether the process number of a page may belong to another page too. Numbers in other
- * containers are unknown here. */
+/** Returns whether several running processes of other containers have the number of the page's
+ * process, and none here has it. pages_of() has then returned any of them. */
 bool pages_are_ambiguous(const struct pages *pages, const struct page *page);
 
 /** Writes why a folder cannot hold live pages of this user, and returns true. Returns false if the
@@ -96,7 +99,8 @@ struct page_moment {
 /**
  * Copies the values of a device, all of one moment. Returns false if the device is not used. Sets
  * *sizes_age to the nanoseconds by which stats->live is older; 0: nothing has changed since, or
- * there is no list. sizes_age and moment may be NULL.
+ * there is no list. sizes_age and moment may be NULL. The texts in `stats` are valid until the next
+ * call for the same ordinal, whatever the page.
  */
 bool page_device(const struct page *page, unsigned ordinal, struct stats_device *stats,
                  uint64_t *sizes_age, struct page_moment *moment);

@@ -42,10 +42,11 @@ struct parsed_reports {
 };
 
 /**
- * Adds the reports of a file. Ignores lines that are not JSON of the library. Returns false and
- * sets *why in three cases:
+ * Adds the reports of a file; `-` is the standard input. Ignores lines that are not JSON of the
+ * library. Returns false and sets *why in four cases:
  *
  *   - The file has no report.
+ *   - The file cannot be read, or a line is longer than any report. The reports before are added.
  *   - A report was cut off. The others are added.
  *   - A report has more devices or takes more memory than a report of the library can. The function
  *     adds neither that report nor later ones.

@@ -180,8 +180,9 @@ static struct place add_inlined(struct known *known, struct place place) {
     Dwarf_Die *unit = dwfl_module_addrdie(known->module, known->offset, &bias);
     Dwarf_Die *scopes = NULL, *around = NULL;
     /*
-     * dwarf_getscopes() lists the scopes up to the innermost inlined function, and then those of
-     * its definition. The scopes around its entry are the ones in this function.
+     * dwarf_getscopes() lists the scopes around the address up to the innermost inlined function,
+     * and then the scopes around the definition of that function. dwarf_getscopes_die() lists the
+     * scopes around its call instead.
      */
     int count = unit ? dwarf_getscopes(unit, known->offset - bias, &scopes) : 0;
     count = count > 0 ? dwarf_getscopes_die(&scopes[0], &around) : 0;

@@ -40,8 +40,11 @@ void screen_draw_one(struct screen *screen);
  * `keys` that fits. The list ends with NULL. */
 void screen_put_keys(const struct screen *screen, const char *const *keys);
 
-/** Starts ncurses, and restores the terminal at exit and at every signal that ends the process,
- * except SIGKILL. Returns false if there is no such terminal. */
+/**
+ * Starts ncurses. Restores the terminal at exit, and at every signal whose default action ends the
+ * process, except SIGKILL, SIGSTKFLT and real-time signals. Sends stderr to /dev/null if it is a
+ * terminal. Returns false if stdin is no terminal, or if ncurses does not start.
+ */
 bool terminal_open(void);
 
 /** Returns whether the terminal was closed. */

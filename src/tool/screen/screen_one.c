@@ -10,7 +10,7 @@
 #define GRAPH_LINES 8
 #define NOW_COLUMNS 11
 #define PEAK_COLUMNS 12
-#define LINES_EACH 10 /* of the screen, for each library that is named */
+#define LINES_EACH 10 /* a screen of ten times as many lines names ten libraries */
 #define LIVE_LINES 5
 #define LEAST_COLUMNS 24 /* sentences are wrapped at this width or more */
 #define SHOWN_NS 1000000 /* the smallest age that is printed, so that none reads as 0 */
