@@ -20,7 +20,9 @@
 struct input {
     char *bytes;
     size_t count;
-    size_t most; /* bound of `count`, by the size of the file: a packed file may claim any size */
+    /* Of a packed file, which may claim any size: bound of `count`, and of the memory of values.
+     * SIZE_MAX for other files. */
+    size_t most;
 };
 
 /**
@@ -35,7 +37,8 @@ void input_free(struct input *input);
  */
 int input_histories(const struct input *input, struct histories *histories);
 
-/* The readers of the formats, each in its own file. They return -EINVAL and set histories->why. */
+/* The readers of the formats, each in its own file. They return 0, -EINVAL, or -EFBIG if the values
+ * of a snapshot take more than `most` bytes. After an error histories->why is set. */
 bool rows_are_known(const struct input *input);
 int rows_read(const struct input *input, struct histories *histories);
 int snapshot_read(const struct input *input, struct histories *histories);

@@ -1,6 +1,6 @@
 /*
  * Reads JSON with the stack machine of pickles. An opening bracket pushes a mark. A closing bracket
- * makes a list or dictionary of the values above the mark. The bound on memory is the same.
+ * makes a list or dictionary of the values above the mark. machine->most bounds the memory.
  */
 #include "base/utf8.h"
 #include "replay/machine.h"

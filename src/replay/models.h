@@ -24,7 +24,8 @@
  *      cudaMalloc            every free returns the memory: pages of 2 MiB, which blocks of up to
  *                            1 MiB share
  *
- * With a limit, the models of PyTorch and of whole blocks return free segments before they fail.
+ * At a limit, before they fail, the models of PyTorch and of whole blocks return free segments, and
+ * the model of PyTorch expandable returns the whole pages of free ranges.
  */
 enum model { MODEL_PYTORCH, MODEL_EXPANDABLE, MODEL_WHOLE, MODEL_NATIVE, MODELS };
 

@@ -15,7 +15,7 @@ enum plain_kind {
     PLAIN_NONE,
     PLAIN_BOOL,
     PLAIN_INT,
-    PLAIN_HUGE, /* an integer of more than 64 bits, which cannot be a size */
+    PLAIN_HUGE, /* an integer that does not fit into int64_t */
     PLAIN_FLOAT,
     PLAIN_TEXT, /* a text or bytes. A NUL follows in JSON, not in a pickle */
     PLAIN_LIST, /* a list, tuple or set */
@@ -57,14 +57,14 @@ int json_read(char *bytes, size_t count, size_t most, struct plain *values, char
 
 /*
  * A pickle is a program for a stack machine, whose operations can import and call any function. A
- * file with such an operation is refused, and the error names it. No operation makes more than a
- * few words, and values that the memo shares are shared in memory too.
+ * file with such an operation is refused, and the error names it. The memo has at most as many
+ * places as the file has bytes, and values that it shares are shared in memory too.
  */
 
 /**
  * Reads a pickle. Returns 0, -EFBIG beyond the bound, or -EINVAL. Writes the error and its offset
- * to `why`. Texts point into `bytes`; lists take at most `most` bytes. The caller frees the values
- * in all cases.
+ * to `why`. Texts point into `bytes`; lists, stack and memo together take at most `most` bytes. The
+ * caller frees the values in all cases.
  */
 int pickle_read(const char *bytes, size_t count, size_t most, struct plain *values, char *why,
                 size_t why_size);
@@ -89,7 +89,8 @@ bool plain_is(const struct plain_value *value, const char *text);
 /** Reads an integer from 0 to `most`. Returns false for any other value, and for NULL. */
 bool plain_u64(const struct plain_value *value, uint64_t most, uint64_t *number);
 
-/* Return 0 or "" for NULL and for a value of another kind. */
+/* Return 0, false or "" for NULL and for a value of another kind. A float counts as the integer
+ * before its point. Numbers that are too large for the type become its bound. */
 uint64_t json_u64(const struct plain_value *value);
 int64_t json_i64(const struct plain_value *value);
 bool json_is_true(const struct plain_value *value);

@@ -20,7 +20,7 @@ struct table {
 /** Returns the value of a key, or 0. */
 uint64_t table_find(const struct table *table, uint64_t key);
 
-/** Sets the value of a key, which is not 0. */
+/** Sets the value of a key. The value is not 0; the key may be. */
 void table_set(struct table *table, uint64_t key, uint64_t value);
 
 /** Removes a key, if the table has it. */
