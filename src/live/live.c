@@ -31,7 +31,8 @@
 
 /*
  * live_refresh() counts the sizes of live blocks if a reader or the caller asks. Without a request
- * it counts only up to SIZES_MOST live blocks, in at most one part in COST_SHARE of the time.
+ * it counts only if all devices together have at most SIZES_MOST live blocks. Such counts take at
+ * most one part in COST_SHARE of the time.
  */
 #define COST_SHARE 1000
 #define SIZES_MOST 100000

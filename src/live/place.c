@@ -328,8 +328,8 @@ static bool is_silent(const struct sweep *sweep, const char *name) {
 }
 
 /**
- * Returns whether a process is alive, as place_life() does, at less cost. After ALIVE_MOST live
- * processes, tests only whether any process has the number.
+ * Returns the state of a process, as place_life() does, at less cost. After ALIVE_MOST live
+ * processes, a process counts as alive if any process has its number.
  */
 static enum place_life life_in_sweep(struct sweep *sweep, const struct live_identity *who) {
     bool here = who->pid_namespace == sweep->own_namespace;

@@ -36,7 +36,7 @@ struct live_identity place_self(void);
  */
 uint64_t place_stack(int pid);
 
-/** Returns whether SIGSTOP or a debugger has stopped the process. */
+/** Returns whether a signal, such as SIGSTOP, or a debugger has stopped the process. */
 bool place_is_stopped(int pid);
 
 /**
@@ -64,10 +64,14 @@ void place_name(const struct live_identity *who, char name[PLACE_NAME]);
 bool place_parse(const char *name, struct live_identity *who);
 
 /**
- * State of a process. PLACE_ELSEWHERE: unknown, because the process number is that of another PID
- * namespace (a container).
+ * State of a process:
+ *
+ *      PLACE_ALIVE       it runs; or /proc hides it, and any process has its number
+ *      PLACE_DEAD        it has ended, or another process has its number
+ *      PLACE_ELSEWHERE   unknown: its number is one of another PID namespace (a container)
  */
 enum place_life { PLACE_ALIVE, PLACE_DEAD, PLACE_ELSEWHERE };
+/** Returns the state of a process. `own_namespace`: the PID namespace of the caller. */
 enum place_life place_life(const struct live_identity *who, uint64_t own_namespace);
 
 /** Returns whether the folder has so many pages that the process that made one must sweep. */

@@ -1,12 +1,13 @@
 /*
- * The map of a device's memory for reports: pieces in order of addresses, in a table of fixed size.
+ * The map of a device's memory for reports: pieces, by segment, in a table of fixed size.
  *
  * A piece has an address, its length, and how much of it is live or cached (freed, and not merged
  * yet). The rest is free. While there are few blocks, a piece is one block or the free memory
- * between two. When the table is full, neighbours are joined: first equal ones of one segment, then
- * the shortest, up to `grain` bytes together. Invariant: the sums are exact for any number of
- * blocks, and pieces longer than `grain` are exact. The caller owns the map, so there is no lock.
- * pool_survey() fills it; report/ and tool/ print it.
+ * between two. When the table is full, neighbours are joined from left to right: first equal ones
+ * of one segment, then also others, of different segments too, if they have at most `grain` bytes
+ * together. `grain` is doubled until enough are joined. Invariant: the sums are exact for any
+ * number of blocks, and pieces longer than `grain` are exact. The caller owns the map, so there is
+ * no lock. pool_survey() fills it; report/ and tool/ print it.
  */
 #ifndef GPUCACHE_STATS_SEGMENT_MAP_H
 #define GPUCACHE_STATS_SEGMENT_MAP_H
@@ -35,7 +36,8 @@ struct segment_map {
  */
 void segment_map_add(struct segment_map *map, const struct segment_piece *piece);
 
-/** Joins adjacent pieces until at most `most` are left. */
+/** Joins pieces, from left to right, until at most `most` are left, or until no more can be joined:
+ * a piece has at most UINT32_MAX units. */
 void segment_map_limit(struct segment_map *map, uint32_t most);
 
 static inline uint64_t segment_map_bytes(uint32_t units) {
