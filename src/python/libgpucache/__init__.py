@@ -344,7 +344,8 @@ def write_report(file: Union[str, "os.PathLike[str]", int, BinaryIO], format: st
 def dump_snapshot(filename: Union[str, "os.PathLike[str]"] = "dump_snapshot.pickle") -> None:
     """Writes a memory snapshot for PyTorch's viewer (pytorch.org/memory_viz), as ``torch.cuda.memory._dump_snapshot()``.
 
-    The program has to record a trace: start it with GPUCACHE_TRACE. Raises OSError with what `gpucache snapshot` said otherwise.
+    The program has to record a trace: start it with GPUCACHE_TRACE. The snapshot has its last 200000 events at most.
+    Raises OSError with the messages of `gpucache snapshot` if that fails, as it does without a trace.
     """
     _entry("gpucache_version")
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
