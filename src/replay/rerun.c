@@ -99,33 +99,33 @@ static int release(struct backend *backend, uint64_t address, uint64_t bytes) {
 }
 
 static int create_handles(struct backend *backend, unsigned count, unsigned length,
-                          uint64_t *pages) {
+                          uint64_t *handles) {
     (void)backend;
     int taken = take(count * length * PAGE_BYTES);
     for (unsigned i = 0; taken == 0 && i < count; i++)
-        pages[i] = ++device.next_page;
+        handles[i] = ++device.next_page;
     if (taken == 0)
         account_call(device.account, count, COST_CREATE_NS);
     return taken;
 }
 
 static void release_handles(struct backend *backend, unsigned count, unsigned length,
-                            const uint64_t *pages) {
-    (void)backend, (void)pages;
+                            const uint64_t *handles) {
+    (void)backend, (void)handles;
     account_give(device.account, count * length * PAGE_BYTES);
     account_call(device.account, count, COST_RELEASE_NS);
 }
 
 static int map(struct backend *backend, uint64_t address, unsigned count, unsigned length,
-               const uint64_t *pages) {
-    (void)backend, (void)address, (void)pages;
+               const uint64_t *handles) {
+    (void)backend, (void)address, (void)handles;
     account_map(device.account, count * length);
     account_call(device.account, count, COST_MAP_NS);
     return 0;
 }
 
-static int unmap(struct backend *backend, uint64_t address, unsigned count, bool left) {
-    (void)backend, (void)address, (void)count, (void)left;
+static int unmap(struct backend *backend, uint64_t address, unsigned count, bool stale) {
+    (void)backend, (void)address, (void)count, (void)stale;
     account_call(device.account, 1, COST_UNMAP_NS);
     return 0;
 }
