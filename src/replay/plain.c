@@ -38,7 +38,7 @@ size_t plain_count(const struct plain_value *list) {
     return list && list->kind == PLAIN_LIST ? list->list->count : 0;
 }
 
-bool plain_visit(struct plain *plain) {
+bool plain_count_read(struct plain *plain) {
     return plain->reads_left > 0 && plain->reads_left-- > 0;
 }
 

@@ -2,7 +2,8 @@
  * Plain data as JSON and pickles hold it: numbers, texts, lists, dictionaries.
  *
  * The length of the file bounds work and memory. A pickle may share values, and a list may contain
- * itself. A walk over the values of a pickle must therefore stop when plain_visit() returns false.
+ * itself. A walk over the values of a pickle must therefore stop when plain_count_read() returns
+ * false.
  */
 #ifndef GPUCACHE_REPLAY_PLAIN_H
 #define GPUCACHE_REPLAY_PLAIN_H
@@ -41,7 +42,7 @@ struct plain_list {
 struct plain {
     struct plain_value root;
     struct plain_list *lists;
-    uint64_t reads_left; /* calls of plain_visit() that return true */
+    uint64_t reads_left; /* calls of plain_count_read() that return true */
 };
 
 /**
@@ -82,7 +83,7 @@ size_t plain_count(const struct plain_value *list);
 
 /** Counts a value that is read. Returns false after more reads than a file of that length has
  * values: the values then contain themselves or one another many times. */
-bool plain_visit(struct plain *plain);
+bool plain_count_read(struct plain *plain);
 
 bool plain_is(const struct plain_value *value, const char *text);
 

@@ -70,7 +70,7 @@ static int read_entry(struct reader *reader, size_t at, struct entry *entry) {
     const struct plain_value *from = &reader->trace->list->items[at];
     const struct plain_value *action = plain_get(from, "action");
     *entry = (struct entry){.action = OTHER};
-    if (!plain_visit(reader->values))
+    if (!plain_count_read(reader->values))
         return refuse_repetition(reader);
     if (!plain_u64(plain_get(from, "time_us"), TIME_MOST, &entry->time_us))
         entry->time_us = at; /* PyTorch 2.0 and older have no times: one microsecond per entry */
@@ -136,7 +136,7 @@ static int first_pass(struct reader *reader, const struct entry *entry) {
 static int read_block(struct reader *reader, const struct plain_value *block, uint64_t *address,
                       uint64_t stream) {
     uint64_t size, bytes, own = *address;
-    if (!plain_visit(reader->values))
+    if (!plain_count_read(reader->values))
         return refuse_repetition(reader);
     if (!plain_u64(plain_get(block, "size"), HISTORY_BYTES_MOST, &size))
         return complain(reader, "has a block without a size");
@@ -157,7 +157,7 @@ static int read_segment(struct reader *reader, const struct plain_value *segment
     const struct plain_value *of = plain_get(segment, "stream");
     uint64_t device = 0, address = 0, size;
     int r = 0;
-    if (!plain_visit(reader->values))
+    if (!plain_count_read(reader->values))
         return refuse_repetition(reader);
     plain_u64(plain_get(segment, "device"), DEVICES_MOST, &device);
     if ((int)device != reader->device)
