@@ -243,8 +243,8 @@ static void scan_due(void) {
         scan_one();
 }
 
-static bool is_kept(const struct trace_record *record, uint64_t head, bool forget) {
-    return !forget && begins_object(record, kind_of(head)) && !(flags_of(head) & TRACE_DEAD);
+static bool is_kept(const struct trace_record *record, uint64_t head, bool drop_live) {
+    return !drop_live && begins_object(record, kind_of(head)) && !(flags_of(head) & TRACE_DEAD);
 }
 
 /** Stores the metric of a record that is about to be dropped, as the state before the trace. */
@@ -263,15 +263,15 @@ static void keep_metric(const struct trace_record *record, uint64_t head) {
  * Counts in the header the records that a chunk is about to lose. Returns how many stay. Runs
  * before drop_records() changes a record: readers must not see a gap that the header does not name.
  */
-static unsigned count_dropped(struct trace_record *chunk, bool forget) {
+static unsigned count_dropped(struct trace_record *chunk, bool drop_live) {
     unsigned stay = 0;
     uint64_t until = atomic_load(&header->dropped_until), dropped = 0, lost = 0;
     for (unsigned i = 1; i < TRACE_CHUNK_SLOTS; i++) {
         uint64_t head = head_of(&chunk[i]), time = atomic_load(&chunk[i].ticks);
         if (kind_of(head) == TRACE_NONE)
             continue;
-        stay += is_kept(&chunk[i], head, forget);
-        lost += is_kept(&chunk[i], head, false) && forget;
+        stay += is_kept(&chunk[i], head, drop_live);
+        lost += is_kept(&chunk[i], head, false) && drop_live;
         if (!(flags_of(head) & TRACE_CARRIED)) {
             dropped += kind_of(head) != TRACE_TEXT;
             until = time > until ? time : until;
@@ -286,15 +286,15 @@ static unsigned count_dropped(struct trace_record *chunk, bool forget) {
 
 /**
  * Drops the records of a chunk, except the begins of live objects, which move to its front. Returns
- * the number of records that stay. `forget` drops the live ones too.
+ * the number of records that stay. `drop_live` drops the live ones too.
  */
-static unsigned drop_records(struct trace_record *chunk, bool forget) {
-    unsigned kept = 0, stay = count_dropped(chunk, forget);
+static unsigned drop_records(struct trace_record *chunk, bool drop_live) {
+    unsigned kept = 0, stay = count_dropped(chunk, drop_live);
     for (unsigned i = 1; i < TRACE_CHUNK_SLOTS; i++) {
         uint64_t head = head_of(&chunk[i]);
         if (kind_of(head) == TRACE_NONE)
             continue;
-        if (kept < stay && is_kept(&chunk[i], head, forget)) {
+        if (kept < stay && is_kept(&chunk[i], head, drop_live)) {
             kept++;
             if (kept < i || !(flags_of(head) & TRACE_CARRIED))
                 carry_record(&chunk[kept], &chunk[i]);
