@@ -182,11 +182,11 @@ static void write_snapshot(struct trace_file *file, bool json) {
     print_init(&out, -1, text, sizeof text);
     to.file = file;
     attribute_growth(file);
-    begin_frames(&to);
+    memo_start(&to);
     pickle_begin(&to.pickle, &out, json);
     write_all(&to);
     pickle_end(&to.pickle);
-    end_frames(&to);
+    memo_free(&to);
     finish(&to, "trace");
     if (out.error != 0)
         return;

@@ -47,7 +47,7 @@ static uint32_t *new_memo(uint32_t count) {
     return checked(calloc((size_t)count + 1, sizeof(uint32_t)));
 }
 
-static void end_frames(struct snapshot *to) {
+static void memo_free(struct snapshot *to) {
     free(to->stacks);
     free(to->frames);
 }
@@ -106,7 +106,7 @@ static void write_no_stack(void *with) {
     write_words(to, &to->unused, "gpucache: free");
 }
 
-static void begin_frames(struct snapshot *to) {
+static void memo_start(struct snapshot *to) {
     struct trace_callers *callers = to->file->callers;
     to->stacks = new_memo(trace_callers_stacks(callers));
     to->frames = new_memo(trace_callers_frames(callers));
@@ -407,11 +407,11 @@ int tool_snapshot(char **arguments) {
         return EXIT_FAILURE;
     to.file = &file;
     attribute_growth(&file);
-    begin_frames(&to);
+    memo_start(&to);
     pickle_begin(&to.pickle, &out, json);
     write_all(&to);
     pickle_end(&to.pickle);
-    end_frames(&to);
+    memo_free(&to);
     finish(&to, *arguments);
     trace_file_free(&file);
     return tool_flush(&out) ? 0 : STATUS_OWN_FAILURE;
