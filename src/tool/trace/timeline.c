@@ -19,7 +19,7 @@
 
 #define STEP_NS 1000000
 #define STEP_SHARE 1000
-#define HOST_PIDS 10000000 /* added to a process number that another trace has too */
+#define PID_STEP 10000000 /* added to a process number that another trace has too */
 
 /* Counters of a device. A kind of unpooled memory has the counter UNPOOLED + its number. Kinds that
  * are counted together share a name, and the counter of the lowest number. */
@@ -274,7 +274,7 @@ static void set_unique_pid(struct source *sources, size_t at) {
     uint64_t pid = (uint64_t)sources[at].file.header->who.pid;
     for (size_t i = 0; i < at; i++)
         if (sources[i].pid == pid) {
-            pid += HOST_PIDS;
+            pid += PID_STEP;
             i = (size_t)-1; /* checks all traces again */
         }
     sources[at].pid = pid;
