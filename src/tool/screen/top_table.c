@@ -41,7 +41,7 @@ static unsigned worth_of(const struct top *top, unsigned column) {
 
 /** Returns a bit for each column that fits: the permanent columns, then others by importance.
  * Columns without any value leave the width of whole names and of the history. */
-static unsigned choose(const struct top *top) {
+static unsigned columns_that_fit(const struct top *top) {
     unsigned shown = 0;
     for (unsigned worth = 2 * MOST_WORTH; worth > 0; worth--) {
         for (unsigned i = 0; i < TOP_COLUMNS; i++) {
@@ -56,11 +56,11 @@ static unsigned choose(const struct top *top) {
 }
 
 unsigned top_width(const struct top *top) {
-    return width_of(choose(top)) + GAP + PROGRAM;
+    return width_of(columns_that_fit(top)) + GAP + PROGRAM;
 }
 
 enum top_column top_column_at(const struct top *top, unsigned x) {
-    unsigned shown = choose(top), end = 0;
+    unsigned shown = columns_that_fit(top), end = 0;
     for (unsigned i = 0; i < TOP_COLUMNS; i++) {
         end += shown >> i & 1 ? columns[i].width : 0;
         if (x < end)
@@ -70,7 +70,7 @@ enum top_column top_column_at(const struct top *top, unsigned x) {
 }
 
 void top_print_head(struct print *out, const struct top *top) {
-    unsigned shown = choose(top);
+    unsigned shown = columns_that_fit(top);
     for (unsigned i = 0; i < TOP_COLUMNS; i++) {
         if (!(shown >> i & 1))
             continue;
@@ -164,7 +164,7 @@ static void print_program(struct print *out, const struct top *top, const struct
 }
 
 void top_print_row(struct print *out, const struct top *top, const struct top_row *row) {
-    unsigned shown = choose(top);
+    unsigned shown = columns_that_fit(top);
     for (unsigned i = 0; i < TOP_COLUMNS; i++) {
         char text[LINES_VALUE];
         if (shown >> i & 1)
