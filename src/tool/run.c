@@ -97,7 +97,7 @@ static void preload(void) {
 void tool_become(char **program) {
     char path[PATH_MAX];
     /* execvp() runs a file that the kernel refuses by /bin/sh, which is right for a script only. */
-    if (target_find(*program, path) && target_is_elf(path))
+    if (program_find(*program, path) && program_is_elf(path))
         execv(path, program);
     else
         execvp(*program, program);
@@ -157,7 +157,7 @@ int tool_run(char **arguments) {
     arguments = left.at;
     if (!*arguments)
         fail(STATUS_OWN_FAILURE, "run", "no program is named, as in `gpucache run -- ./app`");
-    if (target_takes_library(*arguments))
+    if (program_takes_library(*arguments))
         preload();
     if (most > 0)
         return tool_judge_peak(most, or_none, arguments);

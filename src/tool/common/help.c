@@ -170,7 +170,7 @@ void help_refuse(char *const *arguments) {
     else if (nearest && !strchr(shown, '/'))
         snprintf(why, sizeof why,
                  "is no command; did you mean `%s`? `gpucache help` lists the commands", nearest);
-    else if (strchr(shown, '/') || target_find(*arguments, path))
+    else if (strchr(shown, '/') || program_find(*arguments, path))
         snprintf(why, sizeof why, "is no command; did you mean `gpucache run -- %.80s%s`?", shown,
                  more);
     else

@@ -43,7 +43,7 @@ static const struct {
     [OF_ANOTHER_MACHINE] = {"is for another kind of processor: it runs without the library", false},
 };
 
-bool target_find(const char *name, char path[PATH_MAX]) {
+bool program_find(const char *name, char path[PATH_MAX]) {
     const char *at = getenv("PATH");
     if (strchr(name, '/')) {
         snprintf(path, PATH_MAX, "%s", name);
@@ -130,7 +130,7 @@ static enum fit fit_of(char path[PATH_MAX]) {
     return fit;
 }
 
-bool target_is_elf(const char *path) {
+bool program_is_elf(const char *path) {
     char front[SELFMAG];
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     bool elf =
@@ -140,9 +140,9 @@ bool target_is_elf(const char *path) {
     return elf;
 }
 
-bool target_takes_library(const char *name) {
+bool program_takes_library(const char *name) {
     char path[PATH_MAX];
-    enum fit fit = target_find(name, path) ? fit_of(path) : FITS;
+    enum fit fit = program_find(name, path) ? fit_of(path) : FITS;
     bool script = fit == SCRIPT;
     for (unsigned i = 1; fit == SCRIPT && i < SCRIPTS_MOST; i++)
         fit = fit_of(path);

@@ -69,17 +69,17 @@ void tool_take_option(const char *argument, const char *value, bool strictly);
 void tool_option_name(const struct option_info *option, char name[TOOL_OPTION_NAME]);
 
 /** Finds the file that execvp() would run. Returns false if there is none. */
-bool target_find(const char *name, char path[PATH_MAX]);
+bool program_find(const char *name, char path[PATH_MAX]);
 
 /** Returns whether a file begins as an ELF file. */
-bool target_is_elf(const char *path);
+bool program_is_elf(const char *path);
 
 /**
  * Prints one line to stderr if the library cannot be loaded into a program. Returns whether to
  * preload it anyway. Returns false if the preload would end the program, or if its dynamic linker
  * would print an error.
  */
-bool target_takes_library(const char *name);
+bool program_takes_library(const char *name);
 
 /** Replaces this process by a program, or ends it with a message. */
 _Noreturn void tool_become(char **program);
