@@ -52,7 +52,7 @@ function none(words) {
 }
 
 /** Makes a legend of [class, words, value]. */
-function key(rows) {
+function legend(rows) {
   return el("ul", {class: "key"}, rows.map(([name, words, value]) =>
     el("li", null, el("i", {class: name}), words, value !== undefined && [" ", el("b", null, value)])));
 }

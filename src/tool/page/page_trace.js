@@ -389,7 +389,7 @@ function tracePart(trace, device) {
     (trace.dropped ? "; " + trace.dropped + " older events are not in it" : "") + ". The oldest block is at the bottom; one colour is one call stack" +
     (Object.keys(trace.stacks).length ? "" : ", or one size where there is none") + "."), tools),
   el("div", {class: "chart trace"}, el("div", null), into.strip, into.y, into.canvas, into.x),
-  key([["stroke reserve", "Reserved"], ...(trace.marks.length ? [["stroke label", "marks of the program"]] : []), ...(refusals(trace, device.device).length ? [["stroke mark bad", "memory refused"]] : [])]), into.detail, into.list, traceMarks(trace, device.device));
+  legend([["stroke reserve", "Reserved"], ...(trace.marks.length ? [["stroke label", "marks of the program"]] : []), ...(refusals(trace, device.device).length ? [["stroke mark bad", "memory refused"]] : [])]), into.detail, into.list, traceMarks(trace, device.device));
 }
 
 const model = read(JSON.parse(document.getElementById("data").textContent));

@@ -27,7 +27,7 @@ function bar(device) {
   return part(size(held) + " of " + size(whole) + " that the " + (limit ? "limit allows" : "device has"),
     el("div", {class: "bar"}, parts.map(([name, words, bytes]) => el("i", {class: name, style: {width: share(bytes, all)},
       "data-tip": words + ": " + size(bytes) + ", " + (100 * bytes / all).toFixed(1) + "%"}))),
-    key([...parts.map(([name, words, bytes]) => [name, words, size(bytes)]),
+    legend([...parts.map(([name, words, bytes]) => [name, words, size(bytes)]),
       ["rest", limit ? "left of the limit" : "used by others, or free", size(Math.max(0, whole - held))]]));
 }
 
@@ -162,7 +162,7 @@ function chart(series) {
   const good = series.marks.some((mark) => !mark.bad), bad = series.marks.some((mark) => mark.bad);
   return part(series.title, el("div", {class: "over"}, hint(series.hint), points.length > 8 && tools),
     el("div", {class: "chart"}, into.y, plot, into.x),
-    key([...series.lines.map(([words, name]) => ["stroke line-" + name, words]), ...(series.limit ? [["stroke limit", "Limit"]] : []),
+    legend([...series.lines.map(([words, name]) => ["stroke line-" + name, words]), ...(series.limit ? [["stroke limit", "Limit"]] : []),
       ...(good ? [["stroke mark", "slow or rare events"]] : []), ...(bad ? [["stroke mark bad", "memory refused"]] : [])]),
     fold("As figures", () => table(["Time", ...series.lines.map(([words]) => words)], points.slice(-2000).map((p) =>
       [when(series, p.t), ...series.lines.map(([, name]) => ({words: size(p[name]), bytes: p[name]}))])), {class: "figures"}));
@@ -299,7 +299,7 @@ function map(device) {
   }
   return part("The pool by address", hint(mapWords(device, of)), lines.map((parts, row) => el("div", {class: "maprow"}, el("span", null, "+" +
     shortSize(row * length)), svg("svg", {viewBox: "0 0 1000 24", preserveAspectRatio: "none", role: "img", "aria-label": "memory by address"}, parts))),
-  key([["live", "live"], ["cached", "freed, kept for the next such request"], ["free", "free"]]));
+  legend([["live", "live"], ["cached", "freed, kept for the next such request"], ["free", "free"]]));
 }
 
 /* ---- by size ---- */
@@ -316,7 +316,7 @@ function sizes(device) {
   return part("Allocations by size", hint("On a logarithmic scale."), el("div", {class: "rows"}, rows.map((row) => [
     el("span", {class: "n"}, row.upper_bytes ? "\u2264 " + shortSize(row.upper_bytes) : "> " + shortSize(SIZE_MOST)),
     track(row.total + " in all, " + row.live + " live", [["total", share(bits(row.total), most)], ["live", share(bits(row.live), most)]]),
-    el("span", {class: "n"}, row.total, " ", el("small", null, row.live + " live"))])), key([["total", "in all"], ["live", "live"]]));
+    el("span", {class: "n"}, row.total, " ", el("small", null, row.live + " live"))])), legend([["total", "in all"], ["live", "live"]]));
 }
 
 /* ---- holders ---- */
@@ -353,7 +353,7 @@ function holders(device) {
     return part("What holds it", device.live.length ? holdersBySize(device)
       : none(device.requested_bytes.current ? "The sizes of what is live are not known." : "Nothing is live."));
   return part("What holds it", hint("By the call that asked for it."), el("div", {class: "rows"}, rows.slice(0, HOLDERS_MOST).map((of) => holderRow(of, most))),
-    rows.length > HOLDERS_MOST && hint(rows.length - HOLDERS_MOST + " more hold less."), key([["live", "live"], ["peak", "at the peak of the device"]]));
+    rows.length > HOLDERS_MOST && hint(rows.length - HOLDERS_MOST + " more hold less."), legend([["live", "live"], ["peak", "at the peak of the device"]]));
 }
 
 function libraries(device) {
@@ -455,7 +455,7 @@ function flame(device) {
   choose(weight[0]);
   return part("Calls, by what they hold", el("div", {class: "tools"}, el("select", {"aria-label": "width", change: (event) => choose(event.target.value)},
     usable.map(([name, words]) => el("option", {value: name}, words))), search, button("Whole", () => zoom(root)), sum), graph,
-  key([["own", "the program's own code"], ["library", "libraries"], ["hit", "found"]]));
+  legend([["own", "the program's own code"], ["library", "libraries"], ["hit", "found"]]));
 }
 
 /* ---- at a moment ---- */
