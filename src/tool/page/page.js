@@ -312,7 +312,7 @@ function comparison(model) {
 
 /* ---- a process ---- */
 
-function call(lines, bad) {
+function notice(lines, bad) {
   lines = lines.filter(Boolean);
   return lines.length ? el("div", {class: bad ? "call bad" : "call"}, lines.map((line) => el("p", null, line.replace(/^gpucache: /, "")))) : null;
 }
@@ -340,10 +340,10 @@ function processPart(of, alone, open) {
   const inside = () => {
     const oom = [...of.reports].reverse().find((report) => report.oom), newest = of.newest;
     const ordinals = new Set([...(newest?.devices ?? []).map((d) => d.device), ...of.traces.flatMap((t) => t.devices.map((d) => d.device))]);
-    return el("div", null, !alone && [commandOf(of), processChips(of)], oom && call(oom.oom.verdict, true),
-      newest && [call([newest.extra.note]), call([newest.extra.sizes_note])],
+    return el("div", null, !alone && [commandOf(of), processChips(of)], oom && notice(oom.oom.verdict, true),
+      newest && [notice([newest.extra.note]), notice([newest.extra.sizes_note])],
       [...ordinals].sort((a, b) => a - b).map((ordinal) => deviceCard(of, ordinal, model.processes.length > 8)),
-      ordinals.size === 0 && call(["This process has used no device."]));
+      ordinals.size === 0 && notice(["This process has used no device."]));
   };
   if (alone) return inside();
   const made = fold([of.name, el("small", null, " pid " + of.pid + (of.rank === null ? "" : ", rank " + of.rank))], inside,
