@@ -390,7 +390,7 @@ function tipUnder(event) {
 }
 
 /** Prepares the page for print (light colours, every process unfolded), or for the screen again. */
-function paper(printed) {
+function setPrintLook(printed) {
   document.documentElement.classList.toggle("paper", printed);
   if (printed) document.querySelectorAll("details.process, details.compare").forEach((of) => (of.open = true, of.fill()));
   drawings.forEach((draw) => draw());
@@ -409,7 +409,7 @@ function start() {
   for (const name of ["pointermove", "pointerdown"]) document.addEventListener(name, tipUnder);
   document.addEventListener("scroll", hideTip, true);
   addEventListener("hashchange", follow);
-  addEventListener("beforeprint", () => paper(true));
-  addEventListener("afterprint", () => paper(false));
+  addEventListener("beforeprint", () => setPrintLook(true));
+  addEventListener("afterprint", () => setPrintLook(false));
   follow();
 }
