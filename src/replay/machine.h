@@ -34,4 +34,18 @@ int machine_mark(struct machine *machine);
 /** Pops all items above the last mark, and pushes a list or dictionary of them. */
 int machine_push_marked(struct machine *machine, unsigned kind);
 
+/** Pops the uppermost items and pushes a list or dictionary of them. */
+int machine_push_items(struct machine *machine, unsigned kind, size_t items);
+
+/** Returns whether so many items lie above the last mark. */
+bool machine_has_items(const struct machine *machine, size_t items);
+
+/** Removes the last mark. Sets *items to the number of items above it. Returns false if there is no
+ * mark. */
+bool machine_pop_mark(struct machine *machine, size_t *items);
+
+/** Enlarges a list, whose address is in `list`, for one more item of `each` bytes. Returns 0, or
+ * -EFBIG beyond the bound. */
+int machine_grow(struct machine *machine, void *list, size_t count, size_t *capacity, size_t each);
+
 #endif

@@ -1,125 +1,10 @@
 /*
- * The stack machine that reads plain data (machine.h), and the opcodes of a pickle (CPython's
- * Lib/pickletools.py). An operation gets the argument that the table of opcodes has for it.
- * machine->most bounds all memory.
+ * The opcodes of a pickle (CPython's Lib/pickletools.py), for the stack machine of machine.h. An
+ * operation gets the argument that the table of opcodes has for it.
  */
 #include "replay/machine.h"
-#include "replay/memory.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* ---- the machine ---- */
-
-int machine_fail(struct machine *machine, const char *wrong) {
-    machine->wrong = wrong;
-    return -EINVAL;
-}
-
-int machine_truncated(struct machine *machine) {
-    return machine_fail(machine, "it ends there");
-}
-
-/** Subtracts bytes from the bound. Returns 0, or -EFBIG beyond the bound. */
-static int count_memory(struct machine *machine, size_t bytes) {
-    if (bytes > machine->most) {
-        machine->wrong = "it takes more memory than a file of its size may";
-        return -EFBIG;
-    }
-    machine->most -= bytes;
-    return 0;
-}
-
-/** Enlarges a list for one more item. Returns 0, or -EFBIG beyond the bound. */
-static int grow(struct machine *machine, void *list, size_t count, size_t *capacity, size_t each) {
-    void **of = list;
-    if (count < *capacity)
-        return 0;
-    size_t more = *capacity ? 2 * *capacity : 16;
-    int r = count_memory(machine, (more - *capacity) * each);
-    if (r == 0) {
-        *of = checked(realloc(*of, more * each));
-        *capacity = more;
-    }
-    return r;
-}
-
-int machine_push(struct machine *machine, struct plain_value value) {
-    int r = grow(machine, &machine->stack, machine->depth, &machine->stack_capacity, sizeof value);
-    if (r == 0)
-        machine->stack[machine->depth++] = value;
-    return r;
-}
-
-/** Returns the number of items below the last mark, which no operation may pop. */
-static size_t items_below_mark(const struct machine *machine) {
-    return machine->mark_count > 0 ? machine->marks[machine->mark_count - 1] : 0;
-}
-
-static bool has_items(const struct machine *machine, size_t items) {
-    return machine->depth - items_below_mark(machine) >= items;
-}
-
-/** Pops the uppermost items and pushes a list of them. */
-static int push_items(struct machine *machine, unsigned kind, size_t items) {
-    int r = count_memory(machine, sizeof *machine->values->lists + items * sizeof *machine->stack);
-    if (r != 0)
-        return r;
-    struct plain_list *list = checked(calloc(1, sizeof *list));
-    list->next = machine->values->lists;
-    machine->values->lists = list;
-    if (items > 0) {
-        list->items = checked(malloc(items * sizeof *list->items));
-        machine->depth -= items;
-        memcpy(list->items, &machine->stack[machine->depth], items * sizeof *list->items);
-        list->count = list->capacity = items;
-    }
-    return machine_push(machine, (struct plain_value){.kind = (uint8_t)kind, .list = list});
-}
-
-static bool pop_mark(struct machine *machine, size_t *items) {
-    if (machine->mark_count == 0)
-        return false;
-    *items = machine->depth - machine->marks[--machine->mark_count];
-    return true;
-}
-
-int machine_push_marked(struct machine *machine, unsigned kind) {
-    size_t items;
-    if (!pop_mark(machine, &items))
-        return machine_fail(machine, "there is no mark");
-    if (kind == PLAIN_DICT && items % 2 != 0)
-        return machine_fail(machine, "a key has no value");
-    return push_items(machine, kind, items);
-}
-
-int machine_mark(struct machine *machine) {
-    int r = grow(machine, &machine->marks, machine->mark_count, &machine->mark_capacity,
-                 sizeof(size_t));
-    if (r == 0)
-        machine->marks[machine->mark_count++] = machine->depth;
-    return r;
-}
-
-int machine_read(const char *bytes, size_t count, size_t most, int (*run)(struct machine *machine),
-                 const char *wrong, struct plain *values, char *why, size_t why_size) {
-    const unsigned char *begin = (const unsigned char *)bytes;
-    struct machine machine = {
-        .at = begin, .begin = begin, .end = begin + count, .values = values, .most = most};
-    *values = (struct plain){.reads_left = count};
-    int r = run(&machine);
-    if (r == 0)
-        values->root = machine.stack[0];
-    else
-        snprintf(why, why_size, "is %s at byte %zu: %s", wrong, (size_t)(machine.at - begin),
-                 machine.wrong);
-    free(machine.stack);
-    free(machine.memo);
-    free(machine.marks);
-    return r;
-}
 
 /* ---- scalars and texts ---- */
 
@@ -212,23 +97,24 @@ static int push_text(struct machine *machine, unsigned length_bytes) {
 /* ---- lists and dictionaries ---- */
 
 static int push_empty(struct machine *machine, unsigned kind) {
-    return push_items(machine, kind, 0);
+    return machine_push_items(machine, kind, 0);
 }
 
 static int push_tuple(struct machine *machine, unsigned items) {
-    return push_items(machine, PLAIN_LIST, items);
+    return machine_push_items(machine, PLAIN_LIST, items);
 }
 
 /** Pops the uppermost items and appends them to the list or dictionary below. */
 static int append_items(struct machine *machine, unsigned kind, size_t items) {
-    if (!has_items(machine, items + 1))
+    if (!machine_has_items(machine, items + 1))
         return machine_fail(machine, "the stack is empty");
     struct plain_value *to = &machine->stack[machine->depth - items - 1];
     if (to->kind != kind || (kind == PLAIN_DICT && items % 2 != 0))
         return machine_fail(machine, "items are added to what is no list or dictionary");
     struct plain_list *list = to->list;
     for (size_t i = 0; i < items; i++) {
-        int r = grow(machine, &list->items, list->count, &list->capacity, sizeof *list->items);
+        int r =
+            machine_grow(machine, &list->items, list->count, &list->capacity, sizeof *list->items);
         if (r != 0)
             return r;
         list->items[list->count++] = to[1 + i];
@@ -243,8 +129,8 @@ static int append(struct machine *machine, unsigned kind) {
 
 static int append_marked(struct machine *machine, unsigned kind) {
     size_t items;
-    return pop_mark(machine, &items) ? append_items(machine, kind, items)
-                                     : machine_fail(machine, "there is no mark");
+    return machine_pop_mark(machine, &items) ? append_items(machine, kind, items)
+                                             : machine_fail(machine, "there is no mark");
 }
 
 /* ---- the stack and the memo ---- */
@@ -260,8 +146,8 @@ static int store_at(struct machine *machine, uint64_t place) {
     if (place > (uint64_t)(machine->end - machine->begin))
         return machine_fail(machine, "a number of the memo is larger than the file");
     while (machine->memo_count <= place) {
-        int r = grow(machine, &machine->memo, machine->memo_count, &machine->memo_capacity,
-                     sizeof *machine->memo);
+        int r = machine_grow(machine, &machine->memo, machine->memo_count, &machine->memo_capacity,
+                             sizeof *machine->memo);
         if (r != 0)
             return r;
         machine->memo[machine->memo_count++] = (struct plain_value){.kind = PLAIN_NONE};
@@ -292,7 +178,7 @@ static int fetch(struct machine *machine, unsigned bytes) {
 
 static int drop(struct machine *machine, unsigned unused) {
     (void)unused;
-    if (has_items(machine, 1))
+    if (machine_has_items(machine, 1))
         machine->depth--;
     else if (machine->mark_count > 0)
         machine->mark_count--;
@@ -304,7 +190,7 @@ static int drop(struct machine *machine, unsigned unused) {
 static int drop_marked(struct machine *machine, unsigned unused) {
     (void)unused;
     size_t items;
-    if (!pop_mark(machine, &items))
+    if (!machine_pop_mark(machine, &items))
         return machine_fail(machine, "there is no mark");
     machine->depth -= items;
     return 0;
@@ -416,7 +302,7 @@ static int run(struct machine *machine) {
             return machine_truncated(machine);
         unsigned char opcode = *machine->at++;
         int r = !opcodes[opcode].run ? refuse(machine, opcode)
-                : !has_items(machine, opcodes[opcode].items)
+                : !machine_has_items(machine, opcodes[opcode].items)
                     ? machine_fail(machine, "the stack is empty")
                     : opcodes[opcode].run(machine, opcodes[opcode].argument);
         if (r != 0)
