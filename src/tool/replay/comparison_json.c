@@ -4,8 +4,6 @@
 #include "base/json_put.h"
 #include "tool/replay/comparison.h"
 
-#include <errno.h>
-
 static void put_decimals(struct json_put *to, const char *name, double value, unsigned decimals) {
     json_put_key(to, name);
     json_put_double(to, value, decimals);

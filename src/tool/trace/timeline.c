@@ -12,8 +12,6 @@
 #include "tool/common/tool.h"
 #include "tool/trace/trace_file.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
