@@ -6,7 +6,6 @@
  * order. A lock on the page's file lets only one order at a time through. The kernel releases the
  * lock if this process is killed.
  */
-#include "base/clock.h"
 #include "base/print.h"
 #include "live/place.h"
 #include "options/value.h"
@@ -88,10 +87,6 @@ static struct request parse(char **arguments) {
     return request;
 }
 
-static uint64_t now_ms(void) {
-    return clock_ns(CLOCK_MONOTONIC) / 1000000;
-}
-
 static void sleep_until_poll(void) {
     nanosleep(&(struct timespec){0, POLL_NS}, NULL);
 }
@@ -99,7 +94,7 @@ static void sleep_until_poll(void) {
 /** Locks the page's file. Returns false if another order holds the lock until `end_ms`. */
 static bool lock(const struct page *page, uint64_t end_ms) {
     while (flock(page->fd, LOCK_EX | LOCK_NB) != 0) {
-        if (interrupted || now_ms() >= end_ms)
+        if (interrupted || tool_now_ms() >= end_ms)
             return false;
         sleep_until_poll();
     }
@@ -139,7 +134,7 @@ static const char *obstacle(const struct page *page) {
 
 static void say_obstacle_once(const struct page *page, uint64_t since_ms) {
     static bool said;
-    if (!said && now_ms() - since_ms >= NOTICE_MS) {
+    if (!said && tool_now_ms() - since_ms >= NOTICE_MS) {
         said = true;
         fprintf(stderr, "gpucache: process %d: waiting: %s\n", page->pid, obstacle(page));
     }
@@ -148,13 +143,13 @@ static void say_obstacle_once(const struct page *page, uint64_t since_ms) {
 /** Waits until the last order is done. Returns 0, -ESRCH or -ETIMEDOUT. */
 static int wait_until_done(struct page *page, uint64_t end_ms) {
     struct live_page *live = page->live;
-    uint64_t number = atomic_load(&live->order_number), since_ms = now_ms();
+    uint64_t number = atomic_load(&live->order_number), since_ms = tool_now_ms();
     page_ask(page);
     while (atomic_load_explicit(&live->order_done, memory_order_acquire) != number) {
         page_update_state(page);
         if (!can_act(page)) /* the process may have finished the order and then ended */
             return atomic_load(&live->order_done) == number ? 0 : -ESRCH;
-        if (interrupted || now_ms() >= end_ms) {
+        if (interrupted || tool_now_ms() >= end_ms) {
             last_obstacle = obstacle(page);
             return -ETIMEDOUT;
         }
@@ -288,7 +283,7 @@ int tool_ctl(char **arguments) {
     if (pages_are_ambiguous(&pages, page))
         fail(EXIT_FAILURE, "ctl", "several containers have a process of that number");
     catch_signals();
-    uint64_t end_ms = now_ms() + request.timeout_ms;
+    uint64_t end_ms = tool_now_ms() + request.timeout_ms;
     int placed = lock(page, end_ms) ? place_order(page, &request, end_ms, &result) : -EBUSY;
     if (interrupted) {
         signal(interrupted, SIG_DFL);

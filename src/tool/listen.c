@@ -4,7 +4,6 @@
  * The server answers connections one after another, without threads or locks. A client that neither
  * sends nor reads delays the next one by at most one second per step (base/write.h).
  */
-#include "base/clock.h"
 #include "base/write.h"
 #include "tool/common/tool.h"
 
@@ -18,7 +17,6 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define REQUEST 8192 /* bytes; a longer one is refused */
@@ -80,18 +78,14 @@ static int open_server(const char *where) {
 
 /* ---- one connection ---- */
 
-static int64_t now_ms(void) {
-    return (int64_t)(clock_ns(CLOCK_MONOTONIC) / 1000000);
-}
-
 /** Reads a request up to its final empty line. Returns false if it does not end in TIMEOUT_MS. */
 static bool read_request(int fd, char request[REQUEST]) {
-    int64_t deadline = now_ms() + TIMEOUT_MS;
+    uint64_t deadline = tool_now_ms() + TIMEOUT_MS;
     size_t length = 0;
     request[0] = '\0';
     while (!strstr(request, "\r\n\r\n")) {
         struct pollfd ready = {.fd = fd, .events = POLLIN};
-        int64_t left = deadline - now_ms();
+        int64_t left = (int64_t)(deadline - tool_now_ms());
         if (left <= 0 || length + 1 == REQUEST || poll(&ready, 1, (int)left) <= 0)
             return false;
         ssize_t got = recv(fd, request + length, REQUEST - 1 - length, MSG_DONTWAIT);

@@ -4,6 +4,7 @@
  */
 #include "tool/common/tool.h"
 
+#include "base/clock.h"
 #include "base/program.h"
 
 #include <errno.h>
@@ -19,6 +20,10 @@ int tool_pid(const char *argument) {
     long pid = strtol(argument, &end, 10);
     bool number = *argument >= '1' && *argument <= '9' && *end == '\0';
     return number && pid <= INT_MAX ? (int)pid : 0;
+}
+
+uint64_t tool_now_ms(void) {
+    return clock_ns(CLOCK_MONOTONIC) / 1000000;
 }
 
 void tool_program_name(const struct program *program, char name[TOOL_PROGRAM_NAME]) {

@@ -107,6 +107,9 @@ _Noreturn void listen_and_answer(const char *where, listen_answer *answer);
 /** Parses a process number. Returns 0 for other texts. */
 int tool_pid(const char *argument);
 
+/** Returns the milliseconds of the monotonic clock. */
+uint64_t tool_now_ms(void);
+
 /** Writes the name of a program, and of the script if the program is Python. */
 void tool_program_name(const struct program *program, char name[TOOL_PROGRAM_NAME]);
 
