@@ -162,10 +162,8 @@ static void write_unpooled(struct writer *to, const char *name, const char *help
 
 /** Writes a counter or a gauge. A counter of nanoseconds becomes one of seconds. */
 static void write_field(struct writer *to, const char *json, bool counter, size_t offset) {
-    char name[64], help[96];
-    snprintf(name, sizeof name, "%s", json);
-    bool seconds = counter && take_suffix(name, "_ns");
-    strcat(name, seconds ? "_seconds" : "");
+    char name[TOOL_COUNTER_KEY], help[96];
+    bool seconds = tool_counter_key(json, name);
     snprintf(help, sizeof help, "%s %s.", name, counter ? "since the start of the process" : "now");
     for (char *at = help; *at; at++)
         *at = *at == '_' ? ' ' : *at;

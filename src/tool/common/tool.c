@@ -22,6 +22,14 @@ int tool_pid(const char *argument) {
     return number && pid <= INT_MAX ? (int)pid : 0;
 }
 
+bool tool_counter_key(const char *name, char key[TOOL_COUNTER_KEY]) {
+    size_t length = strlen(name);
+    bool time = length > 3 && strcmp(name + length - 3, "_ns") == 0;
+    snprintf(key, TOOL_COUNTER_KEY, "%.*s%s", (int)(time ? length - 3 : length), name,
+             time ? "_seconds" : "");
+    return time;
+}
+
 uint64_t tool_now_ms(void) {
     return clock_ns(CLOCK_MONOTONIC) / 1000000;
 }

@@ -15,6 +15,7 @@
 
 #define TOOL_PROGRAM_NAME 512 /* bytes */
 #define TOOL_OPTION_NAME 64   /* bytes */
+#define TOOL_COUNTER_KEY 64   /* bytes */
 
 struct option_info;
 struct program;
@@ -106,6 +107,10 @@ _Noreturn void listen_and_answer(const char *where, listen_answer *answer);
 
 /** Parses a process number. Returns 0 for other texts. */
 int tool_pid(const char *argument);
+
+/** Writes the key of a counter in reports: where the name ends in _ns, the key ends in _seconds.
+ * Returns whether the counter has a time. */
+bool tool_counter_key(const char *name, char key[TOOL_COUNTER_KEY]);
 
 /** Returns the milliseconds of the monotonic clock. */
 uint64_t tool_now_ms(void);

@@ -103,12 +103,9 @@ static uint64_t read_gauge(const struct plain_value *from, const char *name) {
 
 /** Reads a counter. Reports have counters of nanoseconds as seconds. */
 static uint64_t read_counter(const struct plain_value *from, const char *name) {
-    size_t length = strlen(name);
-    if (length < 3 || strcmp(name + length - 3, "_ns") != 0)
-        return json_u64(plain_get(from, name));
-    char seconds[64];
-    snprintf(seconds, sizeof seconds, "%.*s_seconds", (int)(length - 3), name);
-    return json_seconds(plain_get(from, seconds));
+    char key[TOOL_COUNTER_KEY];
+    bool time = tool_counter_key(name, key);
+    return time ? json_seconds(plain_get(from, key)) : json_u64(plain_get(from, key));
 }
 
 static unsigned class_of(const struct plain_value *row) {

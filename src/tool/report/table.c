@@ -190,14 +190,11 @@ static void print_change(struct print *out, const char *name, format_value *form
     print_char(out, '\n');
 }
 
-/** Prints the change of a counter. A counter of nanoseconds is printed in seconds, under its name
- * in JSON. */
+/** Prints the change of a counter. A counter of nanoseconds is printed in seconds. */
 static void print_counter(struct print *out, const char *name, uint64_t before, uint64_t after) {
-    size_t length = strlen(name);
-    bool time = length > 3 && strcmp(name + length - 3, "_ns") == 0;
-    char seconds[64];
-    snprintf(seconds, sizeof seconds, "%.*s_seconds", (int)(time ? length - 3 : 0), name);
-    print_change(out, time ? seconds : name, time ? lines_seconds : lines_count, before, after);
+    char key[TOOL_COUNTER_KEY];
+    bool time = tool_counter_key(name, key);
+    print_change(out, key, time ? lines_seconds : lines_count, before, after);
 }
 
 static void print_changes(struct print *out, const struct stats_device *before,
