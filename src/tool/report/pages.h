@@ -96,6 +96,8 @@ struct page_moment {
     struct segment_map map;        /* of the pool, as old as stats->live */
 };
 
+#define PAGE_AGE_SHOWN_NS 1000000 /* smallest age that is printed, so that none reads as 0 */
+
 /**
  * Copies the values of a device, all of one moment. Returns false if the device is not used. Sets
  * *sizes_age to the nanoseconds by which stats->live is older; 0: nothing has changed since, or

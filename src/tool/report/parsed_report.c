@@ -18,7 +18,6 @@
 #define MEMORY_TIMES 12
 #define DEVICE_BYTES (sizeof(struct parsed_device) + sizeof(const char *[STATS_LIVE_SIZES]))
 #define OLD_NS 1000000000 /* metrics are called old from this age on */
-#define SHOWN_NS 1000000  /* the smallest age that is printed, so that none reads as 0 */
 #define TOO_LARGE "takes more memory than reports of its size do"
 #define REPORT_BEGINS "{\"schema\":\"gpucache-report/1\""
 
@@ -339,7 +338,7 @@ static void note_sizes(struct parsed_report *report, uint64_t age) {
     if (age > 0)
         snprintf(report->sizes_note, sizeof report->sizes_note,
                  "the sizes of what is live are %s s older than the other metrics",
-                 SECONDS(age < SHOWN_NS ? SHOWN_NS : age));
+                 SECONDS(age < PAGE_AGE_SHOWN_NS ? PAGE_AGE_SHOWN_NS : age));
 }
 
 static void note_age(struct parsed_report *report) {

@@ -13,7 +13,6 @@
 #define LINES_EACH 10 /* a screen of ten times as many lines names ten libraries */
 #define LIVE_LINES 5
 #define LEAST_COLUMNS 24 /* sentences are wrapped at this width or more */
-#define SHOWN_NS 1000000 /* the smallest age that is printed, so that none reads as 0 */
 
 static const char *const one_keys[] = {"enter goes back  arrows choose another  ? help  q ends",
                                        "enter goes back  ? help  q ends", "q ends", NULL};
@@ -107,8 +106,9 @@ static int draw_live(int y, const struct top_row *row) {
     for (size_t i = 0; i < device->live_groups && i < LIVE_LINES; i++)
         lines_clause(&words, "%s x %s", COUNT(device->live[i].count), SIZE(device->live[i].bytes));
     if (row->sizes_age > 0)
-        lines_clause(&words, "(%s s older)",
-                     SECONDS(row->sizes_age < SHOWN_NS ? SHOWN_NS : row->sizes_age));
+        lines_clause(
+            &words, "(%s s older)",
+            SECONDS(row->sizes_age < PAGE_AGE_SHOWN_NS ? PAGE_AGE_SHOWN_NS : row->sizes_age));
     return put_lines(y, &words);
 }
 
