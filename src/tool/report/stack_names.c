@@ -52,7 +52,8 @@ static void resolve(const struct parsed_stacks *stacks, struct stack_frames *sta
     }
 }
 
-static int compare_texts(const char *a, const char *b) {
+/** Compares names, which are NULL if they are unknown. */
+static int compare_names(const char *a, const char *b) {
     return a && b ? strcmp(a, b) : !!a - !!b;
 }
 
@@ -61,8 +62,8 @@ int stack_frames_compare(const struct stack_frames *a, const struct stack_frames
     for (unsigned i = 0; order == 0 && i < a->count; i++) {
         const struct stats_frame *x = &a->frames[i], *y = &b->frames[i];
         bool named = x->function && y->function;
-        order = compare_texts(x->function, y->function);
-        order = order ? order : compare_texts(x->file, y->file);
+        order = compare_names(x->function, y->function);
+        order = order ? order : compare_names(x->file, y->file);
         order = order ? order : (x->line > y->line) - (x->line < y->line);
         order = order || named ? order : (x->offset > y->offset) - (x->offset < y->offset);
     }
