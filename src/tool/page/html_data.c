@@ -12,8 +12,6 @@
 #include <string.h>
 #include <time.h>
 
-#define FRAME 1280 /* bytes of a frame in a report (report/json.c) */
-
 /* ---- the flight recorder ---- */
 
 /** Writes an event. Times count from the start of the process, because a script's numbers hold
@@ -95,7 +93,7 @@ static int compare_texts(const void *a, const void *b) {
 
 /** Writes the full text of a frame, its short text and its bits (html.h), unless `seen` has it. */
 static void put_frame_once(struct json_put *to, const struct stats_frame *frame, void **seen) {
-    char text[FRAME];
+    char text[STACKS_FRAME_TEXT];
     struct print words;
     print_init(&words, -1, text, sizeof text);
     holders_print_frame(&words, frame, false);

@@ -43,7 +43,6 @@
  */
 
 #define UNIT 512
-#define FRAME 1280 /* bytes of a frame's text; as in html_data.c, which makes the text a key */
 
 /** A size that one stack requested. */
 struct group {
@@ -252,7 +251,7 @@ static void put_frames(const struct trace_file *file, const bool *used, struct j
             continue;
         put_numbered(to, i);
         for (unsigned k = 0; (frame = trace_callers_frame(file->callers, i, k)) != NULL; k++) {
-            struct print words = PRINT_TEXT(FRAME);
+            struct print words = PRINT_TEXT(STACKS_FRAME_TEXT);
             holders_print_frame(&words, frame, false);
             json_put_text(to, print_end(&words));
         }

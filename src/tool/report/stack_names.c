@@ -139,7 +139,7 @@ static uint64_t weight_of(const struct stats_holder *holder, enum folded weight)
 
 /** Prints a frame without the semicolon, which separates frames. */
 static void print_folded(struct print *out, const struct stats_frame *frame) {
-    char text[1280];
+    char text[STACKS_FRAME_TEXT];
     struct print whole;
     print_init(&whole, -1, text, sizeof text);
     holders_print_frame(&whole, frame, true);

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define STACKS_FRAME_TEXT 1280 /* bytes of a frame's text; a page names frames by it (html.h) */
+
 /* A call stack of the report. */
 struct stack_frames {
     struct stats_frame *frames; /* with texts of their own */
