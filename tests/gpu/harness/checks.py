@@ -93,7 +93,7 @@ class Checks:
         ]
 
     def missing(self, label, command):
-        why = self.broken.get(os.path.basename(command[0]))
+        why = self.broken.get(os.path.relpath(command[0], BUILD))
         if why:
             self.table.add(label, None, None, None, False, "not built", why)
         return why
