@@ -13,7 +13,7 @@ import os
 import re
 import sys
 
-from harness import (FEW, GPU, HERE, MODES, Tally, check_books, in_pages, program, run, run_parts,
+from harness import (FEW, GPU, HERE, MODES, Tally, check_books, in_pages, part_names, program, run, run_parts,
                      run_with_report, run_with_reports, side_by_side)
 
 with open(os.path.join(HERE, "diff_faults.c")) as file:
@@ -159,7 +159,7 @@ def old_driver(command, what):
 
 
 def main():
-    named = [a for a in sys.argv[1:] if not a.startswith("--")]
+    named = part_names([c[0] for c in CLIENTS])
     wanted = [c for c in CLIENTS if not named or (c[0] in named) != ("--but" in sys.argv)]
     jobs = [lambda c=c: client([program(c[0])] + c[1:], c) for c in wanted]
     side_by_side(jobs, 4)

@@ -241,6 +241,17 @@ def check_books(report):
     return broken
 
 
+def part_names(accepted, names=None, matches=lambda name, known: name == known):
+    """Returns `names`, by default the arguments that are no options. Ends the script with status 2 and one line if a name
+    matches none of the accepted ones."""
+    names = [a for a in sys.argv[1:] if not a.startswith("-")] if names is None else names
+    for name in names:
+        if not any(matches(name, known) for known in accepted):
+            print("no part '%s'; there are: %s" % (name, ", ".join(dict.fromkeys(accepted))), file=sys.stderr)
+            sys.exit(2)
+    return names
+
+
 class Tally:
     """Counts checks, prints each one that fails, and ends the script with a status."""
 
@@ -267,10 +278,11 @@ class Tally:
             sys.stdout.flush()
 
     def run(self, main):
-        """Calls main() and ends the script, with status 1 if a check failed. Running out of time is a failed check."""
+        """Calls main() and ends the script, with status 1 if a check failed or none was made. Running out of time is a
+        failed check."""
         try:
             main()
         except OutOfTime as error:
             self.check(False, error)
         print("%d checks, %d failed" % (self.tried, self.failed))
-        sys.exit(1 if self.failed else 0)
+        sys.exit(1 if self.failed or not self.tried else 0)

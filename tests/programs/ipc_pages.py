@@ -11,11 +11,10 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 
-from harness import EMULATED, GPU, Tally, environment, program
+from harness import EMULATED, GPU, Tally, environment, part_names, program
 
 MIB = 1 << 20
 PAGES = {"GPUCACHE_BACKEND": "pages"}
@@ -943,10 +942,10 @@ ALL = [large, short_of_descriptors, short_for_a_moment, again_and_again, handles
 
 def main():
     global REFUSED
+    named = part_names([part.__name__ for part in ALL + [times] if part.__name__ != "<lambda>"])
     with Process(under=False) as native:
         REFUSED = native.open(0, 4, "5a" * 64)
     tally.check(GPU or REFUSED == INVALID_VALUE, "ipc_pages: nonsense is refused with %d" % REFUSED)
-    named = [a for a in sys.argv[1:] if not a.startswith("--")]
     for part in ALL + [times for _ in named if "times" in named][:1]:
         if not named or part.__name__ in named:
             try:

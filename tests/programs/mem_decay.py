@@ -8,7 +8,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import GPU, LIBRARY, Tally, environment, program, run, run_with_report
+from harness import GPU, LIBRARY, Tally, environment, part_names, program, run, run_with_report
 
 if GPU:
     sys.exit(77)  # asks the simulator for the bytes that the driver has handed out
@@ -182,7 +182,7 @@ PARTS = (sleeps, shown, during_a_kernel, steady, in_a_stream, managed, captures,
 
 
 def main():
-    wanted = [a for a in sys.argv[1:] if not a.startswith("--")]
+    wanted = part_names([part.__name__ for part in (*PARTS, free_that_waits)])
     parts = [(part, (name, backend)) for name, backend in BACKENDS.items() for part in PARTS] + [(free_that_waits, ())]
     with ThreadPoolExecutor(4) as pool:  # the scenes sleep for most of their time
         list(pool.map(lambda one: one[0](*one[1]), [one for one in parts if not wanted or one[0].__name__ in wanted]))

@@ -9,7 +9,7 @@ import re
 import sys
 import types
 
-from harness import BACKEND, HERE, Tally, program, run
+from harness import BACKEND, HERE, Tally, part_names, program, run
 
 tally = Tally()
 
@@ -55,7 +55,7 @@ def check(name, command, options, bounds, before):
 
 
 def main():
-    names = [a for a in sys.argv[1:] if not a.startswith("-")]
+    names = part_names([row[0] for row in rows()], matches=lambda name, known: known.startswith(name))
     for row in rows():
         if not names or any(row[0].startswith(n) for n in names):
             check(*row)

@@ -8,7 +8,7 @@ two sizes; 1, 2 and 4 threads make the pairs. `mem_pair_cost.py 8G thrust` runs 
 import re
 import sys
 
-from harness import BACKEND, Tally, program, run
+from harness import BACKEND, Tally, part_names, program, run
 
 # The phases run in one thread, whatever the number of threads. A seed determines the state that they leave, and the rows
 # of one thread try all 50 states.
@@ -77,6 +77,8 @@ def check(name, memory, arguments):
 
 def main():
     prefix = " ".join(a for a in sys.argv[1:] if not a.startswith("-"))
+    part_names([" ".join([memory] + arguments) for memory, arguments in rows()], [prefix],
+               lambda name, known: known.startswith(name))
     for memory, arguments in rows():
         name = " ".join([memory] + arguments)
         if name.startswith(prefix):

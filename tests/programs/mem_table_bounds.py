@@ -5,7 +5,7 @@ mem_table_bounds.py [NAME...]: all parts, or those named.
 """
 import sys
 
-from harness import GPU, Tally, program, run
+from harness import GPU, Tally, part_names, program, run
 
 # name: counts, options of the simulated driver. memops sets the attribute of two blocks in three.
 PARTS = {
@@ -38,9 +38,10 @@ def part(name, count, options):
 def main():
     if GPU:  # only the simulated driver has so many contexts and devices
         sys.exit(77)
+    wanted = part_names(PARTS)
     for name, (counts, options) in PARTS.items():
         for count in counts:
-            if name in sys.argv[1:] or not sys.argv[1:]:
+            if not wanted or name in wanted:
                 part(name, count, options)
 
 

@@ -9,11 +9,10 @@ import signal
 import stat
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 
-from harness import EMULATED, LIBRARY, Tally, environment, program, run
+from harness import EMULATED, LIBRARY, Tally, environment, part_names, program, run
 
 TRACED = program("trace_records")
 TOOL = os.path.join(os.path.dirname(LIBRARY), "gpucache")
@@ -173,9 +172,10 @@ def squatted(folder):
 
 
 def main():
-    wanted = sys.argv[1:]
+    parts = (cut, cut_for_a_helper, cut_for_a_report, kept_apart, changed, peaks, modes, squatted)
+    wanted = part_names([part.__name__ for part in parts])
     with tempfile.TemporaryDirectory() as folder:
-        for part in (cut, cut_for_a_helper, cut_for_a_report, kept_apart, changed, peaks, modes, squatted):
+        for part in parts:
             if not wanted or part.__name__ in wanted:
                 part(folder)
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 import browser
-from harness import HERE, LIBRARY, PROGRAMS, VARIANT, Tally, environment, program, run_with_report
+from harness import HERE, LIBRARY, PROGRAMS, VARIANT, Tally, environment, part_names, program, run_with_report
 
 COMMAND = next(os.path.join(folder, "gpucache") for folder in (os.path.dirname(LIBRARY), PROGRAMS + "/../..")
                if os.path.exists(os.path.join(folder, "gpucache")))
@@ -190,9 +190,11 @@ def torn(folder):
 
 
 def main():
+    parts = (python, native, without, ring, torn)
+    wanted = part_names([part.__name__ for part in parts])
     with tempfile.TemporaryDirectory() as folder:
-        for part in (python, native, without, ring, torn):
-            if not sys.argv[1:] or part.__name__ in sys.argv[1:]:
+        for part in parts:
+            if not wanted or part.__name__ in wanted:
                 part(folder)
 
 

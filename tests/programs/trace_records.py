@@ -8,11 +8,10 @@ import re
 import resource
 import struct
 import subprocess
-import sys
 import tempfile
 
 import snapshots
-from harness import EMULATED, GPU, LIBRARY, PROGRAMS, VARIANT, Tally, environment, program, run, run_with_report
+from harness import EMULATED, GPU, LIBRARY, PROGRAMS, VARIANT, Tally, environment, part_names, program, run, run_with_report
 
 TRACED = program("trace_records")
 COMMAND = next(os.path.join(folder, "gpucache") for folder in (os.path.dirname(LIBRARY), PROGRAMS + "/../..")
@@ -414,12 +413,13 @@ def refused(folder):
 
 
 def main():
-    wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
+    parts = (whole, native, ring, full, killed, forked, threads, running, formats, replayed, refused)
+    wanted = part_names([part.__name__ for part in parts])
     # qemu answers /proc/self/stat with another start, so the command takes a process that runs for one that has ended.
     # The times that refused() grants for hostile files are too short under qemu.
     left_out = (running, refused) if EMULATED else ()
     with tempfile.TemporaryDirectory() as folder:
-        for part in (whole, native, ring, full, killed, forked, threads, running, formats, replayed, refused):
+        for part in parts:
             if part not in left_out and (not wanted or part.__name__ in wanted):
                 part(folder)
 
