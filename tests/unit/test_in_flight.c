@@ -11,8 +11,52 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#define MANY_TURNS 100000 /* of a wait that would never end: 5 s */
+
 static struct in_flight in_flight;
-static atomic_int stage; /* of the other thread: 1 in flight, 2 told to end, 3 ended */
+static atomic_int stage;        /* of the other thread: 1 in flight, 2 told to end, 3 ended */
+static bool ends_at_first_turn; /* the first turn of a wait tells the other thread to end */
+static _Atomic uint64_t now_ns; /* of the kernel's clock, as the tests set it */
+static uint64_t turn_ns;        /* time that passes in each turn of a wait */
+
+long __real_syscall(long number, ...);
+long __wrap_syscall(long number, ...);
+void __real_let_others_run(unsigned turn);
+void __wrap_let_others_run(unsigned turn);
+
+/* Answers clock_kernel_ns(), and makes sleep_ns() sleep: both calls have two arguments. */
+long __wrap_syscall(long number, ...) {
+    va_list arguments;
+    va_start(arguments, number);
+    long first = va_arg(arguments, long);
+    struct timespec *second = va_arg(arguments, struct timespec *);
+    va_end(arguments);
+    if (number != SYS_clock_gettime)
+        return __real_syscall(number, first, second);
+    *second = clock_from_ns(atomic_load(&now_ns));
+    return 0;
+}
+
+void __wrap_let_others_run(unsigned turn) {
+    if (ends_at_first_turn && turn == 0)
+        atomic_store(&stage, 2);
+    atomic_fetch_add(&now_ns, turn < MANY_TURNS ? turn_ns : SECOND_NS);
+    __real_let_others_run(turn);
+}
+
+static bool any_is_slow(void) {
+    for (unsigned i = 0; i < IN_FLIGHT_THREADS; i++)
+        if (atomic_load(&in_flight.first.of[i].slow))
+            return true;
+    return false;
+}
+
+static int set_time(void **state) {
+    (void)state;
+    ends_at_first_turn = false;
+    turn_ns = 0;
+    return 0;
+}
 
 static void *allocate_in_flight(void *again) {
     in_flight_enter(&in_flight);
@@ -37,22 +81,16 @@ static pthread_t begin(void *again) {
     return thread;
 }
 
-static void *end_other_thread(void *unused) {
-    usleep(20000);
-    atomic_store(&stage, 2);
-    return unused;
-}
-
 static void others_are_waited_for(void **state) {
     (void)state;
-    pthread_t thread = begin(NULL), other;
-    assert_int_equal(pthread_create(&other, NULL, end_other_thread, NULL), 0);
+    pthread_t thread = begin(NULL);
+    ends_at_first_turn = true;
     assert_true(in_flight_wait(&in_flight));
     assert_true(atomic_load(&stage) >= 2);
+    assert_false(any_is_slow());
     assert_int_equal(atomic_load(&in_flight.return_count), 1);
     assert_false(in_flight_wait(&in_flight));
     pthread_join(thread, NULL);
-    pthread_join(other, NULL);
 }
 
 static void memory_given_back_is_counted_for_other_threads(void **state) {
@@ -76,12 +114,10 @@ static void *wait_after_refusal(void *unused) {
     return unused;
 }
 
-/* Both refused threads count as in flight. A thread that waits in vain marks the other one as slow.
- * A busy machine may cause that too, so some rounds may fail. */
+/* Both refused threads count as in flight. A thread that waits in vain marks the other one as slow. */
 static void two_refused_threads_do_not_wait_for_each_other(void **state) {
     (void)state;
     pthread_t threads[2];
-    unsigned slow = 0;
     for (int round = 0; round < 6; round++) {
         in_flight = (struct in_flight){0};
         atomic_store(&stage, 0);
@@ -89,23 +125,20 @@ static void two_refused_threads_do_not_wait_for_each_other(void **state) {
             assert_int_equal(pthread_create(&threads[i], NULL, wait_after_refusal, NULL), 0);
         for (int i = 0; i < 2; i++)
             pthread_join(threads[i], NULL);
-        slow +=
-            atomic_load(&in_flight.first.of[0].slow) || atomic_load(&in_flight.first.of[1].slow);
+        assert_false(any_is_slow());
     }
-    assert_true(slow < 3);
 }
 
 static void a_later_thread_is_not_waited_for(void **state) {
     (void)state;
-    pthread_t thread = begin(&stage), other;
-    assert_int_equal(pthread_create(&other, NULL, end_other_thread, NULL), 0);
+    pthread_t thread = begin(&stage);
+    ends_at_first_turn = true;
     uint64_t began = atomic_load(&in_flight.asked);
-    assert_true(
-        in_flight_wait(&in_flight)); /* a wait for the later one would last for the whole limit */
+    assert_true(in_flight_wait(&in_flight));
     assert_int_equal(began, 1);
     pthread_join(thread, NULL);
-    pthread_join(other, NULL);
     assert_int_equal(atomic_load(&in_flight.asked), 2);
+    assert_false(any_is_slow()); /* a wait for the later request would mark it */
 }
 
 static void no_thread_waits_for_itself(void **state) {
@@ -128,7 +161,7 @@ static void no_thread_waits_for_itself(void **state) {
 /* The calling thread fills the first table, so the other thread is entered in a second table. */
 static void a_thread_beyond_the_first_table_is_waited_for(void **state) {
     (void)state;
-    pthread_t thread, other;
+    pthread_t thread;
     in_flight = (struct in_flight){0};
     atomic_store(&stage, 0);
     for (unsigned i = 0; i < IN_FLIGHT_THREADS; i++)
@@ -137,11 +170,10 @@ static void a_thread_beyond_the_first_table_is_waited_for(void **state) {
     while (atomic_load(&stage) < 1)
         usleep(100);
     assert_int_equal(atomic_load(&in_flight.asked), IN_FLIGHT_THREADS + 1);
-    assert_int_equal(pthread_create(&other, NULL, end_other_thread, NULL), 0);
+    ends_at_first_turn = true;
     assert_true(in_flight_wait(&in_flight));
     assert_true(atomic_load(&stage) >= 2);
     pthread_join(thread, NULL);
-    pthread_join(other, NULL);
     const struct in_flight_table *more = atomic_load(&in_flight.first.next);
     assert_non_null(more);
     assert_int_equal(atomic_load(&more->of[0].who), 0); /* the entry is free again */
@@ -153,9 +185,11 @@ static void a_thread_beyond_the_first_table_is_waited_for(void **state) {
 static void no_thread_waits_for_more_than_a_second(void **state) {
     (void)state;
     pthread_t thread = begin(NULL);
-    uint64_t begun = clock_kernel_ns();
+    uint64_t begun = atomic_load(&now_ns);
+    turn_ns = SECOND_NS / 10;
     assert_true(in_flight_wait(&in_flight));
-    assert_in_range(clock_kernel_ns() - begun, SECOND_NS, SECOND_NS / 10 * 19);
+    assert_int_equal(atomic_load(&now_ns) - begun, SECOND_NS);
+    assert_true(any_is_slow());
     assert_int_equal(atomic_load(&stage), 1);
     assert_false(in_flight_wait(&in_flight)); /* a slow thread is not waited for again */
     atomic_store(&stage, 2);
@@ -164,13 +198,13 @@ static void no_thread_waits_for_more_than_a_second(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(others_are_waited_for),
-        cmocka_unit_test(memory_given_back_is_counted_for_other_threads),
-        cmocka_unit_test(two_refused_threads_do_not_wait_for_each_other),
-        cmocka_unit_test(a_later_thread_is_not_waited_for),
-        cmocka_unit_test(no_thread_waits_for_itself),
-        cmocka_unit_test(a_thread_beyond_the_first_table_is_waited_for),
-        cmocka_unit_test(no_thread_waits_for_more_than_a_second),
+        cmocka_unit_test_setup(others_are_waited_for, set_time),
+        cmocka_unit_test_setup(memory_given_back_is_counted_for_other_threads, set_time),
+        cmocka_unit_test_setup(two_refused_threads_do_not_wait_for_each_other, set_time),
+        cmocka_unit_test_setup(a_later_thread_is_not_waited_for, set_time),
+        cmocka_unit_test_setup(no_thread_waits_for_itself, set_time),
+        cmocka_unit_test_setup(a_thread_beyond_the_first_table_is_waited_for, set_time),
+        cmocka_unit_test_setup(no_thread_waits_for_more_than_a_second, set_time),
     };
     return cmocka_run_group_tests_name("in_flight", tests, NULL, NULL);
 }
