@@ -296,7 +296,7 @@ static void where_an_event_is_a_wait_no_free_adds_one(void **state) {
             drop(blocks[i]);
         assert_int_equal(fake->synchronizes, waits);
         assert_int_equal(fake->records > records, has);
-        stop(NULL);
+        assert_int_equal(stop(NULL), 0);
     }
 }
 

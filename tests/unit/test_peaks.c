@@ -127,7 +127,7 @@ static double run(const struct program *what, uint64_t with_seed) {
     struct stats_device counters = fake_books(pool);
     double share = (double)counters.requested.peak / (double)live_peak;
     assert_true(counters.requested.peak <= live_peak);
-    stop(NULL);
+    assert_int_equal(stop(NULL), 0);
     return share;
 }
 

@@ -145,7 +145,7 @@ static void before_it_grows_the_pool_reclaims_deferred_blocks(void **state) {
     assert_int_equal(reclaimed, 1);
     get(4 * MIB); /* no deferred free remains: no call */
     assert_int_equal(reclaimed, 1);
-    stop(NULL);
+    assert_int_equal(stop(NULL), 0);
 }
 
 static unsigned reclaim_calls; /* of reclaim_later(); a test sets it to 0 */
@@ -169,7 +169,7 @@ static void before_a_refusal_the_pool_reclaims_again(void **state) {
     waiting = defer_free(at);
     assert_int_equal(pool_alloc(pool, MIB, &other), 0);
     assert_int_equal(other, at);
-    stop(NULL);
+    assert_int_equal(stop(NULL), 0);
 }
 
 static bool passed;
@@ -193,7 +193,7 @@ static void gets_the_deferred_block(bool (*reclaim)(struct backend *backend, boo
     waiting = defer_free(at);
     assert_int_equal(pool_alloc(pool, 40 * MIB, &other), 0);
     assert_int_equal(other, at);
-    stop(NULL);
+    assert_int_equal(stop(NULL), 0);
 }
 
 /* The stream reached the free before, but its event could not complete. */
@@ -301,7 +301,7 @@ static void no_use_of_a_block_is_refused_while_it_is_deferred(void **state) {
     assert_int_equal(pool_exceeds(at, 1, &owner), 1);
     drop(get(3 * MIB));
     assert_int_equal(refused, 1); /* the plain free has made it free by then */
-    stop(NULL);
+    assert_int_equal(stop(NULL), 0);
 }
 
 static unsigned five(void) {
@@ -343,7 +343,7 @@ static void the_backend_is_told_once_of_each_large_block(void **state) {
     assert_int_equal(rows[REQUESTER_UNKNOWN].peak, 0);
     pool_forget(pool);
     assert_int_equal(rows[5].current, 0);
-    stop(NULL);
+    assert_int_equal(stop(NULL), 0);
 }
 
 /* Half of the blocks are freed without deferral: by the fast path of their owner, and by others. */

@@ -600,7 +600,7 @@ static void memory_that_other_processes_return_is_requested_again(void **state) 
         uint64_t address;
         assert_int_equal(pool_alloc(pool, 60 * MIB, &address), answers < 3 ? 0 : -EDQUOT);
         assert_int_equal(fake->growing, 0);
-        stop(NULL);
+        assert_int_equal(stop(NULL), 0);
     }
 }
 
