@@ -251,6 +251,7 @@ static _Atomic int answer;
 static void *retain_here(void *unused) {
     CUcontext primary;
 
+    answer = -1;
     OK(cuDevicePrimaryCtxRetain(&primary, 0));
     OK(cuCtxSetCurrent(primary));
     answer = (int)cuMemAlloc_v2(&(CUdeviceptr){0}, 64);
@@ -280,6 +281,7 @@ static void test_a_retain_during_the_last_release_comes_after_it(void **state) {
     CUcontext primary;
     pthread_t releases, retains;
     uint32_t *there;
+    size_t free_bytes, total;
 
     (void)state;
     OK(cuMemAllocHost_v2((void **)&there, 4));
@@ -289,9 +291,12 @@ static void test_a_retain_during_the_last_release_comes_after_it(void **state) {
     load_kernels();
     launch_spin(NULL, (CUdeviceptr)there, 1);
     pthread_create(&releases, NULL, release_here, NULL);
-    usleep(20000);
-    answer = -1;
+    while (cuMemGetInfo_v2(&free_bytes, &total) != CUDA_ERROR_CONTEXT_IS_DESTROYED)
+        usleep(100); /* until the release has begun */
+    answer = 0;
     pthread_create(&retains, NULL, retain_here, NULL);
+    while (answer == 0) /* until it is about to retain */
+        usleep(100);
     usleep(20000);
     assert_int_equal(answer, -1);
     __atomic_store_n(there, 1, __ATOMIC_SEQ_CST);
@@ -308,7 +313,6 @@ static void test_a_free_during_the_contexts_end_frees_nothing_twice(void **state
     uint32_t *there;
     pthread_t frees, ends;
     size_t free_bytes, total;
-    int freed = 0;
 
     (void)state;
     OK(cuCtxCreate_v2(&other, 0, 1));
@@ -332,12 +336,10 @@ static void test_a_free_during_the_contexts_end_frees_nothing_twice(void **state
         __atomic_store_n(there, 1, __ATOMIC_SEQ_CST);
         pthread_join(frees, NULL);
         pthread_join(ends, NULL);
-        freed += answer == CUDA_SUCCESS;
         if (answer != CUDA_SUCCESS)
             assert_int_equal(answer, CUDA_ERROR_CONTEXT_IS_DESTROYED);
         assert_int_equal(sim_used_memory(0), used);
     }
-    assert_in_range(freed, 0, 30);
 }
 
 int test_lifetimes(void) {

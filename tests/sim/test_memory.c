@@ -80,7 +80,7 @@ static void test_free_waits_for_every_stream_of_the_context(void **state) {
     }
 }
 
-static void test_malloc_and_unmapping_do_not_wait(void **state) {
+static void test_allocations_do_not_wait(void **state) {
     CUdeviceptr p, q;
 
     (void)state;
@@ -334,7 +334,7 @@ int test_memory(void) {
         TEST(test_wrong_frees_are_invalid_values),
         TEST(test_a_full_device_refuses_until_a_free),
         TEST(test_free_waits_for_every_stream_of_the_context),
-        TEST(test_malloc_and_unmapping_do_not_wait),
+        TEST(test_allocations_do_not_wait),
         TEST(test_free_of_pool_memory_does_not_wait),
         TEST(test_use_after_free_is_a_fault),
         TEST(test_a_freed_small_block_is_overwritten),

@@ -178,7 +178,8 @@ static void scene_free_in_another_thread(void) {
     OK(cuMemAlloc_v2(&p, 4096));
     launch_spin(a, flag, 1);
     pthread_create(&thread, NULL, free_in_thread, (void *)(uintptr_t)p);
-    usleep(50000);
+    while (sim_calls("cuMemFree_v2") == 0) /* the free keeps the lock of the count until it waits */
+        usleep(100);
     launch_set(b, flag, 1); /* delayed by the free */
     pthread_join(thread, NULL);
 }
