@@ -40,20 +40,24 @@ def main():
         ran = run(command + [answers], options=options, timeout=60)
         if not tally.check(ran.status == 0, "oom_fragmentation: %d: status %s" % (seed, ran.status), ran.err):
             continue
-        for total, level in zip(sums[seed % len(MIXES)], levels(ran.out)):
+        said = levels(ran.out)
+        if not tally.check([len(level) for level in said] == [4] * len(LEVELS),
+                           "oom_fragmentation: %d: the values of %d levels" % (seed, len(said)), ran.out):
+            continue
+        for total, level in zip(sums[seed % len(MIXES)], said):
             total[:] = [a + b for a, b in zip(total, level)]
         if "-v" in sys.argv:
-            print(seed, memory(seed), ran.out.splitlines()[0], levels(ran.out), "%.1f s" % ran.seconds)
+            print(seed, memory(seed), ran.out.splitlines()[0], said, "%.1f s" % ran.seconds)
     print("refused of 1000 that the driver alone serves (and of 1000 MiB), by how full the device is:")
     for mix, name in enumerate(MIXES):
-        said = []
+        shares = []
         for level, total in enumerate(sums[mix]):
             served, refused, served_mib, refused_mib = total
             share = 1000 * refused / max(served + refused, 1)
-            said.append("%s: %.1f (%.1f)" % (LEVELS[level], share,
-                                             1000 * refused_mib / max(served_mib + refused_mib, 1)))
+            shares.append("%s: %.1f (%.1f)" % (LEVELS[level], share,
+                                               1000 * refused_mib / max(served_mib + refused_mib, 1)))
             tally.check(share <= MOST[mix][level], "oom_fragmentation: %s, %s: %.1f of 1000 refused" % (name, LEVELS[level], share))
-        print("    %-20s %s" % (name, ", ".join(said)))
+        print("    %-20s %s" % (name, ", ".join(shares)))
 
 
 tally.run(main)

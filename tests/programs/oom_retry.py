@@ -26,6 +26,8 @@ def refused():
     tally.check(native.status == 0 and ran.status == 0, "retry: status %s, natively %s" % (
         ran.status, native.status), native.err + ran.err)
     tally.check(len(names) > 80, "retry: the table could not be read", names)
+    tally.check([line.split(":")[0] for line in native.out.splitlines()] == names, "retry: natively, a line for each entry",
+                native.out)
     told = {line.split(":")[0]: line for line in ran.out.splitlines()}
     for line in native.out.splitlines():
         name = line.split(":")[0]
