@@ -1,10 +1,12 @@
 /*
- * ended [facts] [rounds]: destroys the stream, thread or graph of work that still runs. A native
- * free waits for such work too, so the memory that it writes may not be handed out again.
+ * ended facts, or ended [ROUNDS [returns]]: destroys the stream, thread or graph of work that
+ * still runs. A native free waits for such work too, so the memory that it writes may not be handed
+ * out again.
  *
  * Without `facts` the program prints how many words were wrong: none, natively and under the
- * library. With `facts`, run natively, it prints whether an event of the context captures such
- * work, and whether a wait of the context orders it.
+ * library. With `returns` it also prints whether any freed memory was handed out again. With
+ * `facts`, run natively, it prints whether an event of the context captures such work, and whether
+ * a wait of the context orders it.
  */
 #include "facts.cuh"
 
@@ -161,8 +163,10 @@ static void facts() {
     }
 }
 
-static void use(int rounds) {
+/* Returns how often freed memory was handed out again within 20 ms. */
+static int use(int rounds) {
     cudaStream_t own = new_stream();
+    int all_again = 0;
     for (const kind &k : kinds) {
         unsigned long long wrong = 0;
         int again = 0;
@@ -191,7 +195,9 @@ static void use(int rounds) {
         }
         printf("%s: %llu words wrong\n", k.name, wrong);
         printf("note: the memory was handed out again in %d of %d rounds\n", again, rounds);
+        all_again += again;
     }
+    return all_again;
 }
 
 int main(int argc, char **argv) {
@@ -202,9 +208,12 @@ int main(int argc, char **argv) {
     finished = flag;
     warm();
     bool wants_facts = argc > 1 && strcmp(argv[1], "facts") == 0;
-    if (wants_facts)
+    if (wants_facts) {
         facts();
-    else
-        use((int)arg_long(argc, argv, 1, 40));
+        return 0;
+    }
+    int again = use((int)arg_long(argc, argv, 1, 40));
+    if (argc > 2 && strcmp(argv[2], "returns") == 0)
+        printf("freed memory was %s\n", again > 0 ? "handed out again" : "never handed out again");
     return 0;
 }
