@@ -167,7 +167,10 @@ static void a_seized_lock_cannot_be_entered_until_it_is_returned(void **state) {
         biased_leave_owned(&guarded[0].lock);
 }
 
+static atomic_bool about_to_seize;
+
 static void *seize_first(void *order) {
+    atomic_store(&about_to_seize, true);
     biased_seize(link_locks(1), end_bias, guarded);
     atomic_store((atomic_bool *)order, true);
     biased_return(&guarded[0].lock);
@@ -179,9 +182,12 @@ static void an_owner_inside_is_waited_for(void **state) {
     for (int owned = 0; owned < 2; owned++) {
         init(owned);
         atomic_bool seized = false;
+        atomic_store(&about_to_seize, false);
         pthread_t thread;
         biased_enter(&guarded[0].lock);
         assert_int_equal(pthread_create(&thread, NULL, seize_first, &seized), 0);
+        while (!atomic_load(&about_to_seize))
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
         assert_false(seized);
         biased_leave(&guarded[0].lock);

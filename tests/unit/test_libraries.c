@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-static atomic_int inside, looked;
+static atomic_int inside, looked, about_to_walk;
 
 static int look(struct dl_phdr_info *info, size_t bytes, void *with) {
     (void)info, (void)bytes;
@@ -25,6 +25,7 @@ static int look(struct dl_phdr_info *info, size_t bytes, void *with) {
 }
 
 static void *walk(void *with) {
+    atomic_store(&about_to_walk, 1);
     libraries_visit(look, with);
     return NULL;
 }
@@ -32,7 +33,7 @@ static void *walk(void *with) {
 static void a_fork_waits_for_a_walk(void **state) {
     (void)state;
     pthread_t thread;
-    unsigned us = 300000;
+    unsigned us = 20000;
     assert_int_equal(pthread_create(&thread, NULL, walk, &us), 0);
     while (!atomic_load(&inside))
         usleep(100);
@@ -82,8 +83,11 @@ static void a_walk_waits_for_a_fork(void **state) {
     pthread_t thread;
     unsigned us = 0;
     atomic_store(&looked, 0);
+    atomic_store(&about_to_walk, 0);
     libraries_before_fork();
     assert_int_equal(pthread_create(&thread, NULL, walk, &us), 0);
+    while (!atomic_load(&about_to_walk))
+        usleep(100);
     usleep(50000);
     assert_int_equal(atomic_load(&looked), 0);
     libraries_after_fork();

@@ -91,10 +91,13 @@ static void *free_late(void *unused) {
     return NULL;
 }
 
+static atomic_bool about_to_free;
+
 static void *get_and_free_late(void *bytes) {
     wrong += pool_alloc(pool, (uint64_t)(uintptr_t)bytes, &late_free) != 0;
     pthread_barrier_wait(&step); /* the thread has a cache */
     pthread_barrier_wait(&step); /* that cache is seized */
+    atomic_store(&about_to_free, true);
     return free_late(NULL);
 }
 
@@ -111,6 +114,7 @@ static void a_free_that_waits_for_its_cache_notices_the_end(void **state) {
         for (int large = 0; large < 7; large++)
             get(8 * GIB); /* makes pool_forget() slow */
         pthread_barrier_init(&step, NULL, 2);
+        atomic_store(&about_to_free, false);
         void *bytes = (void *)(uintptr_t)sizes[i];
         assert_int_equal(pthread_create(&thread, NULL, get_and_free_late, bytes), 0);
         pthread_barrier_wait(&step);
@@ -122,6 +126,8 @@ static void a_free_that_waits_for_its_cache_notices_the_end(void **state) {
         lock_release(&pool->source.lock);
         lock_forget(LOCK_CACHE); /* pool_forget() seizes the cache again */
         pthread_barrier_wait(&step);
+        while (!atomic_load(&about_to_free))
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
         nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
         pool_forget(pool); /* releases the other thread */
         pthread_join(thread, NULL);

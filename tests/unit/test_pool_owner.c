@@ -71,9 +71,10 @@ static void a_wrong_free_by_another_thread_changes_no_owner(void **state) {
 }
 
 /* A thread that frees another thread's block must wait until that thread has left its cache. */
-static atomic_bool has_freed;
+static atomic_bool has_freed, about_to_free;
 
 static void *drop_and_say(void *argument) {
+    about_to_free = true;
     void *result = drop_it(argument);
     has_freed = true;
     return result;
@@ -85,11 +86,13 @@ static void the_owner_is_not_disturbed_in_the_middle_of_a_free(void **state) {
     if (!biased_can_start())
         skip();
     uint64_t block = get(4096);
-    has_freed = false;
+    has_freed = about_to_free = false;
     cache_enter(own_cache());
     pthread_t thread;
     void *result;
     assert_int_equal(pthread_create(&thread, NULL, drop_and_say, &block), 0);
+    while (!about_to_free)
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     bool too_early = has_freed;
     cache_leave(own_cache());
