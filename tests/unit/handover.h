@@ -78,6 +78,16 @@ static inline uint64_t bytes_waiting(void) {
 }
 
 /*
+ * Without a biased lock blocks have no owner and wait in the common transfer cache: skips the
+ * test.
+ */
+static inline void need_owners(void) {
+    if (!biased_can_start())
+        skip();
+    assert_int_not_equal(cache_mine(pool)->owner_id, 0);
+}
+
+/*
  * Returns the transfer cache in which blocks wait for the test: its own, or the common one if
  * threads own no blocks.
  */

@@ -210,7 +210,7 @@ static void dlsym_and_dlvsym_have_the_versions_of_libc(void **state) {
 }
 
 /* A program that was linked with another version of an entry would not get this library's entry. */
-static void only_the_public_interface_has_a_version(void **state) {
+static void the_entries_have_no_version(void **state) {
     (void)state;
     for (size_t i = 0; i < ROWS; i++)
         if (rows[i].effect && !is_defined(rows[i].symbol, NULL, true))
@@ -315,7 +315,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(entries_that_are_only_called_are_not_exported),
         cmocka_unit_test(the_public_interface_is_exported),
         cmocka_unit_test(dlsym_and_dlvsym_have_the_versions_of_libc),
-        cmocka_unit_test(only_the_public_interface_has_a_version),
+        cmocka_unit_test(the_entries_have_no_version),
         cmocka_unit_test(only_table_and_interface_are_exported),
         cmocka_unit_test(nothing_harmful_is_called),
         cmocka_unit_test(only_the_c_library_is_needed),

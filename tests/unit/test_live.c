@@ -322,7 +322,7 @@ static void look(uint64_t *seen) {
     }
 }
 
-static void many_writers_leave_no_torn_event(void **state) {
+static void events_of_many_writers_are_whole_if_their_seal_is_right(void **state) {
     (void)state;
     pthread_t threads[WRITERS];
     uint64_t seen = 0, last = 0;
@@ -485,7 +485,7 @@ int main(void) {
         cmocka_unit_test(a_damaged_page_is_written_within_its_bounds),
         cmocka_unit_test(a_child_has_no_page),
         cmocka_unit_test(the_page_is_gone_at_the_end),
-        cmocka_unit_test(many_writers_leave_no_torn_event),
+        cmocka_unit_test(events_of_many_writers_are_whole_if_their_seal_is_right),
         cmocka_unit_test(a_runtime_folder_that_others_can_write_to_has_no_pages),
     };
     if (!mkdtemp(folder) || setenv("XDG_RUNTIME_DIR", folder, 1) != 0)

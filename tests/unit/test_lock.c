@@ -76,7 +76,8 @@ static void out_of_order(void) {
 static void a_lock_taken_out_of_order_aborts_with_both_names(void **state) {
     (void)state;
     const char *said = death_of(out_of_order);
-    assert_non_null(strstr(said, " taken while TRANSFER ("));
+    assert_non_null(strstr(said, "gpucache: lock POOL ("));
+    assert_non_null(strstr(said, ") taken while TRANSFER ("));
 }
 
 static void two_of_a_rank(void) {

@@ -292,6 +292,7 @@ static void other_threads_go_on_within_bounds_while_one_waits(void **state) {
     call_with(&ops);
     ops.wait = take_turns_meanwhile;
     get_live(GIB + 512 * MIB);
+    assert_true(fake->waits > 0);
     live_peak += GIB; /* live block of the other thread */
     is_within_bounds();
     fake->backend.ops = fake_ops;

@@ -10,6 +10,7 @@
 #include "base/print.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,6 +194,11 @@ static void errno_survives_and_the_first_error_stays(void **state) {
     errno = EDOM;
     print_str(&out, "too long for the buffer");
     assert_int_equal(print_flush(&out), -EBADF);
+    out.fd = open("/dev/full", O_WRONLY | O_CLOEXEC); /* another error than the first */
+    assert_true(out.fd >= 0);
+    print_str(&out, "too long for the buffer");
+    assert_int_equal(print_flush(&out), -EBADF);
+    close(out.fd);
     assert_int_equal(errno, EDOM);
 }
 

@@ -161,8 +161,7 @@ static void blocks_for_a_thread_that_only_frees_go_to_the_pool(void **state) {
     (void)state;
     begin();
     get(64 * MIB);
-    if (mine()->owner_id == 0)
-        skip();
+    need_owners();
     pthread_t asking = let_another_ask(400, 60 * KIB);
     let_another_free(0, 400);
     assert_true(bytes_waiting() > 0);
@@ -344,8 +343,7 @@ static void a_full_transfer_cache_gets_a_larger_quota(void **state) {
     begin();
     keep_large_blocks();
     get(200 * MIB);
-    if (mine()->owner_id == 0)
-        skip(); /* blocks have no owner */
+    need_owners();
     uint64_t before = cache_quota(own_transfer()->cache);
     for (int i = 0; i < 4; i++)
         hand_over(200, MIB);

@@ -156,7 +156,9 @@ static void idle_vmm_memory_is_one_piece(void **state) {
     /* Free memory of the vmm backend is only in the piece without an address. */
     for (uint32_t i = 0; i < map.count; i++)
         assert_true(map.pieces[i].address == 0 || map.pieces[i].live + map.pieces[i].cached > 0);
-    assert_true(!idle || (idle->live == 0 && idle == &map.pieces[map.count - 1]));
+    assert_non_null(idle);
+    assert_int_equal(idle->live, 0);
+    assert_ptr_equal(idle, &map.pieces[map.count - 1]);
     assert_true(piece_at(at[1]) && piece_at(at[1])->live == piece_at(at[1])->units);
     assert_true(sums.bytes > sums.live);
     check();
