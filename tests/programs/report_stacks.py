@@ -134,14 +134,15 @@ def leaks():
 def turned_off():
     ran, report = run_with_report([program("report_stacks"), "leak"])
     tally.check("stacks" not in report and "holders" not in report["devices"][0], "stacks: off")
-    tally.check(all(row["stack"] == [] for row in report["devices"][0]["live"]), "stacks: off, live")
+    live = report["devices"][0]["live"]
+    tally.check(live and all(row["stack"] == [] for row in live), "stacks: off, live", live)
 
 
 def one_frame():
     report, _ = part("leak", options={"GPUCACHE_STACKS": "1"}, what="stacks: one frame")
     add_up(report, "stacks: one frame")
-    tally.check(all(len(h["stack"]) == 1 for h in report["devices"][0]["holders"]), "stacks: one frame",
-                report["devices"][0]["holders"])
+    holders = report["devices"][0]["holders"]
+    tally.check(holders and all(len(h["stack"]) == 1 for h in holders), "stacks: one frame", holders)
 
 
 def without_libunwind():
@@ -297,8 +298,8 @@ def out_of_memory():
     rest = ran.err[len(text):]
     tally.check("Held at the peak, 24.00 MiB:" in rest and re.search(r"^\| Held now, 0 B +\|$", rest, re.M),
                 "stacks: at the end", rest)
-    tally.check(all(len(line) == 75 for line in ran.err.splitlines() if line.startswith("|")), "stacks: columns",
-                ran.err)
+    boxed = [line for line in ran.err.splitlines() if line.startswith("|")]
+    tally.check(boxed and all(len(line) == 75 for line in boxed), "stacks: columns", ran.err)
 
 
 # ---- Python ----

@@ -11,7 +11,7 @@ import sys
 FOLDERS = ("src", "include", "tests", "scripts", "docs")
 SOURCES = {".c", ".h", ".def", ".S", ".py", ".sh", ".cu", ".cuh", ".cpp", ".js", ".txt", ".build"}
 # Placeholders of recipes, and names of CUDA, Linux or ELF.
-ELSEWHERE = re.compile(r"(SYMBOL|SUBJECT|NAME)|^cuda\.h$|^(CUDA|STT|SIG|RTLD|NVML|PYTORCH|XLA|SLURM)_?[A-Z_]*$")
+ELSEWHERE = re.compile(r"(?:^|/|[a-z]_)(SYMBOL|SUBJECT|NAME)(?:$|\.)|^cuda\.h$|^(CUDA|STT|SIG|RTLD|NVML|PYTORCH|XLA|SLURM)_?[A-Z_]*$")
 SPANS = (("function", re.compile(r"`(?:struct )?([A-Za-z_]\w+)\(\)`")),
          ("file", re.compile(r"`([\w-]+\.(?:c|h|def|py|cu|sh))`")),
          ("constant", re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`")))
