@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define SLABS 8
 #define GIB ((uint64_t)1 << 30)
@@ -289,14 +290,13 @@ static void a_forgotten_slab_is_like_a_new_one(void **state) {
     check(&bench);
 }
 
-/* Returns how many host pages of 4 KiB the slab's descriptors occupy. */
+/* Returns how many host pages the slab's descriptors occupy. */
 static unsigned resident(const struct slab *slab) {
     unsigned char in[40];
-    uintptr_t from = (uintptr_t)slab->blocks & ~(uintptr_t)4095;
-    size_t bytes = sizeof slab->blocks;
-    assert_int_equal(mincore((void *)from, bytes, in), 0);
+    size_t bytes = sizeof slab->blocks, page = (size_t)getpagesize();
+    assert_int_equal(mincore((void *)((uintptr_t)slab->blocks & ~(page - 1)), bytes, in), 0);
     unsigned count = 0;
-    for (size_t i = 0; i < bytes / 4096; i++)
+    for (size_t i = 0; i < bytes / page; i++)
         count += in[i] & 1;
     return count;
 }
@@ -306,8 +306,8 @@ static void closed_slabs_give_their_host_memory_back(void **state) {
     struct bench bench;
     start(&bench);
     struct slab *open = open_slab(&bench), *slab = open_slab(&bench);
-    assert_true((uintptr_t)slab->blocks % 4096 !=
-                0); /* the descriptors share a host page with the slab's head */
+    /* The descriptors share a host page with the slab's head. */
+    assert_int_not_equal((uintptr_t)slab->blocks % (size_t)getpagesize(), 0);
     struct block *kept = NULL, *all[SLAB_UNITS];
     for (unsigned i = 0; i < SLAB_UNITS; i++)
         all[i] = take(&bench, 1);
@@ -321,7 +321,7 @@ static void closed_slabs_give_their_host_memory_back(void **state) {
         if (emptied)
             arena_give(&bench.arena, emptied);
     }
-    assert_int_equal(resident(slab), 32);
+    assert_int_equal(resident(slab), sizeof slab->blocks / (size_t)getpagesize());
     runs_trim(&bench.runs);
     assert_true(resident(slab) <= 2); /* host pages shared with neighbours */
     assert_int_equal(block_units(kept), 7);
