@@ -10,7 +10,7 @@
 #include "driver/table/cuda_abi.h"
 #include "driver/table/entries.h"
 
-/* fault_record() needs these two; no test calls it. */
+/* fault_record() needs the next three; no test calls it. */
 struct real_entries real_entries;
 
 struct pool *context_pool_of(CUcontext handle) {
@@ -51,7 +51,7 @@ static void faults_are_deadly(void **state) {
     check_each(codes, sizeof codes / sizeof *codes, true);
 }
 
-static void other_errors_are_not(void **state) {
+static void errors_that_are_no_faults_are_not_deadly(void **state) {
     (void)state;
     static const int codes[] = {
         CUDA_SUCCESS,
@@ -73,7 +73,7 @@ static void other_errors_are_not(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(faults_are_deadly),
-        cmocka_unit_test(other_errors_are_not),
+        cmocka_unit_test(errors_that_are_no_faults_are_not_deadly),
     };
     return cmocka_run_group_tests_name("fault", tests, NULL, NULL);
 }

@@ -134,7 +134,7 @@ static void what_others_took_and_freed_comes_back_again(void **state) {
     assert_int_equal(releases, 4);
 }
 
-static void so_it_does_at_the_limit(void **state) {
+static void a_request_refused_at_the_limit_is_retried_after_each_return(void **state) {
     (void)state;
     bool served;
     idle = 50;
@@ -152,7 +152,7 @@ static void what_came_back_before_it_was_looked_for_is_asked_for(void **state) {
     assert_int_equal(releases, 0);
 }
 
-static void not_for_ever(void **state) {
+static void retries_of_a_request_are_bounded(void **state) {
     (void)state;
     bool served;
     idle = 50;
@@ -235,7 +235,7 @@ static void nothing_idle_is_one_call(void **state) {
     assert_int_equal(releases, 0);
 }
 
-static void what_cannot_go_is_asked_for_once(void **state) {
+static void a_release_without_memory_is_retried_once(void **state) {
     (void)state;
     bool served;
     idle = stuck = 50;
@@ -268,17 +268,17 @@ static void more_than_the_limit_is_not_waited_for(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(what_others_took_and_freed_comes_back_again),
-        TEST(so_it_does_at_the_limit),
+        TEST(a_request_refused_at_the_limit_is_retried_after_each_return),
         TEST(what_came_back_before_it_was_looked_for_is_asked_for),
-        TEST(not_for_ever),
+        TEST(retries_of_a_request_are_bounded),
         TEST(what_was_freed_since_is_asked_for),
         TEST(work_is_waited_for_if_the_rest_is_not_enough),
         TEST(what_streams_hold_back_is_waited_for),
         TEST(what_the_driver_has_by_then_is_asked_for),
         TEST(nothing_idle_is_one_call),
-        TEST(what_cannot_go_is_asked_for_once),
+        TEST(a_release_without_memory_is_retried_once),
         TEST(what_came_back_in_vain_is_asked_for_once),
         TEST(more_than_the_limit_is_not_waited_for),
     };
-    return cmocka_run_group_tests_name("tries", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("oom_retry", tests, NULL, NULL);
 }
