@@ -12,8 +12,8 @@
     docs/gpucache.7, kinds      from src/stats/fields.def
     docs/prometheus/alerts.yml  kinds that are no device memory, from src/stats/fields.def
 
-With --check nothing is written: the exit status is 1 if a file is not what the tables say. A test
-that entry_points.def names and that is not in the repository is marked as planned.
+With --check nothing is written: the exit status is 1 if a file is not what the tables say. The
+script ends with an error if entry_points.def names a test that is not in the repository.
 """
 import difflib
 import glob

@@ -9,7 +9,7 @@ run does without one mechanism. The first row is of the pool as it is; the other
   overhead, pair cost, fragmentation  rows of mem_overhead, mem_pair_cost and oom_fragmentation under tests/programs that
           fail, in both backends
   refused           of 1000 requests of oom_fragmentation that the driver alone serves, by backend
-  instructions      of the seven patterns of instructions.py together, in per cent
+  instructions      of the nine patterns of instructions.py together, in per cent
 
 Values of traces are means over replays with a device that is 0 to 20 ms behind (LAGS). A mechanism that concerns one
 backend is run on that backend only. Instructions are always counted on segments. --fast runs the traces only.

@@ -27,10 +27,10 @@ FEW = 6  # periods of a program without --all
 EQUAL = 16
 LAGS = (0, 500, 2000, 20000)
 BOUNDS = {
-    # a single figure is much chance; the pool's own bound is 1.3, but for its last step (docs/policy.md)
+    # one value varies between runs; the pool's own bound is 1.3 without its last step (docs/policy.md)
     "segments": {"gpt": 1.37, "resnet": 1.37, "gnn": 1.37},
-    # the budget is 1.025 times the peak (VMM_SLACK), or 80 MiB for each thread above it; more where sizes that never come again are
-    # nearly all that there is to do (REMAP_TIME_SHARE)
+    # The budget is 1.025 times the peak (VMM_SLACK), or 80 MiB for each thread above it. Programs whose sizes rarely repeat
+    # exceed it: their remaps take longer than REMAP_TIME_SHARE allows, and the goal rises.
     "pages": dict.fromkeys(RECORDED + tuple(programs.PROGRAMS), 1.05) | {"random": 1.095, "queue": 1.25, "serving": 1.7, "bursts": 1.1},
 }
 PAGE = 2 << 20

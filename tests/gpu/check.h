@@ -4,7 +4,8 @@
  *
  * A program prints its results on stdout; they must be the same natively and under the library.
  * Values that may differ between two runs (times, bytes) go on lines of their own, `time: NAME
- * VALUE UNIT`. The runner (run.py) removes these lines before it compares.
+ * VALUE UNIT`, and remarks on lines that begin with `note:`. The runner (run.py) removes both kinds
+ * of lines before it compares.
  */
 #ifndef GPU_CHECK_H
 #define GPU_CHECK_H

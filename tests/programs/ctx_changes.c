@@ -22,6 +22,11 @@
  *   | host_function         | a call that the driver refuses inside a host function, and later    |
  *   |                       | calls                                                               |
  *   | dead_current          | a context that was destroyed while another thread had it current    |
+ *   | refused_first         | memory that a second context takes from the first device, which has |
+ *   |                       | no pool                                                             |
+ *   | green_twice           | the context of a green context is asked for again, during a free in |
+ *   |                       | a stream                                                            |
+ *   | green_managed         | managed memory of a green context, up to the limit, and a reset     |
  *   | green_last            | a green context holds the last reference of the primary one         |
  *   | streams_ended         | eight streams end with their context, then one stream works         |
  *   | reset_during_pairs    | one thread resets the primary context while another one allocates   |

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Creates and ends contexts in some threads while other threads allocate.
 
-ctx_lifecycles.py [SEEDS [NAME]]: runs SEEDS seeds in each configuration, or only in the named one. 10 000
-rounds are twenty seeds of 500, or those of all configurations together. On the simulator threads lose
-the CPU between the driver's work and the library's next step. At the end no context is left, so the
-counters of a whole run are empty.
+ctx_lifecycles.py [SEEDS [NAME]]: runs SEEDS seeds in each configuration, or only in the named one. A seed has
+ROUNDS rounds. On the simulator threads lose the CPU between the driver's work and the library's next step. At the
+end no context is left, so the counters of a whole run are empty.
 """
 import sys
 

@@ -66,7 +66,7 @@ def near(seen, expected):
 
 
 def limits(options):
-    """Yields the options that set a limit of 6 GiB: bytes, HAMi-core's variable, and a fraction of the device."""
+    """Returns lists of options that each set a limit of 6 GiB: bytes, HAMi-core's variable, and a fraction of the device."""
     return [{**options, **one} for one in ({"GPUCACHE_MEMORY_LIMIT": "6G"}, {"CUDA_DEVICE_MEMORY_LIMIT_0": "6144m"},
                                           {"GPUCACHE_MEMORY_FRACTION": "0.375"})[:2 if GPU else 3]]
 

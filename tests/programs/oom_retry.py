@@ -38,7 +38,7 @@ def refused():
 
 
 def served():
-    """Checks that each request is served that is refused natively."""
+    """Checks that the retry serves each request whose first call of the driver is refused, launches excepted."""
     ran = run([ROOM, "served"], options=OFF)
     codes = re.findall(r"(\w+): (\d+)", ran.out)
     tally.check(ran.status == 0 and len(codes) == 16, "retry: served: status %s" % ran.status, ran.out + ran.err)

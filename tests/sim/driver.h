@@ -78,7 +78,7 @@ enum gate {
     CURRENT = 1 << 1,     /* with a healthy current context */
     UNSAFE = 1 << 2,      /* forbidden while a stream is captured, see capture_forbids */
     HELD_UP = 1 << 3,     /* waits while another thread is inside cuMemFree on the context */
-    QUIET = 1 << 4,       /* runs no queued work on the way */
+    QUIET = 1 << 4,       /* the call runs no queued work */
     CONTEXT = INITIALISED | CURRENT,
     SUBMIT = CONTEXT | HELD_UP,
     ALLOCATE = CONTEXT | HELD_UP | UNSAFE, /* or frees */
@@ -260,16 +260,16 @@ struct context {
     bool primary;
     bool alive;             /* a primary context outlives its death as a handle */
     bool ending;            /* a thread is destroying it and waits for its work */
-    unsigned stacked, pins; /* how often on threads' stacks; who waits with it in hand */
+    unsigned stacked, pins; /* entries on threads' stacks; calls and green handles that need it */
     unsigned flags, api_version;
-    unsigned users; /* who made it or attached */
+    unsigned users; /* references: of its creation, and of each cuCtxAttach() */
     unsigned long long id;
     struct heap heap;
     struct range *ranges;
     struct stream *streams, *last_stream; /* in order of creation */
     struct stream *legacy;
     struct stream *marks;                    /* hidden: context events complete here */
-    struct marker *latest_mark;              /* of the latest of them */
+    struct marker *latest_mark;              /* of the newest context event */
     struct link *oldest, *newest;            /* unfinished work, in order of submission */
     struct barrier *barriers, *last_barrier; /* those whose marker is not done */
     uint64_t barriers_issued, barriers_passed;
@@ -294,7 +294,7 @@ CUresult context_create(struct context **context, struct device *device, struct 
                         unsigned api_version);
 CUresult context_start(struct context *context, unsigned flags); /* a dead primary one, anew */
 void context_destroy(struct context *context); /* the handle stays while it is current somewhere */
-void context_settle(struct context *context);  /* gives it back if nobody holds it any more */
+void context_settle(struct context *context);  /* frees it if it is dead and unused */
 void context_thread_ends(void);
 CUresult context_wait(struct context *context); /* for all work submitted so far */
 bool context_peer(struct context *context, struct context *other);
@@ -317,14 +317,14 @@ struct thread {
     CUstreamCaptureMode capture_mode;
     bool in_callback;
     bool exempt;                        /* its calls are not made to fail */
-    unsigned ends;                      /* how often it was told that it ends */
+    unsigned ends;                      /* rounds of destructors that have run at its end */
     uint64_t switches;                  /* state of its generator of switches */
     struct context *own_stream_context; /* the last per-thread stream looked up */
     struct stream *own_stream;
 };
 
 struct thread *thread_self(void);
-void thread_watch_end(void); /* what it has on its stack leaves it when it ends */
+void thread_watch_end(void); /* the end of the thread releases the contexts on its stack */
 
 /* ---- streams, events, work ------------------------------------------------------------------- */
 
@@ -441,7 +441,7 @@ struct item {
     struct marker *waits, *signals;
     struct work work;
     bool running;
-    bool held; /* there were barriers in front of it when it was made */
+    bool held; /* barriers were in front of it at its submission */
 };
 
 struct stream {

@@ -102,12 +102,12 @@ int sim_accessible(const struct sim_launch *launch, CUdeviceptr address, size_t 
  */
 int sim_fail(const char *symbol, int skip, CUresult error, int times);
 
-/* Calls of this thread are not made to fail, nor counted by a rule, while it is exempt. Returns
- * whether it was. */
+/* Exempts the calling thread from all rules, or ends that: rules do not count its calls. Returns
+ * whether the thread was exempt before. */
 int sim_exempt(int on);
 
-/* Return how many calls could have been made to fail so far, and the symbol of the last call that
- * was (NULL: none). */
+/* Return the number of calls of threads that are not exempt, and the symbol of the last call that
+ * a rule made fail (NULL: none). */
 uint64_t sim_exposed(void);
 const char *sim_failed(void);
 
@@ -134,9 +134,8 @@ void sim_occupy(int device, uint64_t bytes);
 uint64_t sim_used_memory(int device);
 
 /*
- * Throws everything away but the registered kernels: work, contexts, memory, rules, counts. The
- * driver is as before cuInit, which reads the environment anew. No other thread may be inside a
- * call.
+ * Discards all work, contexts, memory, rules and counts. The registered kernels stay. The next
+ * cuInit reads the environment again. No other thread may be inside a call.
  */
 void sim_reset(void);
 

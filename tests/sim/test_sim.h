@@ -1,7 +1,7 @@
 /*
  * Functions of all tests of the simulated driver: a fresh driver for every test, the built-in
- * kernels, and scenes, which are whatever ends the process or needs a second one: this program
- * started anew with the scene's name.
+ * kernels, and scenes. A scene is a test that ends its process or needs a second one: run_scene()
+ * starts this program again with the scene's name.
  */
 #ifndef GPUCACHE_TESTS_SIM_TEST_SIM_H
 #define GPUCACHE_TESTS_SIM_TEST_SIM_H

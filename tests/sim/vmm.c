@@ -5,10 +5,10 @@
  * mappings of one handle have the same bytes. No call waits for the device: if memory is unmapped
  * while work uses it, the work faults.
  *
- * An exported handle is a descriptor of the whole memory file; its file position is the begin of
- * the run. The file's first granules are a directory with one word per granule: the length and the
- * device of a run. Exported runs are never reused, so an importer needs no answer from the
- * exporter.
+ * An exported handle is a descriptor of the whole memory file, whose file position is the first
+ * byte of the run. The first granules of the file are a directory: a word for each granule has the
+ * length and the device of the run that begins there. Exported runs are never reused, so the
+ * directory is right for an importer, which asks the exporter nothing.
  */
 #include "driver.h"
 

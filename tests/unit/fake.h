@@ -9,8 +9,9 @@
  *
  *      law 2   every piece that touched the memory before its free has completed, or is behind a
  *              barrier
- *      law 3   waits are only for events recorded in a free, or completed; barriers only while every
- *              record not known to have completed was made in one; synchronize() only in a free
+ *      law 3   waits are only for events recorded in a free, or completed; a barrier is only on an
+ *              event recorded in a free, and only if the newest record of all events was made in a
+ *              free, or has completed; synchronize() only in a free
  *
  * The device counts breaches in `broken_laws`. Work completes only when the test or a wait says so.
  * All functions may be called by several threads.
@@ -28,7 +29,6 @@
 #define MIB ((uint64_t)1 << 20)
 #define FAKE_STREAMS 4
 #define FAKE_SEGMENTS 4096
-#define FAKE_LOG 256
 
 struct fake_event {
     uint64_t captured[FAKE_STREAMS];
@@ -67,13 +67,12 @@ struct fake {
     struct fake_event latest; /* the last record of any slot */
     struct fake_segment segments[FAKE_SEGMENTS];
     unsigned segment_count;
-    uint64_t base, next;    /* freed addresses are reused only for the same size and alignment */
+    uint64_t base, next;    /* a released segment's address is reused only for the same size */
     uint64_t memory, limit; /* bytes that the driver has, bytes that the limit allows */
     uint64_t reserved, reserved_peak;
-    uint64_t
-        on_its_way; /* being freed, part of `reserved`: the stream waits for `returns_behind` */
-    uint64_t returns_behind[FAKE_STREAMS];
-    int refusal; /* the answer of the next `refusals` reservations */
+    uint64_t on_its_way; /* bytes of releases that have not completed; part of `reserved` */
+    uint64_t returns_behind[FAKE_STREAMS]; /* the releases complete when this work has */
+    int refusal;                           /* the answer of the next `refusals` reservations */
     unsigned refusals;
     int record_code, order_code, wait_code, query_code; /* if not 0, returned without effect */
     int return_code;                                    /* if not 0, the answer of returned() */
@@ -85,9 +84,9 @@ struct fake {
     unsigned reserves, releases, records, queries, orders, waits, synchronizes;
     struct fake_page pages[FAKE_PAGES];
     struct fake_mapping mappings[FAKE_MAPPED];
-    int map_code, unmap_code; /* if not 0, returned by map() and unmap() without effect */
-    uint64_t kept_address;    /* if not 0, unmap() returns -EBUSY for this address */
-    unsigned maps, unmaps;
+    int map_code, unmap_code;  /* if not 0, returned by map() and unmap() without effect */
+    uint64_t kept_address;     /* if not 0, unmap() returns -EBUSY for this address */
+    unsigned maps, unmaps;     /* pages mapped and unmapped so far */
     unsigned idles;            /* calls of watch_idle() */
     unsigned growing, in_vain; /* running growths; growths that gave something back */
     unsigned answers;   /* calls of wait_for_in_flight() until other threads give memory back */

@@ -3,9 +3,9 @@
 
 FOLDERS lists the folders from the lowest to the highest. A file may include a header, and name a symbol, of its
 own folder and of lower ones. There are no exceptions. Calls are read from the symbols of the objects in each
-LIBRARY, a static one with all objects of the library or of the command. Files may not name each other in a circle
-of more than MOST_IN_CIRCLE. Some bounds of style are checked too: lines of a file, include guards, ranks of locks,
-host_unmap().
+LIBRARY, a static one with all objects of the library or of the command. A circle of files that call each other has
+at most MOST_IN_CIRCLE files, and none of ALLOCATOR. Some bounds of style are checked too: lines of a file of
+ALLOCATOR, include guards, ranks of locks, host_unmap().
 
 A lower folder calls a higher one through a pointer or a table that it has been given: stats_set_provider(),
 LOADER_TABLE, PROCESS_HOOK_TABLE, context_set_callbacks(), device_pool_set_kinds().

@@ -233,7 +233,7 @@ static void memory_stays_while_its_work_runs(void **state) {
     for (int i = 0; i < 3; i++) { /* event recorded in the free, recorded later, behind a barrier */
         uint64_t block = get((uint64_t)(10 + i) * MIB);
         drop_used(block, (uint64_t)(10 + i) * MIB);
-        ticks(3 * WHOLE); /* fake_reach() checks each release */
+        ticks(3 * WHOLE); /* the fake device checks each release */
         assert_int_not_equal(fake->reserved, 0);
     }
     assert_int_equal(fake->releases, 0);
@@ -253,7 +253,7 @@ static void free_memory_behind_a_barrier_stays_until_its_work_is_done(void **sta
     a = get(8 * MIB);
     assert_int_equal(fake->orders, 1);
     assert_int_equal(pool->source.large.idle_bytes, 8 * MIB);
-    ticks(3 * WHOLE); /* fake_reach() checks each release */
+    ticks(3 * WHOLE); /* the fake device checks each release */
     assert_int_equal(fake->reserved, 16 * MIB);
     fake_finish_all(fake);
     ticks(1);
@@ -577,8 +577,8 @@ static void *keeps_ticking(void *unused) {
 }
 
 /*
- * Segments are reserved and released all the time. fake_reach() checks that none is released while
- * it is in use or its work runs.
+ * Segments are reserved and released all the time. The fake device checks that none is released
+ * while work that fake_reach() recorded uses it.
  */
 static void while_threads_allocate(void **state) {
     (void)state;

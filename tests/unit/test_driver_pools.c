@@ -212,7 +212,7 @@ static void a_reused_entry_refunds_what_it_still_counts(void **state) {
     atomic_fetch_add(&capture_active, 1);
     allocate(MIB);
     atomic_fetch_sub(&capture_active, 1);
-    driver_pool_created((CUmemoryPool)1, NULL, false); /* destroys the pool unnoticed */
+    driver_pool_created((CUmemoryPool)1, NULL, false); /* the old pool was destroyed */
     assert_int_equal(atomic_load(&device.charged), MIB);
     atomic_store(&pool->live, 0);
     driver_pool_created((CUmemoryPool)1, &device, true);
@@ -238,7 +238,7 @@ static void an_allocation_in_progress_keeps_the_entry_of_its_pool(void **state) 
     struct driver_pool_claim claim;
     struct driver_pool *pool = driver_pool_current();
     assert_true(driver_pool_begin(pool, MIB, &claim));
-    driver_pool_created((CUmemoryPool)1, &device, false); /* destroys the pool unnoticed */
+    driver_pool_created((CUmemoryPool)1, &device, false); /* the old pool was destroyed */
     assert_ptr_not_equal(driver_pool_of((CUmemoryPool)1), pool);
     assert_true(driver_pool_end(CUDA_ERROR_INVALID_VALUE, &claim, 0));
     driver_pool_forget_current(0);
@@ -248,7 +248,7 @@ static void an_allocation_in_progress_keeps_the_entry_of_its_pool(void **state) 
 static void the_entry_of_a_destroyed_pool_keeps_its_device(void **state) {
     (void)state;
     struct driver_pool *pool = driver_pool_current();
-    driver_pool_created((CUmemoryPool)1, NULL, false); /* destroys the pool unnoticed */
+    driver_pool_created((CUmemoryPool)1, NULL, false); /* the old pool was destroyed */
     assert_ptr_equal(pool->device, &device);
     assert_null(driver_pool_of((CUmemoryPool)1));
     driver_pool_created((CUmemoryPool)1, &device, false);

@@ -114,7 +114,7 @@ static void *wait_after_refusal(void *unused) {
     return unused;
 }
 
-/* Both refused threads count as in flight. A thread that waits in vain marks the other one as slow. */
+/* Both refused threads count as in flight. A thread that waits in vain marks the other as slow. */
 static void two_refused_threads_do_not_wait_for_each_other(void **state) {
     (void)state;
     pthread_t threads[2];

@@ -71,7 +71,7 @@ static void a_buffer_that_grows_on_a_busy_device_holds_little_more(void **state)
     assert_true(fake->waits > 0);
 }
 
-/* Memory freed without an event in the free could not be waited for. */
+/* The pool can wait for work on freed memory only by an event recorded in the free. */
 static void blocks_of_another_size_in_the_next_phase_hold_little_more(void **state) {
     (void)state;
     enum { EACH = 32 };

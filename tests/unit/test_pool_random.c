@@ -7,9 +7,9 @@
  *
  * Threads pass their blocks on, so any thread frees the blocks of any other. With `roles`, half
  * of the threads only allocate and half only free, so blocks go back through transfer caches. The
- * fake device completes work at random times, sometimes refuses records as during a capture,
- * sometimes refuses to unmap, and counts every breach of law 3. POOL_TEST_OPS is the number of
- * steps, POOL_TEST_SEED the first seed.
+ * fake device completes work at random times, and counts breaches of law 3. It sometimes refuses
+ * records and barriers, as during a capture, and sometimes unmappings. A run has POOL_TEST_OPS / 24
+ * steps, or four times as many with `roles`. POOL_TEST_SEED is the first seed.
  */
 #include "pool_bench.h"
 

@@ -32,7 +32,10 @@ static bool is_among(uint64_t most_bytes, uint64_t old, uint64_t bytes) {
     return back;
 }
 
-/* is_reused() allocates more than is_not_reused() may have left in caches and free memory. */
+/*
+ * is_not_reused() leaves up to 96 MiB in caches and in free memory, which the pool hands out first.
+ * is_reused() therefore allocates twice as much.
+ */
 static bool is_not_reused(uint64_t old, uint64_t bytes) {
     return !is_among(96 * MIB, old, bytes);
 }

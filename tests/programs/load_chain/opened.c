@@ -19,7 +19,7 @@ int *opened_place(void) {
 
 __attribute__((constructor)) static void opened(void) {
     size_t bytes = 0;
-    usleep(200000); /* the other thread's calls have begun */
+    usleep(200000); /* time for the other thread to begin its calls */
     code = 1 + (int)cuDeviceTotalMem(&bytes, 0);
 }
 
@@ -33,7 +33,7 @@ static void *first_calls(void *answers) {
     CUcontext context;
     CUdeviceptr p;
     int *answer = answers;
-    usleep(100000); /* the constructor runs */
+    usleep(100000); /* time for the constructor to begin */
     answer[0] = (int)cuDevicePrimaryCtxRetain(&context, 0);
     answer[1] = (int)cuCtxSetCurrent(context);
     answer[2] = (int)cuMemAlloc(&p, 4 << 20);
