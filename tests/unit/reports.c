@@ -195,7 +195,7 @@ static const char schema[] =
     "keys(r,'schema','version','reason','pid','rank','host','command','time_unix','uptime_seconds',"
     "\n"
     "     'driver_version','host_bytes','devices',*extra)\n"
-    "assert r['schema']=='gpucache-report/1' and r['version']=='0.2.0'\n"
+    "assert r['schema']=='gpucache-report/1' and r['version']=='" GPUCACHE_VERSION "'\n"
     "assert r['pid']>1 and r['rank'] is None and r['host'] and len(r['command'])>=1\n"
     "assert r['time_unix']>1.6e9 and r['uptime_seconds']>0\n"
     "for d in r['devices']:\n"

@@ -8,7 +8,7 @@ static void the_table_has_the_counters(void **state) {
     add_typical(0);
     const char *text = report_in(REPORT_TEXT);
     assert_fits(text, 1);
-    assert_says(text, "| gpucache 0.2.0 report, written at exit after ");
+    assert_says(text, "| gpucache " GPUCACHE_VERSION " report, written at exit after ");
     assert_says(text, "| device 0: NVIDIA H200, 139.81 GiB, no limit ");
     assert_says(text,
                 "| Metric           |  Cur Usage |    Peak Usage |  Tot Alloc |  Tot Freed |\n");
