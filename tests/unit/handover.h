@@ -114,14 +114,4 @@ static inline unsigned come_back(unsigned how_many, uint64_t bytes) {
     return back;
 }
 
-/*
- * Completes all work, and lets the pool query it: all memory freed so far is free for new
- * blocks.
- */
-static inline void finish(void) {
-    uint64_t ticket = pool_sync_begin(pool);
-    fake_finish_all(fake);
-    pool_sync_end(pool, ticket);
-}
-
 #endif

@@ -87,6 +87,13 @@ static int stop(void **state) {
     return failed;
 }
 
+/* The teardown of a test that sets maps_pages. */
+static inline int stop_vmm(void **state) {
+    int result = stop(state);
+    maps_pages = false;
+    return result;
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, stop)
 
 /* Fails with the line of the broken invariant if the pool is inconsistent. */
@@ -114,6 +121,35 @@ static inline void drop(uint64_t address) {
 static inline void use_and_drop(uint64_t address) {
     fake_submit(fake, 0);
     drop(address);
+}
+
+/*
+ * Frees memory that running work uses. The fake device counts a release or an unmapping before the
+ * end of that work. Returns the number of the work.
+ */
+static inline uint64_t drop_used(uint64_t address, uint64_t bytes) {
+    uint64_t work = fake_submit(fake, 0);
+    fake_reach(fake, address, bytes, 0, work);
+    drop(address);
+    return work;
+}
+
+/*
+ * Completes all work, and lets the pool query it: all memory freed so far is free for new
+ * blocks.
+ */
+static inline void finish_all(void) {
+    uint64_t ticket = pool_sync_begin(pool);
+    fake_finish_all(fake);
+    pool_sync_end(pool, ticket);
+}
+
+static inline struct cache *own_cache(void) {
+    return cache_of_thread(pool);
+}
+
+static inline unsigned bin_of(uint64_t bytes) {
+    return bytes > SMALL_MAX_BYTES ? bin_of_large(bytes) : size_class_of(bytes);
 }
 
 static inline bool overlap(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {

@@ -273,10 +273,6 @@ enum { EACH = 8, SIZES = 4 };
 static const uint64_t sizes[SIZES] = {16 * KIB, 64 * KIB, 100 * KIB, (MIB + MIB / 2)};
 static uint64_t in_cache[SIZES][EACH];
 
-static unsigned bin_of(uint64_t bytes) {
-    return bytes > SMALL_MAX_BYTES ? bin_of_large(bytes) : size_class_of(bytes);
-}
-
 static struct cache *mine(void) {
     return cache_mine(pool);
 }

@@ -40,20 +40,6 @@ static void ticks(unsigned count) {
         tick();
 }
 
-static void finish_all(void) {
-    uint64_t ticket = pool_sync_begin(pool);
-    fake_finish_all(fake);
-    pool_sync_end(pool, ticket);
-}
-
-/* Frees a block that running work uses. Returns the number of that work. */
-static uint64_t drop_used(uint64_t address, uint64_t bytes) {
-    uint64_t work = fake_submit(fake, 0);
-    fake_reach(fake, address, bytes, 0, work);
-    drop(address);
-    return work;
-}
-
 static void freed_memory_is_released_after_the_whole_decay_time(void **state) {
     (void)state;
     begin(GIB, RELAXED);

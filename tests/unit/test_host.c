@@ -227,12 +227,6 @@ static void without_host_memory_a_segment_between_free_ones_stays(void **state) 
     assert_true(arena_remove(&arena, arena.segments));
 }
 
-static int stop_vmm(void **state) {
-    int result = stop(state);
-    maps_pages = false;
-    return result;
-}
-
 /* The driver then answers that there is no memory. */
 static void out_of_host_and_device_memory_passes_through(void **state) {
     (void)state;

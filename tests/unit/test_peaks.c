@@ -84,12 +84,6 @@ static void begin_period(unsigned period) {
     }
 }
 
-static void finish_all(void) {
-    uint64_t ticket = pool_sync_begin(pool);
-    fake_finish_all(fake);
-    pool_sync_end(pool, ticket);
-}
-
 static void *work(void *number) {
     for (unsigned turns = 0; turns < program->periods * program->threads; turns++) {
         unsigned who = turns % program->threads;

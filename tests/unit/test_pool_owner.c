@@ -11,10 +11,6 @@
 #include <sched.h>
 #include <stdlib.h>
 
-static struct cache *own_cache(void) {
-    return cache_of_thread(pool);
-}
-
 static bool owns_blocks(const struct cache *cache) {
     return cache->owned_header != OWNED_HEADER_NONE;
 }

@@ -282,7 +282,7 @@ static void a_cache_starts_small_and_stays_within_its_quota(void **state) {
         assert_true(mine()->bytes <= cache_quota(mine()));
         assert_true(cache_quota(mine()) <= pool->quota_most);
         if (i % 50 == 0)
-            finish();
+            finish_all();
     }
     for (int i = 960; i < 1000; i++) {
         use_and_drop(blocks[i]);
@@ -308,7 +308,7 @@ static void a_miss_on_flushed_blocks_raises_the_quota(void **state) {
                 use_and_drop(blocks[i]);
             slow_paths = pool->peaks.updates - before;
             first = round == 0 ? slow_paths : first;
-            finish();
+            finish_all();
         }
         assert_true(first > 1);
         assert_true(slow_paths <= 1);
@@ -327,7 +327,7 @@ static void a_small_program_caches_little(void **state) {
             blocks[i] = get((1 + (uint64_t)(round + i) % 15) * 8 * KIB);
         for (int i = 0; i < 8; i++)
             use_and_drop(blocks[i]);
-        finish();
+        finish_all();
     }
     struct cache *own = mine();
     lock_acquire(&pool->source.lock);

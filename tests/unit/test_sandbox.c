@@ -10,10 +10,6 @@
 #include <sched.h>
 #include <stdlib.h>
 
-static struct cache *own_cache(void) {
-    return cache_of_thread(pool);
-}
-
 /* ---- threads that do nothing ---- */
 
 static pthread_barrier_t meet;

@@ -164,12 +164,6 @@ static void idle_vmm_memory_is_one_piece(void **state) {
     check();
 }
 
-static int stop_vmm(void **state) {
-    int result = stop(state);
-    maps_pages = false;
-    return result;
-}
-
 static void many_blocks_make_no_more_pieces(void **state) {
     (void)state;
     static uint64_t at[4000];

@@ -13,16 +13,12 @@ static void begin(void) {
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     keep_large_blocks();
     drop(get(16 * MIB)); /* a large peak, because a small program has smaller quotas */
-    finish();
+    finish_all();
     get(100);
     need_owners();
 }
 
 /* ---- magazines made by the test ---- */
-
-static unsigned bin_of(uint64_t bytes) {
-    return bytes > SMALL_MAX_BYTES ? bin_of_large(bytes) : size_class_of(bytes);
-}
 
 static struct alloc_request request_of(uint64_t bytes) {
     bool large = bytes > SMALL_MAX_BYTES;
@@ -202,7 +198,7 @@ static void a_full_cache_takes_only_the_block_it_asks_for(void **state) {
     for (int i = 0; i < 32 && own->bytes + 2 * MIB <= cache_quota(own); i++)
         drop(blocks[i]);
     assert_true(own->bytes + other.bytes > cache_quota(own));
-    finish();
+    finish_all();
     struct block *block = take(64 * KIB, UINT64_MAX);
     assert_non_null(block);
     assert_int_equal(block_bytes(block), 64 * KIB);
@@ -244,7 +240,7 @@ static void a_transfer_cache_holds_so_many_magazines_and_no_more(void **state) {
         in++;
     assert_int_equal(in, TRANSFER_MAGAZINES);
     give(magazine.first);
-    finish();
+    finish_all();
     struct block *block = take(512, UINT64_MAX);
     assert_non_null(block);
     block->next = NULL;
@@ -291,7 +287,7 @@ static void each_magazine_comes_out_once(void **state) {
             lock_release(&pool->source.lock);
         }
         if (rand() % 16 == 0)
-            finish();
+            finish_all();
         check();
     }
     assert_true(in > TRANSFER_MAGAZINES && out > TRANSFER_MAGAZINES);
@@ -381,7 +377,7 @@ static void a_magazine_waits_for_the_thread_that_allocated(void **state) {
         blocks[count++] = b->address;
     first_of = 0;
     assert_true(put(own, &magazine));
-    finish();
+    finish_all();
     pthread_t other;
     assert_int_equal(pthread_create(&other, NULL, ask_for_some, NULL), 0);
     pthread_join(other, NULL);
@@ -403,7 +399,7 @@ static void all_threads_take_from_the_common_transfer_cache(void **state) {
     assert_true(put(pool->common, &magazine));
     assert_int_equal(stamp_of(60 * KIB), magazine.stamp);
     assert_false(was_freed(get(60 * KIB)));
-    finish();
+    finish_all();
     assert_true(come_back(100, 60 * KIB) > 0);
     assert_true(counter_get(&pool->common->transfer.bytes) < magazine.bytes);
     check();
@@ -430,7 +426,7 @@ static void blocks_of_an_ended_thread_wait_for_no_owner(void **state) {
         for (struct cache *c = pool->unowned; c; c = c->next_in_pool)
             assert_int_equal(counter_get(&c->transfer.bytes) + c->bytes, 0);
         uint64_t reserved = fake->reserved;
-        finish();
+        finish_all();
         come_back(350, 60 * KIB);
         assert_int_equal(fake->reserved, reserved);
         check();
@@ -465,7 +461,7 @@ static void a_block_freed_by_one_thread_goes_back_to_its_owner(void **state) {
         assert_true(own_waiting() > 0);
         assert_true(own_waiting() <= cache_quota(own_transfer()->cache));
         uint64_t reserved = fake->reserved;
-        finish();
+        finish_all();
         assert_true(come_back(i == 2 ? 3000 : 150, sizes[i]) > 0);
         assert_int_equal(fake->reserved, reserved);
         check();
@@ -555,7 +551,7 @@ static void transfer_caches_are_forgotten_with_the_context(void **state) {
         uint64_t fresh = (pool_forget(pool), fake_new_context(fake));
         check();
         assert_int_equal(bytes_waiting(), 0);
-        finish();
+        finish_all();
         for (int j = 0; j < 100; j++)
             assert_true(get(sizes[i]) >= fresh);
         check();
@@ -580,7 +576,7 @@ static void an_inactive_cache_takes_nothing_along(void **state) {
     quota_deactivate(own);
     cache_leave(own);
     lock_release(&pool->source.lock);
-    finish();
+    finish_all();
     get(60 * KIB);
     assert_true(quota_is_inactive(own));
     assert_int_equal(own->bytes, 0);

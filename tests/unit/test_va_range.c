@@ -18,17 +18,9 @@ static int with_vmm(void **state) {
     return 0;
 }
 
-static void finish_all(void) {
-    uint64_t ticket = pool_sync_begin(pool);
-    fake_finish_all(fake);
-    pool_sync_end(pool, ticket);
+static void finish_and_update(void) {
+    finish_all();
     pool_stuck_bytes(pool); /* updates the safe epoch */
-}
-
-/* Frees memory that running work uses: the fake device then refuses to unmap it. */
-static void drop_used(uint64_t address, uint64_t bytes) {
-    fake_reach(fake, address, bytes, 0, fake_submit(fake, 0));
-    drop(address);
 }
 
 /* Gets a block, and checks that all of it is mapped. */
@@ -58,10 +50,10 @@ static uint64_t free_in_parts(const uint64_t *parts, unsigned count) {
         assert_int_equal(segment_at(at[i])->bytes, parts[i]);
         all += parts[i];
     }
-    finish_all();
+    finish_and_update();
     for (unsigned i = 0; i < count; i++)
         drop(at[i]);
-    finish_all();
+    finish_and_update();
     return at[0];
 }
 
@@ -72,7 +64,7 @@ static uint64_t free_in_parts(const uint64_t *parts, unsigned count) {
 static uint64_t get_in_parts(unsigned count) {
     uint64_t at = PARTS(count);
     assert_int_equal(get_mapped(count * PART), at);
-    finish_all();
+    finish_and_update();
     return at;
 }
 
@@ -88,13 +80,13 @@ static void start_side_by_side(void) {
         blocks[i] = get_mapped(EACH);
         assert_int_equal(blocks[i], blocks[0] + i * EACH);
     }
-    finish_all();
+    finish_and_update();
     assert_int_equal(pool->source.large.segment_count, BLOCKS);
 }
 
 static void make_gap(unsigned which) {
     drop(blocks[which]);
-    finish_all();
+    finish_and_update();
     assert_int_equal(pool_trim(pool, true), 0);
     assert_null(segment_at(blocks[which]));
     assert_null(segment_at(blocks[which] + EACH - 1));
@@ -103,7 +95,7 @@ static void make_gap(unsigned which) {
 
 static void make_free(unsigned which) {
     drop(blocks[which]);
-    finish_all();
+    finish_and_update();
 }
 
 /* ---- where the pool grows ---- */
@@ -114,7 +106,7 @@ static void a_request_grows_by_what_it_lacks_at_the_end(void **state) {
     get_mapped(10 * MIB);
     uint64_t end = get_mapped(20 * MIB);
     drop(end);
-    finish_all();
+    finish_and_update();
     assert_int_equal(get_mapped(26 * MIB), end);
     assert_int_equal(fake->reserved, 36 * MIB);
     uint64_t last = get_mapped(3 * MIB), half = last + 3 * MIB; /* half a VMM page is free */
@@ -220,7 +212,7 @@ static void the_gap_that_needs_least_new_memory_is_filled(void **state) {
     assert_int_equal(get_mapped(EACH + 2 * MIB), blocks[E] - 2 * MIB); /* lower than the end */
     assert_int_equal(fake->reserved, 3 * EACH + 2 * MIB);
     drop(blocks[C]);
-    finish_all();
+    finish_and_update();
     assert_int_equal(get_mapped(EACH + 2 * MIB), blocks[C] - 2 * MIB);
     assert_int_equal(fake->reserved, 3 * EACH + 4 * MIB);
 }
@@ -249,11 +241,11 @@ static void a_block_over_several_segments_is_counted_in_each(void **state) {
         assert_int_equal(s[i]->used, i < 4 ? PART : MIB + 768 * KIB);
     }
     pool->source.decay.tick = 7;
-    finish_all();
+    finish_and_update();
     drop_used(block, 4 * PART + 512 * KIB);
     assert_int_equal(s[1]->used, PART); /* still pending */
     assert_int_equal(pool->source.large.idle_bytes, 0);
-    finish_all();
+    finish_and_update();
     for (unsigned i = 0; i < 5; i++) {
         assert_int_equal(s[i]->used, i < 4 ? 0 : MIB + 256 * KIB);
         assert_true(s[i]->stamp > 0 && s[i]->stamp == s[0]->stamp);
@@ -265,9 +257,9 @@ static void a_block_over_several_segments_is_counted_in_each(void **state) {
     uint64_t stamp = s[0]->stamp, middle = get_mapped(2 * PART + MIB); /* in the first three */
     assert_int_equal(middle, block);
     assert_int_equal(pool->source.large.idle_bytes, PART);
-    finish_all();
+    finish_and_update();
     drop_used(middle, 2 * PART + MIB);
-    finish_all();
+    finish_and_update();
     for (unsigned i = 0; i < 5; i++) {
         assert_int_equal(s[i]->stamp > stamp, i < 3);
         assert_int_equal(s[i]->since, i < 3 ? 9 : 7);
@@ -308,9 +300,9 @@ static void over_the_budget_idle_segments_are_released_before_growth(void **stat
     (void)state;
     start(4 * GIB, REUSE_BARRIER, 40 * MIB);
     uint64_t idle = get_in_parts(5), live = get_mapped(2 * MIB);
-    finish_all();
+    finish_and_update();
     drop(idle);
-    finish_all();
+    finish_and_update();
     fake->reserved_peak = 0;
     assert_int_equal(get_mapped(30 * MIB), live + 2 * MIB);
     assert_int_equal(fake->reserved, 38 * MIB); /* released: as many segments of 4 MiB as needed, */
@@ -335,14 +327,14 @@ static uint64_t get_two(unsigned parts, uint64_t *first) {
 static void idle_segments_without_work_are_released_without_a_wait(void **state) {
     (void)state;
     uint64_t idle, later = get_two(5, &idle);
-    finish_all();
+    finish_and_update();
     drop(idle);
-    finish_all();
+    finish_and_update();
     drop_used(later, 20 * MIB);
     get_mapped(34 * MIB);
     assert_in_range(fake->reserved, 52 * MIB, 60 * MIB);
     assert_int_equal(fake->waits, 0);
-    finish_all();
+    finish_and_update();
 }
 
 /* The request itself needs the idle memory next to the gap. */
@@ -350,14 +342,14 @@ static void idle_memory_next_to_the_gap_is_not_released(void **state) {
     (void)state;
     uint64_t idle, later = get_two(2, &idle);
     uint64_t adjacent = get_mapped(20 * MIB);
-    finish_all();
+    finish_and_update();
     drop(idle), drop(adjacent);
-    finish_all();
+    finish_and_update();
     drop_used(later, 20 * MIB);
     assert_int_equal(get_mapped(34 * MIB), adjacent);
     assert_in_range(fake->reserved, 52 * MIB, 60 * MIB);
     assert_int_equal(fake->waits, 0);
-    finish_all();
+    finish_and_update();
 }
 
 static void below_the_budget_no_idle_segment_is_released(void **state) {
@@ -365,9 +357,9 @@ static void below_the_budget_no_idle_segment_is_released(void **state) {
     start(4 * GIB, REUSE_BARRIER, 60 * MIB);
     uint64_t idle = get_mapped(20 * MIB);
     get_mapped(2 * MIB);
-    finish_all();
+    finish_and_update();
     drop(idle);
-    finish_all();
+    finish_and_update();
     get_mapped(38 * MIB);
     assert_int_equal(fake->reserved, 60 * MIB);
     assert_int_equal(fake->unmaps, 0);
@@ -380,7 +372,7 @@ static uint64_t get_long(uint64_t budget) {
     uint64_t at = get_mapped(160 * MIB);
     assert_int_equal(segment_at(at)->bytes, 32 * MIB);
     get_mapped(2 * MIB);
-    finish_all();
+    finish_and_update();
     return at;
 }
 
@@ -393,7 +385,7 @@ static void unfinished_memory_is_waited_for_if_it_suffices(void **state) {
         assert_in_range(fake->reserved, suffices ? 304 * MIB : 610 * MIB,
                         suffices ? 320 * MIB : 610 * MIB);
         assert_int_equal(fake->unmaps > 0, suffices);
-        finish_all();
+        finish_and_update();
         assert_int_equal(stop(NULL), 0);
     }
 }
@@ -404,13 +396,13 @@ static void no_more_is_waited_for_than_a_growth_adds(void **state) {
     (void)state;
     uint64_t at = get_long(320 * MIB);
     get_mapped(240 * MIB);
-    finish_all();
+    finish_and_update();
     drop_used(at, 160 * MIB);
     get(MIB);
     assert_int_equal(fake->waits, 0);
     assert_int_equal(fake->reserved, 402 * MIB);
     assert_int_equal(pool->source.small.reserved_bytes, VMM_HANDLE);
-    finish_all();
+    finish_and_update();
 }
 
 /* Memory next to the gap cannot be released: it is no reason to wait, nor a reason not to wait for
@@ -420,18 +412,18 @@ static void memory_next_to_the_gap_does_not_count(void **state) {
     start(4 * GIB, REUSE_BARRIER, 24 * MIB);
     get_mapped(2 * MIB);
     uint64_t near = get_mapped(20 * MIB);
-    finish_all();
+    finish_and_update();
     drop_used(near, 20 * MIB);
     assert_int_equal(get_mapped(30 * MIB), near);
     assert_int_equal(fake->reserved, 32 * MIB);
     assert_int_equal(fake->waits, 0);
-    finish_all();
+    finish_and_update();
     assert_int_equal(stop(NULL), 0);
     uint64_t far = get_long(300 * MIB);
     near = get_mapped(20 * MIB);
-    finish_all();
+    finish_and_update();
     drop(near);
-    finish_all();
+    finish_and_update();
     drop_used(far, 160 * MIB);
     assert_int_equal(get_mapped(200 * MIB), near);
     assert_in_range(fake->reserved, 284 * MIB, 300 * MIB);
@@ -455,9 +447,9 @@ static void free_memory_next_to_the_gap_stays(void **state) {
     uint64_t far = get_mapped(4 * MIB);
     get_mapped(2 * MIB);
     uint64_t near = get_mapped(20 * MIB);
-    finish_all();
+    finish_and_update();
     drop(far), drop(near);
-    finish_all();
+    finish_and_update();
     assert_int_equal(get_mapped(30 * MIB), near);
     assert_null(segment_at(far));
     assert_int_equal(fake->reserved, 32 * MIB);
@@ -489,13 +481,13 @@ static void free_memory_beside_the_gap_that_is_not_needed_is_released(void **sta
         for (unsigned i = 0; i < 3; i++)
             at[i] = get_mapped(lengths[left][i]);
         get_mapped(2 * MIB);
-        finish_all();
+        finish_and_update();
         drop(at[1]);
-        finish_all();
+        finish_and_update();
         pool->source.config.budget = 1;
         pool_trim(pool, true);
         drop(at[0]), drop(at[2]);
-        finish_all();
+        finish_and_update();
         uint64_t needed = left ? 0 : 2;
         get_mapped(lengths[left][needed] + 2 * MIB);
         assert_non_null(segment_at(at[needed]));
@@ -515,7 +507,7 @@ static void idle_slabs_are_released_for_large_blocks(void **state) {
         small[i] = get(MIB);
     for (unsigned i = 0; i < 16; i++)
         drop(small[i]);
-    finish_all();
+    finish_and_update();
     assert_null(pool_check(pool));
     get_mapped(18 * MIB);
     assert_int_equal(fake->reserved, 18 * MIB);
@@ -532,20 +524,20 @@ static void pending_memory_gets_a_barrier_ahead_of_its_need(void **state) {
             start(4 * GIB, REUSE_BARRIER, 40 * MIB);
             if (much) {
                 drop(get_mapped(900 * MIB));
-                finish_all();
+                finish_and_update();
                 pool_trim(pool, true);
             }
             pool_expect_streams(streams);
             uint64_t idle = get_mapped(20 * MIB), used = get_mapped(18 * MIB);
-            finish_all();
+            finish_and_update();
             drop(idle);
-            finish_all();
+            finish_and_update();
             drop_used(used, 18 * MIB);
             assert_int_equal(fake->orders, 0);
             assert_int_equal(get(10 * MIB), idle);
             assert_int_equal(fake->orders, streams == 0 || much);
             pool_expect_streams(0);
-            finish_all();
+            finish_and_update();
             assert_int_equal(stop(NULL), 0);
         }
     }
@@ -567,11 +559,11 @@ static void get_whole(uint64_t *at, uint64_t *handles, unsigned count, unsigned 
         assert_int_equal(segment_at(at[i])->bytes, WHOLE);
         handles[i] = segment_at(at[i])->handle;
     }
-    finish_all();
+    finish_and_update();
     for (unsigned i = 0; i < count; i++)
         if (drops >> i & 1)
             drop(at[i]);
-    finish_all();
+    finish_and_update();
 }
 
 /* Externally visible memory is released instead: other processes may know its handle. */
@@ -585,7 +577,7 @@ static void idle_handles_are_remapped_where_they_are_needed(void **state) {
             assert_int_equal(visible ? pool_mark_externally_visible(at[i]) : 0, 0);
             drop(at[i]);
         }
-        finish_all();
+        finish_and_update();
         fake->reserved_peak = 0;
         uint64_t block = get_mapped(3 * WHOLE);
         for (unsigned i = 0; i < 3; i++) {
@@ -673,7 +665,7 @@ static void a_stale_mapping_is_unmapped_when_its_work_is_done(void **state) {
     uint64_t other = get(WHOLE); /* would fit in that gap */
     assert_int_equal(other, block + 2 * WHOLE);
     assert_int_equal(fake->unmaps, 0);
-    finish_all();
+    finish_and_update();
     assert_int_equal(get_mapped(WHOLE), at[1]);
     assert_int_equal(fake->unmaps, 2 * WHOLE / PAGE);
     assert_int_equal(pool->source.large.stale_mappings.count, 0);
@@ -687,7 +679,7 @@ static void remapped_memory_is_released_whole(void **state) {
     drop(block);
     pool_trim(pool, false); /* no work has completed */
     assert_int_equal(fake->reserved, 6 * WHOLE);
-    finish_all();
+    finish_and_update();
     assert_int_equal(pool_trim(pool, true), 0);
     assert_int_equal(fake->reserved, 4 * WHOLE);
     assert_int_equal(pool->source.large.stale_mappings.count, 0);
@@ -699,7 +691,7 @@ static const struct backend_ops *before;
 
 static int unmap_while_work_ends(struct backend *backend, uint64_t address, unsigned count,
                                  bool left) {
-    finish_all();
+    finish_and_update();
     return before->unmap(backend, address, count, left);
 }
 
@@ -727,7 +719,7 @@ static void remapped_memory_is_released_whole_if_work_ends_meanwhile(void **stat
 static int finish_work_unless_stale(struct backend *backend, uint64_t address, unsigned count,
                                     bool left) {
     if (!left)
-        finish_all();
+        finish_and_update();
     return before->unmap(backend, address, count, left);
 }
 
@@ -761,7 +753,7 @@ static void a_stale_mapping_that_cannot_be_unmapped_stays(void **state) {
     (void)state;
     uint64_t at[6], handles[6];
     move_behind_a_barrier(at, handles);
-    finish_all();
+    finish_and_update();
     fake->unmap_code = -EIO;
     pool_trim(pool, true);
     fake->unmap_code = 0;
@@ -807,7 +799,7 @@ static void nothing_moves_without_an_entry_for_its_stale_mapping(void **state) {
     assert_true(stale_is_full(stale_mappings));
     assert_true(fake->waits > 0);
     assert_int_equal(fake->reserved, 6 * WHOLE);
-    finish_all();
+    finish_and_update();
     for (unsigned i = 0; i < STALE_MOST; i++)
         stale_remove(stale_mappings, UINT64_MAX / 2 + 1 + i * PAGE);
     assert_int_equal(stale_mappings->count, 0);
@@ -828,24 +820,24 @@ static void segments_next_to_a_gap_move_first(void **state) {
         at[i] = get_mapped(WHOLE);
         assert_int_equal(at[i], at[0] + i * WHOLE);
     }
-    finish_all();
+    finish_and_update();
     drop(at[4]);
-    finish_all();
+    finish_and_update();
     assert_int_equal(pool_trim(pool, true), 0);
     assert_null(segment_at(at[4]));
     drop(at[1]);
-    finish_all();
+    finish_and_update();
     assert_int_equal(first_to_move(0), at[1]);
     drop(at[3]);
-    finish_all();
+    finish_and_update();
     assert_int_equal(first_to_move(0), at[3]);
     drop(at[5]);
-    finish_all();
+    finish_and_update();
     assert_int_equal(first_to_move(0), at[3]);
     assert_int_equal(first_to_move(segment_at(at[3])->stamp + 1), at[5]);
     assert_int_equal(first_to_move(segment_at(at[5])->stamp + 1), 0);
     drop(at[0]);
-    finish_all();
+    finish_and_update();
     assert_int_equal(first_to_move(0), at[3]);
     assert_int_equal(first_to_move(segment_at(at[3])->stamp + 1), at[5]);
     assert_int_equal(first_to_move(segment_at(at[5])->stamp + 1), at[0]);
@@ -859,7 +851,7 @@ static void a_growth_that_needs_more_handles_than_transit_most_waits(void **stat
     start(8 * GIB, REUSE_BARRIER, 2 * COUNT * PART);
     for (unsigned i = 0; i < 2 * COUNT; i++)
         at[i] = get(PART);
-    finish_all();
+    finish_and_update();
     for (unsigned i = 0; i < 2 * COUNT; i += 2)
         drop_used(at[i], PART);
     get((COUNT - 20) * PART);
@@ -948,7 +940,7 @@ static void short_segments_are_mapped_where_they_are_needed(void **state) {
     for (unsigned i = 0; i < BLOCKS; i++)
         blocks[i] = get_mapped(EACH);
     uint64_t handle = segment_at(blocks[A])->handle;
-    finish_all();
+    finish_and_update();
     make_free(A), make_free(E);
     assert_int_equal(get_mapped(2 * EACH), blocks[E]);
     assert_int_equal(segment_at(blocks[E] + EACH)->handle, handle);
@@ -997,7 +989,7 @@ static void handles_remapped_for_a_refused_growth_are_not_lost(void **state) {
         assert_int_equal(fake->reserved, 6 * WHOLE);
         assert_int_equal(pool->source.large.idle_bytes, 2 * WHOLE);
         expect_counters_to_agree();
-        finish_all();
+        finish_and_update();
         get_mapped(2 * WHOLE);
         assert_int_equal(fake->reserved, 6 * WHOLE);
         fake->backend.ops = unwatched;
@@ -1024,9 +1016,9 @@ static void handles_of_a_failed_growth_return_beside_new_segments(void **state) 
         at[i] = get_mapped(parts[i] * MIB);
         assert_int_equal(at[i], i ? at[i - 1] + parts[i - 1] * MIB : at[0]);
     }
-    finish_all();
+    finish_and_update();
     drop(at[2]);
-    finish_all();
+    finish_and_update();
     assert_int_equal(pool_trim(pool, true), 0);
     assert_int_equal(fake->reserved, 60 * MIB);
     drop_used(at[3], 16 * MIB), drop_used(at[1], 4 * MIB), drop_used(at[5], 16 * MIB);
@@ -1048,15 +1040,15 @@ static void segments_are_shorter_once_they_have_been_pinned(void **state) {
     for (unsigned pinned = 0; pinned < 2; pinned++) {
         start(4 * GIB, REUSE_BARRIER, 64 * MIB);
         drop(get_mapped(4 * WHOLE));
-        finish_all();
+        finish_and_update();
         uint64_t at[8];
         for (unsigned i = 0; i < 8; i++)
             at[i] = get_mapped(8 * MIB);
-        finish_all();
+        finish_and_update();
         for (unsigned i = 0; i < 8;
              i += pinned ? 2 : 4) /* frees 32 MiB or 16 MiB that serve no request */
             drop(at[i]);
-        finish_all();
+        finish_and_update();
         uint64_t first = get_mapped(24 * MIB);
         assert_int_equal(segment_at(first)->bytes, pinned ? WHOLE / 2 : WHOLE);
         assert_int_equal(segment_at(get_mapped(20 * MIB))->bytes, pinned ? WHOLE / 2 : WHOLE);
@@ -1081,9 +1073,9 @@ static uint64_t free_two_gib(void) {
     uint64_t at[4];
     for (unsigned i = 0; i < 4; i++)
         at[i] = get_mapped(GIB);
-    finish_all();
+    finish_and_update();
     drop(at[0]), drop(at[2]);
-    finish_all();
+    finish_and_update();
     lock_acquire(&pool->source.lock);
     slow_path_recompute(pool);
     lock_release(&pool->source.lock);
@@ -1129,9 +1121,9 @@ static void the_goal_is_raised_where_mapping_takes_too_long(void **state) {
         assert_in_range(pool->source.remap.peak, PEAK, PEAK + MIB);
         for (unsigned round = 0; round < 3;
              round++) { /* later growths do not raise the goal again */
-            finish_all();
+            finish_and_update();
             drop(block);
-            finish_all();
+            finish_and_update();
             block = get_mapped((3 + round % 2) * GIB / 2);
         }
         assert_int_equal(pool->source.remap.slack, then);
@@ -1154,13 +1146,13 @@ static void the_goal_is_raised_by_a_part_of_the_peak_that_counts(void **state) {
     take_too_long();
     get_mapped(3 * GIB / 2);
     assert_int_equal(pool->source.remap.slack, PEAK / 16);
-    finish_all();
+    finish_and_update();
     pool_reset_peaks(pool);
     uint64_t peak = counter_get(&pool->source.counters.allocated.peak);
     assert_int_equal(peak, 7 * GIB / 2);
     assert_int_equal(pool->source.goal, peak + peak / VMM_SLACK + peak / 16);
     drop(live);
-    finish_all();
+    finish_and_update();
     pool_reset_peaks(pool);
     peak = counter_get(&pool->source.counters.allocated.peak);
     assert_int_equal(peak, 5 * GIB / 2);
@@ -1180,13 +1172,13 @@ static void segments_stay_long_for_free_memory_that_is_not_pinned(void **state) 
         uint64_t first = get_mapped(3 * WHOLE / 2);
         get_mapped(WHOLE);
         uint64_t last = get_mapped(3 * WHOLE / 2);
-        finish_all();
+        finish_and_update();
         drop(last);
-        finish_all();
+        finish_and_update();
         if (refused) { /* externally visible memory cannot move instead */
             assert_int_equal(pool_mark_externally_visible(first), 0);
             drop(first);
-            finish_all();
+            finish_and_update();
             fake->unmap_code = -EIO;
         }
         uint64_t block = get_mapped(5 * WHOLE / 2);
@@ -1203,7 +1195,7 @@ static void get_32(uint64_t *at, uint64_t memory) {
     start(memory, REUSE_BARRIER, 0);
     for (unsigned i = 0; i < 32; i++)
         at[i] = get_mapped(PEAK / 32);
-    finish_all();
+    finish_and_update();
     lock_acquire(&pool->source.lock);
     slow_path_recompute(pool);
     lock_release(&pool->source.lock);
@@ -1212,9 +1204,9 @@ static void get_32(uint64_t *at, uint64_t memory) {
 /* Frees two blocks that are not adjacent, and gets a larger one. */
 static void get_for_two(const uint64_t *at, uint64_t bytes) {
     drop(at[0]), drop(at[2]);
-    finish_all();
+    finish_and_update();
     get_mapped(bytes);
-    finish_all();
+    finish_and_update();
 }
 
 /* The raise is no larger than the lacking bytes. After a refusal of the driver there is none. */
@@ -1431,7 +1423,7 @@ static void a_refused_growth_releases_no_older_memory(void **state) {
     get_mapped(2 * MIB);
     uint64_t end = get_mapped(20 * MIB);
     drop(end);
-    finish_all();
+    finish_and_update();
     fake->map_code = -EIO;
     assert_int_equal(pool_alloc(pool, 100 * MIB, &address), -ERANGE);
     assert_int_equal(fake->reserved, 22 * MIB);
@@ -1464,9 +1456,9 @@ static void a_segment_that_cannot_be_unmapped_stays_unchanged(void **state) {
     pool->source.decay.tick = 5;
     uint64_t block = get_in_parts(4);
     assert_int_equal(pool_mark_externally_visible(block), 0);
-    finish_all();
+    finish_and_update();
     drop_used(block, 4 * PART);
-    finish_all();
+    finish_and_update();
     uint64_t stamp = segment_at(block)->stamp, handles[4];
     for (unsigned i = 0; i < 4; i++)
         handles[i] = segment_at(block + i * PART)->handle;
@@ -1490,9 +1482,9 @@ static void a_segment_that_cannot_be_unmapped_stays_unchanged(void **state) {
     }
     fake->unmap_code = 0;
     assert_int_equal(get_mapped(4 * PART), block);
-    finish_all();
+    finish_and_update();
     drop(block);
-    finish_all();
+    finish_and_update();
     fake->unmap_code =
         -EIO; /* trims release nothing; each round releases one segment without refusals */
     for (unsigned left = 4; left > 0; left--) {
@@ -1535,7 +1527,7 @@ static void take_90(void) {
 
 static void free_it(void) {
     drop(stolen);
-    finish_all();
+    finish_and_update();
 }
 
 static void *take_in_a_thread(void *unused) {
@@ -1572,7 +1564,7 @@ static void a_waiting_growth_takes_memory_freed_by_others(void **state) {
     (void)state;
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t block = get_mapped(90 * MIB);
-    finish_all();
+    finish_and_update();
     lock_acquire(&pool->source.remap.lock);
     assert_int_equal(pthread_create(&other_thread, NULL, take_in_a_thread, NULL), 0);
     for (bool waits = false; !waits; sched_yield()) {
@@ -1581,7 +1573,7 @@ static void a_waiting_growth_takes_memory_freed_by_others(void **state) {
         lock_release(&pool->source.lock);
     }
     drop(block);
-    finish_all();
+    finish_and_update();
     lock_release(&pool->source.remap.lock);
     pthread_join(other_thread, NULL);
     assert_int_equal(stolen, block);
@@ -1594,7 +1586,7 @@ static void memory_freed_during_a_reservation_is_used(void **state) {
     start(4 * GIB, REUSE_BARRIER, RELAXED);
     fake->next = fake->base + ((uint64_t)64 << 30) - 64 * MIB;
     stolen = get_mapped(64 * MIB);
-    finish_all();
+    finish_and_update();
     fake->next = fake->base;
     fake->in_reserve = free_it;
     assert_int_equal(get_mapped(60 * MIB), stolen);
@@ -1680,9 +1672,9 @@ static void adjacent_va_ranges_are_one(void **state) {
     assert_int_equal(pool->source.large.va_ranges->next->base, one);
     assert_int_equal(pool->source.large.va_ranges->base, other);
     assert_int_equal(get_mapped(44 * MIB), one + 20 * MIB);
-    finish_all();
+    finish_and_update();
     drop(other), drop(one), drop(one + 20 * MIB);
-    finish_all();
+    finish_and_update();
     assert_int_equal(pool->source.large.free_count, 1);
     assert_int_equal(get_mapped(114 * MIB), one);
     assert_int_equal(fake->reserved, 114 * MIB);
@@ -1700,9 +1692,9 @@ static void another_va_range_is_reserved_where_one_is_full(void **state) {
     assert_int_equal(pool->source.large.va_ranges->next->base, high);
     assert_int_equal(pool->source.large.segments->base, low);
     assert_int_equal(fake->addresses, 4 * GIB + 32 * MIB);
-    finish_all();
+    finish_and_update();
     drop(high);
-    finish_all();
+    finish_and_update();
     assert_int_equal(get_mapped(24 * MIB), high); /* the place that needs least new memory */
     assert_int_equal(get_mapped(8 * MIB), low + 100 * MIB); /* the lowest gap */
     assert_int_equal(get_mapped(9 * MIB), low + 108 * MIB);
@@ -1738,9 +1730,9 @@ static void a_block_behind_a_large_one_keeps_a_short_segment(void **state) {
     start(64 * GIB, REUSE_BARRIER, RELAXED);
     uint64_t at = get_mapped(GIB - 3 * MIB / 2), next = get_mapped(3 * MIB);
     assert_int_equal(next, at + GIB - 3 * MIB / 2);
-    finish_all();
+    finish_and_update();
     drop(at);
-    finish_all();
+    finish_and_update();
     pool_trim(pool, true);
     assert_int_equal(fake->reserved, VMM_HANDLE + PAGE);
 }
@@ -1763,7 +1755,7 @@ static uint64_t free_gib(void) {
 static void a_long_segment_is_split_for_a_shorter_block(void **state) {
     (void)state;
     uint64_t at = free_gib();
-    finish_all();
+    finish_and_update();
     assert_int_equal(get_mapped(LONG), at); /* one whole segment */
     assert_int_equal(pool->source.large.segment_count, SEGMENTS);
     uint64_t block = get_mapped(LONG + 20 * MIB); /* the next segment and a part of its neighbour */
@@ -1775,9 +1767,9 @@ static void a_long_segment_is_split_for_a_shorter_block(void **state) {
     assert_int_equal(pool->source.large.segment_count, SEGMENTS - 1 + LONG / VMM_HANDLE);
     assert_int_equal(fake->reserved, GIB);
     assert_int_equal(pool->source.remap.held_bytes, 0);
-    finish_all();
+    finish_and_update();
     drop(block);
-    finish_all();
+    finish_and_update();
     pool_trim(pool, true);
     assert_int_equal(fake->reserved, LONG + 2 * VMM_HANDLE);
 }
@@ -1806,7 +1798,7 @@ static void segments_are_as_long_as_their_request_needs(void **state) {
             assert_int_equal(segment_at(at)->bytes, min_u64(wanted, round_up(bytes, PAGE)));
             assert_int_equal(stop(NULL), 0);
             at = free_gib();
-            finish_all();
+            finish_and_update();
             pool->source.remap.size_shift = size_shift;
             assert_int_equal(get_mapped(bytes), at);
             assert_int_equal(segment_at(at)->bytes, wanted);
@@ -1824,7 +1816,7 @@ static void a_split_makes_one_batch_of_short_segments(void **state) {
     uint64_t at = get_mapped(8 * GIB);
     assert_int_equal(segment_at(at)->bytes, GIB);
     drop_used(at, 8 * GIB);
-    finish_all();
+    finish_and_update();
     pool->source.remap.size_shift = 2;
     assert_int_equal(get_mapped(4 * MIB), at);
     assert_int_equal(segment_at(at + some - MIB)->bytes, VMM_HANDLE_LEAST);
@@ -1844,7 +1836,7 @@ static void splits_create_each_byte_twice_at_most(void **state) {
     uint64_t at = get_mapped(all);
     assert_true(segment_at(at)->bytes > 3 * MAP_BATCH * VMM_HANDLE_LEAST);
     drop_used(at, all);
-    finish_all();
+    finish_and_update();
     pool->source.remap.size_shift = 2;
     uint64_t made = pool->source.remap.made_bytes;
     for (uint64_t used = 0; used < all; used += 32 * MIB)
@@ -1860,9 +1852,9 @@ static void a_long_segment_is_split_for_a_slab(void **state) {
     start(64 * GIB, REUSE_BARRIER, bytes + PAGE);
     uint64_t at = get_mapped(bytes + 512 * KIB);
     get_mapped(MIB + 512 * KIB); /* keeps the short segment */
-    finish_all();
+    finish_and_update();
     drop(at);
-    finish_all();
+    finish_and_update();
     assert_int_equal(segment_at(at)->bytes, 3 * VMM_HANDLE);
     get(MIB);
     assert_int_equal(fake->reserved, bytes + 2 * PAGE - VMM_HANDLE);
@@ -1897,7 +1889,7 @@ static void a_long_segment_is_released_in_parts(void **state) {
     for (unsigned i = 0; i < 4; i++)
         at[i] = get_mapped(GIB);
     drop(at[1]);
-    finish_all();
+    finish_and_update();
     lock_acquire(&pool->source.lock);
     pool->source.remap.slack = 64 * MIB;
     pool->source.remap.slack_steps = 1;
@@ -1916,7 +1908,7 @@ static void a_long_segment_is_released_in_parts(void **state) {
 static void a_split_that_lacks_driver_memory_loses_one_segment(void **state) {
     (void)state;
     uint64_t at = free_gib();
-    finish_all();
+    finish_and_update();
     watch();
     fake->map_code = -ENOMEM;
     uint64_t block = get(20 * MIB);
@@ -1930,7 +1922,7 @@ static void a_split_that_lacks_driver_memory_loses_one_segment(void **state) {
 static void a_long_segment_that_cannot_be_unmapped_is_used_whole(void **state) {
     (void)state;
     uint64_t at = free_gib();
-    finish_all();
+    finish_and_update();
     fake->unmap_code = -EBUSY;
     assert_int_equal(get_mapped(20 * MIB), at);
     fake->unmap_code = 0;
@@ -1962,14 +1954,14 @@ static void a_later_block_in_visible_memory_is_not_reused_early(void **state) {
     for (unsigned place = 0; place < PLACES; place++) {
         start(64 * GIB, REUSE_BARRIER, RELAXED);
         drop(get_mapped(100 * MIB));
-        finish_all();
+        finish_and_update();
         let_hold(64 * MIB);
         struct segment *s = pool->source.large.segments, *marked = place == END ? s->next : s;
         uint64_t all = place == ALL ? s->bytes - 2 * MIB : s->bytes - 512 * KIB;
         get_mapped(all);
         marked->externally_visible = true;
         uint64_t block = get_mapped(MIB + 512 * KIB);
-        finish_all();
+        finish_and_update();
         assert_int_equal(block, s->base + all);
         assert_int_equal(block + MIB + 512 * KIB > s->next->base, place != ALL);
         uint64_t held = cache_mine(pool)->bytes;
@@ -1984,7 +1976,7 @@ static void a_later_block_in_visible_memory_is_not_reused_early(void **state) {
         pending_release(&pool->source, EVERY_STAMP);
         lock_release(&pool->source.lock);
         assert_ptr_equal(pool->source.pending[REACH_EXTERNAL].head, page_map_start(block));
-        finish_all();
+        finish_and_update();
         assert_null(pool->source.pending[REACH_EXTERNAL].head);
         assert_int_equal(get_mapped(MIB + 512 * KIB), block);
         assert_int_equal(stop(NULL), 0);
