@@ -234,6 +234,15 @@ def forked(folder):
         tally.check(one.ran.err.count("older events were dropped") == 1, "trace_records: %s: said once" % word, one.ran.err)
 
 
+def stopped_clock(folder):
+    """Checks that a trace begins although libc's clock stands still."""
+    path = os.path.join(folder, "stopped")
+    ran = run([TRACED, "hold=5,30000", "mark=here"], options={"GPUCACHE_TRACE": path},
+              preload=[program("libstopped_clock.so"), LIBRARY])
+    done = tool("timeline", path)
+    tally.check(ran.status == 0 and b'"name":"here"' in done.stdout, "trace_records: a clock that stands still", ran.err)
+
+
 def threads(folder):
     """Checks that ended threads leave no space of the trace in use."""
     one = Recorded(folder, ["churn=3000", "mix=2000,10,1,1"], {"GPUCACHE_TRACE_EVENTS": "1000"})
@@ -413,7 +422,7 @@ def refused(folder):
 
 
 def main():
-    parts = (whole, native, ring, full, killed, forked, threads, running, formats, replayed, refused)
+    parts = (whole, native, ring, full, killed, forked, stopped_clock, threads, running, formats, replayed, refused)
     wanted = part_names([part.__name__ for part in parts])
     # qemu answers /proc/self/stat with another start, so the command takes a process that runs for one that has ended.
     # The times that refused() grants for hostile files are too short under qemu.
