@@ -2,8 +2,8 @@
  * The interface between the allocator and the driver: memory, and the synchronisation of work.
  *
  * The pool knows no CUDA. It names an event by a slot, 0 to BACKEND_SLOTS - 1, and the backend
- * keeps the event of each slot. src/backend (calls of the driver), `gpucache replay` and the fake of
- * the unit tests implement this interface, so the same pool runs on all of them.
+ * keeps the event of each slot. Three modules implement this interface: src/backend (calls of the
+ * driver), `gpucache replay`, and the fake of the unit tests. The same pool runs on all of them.
  *
  * Every int is 0, a negative errno, or a positive code of the driver, which the pool passes on.
  * Only reclaim_deferred() and pass_barriers() may call back into the pool. A call with

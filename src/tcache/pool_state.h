@@ -1,7 +1,7 @@
 /*
  * The whole state of a pool, for the files of src/tcache and src/pool only. The pool's lock,
- * source.lock, protects all fields except the atomic ones and `live_sizes`, which the thread that has
- * set its `busy` flag owns. `quota_most` and `common` never change.
+ * source.lock, protects all fields except the atomic ones and `live_sizes`. The thread that has set
+ * the `busy` flag of `live_sizes` owns it. `quota_most` and `common` never change.
  */
 #ifndef GPUCACHE_TCACHE_POOL_STATE_H
 #define GPUCACHE_TCACHE_POOL_STATE_H
