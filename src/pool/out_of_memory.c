@@ -212,8 +212,8 @@ static bool may_have_missed(const struct pool *pool, const struct try_start *sin
 
 /*
  * Repeats steps 14 to 21 while memory moves. Returns 0 with request->block, the last refusal, or
- * another error of the growth. If the context has ended, returns -ERANGE instead of a refusal: the
- * driver then answers the request, with its own error.
+ * another error of the growth. If the context has ended, returns -ERANGE instead of a refusal, so
+ * that the driver answers the request.
  *
  * Another thread may take the memory that this thread waited for or released, and free as much.
  * A refusal is therefore final only if no more memory exists than when the last try began, or after

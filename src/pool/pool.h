@@ -58,7 +58,7 @@ void pool_set_capacity(struct pool *pool, uint64_t capacity);
  *   -EINVAL   `bytes` is 0
  *   -ENOMEM   neither the pool nor the driver has the memory
  *   -EDQUOT   the limit of the process does not allow it
- *   -ERANGE   the pool cannot grow (source_can_grow()): ask the driver directly
+ *   -ERANGE   the pool cannot grow, or its context has ended; ask the driver directly
  *   > 0       error code of the driver
  */
 int pool_alloc(struct pool *pool, uint64_t bytes, uint64_t *address);

@@ -143,8 +143,9 @@ static uint64_t preferred_growth(const struct source *source, const struct alloc
 static int grow_by(struct source *source, struct arena *arena, uint64_t bytes) {
     uint64_t base = 0, generation = source_generation(source);
     struct backend *backend = source->backend;
+    if (!source_begin_growth(source))
+        return -ERANGE;
     source->growing.bytes += bytes;
-    source_begin_growth(source);
     lock_release(&source->lock);
     int r = backend->ops->reserve(backend, bytes, &base);
     lock_acquire(&source->lock);

@@ -227,8 +227,8 @@ struct backend {
     /* A call that ends the context is in progress or has ended it. The backend then records and
      * queries no event, adds no barrier and releases no segment. Changed under the pool's lock. */
     atomic_bool suspended;
-    /* The context has ended, and the pool serves no new context yet; `suspended` is set too. The
-     * pool does not grow: nobody would free that memory. Changed under the pool's lock. */
+    /* The context has ended, and the pool serves no new context yet; `suspended` is set too. No
+     * growth begins: nobody would free that memory. Changed under the pool's lock. */
     atomic_bool ended;
     /* Requested bytes of the device by requester: REQUESTERS rows. NULL: not counted. */
     struct requester_row *requesters;

@@ -22,8 +22,8 @@ struct memory_policy {
      * Grows the pool by source_growth() bytes or more, if source_can_grow(). Returns 0, or
      *
      *      -ENOMEM, -EDQUOT   the driver or the limit has no more (source_refused())
-     *      -ERANGE            the pool cannot grow: no host memory, an unsuitable address, or the
-     *                         context has ended
+     *      -ERANGE            the pool cannot grow: no host memory, no suitable address, a refused
+     *                         mapping, or the context has ended
      *      > 0                the driver's code
      */
     int (*grow)(struct source *source, const struct alloc_request *request);

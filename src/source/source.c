@@ -49,11 +49,14 @@ uint64_t source_forget(struct source *source) {
 
 /* --- growth and release --- */
 
-void source_begin_growth(struct source *source) {
+bool source_begin_growth(struct source *source) {
     ASSERT_HELD(&source->lock);
+    if (source->backend->ended)
+        return false;
     source->growing.threads++;
     if (source->backend->ops->begin_growth)
         source->backend->ops->begin_growth(source->backend);
+    return true;
 }
 
 void source_end_growth(struct source *source, bool gave_back) {
@@ -66,9 +69,8 @@ void source_end_growth(struct source *source, bool gave_back) {
 
 bool source_can_grow(struct source *source, const struct alloc_request *request) {
     ASSERT_HELD(&source->lock);
-    return !source->backend->ended && !source->unmanageable &&
-           arena_prepare(source_arena(source, request), 1) && page_map_spare() &&
-           (request->large || runs_prepare(&source->runs));
+    return !source->unmanageable && arena_prepare(source_arena(source, request), 1) &&
+           page_map_spare() && (request->large || runs_prepare(&source->runs));
 }
 
 int source_release_idle(struct source *source, uint64_t bytes) {

@@ -64,20 +64,22 @@ void source_start(struct source *source, struct pool *pool, struct backend *back
 uint64_t source_forget(struct source *source);
 
 /**
- * Marks the begin and end of a growth, for which other threads may wait. `gave_back`: the growth
- * may have taken and returned memory that the request of another thread missed.
+ * Marks the begin of a growth, for whose end other threads may wait. Returns false if the context
+ * has ended, because nobody would free the new memory: the pool then does not grow (-ERANGE).
  */
-void source_begin_growth(struct source *source);
+bool source_begin_growth(struct source *source);
+
+/**
+ * Marks the end of a growth. `gave_back`: the growth may have taken and returned memory that the
+ * request of another thread missed.
+ */
 void source_end_growth(struct source *source, bool gave_back);
 
 /**
  * Prepares the host memory that a growth and its request need. Called before the driver is asked: a
- * segment that cannot be used must be released, and that may wait for the device. Returns false in
- * three cases; the pool then does not grow (-ERANGE):
- *
- *      no host memory
- *      the driver gives addresses that the pool cannot manage
- *      the context has ended: nobody would free the new memory
+ * segment that cannot be used must be released, and that may wait for the device. Returns false
+ * without host memory, or if the driver gives addresses that the pool cannot manage: the pool then
+ * does not grow (-ERANGE).
  */
 bool source_can_grow(struct source *source, const struct alloc_request *request);
 

@@ -66,8 +66,8 @@ bool sync_wait_idle_segment(struct source *source, uint64_t last);
 /**
  * Records an event. Waits until any further epoch has finished, or with `all` until that event has
  * completed. The limit is `limit_ns` less the time that earlier failed waits took. Returns false at
- * the limit, after a fault, or if there is no event to wait for. Returns true if the context has
- * ended, because that finishes every epoch.
+ * the limit, after a fault, if there is no event to wait for, or if the context ended before the
+ * call. Returns true if it ends during the wait, because pool_forget() finishes every epoch.
  */
 bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all);
 
@@ -83,7 +83,7 @@ void sync_wait_submitted(struct source *source, uint64_t limit_ns);
 /**
  * Waits while another thread's call may be ending the context, for at most `limit_ns`. Returns
  * whether there was such a call and the backend answers again: the pool may have a new context.
- * Returns false at once if the context has ended.
+ * Returns false at once if pool_forget() has removed the memory of the ended context.
  */
 bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns);
 

@@ -123,10 +123,15 @@ int wait_for_event_in_free(struct source *source, uint64_t stamp, bool freeing) 
     return r;
 }
 
+/* Returns whether the context has ended and pool_forget() has removed its memory. Perhaps no next
+ * context comes, so nothing waits for one. */
+static bool is_forgotten(const struct source *source) {
+    return source->backend->ended && source_reserved(source) == 0;
+}
+
 bool sync_wait_while_suspended(struct source *source, uint64_t limit_ns) {
     const struct backend *backend = source->backend;
-    bool forgotten = backend->ended && source_reserved(source) == 0;
-    if (!backend->suspended || forgotten) /* does not wait for the next context */
+    if (!backend->suspended || is_forgotten(source))
         return false;
     uint64_t since = backend_clock(source->backend), slept = 0,
              generation = source_generation(source);
@@ -167,7 +172,7 @@ bool sync_wait_any(struct source *source, uint64_t limit_ns, bool all) {
     if (!source->backend->has_events)
         return false;
     limit_ns = remaining_ns(source, limit_ns);
-    while (generation == source_generation(source) && !source->backend->ended) {
+    while (generation == source_generation(source) && !is_forgotten(source)) {
         bool again = true;
         number = number > 0 ? number : close_outside_free(source, &again);
         if (number == 0 && !again)

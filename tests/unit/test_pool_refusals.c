@@ -573,6 +573,34 @@ static void an_end_that_is_over_is_not_waited_for(void **state) {
     assert_int_equal(sleeps, 0);
 }
 
+static unsigned reserves, last_reserve;
+
+static int refuse_as_the_context_ends(struct backend *backend, uint64_t bytes, uint64_t *address) {
+    (void)backend, (void)bytes, (void)address;
+    if (++reserves == last_reserve)
+        end_context();
+    return -ENOMEM;
+}
+
+/*
+ * The context ends during the first refused growth, or during the second one, when the request has
+ * seen pending memory. The request would wait for that memory if the pool still had it.
+ */
+static void a_request_does_not_wait_for_the_work_of_an_ended_context(void **state) {
+    (void)state;
+    for (last_reserve = 1; last_reserve <= 2; last_reserve++) {
+        start_with_clock(64 * MIB, 50000);
+        struct backend_ops ops = *fake->backend.ops;
+        ops.reserve = refuse_as_the_context_ends;
+        use_and_drop_late(get(40 * MIB));
+        fake->backend.ops = &ops;
+        reserves = 0;
+        assert_int_equal(sleeps_until(30 * MIB, -ERANGE), 0);
+        assert_int_equal(reserves, last_reserve);
+        assert_int_equal(stop(NULL), 0);
+    }
+}
+
 /* A request may find the pool before the context ends, and need memory after the end. */
 static void a_pool_does_not_grow_after_the_end_of_its_context(void **state) {
     (void)state;
@@ -653,6 +681,7 @@ int main(void) {
         TEST(before_growth_an_ending_call_is_waited_for_briefly),
         TEST(a_request_does_not_wait_for_a_new_context),
         TEST(an_end_that_is_over_is_not_waited_for),
+        TEST(a_request_does_not_wait_for_the_work_of_an_ended_context),
         TEST(a_pool_does_not_grow_after_the_end_of_its_context),
         TEST(memory_that_other_processes_return_is_requested_again),
     };

@@ -50,5 +50,6 @@ void device_backend_stop(struct device_backend *own) {
 
 void device_backend_end(struct device_backend *own) {
     own->backend.suspended = own->backend.ended = true;
+    /* Also for 0 bytes: a refused request of another context then tries again. */
     device_backend_count_return(own, atomic_exchange(&own->returning, 0));
 }
