@@ -15,10 +15,10 @@ static uint64_t end_of(const struct segment *segment) {
 }
 
 /*
- * Computes which part of [base, end) a request of `bytes` needs: the start or the end, next to a
- * free range, or all of it between two. Nothing is mapped at [base, end), which lies behind `after`
- * (NULL: in front of all segments) and before the next segment. Returns false if the part and the
- * free ranges together are too short.
+ * Computes which part of [base, end) a request of `bytes` needs: the start, the end, or all of it.
+ * A free range that touches the part makes the part shorter. Nothing is mapped at [base, end). It
+ * lies behind the segment `after` (NULL: in front of all) and in front of the segment `before`.
+ * Returns false if [base, end) and both free ranges together are too short.
  */
 static bool measure_gap(const struct arena *arena, uint64_t bytes, uint64_t base, uint64_t end,
                         struct segment *after, struct gap *gap) {

@@ -5,7 +5,9 @@
  *
  * The pool's lock protects all but the number of streams. Allocations and frees read the results
  * without it. budget_recompute() has the rules in order; the constants are in
- * src/tuning/tuning.def. Invariant: the goal is at most the budget.
+ * src/tuning/tuning.def. Invariant: the goal is at most the budget. tcache/peaks.c recomputes the
+ * budget. Other callers: sync.c, quota.c, pool.c, slow_path.c, stats.c, segments.c, remap.c and
+ * handles.c.
  */
 #include "policy/budget.h"
 
@@ -85,9 +87,9 @@ static void set_if_changed(_Atomic uint64_t *at, uint64_t bytes) {
  *   3. Bounds of budget and goal: the capacity of the device, and the reserve at which growing was
  *      refused. The segments backend leaves 1/BUDGET_DEVICE_SHARE of the device to others. The vmm
  *      backend need not, because idle handles can be released at any time.
- *   4. Pressure, if one holds: mode REUSE_SYNC; the program itself records or waits for context
- *      events; the last record was refused, so frees have to try again; a capture is in progress;
- *      the reserve is above the budget less 1/PRESSURE_SHARE of the goal.
+ *   4. Pressure, if one holds: mode REUSE_SYNC; the program has ever recorded a context event, or
+ *      made a context wait for one; the last record was refused, so frees have to try again; a
+ *      capture is in progress; the reserve is above the budget less 1/PRESSURE_SHARE of the goal.
  *   5. The bytes per event of frees under pressure. In mode REUSE_SYNC 0: every free records. A
  *      thread that freed less than 1/EVENT_PART of them records none.
  *

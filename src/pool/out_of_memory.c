@@ -1,10 +1,12 @@
 /*
  * Out of memory: steps 14 to 21 of the ladder of an allocation (slow_path.c has the table).
  *
- * refusal_round() tries each source once, steps 19 and 20 twice. retry_refused() repeats the
+ * refusal_round() takes each step once, steps 19 and 20 twice. retry_refused() repeats the
  * steps while other threads free or return memory, because they may also take the memory that this
  * thread waited for. The pool's lock protects all. Step 15 keeps it while it waits for threads to
- * leave their caches. All other waits release it, and state is read anew afterwards.
+ * leave their caches. All other waits release it, and state is read anew afterwards. Invariant:
+ * retry_refused() holds the lock from its last check to its return. try_growth() in slow_path.c is
+ * its only caller.
  */
 #include "pool/internal.h"
 
@@ -216,8 +218,8 @@ static bool may_have_missed(const struct pool *pool, const struct try_start *sin
  * that the driver answers the request.
  *
  * Another thread may take the memory that this thread waited for or released, and free as much.
- * A refusal is therefore final only if no more memory exists than when the last try began, or after
- * OTHERS_TRIES tries. The lock is held from the last check until the return.
+ * A refusal is therefore final only if no memory moved during the last try, if may_suffice() finds
+ * too little, or after OTHERS_TRIES tries. The lock is held from the last check until the return.
  */
 int retry_refused(struct pool *pool, struct alloc_request *request, int refusal) {
     ASSERT_HELD(&pool->source.lock);

@@ -1,4 +1,8 @@
-/* The stack machine that reads plain data (machine.h). machine->most bounds all memory. */
+/*
+ * The stack machine that reads plain data (machine.h). pickle.c and json.c call it. One thread uses
+ * a machine, without a lock. Invariant: machine->most is what stack, marks, memo and lists may
+ * still take.
+ */
 #include "replay/machine.h"
 
 #include "replay/memory.h"

@@ -4,7 +4,9 @@
  *
  * The pool's lock is held on entry to every function. It is released around every reservation,
  * around a release that waits (release_waits), and around every wait. The context may end while the
- * lock is released: release_segment() and grow_by() compare source_generation() before and after.
+ * lock is released. Invariant: the arenas then get no segment of the ended context, because
+ * release_segment() and grow_by() compare source_generation() before and after. Callers, through
+ * segments_policy: slow_path.c, out_of_memory.c, decay.c, pool.c and source.c.
  */
 #include "base/clock.h"
 #include "heap/page_map.h"
@@ -93,7 +95,8 @@ static uint64_t release_idle(struct source *source, uint64_t bytes) {
     return released;
 }
 
-/* Sums the sleeps instead of reading the clock: the clock of a backend may stand still. */
+/* Waits until the driver has all returning memory, for at most `limit_ns`. Sums the sleeps instead
+ * of reading the clock: the clock of a backend may stand still. */
 static void wait_for_return(struct source *source, uint64_t limit_ns) {
     ASSERT_HELD(&source->lock);
     uint64_t waited = 0;
@@ -229,10 +232,10 @@ static bool try_before_growth(struct source *source, struct alloc_request *reque
 }
 
 /*
- * Grows. If the growth and the released memory that the driver does not have yet (returning_bytes)
- * would together exceed reserve_bound(), first waits in sync_wait_barriers(), and then for the
- * driver, GROWTH_WAIT_NS at most. The driver has a segment only after the stream that frees it
- * reaches that free. A barrier delays that stream like every other one of the context.
+ * Grows. If the reserve, the growth and the returning memory would together exceed reserve_bound(),
+ * first waits in sync_wait_barriers(), and then for the driver, GROWTH_WAIT_NS at most. The backend
+ * frees segments in a stream of its own. The driver has a segment only after this stream reaches
+ * the free, and a barrier delays this stream like every other one of the context.
  */
 static int grow_after_returns(struct source *source, struct alloc_request *request,
                               uint64_t growth) {

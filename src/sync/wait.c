@@ -1,10 +1,12 @@
 /*
- * Waits on the CPU: for events of frees, for the end of another thread's call, for all work so far.
+ * Waits on the CPU: for events recorded in frees, for another thread's call that may end the
+ * context, and for all work so far.
  *
  * All functions need the pool's lock, and release it while they wait. sync_wait_submitted() keeps
- * it during its wait for a completed event. Invariant: outside a free, no thread waits without a
- * limit for an event that is not its own. Exceptions: sync_wait_barriers_by_queries(), and waits in
- * the driver after queries failed.
+ * it during its wait for a completed event. Invariant: outside a free, a thread waits without a
+ * limit only for an event that one of its own frees recorded. Exceptions:
+ * sync_wait_barriers_by_queries(), and waits in the driver after queries failed. Callers: sync.c,
+ * pool.c, lookup.c, slow_path.c, out_of_memory.c, segments.c and remap.c.
  */
 #include "sync/wait.h"
 
@@ -92,8 +94,9 @@ static bool query_until(struct source *source, uint64_t stamp, bool while_suspen
 
 /*
  * Waits by queries for a pinned event of another thread's free, at most LATE_WAIT_NS; if queries
- * fail, in the driver without a limit. The native free of that thread might not have returned yet:
- * its work may wait for the calling thread's next call. Returns as wait_for_event_in_free().
+ * fail, in the driver without a limit. The limit prevents a deadlock: the captured work may wait
+ * for the calling thread's next call. Natively only the other thread would wait, in its free.
+ * Returns as wait_for_event_in_free().
  */
 static int wait_for_other_thread(struct source *source, unsigned slot, uint64_t number) {
     struct epochs *epochs = &source->epochs;
@@ -206,9 +209,10 @@ bool sync_wait_idle_segment(struct source *source, uint64_t last) {
 }
 
 /*
- * Pins the event of `stamp` and calls query_until(). Without the pin another event could be
- * recorded in the same slot, and capture work that was submitted later. Waits for the event in the
- * driver if queries fail.
+ * Polls. Pins the event of `stamp` and calls query_until() if epoch `stamp` has not finished.
+ * Without the pin the slot could get another event, which captures later work too. If queries fail,
+ * calls wait_for_event_in_free(). For another thread's event that function polls again before it
+ * waits in the driver.
  */
 static void pin_and_query_until(struct source *source, uint64_t stamp, bool while_suspended,
                                 uint64_t limit_ns) {
@@ -239,8 +243,9 @@ void sync_wait_submitted(struct source *source, uint64_t limit_ns) {
         return;
     epochs_poll(epochs, source->backend);
     query_until(source, number, false, limit_ns);
-    /* The event has completed: the driver only prints. The lock stays held, because a call that may
-     * end the context, and the event with it, has to take the lock first. */
+    /* The event has completed, so the driver only prints what kernels wrote by printf(). The lock
+     * stays held, because a call that may end the context, and the event with it, takes it
+     * first. */
     if (epochs->finished >= number && !source->backend->suspended &&
         generation == source_generation(source))
         source->backend->ops->wait(source->backend, slot);

@@ -9,8 +9,10 @@
  * A deactivated cache loses its blocks and its quota. That happens to caches of idle threads before
  * the pool grows past its goal and at decay, to all caches before out of memory and when idle
  * memory is given back, and to the cache of a thread that ends. The pool's lock protects
- * pool->active and all quotas; quotas are read without it. Invariant: a cache is in pool->active if
- * and only if its quota is not 0.
+ * pool->active and all quotas; quotas are read without it. Callers hold it. Callers of
+ * quota_flush_for() and quota_deactivate() have also entered or seized the cache. Invariant: a
+ * cache is in pool->active if and only if its quota is not 0. Callers: slow_path.c,
+ * out_of_memory.c, free.c, pool.c, decay.c and owner.c.
  */
 #include "tcache/internal.h"
 
@@ -105,9 +107,9 @@ void quota_deactivate(struct cache *cache) {
     struct pool *pool = cache->pool;
     if (!quota_is_inactive(cache)) {
         cache_flush(cache, 0);
-        /* Before transfer_empty(): other threads may ship magazines during this function. Owner ID
-         * 0 or quota 0 refuses them. The common cache always has owner ID 0, so its quota must be 0
-         * first. */
+        /* Quota and owner ID become 0 before transfer_empty(): other threads may ship magazines
+         * during this function. Owner ID 0 refuses magazines for the owner. The common cache always
+         * has owner ID 0, so only quota 0 refuses magazines there. */
         set_quota(cache, 0);
         transfer_set_owner_id(&cache->transfer, 0);
         transfer_empty(&cache->transfer);

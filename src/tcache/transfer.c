@@ -1,11 +1,13 @@
 /*
  * Transfer caches: magazines of freed blocks on their way to the owner (transfer.h).
  *
- * Each transfer cache has its own lock. A comment says where the caller holds that lock. The other
- * functions take it, except transfer_start(), which initialises it. No function waits for work.
- * Invariant: transfer->bytes is the sum over its magazines. Callers: free.c ships magazines,
- * hand_out.h takes blocks, slow_path.c asks for their stamp, quota.c empties transfer caches,
- * pool.c forgets them after the end of a context, and owner.c starts them.
+ * Each transfer cache has its own lock. The caller of transfer_would_take(), transfer_put() and the
+ * static functions holds it. The other functions take it, except transfer_start(), which
+ * initialises it. transfer_empty() and transfer_forget() need the pool's lock too. No function
+ * waits for work. Invariant: transfer->bytes is the sum over its magazines. Callers: free.c ships
+ * magazines, hand_out.h takes blocks, and slow_path.c asks for their stamp. quota.c sets owner IDs
+ * and empties transfer caches, pool.c forgets them after the end of a context, and owner.c starts
+ * them.
  */
 #include "tcache/internal.h"
 #include "tcache/owner_id.h"
@@ -151,9 +153,10 @@ static struct block *take_first(struct transfer *transfer, struct magazine *maga
 
 /*
  * Moves safe magazines to the cache and takes a block for the request there. If none fits, takes
- * one from a safe magazine that take_safe() left, behind an unsafe one or for lack of quota. Moves
- * the magazine's other blocks to the cache, unless the cache is inactive: such a cache has no
- * blocks. Inside the cache, with the transfer cache's lock.
+ * one from the oldest magazine that fits, but only if this magazine is safe. take_safe() leaves
+ * safe magazines behind an unsafe one, or for lack of quota. Moves the magazine's other blocks to
+ * the cache, unless the cache is inactive: such a cache has no blocks. Inside the cache, with the
+ * transfer cache's lock.
  */
 static struct block *take_from(struct transfer *transfer, struct cache *cache,
                                const struct alloc_request *request, uint64_t safe) {

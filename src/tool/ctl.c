@@ -1,10 +1,11 @@
 /*
  * gpucache ctl: sends a command to the library in a running process.
  *
- * Writes the command to the process's live page and wakes the library's helper thread there. The
- * helper thread executes the command and writes the result. This file calls such a command an
- * order. A lock on the page's file lets only one order at a time through. The kernel releases the
- * lock if this process is killed.
+ * Writes the command, an order, to the process's live page and wakes the library's helper thread
+ * there. The helper thread, or a thread that it starts, executes the order and writes the result.
+ * flock() on the page's file admits one gpucache ctl at a time. The kernel releases that lock if
+ * this process is killed. Invariant: only one side takes an order out of the page, the process to
+ * execute it or this file to withdraw it. gpucache.c calls tool_ctl().
  */
 #include "base/print.h"
 #include "live/place.h"
@@ -91,7 +92,8 @@ static void sleep_until_poll(void) {
     nanosleep(&(struct timespec){0, POLL_NS}, NULL);
 }
 
-/** Locks the page's file. Returns false if another order holds the lock until `end_ms`. */
+/** Locks the page's file. Returns false at `end_ms` if another gpucache ctl holds the lock, or
+ * after a signal. */
 static bool lock(const struct page *page, uint64_t end_ms) {
     while (flock(page->fd, LOCK_EX | LOCK_NB) != 0) {
         if (interrupted || tool_now_ms() >= end_ms)
@@ -163,8 +165,8 @@ static int wait_until_done(struct page *page, uint64_t end_ms) {
  * Sends an order and waits for it. Returns 0 and *result when it was executed, or
  *
  *      -ESRCH         the process has ended
- *      -EINPROGRESS   the process was executing an earlier order until `end_ms`: nothing was sent
- *      -ETIMEDOUT     the order was not executed until `end_ms`, and was withdrawn
+ *      -EINPROGRESS   the process still executed an earlier order at `end_ms`: nothing was sent
+ *      -ETIMEDOUT     the process had not begun the order by `end_ms`, and the order was withdrawn
  *      -EALREADY      the process was executing the order at `end_ms`, and goes on
  */
 static int place_order(struct page *page, const struct request *request, uint64_t end_ms,

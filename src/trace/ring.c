@@ -32,7 +32,8 @@
 #define MOST_CARRIED (TRACE_CHUNK_RECORDS / 2) /* carried records of a reused chunk */
 #define THREAD_CHUNKS 16384                    /* beyond the bound, when threads fill all others */
 #define STAYING_CHUNKS 16384                   /* 64 MiB of definitions */
-/* A reuse passes this many chunks that are too full of carried records. Then it drops these too. */
+/* A reuse passes at most this many chunks that are too full of carried records. The next chunk
+ * loses its carried records too. */
 #define MOST_FULL_CHUNKS 16
 #define SCAN_AHEAD 8 /* one round of the hand scans all chunks, and one in this many once more */
 
@@ -247,7 +248,8 @@ static bool is_kept(const struct trace_record *record, uint64_t head, bool drop_
     return !drop_live && begins_object(record, kind_of(head)) && !(flags_of(head) & TRACE_DEAD);
 }
 
-/** Stores the metric of a record that is about to be dropped, as the state before the trace. */
+/** Stores in the header the metric of a record that is about to be dropped: the metric's value at
+ * the front of the trace. */
 static void keep_metric(const struct trace_record *record, uint64_t head) {
     unsigned device = (uint16_t)(head >> 16);
     unsigned metric = trace_metric(kind_of(head), atomic_load(&record->value));
@@ -307,7 +309,8 @@ static unsigned drop_records(struct trace_record *chunk, bool drop_live) {
     return kept;
 }
 
-/* Orders what ring_leave() wrote before it released the chunk in front of later reads. */
+/* Returns whether a thread fills the chunk. After false, the caller's reads see all that the last
+ * thread wrote to the chunk. */
 static bool is_being_filled(const struct trace_record *chunk) {
     return atomic_load_explicit(&chunk->who, memory_order_acquire) != 0;
 }
@@ -366,7 +369,8 @@ static struct trace_record *advance_hand(bool recent_too) {
     return NULL;
 }
 
-/** Reuses a chunk. Returns the chunk and its number of used slots, or NULL if threads fill all. */
+/** Returns a chunk to fill and its number of used slots. The chunk is a reused one, or a new one
+ * after a chunk that is too full of carried records. Returns NULL if threads fill all chunks. */
 static struct trace_record *reuse_chunk(unsigned *used) {
     unsigned full_chunks = 0;
     scan_due();
@@ -399,7 +403,8 @@ static void assign_chunk(struct trace_record *chunk, unsigned used, uint32_t thr
     *place = (struct ring_place){chunk + 1 + used, TRACE_CHUNK_RECORDS - used, chunk};
 }
 
-/* The head keeps its thread, so the hand always skips the chunk: never call ring_leave() for it. */
+/* The caller holds the lock (ring_hold()). The head keeps its thread, so the hand always skips the
+ * chunk: never call ring_leave() for it. */
 bool ring_take_for_good(struct ring_place *place, uint32_t thread) {
     struct trace_record *chunk =
         staying < STAYING_CHUNKS ? take_new_chunk(most + THREAD_CHUNKS + staying + 1) : NULL;

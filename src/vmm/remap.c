@@ -13,11 +13,13 @@
  *
  * The remap lock admits one thread at a time, and is taken before the pool's lock. Callers of the
  * policy's functions hold the pool's lock alone; the functions release that lock to take both.
- * Callers of end() hold both locks, which end() keeps. The pool's lock is released around driver
- * calls that create, map, unmap or release; event queries and the end of a context keep it.
- * Invariant: no other thread uses the addresses of such a call. They lie in no segment at that
+ * Callers of end() hold both locks, which end() keeps. Driver calls that reserve, probe, create,
+ * map, unmap or release run without the pool's lock. Event queries and the end of a context keep
+ * it. Invariant: no other thread uses the addresses of such a call. They lie in no segment at that
  * time, and the remap lock keeps others from mapping there. A growth also marks the free ranges
  * next to its gap as used (handles_hold()).
+ *
+ * Callers, through vmm_policy: slow_path.c, out_of_memory.c, decay.c, pending.c and source.c.
  */
 #include "heap/page_map.h"
 #include "heap/va_range.h"
@@ -191,8 +193,9 @@ static uint64_t releasable_bytes(const struct source *source, const struct gap *
  * Detaches idle segments for the gap until the growth is within the budget. Makes the gap longer
  * than needed if the addresses allow it: whole handles fit then, and can move again.
  *
- * If completed segments alone cannot bring the growth within the budget, takes pending ones first:
- * completed ones can be released instead, and one growth moves at most TRANSIT_MOST.
+ * If the release of completed segments cannot bring the growth within the budget, detaches others
+ * first. Earlier work may still use these, so they cannot be released. One growth moves at most
+ * TRANSIT_MOST segments.
  */
 static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap) {
     const struct transit *transit = &source->remap.transit;
@@ -207,8 +210,8 @@ static void move_to_gap(struct source *source, uint64_t budget, struct gap *gap)
             from = available = 0; /* no such segment is left: detach any */
         }
     }
-    /* Still beyond the budget: the extra length would take new memory. It then holds only detached
-     * handles. */
+    /* Still beyond the budget: the extra length would take new memory. The gap becomes only as long
+     * as the request and the detached handles need. */
     if (budget_would_exceed(source, gap->bytes, budget))
         gap_become(gap, max_u64(transit->bytes, least));
 }
@@ -229,10 +232,10 @@ static void release_excess(struct source *source, uint64_t bytes, uint64_t budge
 /*
  * Halves the length of new handles if free memory is trapped next to live blocks. All must hold:
  *
- *      1  the growth exceeds the budget by more than one part in VMM_TRAPPED_SHARE of it
+ *      1  the growth exceeds the budget by more than 1/VMM_TRAPPED_SHARE of the budget
  *      2  the excess is more than all idle segments, so a wait for work would not help
  *      3  the pool has as much free memory as the excess, besides what the growth holds
- *      4  since the last halving as much was mapped as the pool reserves
+ *      4  the bytes mapped since the last halving are at least the reserve
  *      5  the length is still above VMM_HANDLE_LEAST
  */
 static void shorten_if_trapped(struct source *source, uint64_t bytes, uint64_t budget) {
@@ -250,9 +253,10 @@ static void shorten_if_trapped(struct source *source, uint64_t bytes, uint64_t b
 }
 
 /*
- * Measures the time of remapping. Returns true if it took longer than REMAP_TIME_MOST_NS plus one
- * part in REMAP_TIME_SHARE of the elapsed time. The caller may then raise the goal by one slack
- * step: a program that repeats its requests may otherwise get new addresses again and again.
+ * Measures the time of remapping. Returns true if it took longer than REMAP_TIME_MOST_NS plus
+ * 1/REMAP_TIME_SHARE of the elapsed time, and the peak has not risen by a slack step. The caller
+ * may then allow one more slack step. Without the step, a program that repeats its requests may get
+ * new addresses again and again.
  *
  * Credits unused time to later bursts, at most REMAP_TIME_KEPT_NS: without the credit, a burst now
  * and then would raise the goal for ever. Restarts the measurement after a step, and when the peak
@@ -279,8 +283,8 @@ static bool measure_remapping(struct source *source, uint64_t peak) {
     return too_long;
 }
 
-/* Allows one more step of slack if remapping took too long. Then raises the goal by the bytes by
- * which the growth exceeds the budget, as far as the steps and the device's capacity allow. Only
+/* Allows one more step of slack if remapping took too long. With or without a new step, raises the
+ * goal by the excess of the growth over the budget, as far as steps and capacity allow. Only
  * measures the time if the goal may not rise: a refusal or an option limits the budget, or the
  * budget has reached the capacity. Returns the bytes added. */
 static uint64_t raise_slack(struct source *source, uint64_t bytes, uint64_t budget) {
@@ -416,7 +420,8 @@ static int remap_grow(struct source *source, const struct alloc_request *request
                                                 : -ERANGE;
     }
     unlock_remap(source);
-    /* A failed growth beyond one page may have held memory while other threads were refused. */
+    /* A failed growth by more than one VMM page may have taken memory and released it again.
+     * Requests of other threads may have missed that memory. */
     source_end_growth(source, r != 0 && bytes > PAGE_BYTES);
     return r;
 }

@@ -4,8 +4,9 @@
 #include "driver/table/entries.h"
 #include "heap/host.h"
 
-/* The lock protects these variables. Atomic ones are also used without it. All functions need the
- * lock, except context_invalidate(), and context_set_callbacks(), which runs once at the start. */
+/* registry_lock protects these variables. Atomic ones are also used without it. Callers hold it,
+ * except those of context_invalidate(), and of context_set_callbacks(), which runs once at the
+ * start. */
 static struct context *contexts; /* slots in a list; a slot is reused, never removed */
 static struct host_freelist freelist = {.object_bytes = sizeof(struct context)};
 static bool has_unknown; /* a context has no slot, for lack of host memory; see count_unknown() */

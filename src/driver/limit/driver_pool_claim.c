@@ -1,11 +1,13 @@
 /*
  * Charges and counts allocations and frees in the driver's own pools (driver_pools.h).
  *
- * With a limit, an allocation is charged before the driver call as if its pool had to grow. This
- * charge is the claim. After the call the growth that the driver reports replaces the claim.
- * Without a limit there is no claim. The functions then acquire the lock DRIVER_POOLS only if the
- * charge may change, or if the pool is not known to exist (driver_pool_state.h). Invariant:
- * device->claimed is the sum of `charged` of all claims in progress.
+ * With a limit, driver_pool_begin() charges an allocation before the driver call, as if its pool
+ * had to grow. A retry may rely on the pool's reserve instead. driver_pool_end() replaces this
+ * charge by the growth that the driver reports. Without a limit a claim charges nothing. The
+ * functions then acquire the lock DRIVER_POOLS only if the charge may change, or if the pool is not
+ * known to exist (driver_pool_state.h). Invariant: device->claimed is the sum of claim->charged
+ * over all claims in progress. hooks/bypass.c begins and ends claims; ledger_row.c subtracts freed
+ * bytes.
  */
 #include "driver/context/context.h"
 #include "driver/limit/driver_pool_state.h"
@@ -119,7 +121,7 @@ static void count_live(const struct driver_pool_claim *claim) {
  * end of its context may subtract the bytes (driver_pool_subtract). Without host memory for the
  * row, takes the bytes back: no free would subtract them. Queries the pool if the allocation may
  * have made it grow. A success of the driver also shows that the pool exists. Acquires the lock
- * unless there is no limit and the reserve covers the live bytes.
+ * unless the pool is known to exist, there is no limit and the reserve covers the live bytes.
  */
 static void enter_allocation(const struct driver_pool_claim *claim, CUdeviceptr dptr) {
     struct driver_pool *pool = claim->pool;
@@ -147,7 +149,7 @@ static bool end_claim(CUresult answer, const struct driver_pool_claim *claim) {
     struct device *device = pool->device;
     lock_acquire(&driver_pool_lock);
     pool->in_progress -= answer == CUDA_SUCCESS ? 0 : claim->in_progress;
-    if (claim->charged > 0) /* else refused requests would retry for a return of 0 bytes */
+    if (claim->charged > 0) /* device_uncharge() makes refused requests retry, even for 0 bytes */
         device_uncharge(device, claim->charged);
     device->claimed -= claim->charged;
     bool exceeded = answer == CUDA_SUCCESS && exceeds_limit(device);

@@ -221,10 +221,10 @@ static bool fits(size_t bytes) {
 }
 
 /*
- * Frees the oldest blocks until the block `freed` fits the bound. If one block suffices, the
- * driver's free of it waits for the same work as a native free of `freed`. Further blocks are freed
- * only while the device is idle. Returns false if `freed` itself must go to the driver. Call with
- * no lock held.
+ * Frees the oldest blocks until the block `freed` fits the bounds. If the oldest block suffices and
+ * its work has completed, frees it at once. The driver then waits for the same work as in a native
+ * free of `freed`. Otherwise frees blocks only while the context is idle. Returns false if `freed`
+ * itself must go to the driver. Call with no lock held.
  */
 static bool free_oldest_for(const struct pinned *freed) {
     for (bool freed_one = false;; freed_one = true) {

@@ -1,4 +1,7 @@
-/* Reads ELF headers and #! lines of programs (tool.h). */
+/*
+ * Finds programs, and tells from ELF headers and #! lines whether they can load the library
+ * (tool.h). run.c and help.c call these functions. They keep no state, so no lock is needed.
+ */
 #include "tool/common/tool.h"
 
 #include <elf.h>
@@ -10,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SCRIPTS_MOST 5    /* interpreters that are scripts themselves, at most, as in the kernel */
+#define SCRIPTS_MOST 5    /* files checked at most: a script, its interpreter, and so on */
 #define SEGMENTS_MOST 256 /* program headers that are read */
 #define LINE 256          /* bytes of the #! line that the kernel reads */
 
@@ -76,7 +79,7 @@ static bool is_loader(const char *path) {
     return strncmp(name, "ld-", 3) == 0 || strncmp(name, "ld.so", 5) == 0;
 }
 
-/** Decides by the interpreter in the program headers. */
+/** Returns how an ELF file fits: by its class, its machine and the dynamic linker that it names. */
 static enum fit fit_of_elf(int fd, const char *path, const Elf64_Ehdr *header) {
     if (header->e_ident[EI_CLASS] == ELFCLASS32)
         return OF_32_BITS;
