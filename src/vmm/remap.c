@@ -399,15 +399,14 @@ static struct growth growth_at(const struct source *source, const struct arena *
 static int remap_grow(struct source *source, const struct alloc_request *request) {
     struct arena *arena = source_arena(source, request);
     uint64_t bytes = request->large ? request->bytes : PAGE_BYTES;
-    uint64_t generation = source_generation(source);
     struct gap gap;
     int r = -ERANGE;
     if (!source_can_grow(source, request) || !source_begin_growth(source))
         return r;
-    /* The pool may change in lock_remap(), and even serve another context. While this thread has
-     * the remap lock, pool_forget() waits: the pool keeps its segments even if its context ends. */
+    /* The pool may change in lock_remap(), and its context may end. While this thread has the remap
+     * lock, pool_forget() waits: the pool keeps its segments even if its context ends. */
     lock_remap(source);
-    if (generation != source_generation(source)) {
+    if (source->backend->ended) {
         r = -ERANGE;
     } else if (arena_largest_free(arena) >= bytes) { /* another thread mapped it */
         r = 0;

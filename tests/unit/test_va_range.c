@@ -1618,7 +1618,7 @@ static void a_growth_that_waited_for_the_end_of_the_context_is_refused(void **st
     while (threads == 0) {
         lock_acquire(&pool->source.lock);
         threads = pool->source.growing.threads;
-        atomic_fetch_add(&pool->source.generation, threads > 0); /* as pool_forget() does */
+        fake->backend.suspended = fake->backend.ended = threads > 0;
         lock_release(&pool->source.lock);
     }
     lock_release(&pool->source.remap.lock);

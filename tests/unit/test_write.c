@@ -290,6 +290,7 @@ static void a_late_reader_gets_all_of_a_text(void **state) {
         size_t got = 0;
         for (ssize_t part; (part = read(ends[0], text, bytes)) > 0;)
             got += (size_t)part;
+        free(text);
         _exit(got == bytes / 2 + bytes ? 0 : 1);
     }
     close(ends[0]);
