@@ -235,7 +235,7 @@ static void release_excess(struct source *source, uint64_t bytes, uint64_t budge
  *      1  the growth exceeds the budget by more than 1/VMM_TRAPPED_SHARE of the budget
  *      2  the excess is more than all idle segments, so a wait for work would not help
  *      3  the pool has as much free memory as the excess, besides what the growth holds
- *      4  the bytes mapped since the last halving are at least the reserve
+ *      4  the bytes mapped since handles were last shortened are at least the reserve
  *      5  the length is still above VMM_HANDLE_LEAST
  */
 static void shorten_if_trapped(struct source *source, uint64_t bytes, uint64_t budget) {
