@@ -361,6 +361,54 @@ static void a_context_without_a_pool_may_be_the_primary_one(void **state) {
     context_end_done(&reset, false);
 }
 
+/* A release begins while no primary context is registered. Another thread then retains one, and
+ * releases it. The first release has not reached the driver yet, and may end that context. */
+static void a_context_retained_during_a_release_stays_suspended(void **state) {
+    (void)state;
+    struct context_ending ended = {.handle = CONTEXT, .primary_of = -1};
+    struct context_ending late = {.primary_of = 0}, early = {.primary_of = 0};
+    context_end_begin(&ended);
+    context_end_done(&ended, true);
+    context_end_begin(&late);
+    lives[(uintptr_t)CONTEXT]++;
+    context_register(CONTEXT, CONTEXT_RETAINED, 0);
+    context_end_begin(&early);
+    told[0] = 0;
+    context_end_done(&early, false);
+    assert_null(strstr(told, ":off"));
+    gone[(uintptr_t)CONTEXT] = true;
+    told[0] = 0;
+    context_end_done(&late, false);
+    assert_string_equal(told, ALL_OF_A_CONTEXT);
+}
+
+static void a_context_retained_during_a_release_is_resumed_after_it(void **state) {
+    (void)state;
+    struct context_ending late = {.primary_of = 0}, early = {.primary_of = 0};
+    context_end_begin(&late);
+    context_end_begin(&early);
+    context_end_done(&early, false);
+    told[0] = 0;
+    context_end_done(&late, false);
+    assert_string_equal(told, "deferred_suspend:off(context) device_pool_suspend:off(context) "
+                              "deferred_suspend:off(view) ");
+}
+
+/* The registry does not know whether UNSEEN is the primary context of the device. */
+static void a_reset_ends_only_the_context_that_the_driver_ended(void **state) {
+    (void)state;
+    struct context_ending reset = {.primary_of = 0};
+    see_without_pool(&here);
+    unsigned before = context_count();
+    context_end_begin(&reset);
+    gone[(uintptr_t)CONTEXT] = true;
+    told[0] = 0;
+    context_end_done(&reset, true);
+    assert_string_equal(
+        told, "deferred_suspend:off(other) device_pool_suspend:off(other) " ALL_OF_A_CONTEXT);
+    assert_int_equal(context_count(), before - 1);
+}
+
 /* No hook saw the creation of the context. Its first known call enables peer access. */
 static void a_context_first_seen_as_a_peer_is_the_primary_one_of_its_own_device(void **state) {
     (void)state;
@@ -474,6 +522,12 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_context_of_an_unknown_device_is_the_primary_one_of_none,
                                         start, stop),
         cmocka_unit_test_setup_teardown(a_context_without_a_pool_may_be_the_primary_one, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(a_context_retained_during_a_release_stays_suspended, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(a_context_retained_during_a_release_is_resumed_after_it,
+                                        start, stop),
+        cmocka_unit_test_setup_teardown(a_reset_ends_only_the_context_that_the_driver_ended, start,
                                         stop),
         cmocka_unit_test_setup_teardown(any_number_of_contexts_is_known, start, stop),
         cmocka_unit_test(a_context_without_host_memory_counts_next_to_every_other_one),

@@ -121,11 +121,16 @@ void context_end_begin(struct context_ending *ending) {
         ending->view = view;
         ending->view_serial = view->serial;
     }
+    if (view && own)
+        ending->primary_of = own->ordinal;
     if (own && !own->green) {
         ending->context = own;
         ending->serial = own->serial;
-        registry_count_ending(own, 1);
     }
+    if (!ending->handle)
+        registry_count_primary_ending(ending->primary_of, 1);
+    else if (ending->context)
+        registry_count_ending(own, 1);
     struct pool *pool = own ? own->pool : NULL;
     context_invalidate();
     lock_release(&registry_lock);
@@ -136,12 +141,15 @@ void context_end_begin(struct context_ending *ending) {
 void context_end_done(struct context_ending *ending, bool over) {
     lock_acquire(&registry_lock);
     struct context *own = ending->context, *view = ending->view;
-    if (own && own->serial == ending->serial) {
-        if ((over && !ending->green) || registry_has_ended(own))
-            registry_remove(own); /* never resumed: the driver has destroyed its events */
-        else
-            registry_count_ending(own, -1);
-    }
+    bool known = own && own->serial == ending->serial;
+    /* `own` may be another context of the device, whose creation no hook saw. The identifier tells
+     * which context has ended (registry_count_primary_ending()). Without one, `over` does. */
+    if (known && over && !ending->green && (ending->handle || own->id == 0))
+        registry_remove(own);
+    else if (known && ending->handle)
+        registry_count_ending(own, -1);
+    if (!ending->handle)
+        registry_count_primary_ending(ending->primary_of, -1);
     if (over && view && view->serial == ending->view_serial)
         registry_remove(view);
     registry_remove_ended();
@@ -224,7 +232,7 @@ void context_address_given(CUdeviceptr address, uint64_t bytes) {
     lock_acquire(&registry_lock); /* waits for a thread that is just removing the context */
     for (struct context *context = registry_first(); context; context = context->next)
         if (context->pool && pool_covers(context->pool, address, bytes) &&
-            (context->ending > 0 || registry_has_ended(context)))
+            (registry_may_end(context) || registry_has_ended(context)))
             registry_remove(context);
     lock_release(&registry_lock);
 }

@@ -2,6 +2,7 @@
 
 #include "driver/context/context.h"
 #include "driver/context/current.h"
+#include "driver/context/registry.h"
 #include "driver/table/cuda_abi.h"
 #include "driver/table/entries.h"
 #include "pool/pool.h"
@@ -32,7 +33,7 @@ bool fault_is_sticky(CUresult code) {
  * the driver would answer only after that call. */
 static void ask(struct context *context, void *unused) {
     (void)unused;
-    if (context->ending == 0 && current_push(context->handle) == CUDA_SUCCESS) {
+    if (!registry_may_end(context) && current_push(context->handle) == CUDA_SUCCESS) {
         pool_health(context->pool);
         current_pop();
     }

@@ -3,6 +3,7 @@
 #include "driver/context/active_contexts.h"
 #include "driver/table/entries.h"
 #include "heap/host.h"
+#include "stats/stats.h"
 
 /* registry_lock protects these variables. Atomic ones are also used without it. Callers hold it,
  * except those of context_invalidate(), and of context_set_callbacks(), which runs once at the
@@ -12,6 +13,7 @@ static struct host_freelist freelist = {.object_bytes = sizeof(struct context)};
 static bool has_unknown; /* a context has no slot, for lack of host memory; see count_unknown() */
 struct lock registry_lock = LOCK_INITIALIZER(REGISTRY);
 static uint64_t last_serial; /* serial number of the newest context or view */
+static unsigned primary_endings[STATS_MAX_DEVICES]; /* registry_count_primary_ending(), by device */
 _Atomic unsigned registry_views;
 
 _Atomic uint64_t context_changes = 1;
@@ -137,9 +139,15 @@ struct context *registry_find_or_enter(CUcontext handle, bool *is_new) {
     return context;
 }
 
+bool registry_may_end(const struct context *context) {
+    bool counted =
+        context->primary && context->ordinal >= 0 && context->ordinal < STATS_MAX_DEVICES;
+    return context->ending > 0 || (counted && primary_endings[context->ordinal] > 0);
+}
+
 void registry_remove_ended(void) {
     for (struct context *context = contexts; context; context = context->next)
-        if (context->handle && !context->green && context->ending == 0 &&
+        if (context->handle && !context->green && !registry_may_end(context) &&
             registry_has_ended(context))
             registry_remove(context);
 }
@@ -154,11 +162,31 @@ static void call_suspended(const struct context *context, bool suspended) {
     }
 }
 
-void registry_count_ending(struct context *context, int change) {
-    context->ending += (unsigned)change;
-    bool suspended = context->ending > 0;
+/* Suspends or resumes a context and its views, after the number of calls that may end it has
+ * changed. Removes the context if it has ended: it is never resumed, because the driver has
+ * destroyed its events. */
+static void update_suspended(struct context *context) {
+    bool suspended = registry_may_end(context);
+    if (!suspended && registry_has_ended(context)) {
+        registry_remove(context);
+        return;
+    }
     call_suspended(context, suspended);
     for (struct context *view = contexts; view; view = view->next)
         if (is_view_of(view, context))
             call_suspended(view, suspended);
+}
+
+void registry_count_ending(struct context *context, int change) {
+    context->ending += (unsigned)change;
+    update_suspended(context);
+}
+
+void registry_count_primary_ending(CUdevice device, int change) {
+    if (device < 0 || device >= STATS_MAX_DEVICES)
+        return;
+    primary_endings[device] += (unsigned)change;
+    for (struct context *context = contexts; context; context = context->next)
+        if (context->handle && context->primary && context->ordinal == device)
+            update_suspended(context);
 }

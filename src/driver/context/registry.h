@@ -6,7 +6,7 @@
  * The order says nothing about the age of contexts. A slot is never unmapped, but reused: it means
  * the same context as long as `serial` is the same. The lock of rank REGISTRY protects all slots.
  * Callers of these functions hold it. Invariant: context_alive counts the slots in use that are no
- * views (count_unknown() adds 2). Only context.c calls these functions.
+ * views (count_unknown() adds 2). Only context.c calls these functions, and fault.c one of them.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_REGISTRY_H
 #define GPUCACHE_DRIVER_CONTEXT_REGISTRY_H
@@ -50,8 +50,19 @@ void registry_remove(struct context *context);
  */
 void registry_remove_ended(void);
 
-/** Adds `change` to the number of calls in progress that may end a context. Suspends or resumes the
- * context and its views. */
+/** Returns whether a call in progress may end the context. */
+bool registry_may_end(const struct context *context);
+
+/** Adds `change` to the number of calls in progress that end a context by its handle. Suspends or
+ * resumes the context and its views. Removes the context if it has ended. */
 void registry_count_ending(struct context *context, int change);
+
+/**
+ * Does the same for calls that may end the primary context of `device`, in all contexts that may be
+ * this one. Such a call ends the context that is the primary one when the driver performs the call.
+ * If an earlier primary context has ended meanwhile, that is a context which another thread
+ * retained after the call began. The registry therefore counts such calls by device.
+ */
+void registry_count_primary_ending(CUdevice device, int change);
 
 #endif
