@@ -58,10 +58,11 @@ bool registry_may_end(const struct context *context);
 void registry_count_ending(struct context *context, int change);
 
 /**
- * Does the same for calls that may end the primary context of `device`, in all contexts that may be
- * this one. Such a call ends the context that is the primary one when the driver performs the call.
- * If an earlier primary context has ended meanwhile, that is a context which another thread
- * retained after the call began. The registry therefore counts such calls by device.
+ * Adds `change` to the number of calls in progress that may end the primary context of `device`.
+ * Suspends, resumes or removes, like registry_count_ending(), all contexts that may be this one. The
+ * registry counts such a call by device and not by context: it ends the context that is the primary
+ * one when the driver performs the call. Another thread may have retained that context after
+ * context_end_begin(), because the earlier one had ended.
  */
 void registry_count_primary_ending(CUdevice device, int change);
 
