@@ -230,9 +230,8 @@ static void a_view_ends_alone(void **state) {
     context_end_begin(&ending);
     told[0] = 0;
     context_end_done(&ending, true);
-    assert_string_equal(told,
-                        "deferred_suspend:off(context) device_pool_suspend:off(context) "
-                        "deferred_suspend:off(view) capture_forget(view) deferred_forget(view) ");
+    assert_string_equal(told, "capture_forget(view) deferred_forget(view) "
+                              "deferred_suspend:off(context) device_pool_suspend:off(context) ");
     assert_int_equal(context_count(), 2);
 }
 
@@ -291,6 +290,34 @@ static void a_view_of_the_next_generation_is_not_one_of_the_last(void **state) {
     assert_string_equal(told, "deferred_suspend:on(context) device_pool_suspend:on(context) "
                               "deferred_suspend:on(view) ");
     context_end_done(&ending, true);
+}
+
+/* Another thread creates the next green context, which has the handles of the one that ended, before
+ * the end is reported. */
+static void the_next_view_with_the_same_handles_goes_on(void **state) {
+    (void)state;
+    struct context_ending ending = {.primary_of = 0, .green = GREEN};
+    context_end_begin(&ending);
+    told[0] = 0;
+    context_register_view(VIEW, GREEN, CONTEXT, 0);
+    assert_string_equal(told, "capture_forget(view) deferred_forget(view) ");
+    told[0] = 0;
+    context_end_done(&ending, true);
+    assert_string_equal(told, "deferred_suspend:off(context) device_pool_suspend:off(context) "
+                              "deferred_suspend:off(view) ");
+}
+
+/* Its view was removed with an earlier primary context, and the driver does not name its device. */
+static void a_green_context_of_an_unknown_device_may_end_any_primary_one(void **state) {
+    (void)state;
+    struct context_ending ending = {.primary_of = -1, .green = (CUgreenCtx)5};
+    context_end_begin(&ending);
+    assert_string_equal(told, "deferred_suspend:on(context) device_pool_suspend:on(context) "
+                              "deferred_suspend:on(view) ");
+    gone[(uintptr_t)CONTEXT] = true;
+    told[0] = 0;
+    context_end_done(&ending, true);
+    assert_string_equal(told, "capture_forget(view) deferred_forget(view) " ALL_OF_A_CONTEXT);
 }
 
 static void an_unknown_green_context_may_end_the_primary_one(void **state) {
@@ -523,6 +550,9 @@ int main(void) {
                                         start, stop),
         cmocka_unit_test_setup_teardown(a_context_without_a_pool_may_be_the_primary_one, start,
                                         stop),
+        cmocka_unit_test_setup_teardown(the_next_view_with_the_same_handles_goes_on, start, stop),
+        cmocka_unit_test_setup_teardown(
+            a_green_context_of_an_unknown_device_may_end_any_primary_one, start, stop),
         cmocka_unit_test_setup_teardown(a_context_retained_during_a_release_stays_suspended, start,
                                         stop),
         cmocka_unit_test_setup_teardown(a_context_retained_during_a_release_is_resumed_after_it,

@@ -82,9 +82,9 @@ void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind,
     if (primary)
         primary->ordinal = device;
     struct context *view = registry_find(handle);
-    bool known = view && view->green == green && view->behind == behind;
+    bool known = view && view->green == green && view->behind == behind && view->ending == 0;
     if (view && !known)
-        registry_remove(view); /* it has ended: the driver gave its handle out again */
+        registry_remove(view); /* it has ended: the driver gave its handles out again */
     if (!known)
         registry_enter((struct context){.handle = handle, .green = green, .behind = behind});
     bool due = active_contexts_keep_all();
@@ -120,9 +120,8 @@ void context_end_begin(struct context_ending *ending) {
     if (view) {
         ending->view = view;
         ending->view_serial = view->serial;
+        view->ending++;
     }
-    if (view && own)
-        ending->primary_of = own->ordinal;
     if (own && !own->green) {
         ending->context = own;
         ending->serial = own->serial;
@@ -142,6 +141,11 @@ void context_end_done(struct context_ending *ending, bool over) {
     lock_acquire(&registry_lock);
     struct context *own = ending->context, *view = ending->view;
     bool known = own && own->serial == ending->serial;
+    if (view && view->serial == ending->view_serial) {
+        view->ending--;
+        if (over)
+            registry_remove(view); /* before its context, and so the view, is resumed */
+    }
     /* `own` may be another context of the device, whose creation no hook saw. The identifier tells
      * which context has ended (registry_count_primary_ending()). Without one, `over` does. */
     if (known && over && !ending->green && (ending->handle || own->id == 0))
@@ -150,8 +154,6 @@ void context_end_done(struct context_ending *ending, bool over) {
         registry_count_ending(own, -1);
     if (!ending->handle)
         registry_count_primary_ending(ending->primary_of, -1);
-    if (over && view && view->serial == ending->view_serial)
-        registry_remove(view);
     registry_remove_ended();
     lock_release(&registry_lock);
 }

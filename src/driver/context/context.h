@@ -41,7 +41,7 @@ struct context {
     CUcontext handle;          /* NULL: a free slot */
     uint64_t serial;           /* serial number; no other context of the process ever has it */
     unsigned long long id;     /* from cuCtxGetId; 0: unknown */
-    unsigned ending;           /* calls in progress that end the context by its handle */
+    unsigned ending;           /* calls in progress that end it by its own handle */
     bool primary;              /* a primary context, or one whose kind is unknown */
     CUdevice ordinal;          /* its device; -1: unknown */
     uint64_t peer_devices;     /* devices that have peer access to its memory, a bit for each */
@@ -147,7 +147,7 @@ void context_register_view(CUcontext handle, CUgreenCtx green, CUcontext behind,
  */
 struct context_ending {
     CUcontext handle;    /* NULL: none */
-    CUdevice primary_of; /* device; -1: none. context_end_begin() sets it for a known `green` */
+    CUdevice primary_of; /* device; -1: none, or with `green` an unknown one */
     CUgreenCtx green;    /* NULL: none */
     bool for_certain; /* the call ends the context unless the driver refuses, and waits for work */
     struct context *context, *view; /* set by context_end_begin(); NULL: not in the registry */

@@ -183,10 +183,10 @@ void registry_count_ending(struct context *context, int change) {
 }
 
 void registry_count_primary_ending(CUdevice device, int change) {
-    if (device < 0 || device >= STATS_MAX_DEVICES)
-        return;
-    primary_endings[device] += (unsigned)change;
+    for (CUdevice i = 0; i < STATS_MAX_DEVICES; i++)
+        if (device == i || device == -1)
+            primary_endings[i] += (unsigned)change;
     for (struct context *context = contexts; context; context = context->next)
-        if (context->handle && context->primary && context->ordinal == device)
+        if (context->handle && context->primary && (context->ordinal == device || device == -1))
             update_suspended(context);
 }

@@ -58,8 +58,9 @@ bool registry_may_end(const struct context *context);
 void registry_count_ending(struct context *context, int change);
 
 /**
- * Adds `change` to the number of calls in progress that may end the primary context of `device`.
- * Suspends, resumes or removes, like registry_count_ending(), all contexts that may be this one. The
+ * Adds `change` to the number of calls in progress that may end the primary context of `device`, or
+ * of any device if `device` is -1. Suspends or resumes all contexts that may be this one, and
+ * removes those that have ended, except if another such call is still in progress. The
  * registry counts such a call by device and not by context: it ends the context that is the primary
  * one when the driver performs the call. Another thread may have retained that context after
  * context_end_begin(), because the earlier one had ended.
