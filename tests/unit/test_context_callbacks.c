@@ -24,7 +24,11 @@
 #include "heap/host.h"
 #include "heap/page_map.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CONTEXT ((CUcontext)1)
 #define VIEW ((CUcontext)2)
@@ -409,6 +413,43 @@ static void a_context_retained_during_a_release_stays_suspended(void **state) {
     assert_string_equal(told, ALL_OF_A_CONTEXT);
 }
 
+static atomic_bool early_returns;
+
+/* Reports the end of a call that returned from the driver a millisecond before. */
+static void *report_late(void *ending) {
+    while (!atomic_load(&early_returns))
+        sched_yield();
+    usleep(1000);
+    context_end_done(ending, false);
+    return NULL;
+}
+
+/* Two releases have returned from the driver, and one of them has ended the context. The thread that
+ * reports first must not go on before the context's memory has ceased to count. */
+static void a_release_waits_for_the_report_of_another_one(void **state) {
+    (void)state;
+    unsigned removed = 0; /* a busy machine may hold the other thread up for longer than the wait */
+    for (int i = 0; i < 20; i++) {
+        struct context_ending late = {.primary_of = 0}, early = {.primary_of = 0};
+        pthread_t thread;
+        atomic_store(&early_returns, false);
+        context_end_begin(&late);
+        context_end_begin(&early);
+        gone[(uintptr_t)CONTEXT] = true;
+        assert_int_equal(pthread_create(&thread, NULL, report_late, &late), 0);
+        unsigned before = context_count();
+        atomic_store(&early_returns, true);
+        context_end_done(&early, false);
+        removed += context_count() < before;
+        pthread_join(thread, NULL);
+        gone[(uintptr_t)CONTEXT] = false;
+        lives[(uintptr_t)CONTEXT]++;
+        context_register(CONTEXT, CONTEXT_RETAINED, 0);
+        told[0] = 0;
+    }
+    assert_true(removed > 0);
+}
+
 static void a_context_retained_during_a_release_is_resumed_after_it(void **state) {
     (void)state;
     struct context_ending late = {.primary_of = 0}, early = {.primary_of = 0};
@@ -553,6 +594,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(the_next_view_with_the_same_handles_goes_on, start, stop),
         cmocka_unit_test_setup_teardown(
             a_green_context_of_an_unknown_device_may_end_any_primary_one, start, stop),
+        cmocka_unit_test_setup_teardown(a_release_waits_for_the_report_of_another_one, start, stop),
         cmocka_unit_test_setup_teardown(a_context_retained_during_a_release_stays_suspended, start,
                                         stop),
         cmocka_unit_test_setup_teardown(a_context_retained_during_a_release_is_resumed_after_it,

@@ -1,5 +1,6 @@
 #include "driver/context/context.h"
 
+#include "base/clock.h"
 #include "driver/context/active_contexts.h"
 #include "driver/context/current.h"
 #include "driver/context/device_backend.h"
@@ -11,6 +12,10 @@
 #include "pool/pool.h"
 #include "process/helper.h"
 #include "process/process.h"
+#include "tuning/tuning.h"
+
+/* The longest wait of wait_for_other_endings(): 10 ms. */
+#define OTHER_ENDING_NS 10000000
 
 _Thread_local struct context_last context_last __attribute__((tls_model("initial-exec")));
 
@@ -137,6 +142,22 @@ void context_end_begin(struct context_ending *ending) {
         pool_wait_for_waiters(pool); /* no extra delay: the call waits for all work anyway */
 }
 
+/* Waits, with the lock released, while another call may end the primary context `own` of serial
+ * number `serial`. Mostly that call has returned from the driver, and its context_end_done() is about
+ * to remove the context. Until then the memory of the context counts, and the limit may refuse the
+ * next request of this thread. The other call may also be the one that ends the context, after the
+ * work there. The wait has a limit, because a release that is not the last one must not wait for
+ * work. */
+static void wait_for_other_endings(const struct context *own, uint64_t serial) {
+    for (uint64_t slept = 0;
+         own->serial == serial && registry_may_end(own) && slept < OTHER_ENDING_NS;
+         slept += POLL_NS) {
+        lock_release(&registry_lock);
+        sleep_ns(POLL_NS);
+        lock_acquire(&registry_lock);
+    }
+}
+
 void context_end_done(struct context_ending *ending, bool over) {
     lock_acquire(&registry_lock);
     struct context *own = ending->context, *view = ending->view;
@@ -152,8 +173,11 @@ void context_end_done(struct context_ending *ending, bool over) {
         registry_remove(own);
     else if (known && ending->handle)
         registry_count_ending(own, -1);
-    if (!ending->handle)
+    if (!ending->handle) {
         registry_count_primary_ending(ending->primary_of, -1);
+        if (known)
+            wait_for_other_endings(own, ending->serial);
+    }
     registry_remove_ended();
     lock_release(&registry_lock);
 }
