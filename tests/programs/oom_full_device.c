@@ -7,6 +7,8 @@
  *   | barrier KIND | 64 MiB | one thread: memory of cuMemFreeAsync in an idle stream serves a  |
  *   |              |        | request of KIND while the context's streams wait for a kernel;   |
  *   |              |        | cuMemGetInfo counts it                                           |
+ *   | own KIND     | 64 MiB | one thread: a request of KIND after a deferred free in a busy    |
+ *   |              |        | stream, and a free that natively waits for that stream           |
  *   | streams SEED | 48 MiB | three threads, one of which frees in the order of its stream     |
  *   | caches SEED  | 10 MiB | four threads, with blocks of one size in the caches of threads   |
  *   | one SEED     | 64 MiB | one thread takes and frees 32 MiB all the time; another requests |
@@ -80,6 +82,20 @@ static void barrier(const char *kind) {
     CHECK(cuMemFreeAsync(third, idle));
     CHECK(cuStreamSynchronize(idle));
     count(ask(kind, idle));
+}
+
+/* Natively cuMemFree() waits for the stream, which then has reached the deferred free. */
+static void own(const char *kind) {
+    CUstream busy = new_stream();
+    CUdeviceptr small, live, large;
+    CHECK(cuMemAlloc(&small, 4 * KIB));
+    CHECK(cuMemAlloc(&live, 4 * KIB));
+    CHECK(cuMemAlloc(&large, 48 * MIB));
+    CHECK(launch_sleep(&k, busy, 100000));
+    CHECK(launch_fill(&k, busy, large, 1, 1000));
+    CHECK(cuMemFreeAsync(large, busy));
+    CHECK(cuMemFree(small));
+    count(ask(kind, new_stream()));
 }
 
 struct job {
@@ -174,6 +190,8 @@ int main(int argc, char **argv) {
     kernels_load(&k);
     if (strcmp(mode, "barrier") == 0)
         barrier(which);
+    else if (strcmp(mode, "own") == 0)
+        own(which);
     else if (strcmp(mode, "streams") == 0)
         together(stream_work, 3, seed);
     else if (strcmp(mode, "caches") == 0)

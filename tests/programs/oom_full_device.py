@@ -16,20 +16,29 @@ MODES = {
 }
 # In these modes the limit bounds the memory, and not the device.
 LIMITED = {"caches": {"GPUCACHE_SIM_MEMORY": "4G", "GPUCACHE_MEMORY_LIMIT": "10M"}}
+BOUNDS = {"device": {}, "limit": {"GPUCACHE_SIM_MEMORY": "4G", "GPUCACHE_MEMORY_LIMIT": "64M"}}
 
 tally = Tally()
 
 
-def crowded(mode, which, options, backends=("segments", "pages"), natively=True):
+def crowded(mode, which, options, backends=("segments", "pages"), natively=True, bound=None):
     if natively:
         native = run([program("oom_full_device"), mode, which], under=False, options=options)
         tally.check((native.status, native.out) == (0, "0 refused\n"),
                     "oom_full_device: %s %s natively: status %s" % (mode, which, native.status), native.out + native.err)
     for backend in backends:
         ran = run([program("oom_full_device"), mode, which],
-                  options={**options, **LIMITED.get(mode, {}), "GPUCACHE_BACKEND": backend, "GPUCACHE_REPORT": "off"})
+                  options={**options, **(bound or LIMITED.get(mode, {})), "GPUCACHE_BACKEND": backend,
+                           "GPUCACHE_REPORT": "off"})
         tally.check((ran.status, ran.out) == (0, "0 refused\n"),
                     "oom_full_device: %s %s on %s: status %s" % (mode, which, backend, ran.status), ran.out + ran.err)
+
+
+def waited(mode, kinds, bounds=tuple(BOUNDS)):
+    """Runs a mode of one thread whose native program has waited for the freed memory, at each bound."""
+    for kind in kinds:
+        for bound in bounds:
+            crowded(mode, kind, {"GPUCACHE_SIM_MEMORY": "64M"}, bound=BOUNDS[bound])
 
 
 def main():
@@ -40,6 +49,7 @@ def main():
     if not named:
         for kind in KINDS:
             crowded("barrier", kind, {"GPUCACHE_SIM_MEMORY": "64M"})
+        waited("own", KINDS[:-1])
     for mode, (memory, switch, seeds, backends) in MODES.items():
         if named and named[0] != mode:
             continue

@@ -22,11 +22,19 @@ static uint64_t idle, stuck, available, waits, limit_returns;
 static unsigned releases;       /* how often idle memory was released */
 static unsigned finishes;       /* how often work was waited for */
 static uint64_t under_way;      /* bytes that are idle after that wait */
-static uint64_t deferred_bytes; /* bytes of deferred frees, idle after that wait */
+static uint64_t deferred_bytes; /* bytes of deferred frees; streams reach them in that wait */
+static uint64_t reached;        /* bytes of deferred frees that streams have reached */
+static bool reached_by_release; /* the waits of a release let streams reach all deferred frees */
 static unsigned taken;          /* how often others take released memory and keep it idle */
 static unsigned returns;        /* how often others release memory themselves */
 
-void deferred_reclaim_now(void) {}
+bool deferred_reclaim_now(void) {
+    bool any = reached > 0;
+    idle += reached;
+    deferred_bytes -= reached;
+    reached = 0;
+    return any;
+}
 
 uint64_t device_idle_bytes(const struct device *where, const struct device_backend *but) {
     (void)where, (void)but;
@@ -55,17 +63,20 @@ uint64_t device_available(struct device *where) {
 
 bool device_pool_wait_for_events_in_free(struct device *where) {
     assert_ptr_equal(where, &device);
-    bool any = under_way + deferred_bytes > 0;
+    bool any = under_way > 0 || deferred_bytes > reached;
     finishes++;
-    idle += under_way + deferred_bytes;
-    under_way = deferred_bytes = 0;
+    idle += under_way;
+    reached = deferred_bytes;
+    under_way = 0;
     return any;
 }
 
 int device_pool_release_idle(struct device *where) {
     (void)where;
+    deferred_reclaim_now(); /* pool_trim() reclaims before its waits */
     uint64_t gone = idle - stuck;
     releases++;
+    reached = reached_by_release ? deferred_bytes : reached;
     idle -= gone;
     available += gone;
     atomic_fetch_add(&in_flight_returns, gone > 0);
@@ -94,7 +105,8 @@ static int start(void **state) {
     device.total = 100;
     idle = stuck = available = waits = limit_returns = 0;
     releases = finishes = taken = returns = 0;
-    under_way = deferred_bytes = 0;
+    under_way = deferred_bytes = reached = 0;
+    reached_by_release = false;
     return 0;
 }
 
@@ -209,6 +221,23 @@ static void what_streams_hold_back_is_waited_for(void **state) {
     assert_int_equal(finishes, 2);
 }
 
+/* The release waits for the thread's own free, so no event is left to wait for. */
+static void what_streams_reach_during_a_release_is_released_too(void **state) {
+    (void)state;
+    bool served;
+    deferred_bytes = 50;
+    idle = stuck = 1;
+    reached_by_release = true;
+    assert_int_equal(ask(40, &served), 2);
+    assert_true(served);
+    assert_int_equal(releases, 2);
+    deferred_bytes = 50;
+    available = 0;
+    assert_int_equal(ask_the_limit(40, &served), 2);
+    assert_true(served);
+    assert_int_equal(releases, 4);
+}
+
 /* Unloaded code and memory of other processes are not counted. */
 static void what_the_driver_has_by_then_is_asked_for(void **state) {
     (void)state;
@@ -274,6 +303,7 @@ int main(void) {
         TEST(what_was_freed_since_is_asked_for),
         TEST(work_is_waited_for_if_the_rest_is_not_enough),
         TEST(what_streams_hold_back_is_waited_for),
+        TEST(what_streams_reach_during_a_release_is_released_too),
         TEST(what_the_driver_has_by_then_is_asked_for),
         TEST(nothing_idle_is_one_call),
         TEST(a_release_without_memory_is_retried_once),

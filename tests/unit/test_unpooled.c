@@ -92,7 +92,9 @@ void device_count(struct device *where, stat_counter *counter) {
     counter_add(counter, 1);
 }
 
-void deferred_reclaim_now(void) {}
+bool deferred_reclaim_now(void) {
+    return false;
+}
 
 uint64_t device_idle_bytes(const struct device *where, const struct device_backend *but) {
     (void)where, (void)but;

@@ -8,15 +8,19 @@
 
 /*
  * Gives idle memory back to the driver, with the short waits of pool_trim(). If that is not enough,
- * waits for events recorded in frees (pool_wait_for_events_in_free()) and gives back again. This
- * wait comes second because the work may depend on this thread's next calls. If `bytes` is 0, the
- * needed amount is unknown, and any returned memory is enough.
+ * waits for events recorded in frees (pool_wait_for_events_in_free()), reclaims deferred frees and
+ * gives back again. This wait comes second because the work may depend on this thread's next calls.
+ * pool_trim() reclaims before its waits, and streams may reach more deferred frees during them. If
+ * `bytes` is 0, the needed amount is unknown, and any returned memory is enough.
  */
 static void release_idle(struct device *device, uint64_t bytes) {
     uint64_t returns = oom_retry_returns();
     device_pool_release_idle(device);
     bool enough = bytes > 0 ? bytes <= device_available(device) : oom_retry_returns() != returns;
-    if (!enough && device_pool_wait_for_events_in_free(device))
+    if (enough)
+        return;
+    bool waited = device_pool_wait_for_events_in_free(device);
+    if (deferred_reclaim_now() || waited)
         device_pool_release_idle(device);
 }
 

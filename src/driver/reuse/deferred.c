@@ -159,10 +159,10 @@ bool deferred_reclaim(CUcontext context, bool all) {
     return any;
 }
 
-void deferred_reclaim_now(void) {
+bool deferred_reclaim_now(void) {
     CUcontext current = NULL;
     REAL(cuCtxGetCurrent)(&current); /* NULL if it fails: locks of contexts are then only tried */
-    deferred_reclaim(current, true);
+    return deferred_reclaim(current, true);
 }
 
 void deferred_suspend(const struct context *context, bool suspended) {

@@ -41,10 +41,10 @@ CUresult deferred_add(CUdeviceptr dptr, CUcontext current, CUstream stream, bool
 bool deferred_reclaim(CUcontext context, bool all);
 
 /**
- * Does deferred_reclaim() with `all` for the thread's current context, if any. Call with no lock
- * held.
+ * Does deferred_reclaim() with `all` for the thread's current context, if any. Returns whether any
+ * free was reclaimed. Call with no lock held.
  */
-void deferred_reclaim_now(void);
+bool deferred_reclaim_now(void);
 
 /**
  * Suspends or resumes a context. The events of a suspended context are not queried.
