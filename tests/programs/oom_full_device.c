@@ -9,6 +9,8 @@
  *   |              |        | cuMemGetInfo counts it                                           |
  *   | own KIND     | 64 MiB | one thread: a request of KIND after a deferred free in a busy    |
  *   |              |        | stream, and a free that natively waits for that stream           |
+ *   | capture KIND | 64 MiB | one thread: a request of KIND during a capture, after a free of  |
+ *   |              |        | stream-ordered memory                                            |
  *   | streams SEED | 48 MiB | three threads, one of which frees in the order of its stream     |
  *   | caches SEED  | 10 MiB | four threads, with blocks of one size in the caches of threads   |
  *   | one SEED     | 64 MiB | one thread takes and frees 32 MiB all the time; another requests |
@@ -96,6 +98,19 @@ static void own(const char *kind) {
     CHECK(cuMemFreeAsync(large, busy));
     CHECK(cuMemFree(small));
     count(ask(kind, new_stream()));
+}
+
+/* The driver's own pool keeps the freed memory: no call waits for it. */
+static void capture(const char *kind) {
+    CUstream stream = new_stream(), captured = new_stream();
+    CUdeviceptr p;
+    CUgraph graph;
+    CHECK(cuMemAllocAsync(&p, 48 * MIB, stream));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuMemFreeAsync(p, stream));
+    CHECK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    count(ask(kind, stream));
+    CHECK(cuStreamEndCapture(captured, &graph));
 }
 
 struct job {
@@ -192,6 +207,8 @@ int main(int argc, char **argv) {
         barrier(which);
     else if (strcmp(mode, "own") == 0)
         own(which);
+    else if (strcmp(mode, "capture") == 0)
+        capture(which);
     else if (strcmp(mode, "streams") == 0)
         together(stream_work, 3, seed);
     else if (strcmp(mode, "caches") == 0)

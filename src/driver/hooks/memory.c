@@ -89,13 +89,18 @@ static __attribute__((noinline, cold)) CUresult capture_error(struct pool *pool)
 
 /*
  * Returns whether the driver may serve a request that a pool of the vmm backend could not. Call
- * after pool_alloc() has returned -ENOMEM. The driver may lack handles or addresses to map, and
- * still serve cuMemAlloc.
+ * after pool_alloc() has returned -ENOMEM. Two cases:
+ *
+ *   1. The driver lacks handles or addresses to map, and still serves cuMemAlloc.
+ *   2. The driver trims its own pools for cuMemAlloc, but not for cuMemCreate. During a capture
+ *      driver_pool_trim() does not trim them either, and cuMemGetInfo does not count their memory.
  */
 static bool driver_may_serve(struct pool *pool, size_t bytes) {
     size_t free_bytes = 0, total_bytes = 0;
     return atomic_load(&device_of_pool(pool)->uses_vmm) &&
-           REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes) == CUDA_SUCCESS && bytes <= free_bytes;
+           (atomic_load(&capture_active) > 0 ||
+            (REAL(cuMemGetInfo_v2)(&free_bytes, &total_bytes) == CUDA_SUCCESS &&
+             bytes <= free_bytes));
 }
 
 /*
