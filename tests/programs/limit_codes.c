@@ -3,7 +3,8 @@
  * call, what the pointer is afterwards, and the state of a capture in which the call was made.
  *
  * limit_codes BYTES unpooled: asks for too much unpooled memory of several kinds, and for some with
- * wrong arguments. Prints the codes, and how a capture ends in which an array was asked for.
+ * wrong arguments. Prints the codes, and how a capture ends in which an array or stream-ordered
+ * memory was asked for.
  */
 #include "program.h"
 
@@ -25,6 +26,21 @@ static const struct {
     CUresult (*call)(CUdeviceptr *p);
 } calls[] = {{"cuMemAlloc", plain}, {"cuMemAllocPitch", pitched}};
 
+/* Asks for stream-ordered memory in a stream that is not captured, during a capture of another. */
+static void ordered_in_capture(CUstream stream, CUstreamCaptureMode mode, bool from_pool) {
+    CUdeviceptr p;
+    CUgraph graph;
+    CUstream captured;
+    CUmemoryPool pool;
+    CHECK(cuDeviceGetDefaultMemPool(&pool, 0));
+    CHECK(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+    CHECK(cuStreamBeginCapture(captured, mode));
+    int code = from_pool ? cuMemAllocFromPoolAsync(&p, too_much, pool, stream)
+                         : cuMemAllocAsync(&p, too_much, stream);
+    printf("stream-ordered%s in a capture of mode %d: %d; the capture ends with %d\n",
+           from_pool ? " from a pool" : "", (int)mode, code, cuStreamEndCapture(captured, &graph));
+}
+
 static int unpooled(CUstream stream) {
     CUdeviceptr p;
     CUarray array;
@@ -43,6 +59,10 @@ static int unpooled(CUstream stream) {
     CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     int code = cuArrayCreate(&array, &descriptor);
     printf("in a capture %d; the capture ends with %d\n", code, cuStreamEndCapture(stream, &graph));
+    for (int mode = CU_STREAM_CAPTURE_MODE_GLOBAL; mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++) {
+        ordered_in_capture(stream, mode, false);
+        ordered_in_capture(stream, mode, true);
+    }
     return 0;
 }
 

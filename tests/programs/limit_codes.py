@@ -21,14 +21,18 @@ def main():
         device = report["devices"][0] if report else {}
         tally.check(device.get("limit_refusals") == device.get("ooms") == 2,
                     "limit_codes: %s: calls in a capture are not out of memory" % name, device)
-    unpooled("limited", {"GPUCACHE_MEMORY_LIMIT": "256M"}, 1 << 30, 2, (3, 3))
-    unpooled("without a limit", {}, 1 << 40, 0, (2, 0))
+    unpooled("limited", {"GPUCACHE_MEMORY_LIMIT": "256M"}, 1 << 30, 2, (5, 5))
+    unpooled("without a limit", {}, 1 << 40, 0, (4, 0))
 
 
 def unpooled(name, options, too_much, array, counts):
     """Checks the codes for unpooled memory, and that other errors do not count as out of memory."""
     wanted = ("stream-ordered 2\nmapped 2\nmanaged, wrong flags 1\nmapped, wrong type 1\narray of 4 GiB %d\n"
               "in a capture 900; the capture ends with 901\n" % array)
+    for mode, codes in enumerate(((900, 901), (900, 901), (2, 0))):
+        for kind in ("", " from a pool"):
+            wanted += "stream-ordered%s in a capture of mode %d: %d; the capture ends with %d\n" % (
+                kind, mode, *codes)
     ran, report = run_with_report([CODES, str(too_much), "unpooled"], options=options)
     tally.check((ran.status, ran.out) == (0, wanted), "limit_codes: unpooled memory, " + name, wanted + ran.out + ran.err)
     device = report["devices"][0] if report else {}

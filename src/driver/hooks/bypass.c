@@ -73,13 +73,6 @@ static struct device *device_of(const struct ordered_call *call) {
     return call->claim.pool ? driver_pool_device(call->claim.pool) : NULL;
 }
 
-/* Returns the answer to a call that the limit refuses: the driver's error about the stream comes
- * first. */
-static CUresult refused_in_stream(const struct ordered_call *call) {
-    CUstreamCaptureStatus status;
-    return refused(device_of(call), call->driver.capturing(call->stream, &status));
-}
-
 /* Frees an allocation that grew the driver's pool above the limit. Returns
  * CUDA_ERROR_OUT_OF_MEMORY. */
 static CUresult give_up(const struct ordered_call *call) {
@@ -108,8 +101,10 @@ static CUresult account_ordered(CUresult answer, const struct ordered_call *call
 
 CUresult hook_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
     struct ordered_call call = enter_legacy(dptr, bytes, stream);
-    if (!call.is_node && !charge_pool(&call, driver_pool_current()))
-        return refused_in_stream(&call);
+    if (!call.is_node && !charge_pool(&call, driver_pool_current())) {
+        return refused(device_of(&call),
+                       REAL(cuMemAllocAsync)(dptr, bytes | IMPOSSIBLE_BYTES, stream));
+    }
     CUresult answer =
         RETRY_FOR(bytes, device_of(&call), REAL(cuMemAllocAsync)(dptr, bytes, stream));
     return account_ordered(answer, &call);
@@ -117,8 +112,10 @@ CUresult hook_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytes, CUstream stream) 
 
 CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream stream) {
     struct ordered_call call = enter_ptsz(dptr, bytes, stream);
-    if (!call.is_node && !charge_pool(&call, driver_pool_current()))
-        return refused_in_stream(&call);
+    if (!call.is_node && !charge_pool(&call, driver_pool_current())) {
+        return refused(device_of(&call),
+                       REAL(cuMemAllocAsync_ptsz)(dptr, bytes | IMPOSSIBLE_BYTES, stream));
+    }
     CUresult answer =
         RETRY_FOR(bytes, device_of(&call), REAL(cuMemAllocAsync_ptsz)(dptr, bytes, stream));
     return account_ordered(answer, &call);
@@ -127,8 +124,10 @@ CUresult hook_cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUstream str
 CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
                                       CUstream stream) {
     struct ordered_call call = enter_legacy(dptr, bytes, stream);
-    if (!call.is_node && !charge_pool(&call, driver_pool_of(pool)))
-        return refused_in_stream(&call);
+    if (!call.is_node && !charge_pool(&call, driver_pool_of(pool))) {
+        return refused(device_of(&call),
+                       REAL(cuMemAllocFromPoolAsync)(dptr, bytes | IMPOSSIBLE_BYTES, pool, stream));
+    }
     CUresult answer = RETRY_FOR(bytes, device_of(&call),
                                 REAL(cuMemAllocFromPoolAsync)(dptr, bytes, pool, stream));
     return account_ordered(answer, &call);
@@ -137,8 +136,10 @@ CUresult hook_cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytes, CUmemoryP
 CUresult hook_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
                                            CUstream stream) {
     struct ordered_call call = enter_ptsz(dptr, bytes, stream);
-    if (!call.is_node && !charge_pool(&call, driver_pool_of(pool)))
-        return refused_in_stream(&call);
+    if (!call.is_node && !charge_pool(&call, driver_pool_of(pool))) {
+        return refused(device_of(&call), REAL(cuMemAllocFromPoolAsync_ptsz)(
+                                             dptr, bytes | IMPOSSIBLE_BYTES, pool, stream));
+    }
     CUresult answer = RETRY_FOR(bytes, device_of(&call),
                                 REAL(cuMemAllocFromPoolAsync_ptsz)(dptr, bytes, pool, stream));
     return account_ordered(answer, &call);
