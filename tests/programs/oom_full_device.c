@@ -11,6 +11,8 @@
  *   |              |        | stream, and a free that natively waits for that stream           |
  *   | capture KIND | 64 MiB | one thread: a request of KIND during a capture, after a free of  |
  *   |              |        | stream-ordered memory                                            |
+ *   | reserve KIND | 64 MiB | one thread: a request of KIND after a free of stream-ordered     |
+ *   |              |        | memory, and a free that natively waits for its stream            |
  *   | streams SEED | 48 MiB | three threads, one of which frees in the order of its stream     |
  *   | caches SEED  | 10 MiB | four threads, with blocks of one size in the caches of threads   |
  *   | one SEED     | 64 MiB | one thread takes and frees 32 MiB all the time; another requests |
@@ -113,6 +115,19 @@ static void capture(const char *kind) {
     CHECK(cuStreamEndCapture(captured, &graph));
 }
 
+/* Natively cuMemFree() waits, and the driver's own pool then gives its free memory back. */
+static void reserve(const char *kind) {
+    CUstream stream = new_stream();
+    CUdeviceptr small, live, p;
+    CHECK(cuMemAlloc(&small, 4 * KIB));
+    CHECK(cuMemAlloc(&live, 4 * KIB));
+    CHECK(cuMemAllocAsync(&p, 32 * MIB, stream));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuMemFreeAsync(p, stream));
+    CHECK(cuMemFree(small));
+    count(ask(kind, stream));
+}
+
 struct job {
     uint64_t seed;
     unsigned number;
@@ -209,6 +224,8 @@ int main(int argc, char **argv) {
         own(which);
     else if (strcmp(mode, "capture") == 0)
         capture(which);
+    else if (strcmp(mode, "reserve") == 0)
+        reserve(which);
     else if (strcmp(mode, "streams") == 0)
         together(stream_work, 3, seed);
     else if (strcmp(mode, "caches") == 0)

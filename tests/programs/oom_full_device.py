@@ -50,6 +50,7 @@ def main():
         for kind in KINDS:
             crowded("barrier", kind, {"GPUCACHE_SIM_MEMORY": "64M"})
         waited("own", KINDS[:-1])
+        waited("reserve", KINDS[:-1])
         waited("capture", ["large", "small", "ordered"], ["device"])
     for mode, (memory, switch, seeds, backends) in MODES.items():
         if named and named[0] != mode:

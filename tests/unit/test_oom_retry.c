@@ -10,6 +10,7 @@
 
 #include "driver/context/device_pool.h"
 #include "driver/limit/charge.h"
+#include "driver/limit/driver_pools.h"
 #include "driver/limit/oom_retry.h"
 #include "driver/reuse/deferred.h"
 #include "driver/state/device.h"
@@ -25,6 +26,7 @@ static uint64_t under_way;      /* bytes that are idle after that wait */
 static uint64_t deferred_bytes; /* bytes of deferred frees; streams reach them in that wait */
 static uint64_t reached;        /* bytes of deferred frees that streams have reached */
 static bool reached_by_release; /* the waits of a release let streams reach all deferred frees */
+static uint64_t kept;           /* bytes that the driver's own pools keep */
 static unsigned taken;          /* how often others take released memory and keep it idle */
 static unsigned returns;        /* how often others release memory themselves */
 
@@ -33,6 +35,15 @@ bool deferred_reclaim_now(void) {
     idle += reached;
     deferred_bytes -= reached;
     reached = 0;
+    return any;
+}
+
+bool driver_pool_trim(const struct device *where) {
+    bool any = kept > 0;
+    assert_ptr_equal(where, &device);
+    available += kept;
+    kept = 0;
+    atomic_fetch_add(&in_flight_returns, any);
     return any;
 }
 
@@ -107,6 +118,7 @@ static int start(void **state) {
     releases = finishes = taken = returns = 0;
     under_way = deferred_bytes = reached = 0;
     reached_by_release = false;
+    kept = 0;
     return 0;
 }
 
@@ -238,6 +250,17 @@ static void what_streams_reach_during_a_release_is_released_too(void **state) {
     assert_int_equal(releases, 4);
 }
 
+static void what_the_drivers_pools_keep_is_trimmed(void **state) {
+    (void)state;
+    bool served;
+    kept = 50;
+    assert_int_equal(ask(40, &served), 2);
+    assert_true(served);
+    kept = 10;
+    assert_int_equal(ask(60 + 1, &served), 2); /* not enough: asked once more, and not again */
+    assert_false(served);
+}
+
 /* Unloaded code and memory of other processes are not counted. */
 static void what_the_driver_has_by_then_is_asked_for(void **state) {
     (void)state;
@@ -304,6 +327,7 @@ int main(void) {
         TEST(work_is_waited_for_if_the_rest_is_not_enough),
         TEST(what_streams_hold_back_is_waited_for),
         TEST(what_streams_reach_during_a_release_is_released_too),
+        TEST(what_the_drivers_pools_keep_is_trimmed),
         TEST(what_the_driver_has_by_then_is_asked_for),
         TEST(nothing_idle_is_one_call),
         TEST(a_release_without_memory_is_retried_once),

@@ -109,8 +109,9 @@ bool driver_pool_trim_for(struct device *device, uint64_t bytes);
 
 /**
  * Trims the driver's pools of a device to their release thresholds. Call after the driver has
- * refused memory outside these pools: cuMemAlloc does the same trim natively. Does nothing during a
- * capture. Returns whether any memory was released. Locks: as driver_pool_trim_for().
+ * refused memory: natively cuMemAlloc does the same trim, and so does a free that waits. Does
+ * nothing during a capture. Returns whether any memory was released. Locks: as
+ * driver_pool_trim_for().
  */
 bool driver_pool_trim(const struct device *device);
 

@@ -2,6 +2,7 @@
 
 #include "driver/context/device_pool.h"
 #include "driver/limit/charge.h"
+#include "driver/limit/driver_pools.h"
 #include "driver/reuse/deferred.h"
 #include "driver/state/device.h"
 #include "tuning/tuning.h"
@@ -71,6 +72,9 @@ bool oom_retry_at_driver(struct device *device, uint64_t bytes, struct oom_retry
     oom_retry->count++;
     bool others = in_flight_wait(&device->in_flight);
     bool moved = first || oom_retry_returns() != oom_retry->process_returns;
+    /* A native free waits, and the driver then trims its own pools. Bytes that this trim gives back
+     * count in oom_retry_returns(). */
+    driver_pool_trim(device);
     bool tried_release = release_if_enough(device, bytes, oom_retry, moved);
     uint64_t returns = oom_retry_returns();
     bool again =

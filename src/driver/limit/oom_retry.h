@@ -46,9 +46,10 @@ bool oom_retry_at_limit(struct device *device, uint64_t bytes, struct oom_retry 
 /**
  * Returns whether to retry a call that the driver has refused and that takes at least `bytes`; 0:
  * unknown. Works as oom_retry_at_limit(), with these differences. Returns false if `bytes` exceeds
- * the device's memory. Returns false for the first refusal if no memory has moved, no other request
- * was in flight, and there was no idle memory to release. Counts returns on all devices. Counts the
- * request in oom_retries, which the caller of the other function does. Call with no lock held.
+ * the device's memory. Trims the driver's own pools (driver_pool_trim()). Returns false for the
+ * first refusal if no memory has moved, no other request was in flight, and there was no idle
+ * memory to release. Counts returns on all devices. Counts the request in oom_retries, which the
+ * caller of the other function does. Call with no lock held.
  */
 bool oom_retry_at_driver(struct device *device, uint64_t bytes, struct oom_retry *oom_retry);
 
