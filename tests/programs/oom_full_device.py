@@ -28,14 +28,14 @@ def crowded(mode, which, options, backends=("segments", "pages"), natively=True,
                     "oom_full_device: %s %s natively: status %s" % (mode, which, native.status), native.out + native.err)
     for backend in backends:
         ran = run([program("oom_full_device"), mode, which],
-                  options={**options, **(bound or LIMITED.get(mode, {})), "GPUCACHE_BACKEND": backend,
-                           "GPUCACHE_REPORT": "off"})
+                  options={**options, **(bound or LIMITED.get(mode, {})),
+                           "GPUCACHE_BACKEND": backend, "GPUCACHE_REPORT": "off"})
         tally.check((ran.status, ran.out) == (0, "0 refused\n"),
                     "oom_full_device: %s %s on %s: status %s" % (mode, which, backend, ran.status), ran.out + ran.err)
 
 
-def waited(mode, kinds, bounds=tuple(BOUNDS)):
-    """Runs a mode of one thread whose native program has waited for the freed memory, at each bound."""
+def one_thread(mode, kinds, bounds=tuple(BOUNDS)):
+    """Runs a mode of one thread, with the device and the limit as the bound."""
     for kind in kinds:
         for bound in bounds:
             crowded(mode, kind, {"GPUCACHE_SIM_MEMORY": "64M"}, bound=BOUNDS[bound])
@@ -49,9 +49,9 @@ def main():
     if not named:
         for kind in KINDS:
             crowded("barrier", kind, {"GPUCACHE_SIM_MEMORY": "64M"})
-        waited("own", KINDS[:-1])
-        waited("reserve", KINDS[:-1])
-        waited("capture", ["large", "small", "ordered"], ["device"])
+        one_thread("own", KINDS[:-1])
+        one_thread("reserve", KINDS[:-1])
+        one_thread("capture", ["large", "small", "ordered"], ["device"])
     for mode, (memory, switch, seeds, backends) in MODES.items():
         if named and named[0] != mode:
             continue
