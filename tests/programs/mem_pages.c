@@ -4,7 +4,8 @@
  * behaviour. mem_pages.py compares the lines on the pages backend with the native ones.
  *
  * `mem_pages LIBRARY` allocates blocks of many sizes, loads a library, and allocates others.
- * `mem_pages stack` prints the bytes of stack that a thread takes to allocate such blocks.
+ * `mem_pages stack NAME` prints the bytes of stack that a thread takes: to allocate such blocks
+ * ("grow"), for the first block of the process ("first") or of pinned memory ("pinned").
  */
 #include "diff.h"
 
@@ -244,7 +245,21 @@ static void *grow(void *unused) {
     return unused;
 }
 
-static void stack(void) {
+static void *first(void *unused) {
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuMemFree(take(100)));
+    return unused;
+}
+
+static void *pinned(void *unused) {
+    void *host;
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuMemAllocHost(&host, 1000));
+    CHECK(cuMemFreeHost(host));
+    return unused;
+}
+
+static void stack(void *(*what)(void *)) {
     static _Alignas(4096) char memory[1 << 18];
     pthread_attr_t attributes;
     pthread_t thread;
@@ -252,7 +267,7 @@ static void stack(void) {
     memset(memory, 0x5a, sizeof memory);
     CHECK(pthread_attr_init(&attributes));
     CHECK(pthread_attr_setstack(&attributes, memory, sizeof memory));
-    CHECK(pthread_create(&thread, &attributes, grow, NULL));
+    CHECK(pthread_create(&thread, &attributes, what, NULL));
     CHECK(pthread_join(thread, NULL));
     while (memory[unused] == 0x5a)
         unused++;
@@ -261,8 +276,11 @@ static void stack(void) {
 
 int main(int argc, char **argv) {
     context = begin();
-    if (argc > 1 && strcmp(argv[1], "stack") == 0) {
-        stack();
+    if (argc > 2 && strcmp(argv[1], "stack") == 0) {
+        bool is_first = strcmp(argv[2], "first") == 0, is_pinned = strcmp(argv[2], "pinned") == 0;
+        if (is_pinned)
+            CHECK(cuMemFree(take(100))); /* starts the library: only its pool keeps pinned memory */
+        stack(is_first ? first : is_pinned ? pinned : grow);
         return 0;
     }
     if (argc > 1) {

@@ -59,11 +59,12 @@ static const struct hierarchy {
                    {"memory", "/sys/fs/cgroup/memory", "/memory.limit_in_bytes"}};
 
 /* Returns the least of `least` and the limits of a cgroup and of all above it, up to the root. A
- * file that does not exist is no limit: in a container only the root may exist. */
+ * file that does not exist is no limit: in a container only the root may exist. Lock held. */
 static uint64_t least_limit(const struct hierarchy *in, const char *cgroup, size_t length,
                             uint64_t least) {
+    static char path[PATH_MAX];
     for (;;) {
-        char path[PATH_MAX], text[24] = "";
+        char text[24] = "";
         struct print out;
         print_init(&out, -1, path, sizeof path);
         print_str(&out, in->root);
@@ -79,10 +80,11 @@ static uint64_t least_limit(const struct hierarchy *in, const char *cgroup, size
     }
 }
 
-/* Returns the bytes of the machine, or of the process's memory cgroup if that has fewer. */
+/* Returns the bytes of the machine, or of the process's memory cgroup if that has fewer. The texts
+ * are static, under the lock: the thread of a free may have the smallest stack, of 16 KiB. */
 static uint64_t memory_bytes(void) {
+    static char lines[4096];
     uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    char lines[4096];
     int saved = errno;
     lines[program_read_file("/proc/self/cgroup", lines, sizeof lines - 1)] = '\0';
     for (unsigned i = 0; i < sizeof hierarchies / sizeof *hierarchies; i++) {
@@ -94,17 +96,17 @@ static uint64_t memory_bytes(void) {
     return bytes;
 }
 
-/* Returns the bound on kept bytes. Takes no lock: threads that compute it at the same time get the
- * same value. */
-static uint64_t bound(void) {
-    static _Atomic uint64_t known;
-    uint64_t bytes = atomic_load_explicit(&known, memory_order_relaxed);
-    if (bytes == 0) {
-        uint64_t share = memory_bytes() / BOUND_SHARE;
-        bytes = share > BOUND_MOST ? BOUND_MOST : share;
-        atomic_store_explicit(&known, bytes, memory_order_relaxed);
-    }
-    return bytes;
+/* Bound on kept bytes. 0: learn_bound() has not run. Constant afterwards, and read without lock. */
+static _Atomic uint64_t bound;
+
+/* Sets `bound` at the first free of pinned memory. Call with no lock held. */
+static void learn_bound(void) {
+    if (atomic_load_explicit(&bound, memory_order_relaxed) != 0)
+        return;
+    lock_acquire(&lock);
+    uint64_t share = memory_bytes() / BOUND_SHARE;
+    atomic_store_explicit(&bound, share > BOUND_MOST ? BOUND_MOST : share, memory_order_relaxed);
+    lock_release(&lock);
 }
 
 /*
@@ -217,7 +219,7 @@ static bool is_idle(const struct pinned *freed) {
 
 /* Returns whether `bytes` more stay within the bounds. Call with the lock. */
 static bool fits(size_t bytes) {
-    return kept_bytes + bytes <= bound() && kept_blocks < BLOCKS_MOST;
+    return kept_bytes + bytes <= bound && kept_blocks < BLOCKS_MOST;
 }
 
 /*
@@ -232,8 +234,7 @@ static bool free_oldest_for(const struct pinned *freed) {
         lock_acquire(&lock);
         bool is_enough = fits(freed->bytes);
         if (!is_enough && oldest && pool_has_finished(oldest->pool, oldest->stamp) &&
-            ((!freed_one && kept_bytes - oldest->bytes + freed->bytes <= bound()) ||
-             is_idle(freed)))
+            ((!freed_one && kept_bytes - oldest->bytes + freed->bytes <= bound) || is_idle(freed)))
             host = take_out(oldest);
         lock_release(&lock);
         if (!host)
@@ -280,7 +281,10 @@ uint64_t pinned_ends(void) {
 
 bool pinned_keep(void *host, size_t bytes, unsigned kind, uint64_t ends_then) {
     struct pool *pool = sole_pool();
-    if (!pool || bytes > bound() / 4 || pool_broken(pool) || !is_as_new(host))
+    if (!pool)
+        return false;
+    learn_bound();
+    if (bytes > bound / 4 || pool_broken(pool) || !is_as_new(host))
         return false;
     struct pinned freed = {.host = host, .bytes = bytes, .kind = kind, .pool = pool};
     freed.stamp = pool_stamp_in_free(pool);
