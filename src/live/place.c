@@ -1,7 +1,7 @@
 /*
  * Finds folders of live pages, reads process states from /proc, and removes the pages of dead
  * processes. place.h has the folders and the invariant. There is no lock: another process may add
- * or remove a page at any time.
+ * or remove a page at any time. One thread at a time reads a folder (`busy`).
  */
 #include "live/place.h"
 
@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -21,7 +22,7 @@
 #include <unistd.h>
 
 #define STAT_BYTES 1024
-#define ENTRIES_BYTES 2048    /* on the stack of a thread of the program, which may be short */
+#define ENTRIES_BYTES 2048    /* about 50 names */
 #define FULL (2 * PLACE_KEEP) /* a folder with more names than this is full */
 #define ALIVE_MOST 16         /* live processes for which a sweep reads /proc */
 #define SHARED "/dev/shm"
@@ -49,18 +50,38 @@ struct listing {
     _Alignas(struct entry) char entries[ENTRIES_BYTES];
 };
 
+/*
+ * The listing of the only thread that reads a folder, and a flag that this thread sets. Static,
+ * because a thread of the program may have the smallest stack, of 16 KiB. Other threads do not
+ * wait: no caller needs the names at once.
+ */
+static struct listing listing;
+static atomic_flag busy = ATOMIC_FLAG_INIT;
+
+/** Begins to read the folder. Returns false if another thread reads one. */
+static bool begin_listing(int folder) {
+    if (atomic_flag_test_and_set(&busy))
+        return false;
+    listing = (struct listing){.folder = folder};
+    return true;
+}
+
+static void end_listing(void) {
+    atomic_flag_clear(&busy);
+}
+
 /** Returns the next name, valid until the next call, or NULL after the last one. */
-static const char *next_name(struct listing *listing) {
-    if (listing->at >= listing->bytes) {
-        if (listing->reads++ == 0)
-            lseek(listing->folder, 0, SEEK_SET);
-        listing->at = 0;
-        listing->bytes = syscall(SYS_getdents64, listing->folder, listing->entries, ENTRIES_BYTES);
-        if (listing->bytes <= 0)
+static const char *next_name(void) {
+    if (listing.at >= listing.bytes) {
+        if (listing.reads++ == 0)
+            lseek(listing.folder, 0, SEEK_SET);
+        listing.at = 0;
+        listing.bytes = syscall(SYS_getdents64, listing.folder, listing.entries, ENTRIES_BYTES);
+        if (listing.bytes <= 0)
             return NULL;
     }
-    const struct entry *entry = (const struct entry *)(listing->entries + listing->at);
-    listing->at += entry->length;
+    const struct entry *entry = (const struct entry *)(listing.entries + listing.at);
+    listing.at += entry->length;
     return entry->name;
 }
 
@@ -157,36 +178,47 @@ static void print_shared(struct print *out) {
 }
 
 /**
- * Finds the spare folder of this user that has `before` others before it in SHARED. Gives up after
- * SPARE_READS reads: other users can put any number of files into SHARED.
+ * Returns the name of the spare folder of this user that has `before` others before it in SHARED,
+ * or NULL. Gives up after SPARE_READS reads: other users can put any number of files into SHARED.
+ * Call between begin_listing() and end_listing().
  */
-static bool find_spare(unsigned before, char path[PLACE_PATH]) {
+static const char *spare_name(unsigned before) {
     char prefix[PLACE_PATH];
     struct print out;
-    struct listing all = {.folder = (int)open_folder(SHARED)};
     const char *name = NULL;
     bool found = false;
-    *path = '\0';
-    if (all.folder < 0)
-        return false;
     print_init(&out, -1, prefix, sizeof prefix);
     print_shared(&out);
     print_char(&out, '-');
     const char *begin = print_end(&out) + strlen(SHARED "/");
-    while (!found && all.reads < SPARE_READS && (name = next_name(&all))) {
+    while (!found && listing.reads < SPARE_READS && (name = next_name())) {
         struct stat folder;
         found = strncmp(name, begin, strlen(begin)) == 0 &&
-                fstatat(all.folder, name, &folder, AT_SYMLINK_NOFOLLOW) == 0 &&
+                fstatat(listing.folder, name, &folder, AT_SYMLINK_NOFOLLOW) == 0 &&
                 is_own_folder(&folder) && before-- == 0;
     }
-    if (found) {
-        print_init(&out, -1, path, PLACE_PATH);
-        print_str(&out, SHARED "/");
-        print_str(&out, name);
-        print_end(&out);
+    return found ? name : NULL;
+}
+
+/** Writes the path of the spare folder with `before` others before it. False: there is none. */
+static bool find_spare(unsigned before, char path[PLACE_PATH]) {
+    struct print out;
+    int shared = (int)open_folder(SHARED);
+    *path = '\0';
+    if (shared < 0)
+        return false;
+    if (begin_listing(shared)) {
+        const char *name = spare_name(before);
+        if (name) {
+            print_init(&out, -1, path, PLACE_PATH);
+            print_str(&out, SHARED "/");
+            print_str(&out, name);
+            print_end(&out);
+        }
+        end_listing();
     }
-    syscall(SYS_close, all.folder);
-    return found;
+    syscall(SYS_close, shared);
+    return *path != '\0';
 }
 
 bool place_folder(unsigned which, char path[PLACE_PATH]) {
@@ -242,7 +274,10 @@ int place_open_spare(char path[PLACE_PATH]) {
     print_char(&out, '-');
     print_hex(&out, number);
     print_end(&out);
-    return place_open(path, true);
+    int folder = place_open(path, true);
+    if (folder < 0)
+        rmdir(path); /* made, and then not opened */
+    return folder;
 }
 
 void place_name(const struct live_identity *who, char name[PLACE_NAME]) {
@@ -359,20 +394,26 @@ static void sweep_page(struct sweep *sweep, const char *name) {
 }
 
 bool place_is_full(int folder) {
-    struct listing all = {.folder = folder};
     unsigned count = 0;
-    while (count <= FULL && next_name(&all))
+    if (!begin_listing(folder))
+        return false;
+    while (count <= FULL && next_name())
         count++;
+    end_listing();
     return count > FULL;
 }
 
 unsigned place_sweep(int folder, unsigned keep, uint64_t silent_s) {
-    struct listing all = {.folder = folder};
-    struct sweep sweep = {.folder = folder,
-                          .own_namespace = place_self().pid_namespace,
-                          .silent_s = silent_s,
-                          .keep = keep < PLACE_KEEP ? keep : PLACE_KEEP};
-    for (const char *name; (name = next_name(&all));)
+    static struct sweep sweep; /* static as `listing`, and used only between begin and end of it */
+    if (!begin_listing(folder))
+        return 0;
+    sweep = (struct sweep){.folder = folder,
+                           .own_namespace = place_self().pid_namespace,
+                           .silent_s = silent_s,
+                           .keep = keep < PLACE_KEEP ? keep : PLACE_KEEP};
+    for (const char *name; (name = next_name());)
         sweep_page(&sweep, name);
-    return sweep.removed;
+    unsigned removed = sweep.removed;
+    end_listing();
+    return removed;
 }

@@ -1,7 +1,8 @@
 /*
  * Finds and names the files of live pages, and tells whether their process is alive. Both the
- * library and the tool call these functions, which allocate nothing and take no lock. Invariant:
- * pages lie only in folders that no other user may enter.
+ * library and the tool call these functions, which allocate nothing and take no lock. One thread of
+ * a process at a time can read the names in a folder. Invariant: pages lie only in folders that no
+ * other user may enter.
  *
  *      $XDG_RUNTIME_DIR/gpucache/PID-START-NAMESPACE      if that is a folder of this user, or else
  *      /dev/shm/gpucache-UID/PID-START-NAMESPACE
@@ -74,13 +75,15 @@ enum place_life { PLACE_ALIVE, PLACE_DEAD, PLACE_ELSEWHERE };
 /** Returns the state of a process. `own_namespace`: the PID namespace of the caller. */
 enum place_life place_life(const struct live_identity *who, uint64_t own_namespace);
 
-/** Returns whether the folder has so many pages that the process that made one must sweep. */
+/** Returns whether the folder has so many pages that the process that made one must sweep. False
+ * while another thread reads a folder. */
 bool place_is_full(int folder);
 
 /**
  * Removes the pages of dead processes from a folder. Keeps the newest `keep` of them (at most
  * PLACE_KEEP) for readers. A process of another PID namespace counts as dead if its statistics are
- * older than `silent_s` seconds. Returns how many pages were removed.
+ * older than `silent_s` seconds. Returns how many pages were removed. Removes none while another
+ * thread reads a folder.
  */
 #define PLACE_KEEP 32
 #define PLACE_SILENT_S 86400

@@ -94,7 +94,7 @@ def choices():
 
 # Bytes of stack, with what the thread itself and the simulated driver take. The smallest stack has 16 KiB
 # (PTHREAD_STACK_MIN). A first call leaves a quarter of it to the program, also in a debug build.
-STACK_MOST = {"grow": 16384, "pinned": 12288}
+STACK_MOST = {"grow": 16384, "first": 12288, "pinned": 12288}
 
 
 def little_stack():

@@ -17,12 +17,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/futex.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -404,6 +407,37 @@ static void a_folder_is_the_users_alone(void **state) {
     assert_int_equal(unlink(link), 0);
 }
 
+/** Makes fstat() and fstatat() fail, as a sandbox may. */
+static bool refuse_stat(void) {
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_newfstatat, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fstat, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof rules / sizeof *rules, rules};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+static void a_spare_folder_that_cannot_be_used_is_removed(void **state) {
+    (void)state;
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        char path[PLACE_PATH];
+        if (!refuse_stat())
+            _exit(77);
+        bool failed = place_open_spare(path) == -EPERM;
+        _exit(failed && access(path, F_OK) != 0 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        skip(); /* no seccomp here */
+    assert_int_equal(status, 0);
+}
+
 static bool sweep_leaves(uint64_t refreshed_s) {
     struct live_identity who = {.pid = 12, .start = 34, .pid_namespace = 56};
     struct live_page *page = calloc(1, (sizeof *page + 63) / 64 * 64);
@@ -473,6 +507,7 @@ int main(void) {
         cmocka_unit_test(names_lead_back_to_their_process),
         cmocka_unit_test(a_process_is_told_by_number_start_and_namespace),
         cmocka_unit_test(a_folder_is_the_users_alone),
+        cmocka_unit_test(a_spare_folder_that_cannot_be_used_is_removed),
         cmocka_unit_test(pages_of_reused_process_ids_are_removed),
         cmocka_unit_test(a_page_of_another_namespace_is_removed_after_a_long_silence),
         cmocka_unit_test(no_signal_where_no_file_may_be_so_large),
