@@ -8,8 +8,10 @@
  *
  * Many programs close stderr in an atexit handler (all of coreutils do), before the last report. A
  * duplicate is therefore kept if reports go to stderr. Its number is high, away from the program's
- * descriptors. A daemon may close every descriptor, and that number may then become a file of the
- * program: the check applies to the duplicate too. No lock; the state is atomic.
+ * descriptors: a program may expect the lowest free number from open(). A process with very few
+ * descriptors has no duplicate. A daemon may close every descriptor, and that number may then
+ * become a file of the program: the check applies to the duplicate too. No lock; the state is
+ * atomic.
  */
 #include "base/log.h"
 
@@ -20,11 +22,14 @@
 #include <fcntl.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define KEPT_MIN 100         /* lowest number for the duplicate, above the program's descriptors */
+#define KEPT_TRIES 16        /* numbers that are tried if all from KEPT_MIN on are refused */
+#define KEPT_LIMIT 32        /* with fewer descriptors, the program may need all of them */
 #define DESCRIPTORS_SEEN 256 /* has_another_descriptor() checks the numbers below */
 
 /* Identity of a file; 0, 0: none. */
@@ -121,13 +126,27 @@ static bool is_stderr(int fd) {
     return same_file(target, identify(fd));
 }
 
+/*
+ * Duplicates stderr to a number from KEPT_MIN on. If that fails, mostly because RLIMIT_NOFILE is
+ * lower, tries the KEPT_TRIES numbers below KEPT_MIN and the limit, from the highest down. Returns
+ * the descriptor, or -1 if no such number is free.
+ */
+static int duplicate_stderr(void) {
+    struct rlimit limit;
+    int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, KEPT_MIN);
+    if (fd >= 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < KEPT_LIMIT)
+        return fd;
+    int end = limit.rlim_cur < KEPT_MIN ? (int)limit.rlim_cur : KEPT_MIN;
+    for (int tries = 1; fd < 0 && tries <= KEPT_TRIES; tries++)
+        fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, end - tries);
+    return fd;
+}
+
 void log_keep(void) {
     int saved_errno = errno, none = -1;
     log_open();
     if (atomic_load(&state) == OPEN && atomic_load(&kept_fd) < 0 && is_stderr(STDERR_FILENO)) {
-        int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, KEPT_MIN);
-        if (fd < 0) /* RLIMIT_NOFILE may be lower */
-            fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+        int fd = duplicate_stderr();
         if (fd >= 0 && !atomic_compare_exchange_strong(&kept_fd, &none, fd))
             syscall(SYS_close, fd);
     }

@@ -116,12 +116,16 @@ static void a_file_under_the_kept_number_is_never_written_to(void **state) {
     assert_string_equal(stderr_of(say_into_a_number_that_was_taken_over), "");
 }
 
-static void say_with_few_descriptors(void) {
+static void limit_descriptors(rlim_t most) {
     struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
-    limit.rlim_cur = 50;
+    limit.rlim_cur = most;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
         _exit(1);
+}
+
+static void say_with_few_descriptors(void) {
+    limit_descriptors(50);
     log_keep();
     close(STDERR_FILENO);
     log_warn("low number");
@@ -130,6 +134,46 @@ static void say_with_few_descriptors(void) {
 static void a_low_descriptor_limit_is_no_obstacle(void **state) {
     (void)state;
     assert_string_equal(stderr_of(say_with_few_descriptors), "gpucache: low number\n");
+}
+
+/** Returns the lowest free number. */
+static int next_number(void) {
+    int fd = dup(STDERR_FILENO);
+    close(fd);
+    return fd;
+}
+
+static void open_with_few_descriptors(void) {
+    int next = next_number();
+    limit_descriptors(50);
+    log_keep();
+    if (next_number() != next || fcntl(49, F_GETFD) < 0)
+        _exit(2);
+}
+
+static void open_the_last_descriptor(void) {
+    int next = next_number();
+    limit_descriptors((rlim_t)next + 1);
+    log_keep();
+    if (next_number() != next)
+        _exit(2);
+}
+
+static void open_below_full_numbers(void) {
+    int next = next_number();
+    limit_descriptors(50);
+    for (int fd = next + 2; fd < 50; fd++)
+        dup2(STDERR_FILENO, fd);
+    log_keep();
+    if (next_number() != next || fcntl(next + 1, F_GETFD) >= 0)
+        _exit(2);
+}
+
+static void the_lowest_free_numbers_are_the_programs(void **state) {
+    (void)state;
+    assert_string_equal(stderr_of(open_with_few_descriptors), "");
+    assert_string_equal(stderr_of(open_the_last_descriptor), "");
+    assert_string_equal(stderr_of(open_below_full_numbers), "");
 }
 
 static void look_at_the_kept_one(void) {
@@ -322,6 +366,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(messages_come_out_after_the_program_closed_stderr),
         cmocka_unit_test(a_file_under_the_kept_number_is_never_written_to),
         cmocka_unit_test(a_low_descriptor_limit_is_no_obstacle),
+        cmocka_unit_test(the_lowest_free_numbers_are_the_programs),
         cmocka_unit_test(the_kept_descriptor_is_high_and_closed_on_exec_and_fork),
         cmocka_unit_test(a_child_closes_nothing_of_the_programs),
         cmocka_unit_test(messages_come_out_after_a_capture_of_stderr),
