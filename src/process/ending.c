@@ -127,18 +127,20 @@ static bool is_program(int folder, const char *path, int flags) {
            (file.st_mode & 0111);
 }
 
-/* Returns whether execvp would find the program. */
+/* Returns whether execvp would find the program. Takes about as much stack as execvp itself. */
 static bool is_found(const char *name) {
     const char *folders = secure_getenv("PATH");
     if (!name || strchr(name, '/'))
         return is_program(AT_FDCWD, name, 0);
     if (!folders)
         folders = "/bin:/usr/bin";
+    size_t size = strlen(folders) + strlen(name) + sizeof "/";
+    size = size < PATH_MAX ? size : PATH_MAX;
+    char *path = __builtin_alloca(size);
     for (size_t length;; folders += length + 1) {
-        char path[PATH_MAX];
         struct print out;
         length = strcspn(folders, ":");
-        print_init(&out, -1, path, sizeof path);
+        print_init(&out, -1, path, size);
         print_bytes(&out, folders, length);
         print_str(&out, length > 0 ? "/" : "");
         print_str(&out, name);

@@ -5,13 +5,15 @@
  *
  * `mem_pages LIBRARY` allocates blocks of many sizes, loads a library, and allocates others.
  * `mem_pages stack NAME` prints the bytes of stack that a thread takes: to allocate such blocks
- * ("grow"), for the first block of the process ("first") or of pinned memory ("pinned").
+ * ("grow"), for the first block of the process ("first") or of pinned memory ("pinned"), or for an
+ * execvp() that finds no program ("exec").
  */
 #include "diff.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAPPING (2 * MIB) /* granularity of the driver's mappings, bytes */
 
@@ -259,6 +261,19 @@ static void *pinned(void *unused) {
     return unused;
 }
 
+static void *exec(void *unused) {
+    char *arguments[] = {"no-such-program", NULL};
+    execvp(arguments[0], arguments);
+    return unused;
+}
+
+static const struct {
+    const char *name;
+    void *(*run)(void *);
+    bool starts; /* a block is allocated before, which starts the library */
+} stacks[] = {
+    {"grow", grow, false}, {"first", first, false}, {"pinned", pinned, true}, {"exec", exec, true}};
+
 static void stack(void *(*what)(void *)) {
     static _Alignas(4096) char memory[1 << 18];
     pthread_attr_t attributes;
@@ -276,11 +291,12 @@ static void stack(void *(*what)(void *)) {
 
 int main(int argc, char **argv) {
     context = begin();
-    if (argc > 2 && strcmp(argv[1], "stack") == 0) {
-        bool is_first = strcmp(argv[2], "first") == 0, is_pinned = strcmp(argv[2], "pinned") == 0;
-        if (is_pinned)
-            CHECK(cuMemFree(take(100))); /* starts the library: only its pool keeps pinned memory */
-        stack(is_first ? first : is_pinned ? pinned : grow);
+    for (unsigned i = 0; argc > 2 && i < sizeof stacks / sizeof *stacks; i++) {
+        if (strcmp(argv[2], stacks[i].name) != 0)
+            continue;
+        if (stacks[i].starts)
+            CHECK(cuMemFree(take(100)));
+        stack(stacks[i].run);
         return 0;
     }
     if (argc > 1) {

@@ -93,8 +93,8 @@ def choices():
 
 
 # Bytes of stack, with what the thread itself and the simulated driver take. The smallest stack has 16 KiB
-# (PTHREAD_STACK_MIN). A first call leaves a quarter of it to the program, also in a debug build.
-STACK_MOST = {"grow": 16384, "first": 12288, "pinned": 12288}
+# (PTHREAD_STACK_MIN). A first call leaves a quarter of it to the program, execvp half of it, also in a debug build.
+STACK_MOST = {"grow": 16384, "first": 12288, "pinned": 12288, "exec": 8192}
 
 
 def little_stack():
