@@ -2,9 +2,10 @@
 """Checks how the library chooses a backend, and attributes of memory in pages and segments."""
 import os
 import re
+import resource
 import tempfile
 
-from harness import GPU, LIBRARY, Tally, program, run, run_with_report
+from harness import EMULATED, GPU, LIBRARY, Tally, program, run, run_with_report
 
 PAGES = {"GPUCACHE_BACKEND": "pages"}
 SEGMENTS = {"GPUCACHE_BACKEND": "segments"}
@@ -47,6 +48,11 @@ def chosen(what, options, backend, reason, arguments=(), **more):
                 "mem_pages: %s: %s, %s" % (what, device.get("backend"), device.get("backend_reason")), ran.err)
 
 
+def limit_addresses():
+    """Sets a limit of addresses that is large enough for a driver."""
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 46, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
 def choices():
     chosen("asked for", PAGES, "pages", "GPUCACHE_BACKEND=pages")
     chosen("auto", AUTO, "pages", SUPPORTED)
@@ -64,6 +70,10 @@ def choices():
     chosen("auto, libibverbs comes later", {**AUTO, "GPUCACHE_BUDGET": "0"}, "pages", SUPPORTED, [verbs])
     chosen("another library comes later", {**PAGES, "GPUCACHE_BUDGET": "0"}, "pages", "GPUCACHE_BACKEND=pages",
            [program("libplugin_deep.so")])
+    if not EMULATED:  # qemu-user ignores RLIMIT_AS
+        limited = {"preexec_fn": limit_addresses}
+        chosen("auto with ulimit -v", AUTO, "segments", "ulimit -v limits addresses", **limited)
+        chosen("asked for with ulimit -v", PAGES, "pages", "GPUCACHE_BACKEND=pages", **limited)
     linked = {"preload": [LIBRARY, program("libcufile.so.0")]}
     chosen("auto with libcufile", AUTO, "pages", SUPPORTED, **linked)
     both = {"preload": [LIBRARY, program("libcufile.so.0"), verbs]}

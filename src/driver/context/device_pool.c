@@ -14,7 +14,9 @@
 #include "pool/pool.h"
 #include "trace/trace.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/resource.h>
 
 /* On an overcommitted device, idle memory up to the memory of the device divided by this does not
  * go back before the tick: a program would otherwise lose its small blocks to the driver after each
@@ -67,6 +69,17 @@ static bool decays(const struct device *device, const struct backend *backend) {
     return !backend->release_waits;
 }
 
+/* Returns the reason for segments if the process has a limit of addresses (RLIMIT_AS, `ulimit -v`),
+ * else NULL. Each VA range of the vmm backend takes several times the addresses of the device's
+ * memory, and the program could then lack addresses. Keeps errno. */
+static const char *address_limit(void) {
+    struct rlimit limit;
+    int saved_errno = errno;
+    bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    errno = saved_errno;
+    return limited ? "ulimit -v limits addresses" : NULL;
+}
+
 /* Chooses the kind of backend when a device gets its first pool. The kind never changes
  * afterwards. */
 static void choose_backend(struct device *device) {
@@ -83,6 +96,7 @@ static void choose_backend(struct device *device) {
         break;
     case BACKEND_AUTO:
         reason_against = rdma_libraries_loaded(RDMA_CARDS);
+        reason_against = reason_against ? reason_against : address_limit();
         reason_against = reason_against ? reason_against : vmm_kind->unavailable(device);
         reason_against = reason_against ? reason_against : vmm_kind->not_exportable(device);
         reason_for = "driver and device support them";
