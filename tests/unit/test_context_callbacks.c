@@ -296,8 +296,8 @@ static void a_view_of_the_next_generation_is_not_one_of_the_last(void **state) {
     context_end_done(&ending, true);
 }
 
-/* Another thread creates the next green context, which has the handles of the one that ended, before
- * the end is reported. */
+/* Another thread creates the next green context, which has the handles of the one that ended,
+ * before the end is reported. */
 static void the_next_view_with_the_same_handles_goes_on(void **state) {
     (void)state;
     struct context_ending ending = {.primary_of = 0, .green = GREEN};
@@ -424,8 +424,8 @@ static void *report_late(void *ending) {
     return NULL;
 }
 
-/* Two releases have returned from the driver, and one of them has ended the context. The thread that
- * reports first must not go on before the context's memory has ceased to count. */
+/* Two releases have returned from the driver, and one of them has ended the context. The thread
+ * that reports first must not go on before the context's memory has ceased to count. */
 static void a_release_waits_for_the_report_of_another_one(void **state) {
     (void)state;
     unsigned removed = 0; /* a busy machine may hold the other thread up for longer than the wait */

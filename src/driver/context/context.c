@@ -143,11 +143,11 @@ void context_end_begin(struct context_ending *ending) {
 }
 
 /* Waits, with the lock released, while another call may end the primary context `own` of serial
- * number `serial`. Mostly that call has returned from the driver, and its context_end_done() is about
- * to remove the context. Until then the memory of the context counts, and the limit may refuse the
- * next request of this thread. The other call may also be the one that ends the context, after the
- * work there. The wait has a limit, because a release that is not the last one must not wait for
- * work. */
+ * number `serial`. Mostly that call has returned from the driver, and its context_end_done() is
+ * about to remove the context. Until then the memory of the context counts, and the limit may
+ * refuse the next request of this thread. The other call may also be the one that ends the context,
+ * after the work there. The wait has a limit, because a release that is not the last one must not
+ * wait for work. */
 static void wait_for_other_endings(const struct context *own, uint64_t serial) {
     for (uint64_t slept = 0;
          own->serial == serial && registry_may_end(own) && slept < OTHER_ENDING_NS;
