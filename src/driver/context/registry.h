@@ -46,7 +46,7 @@ void registry_remove(struct context *context);
 
 /**
  * Removes all contexts that have ended, also those whose end no hook saw. Skips a context that
- * another thread's call may be ending: the driver would not answer before that call returns.
+ * another thread's call may be ending: the thread removes it when that call has returned.
  */
 void registry_remove_ended(void);
 
