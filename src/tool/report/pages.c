@@ -182,12 +182,31 @@ static int by_start(const void *a, const void *b) {
     return (first > second) - (first < second);
 }
 
+/* Returns whether `folder` is one of the `count` folders in `known`. If not, adds it there. Two paths
+ * name one folder if $XDG_RUNTIME_DIR is a link, or ends with a slash. */
+static bool is_known(int folder, struct stat *known, unsigned *count) {
+    struct stat *now = &known[*count];
+    if (fstat(folder, now) != 0)
+        return false;
+    for (unsigned i = 0; i < *count; i++)
+        if (known[i].st_dev == now->st_dev && known[i].st_ino == now->st_ino)
+            return true;
+    ++*count;
+    return false;
+}
+
 void pages_open(struct pages *pages, int pid) {
     char path[PLACE_PATH];
+    struct stat known[PLACE_READ];
+    unsigned known_count = 0;
     *pages = (struct pages){0};
     own_namespace = place_self().pid_namespace;
     for (unsigned i = 0; i < PLACE_READ; i++) {
         int folder = place_folder(i, path) ? place_open(path, false) : -ENOENT;
+        if (folder >= 0 && is_known(folder, known, &known_count)) {
+            close(folder);
+            folder = -EEXIST;
+        }
         if (folder < 0)
             continue;
         place_sweep(folder, PLACE_KEEP, PLACE_SILENT_S);
