@@ -53,7 +53,8 @@ struct listing {
 /*
  * The listing of the only thread that reads a folder, and a flag that this thread sets. Static,
  * because a thread of the program may have the smallest stack, of 16 KiB. Other threads do not
- * wait: no caller needs the names at once.
+ * wait. place_open_spare() then makes one more spare folder; the library calls it once in a
+ * process.
  */
 static struct listing listing;
 static atomic_flag busy = ATOMIC_FLAG_INIT;
@@ -307,7 +308,7 @@ bool place_parse(const char *name, struct live_identity *who) {
 /* --- removing pages of dead processes --- */
 
 struct dead {
-    int64_t born_ns;
+    int64_t changed_ns;
     char name[PLACE_NAME];
 };
 
@@ -334,9 +335,9 @@ static void add_dead(struct sweep *sweep, const struct dead *dead) {
     }
     unsigned oldest = 0;
     for (unsigned i = 1; i < sweep->kept; i++)
-        if (sweep->newest[i].born_ns < sweep->newest[oldest].born_ns)
+        if (sweep->newest[i].changed_ns < sweep->newest[oldest].changed_ns)
             oldest = i;
-    if (sweep->kept == 0 || dead->born_ns <= sweep->newest[oldest].born_ns) {
+    if (sweep->kept == 0 || dead->changed_ns <= sweep->newest[oldest].changed_ns) {
         remove_page(sweep, dead->name);
     } else {
         remove_page(sweep, sweep->newest[oldest].name);
@@ -388,7 +389,7 @@ static void sweep_page(struct sweep *sweep, const char *name) {
     if (life == PLACE_ALIVE || (life == PLACE_ELSEWHERE && !is_silent(sweep, name)) ||
         fstatat(sweep->folder, name, &file, AT_SYMLINK_NOFOLLOW) != 0)
         return;
-    dead.born_ns = (int64_t)file.st_ctim.tv_sec * 1000000000 + file.st_ctim.tv_nsec;
+    dead.changed_ns = (int64_t)file.st_ctim.tv_sec * 1000000000 + file.st_ctim.tv_nsec;
     strcpy(dead.name, name);
     add_dead(sweep, &dead);
 }

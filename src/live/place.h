@@ -1,15 +1,16 @@
 /*
- * Finds and names the files of live pages, and tells whether their process is alive. Both the
- * library and the tool call these functions, which allocate nothing and take no lock. One thread of
- * a process at a time can read the names in a folder. Invariant: pages lie only in folders that no
- * other user may enter.
+ * Finds and names the files of live pages. Identifies processes, and tells whether one is alive.
+ * The library and the tool call these functions, which allocate nothing and take no lock. One
+ * thread of a process at a time can read the names in a folder. Invariant: pages lie only in
+ * folders that no other user may enter.
  *
  *      $XDG_RUNTIME_DIR/gpucache/PID-START-NAMESPACE      if that is a folder of this user, or else
  *      /dev/shm/gpucache-UID/PID-START-NAMESPACE
  *
  * Both folders are in memory. Everybody may make a folder in /dev/shm, so the folder must belong to
- * this user alone and must not be a link. If another user made it first, pages go to a spare folder
- * /dev/shm/gpucache-UID-RANDOM, whose name nobody can foresee.
+ * this user alone and must not be a link. Otherwise pages go to a spare folder, an existing one or
+ * a new /dev/shm/gpucache-UID-RANDOM, whose name nobody can foresee. Readers see four spare
+ * folders.
  *
  * A reader looks into all these folders and into /run/user/UID/gpucache, because a job and a shell
  * often differ in XDG_RUNTIME_DIR.
@@ -41,8 +42,12 @@ uint64_t place_stack(int pid);
 bool place_is_stopped(int pid);
 
 /**
- * Writes the path of folder number `which`, 0 to PLACE_READ - 1. Returns false if this user has no
- * such folder.
+ * Writes the path of folder number `which`. The folder may be missing, except a spare one.
+ *
+ *      0    $XDG_RUNTIME_DIR/gpucache       false if others may write to $XDG_RUNTIME_DIR
+ *      1    /dev/shm/gpucache-UID
+ *      2    /run/user/UID/gpucache          for readers; false if it has the path of folder 0
+ *      3    and up: spare folders           false if there is none, or while another thread reads
  */
 bool place_folder(unsigned which, char path[PLACE_PATH]);
 
@@ -67,7 +72,8 @@ bool place_parse(const char *name, struct live_identity *who);
 /**
  * State of a process:
  *
- *      PLACE_ALIVE       it runs; or /proc hides it, and any process has its number
+ *      PLACE_ALIVE       it runs; or any process has its number, and /proc hides that process or
+ *                        the start time is 0
  *      PLACE_DEAD        it has ended, or another process has its number
  *      PLACE_ELSEWHERE   unknown: its number is one of another PID namespace (a container)
  */
@@ -75,8 +81,8 @@ enum place_life { PLACE_ALIVE, PLACE_DEAD, PLACE_ELSEWHERE };
 /** Returns the state of a process. `own_namespace`: the PID namespace of the caller. */
 enum place_life place_life(const struct live_identity *who, uint64_t own_namespace);
 
-/** Returns whether the folder has so many pages that the process that made one must sweep. False
- * while another thread reads a folder. */
+/** Returns whether the folder has more than 2 * PLACE_KEEP names, so that the process that made a
+ * page there must sweep. False while another thread reads a folder. */
 bool place_is_full(int folder);
 
 /**

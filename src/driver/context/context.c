@@ -225,7 +225,7 @@ uint64_t context_peer_devices(CUcontext handle) {
 }
 
 /* Advances *context to the next slot, or from NULL to the first one. Returns its pool's entry, and
- * records that `by` has access to the pool's memory. NULL: the slot has no pool. */
+ * sets the bit of `by` in peer_devices before the caller asks for access. NULL: no pool. */
 static struct device_pool *reach_next(struct context **context, CUdevice by) {
     struct device_pool *entry = NULL;
     lock_acquire(&registry_lock);

@@ -9,8 +9,9 @@
  *
  * The registry's lock (registry.h) protects each struct context. No call that ends a context runs
  * under the lock. Invariant: between context_end_begin() and context_end_done() the library begins
- * no driver call that names an event of that context. Hooks, backend/, control/, ipc/, limit/,
- * reuse/ and this folder call this file.
+ * no driver call that names an event of that context. Exception: a deferred free, whose program
+ * uses the context and so keeps it alive (reuse/deferred.c). Hooks, backend/, control/, ipc/,
+ * limit/, reuse/ and this folder call this file.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_CONTEXT_H
 #define GPUCACHE_DRIVER_CONTEXT_CONTEXT_H
@@ -41,10 +42,10 @@ struct context {
     CUcontext handle;          /* NULL: a free slot */
     uint64_t serial;           /* serial number; no other context of the process ever has it */
     unsigned long long id;     /* from cuCtxGetId; 0: unknown */
-    unsigned ending;           /* calls in progress that end it by its own handle */
+    unsigned ending;           /* calls in progress that may end it by its own handle */
     bool primary;              /* a primary context, or one whose kind is unknown */
     CUdevice ordinal;          /* its device; -1: unknown */
-    uint64_t peer_devices;     /* devices that have peer access to its memory, a bit for each */
+    uint64_t peer_devices;     /* devices that were ever to get access to its memory, as bits */
     struct pool *pool;         /* NULL before the first context_pool() */
     struct device_pool *entry; /* the pool's entry in the list of its device; NULL like `pool` */
     CUgreenCtx green;          /* of a view: its green context; NULL: not a view */
@@ -102,7 +103,7 @@ static inline struct pool *context_pool(void) {
 }
 
 /**
- * Returns context_pool() if the process has no other context and no green one, else NULL. If it
+ * Returns context_pool() if the registry has no other context and no view, else NULL. If it
  * returns a pool, a wait for the current context covers all work that may use the pool's memory.
  */
 struct pool *context_whole_pool(void);
@@ -111,11 +112,14 @@ struct pool *context_whole_pool(void);
  * the reason: a thread that reads the new number must see the change too. */
 void context_invalidate(void);
 
-/** Waits until the work before the barriers of all pools has finished. Call with no lock held,
- * after one more context can reach memory that was handed out behind these barriers. */
+/**
+ * Waits until the work before the barriers of all pools has finished. Does nothing while the
+ * process has one context, with or without views. Call with no lock held, after one more context
+ * can reach memory that was handed out behind these barriers.
+ */
 void context_drain_barriers(void);
 
-/* Number of contexts of this process that have not ended, green ones excluded (registry.c). */
+/* Number of registered contexts, without views; plus 2 once a context has no slot (registry.c). */
 extern _Atomic unsigned context_alive __attribute__((visibility("hidden")));
 
 static inline unsigned context_count(void) {
@@ -159,15 +163,15 @@ struct context_ending {
  * call, from any thread, that names an event of the context. With `for_certain`, waits until no
  * thread waits for an event of the context's pool. Otherwise such a wait may go on: a release that
  * is not the last one must not wait for work. That is safe: the waiting thread allocates in the
- * context or frees a block of it, and its program must hold a reference for that time. If queries
- * fail, other calls wait in the driver, too. Acquires the registry's lock, and waits
- * without it.
+ * context or frees a block of it, and its program must hold a reference for that time. Acquires the
+ * registry's lock, and waits without it.
  */
 void context_end_begin(struct context_ending *ending);
 
 /** Records that the announced call has returned. `over`: the call certainly ended the context, or
- * the green context if `green` is set. Removes all contexts that have ended, according to the
- * driver. Acquires the registry's lock. */
+ * the green context if `green` is set. For a primary context with an identifier the driver's answer
+ * decides, not `over`. Removes all contexts that have ended, except those that another call may be
+ * ending. Acquires the registry's lock. May release it to wait some 10 ms for another call. */
 void context_end_done(struct context_ending *ending, bool over);
 
 /** Gives the device `by` access to all memory of the context's pool, after the program gave it peer
@@ -182,7 +186,7 @@ CUcontext context_resolved(CUcontext handle);
  * one. NULL: no context is current. */
 CUcontext context_current_resolved(void);
 
-/** Returns the devices that have peer access to the memory of a context, a bit for each. */
+/** Returns `peer_devices` of a context: also devices whose access was refused or has ended. */
 uint64_t context_peer_devices(CUcontext handle);
 
 /** Gives the current context's device access to the memory of all pools of other devices, after the

@@ -1,12 +1,14 @@
 /*
- * Keeps a slot for each context and view of the process, and asks the driver which have ended.
+ * Keeps a slot for each context and view that the library has seen, until it notices the end. Asks
+ * the driver which have ended.
  *
  *      registry_first() -> struct context -> next -> ...      slots in the order of their making
  *
- * The order says nothing about the age of contexts. A slot is never unmapped, but reused: it means
- * the same context as long as `serial` is the same. The lock of rank REGISTRY protects all slots.
- * Callers of these functions hold it. Invariant: context_alive counts the slots in use that are no
- * views (count_unknown() adds 2). Only context.c calls these functions, and fault.c one of them.
+ * A new context gets the first free slot, so the order says nothing about the age of contexts. A
+ * slot is never unmapped. It means the same context as long as `serial` is the same. The lock of
+ * rank REGISTRY protects all slots. Callers of these functions hold it. Invariant: context_alive
+ * counts the slots in use that are no views (count_unknown() adds 2). Only context.c calls these
+ * functions, and fault.c one of them.
  */
 #ifndef GPUCACHE_DRIVER_CONTEXT_REGISTRY_H
 #define GPUCACHE_DRIVER_CONTEXT_REGISTRY_H
@@ -26,22 +28,24 @@ struct context *registry_first(void);
 /** Returns the context or view of a handle. NULL: the registry has none. */
 struct context *registry_find(CUcontext handle);
 
-/** Enters a context or view. Returns NULL without host memory. */
+/** Enters a context or view. Returns NULL without host memory: no pool then uses a barrier any more
+ * (count_unknown() in registry.c). */
 struct context *registry_enter(struct context fresh);
 
 /**
  * Returns the context or view of a handle. Enters a new context, and replaces one that has ended.
  * NULL: the driver has no such context, or there is no host memory. Sets *is_new for a new context,
- * whose device the caller must set. A new context counts as primary, because it may be primary and
- * no hook saw its creation.
+ * whose device the caller must set, and otherwise leaves it. A new context counts as primary,
+ * because it may be primary and no hook saw its creation. Returns a registered view without asking
+ * the driver.
  */
 struct context *registry_find_or_enter(CUcontext handle, bool *is_new);
 
 /** Returns whether the driver says that the context has ended. */
 bool registry_has_ended(const struct context *context);
 
-/** Calls the `ended` callbacks for a context that has ended and for its views, and frees their
- * slots. */
+/** Removes a context that has ended, after its views; or one view. Calls the `ended` callbacks (for
+ * a view only those with `of_views`), and frees the slots. */
 void registry_remove(struct context *context);
 
 /**
@@ -50,7 +54,10 @@ void registry_remove(struct context *context);
  */
 void registry_remove_ended(void);
 
-/** Returns whether a call in progress may end the context. */
+/**
+ * Returns whether a call in progress may end the context. Of a view, counts only calls that destroy
+ * its green context. False for a primary context of unknown device, which has no pool.
+ */
 bool registry_may_end(const struct context *context);
 
 /** Adds `change` to the number of calls in progress that end a context by its handle. Suspends or
@@ -58,12 +65,13 @@ bool registry_may_end(const struct context *context);
 void registry_count_ending(struct context *context, int change);
 
 /**
- * Adds `change` to the number of calls in progress that may end the primary context of `device`, or
- * of any device if `device` is -1. Suspends or resumes all contexts that may be this one, and
- * removes those that have ended, except if another such call is still in progress. The
- * registry counts such a call by device and not by context: it ends the context that is the primary
- * one when the driver performs the call. Another thread may have retained that context after
- * context_end_begin(), because the earlier one had ended.
+ * Adds `change` to the number of calls in progress that may end the primary context of `device`; of
+ * every device if `device` is -1. Suspends or resumes the registered primary contexts of the
+ * device. Removes those that have ended, unless another such call is in progress. Does not suspend
+ * a context that is entered during the call. The registry counts such a call by device and not by
+ * context: it ends the context that is the primary one when the driver performs the call. Another
+ * thread may have retained that context after context_end_begin(), because the earlier one had
+ * ended.
  */
 void registry_count_primary_ending(CUdevice device, int change);
 

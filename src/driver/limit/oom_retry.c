@@ -27,8 +27,8 @@ static void release_idle(struct device *device, uint64_t bytes) {
 
 /*
  * Gives idle memory back if that may be enough for `bytes`, and returns whether it tried. Stores
- * the result in *oom_retry. Counts deferred frees as idle: a barrier may delay their streams, and
- * release_idle() waits for the work before barriers. Tries only in one of these cases:
+ * the result in *oom_retry. Counts deferred frees as idle: release_idle() waits for the work before
+ * barriers, which may delay the streams of these frees. Tries only in one of these cases:
  *
  *   moved             this is the first try, or memory has moved since the last one
  *   oom_retry->gave   memory came back in the last try, or other threads took idle memory

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #define BOUND_SHARE 16                 /* bound on kept bytes: memory_bytes() divided by this */
-#define BOUND_MOST ((uint64_t)4 << 30) /* largest bound */
+#define BOUND_MOST ((uint64_t)4 << 30) /* largest bound on kept bytes */
 #define BLOCKS_MOST 4096
 #define UNTAKEN_MOST 1024  /* requests after which a block that none of them took goes back */
 #define FREES_PER_CHECK 16 /* kept frees from one check of the oldest block to the next */
@@ -206,10 +206,8 @@ void *pinned_take(size_t bytes, unsigned kind) {
     return host;
 }
 
-/*
- * Returns whether the context has no work pending, from the event that the free of `freed`
- * recorded. Call in that free.
- */
+/* Returns whether all work submitted before the free of `freed` has completed. Queries up to
+ * QUERIES_MOST times. Call in that free, with the lock. */
 static bool is_idle(const struct pinned *freed) {
     bool idle = false;
     for (unsigned i = 0; i < QUERIES_MOST && !idle; i++)
@@ -333,9 +331,9 @@ static void *take_oldest_if_idle(CUcontext context) {
 
 /*
  * Frees the oldest block, with its context made current: the thread may have another context or
- * none. Returns whether a block was freed. With its context current, the driver refuses the free if
- * the context has ended. Without, the free could hit memory that another thread has got at the same
- * address.
+ * none. Returns whether a block was freed. If the context has ended, the driver refuses the free.
+ * Exception: the next primary context has the same handle (docs/design/known-gaps.md). Without the
+ * current context, the free could hit memory that another thread got at the same address.
  */
 static bool release_oldest(void) {
     lock_acquire(&lock);

@@ -7,8 +7,9 @@
  * block is handed out only after all work submitted before its free has completed.
  *
  * A free that exceeds the bound on kept memory gives the oldest block back to the driver, which
- * waits as it does natively. A block that many requests did not take goes back too, once the device
- * is idle. A lock of rank PINNED protects the state. Hooks and control/ call these functions.
+ * waits as it does natively. If work on the oldest block is pending, the freed block goes back. A
+ * block that many requests did not take goes back too, once the context is idle. A lock of rank
+ * PINNED protects the state. Hooks and control/ call these functions.
  */
 #ifndef GPUCACHE_DRIVER_REUSE_PINNED_H
 #define GPUCACHE_DRIVER_REUSE_PINNED_H
