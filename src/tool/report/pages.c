@@ -182,8 +182,8 @@ static int by_start(const void *a, const void *b) {
     return (first > second) - (first < second);
 }
 
-/* Returns whether `folder` is one of the `count` folders in `known`. If not, adds it there. Two paths
- * name one folder if $XDG_RUNTIME_DIR is a link, or ends with a slash. */
+/* Returns whether `folder` is one of the `count` folders in `known`. If not, adds it there. Two
+ * paths name one folder if $XDG_RUNTIME_DIR is a link, or ends with a slash. */
 static bool is_known(int folder, struct stat *known, unsigned *count) {
     struct stat *now = &known[*count];
     if (fstat(folder, now) != 0)
