@@ -42,7 +42,7 @@ struct context {
     CUcontext handle;          /* NULL: a free slot */
     uint64_t serial;           /* serial number; no other context of the process ever has it */
     unsigned long long id;     /* from cuCtxGetId; 0: unknown */
-    unsigned ending;           /* calls in progress that may end it by its own handle */
+    unsigned ending;           /* calls that may end it by handle; a view: by its green context */
     bool primary;              /* a primary context, or one whose kind is unknown */
     CUdevice ordinal;          /* its device; -1: unknown */
     uint64_t peer_devices;     /* devices that were ever to get access to its memory, as bits */
